@@ -1,0 +1,73 @@
+/* backend.c -- the registry: a backend is there when its object is linked. Weak symbols, no
+ * conditionals. */
+#include "model/core/check.h"
+#include "model/core/device.h"
+
+#include <string.h>
+
+extern const Backend backend_cpu __attribute__((weak));
+extern const Backend backend_cuda __attribute__((weak));
+
+const Backend *backend_linked(int i)
+{
+    const Backend *const candidate[] = {&backend_cuda, &backend_cpu};
+    for (int c = 0; c < 2; c++)
+        if (candidate[c] != NULL && i-- == 0) return candidate[c];
+    return NULL;
+}
+
+bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                 size_t n)
+{
+    bool any = strcmp(name, "auto") == 0;
+    *device = (Device){0};
+    error_set(err, n, "device \"%s\" is not built into this program", name);
+    const Backend *b;
+    for (int i = 0; (b = backend_linked(i)) != NULL; i++) {
+        if (!any && strcmp(b->name, name) != 0) continue;
+        device->backend = b;
+        if (b->open(device, options, err, n)) return true;
+        *device = (Device){0};
+    }
+    return false;
+}
+
+void device_close(Device *device)
+{
+    if (device->backend) device->backend->close(device);
+    *device = (Device){0};
+}
+
+void *device_alloc(Device *device, size_t bytes, const char *what)
+{
+    void *p = device->backend->alloc(device, bytes ? bytes : 1);
+    if (p == NULL)
+        fail(EXIT_NO_MEMORY,
+             "%zu bytes for %s were refused; lower train_micro_batch_size_per_gpu or the model's "
+             "size",
+             bytes, what);
+    return p;
+}
+
+void device_release(Device *device, void *p, size_t bytes)
+{
+    if (p) device->backend->release(device, p, bytes ? bytes : 1);
+}
+
+void device_copy(Device *device, Tensor dst, Tensor src)
+{
+    CHECK(dst.dtype == src.dtype && tensor_same_shape(dst, src), "copy of %s %lld to %s %lld",
+          dtype_name(src.dtype), (long long)tensor_count(src), dtype_name(dst.dtype),
+          (long long)tensor_count(dst));
+    device->backend->copy(device, device->compute, dst, src);
+}
+
+void device_synchronize(Device *device)
+{
+    device->backend->synchronize(device);
+}
+
+const char *device_describe(const Device *device, char *buf, size_t n)
+{
+    return device->backend->describe(device, buf, n);
+}

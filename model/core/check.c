@@ -1,0 +1,85 @@
+/* check.c -- printing failures; see check.h for who uses which. */
+#include "model/core/check.h"
+
+#include "model/core/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Noreturn void fail(ExitCode code, const char *fmt, ...)
+{
+    fflush(stdout);
+    va_list args;
+    va_start(args, fmt);
+    log_prefixed(stderr, "error", (int)code, fmt, args);
+    va_end(args);
+    exit((int)code);
+}
+
+_Noreturn void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: CHECK(%s) failed\n", file, line, condition);
+    va_list args;
+    va_start(args, fmt);
+    log_prefixed(stderr, "bug", (int)EXIT_BUG, fmt, args);
+    va_end(args);
+    fflush(stderr);
+    _Exit((int)EXIT_BUG);
+}
+
+_Bool error_set(char *err, size_t n, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(err, n, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+static void *require(void *p, size_t bytes)
+{
+    if (p == NULL && bytes > 0)
+        fail(EXIT_NO_MEMORY, "the system refused %zu bytes of memory", bytes);
+    return p;
+}
+
+void *must_alloc(size_t bytes)
+{
+    return require(malloc(bytes), bytes);
+}
+
+void *must_calloc(size_t count, size_t size)
+{
+    void *p = calloc(count, size);
+    if (p == NULL && count > 0 && size > 0)
+        fail(EXIT_NO_MEMORY, "the system refused %zu items of %zu bytes", count, size);
+    return p;
+}
+
+void *must_realloc(void *old, size_t bytes)
+{
+    return require(realloc(old, bytes), bytes);
+}
+
+char *must_strdup(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    return memcpy(must_alloc(n), text, n);
+}
+
+char *text_format(const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    CHECK(n >= 0, "a format that cannot be printed: %s", fmt);
+    char *text = must_alloc((size_t)n + 1);
+    vsnprintf(text, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return text;
+}

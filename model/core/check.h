@@ -1,0 +1,65 @@
+/* check.h -- the three ways to fail, and the exit codes of the program.
+ *
+ * Programming errors: CHECK(cond, fmt, ...) prints both operands and aborts with EXIT_BUG; always
+ * compiled in. Environment errors and user errors found late: fail(code, fmt, ...) prints one
+ * sentence and exits with that code. User errors in a config are collected instead
+ * (configs/config.h); parsers return error text and never exit. */
+#ifndef MODEL_CORE_CHECK_H
+#define MODEL_CORE_CHECK_H
+
+#include <stddef.h>
+
+/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. */
+#define EXIT_CODE_LIST(X)                                                                          \
+    X(EXIT_OK, 0, "the target was reached")                                                        \
+    X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
+    X(EXIT_DAMAGED, 65, "data or a checkpoint is damaged")                                         \
+    X(EXIT_MISSING, 66, "an input is missing")                                                     \
+    X(EXIT_UNAVAILABLE, 69, "a peer or a device that is needed is not there")                      \
+    X(EXIT_BUG, 70, "an internal invariant is broken: a bug")                                      \
+    X(EXIT_SYSTEM, 71, "the operating system or a device library reported an error")               \
+    X(EXIT_CANNOT_CREATE, 73, "an output cannot be created, or another run holds it")              \
+    X(EXIT_INPUT_OUTPUT, 74, "input or output failed, disk full included")                         \
+    X(EXIT_TEMPORARY, 75, "a temporary failure: a retry is useful")                                \
+    X(EXIT_PROTOCOL, 76, "a peer speaks wrongly or is not authenticated")                          \
+    X(EXIT_PERMISSION, 77, "permission is missing")                                                \
+    X(EXIT_CONFIG, 78, "the config is invalid")                                                    \
+    X(EXIT_REQUEUE, 85, "checkpointed on request: start again to go on")                           \
+    X(EXIT_HANG, 86, "a rank hung")                                                                \
+    X(EXIT_PEER_LOST, 87, "a peer was lost")                                                       \
+    X(EXIT_DIVERGED, 88, "the numbers diverged")                                                   \
+    X(EXIT_REPLICAS, 89, "replicas disagree")                                                      \
+    X(EXIT_NO_MEMORY, 90, "out of memory")
+
+typedef enum {
+#define X(name, number, meaning) name = number,
+    EXIT_CODE_LIST(X)
+#undef X
+} ExitCode;
+
+/* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. */
+_Noreturn void fail(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
+_Noreturn void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define CHECK(cond, ...)                                                                           \
+    do {                                                                                           \
+        if (!(cond)) check_failed(__FILE__, __LINE__, #cond, __VA_ARGS__);                         \
+    } while (0)
+
+/* Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`, the
+ * parsers' way. */
+_Bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* malloc, calloc, realloc that end the run with EXIT_NO_MEMORY and the size asked for. Never called
+ * inside a step. */
+void *must_alloc(size_t bytes);
+void *must_calloc(size_t count, size_t size);
+void *must_realloc(void *old, size_t bytes);
+char *must_strdup(const char *text);
+/* asprintf that cannot fail; the caller frees. */
+char *text_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

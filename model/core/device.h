@@ -1,0 +1,79 @@
+/* device.h -- where a rank computes: memory, copies and ordering, behind a table of functions per
+ * backend.
+ *
+ * A backend that is not linked does not exist (backend.c finds the others by weak symbols); nothing
+ * above this file asks which one runs. On the CPU device memory is host memory, streams are
+ * immediate and events are nothing. */
+#ifndef MODEL_CORE_DEVICE_H
+#define MODEL_CORE_DEVICE_H
+
+#include "model/core/arena.h"
+#include "model/core/pool.h"
+#include "model/core/tensor.h"
+
+struct OpTable; /* model/kernels/ops.h */
+struct Profile; /* model/kernels/ops.h */
+typedef struct Device Device;
+
+/* An ordered queue of work. The CPU finishes each call before it returns, so `impl` is NULL there.
+ */
+typedef struct {
+    void *impl;
+} Stream;
+
+typedef struct {
+    void *impl;
+} Event;
+
+typedef struct {
+    int threads;     /* 0: allowed cores / local_ranks */
+    int local_ranks; /* ranks on this machine that share its cores */
+    int level; /* CpuLevel of configs/config.h: 0 the best the CPU has, else exactly that one */
+    int blas;  /* BlasChoice: 0 OpenBLAS if it is there, 1 OpenBLAS, 2 the built-in products */
+} DeviceOptions;
+
+typedef struct Backend {
+    const char *name; /* "cpu" */
+    /* Opens the device; false with a sentence when it cannot (no such level, no library). */
+    bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
+    void (*close)(Device *device);
+    void *(*alloc)(Device *device, size_t bytes); /* zeroed; NULL when refused */
+    void (*release)(Device *device, void *p, size_t bytes);
+    void (*copy)(Device *device, Stream stream, Tensor dst,
+                 Tensor src); /* equal shapes and dtypes, any places */
+    void (*event_record)(Device *device, Event *event, Stream stream);
+    void (*event_wait)(Device *device, Event *event, Stream stream);
+    void (*synchronize)(Device *device);
+    const char *(*describe)(const Device *device, char *buf,
+                            size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
+} Backend;
+
+struct Device {
+    const Backend *backend;
+    const struct OpTable *ops,
+        *ops_f64; /* f64 storage computes in double; NULL where a device has no double path */
+    Pool *pool;   /* the CPU's threads; on a GPU those of the loader's host side */
+    Stream compute, copy, comm;
+    struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
+    void *impl;
+    int index;
+};
+
+/* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present). */
+bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                 size_t n);
+void device_close(Device *device);
+/* Zeroed device memory for an arena; ends the run with EXIT_NO_MEMORY, naming `what`. Never called
+ * inside a step. */
+void *device_alloc(Device *device, size_t bytes, const char *what);
+void device_release(Device *device, void *p, size_t bytes);
+/* Copies on the compute stream; host -> device, device -> host (the caller synchronises before
+ * reading). */
+void device_copy(Device *device, Tensor dst, Tensor src);
+void device_synchronize(Device *device);
+const char *device_describe(const Device *device, char *buf, size_t n);
+
+/* The i-th linked backend, best first; NULL past the last. */
+const Backend *backend_linked(int i);
+
+#endif

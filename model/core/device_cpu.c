@@ -1,0 +1,218 @@
+/* device_cpu.c -- the CPU backend: picks the kernels' level and the matrix product library, starts
+ * the threads.
+ *
+ * OpenBLAS is opened at run time and kept to one thread: the pool cuts every product into tiles and
+ * calls it once per tile. The environment has no say: variables that would change its kernels or
+ * threads are overruled before it loads. */
+#include "model/core/device_cpu.h"
+
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+
+#include <cpuid.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+extern const OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
+extern const OpTable cpu_table_v3_f32, cpu_table_v3_f64;
+extern const OpTable cpu_table_v4_f32, cpu_table_v4_f64;
+extern const Backend backend_cpu;
+
+/* Values of DeviceOptions.level and .blas. */
+enum { LEVEL_AUTO, LEVEL_BASELINE, LEVEL_V3, LEVEL_V4, LEVEL_COUNT };
+enum { CHOICE_AUTO, CHOICE_OPENBLAS, CHOICE_BUILTIN };
+
+typedef struct {
+    const char *name; /* of the vector extension, and the level's own */
+    const OpTable *f32, *f64;
+} Level;
+
+static const Level levels[LEVEL_COUNT] = {
+    [LEVEL_BASELINE] = {"sse2 (baseline)", &cpu_table_baseline_f32, &cpu_table_baseline_f64},
+    [LEVEL_V3] = {"avx2 (v3)", &cpu_table_v3_f32, &cpu_table_v3_f64},
+    [LEVEL_V4] = {"avx512 (v4)", &cpu_table_v4_f32, &cpu_table_v4_f64},
+};
+
+/* The highest level that this CPU has. */
+static int level_best(void)
+{
+    __builtin_cpu_init();
+    unsigned a, b, c = 0, extended = 0, d;
+    __get_cpuid(1, &a, &b, &c, &d);
+    __get_cpuid(0x80000001u, &a, &b, &extended, &d);
+    bool small = (c & bit_F16C) && (c & bit_MOVBE) && (extended & bit_LZCNT);
+    bool v3 = small && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    return v4 ? LEVEL_V4 : v3 ? LEVEL_V3 : LEVEL_BASELINE;
+}
+
+/* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
+static void environment_force(const char *name, const char *value)
+{
+    const char *now = getenv(name);
+    if (value == NULL && now != NULL) unsetenv(name);
+    if (value != NULL && (now == NULL || strcmp(now, value) != 0)) setenv(name, value, 1);
+}
+
+/* Opens a thread-safe OpenBLAS; NULL when the system has none. The pthread build comes first: of
+ * the three that Debian packages it is the one whose threads, were they ever started, sleep. */
+static void *openblas_load(void)
+{
+    static const char *const name[] = {
+        "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
+        "libopenblas.so.0",
+        "libopenblasp.so.0",
+        "libopenblas.so",
+    };
+    environment_force("OPENBLAS_CORETYPE", NULL);
+    environment_force("OPENBLAS_NUM_THREADS", "1");
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        void *library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library == NULL) continue;
+        int (*parallel)(void) = (int (*)(void))dlsym(library, "openblas_get_parallel");
+        if (parallel != NULL && parallel() != 0) return library; /* 0: built without locks */
+        dlclose(library);
+    }
+    return NULL;
+}
+
+/* Fills cpu's product functions from OpenBLAS; false when it is not there or not whole. */
+static bool openblas_open(CpuDevice *cpu)
+{
+    void *library = openblas_load();
+    if (library == NULL) return false;
+    void (*set_threads)(int) = (void (*)(int))dlsym(library, "openblas_set_num_threads");
+    char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
+    BlasSgemm sgemm = (BlasSgemm)dlsym(library, "cblas_sgemm");
+    BlasDgemm dgemm = (BlasDgemm)dlsym(library, "cblas_dgemm");
+    if (set_threads == NULL || config == NULL || sgemm == NULL || dgemm == NULL) {
+        dlclose(library);
+        return false;
+    }
+    set_threads(1);
+    cpu->library = library;
+    cpu->sgemm = sgemm;
+    cpu->dgemm = dgemm;
+    char product[64] = "OpenBLAS", version[32] = "";
+    sscanf(config(), "%63s %31s", product, version);
+    snprintf(cpu->blas_name, sizeof cpu->blas_name, "%s %s", product, version);
+    return true;
+}
+
+static bool cpu_open(Device *device, const DeviceOptions *options, char *err, size_t n)
+{
+    int best = level_best();
+    int level = options->level == LEVEL_AUTO ? best : options->level;
+    CHECK(level > LEVEL_AUTO && level < LEVEL_COUNT, "CPU level %d", options->level);
+    if (level > best)
+        return error_set(err, n, "this CPU lacks %s; the best it has is %s", levels[level].name,
+                         levels[best].name);
+    CpuDevice *cpu = must_calloc(1, sizeof *cpu);
+    cpu->level = level;
+    snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
+    if (options->blas != CHOICE_BUILTIN && !openblas_open(cpu) &&
+        options->blas == CHOICE_OPENBLAS) {
+        free(cpu);
+        return error_set(err, n,
+                         "OpenBLAS was asked for but no libopenblas.so.0 with threads can be "
+                         "loaded; install libopenblas0-pthread or choose the built-in products");
+    }
+    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
+    int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
+    device->backend = &backend_cpu;
+    device->impl = cpu;
+    device->ops = levels[level].f32;
+    device->ops_f64 = levels[level].f64;
+    device->pool = pool_create(threads > 0 ? threads : 1);
+    return true;
+}
+
+static void cpu_close(Device *device)
+{
+    CpuDevice *cpu = device->impl;
+    pool_destroy(device->pool);
+    if (cpu->library) dlclose(cpu->library);
+    free(cpu);
+}
+
+/* Blocks from here on start on a huge page's border and ask for huge pages: the optimizer and the
+ * products stream through hundreds of megabytes, and with 4 KiB pages each step walks the page
+ * tables for all of them. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static void *cpu_alloc(Device *device, size_t bytes)
+{
+    (void)device;
+    size_t slack = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 0;
+    if (bytes > SIZE_MAX - slack) return NULL;
+    char *p = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    if (slack == 0) return p;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    size_t page = 4096, after = (slack - before) / page * page;
+    char *end = p + (bytes + slack + page - 1) / page * page;
+    if (before) munmap(p, before);
+    if (after) munmap(end - after, after);
+    madvise(p + before, bytes, MADV_HUGEPAGE); /* advice: a refusal costs speed only */
+    return p + before;
+}
+
+static void cpu_release(Device *device, void *p, size_t bytes)
+{
+    (void)device;
+    munmap(p, bytes);
+}
+
+static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
+{
+    (void)device;
+    (void)stream;
+    if (tensor_is_dense(dst) && tensor_is_dense(src)) {
+        memcpy(dst.data, src.data, tensor_bytes(src));
+        return;
+    }
+    size_t row = (size_t)tensor_cols(src) * dtype_size(src.dtype);
+    for (int64_t r = 0, rows = tensor_rows(src); r < rows; r++)
+        memcpy(tensor_row(dst, r), tensor_row(src, r), row);
+}
+
+/* Every call has finished when it returns, so there is nothing to record or to wait for. */
+static void cpu_event(Device *device, Event *event, Stream stream)
+{
+    (void)device;
+    (void)event;
+    (void)stream;
+}
+
+static void cpu_synchronize(Device *device)
+{
+    (void)device;
+}
+
+static const char *cpu_describe(const Device *device, char *buf, size_t n)
+{
+    const CpuDevice *cpu = device->impl;
+    int threads = pool_threads(device->pool);
+    snprintf(buf, n, "cpu: %s, %s, %d thread%s", levels[cpu->level].name, cpu->blas_name, threads,
+             threads == 1 ? "" : "s");
+    return buf;
+}
+
+const Backend backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .copy = cpu_copy,
+    .event_record = cpu_event,
+    .event_wait = cpu_event,
+    .synchronize = cpu_synchronize,
+    .describe = cpu_describe,
+};

@@ -1,0 +1,25 @@
+/* device_cpu.h -- what the CPU backend keeps in Device.impl: the matrix product library it found.
+ */
+#ifndef MODEL_CORE_DEVICE_CPU_H
+#define MODEL_CORE_DEVICE_CPU_H
+
+#include "model/core/device.h"
+
+/* cblas_sgemm and cblas_dgemm; the enums are ints in the C ABI. NULL: the built-in products serve.
+ */
+typedef void (*BlasSgemm)(int order, int transa, int transb, int m, int n, int k, float alpha,
+                          const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                          int ldc);
+typedef void (*BlasDgemm)(int order, int transa, int transb, int m, int n, int k, double alpha,
+                          const double *a, int lda, const double *b, int ldb, double beta,
+                          double *c, int ldc);
+
+typedef struct {
+    BlasSgemm sgemm;
+    BlasDgemm dgemm;
+    void *library;       /* handle of dlopen */
+    char blas_name[128]; /* "OpenBLAS 0.3.21" or "built-in products" */
+    int level;           /* 1 baseline, 2 v3, 3 v4 */
+} CpuDevice;
+
+#endif

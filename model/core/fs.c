@@ -1,0 +1,226 @@
+/* fs.c -- see fs.h. */
+#include "model/core/fs.h"
+
+#include "model/core/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the calls themselves -------------------------------------------------------------------- */
+
+static int system_open(void *self, int folder, const char *name, int flags, mode_t mode)
+{
+    (void)self;
+    return openat(folder, name, flags, mode);
+}
+
+static ssize_t system_write(void *self, int fd, const void *data, size_t n)
+{
+    (void)self;
+    return write(fd, data, n);
+}
+
+static int system_sync(void *self, int fd)
+{
+    (void)self;
+    return fsync(fd);
+}
+
+static int system_close(void *self, int fd)
+{
+    (void)self;
+    return close(fd);
+}
+
+static int system_rename(void *self, int from_folder, const char *from, int to_folder,
+                         const char *to)
+{
+    (void)self;
+    return renameat(from_folder, from, to_folder, to);
+}
+
+static int system_make_folder(void *self, int folder, const char *name, mode_t mode)
+{
+    (void)self;
+    return mkdirat(folder, name, mode);
+}
+
+static int system_remove(void *self, int folder, const char *name, int flags)
+{
+    (void)self;
+    return unlinkat(folder, name, flags);
+}
+
+const FsOps fs_system = {
+    .open = system_open,
+    .write = system_write,
+    .sync = system_sync,
+    .close = system_close,
+    .rename = system_rename,
+    .make_folder = system_make_folder,
+    .remove = system_remove,
+};
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+int fs_open_folder(const char *path, char *err, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) error_set(err, n, "cannot open the folder %s: %s", path, strerror(errno));
+    return fd;
+}
+
+bool fs_make_folders(const FsOps *fs, const char *path, char *err, size_t n)
+{
+    char *part = must_strdup(path);
+    bool good = true;
+    for (char *slash = part + (part[0] == '/'); good && slash != NULL;) {
+        slash = strchr(slash, '/');
+        if (slash) *slash = '\0';
+        if (fs->make_folder(fs->self, AT_FDCWD, part, 0777) != 0 && errno != EEXIST)
+            good = error_set(err, n, "cannot create the folder %s: %s", part, strerror(errno));
+        if (slash) *slash++ = '/';
+        if (slash && *slash == '\0') slash = NULL;
+    }
+    free(part);
+    struct stat st;
+    if (good && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
+        good = error_set(err, n, "%s is there and is not a folder", path);
+    return good;
+}
+
+bool fs_write_all(const FsOps *fs, int fd, const void *data, size_t bytes, const char *path,
+                  char *err, size_t n)
+{
+    for (const char *p = data; bytes > 0;) {
+        ssize_t done = fs->write(fs->self, fd, p, bytes);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) {
+            int why = done == 0 ? ENOSPC : errno;
+            return error_set(err, n, "cannot write %s: %s", path, strerror(why));
+        }
+        p += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n)
+{
+    int result;
+    do
+        result = fs->sync(fs->self, fd);
+    while (result != 0 && errno == EINTR);
+    if (result == 0 || errno == EINVAL)
+        return true; /* EINVAL: nothing to sync on this file system */
+    return error_set(err, n, "cannot bring %s to the disk: %s", path, strerror(errno));
+}
+
+/* Syncs the folder that holds `path`. */
+static bool sync_parent(const FsOps *fs, const char *path, char *err, size_t n)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = slash == NULL   ? must_strdup(".")
+                   : slash == path ? must_strdup("/")
+                                   : text_format("%.*s", (int)(slash - path), path);
+    int fd = fs_open_folder(parent, err, n);
+    bool good = fd >= 0 && fs_sync(fs, fd, parent, err, n);
+    if (fd >= 0) close(fd);
+    free(parent);
+    return good;
+}
+
+bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
+                   size_t n)
+{
+    char *temporary = text_format("%s.tmp-%ld", path, (long)getpid());
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
+    int fd = fs->open(fs->self, AT_FDCWD, temporary, flags, 0666);
+    bool good = fd >= 0;
+    if (!good) error_set(err, n, "cannot create %s: %s", temporary, strerror(errno));
+    good = good && fs_write_all(fs, fd, data, bytes, temporary, err, n) &&
+           fs_sync(fs, fd, temporary, err, n);
+    if (fd >= 0 && fs->close(fs->self, fd) != 0 && good)
+        good = error_set(err, n, "cannot write %s: %s", temporary, strerror(errno));
+    if (good && fs->rename(fs->self, AT_FDCWD, temporary, AT_FDCWD, path) != 0)
+        good = error_set(err, n, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    if (!good && fd >= 0) fs->remove(fs->self, AT_FDCWD, temporary, 0);
+    good = good && sync_parent(fs, path, err, n);
+    free(temporary);
+    return good;
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)
+{
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        close(fd);
+        return error_set(err, n, "cannot list a folder to be removed: %s", strerror(errno));
+    }
+    bool good = true;
+    struct dirent *e;
+    while (good && (e = readdir(dir)) != NULL)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            good = fs_remove_tree(fs, dirfd(dir), e->d_name, err, n);
+    closedir(dir);
+    return good;
+}
+
+bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n)
+{
+    if (fs->remove(fs->self, folder, name, 0) == 0 || errno == ENOENT) return true;
+    if (errno != EISDIR && errno != EPERM) /* EPERM: what POSIX says of a folder */
+        return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));
+    if (!remove_content(fs, fd, err, n)) return false;
+    if (fs->remove(fs->self, folder, name, AT_REMOVEDIR) == 0 || errno == ENOENT) return true;
+    return error_set(err, n, "cannot remove the folder %s: %s", name, strerror(errno));
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
+                 size_t n)
+{
+    /* O_NONBLOCK: a pipe of that name must not make us wait. */
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 && errno == ELOOP)
+        error_set(err, n, "%s is a symbolic link; a plain file is needed", path);
+    else if (fd < 0 || fstat(fd, &st) != 0)
+        error_set(err, n, "cannot open %s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        error_set(err, n, "%s is not a plain file", path);
+    else {
+        *bytes = st.st_size;
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+bool fs_read_at(int fd, void *data, size_t bytes, int64_t offset, const char *path, char *err,
+                size_t n)
+{
+    for (char *p = data; bytes > 0;) {
+        ssize_t done = pread(fd, p, bytes, offset);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return error_set(err, n, "cannot read %s: %s", path, strerror(errno));
+        if (done == 0)
+            return error_set(err, n, "%s ends at byte %lld, in the middle of its data", path,
+                             (long long)offset);
+        p += done;
+        offset += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}

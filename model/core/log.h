@@ -1,0 +1,37 @@
+/* log.h -- what the program says, and who says it. Rank 0 speaks; other ranks only on error, with
+ * their place.
+ *
+ * The log level and the thread-local rank prefix are the only globals of the program (ranks may be
+ * threads). */
+#ifndef MODEL_CORE_LOG_H
+#define MODEL_CORE_LOG_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef enum { LOG_DEBUG, LOG_INFO, LOG_NOTICE, LOG_WARNING, LOG_ERROR } LogLevel;
+
+void log_set_level(LogLevel level);
+LogLevel log_level(void);
+/* Sets this thread's rank and the prefix of its messages; rank 0 has no prefix unless `place` is
+ * given. */
+void log_set_rank(int rank, const char *place);
+int log_rank(void);
+
+/* One line on stderr for warnings and errors, on stdout otherwise; silent below the level or on
+ * ranks > 0 (errors are always said). Control characters in the text are printed escaped. */
+void log_message(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define log_debug(...)   log_message(LOG_DEBUG, __VA_ARGS__)
+#define log_info(...)    log_message(LOG_INFO, __VA_ARGS__)
+#define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
+#define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
+
+/* "kind[code] rank R place: text\n"; used by check.c. */
+void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
+
+/* While a live line stands on the terminal, messages must start below it: the console registers
+ * what clears it. */
+void log_set_clear_line(void (*clear)(void));
+
+#endif

@@ -1,0 +1,196 @@
+/* pool.c -- threads that block on a condition variable between regions and take tasks from one
+ * atomic word.
+ *
+ * The word packs the region's generation with the next task. A region ends when its last task is
+ * done, not when the last thread has woken: a thread that comes late finds the generation moved or
+ * the tasks gone, and takes none. */
+#include "model/core/pool.h"
+
+#include "model/core/check.h"
+#include "model/core/log.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct Pool {
+    int threads;
+    pthread_t *thread; /* threads - 1 */
+    char *workspace;
+    pthread_mutex_t mutex;
+    pthread_cond_t start, done;
+    int stop; /* guarded by mutex */
+    int rank;
+    _Atomic uint64_t word; /* generation << TASK_BITS | next task */
+    _Atomic int64_t n_tasks, completed;
+    _Atomic(PoolBody)
+        body; /* of the region; read before a task is taken, valid if taking it succeeds */
+    _Atomic(void *) context;
+};
+
+enum { TASK_BITS = 40 };
+#define NO_TASK (((uint64_t)1 << TASK_BITS) - 1)
+
+typedef struct {
+    Pool *pool;
+    int worker;
+} Worker;
+
+static uint64_t generation_of(uint64_t word)
+{
+    return word >> TASK_BITS;
+}
+
+/* Takes and runs tasks of region `generation` until none is left. */
+static void take_tasks(Pool *pool, uint64_t generation, int worker)
+{
+    for (;;) {
+        uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
+        if (generation_of(word) != generation) return;
+        int64_t task = (int64_t)(word & NO_TASK);
+        int64_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
+        PoolBody body = atomic_load_explicit(&pool->body, memory_order_relaxed);
+        void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
+        if (task >= n_tasks) return;
+        if (!atomic_compare_exchange_weak_explicit(&pool->word, &word, word + 1,
+                                                   memory_order_acq_rel, memory_order_relaxed))
+            continue;
+        body(context, task, worker);
+        if (atomic_fetch_add_explicit(&pool->completed, 1, memory_order_acq_rel) + 1 == n_tasks) {
+            pthread_mutex_lock(&pool->mutex);
+            pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->mutex);
+        }
+    }
+}
+
+static void *worker_main(void *arg)
+{
+    Worker w = *(Worker *)arg;
+    Pool *pool = w.pool;
+    uint64_t seen = 0;
+    free(arg);
+    log_set_rank(pool->rank, "");
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        while (generation_of(atomic_load(&pool->word)) == seen && !pool->stop)
+            pthread_cond_wait(&pool->start, &pool->mutex);
+        if (pool->stop) break;
+        seen = generation_of(atomic_load(&pool->word));
+        pthread_mutex_unlock(&pool->mutex);
+        take_tasks(pool, seen, w.worker);
+        pthread_mutex_lock(&pool->mutex);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+Pool *pool_create(int threads)
+{
+    CHECK(threads >= 1 && threads <= 4096, "%d threads", threads);
+    Pool *pool = must_calloc(1, sizeof *pool);
+    pool->threads = threads;
+    pool->rank = log_rank();
+    pool->thread = must_calloc((size_t)threads, sizeof *pool->thread);
+    pool->workspace = mmap(NULL, POOL_WORKSPACE * (size_t)threads, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pool->workspace == MAP_FAILED)
+        fail(EXIT_NO_MEMORY,
+             "the system refused %zu bytes of address space for %d threads; set cpu.threads lower",
+             POOL_WORKSPACE * (size_t)threads, threads);
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->start, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    for (int i = 1; i < threads; i++) {
+        Worker *w = must_alloc(sizeof *w);
+        *w = (Worker){.pool = pool, .worker = i};
+        int error = pthread_create(&pool->thread[i - 1], NULL, worker_main, w);
+        if (error)
+            fail(EXIT_SYSTEM, "thread %d of %d cannot be started: %s", i, threads, strerror(error));
+    }
+    return pool;
+}
+
+void pool_destroy(Pool *pool)
+{
+    if (pool == NULL) return;
+    pthread_mutex_lock(&pool->mutex);
+    pool->stop = 1;
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int i = 1; i < pool->threads; i++)
+        pthread_join(pool->thread[i - 1], NULL);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->start);
+    pthread_mutex_destroy(&pool->mutex);
+    munmap(pool->workspace, POOL_WORKSPACE * (size_t)pool->threads);
+    free(pool->thread);
+    free(pool);
+}
+
+int pool_threads(const Pool *pool)
+{
+    return pool->threads;
+}
+
+void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
+{
+    if (n_tasks <= 1 || pool->threads == 1) {
+        for (int64_t task = 0; task < n_tasks; task++)
+            body(context, task, 0);
+        return;
+    }
+    uint64_t generation = generation_of(atomic_load(&pool->word)) + 1;
+    generation &= ((uint64_t)1 << (64 - TASK_BITS)) - 1;
+    pthread_mutex_lock(&pool->mutex);
+    /* Closed while the region changes: a straggler of the last one may hold its word, and must not
+     * take one of the new tasks with it. It sees the new n_tasks only after the closed word. */
+    atomic_store_explicit(&pool->word, generation << TASK_BITS | NO_TASK, memory_order_release);
+    atomic_store_explicit(&pool->n_tasks, n_tasks, memory_order_release);
+    atomic_store_explicit(&pool->body, body, memory_order_relaxed);
+    atomic_store_explicit(&pool->context, context, memory_order_relaxed);
+    atomic_store_explicit(&pool->completed, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->word, generation << TASK_BITS, memory_order_release);
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->mutex);
+    take_tasks(pool, generation, 0);
+    if (atomic_load_explicit(&pool->completed, memory_order_acquire) == n_tasks) return;
+    pthread_mutex_lock(&pool->mutex);
+    while (atomic_load_explicit(&pool->completed, memory_order_acquire) < n_tasks)
+        pthread_cond_wait(&pool->done, &pool->mutex);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void *pool_workspace(Pool *pool, int worker, size_t bytes)
+{
+    CHECK(bytes <= POOL_WORKSPACE, "%zu bytes of workspace asked for, %zu reserved", bytes,
+          POOL_WORKSPACE);
+    return pool->workspace + POOL_WORKSPACE * (size_t)worker;
+}
+
+/* Cores granted by the control group (cpu.max: "quota period" in microseconds, or "max"), or
+ * `unlimited`. */
+static int cgroup_cores(int unlimited)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (f == NULL) return unlimited;
+    long long quota = 0, period = 0;
+    int n = fscanf(f, "%lld %lld", &quota, &period);
+    fclose(f);
+    if (n != 2 || quota <= 0 || period <= 0) return unlimited;
+    long long cores = (quota + period - 1) / period;
+    return cores < unlimited ? (int)cores : unlimited;
+}
+
+int pool_allowed_cores(void)
+{
+    cpu_set_t set;
+    int cores = 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+    cores = cgroup_cores(cores);
+    return cores > 0 ? cores : 1;
+}
