@@ -1,0 +1,184 @@
+/* cmd_config.c -- ./train config check|show|explain|defaults|diff: the config room from the command
+ * line. */
+#include "configs/config.h"
+#include "model/core/check.h"
+#include "parallel/commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What stands behind the name of an action; the pointers are argv's. */
+typedef struct {
+    const char **sets, **words;
+    int n_sets, n_words;
+    bool verbose;
+} Arguments;
+
+typedef struct {
+    const char *name, *usage, *help;
+    int min_words, max_words;
+    int (*run)(const Arguments *);
+} Action;
+
+/* Loads and says what was found wrong or noticed; NULL if it is not a good config. */
+static Config *load_aloud(const char *path, const Arguments *a)
+{
+    ConfigReport report;
+    Config *config = config_load(path, a->n_sets, a->sets, &report);
+    config_report_print(&report, a->verbose, stderr);
+    if (config == NULL)
+        fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
+                report.n_errors == 1 ? "" : "s");
+    config_report_free(&report);
+    return config;
+}
+
+static int run_check(const Arguments *a)
+{
+    int code = EXIT_OK;
+    for (int i = 0; i < a->n_words; i++) {
+        Config *config = load_aloud(a->words[i], a);
+        if (config != NULL)
+            printf("%s: good\n", a->words[i]);
+        else
+            code = EXIT_CONFIG;
+        config_free(config);
+    }
+    return code;
+}
+
+static int run_show(const Arguments *a)
+{
+    Config *config = load_aloud(a->words[0], a);
+    if (config == NULL) return EXIT_CONFIG;
+    config_print(config, true, stdout);
+    config_free(config);
+    return EXIT_OK;
+}
+
+static int run_explain(const Arguments *a)
+{
+    int code = EXIT_OK;
+    for (int i = 0; i < a->n_words; i++) {
+        char near[200];
+        if (config_explain(a->words[i], stdout, near, sizeof near)) continue;
+        fprintf(stderr, "there is no key \"%s\"; ", a->words[i]);
+        if (near[0] != '\0')
+            fprintf(stderr, "did you mean \"%s\"?\n", near);
+        else
+            fprintf(stderr, "./train config defaults lists all keys\n");
+        code = EXIT_USAGE;
+    }
+    return code;
+}
+
+static int run_defaults(const Arguments *a)
+{
+    (void)a;
+    config_print_defaults(stdout);
+    return EXIT_OK;
+}
+
+static int run_diff(const Arguments *a)
+{
+    static const char *const effect[] = {
+        [EFFECT_NONE] = "harmless",
+        [EFFECT_ROUNDING] = "rounding",
+        [EFFECT_NUMBERS] = "changes the numbers",
+        [EFFECT_IMPOSSIBLE] = "impossible in a resumed run",
+    };
+    Config *was = load_aloud(a->words[0], a), *now = load_aloud(a->words[1], a);
+    int code = was != NULL && now != NULL ? EXIT_OK : EXIT_CONFIG;
+    if (code == EXIT_OK) {
+        ConfigDifference *difference;
+        int n = config_diff(was, now, &difference);
+        for (int i = 0; i < n; i++)
+            printf("%-44s %s -> %s  (%s)\n", difference[i].key, difference[i].was,
+                   difference[i].now, effect[difference[i].effect]);
+        printf("%d difference%s\n", n, n == 1 ? "" : "s");
+        config_diff_free(difference, n);
+    }
+    config_free(was);
+    config_free(now);
+    return code;
+}
+
+static const Action actions[] = {
+    {"check", "check CONFIG... [--set KEY=VALUE]... [--verbose]",
+     "says all that is wrong with a config, with the place of each", 1, 1000, run_check},
+    {"show", "show CONFIG [--set KEY=VALUE]... [--verbose]",
+     "every key with its value and where the value comes from", 1, 1, run_show},
+    {"explain", "explain KEY...",
+     "what a key means, takes and does; a section explains all its keys", 1, 1000, run_explain},
+    {"defaults", "defaults", "every key with its default, as a config with comments", 0, 0,
+     run_defaults},
+    {"diff", "diff A B [--set KEY=VALUE]...",
+     "what two configs differ in, and what that means for a resumed run", 2, 2, run_diff},
+};
+#define N_ACTIONS (sizeof actions / sizeof *actions)
+
+static void print_help(FILE *to, const Action *only)
+{
+    fprintf(to, "usage:\n");
+    for (size_t i = 0; i < N_ACTIONS; i++)
+        if (only == NULL || only == &actions[i])
+            fprintf(to, "  ./train config %s\n      %s\n", actions[i].usage, actions[i].help);
+    fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 78 "
+                "(config).\n");
+}
+
+static int misuse(const Action *action, const char *what, const char *word)
+{
+    fprintf(stderr, "./train config%s%s: %s%s\n", action ? " " : "", action ? action->name : "",
+            what, word);
+    print_help(stderr, action);
+    return EXIT_USAGE;
+}
+
+static int run_action(const Action *action, int argc, char **argv, Arguments *a)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            print_help(stdout, action);
+            return EXIT_OK;
+        }
+        if (strcmp(word, "--set") == 0) {
+            if (i + 1 == argc) return misuse(action, "a KEY=VALUE is missing after ", word);
+            a->sets[a->n_sets++] = argv[++i];
+        } else if (strncmp(word, "--set=", 6) == 0) {
+            a->sets[a->n_sets++] = word + 6;
+        } else if (strcmp(word, "--verbose") == 0) {
+            a->verbose = true;
+        } else if (word[0] == '-' && word[1] != '\0') {
+            return misuse(action, "there is no option ", word);
+        } else {
+            a->words[a->n_words++] = word;
+        }
+    }
+    if (a->n_words < action->min_words) return misuse(action, "something is missing", "");
+    if (a->n_words > action->max_words)
+        return misuse(action, "one word too many: ", a->words[action->max_words]);
+    return action->run(a);
+}
+
+/* The subcommand; argv[0] is "config". Returns the exit code of the program. */
+int cmd_config(int argc, char **argv)
+{
+    if (argc < 2) return misuse(NULL, "an action is missing", "");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout, NULL);
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < N_ACTIONS; i++) {
+        if (strcmp(argv[1], actions[i].name) != 0) continue;
+        Arguments a = {.sets = must_calloc((size_t)argc, sizeof *a.sets),
+                       .words = must_calloc((size_t)argc, sizeof *a.words)};
+        int code = run_action(&actions[i], argc - 2, argv + 2, &a);
+        free(a.sets);
+        free(a.words);
+        return code;
+    }
+    return misuse(NULL, "there is no action ", argv[1]);
+}

@@ -1,0 +1,235 @@
+/* config.c -- from a file and --set values to one validated Config: the order of things; see
+ * config.h.
+ *
+ * Values: assign.c, value.c. What follows from them: derive.c. Rules between them: validate.c. The
+ * keys: the tables. */
+#include "configs/config.h"
+
+#include "configs/load.h"
+#include "model/core/check.h"
+#include "model/core/dtype.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void config_free(Config *config)
+{
+    if (config == NULL) return;
+    Origin *origin = config->provenance;
+    for (int i = 0; i < option_count; i++) {
+        void *field = option_field(&option_table[i], config);
+        free(origin[i].text);
+        if (option_table[i].type == OPTION_STRING) free(*(char **)field);
+        if (option_table[i].type != OPTION_STRINGS) continue;
+        StringList *list = field;
+        for (int j = 0; j < list->count; j++)
+            free(list->item[j]);
+        free(list->item);
+    }
+    free(origin);
+    free(config->path);
+    free(config->name);
+    free(config);
+}
+
+/* "configs/demo.json" is called "demo". */
+static char *run_name(const char *path)
+{
+    if (path == NULL) return must_strdup("default");
+    if (strcmp(path, "-") == 0) return must_strdup("stdin");
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t n = strlen(base), dot = n;
+    for (size_t i = 1; i < n; i++)
+        if (base[i] == '.') dot = i;
+    return text_format("%.*s", (int)dot, base);
+}
+
+/* The words of config_origin. */
+static void name_origins(Load *load)
+{
+    for (int i = 0; i < option_count; i++) {
+        Origin *o = &load->origin[i];
+        switch (o->kind) {
+        case ORIGIN_DEFAULT: o->text = must_strdup("default"); break;
+        case ORIGIN_DERIVED: o->text = must_strdup("derived"); break;
+        case ORIGIN_SET: o->text = must_strdup("--set"); break;
+        case ORIGIN_FILE: o->text = text_format("%s:%d", load->path, o->place.line); break;
+        }
+    }
+}
+
+static int compare_findings(const void *x, const void *y)
+{
+    const Finding *a = x, *b = y;
+    const int order[] = {a->place.set - b->place.set, a->place.line - b->place.line,
+                         a->place.column - b->place.column};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        if (order[i] != 0) return order[i];
+    return strcmp(a->text, b->text);
+}
+
+static void report_findings(Load *load, ConfigReport *report)
+{
+    *report = (ConfigReport){0};
+    if (load->n_findings == 0) return;
+    qsort(load->finding, (size_t)load->n_findings, sizeof *load->finding, compare_findings);
+    report->error = must_calloc((size_t)load->n_findings, sizeof(char *));
+    report->notice = must_calloc((size_t)load->n_findings, sizeof(char *));
+    for (int i = 0; i < load->n_findings; i++) {
+        const Finding *f = &load->finding[i];
+        free(f->key);
+        if (f->notice)
+            report->notice[report->n_notices++] = f->text;
+        else
+            report->error[report->n_errors++] = f->text;
+    }
+    free(load->finding);
+}
+
+/* Everything after the bytes are there; `text` NULL: there is no file. */
+static Config *parse(Load *load, const char *text, size_t length, ConfigReport *report)
+{
+    char err[200];
+    size_t at;
+    load->config = must_calloc(1, sizeof *load->config);
+    load->origin = must_calloc((size_t)option_count, sizeof *load->origin);
+    load->config->provenance = load->origin;
+    load->config->path = must_strdup(load->path ? load->path : "");
+    load->config->name = run_name(load->path);
+    for (int i = 0; i < option_count; i++)
+        load_default(load, i);
+    if (text != NULL) {
+        Json json;
+        load->unreadable = !json_parse(&json, text, length, err, sizeof err, &at);
+        if (load->unreadable) {
+            Place place = {0};
+            json_place(&json, at, &place.line, &place.column);
+            load_error(load, place, "", "%s", err);
+        } else {
+            assign_document(load, &json);
+        }
+        json_free(&json);
+    }
+    for (int i = 1; i <= load->n_sets; i++)
+        assign_set(load, i);
+    if (!load->unreadable) {
+        derive_values(load);
+        validate_config(load);
+    }
+    name_origins(load);
+    bool good = load->n_errors == 0;
+    report_findings(load, report);
+    if (good) return load->config;
+    config_free(load->config);
+    return NULL;
+}
+
+Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
+                     const char *const *sets, ConfigReport *report)
+{
+    Load load = {.path = path ? path : "config", .sets = sets, .n_sets = n_sets};
+    return parse(&load, text, length, report);
+}
+
+/* The whole of a stream, up to a byte more than the reader takes; NULL with errno set. */
+static char *read_all(FILE *file, size_t *length)
+{
+    size_t capacity = JSON_MAX_BYTES + 4;
+    char *text = must_alloc(capacity);
+    *length = fread(text, 1, capacity, file);
+    if (!ferror(file)) return text;
+    free(text);
+    return NULL;
+}
+
+Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report)
+{
+    Load load = {.path = path, .sets = sets, .n_sets = n_sets};
+    if (path == NULL) return parse(&load, NULL, 0, report);
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    size_t length = 0;
+    char *text = file ? read_all(file, &length) : NULL;
+    int problem = errno;
+    if (file != NULL && !standard) fclose(file);
+    if (text == NULL) {
+        load_error(&load, (Place){0}, "", "cannot be read: %s", strerror(problem));
+        report_findings(&load, report);
+        return NULL;
+    }
+    Config *config = parse(&load, text, length, report);
+    free(text);
+    return config;
+}
+
+void config_report_free(ConfigReport *report)
+{
+    for (int i = 0; i < report->n_errors; i++)
+        free(report->error[i]);
+    for (int i = 0; i < report->n_notices; i++)
+        free(report->notice[i]);
+    free(report->error);
+    free(report->notice);
+    *report = (ConfigReport){0};
+}
+
+void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
+{
+    for (int i = 0; verbose && i < report->n_notices; i++)
+        fprintf(to, "%s\n", report->notice[i]);
+    if (!verbose && report->n_notices > 0 && report->n_errors == 0) /* errors come alone */
+        fprintf(to, "%d notice%s (--verbose)\n", report->n_notices,
+                report->n_notices == 1 ? "" : "s");
+    for (int i = 0; i < report->n_errors; i++)
+        fprintf(to, "%s\n", report->error[i]);
+    if (report->n_errors == LOAD_MAX_ERRORS)
+        fprintf(to, "... there may be more: only %d are listed\n", LOAD_MAX_ERRORS);
+}
+
+const char *config_origin(const Config *config, const char *key)
+{
+    const Origin *origin = config->provenance;
+    int row = option_find(key);
+    CHECK(row >= 0, "no option is called %s", key);
+    return origin[row].text;
+}
+
+bool config_set_vocab(Config *config, int64_t vocab_size, const char *tokenizer, char *err,
+                      size_t n)
+{
+    Origin *origin = (Origin *)config->provenance + option_find("model.vocab_size");
+    bool given = origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
+    if (given && config->model.vocab_size != vocab_size)
+        return error_set(
+            err, n,
+            "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
+            origin->text, (long long)config->model.vocab_size, tokenizer, (long long)vocab_size,
+            (long long)vocab_size);
+    config->model.vocab_size = vocab_size;
+    if (given) return true;
+    free(origin->text);
+    origin->kind = ORIGIN_DERIVED;
+    origin->text = must_strdup("derived");
+    return true;
+}
+
+int config_dtype(const Config *config)
+{
+    return config->fp64.enabled   ? F64
+           : config->bf16.enabled ? BF16
+           : config->fp16.enabled ? F16
+                                  : F32;
+}
+
+int config_grad_dtype(const Config *config)
+{
+    switch (config->data_types.grad_accum_dtype) {
+    case GRAD_DTYPE_F32: return F32;
+    case GRAD_DTYPE_F16: return F16;
+    case GRAD_DTYPE_BF16: return BF16;
+    case GRAD_DTYPE_AUTO: break;
+    }
+    return config->fp64.enabled ? F64 : F32;
+}

