@@ -1,0 +1,345 @@
+/* cmd_data.c -- ./train data: train a tokenizer, make token shards, look into them. */
+#include "data/cmd_data.h"
+
+#include "data/files.h"
+#include "data/shards.h"
+#include "data/text.h"
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+#include "model/core/check.h"
+#include "model/core/fs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a command line may say; which command takes which flag is in the tables below. */
+typedef struct {
+    int64_t vocab, from, count;
+    double val_fraction;
+    const char *out, *tokenizer, *text_key;
+    StringList files; /* borrowed from argv */
+} DataArgs;
+
+typedef enum { FLAG_INTEGER, FLAG_NUMBER, FLAG_TEXT } FlagKind;
+
+typedef struct {
+    const char *name;
+    FlagKind kind;
+    size_t offset; /* in DataArgs */
+    const char *commands;
+} Flag;
+
+static const Flag flags[] = {
+    {"--vocab", FLAG_INTEGER, offsetof(DataArgs, vocab), "train-bpe inspect"},
+    {"--from", FLAG_INTEGER, offsetof(DataArgs, from), "decode"},
+    {"--count", FLAG_INTEGER, offsetof(DataArgs, count), "decode"},
+    {"--val-fraction", FLAG_NUMBER, offsetof(DataArgs, val_fraction), "tokenize"},
+    {"--out", FLAG_TEXT, offsetof(DataArgs, out), "train-bpe tokenize"},
+    {"--tokenizer", FLAG_TEXT, offsetof(DataArgs, tokenizer), "tokenize inspect decode"},
+    {"--text-key", FLAG_TEXT, offsetof(DataArgs, text_key), "train-bpe tokenize"},
+};
+
+/* Says the sentence on stderr and returns the code, for a command to return. */
+static int refuse(ExitCode code, const char *sentence)
+{
+    fprintf(stderr, "error[%d] %s\n", (int)code, sentence);
+    return (int)code;
+}
+
+static bool set_flag(const Flag *f, const char *value, DataArgs *a)
+{
+    char *field = (char *)a + f->offset, *end = NULL;
+    errno = 0;
+    switch (f->kind) {
+    case FLAG_INTEGER: *(int64_t *)(void *)field = strtoll(value, &end, 10); break;
+    case FLAG_NUMBER: *(double *)(void *)field = strtod(value, &end); break;
+    case FLAG_TEXT: *(const char **)(void *)field = value; return true;
+    }
+    return errno == 0 && end != value && *end == 0;
+}
+
+static const Flag *find_flag(const char *argument, size_t length, const char *command)
+{
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strlen(flags[i].name) == length && memcmp(flags[i].name, argument, length) == 0 &&
+            strstr(flags[i].commands, command) != NULL)
+            return &flags[i];
+    return NULL;
+}
+
+/* Flags as "--name value" or "--name=value"; everything else is a file. a->files must have room for
+ * argc items. */
+static bool parse_args(const char *command, int argc, char **argv, DataArgs *a, char *err, size_t n)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        size_t length = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        if (argv[i][0] != '-') {
+            a->files.item[a->files.count++] = argv[i];
+            continue;
+        }
+        const Flag *f = find_flag(argv[i], length, command);
+        if (f == NULL)
+            return error_set(err, n, "data %s has no option %.*s (see ./train data %s --help)",
+                             command, (int)length, argv[i], command);
+        const char *value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
+        if (value == NULL) return error_set(err, n, "%s needs a value", f->name);
+        if (!set_flag(f, value, a))
+            return error_set(err, n, "%s: \"%s\" is not a number", f->name, value);
+    }
+    if (a->files.count == 0)
+        return error_set(err, n, "data %s needs a file (see ./train data %s --help)", command,
+                         command);
+    return true;
+}
+
+static int train_bpe(const DataArgs *a, char *err, size_t n)
+{
+    ExitCode code;
+    Text text = {0};
+    Tokenizer *t = NULL;
+    if (a->out == NULL) return refuse(EXIT_USAGE, "data train-bpe needs --out FILE");
+    if (a->vocab < 258) return refuse(EXIT_USAGE, "data train-bpe needs --vocab N, at least 258");
+    bool good = text_read_files(&text, &a->files, a->text_key, err, n, &code);
+    if (good) {
+        code = EXIT_DAMAGED;
+        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, err, n);
+    }
+    if (good) {
+        code = EXIT_CANNOT_CREATE;
+        good = tokenizer_save(t, a->out, err, n);
+    }
+    if (good)
+        printf("%s: %d ids (256 bytes, %lld merges, %s) from %lld bytes of text\n", a->out,
+               tokenizer_vocab_size(t), (long long)tokenizer_merge_count(t), END_OF_TEXT,
+               (long long)text.size);
+    tokenizer_free(t);
+    text_free(&text);
+    return good ? EXIT_OK : refuse(code, err);
+}
+
+static bool load_tokenizer(const char *path, Tokenizer **t, char *err, size_t n, ExitCode *code)
+{
+    bool missing = false;
+    bool good = tokenizer_load(path, t, &missing, err, n);
+    *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
+    return good;
+}
+
+/* Refuses to write into a folder that has shards already: a rest of them would be read along with
+ * the new ones. */
+static bool check_no_shards(const char *folder, char *err, size_t n)
+{
+    const char *name[] = {"train", "val"};
+    for (int i = 0; i < 2; i++) {
+        char *path = text_format("%s/%s_000000.bin", folder, name[i]);
+        bool there = access(path, F_OK) == 0;
+        if (there) error_set(err, n, "%s is there already; name a new folder", path);
+        free(path);
+        if (there) return false;
+    }
+    return fs_make_folders(&fs_system, folder, err, n);
+}
+
+static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text, char *err,
+                         size_t n)
+{
+    int64_t end = text_split(text, a->val_fraction);
+    ShardsSize train, val;
+    char *path = text_format("%s/tokenizer.json", a->out);
+    bool good = tokenizer_save(t, path, err, n) &&
+                shards_write(t, text, 0, end, a->out, "train", &train, err, n) &&
+                shards_write(t, text, end, text->size, a->out, "val", &val, err, n);
+    free(path);
+    if (!good) return false;
+    printf("train  %lld bytes  %lld tokens  %lld files\n", (long long)train.bytes,
+           (long long)train.tokens, (long long)train.shards);
+    printf("val    %lld bytes  %lld tokens  %lld files\n", (long long)val.bytes,
+           (long long)val.tokens, (long long)val.shards);
+    return true;
+}
+
+static int tokenize(const DataArgs *a, char *err, size_t n)
+{
+    ExitCode code;
+    Text text = {0};
+    Tokenizer *t = NULL;
+    if (a->tokenizer == NULL) return refuse(EXIT_USAGE, "data tokenize needs --tokenizer FILE");
+    if (a->out == NULL) return refuse(EXIT_USAGE, "data tokenize needs --out FOLDER");
+    if (!(a->val_fraction >= 0 && a->val_fraction < 1))
+        return refuse(EXIT_USAGE, "--val-fraction is a share: at least 0, less than 1");
+    bool good = load_tokenizer(a->tokenizer, &t, err, n, &code) &&
+                text_read_files(&text, &a->files, a->text_key, err, n, &code);
+    if (good) {
+        code = EXIT_CANNOT_CREATE;
+        good = check_no_shards(a->out, err, n) && write_shards(a, t, &text, err, n);
+    }
+    text_free(&text);
+    tokenizer_free(t);
+    return good ? EXIT_OK : refuse(code, err);
+}
+
+/* What one shard holds; false if an id is outside the vocabulary. */
+static bool inspect_file(const TokenSet *s, int64_t vocab, char *err, size_t n)
+{
+    enum { CHUNK = 1 << 14 };
+    const TokenFile *f = &s->file[0];
+    int32_t ids[CHUNK], smallest = INT32_MAX, largest = -1;
+    for (int64_t at = 0; at < f->n_tokens; at += CHUNK) {
+        int64_t count = f->n_tokens - at < CHUNK ? f->n_tokens - at : CHUNK;
+        if (!token_set_read(s, at, count, vocab, ids, err, n)) return false;
+        for (int64_t i = 0; i < count; i++) {
+            smallest = ids[i] < smallest ? ids[i] : smallest;
+            largest = ids[i] > largest ? ids[i] : largest;
+        }
+    }
+    printf("%s: %lld tokens of %d bits", f->path, (long long)f->n_tokens, 8 * f->width);
+    if (largest >= 0) printf(", ids from %d to %d", smallest, largest);
+    printf("\n");
+    return true;
+}
+
+static int inspect(const DataArgs *a, char *err, size_t n)
+{
+    int64_t vocab = a->vocab > 0 ? a->vocab : INT64_C(1) << 31;
+    ExitCode code = EXIT_OK;
+    if (a->tokenizer) {
+        Tokenizer *t;
+        if (!load_tokenizer(a->tokenizer, &t, err, n, &code)) return refuse(code, err);
+        vocab = tokenizer_vocab_size(t);
+        tokenizer_free(t);
+    }
+    StringList files;
+    if (!file_list(&a->files, &files, err, n)) return refuse(EXIT_MISSING, err);
+    bool good = true;
+    for (int i = 0; good && i < files.count; i++) {
+        TokenSet s = {0};
+        StringList one = {.count = 1, .item = &files.item[i]};
+        good = token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, err, n);
+        token_set_close(&s);
+    }
+    string_list_free(&files);
+    return good ? EXIT_OK : refuse(EXIT_DAMAGED, err);
+}
+
+/* Tokens [from, from + count) as text on stdout; count < 0: to the end. */
+static bool decode_tokens(const DataArgs *a, const Tokenizer *t, const TokenSet *s, char *err,
+                          size_t n)
+{
+    int64_t from = a->from < s->n_tokens ? a->from : s->n_tokens, left = s->n_tokens - from;
+    if (a->count >= 0 && a->count < left) left = a->count;
+    int32_t ids[4096];
+    while (left > 0) {
+        int64_t some = left < 4096 ? left : 4096, size;
+        if (!token_set_read(s, from, some, tokenizer_vocab_size(t), ids, err, n)) return false;
+        char *text = tokenizer_decode(t, ids, some, true, &size);
+        fwrite(text, 1, (size_t)size, stdout);
+        free(text);
+        from += some;
+        left -= some;
+    }
+    return true;
+}
+
+static int decode(const DataArgs *a, char *err, size_t n)
+{
+    if (a->from < 0) return refuse(EXIT_USAGE, "--from counts tokens from 0");
+    StringList files;
+    if (!file_list(&a->files, &files, err, n)) return refuse(EXIT_MISSING, err);
+    char *path =
+        a->tokenizer ? must_strdup(a->tokenizer) : path_beside(files.item[0], "tokenizer.json");
+    Tokenizer *t = NULL;
+    TokenSet s = {0};
+    ExitCode code;
+    bool good = load_tokenizer(path, &t, err, n, &code);
+    if (good) {
+        code = EXIT_DAMAGED;
+        good = token_set_open(&s, &files, err, n) && decode_tokens(a, t, &s, err, n);
+    }
+    token_set_close(&s);
+    tokenizer_free(t);
+    free(path);
+    string_list_free(&files);
+    return good ? EXIT_OK : refuse(code, err);
+}
+
+typedef struct {
+    const char *name, *usage, *help;
+    int (*run)(const DataArgs *a, char *err, size_t n);
+} Command;
+
+static const Command commands[] = {
+    {"train-bpe", "--vocab N --out FILE TEXT...",
+     "Trains a byte-level BPE on text or JSONL files and writes it as a tokenizer.json.\n"
+     "  --vocab N        ids in all: 256 bytes, merges, <|endoftext|>; at least 258\n"
+     "  --out FILE       the tokenizer.json to write\n"
+     "  --text-key KEY   key of the text in .jsonl and .json lines (text)\n",
+     train_bpe},
+    {"tokenize", "--tokenizer FILE --out FOLDER TEXT...",
+     "Writes text or JSONL files as token shards: FOLDER/train_000000.bin, ..., with the tokenizer "
+     "beside them.\n"
+     "  --tokenizer FILE     a tokenizer.json or GPT-2's vocab.bpe\n"
+     "  --out FOLDER         a folder without shards; made if needed\n"
+     "  --val-fraction F     last share of the text that goes to val_000000.bin, ... (0)\n"
+     "  --text-key KEY       key of the text in .jsonl and .json lines (text)\n",
+     tokenize},
+    {"inspect", "[--tokenizer FILE | --vocab N] SHARD...",
+     "Reads every token of the shards: says how many there are and in which range, and checks "
+     "them.\n"
+     "  --tokenizer FILE     ids must be in this vocabulary\n"
+     "  --vocab N            ids must be below N\n",
+     inspect},
+    {"decode", "[--tokenizer FILE] [--from N] [--count N] SHARD...",
+     "Prints tokens as text.\n"
+     "  --tokenizer FILE     the tokenizer of the shards (tokenizer.json beside the first)\n"
+     "  --from N             first token (0)\n"
+     "  --count N            how many tokens (all)\n",
+     decode},
+};
+
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static int help(FILE *to, int code)
+{
+    fprintf(to, "usage: ./train data COMMAND ...\n\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].usage);
+    fprintf(to, "\n./train data COMMAND --help says more.\n");
+    return code;
+}
+
+static bool asks_help(const char *argument)
+{
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+static int run_command(const Command *c, int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (!asks_help(argv[i])) continue;
+        printf("usage: ./train data %s %s\n\n%s", c->name, c->usage, c->help);
+        return EXIT_OK;
+    }
+    char err[1024] = "";
+    DataArgs a = {.count = -1, .text_key = "text"};
+    a.files.item = must_calloc((size_t)argc + 1, sizeof *a.files.item);
+    bool good = parse_args(c->name, argc, argv, &a, err, sizeof err);
+    int code = good ? c->run(&a, err, sizeof err) : refuse(EXIT_USAGE, err);
+    free(a.files.item);
+    if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        return refuse(EXIT_INPUT_OUTPUT, "the output cannot be written");
+    return code;
+}
+
+int cmd_data(int argc, char **argv)
+{
+    if (argc < 2) return help(stderr, EXIT_USAGE);
+    if (asks_help(argv[1])) return help(stdout, EXIT_OK);
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return run_command(&commands[i], argc - 2, argv + 2);
+    fprintf(stderr, "error[%d] there is no command \"data %s\"\n", (int)EXIT_USAGE, argv[1]);
+    return help(stderr, EXIT_USAGE);
+}

@@ -1,0 +1,167 @@
+/* dataset.c -- see dataset.h. */
+#include "data/dataset.h"
+
+#include "data/corpus.h"
+#include "data/files.h"
+#include "data/identity.h"
+#include "data/text.h"
+#include "model/core/check.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void data_close(DataSet *d)
+{
+    token_set_close(&d->train);
+    token_set_close(&d->val);
+    tokenizer_free(d->tokenizer);
+    free(d->tokenizer_path);
+    free(d->title);
+    free(d->identity);
+    preparation_free(&d->preparation);
+    *d = (DataSet){0};
+}
+
+void data_open_random(DataSet *out, int64_t vocab_size)
+{
+    *out =
+        (DataSet){.random = true, .vocab_size = vocab_size, .title = must_strdup("random tokens")};
+    out->identity = data_identity(out);
+}
+
+/* Opens the shards of one split; no patterns is an empty set. */
+static bool open_shards(TokenSet *s, const StringList *patterns, char *err, size_t n,
+                        ExitCode *code)
+{
+    StringList files;
+    if (patterns->count == 0) return true;
+    *code = EXIT_MISSING;
+    if (!file_list(patterns, &files, err, n)) return false;
+    *code = EXIT_DAMAGED;
+    bool good = token_set_open(s, &files, err, n);
+    string_list_free(&files);
+    return good;
+}
+
+static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, ExitCode *code)
+{
+    bool missing;
+    bool good = tokenizer_load(path, &d->tokenizer, &missing, err, n);
+    if (!good) {
+        *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
+        return false;
+    }
+    d->tokenizer_path = must_strdup(path);
+    d->vocab_size = tokenizer_vocab_size(d->tokenizer);
+    return true;
+}
+
+static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
+{
+    if (!open_shards(&d->train, &c->data.train, err, n, code) ||
+        !open_shards(&d->val, &c->data.val, err, n, code))
+        return false;
+    int64_t window = c->data.seq_length + 1;
+    *code = EXIT_DAMAGED;
+    if (d->train.n_tokens < window)
+        return error_set(err, n,
+                         "data.train has %lld tokens, fewer than the %lld of one window "
+                         "(data.seq_length + 1)",
+                         (long long)d->train.n_tokens, (long long)window);
+    d->title =
+        text_format("%d file%s of tokens", d->train.n_files, d->train.n_files == 1 ? "" : "s");
+    if (c->data.tokenizer) return open_tokenizer(d, c->data.tokenizer, err, n, code);
+    char *beside = path_beside(d->train.file[0].path, "tokenizer.json");
+    bool good = access(beside, F_OK) != 0 || open_tokenizer(d, beside, err, n, code);
+    free(beside);
+    return good;
+}
+
+/* "dir/My text.txt" -> "My_text": the name of the prepared folder. */
+static char *folder_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *name = must_strdup(slash ? slash + 1 : path), *dot = strrchr(name, '.');
+    if (dot != NULL && dot != name) *dot = 0;
+    for (char *p = name; *p; p++)
+        if (!isalnum((unsigned char)*p) && *p != '-' && *p != '_' && *p != '.') *p = '_';
+    if (name[0] != 0 && name[0] != '.') return name;
+    free(name);
+    return must_strdup("text");
+}
+
+/* Opens what prepare_text has made. */
+static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
+{
+    const Preparation *p = &d->preparation;
+    const char *split[2] = {"train", "val"};
+    TokenSet *set[2] = {&d->train, &d->val};
+    int64_t tokens[2] = {p->train_tokens, p->val_tokens};
+    d->prepared = true;
+    for (int i = 0; i < 2; i++) {
+        char *pattern = text_format("%s/%s_*.bin", p->folder, split[i]);
+        StringList list = {.count = tokens[i] > 0, .item = &pattern};
+        bool good = open_shards(set[i], &list, err, n, code);
+        free(pattern);
+        if (!good) return false;
+    }
+    return open_tokenizer(d, p->tokenizer, err, n, code);
+}
+
+static bool prepare_config(DataSet *d, const Config *c, const Text *text, const Text *val_text,
+                           const char *name, char *err, size_t n, ExitCode *code)
+{
+    PrepareRequest r = {.name = name,
+                        .cache = c->data.cache,
+                        .text = text,
+                        .val_text = c->data.val_text.count > 0 ? val_text : NULL,
+                        .tokenizer = c->data.tokenizer,
+                        .vocab_size = c->data.tokenizer_vocab_size,
+                        .val_fraction = c->data.val_fraction,
+                        .min_tokens = c->data.seq_length + 1};
+    return prepare_text(&r, &d->preparation, err, n, code) && open_prepared(d, err, n, code);
+}
+
+static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
+{
+    Text text = {0}, val_text = {0};
+    bool from_corpus = c->data.text.count == 0;
+    char *name = from_corpus ? must_strdup(c->data.corpus) : folder_name(c->data.text.item[0]);
+    bool good = from_corpus ? corpus_read(&text, c->data.corpus, err, n, code)
+                            : text_read_files(&text, &c->data.text, c->data.text_key, err, n, code);
+    good = good && text_read_files(&val_text, &c->data.val_text, c->data.text_key, err, n, code) &&
+           prepare_config(d, c, &text, &val_text, name, err, n, code);
+    if (good && from_corpus)
+        d->title = must_strdup(corpus_title(c->data.corpus));
+    else if (good)
+        d->title = c->data.text.count == 1
+                       ? must_strdup(c->data.text.item[0])
+                       : text_format("%lld documents", (long long)d->preparation.documents);
+    free(name);
+    text_free(&text);
+    text_free(&val_text);
+    return good;
+}
+
+bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
+{
+    *out = (DataSet){0};
+    *code = EXIT_MISSING;
+    bool good;
+    if (config->data.train.count > 0)
+        good = open_token_files(out, config, err, n, code);
+    else if (config->data.text.count > 0 || config->data.corpus != NULL)
+        good = open_text(out, config, err, n, code);
+    else
+        good = error_set(
+            err, n,
+            "no training data is named: set data.text (text files), data.train (token shards) "
+            "or data.corpus (\"bible-kjv\")");
+    if (good)
+        out->identity = data_identity(out);
+    else
+        data_close(out);
+    return good;
+}

@@ -1,0 +1,145 @@
+/* files.c -- see files.h. */
+#include "data/files.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool file_read(const char *path, char **contents, size_t *size, bool *missing, char *err, size_t n)
+{
+    *contents = NULL;
+    *size = 0;
+    if (missing) *missing = true;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, strerror(errno));
+    if (missing) *missing = false;
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return error_set(err, n, "%s is not a regular file", path);
+    }
+    size_t total = (size_t)st.st_size, done = 0;
+    char *text = must_alloc(total + 1);
+    while (done < total) {
+        ssize_t got = read(fd, text + done, total - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        done += (size_t)got;
+    }
+    close(fd);
+    if (done < total) {
+        free(text);
+        return error_set(err, n, "%s: only %zu of %zu bytes could be read", path, done, total);
+    }
+    text[total] = 0;
+    *contents = text;
+    *size = total;
+    return true;
+}
+
+bool atomic_file_open(AtomicFile *f, const char *path, char *err, size_t n)
+{
+    *f = (AtomicFile){.path = must_strdup(path), .temporary = text_format("%s.tmp-XXXXXX", path)};
+    int fd = mkostemp(f->temporary, O_CLOEXEC);
+    if (fd >= 0) {
+        fchmod(fd, 0644);
+        f->to = fdopen(fd, "wb");
+    }
+    if (f->to != NULL) return true;
+    error_set(err, n, "%s cannot be created: %s", path, strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+        unlink(f->temporary);
+    }
+    free(f->path);
+    free(f->temporary);
+    *f = (AtomicFile){0};
+    return false;
+}
+
+void atomic_file_abort(AtomicFile *f)
+{
+    if (f->to) fclose(f->to);
+    if (f->temporary) unlink(f->temporary);
+    free(f->path);
+    free(f->temporary);
+    *f = (AtomicFile){0};
+}
+
+bool atomic_file_commit(AtomicFile *f, char *err, size_t n)
+{
+    bool written = !ferror(f->to) && fflush(f->to) == 0 && fsync(fileno(f->to)) == 0;
+    bool closed = fclose(f->to) == 0;
+    f->to = NULL;
+    bool good = written && closed && rename(f->temporary, f->path) == 0;
+    if (good) {
+        char *folder = path_beside(f->path, "");
+        good = folder_sync(folder, err, n);
+        free(folder);
+        free(f->temporary);
+        f->temporary = NULL;
+    } else {
+        error_set(err, n, "%s cannot be written: %s", f->path, strerror(errno));
+    }
+    atomic_file_abort(f);
+    return good;
+}
+
+static void string_list_add(StringList *list, const char *item)
+{
+    list->item = must_realloc(list->item, (size_t)(list->count + 1) * sizeof *list->item);
+    list->item[list->count++] = must_strdup(item);
+}
+
+void string_list_free(StringList *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->item[i]);
+    free(list->item);
+    *list = (StringList){0};
+}
+
+bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
+{
+    *out = (StringList){0};
+    for (int i = 0; i < patterns->count; i++) {
+        const char *pattern = patterns->item[i];
+        glob_t found;
+        /* A name that exists is itself, even with brackets in it. */
+        if (access(pattern, F_OK) == 0) {
+            string_list_add(out, pattern);
+            continue;
+        }
+        int result = glob(pattern, GLOB_BRACE, NULL, &found);
+        for (size_t k = 0; result == 0 && k < found.gl_pathc; k++)
+            string_list_add(out, found.gl_pathv[k]);
+        if (result == 0) globfree(&found);
+        if (result != 0) {
+            string_list_free(out);
+            return error_set(err, n, "no file matches %s", pattern);
+        }
+    }
+    return true;
+}
+
+bool folder_sync(const char *path, char *err, size_t n)
+{
+    int fd = fs_open_folder(path, err, n);
+    bool good = fd >= 0 && fs_sync(&fs_system, fd, path, err, n);
+    if (fd >= 0) close(fd);
+    return good;
+}
+
+char *path_beside(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL) return text_format("./%s", name);
+    return text_format("%.*s/%s", (int)(slash - path), path, name);
+}

@@ -1,0 +1,75 @@
+/* identity.c -- see identity.h. */
+#include "data/identity.h"
+
+#include "data/hash.h"
+#include "model/core/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { END_BYTES = 64 << 10 }; /* of each end of a shard that is not read whole */
+
+static uint64_t hash_file(uint64_t h, const TokenFile *f, bool whole)
+{
+    if (whole || f->size <= 2 * END_BYTES) return hash_bytes(h, f->map, f->size);
+    h = hash_bytes(h, f->map, END_BYTES);
+    h = hash_bytes(h, f->map + f->size - END_BYTES, END_BYTES);
+    return hash_mix(h, (uint64_t)f->size);
+}
+
+static char *split_identity(const char *name, const TokenSet *s, bool whole)
+{
+    uint64_t h = 1;
+    if (s->n_files == 0) return text_format("%s none", name);
+    for (int i = 0; i < s->n_files; i++)
+        h = hash_file(h, &s->file[i], whole);
+    return text_format("%s %lld tokens %016llx", name, (long long)s->n_tokens,
+                       (unsigned long long)h);
+}
+
+char *data_identity(const DataSet *d)
+{
+    if (d->random) return must_strdup("tokenizer none; random tokens");
+    char *tokenizer = d->tokenizer ? text_format("tokenizer %016llx",
+                                                 (unsigned long long)tokenizer_hash(d->tokenizer))
+                                   : must_strdup("tokenizer none");
+    char *train = split_identity("train", &d->train, d->prepared);
+    char *val = split_identity("val", &d->val, d->prepared);
+    char *text = text_format("%s; %s; %s", tokenizer, train, val);
+    free(tokenizer);
+    free(train);
+    free(val);
+    return text;
+}
+
+/* Length of the part that `at` begins with; *next is where the one behind it begins. */
+static int part_of(const char *at, const char **next)
+{
+    size_t length = strcspn(at, ";");
+    *next = at + length;
+    *next += strspn(*next, "; ");
+    return (int)length;
+}
+
+char *data_identity_difference(const char *was, const char *is)
+{
+    char *text = NULL;
+    const char *next_was, *next_is;
+    for (; *was || *is; was = next_was, is = next_is) {
+        int a = part_of(was, &next_was), b = part_of(is, &next_is);
+        if (a == b && memcmp(was, is, (size_t)a) == 0) continue;
+        char *longer =
+            text_format("%s%s%.*s -> %.*s", text ? text : "", text ? ", " : "", a, was, b, is);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+bool data_identity_other_tokenizer(const char *was, const char *is)
+{
+    const char *next;
+    int a = part_of(was, &next), b = part_of(is, &next);
+    bool known = strncmp(was, "tokenizer none", 14) != 0 && strncmp(is, "tokenizer none", 14) != 0;
+    return known && (a != b || memcmp(was, is, (size_t)a) != 0);
+}

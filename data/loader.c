@@ -1,0 +1,257 @@
+/* loader.c -- see loader.h.
+ *
+ * Batches lie in a ring of hold + 1 slots. The thread fills the slot after the one that was handed
+ * out last; a request is {samples, micro} and its slot, guarded by one mutex. */
+#include "data/loader.h"
+
+#include "data/sampler.h"
+#include "model/core/check.h"
+#include "model/core/rng.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RANDOM_TRAIN_WINDOWS = 1 << 30, /* of data without files */
+    RANDOM_VAL_WINDOWS = 64,
+};
+
+typedef enum { REQUEST_NONE, REQUEST_WANTED, REQUEST_DONE } RequestState;
+
+typedef struct {
+    Batch batch;
+    bool good;
+    char error[512];
+} Slot;
+
+struct Loader {
+    LoaderOptions options;
+    const TokenSet *set;        /* NULL: random tokens */
+    const int32_t *token_bytes; /* (n_token_bytes); NULL without a tokenizer */
+    int64_t n_token_bytes;
+    Sampler sampler;
+    int32_t *memory; /* of all batches */
+    int32_t *window; /* (T + 1) */
+    Slot *slot;
+    int n_slots, next;
+
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* `state` or `stop` */
+    RequestState state;
+    bool stop;
+    int64_t samples, micro; /* of the request, for slot `next` */
+};
+
+/* Reads one window into l->window. */
+static bool read_window(Loader *l, int64_t window, char *err, size_t n)
+{
+    int64_t T = l->options.T, first = window * T;
+    if (l->set)
+        return token_set_read(l->set, first, T + 1, l->options.vocab_size, l->window, err, n);
+    uint64_t stream = rng_stream(l->options.split == SPLIT_TRAIN ? "random train" : "random val");
+    for (int64_t t = 0; t <= T; t++)
+        l->window[t] = (int32_t)(rng_bits(l->options.seed, stream, (uint64_t)(first + t)) %
+                                 (uint64_t)l->options.vocab_size);
+    return true;
+}
+
+static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; i++)
+        bytes += ids[i] < l->n_token_bytes ? l->token_bytes[ids[i]] : 0;
+    return bytes;
+}
+
+static void fill_batch(Loader *l, Slot *slot, int64_t samples, int64_t micro)
+{
+    const LoaderOptions *o = &l->options;
+    Batch *b = &slot->batch;
+    b->n_targets = b->target_bytes = 0;
+    slot->good = true;
+    for (int64_t row = 0; slot->good && row < o->B; row++) {
+        int32_t *tokens = tensor_row(b->tokens, row), *targets = tensor_row(b->targets, row);
+        int64_t sample = sampler_index(samples, micro, o->dp_rank, o->dp_size, o->B, row);
+        if (o->split == SPLIT_VAL && sample >= l->sampler.n_windows) {
+            memset(tokens, 0, (size_t)o->T * sizeof *tokens);
+            memset(targets, 0xFF, (size_t)o->T * sizeof *targets); /* -1 */
+            continue;
+        }
+        slot->good =
+            read_window(l, sampler_window(&l->sampler, sample), slot->error, sizeof slot->error);
+        if (!slot->good) break;
+        memcpy(tokens, l->window, (size_t)o->T * sizeof *tokens);
+        memcpy(targets, l->window + 1, (size_t)o->T * sizeof *targets);
+        b->n_targets += o->T;
+        b->target_bytes += bytes_of(l, targets, o->T);
+    }
+}
+
+static void *prefetch(void *argument)
+{
+    Loader *l = argument;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (l->state != REQUEST_WANTED) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        /* Nobody else touches the slot or the request while it is wanted. */
+        Slot *slot = &l->slot[l->next];
+        int64_t samples = l->samples, micro = l->micro;
+        pthread_mutex_unlock(&l->lock);
+        fill_batch(l, slot, samples, micro);
+        pthread_mutex_lock(&l->lock);
+        l->state = REQUEST_DONE;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* With the lock held: asks the thread for a batch in slot `next`. */
+static void request(Loader *l, int64_t samples, int64_t micro)
+{
+    l->samples = samples;
+    l->micro = micro;
+    l->state = REQUEST_WANTED;
+    pthread_cond_broadcast(&l->changed);
+}
+
+static void await(Loader *l)
+{
+    while (l->state == REQUEST_WANTED)
+        pthread_cond_wait(&l->changed, &l->lock);
+}
+
+bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n)
+{
+    const LoaderOptions *o = &l->options;
+    pthread_mutex_lock(&l->lock);
+    await(l);
+    if (l->state != REQUEST_DONE || l->samples != samples || l->micro != micro) {
+        request(l, samples, micro);
+        await(l);
+    }
+    Slot *slot = &l->slot[l->next];
+    bool good = slot->good;
+    *out = slot->batch;
+    if (good) {
+        bool last = micro + 1 >= o->micros;
+        l->next = (l->next + 1) % l->n_slots;
+        request(l, last ? samples + (micro + 1) * o->dp_size * o->B : samples,
+                last ? 0 : micro + 1);
+    } else {
+        snprintf(err, n, "%s", slot->error);
+        l->state = REQUEST_NONE;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return good;
+}
+
+/* Positions are the same in every batch, so all slots share one tensor. */
+static void lay_out(Loader *l)
+{
+    int64_t B = l->options.B, T = l->options.T, count = B * T;
+    l->memory = must_calloc((size_t)(count * (2 * l->n_slots + 1)), sizeof *l->memory);
+    l->window = must_alloc((size_t)(T + 1) * sizeof *l->window);
+    int32_t *positions = l->memory + count * 2 * l->n_slots;
+    for (int64_t i = 0; i < count; i++)
+        positions[i] = (int32_t)(i % T);
+    for (int i = 0; i < l->n_slots; i++) {
+        l->slot[i].batch.tokens = tensor_2d(l->memory + count * 2 * i, I32, B, T);
+        l->slot[i].batch.targets = tensor_2d(l->memory + count * (2 * i + 1), I32, B, T);
+        l->slot[i].batch.positions = tensor_1d(positions, I32, count);
+    }
+}
+
+static void start_thread(Loader *l)
+{
+    /* Signals are for the thread that runs the steps. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&l->thread, NULL, prefetch, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) fail(EXIT_SYSTEM, "the loader's thread cannot be started: %s", strerror(error));
+}
+
+static int64_t count_windows(const DataSet *data, const LoaderOptions *o)
+{
+    bool train = o->split == SPLIT_TRAIN;
+    if (data->random) return train ? RANDOM_TRAIN_WINDOWS : RANDOM_VAL_WINDOWS;
+    return sampler_windows(train ? data->train.n_tokens : data->val.n_tokens, o->T);
+}
+
+bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
+                   size_t n)
+{
+    const LoaderOptions *o = options;
+    CHECK(o->B > 0 && o->T > 0 && o->vocab_size > 0 && o->micros > 0 && o->dp_size > 0 &&
+              o->dp_rank >= 0 && o->dp_rank < o->dp_size && o->hold >= 0,
+          "B %lld, T %lld, vocabulary %lld, %lld micro-batches, rank %lld of %lld, hold %d",
+          (long long)o->B, (long long)o->T, (long long)o->vocab_size, (long long)o->micros,
+          (long long)o->dp_rank, (long long)o->dp_size, o->hold);
+    const TokenSet *set = o->split == SPLIT_TRAIN ? &data->train : &data->val;
+    int64_t windows = count_windows(data, o);
+    *out = NULL;
+    if (windows < 1)
+        return error_set(
+            err, n,
+            "the %s data has %lld tokens, fewer than the %lld of one window (data.seq_length + 1)",
+            o->split == SPLIT_TRAIN ? "training" : "validation", (long long)set->n_tokens,
+            (long long)o->T + 1);
+    Loader *l = must_calloc(1, sizeof *l);
+    l->options = *o;
+    l->set = data->random ? NULL : set;
+    if (data->tokenizer) {
+        l->token_bytes = tokenizer_token_bytes(data->tokenizer);
+        l->n_token_bytes = tokenizer_vocab_size(data->tokenizer);
+    }
+    bool shuffle = o->shuffle && o->split == SPLIT_TRAIN && !data->random;
+    l->sampler = (Sampler){.n_windows = windows, .seed = o->seed, .shuffle = shuffle};
+    l->n_slots = (o->hold > 0 ? o->hold : 1) + 1;
+    l->slot = must_calloc((size_t)l->n_slots, sizeof *l->slot);
+    lay_out(l);
+    start_thread(l);
+    *out = l;
+    return true;
+}
+
+int64_t loader_windows(const Loader *l)
+{
+    return l->sampler.n_windows;
+}
+
+int64_t loader_dropped_tokens(const Loader *l)
+{
+    return l->set ? (l->set->n_tokens - 1) % l->options.T : 0;
+}
+
+int64_t loader_batches(const Loader *l)
+{
+    int64_t rows = l->options.B * l->options.dp_size;
+    return (l->sampler.n_windows + rows - 1) / rows;
+}
+
+void loader_free(Loader *l)
+{
+    if (l == NULL) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l->slot);
+    free(l->memory);
+    free(l->window);
+    free(l);
+}

@@ -1,0 +1,57 @@
+/* loader.h -- micro-batches for one rank, read ahead by a thread.
+ *
+ * A batch is a function of (samples, micro) alone, so resuming is asking for other numbers. The
+ * thread prepares the batch that is expected next while the current one is computed on; an
+ * unexpected request is served too, only not ahead. Nothing is allocated after loader_create;
+ * waiting threads sleep. */
+#ifndef DATA_LOADER_H
+#define DATA_LOADER_H
+
+#include "data/dataset.h"
+#include "model/core/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Loader Loader;
+
+typedef struct {
+    Split split;
+    int64_t B, T;       /* rows of a micro-batch, tokens of a row */
+    int64_t vocab_size; /* every id must be below */
+    uint64_t seed;
+    bool shuffle; /* training only: validation is always in order */
+    int64_t dp_rank, dp_size;
+    int64_t micros; /* micro-batches per step: what comes after the last one is (samples + micros dp
+                       B, 0) */
+    int hold;       /* batches that stay valid: the latest `hold` ones; 0 means 1 */
+} LoaderOptions;
+
+/* Host tensors, owned by the loader and valid until `hold` further calls of loader_next. */
+typedef struct {
+    Tensor tokens;        /* (B, T) i32 */
+    Tensor targets;       /* (B, T) i32; -1 in rows past the end of the validation data */
+    Tensor positions;     /* (B*T) i32, 0 ... T-1 in each row */
+    int64_t n_targets;    /* targets that are not -1 */
+    int64_t target_bytes; /* bytes of text behind them; 0 without a tokenizer */
+} Batch;
+
+/* False if the split has no complete window: the sentence says how many tokens it has and how many
+ * are needed. `data` is borrowed. */
+bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
+                   size_t n);
+/* The batch of micro-batch `micro` of the step before which `samples` samples were consumed (see
+ * sampler_index). False if the data is bad (EXIT_DAMAGED): the sentence names file and offset. */
+bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
+/* Windows of the split: an epoch of training, all of validation. Tokens that no window uses (fewer
+ * than T + 1). */
+int64_t loader_windows(const Loader *l);
+int64_t loader_dropped_tokens(const Loader *l);
+/* Calls of loader_next, over all ranks' micro-batches, that cover the validation data once:
+ * ceil(windows / (B dp)). */
+int64_t loader_batches(const Loader *l);
+/* Stops the thread and waits for it. NULL is allowed. */
+void loader_free(Loader *l);
+
+#endif

@@ -1,0 +1,265 @@
+/* prepare.c -- see prepare.h. */
+#include "data/prepare.h"
+
+#include "data/files.h"
+#include "data/hash.h"
+#include "data/json_parse.h"
+#include "data/shards.h"
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+#include "model/core/check.h"
+#include "model/core/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    FORMAT = 1
+}; /* of the folder; a change of it, or of how text becomes tokens, makes new folders */
+
+void preparation_free(Preparation *p)
+{
+    free(p->folder);
+    free(p->tokenizer);
+    *p = (Preparation){0};
+}
+
+/* ---- the key --------------------------------------------------------------------------------- */
+
+static uint64_t hash_text(uint64_t h, const Text *text)
+{
+    h = hash_bytes(h, text->bytes, text->size);
+    return hash_bytes(h, text->document_end,
+                      text->n_documents * (int64_t)sizeof *text->document_end);
+}
+
+/* Everything that decides the tokens; `given` is the request's tokenizer, NULL if one is to be
+ * trained. */
+static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
+{
+    uint64_t h = hash_mix(FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
+    h = hash_mix(h, given != NULL);
+    h = hash_text(h, r->text);
+    if (r->val_text) return hash_text(hash_mix(h, 1), r->val_text);
+    return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static bool write_meta(const char *folder, const Preparation *p, const ShardsSize split[2],
+                       uint64_t hash, char *err, size_t n)
+{
+    char *path = text_format("%s/meta.json", folder);
+    char *text = text_format(
+        "{\n  \"format\": %d,\n  \"hash\": \"%016llx\",\n  \"tokenizer_hash\": \"%016llx\",\n"
+        "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n"
+        "  \"train\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld},\n"
+        "  \"val\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld}\n}\n",
+        FORMAT, (unsigned long long)hash, (unsigned long long)p->tokenizer_hash,
+        (long long)p->vocab_size, (long long)p->documents, (long long)split[0].bytes,
+        (long long)split[0].tokens, (long long)split[0].shards, (long long)split[1].bytes,
+        (long long)split[1].tokens, (long long)split[1].shards);
+    bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
+    free(path);
+    free(text);
+    return good;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool whole_number(const cJSON *object, const char *name, int64_t *out)
+{
+    const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (!cJSON_IsNumber(found) || !(found->valuedouble >= 0 && found->valuedouble < 0x1p53))
+        return false;
+    *out = (int64_t)found->valuedouble;
+    return true;
+}
+
+static bool read_split(const cJSON *root, const char *name, ShardsSize *s)
+{
+    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, name);
+    return whole_number(split, "bytes", &s->bytes) && whole_number(split, "tokens", &s->tokens) &&
+           whole_number(split, "shards", &s->shards);
+}
+
+/* Whether the shards of a split are all there and as long as meta.json says. */
+static bool check_shards(const char *folder, const char *name, const ShardsSize *s, char *err,
+                         size_t n)
+{
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < s->shards; i++) {
+        char *path = text_format("%s/%s_%06lld.bin", folder, name, (long long)i);
+        TokenFile f;
+        bool good = token_file_open(&f, path, err, n);
+        free(path);
+        if (!good) return false;
+        tokens += f.n_tokens;
+        token_file_close(&f);
+    }
+    if (tokens != s->tokens)
+        return error_set(err, n, "its %s shards have %lld tokens, meta.json says %lld", name,
+                         (long long)tokens, (long long)s->tokens);
+    return true;
+}
+
+static bool parse_meta(const char *text, size_t size, uint64_t hash, Preparation *p,
+                       ShardsSize split[2])
+{
+    cJSON *root = json_parse(text, size);
+    const cJSON *key = cJSON_GetObjectItemCaseSensitive(root, "hash");
+    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(root, "tokenizer_hash");
+    int64_t format = -1;
+    bool good = whole_number(root, "format", &format) && format == FORMAT && cJSON_IsString(key) &&
+                strtoull(key->valuestring, NULL, 16) == hash && cJSON_IsString(tokens) &&
+                whole_number(root, "vocab_size", &p->vocab_size) &&
+                whole_number(root, "documents", &p->documents) &&
+                read_split(root, "train", &split[0]) && read_split(root, "val", &split[1]);
+    if (good) p->tokenizer_hash = strtoull(tokens->valuestring, NULL, 16);
+    cJSON_Delete(root);
+    return good;
+}
+
+static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char *err, size_t n)
+{
+    char *meta = text_format("%s/meta.json", folder), *text;
+    size_t size;
+    ShardsSize split[2];
+    Tokenizer *t = NULL;
+    bool good = file_read(meta, &text, &size, NULL, err, n);
+    free(meta);
+    if (!good) return false;
+    good = parse_meta(text, size, hash, p, split);
+    free(text);
+    if (!good) return error_set(err, n, "its meta.json is not what was written");
+    if (!check_shards(folder, "train", &split[0], err, n)) return false;
+    if (!check_shards(folder, "val", &split[1], err, n)) return false;
+    if (!tokenizer_load(p->tokenizer, &t, NULL, err, n)) return false;
+    if (tokenizer_hash(t) != p->tokenizer_hash)
+        good = error_set(err, n, "its tokenizer.json is another one than it was made with");
+    tokenizer_free(t);
+    p->train_bytes = split[0].bytes;
+    p->train_tokens = split[0].tokens;
+    p->val_bytes = split[1].bytes;
+    p->val_tokens = split[1].tokens;
+    return good;
+}
+
+/* Fills `p` from the finished folder p->folder. */
+static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, ExitCode *code)
+{
+    char why[512] = "";
+    p->tokenizer = text_format("%s/tokenizer.json", p->folder);
+    if (check_folder(p->folder, hash, p, why, sizeof why)) return true;
+    *code = EXIT_DAMAGED;
+    return error_set(err, n,
+                     "the prepared corpus %s is damaged (%s): remove that folder and start again",
+                     p->folder, why);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int64_t split,
+                           Tokenizer **out, char *err, size_t n)
+{
+    char why[512];
+    *out = NULL;
+    if (given != NULL) return true;
+    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, why, sizeof why)) return true;
+    return error_set(err, n, "a tokenizer cannot be trained: %s (data.tokenizer_vocab_size)", why);
+}
+
+/* Writes everything into `folder`, which exists. */
+static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const char *folder,
+                        uint64_t hash, char *err, size_t n, ExitCode *code)
+{
+    const Text *val = r->val_text ? r->val_text : r->text;
+    int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
+    int64_t val_from = r->val_text ? 0 : end;
+    Tokenizer *trained;
+    *code = EXIT_DAMAGED;
+    if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
+    *code = EXIT_INPUT_OUTPUT;
+    const Tokenizer *t = given ? given : trained;
+    char *path = text_format("%s/tokenizer.json", folder);
+    ShardsSize split[2];
+    Preparation p = {.vocab_size = tokenizer_vocab_size(t), .tokenizer_hash = tokenizer_hash(t)};
+    p.documents = r->text->n_documents + (r->val_text ? val->n_documents : 0);
+    bool good = tokenizer_save(t, path, err, n) &&
+                shards_write(t, r->text, 0, end, folder, "train", &split[0], err, n) &&
+                shards_write(t, val, val_from, val->size, folder, "val", &split[1], err, n) &&
+                write_meta(folder, &p, split, hash, err, n) && folder_sync(folder, err, n);
+    free(path);
+    tokenizer_free(trained);
+    return good;
+}
+
+/* Builds p->folder under a temporary name. Another process may have been faster: then its folder
+ * stands. */
+static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_t hash,
+                        const Preparation *p, char *err, size_t n, ExitCode *code)
+{
+    *code = EXIT_CANNOT_CREATE;
+    if (!fs_make_folders(&fs_system, r->cache, err, n)) return false;
+    char *temporary = text_format("%s.tmp-XXXXXX", p->folder);
+    bool good = mkdtemp(temporary) != NULL && chmod(temporary, 0755) == 0;
+    if (!good) {
+        error_set(err, n, "folder %s cannot be created: %s", temporary, strerror(errno));
+    } else {
+        good = fill_folder(r, given, temporary, hash, err, n, code);
+        if (good && rename(temporary, p->folder) != 0) {
+            good = errno == EEXIST || errno == ENOTEMPTY;
+            if (!good) error_set(err, n, "%s cannot be created: %s", p->folder, strerror(errno));
+        }
+        char ignored[256]; /* the folder is gone already, if it was renamed */
+        fs_remove_tree(&fs_system, AT_FDCWD, temporary, ignored, sizeof ignored);
+        if (good) good = folder_sync(r->cache, err, n);
+    }
+    free(temporary);
+    return good;
+}
+
+static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
+{
+    bool has_val = r->val_text != NULL || r->val_fraction > 0;
+    if (p->train_tokens < r->min_tokens)
+        return error_set(err, n,
+                         "the training text has %lld tokens, fewer than the %lld of one window "
+                         "(data.seq_length + 1): give more text or a shorter data.seq_length",
+                         (long long)p->train_tokens, (long long)r->min_tokens);
+    if (has_val && p->val_tokens < r->min_tokens)
+        return error_set(
+            err, n,
+            "the validation text has %lld tokens, fewer than the %lld of one window "
+            "(data.seq_length + 1): give more text, a larger data.val_fraction (0 for no "
+            "validation) or a shorter data.seq_length",
+            (long long)p->val_tokens, (long long)r->min_tokens);
+    return true;
+}
+
+bool prepare_text(const PrepareRequest *r, Preparation *out, char *err, size_t n, ExitCode *code)
+{
+    Tokenizer *given = NULL;
+    bool missing;
+    *out = (Preparation){0};
+    if (r->tokenizer && !tokenizer_load(r->tokenizer, &given, &missing, err, n)) {
+        *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
+        return false;
+    }
+    uint64_t hash = request_hash(r, given);
+    out->folder = text_format("%s/%s-%016llx", r->cache, r->name, (unsigned long long)hash);
+    out->cached = access(out->folder, F_OK) == 0;
+    bool good = (out->cached || make_folder(r, given, hash, out, err, n, code)) &&
+                read_folder(hash, out, err, n, code);
+    tokenizer_free(given);
+    if (good) {
+        *code = EXIT_DAMAGED;
+        good = check_length(r, out, err, n);
+    }
+    if (!good) preparation_free(out);
+    return good;
+}

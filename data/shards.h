@@ -1,0 +1,18 @@
+/* shards.h -- text to token shards under the names that the rest of the program looks for. */
+#ifndef DATA_SHARDS_H
+#define DATA_SHARDS_H
+
+#include "data/text.h"
+#include "data/tokenizer.h"
+
+/* What was written of one split. */
+typedef struct {
+    int64_t bytes, tokens, shards;
+} ShardsSize;
+
+/* Encodes bytes [from, to) of a text, with end-of-text after each document that ends in them, into
+ * FOLDER/NAME_000000.bin and so on; `name` is "train" or "val". */
+bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
+                  const char *folder, const char *name, ShardsSize *size, char *err, size_t n);
+
+#endif

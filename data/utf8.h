@@ -1,0 +1,42 @@
+/* utf8.h -- one step of strict UTF-8 decoding: no overlong forms, no surrogates, nothing above
+ * U+10FFFF. */
+#ifndef DATA_UTF8_H
+#define DATA_UTF8_H
+
+#include <stdint.h>
+
+/* Length in bytes (1 ... 4) of the character at s, its code point in *code; 0 if the `n` >= 1 bytes
+ * there are not one. */
+static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
+{
+    uint32_t c = s[0];
+    if (c < 0x80) {
+        *code = c;
+        return 1;
+    }
+    int length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    uint32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
+    if (c < 0xC2 || c > 0xF4 || n < length) return 0;
+    c &= 0x7Fu >> length;
+    for (int i = 1; i < length; i++) {
+        if ((s[i] & 0xC0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    if (c < least || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    *code = c;
+    return length;
+}
+
+/* Writes a code point (valid, < 0x800 is all that callers need) and returns its length. */
+static inline int utf8_encode_short(uint32_t code, char *out)
+{
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    out[0] = (char)(0xC0 | code >> 6);
+    out[1] = (char)(0x80 | (code & 0x3F));
+    return 2;
+}
+
+#endif
