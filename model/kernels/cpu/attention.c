@@ -1,0 +1,176 @@
+/* attention.c -- attention forward. A task is a block of queries of one head: it walks over blocks
+ * of the keys they see and keeps, per query, the largest score so far, the sum of exponentials and
+ * the weighted values (the online softmax of Milakov, Gimelshein, arXiv:1805.02867, blocked as in
+ * Dao et al., arXiv:2205.14135). */
+#include "model/kernels/cpu/attention.h"
+
+#include <math.h>
+
+/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+#pragma GCC optimize("fp-contract=fast")
+
+typedef struct {
+    Heads heads;
+    Tensor o, lse;
+    int64_t query_block, key_block, n_blocks;
+} Forward;
+
+/* A task's place and its scratch. */
+typedef struct {
+    int64_t b, head, kv_head, t, n; /* queries [t, t + n) */
+    real *rows, *turned;            /* the queries: converted, (D, SCORES_LD) turned */
+    real *k, *v;                    /* converted operands */
+    real *scores;                   /* (key_block, SCORES_LD) */
+    real *out;                      /* (n, D) sum of weighted values, rows out_ld apart: in place */
+    int64_t out_ld;                 /* where o is stored so */
+    real top[QUERY_BLOCK];          /* largest score so far */
+    real sum[QUERY_BLOCK];          /* of exponentials relative to it */
+    Window window;
+} Block;
+
+/* Scales the scores of keys [from, to) with a group of queries and hides those that the query does
+ * not see; top[l] becomes the largest if larger. */
+static void group_mask(real *restrict scores, const int32_t *restrict first,
+                       const int32_t *restrict end, int64_t from, int64_t to, real scale,
+                       real *restrict top)
+{
+    for (int32_t j = (int32_t)from; j < (int32_t)to; j++) {
+        real *restrict row = scores + j * SCORES_LD;
+        for (int l = 0; l < GROUP; l++) {
+            real s = ((j >= first[l]) & (j < end[l])) ? row[l] * scale : -(real)INFINITY;
+            row[l] = s;
+            top[l] = s > top[l] ? s : top[l];
+        }
+    }
+}
+
+/* Scores of keys [from, to) become exp(score - top), added to sum. */
+static void group_exp(real *restrict scores, int64_t from, int64_t to, const real *restrict top,
+                      real *restrict sum)
+{
+    for (int64_t j = from; j < to; j++) {
+        real *restrict row = scores + j * SCORES_LD;
+        for (int l = 0; l < GROUP; l++) {
+            real e = real_exp(row[l] - top[l]);
+            row[l] = e;
+            sum[l] += e;
+        }
+    }
+}
+
+/* Turns the scores of the group of queries from i on into weights and rescales what it has gathered
+ * from earlier keys. */
+static void group_softmax(const Forward *f, Block *x, int64_t i, bool gathered)
+{
+    const Heads *h = &f->heads;
+    int64_t from, to = window_span(&x->window, i, GROUP, &from);
+    real top[GROUP], rescale[GROUP], sum[GROUP] = {0};
+    if (from == to) return;
+    memcpy(top, x->top + i, sizeof top);
+    group_mask(x->scores + i, x->window.first + i, x->window.end + i, from, to,
+               (real)h->shape.scale, top);
+    for (int l = 0; l < GROUP; l++) {
+        real base = top[l] > -(real)INFINITY ? top[l] : 0;
+        rescale[l] = real_exp(x->top[i + l] - base);
+        x->top[i + l] = top[l];
+        top[l] = base;
+    }
+    group_exp(x->scores + i, from, to, top, sum);
+    for (int l = 0; l < GROUP; l++)
+        x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
+    for (int64_t l = 0; gathered && l < smaller(GROUP, x->n - i); l++)
+        for (int64_t c = 0; c < h->shape.head_size; c++)
+            x->out[(i + l) * x->out_ld + c] *= rescale[l];
+}
+
+/* What the block's queries make of keys [key, key + n). */
+static void keys_forward(const Forward *f, Block *x, int64_t key, int64_t n, bool gathered)
+{
+    const Heads *h = &f->heads;
+    int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(x->n);
+    Rows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
+    Rows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
+    window_make(h, x->b, x->t, x->n, key, n, &x->window);
+    for (int64_t j = 0; j < n; j += STRIP_ROWS) {
+        int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
+        Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
+        CPU(strips_product)
+        (smaller(STRIP_ROWS, n - j), wide - i, d, a, x->turned + i, SCORES_LD, false,
+         x->scores + j * SCORES_LD + i, SCORES_LD);
+    }
+    for (int64_t i = 0; i < x->n; i += GROUP)
+        group_softmax(f, x, i, gathered);
+    for (int64_t i = 0, rows; i < x->n; i += rows) {
+        rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
+        int64_t from, to = window_span(&x->window, i, rows, &from);
+        Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
+        CPU(strips_product)
+        (rows, ld, to - from, p, v.at + from * v.ld, v.ld, gathered, x->out + i * x->out_ld,
+         x->out_ld);
+    }
+}
+
+static void block_take(const Forward *f, Block *x, int64_t task, int worker)
+{
+    const Heads *h = &f->heads;
+    int64_t heads = h->shape.heads, pairs = h->batch * heads, pair = task % pairs;
+    int64_t block = f->n_blocks - 1 - task / pairs; /* the last see the most keys */
+    x->b = pair / heads;
+    x->head = pair % heads;
+    x->kv_head = x->head / (heads / h->shape.kv_heads);
+    x->t = block * f->query_block;
+    x->n = smaller(f->query_block, h->tq - x->t);
+    int64_t ld = heads_ld(h), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
+    int64_t scores = f->key_block * SCORES_LD, turned = ld * SCORES_LD;
+    x->scores = pool_workspace(h->dev->pool, worker,
+                               (size_t)(scores + turned + 2 * queries + 2 * keys) * sizeof(real));
+    x->turned = x->scores + scores;
+    real *out = x->turned + turned;
+    bool direct = head_in_place(h, f->o);
+    x->out = direct ? head_at(h, f->o, h->tq, x->b, x->head, x->t) : out;
+    x->out_ld = direct ? f->o.ld : ld;
+    x->rows = out + queries;
+    x->k = x->rows + queries;
+    x->v = x->k + keys;
+    for (int64_t i = 0; i < QUERY_BLOCK; i++) {
+        x->top[i] = -(real)INFINITY;
+        x->sum[i] = 0;
+    }
+}
+
+static void forward_task(void *context, int64_t task, int worker)
+{
+    const Forward *f = context;
+    const Heads *h = &f->heads;
+    Block x;
+    block_take(f, &x, task, worker);
+    int64_t d = h->shape.head_size;
+    int64_t start = block_keys_first(h, x.b, x.t, x.n), end = keys_end(h, x.t + x.n - 1);
+    int64_t keys = smaller(f->key_block, end - start);
+    head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
+    head_prefetch(h, h->k, h->tk, x.b, x.kv_head, start, keys);
+    head_prefetch(h, h->v, h->tk, x.b, x.kv_head, start, keys);
+    rows_turn(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.turned);
+    for (int64_t key = start; key < end; key += f->key_block)
+        keys_forward(f, &x, key, smaller(f->key_block, end - key), key > start);
+    real *lse = (real *)f->lse.data + (x.b * h->shape.heads + x.head) * h->tq + x.t;
+    for (int64_t i = 0; i < x.n; i++)
+        lse[i] = x.top[i] + real_log(x.sum[i]);
+    for (int64_t i = 0; i < x.n; i++) {
+        real *out = x.out + i * x.out_ld, scale = 1 / x.sum[i];
+        for (int64_t c = 0; c < d; c++)
+            out[c] *= scale;
+        if (head_in_place(h, f->o)) continue;
+        reals_store(f->o.dtype, head_at(h, f->o, h->tq, x.b, x.head, x.t + i), out, d);
+    }
+}
+
+void CPU(attention_forward)(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                            Attention attention, Tensor first_key)
+{
+    Forward f = {.heads = heads_of(dev, q, k, v, attention, first_key), .o = o, .lse = lse};
+    f.query_block = smaller(QUERY_BLOCK, f.heads.tq);
+    f.key_block = smaller(KEY_BLOCK, f.heads.tk);
+    f.n_blocks = (f.heads.tq + f.query_block - 1) / f.query_block;
+    pool_run(dev->pool, f.n_blocks * f.heads.batch * attention.heads, forward_task, &f);
+}

@@ -1,0 +1,310 @@
+/* attention_backward.c -- attention backward. With S the scores, P = exp(S - lse) the weights and
+ * delta = rowsum(dO o): dV = P^T dO    dP = dO V^T    dS = P (dP - delta) scale    dQ = dS K    dK
+ * = dS^T Q P is computed anew, block by block, from q, k and lse (Dao et al., arXiv:2205.14135).
+ *
+ * Normally a task is one kv head of one batch row and makes all three gradients. Where there are
+ * too few of them to go round, tasks are parts of a head: some own queries and make dQ, others own
+ * keys and make dK and dV, each computing the blocks of P and dS that it needs: seven products
+ * instead of five, but as many tasks as wanted. Either way an element has one owner and a fixed
+ * order of summation. */
+#include "model/kernels/cpu/attention.h"
+
+/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+#pragma GCC optimize("fp-contract=fast")
+
+/* Keys per owner, so that the sums for dk and dv fit a workspace: elements of each. */
+#define OWNED_ELEMENTS ((int64_t)2 << 20)
+
+typedef struct {
+    Heads heads;
+    Tensor dq, dk, dv, dout, o, lse;
+    bool accumulate, split;
+    int64_t query_block, key_block;
+    int64_t query_parts, key_parts; /* of a head, where split */
+    int64_t owned_keys;             /* most keys of a task */
+} Backward;
+
+/* Where a gradient is summed: rows `ld` apart. */
+typedef struct {
+    real *at;
+    int64_t ld;
+} Sums;
+
+/* A task: a kv head, its queries and keys, what it makes of them, and its scratch. */
+typedef struct {
+    int64_t b, kv_head;
+    int64_t query, query_end, key, key_end;
+    bool want_dq, want_dkv;
+    real *p;                    /* (STRIP_ROWS, SCORES_LD) */
+    real *ds;                   /* (key_block, SCORES_LD) */
+    real *q_turned, *do_turned; /* (D, SCORES_LD) */
+    real *q, *dout, *o;         /* (query_block, D) converted operands */
+    real *k, *v;                /* (key_block, D) converted operands */
+    real *sums;                 /* (query_block + 2 owned_keys, D) where not summed in place */
+    Sums dk, dv;
+    real *row; /* (D) */
+} Part;
+
+/* Queries [t, t + n) of one head, with their operands. */
+typedef struct {
+    int64_t head, t, n;
+    Rows q, dout;
+    real lse[QUERY_BLOCK], delta[QUERY_BLOCK];
+} Queries;
+
+/* Scores of key `key` of the window with a group of queries become weights, dP in ds becomes dS;
+ * zero where the query does not look. */
+static inline void group_gradient(real *restrict p, real *restrict ds, int32_t key,
+                                  const int32_t *restrict first, const int32_t *restrict end,
+                                  const real *restrict lse, const real *restrict delta, real scale)
+{
+    for (int l = 0; l < GROUP; l++) {
+        bool seen = (key >= first[l]) & (key < end[l]);
+        real e = real_exp(p[l] * scale - lse[l]);
+        real s = e * (ds[l] - delta[l]) * scale;
+        ds[l] = seen ? s : 0;
+        p[l] = seen ? e : 0;
+    }
+}
+
+/* A strip of keys, `n` from `key` of the block on: its rows of dS, and what it owes dK and dV. */
+static void strip_backward(const Backward *f, const Part *x, const Queries *qs, const Window *w,
+                           int64_t at, int64_t j, int64_t n, Rows k, Rows v)
+{
+    const Heads *h = &f->heads;
+    int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(qs->n);
+    int64_t i = causal_first(h, qs->t, qs->n, at + j), from = i / GROUP * GROUP;
+    real *p = x->p, *ds = x->ds + j * SCORES_LD;
+    Strip ks = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
+    Strip vs = {.at = v.at + j * v.ld, .row = v.ld, .step = 1};
+    CPU(strips_product)
+    (n, wide - from, d, ks, x->q_turned + from, SCORES_LD, false, p + from, SCORES_LD);
+    CPU(strips_product)
+    (n, wide - from, d, vs, x->do_turned + from, SCORES_LD, false, ds + from, SCORES_LD);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t g = from; g < wide; g += GROUP)
+            group_gradient(p + r * SCORES_LD + g, ds + r * SCORES_LD + g, (int32_t)(j + r),
+                           w->first + g, w->end + g, qs->lse + g, qs->delta + g,
+                           (real)h->shape.scale);
+    if (!x->want_dkv) return;
+    int64_t row = at + j - x->key;
+    Strip ps = {.at = p + i, .row = SCORES_LD, .step = 1};
+    Strip dss = {.at = ds + i, .row = SCORES_LD, .step = 1};
+    CPU(strips_product)
+    (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true,
+     x->dv.at + row * x->dv.ld, x->dv.ld);
+    CPU(strips_product)
+    (n, ld, qs->n - i, dss, qs->q.at + i * qs->q.ld, qs->q.ld, true, x->dk.at + row * x->dk.ld,
+     x->dk.ld);
+}
+
+/* One block of scores: adds what queries `qs` and keys [key, key + n) owe each other. */
+static void block_backward(const Backward *f, const Part *x, const Queries *qs, int64_t key,
+                           int64_t n, bool gathered, Sums dq)
+{
+    const Heads *h = &f->heads;
+    int64_t ld = heads_ld(h);
+    Rows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
+    Rows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
+    Window w;
+    window_make(h, x->b, qs->t, qs->n, key, n, &w);
+    for (int64_t j = 0; j < n; j += STRIP_ROWS)
+        strip_backward(f, x, qs, &w, key, j, smaller(STRIP_ROWS, n - j), k, v);
+    for (int64_t i = 0, rows; x->want_dq && i < qs->n; i += rows) {
+        rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), qs->n - i);
+        int64_t from, to = window_span(&w, i, rows, &from);
+        Strip ds = {.at = x->ds + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
+        CPU(strips_product)
+        (rows, ld, to - from, ds, k.at + from * k.ld, k.ld, gathered, dq.at + i * dq.ld, dq.ld);
+    }
+}
+
+/* delta[i] = sum of dout * o over query i's head. */
+static void deltas(const Backward *f, const Part *x, Queries *qs)
+{
+    const Heads *h = &f->heads;
+    Rows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
+    for (int64_t i = 0; i < groups_up(qs->n); i += LANES) {
+        Vector v[LANES] = {{0}}, sum = {0};
+        for (int64_t r = 0; r < smaller(LANES, qs->n - i); r++) {
+            const real *a = qs->dout.at + (i + r) * qs->dout.ld, *b = o.at + (i + r) * o.ld;
+            for (int64_t c = 0; c < heads_ld(h); c += LANES)
+                v[r] += *(const Vector *)(a + c) * *(const Vector *)(b + c);
+        }
+        transpose(v);
+        for (int r = 0; r < LANES; r++)
+            sum += v[r];
+        *(Vector *)(qs->delta + i) = sum;
+    }
+}
+
+/* Whether gradient g is summed where it is stored. Not where many queries add to it: dense rows
+ * fill a cache evenly, those of a wide tensor need not. */
+static bool sums_in_place(const Backward *f, Tensor g)
+{
+    const Heads *h = &f->heads;
+    return !f->accumulate && h->tq <= 4 * QUERY_BLOCK && head_in_place(h, g);
+}
+
+/* Where to sum rows [t, t + n) of gradient g: in place or in buffer until sums_store. */
+static Sums sums_at(const Backward *f, const Part *x, Tensor g, int64_t length, int64_t head,
+                    int64_t t, real *buffer)
+{
+    const Heads *h = &f->heads;
+    if (!sums_in_place(f, g)) return (Sums){.at = buffer, .ld = heads_ld(h)};
+    return (Sums){.at = head_at(h, g, length, x->b, head, t), .ld = g.ld};
+}
+
+static void sums_clear(const Backward *f, Sums sums, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        memset(sums.at + i * sums.ld, 0, (size_t)heads_ld(&f->heads) * sizeof *sums.at);
+}
+
+/* Brings n rows home: = or += as the call says. */
+static void sums_store(const Backward *f, const Part *x, Tensor g, int64_t length, int64_t head,
+                       int64_t t, int64_t n, Sums sums)
+{
+    const Heads *h = &f->heads;
+    int64_t d = h->shape.head_size;
+    if (sums_in_place(f, g)) return;
+    for (int64_t i = 0; i < n; i++) {
+        void *to = head_at(h, g, length, x->b, head, t + i);
+        real *sum = sums.at + i * sums.ld;
+        if (f->accumulate) {
+            reals_load(x->row, g.dtype, to, d);
+            for (int64_t c = 0; c < d; c++)
+                sum[c] += x->row[c];
+        }
+        reals_store(g.dtype, to, sum, d);
+    }
+}
+
+/* All that the task has to do for one block of one head's queries. */
+static void queries_backward(const Backward *f, const Part *x, int64_t head, int64_t t, int64_t n)
+{
+    const Heads *h = &f->heads;
+    int64_t start = larger(block_keys_first(h, x->b, t, n), x->key);
+    int64_t end = smaller(keys_end(h, t + n - 1), x->key_end);
+    if (start >= end && !x->want_dq) return;
+    int64_t keys = smaller(f->key_block, end - start);
+    head_prefetch(h, h->q, h->tq, x->b, head, t, n);
+    head_prefetch(h, f->dout, h->tq, x->b, head, t, n);
+    head_prefetch(h, f->o, h->tq, x->b, head, t, n);
+    head_prefetch(h, h->k, h->tk, x->b, x->kv_head, start, keys);
+    head_prefetch(h, h->v, h->tk, x->b, x->kv_head, start, keys);
+    Queries qs = {.head = head, .t = t, .n = n};
+    qs.q = head_load(h, h->q, h->tq, x->b, head, t, n, x->q);
+    qs.dout = head_load(h, f->dout, h->tq, x->b, head, t, n, x->dout);
+    rows_turn(h, qs.q, n, x->q_turned);
+    rows_turn(h, qs.dout, n, x->do_turned);
+    memcpy(qs.lse, (const real *)f->lse.data + (x->b * h->shape.heads + head) * h->tq + t,
+           (size_t)n * sizeof(real));
+    deltas(f, x, &qs);
+    Sums dq = sums_at(f, x, f->dq, h->tq, head, t, x->sums);
+    for (int64_t key = start; key < end; key += f->key_block)
+        block_backward(f, x, &qs, key, smaller(f->key_block, end - key), key > start, dq);
+    if (x->want_dq) sums_store(f, x, f->dq, h->tq, head, t, n, dq);
+}
+
+static void part_scratch(const Backward *f, Part *x, int worker)
+{
+    int64_t ld = heads_ld(&f->heads), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
+    int64_t strip = STRIP_ROWS * SCORES_LD, scores = f->key_block * SCORES_LD;
+    int64_t turned = ld * SCORES_LD, owned = f->owned_keys * ld;
+    int64_t reals = strip + scores + 2 * turned + 4 * queries + 2 * keys + 2 * owned + ld;
+    x->p = pool_workspace(f->heads.dev->pool, worker, (size_t)reals * sizeof(real));
+    x->ds = x->p + strip;
+    x->q_turned = x->ds + scores;
+    x->do_turned = x->q_turned + turned;
+    x->q = x->do_turned + turned;
+    x->dout = x->q + queries;
+    x->o = x->dout + queries;
+    x->k = x->o + queries;
+    x->v = x->k + keys;
+    x->row = x->v + keys;
+    x->sums = x->row + ld;
+    real *dk = x->sums + queries;
+    x->dk = sums_at(f, x, f->dk, f->heads.tk, x->kv_head, x->key, dk);
+    x->dv = sums_at(f, x, f->dv, f->heads.tk, x->kv_head, x->key, dk + owned);
+}
+
+/* The task's share: a whole kv head, or, where split, a part of its keys (the first parts) or of
+ * its queries. */
+static Part part_take(const Backward *f, int64_t task, int worker)
+{
+    const Heads *h = &f->heads;
+    int64_t pairs = h->batch * h->shape.kv_heads, pair = task % pairs, part = task / pairs;
+    Part x = {.b = pair / h->shape.kv_heads, .kv_head = pair % h->shape.kv_heads};
+    x.query_end = h->tq;
+    x.key_end = h->tk;
+    x.want_dkv = !f->split || part < f->key_parts;
+    x.want_dq = !f->split || !x.want_dkv;
+    if (f->split && x.want_dkv) {
+        x.key = pool_cut(h->tk, f->key_parts, GROUP, part);
+        x.key_end = pool_cut(h->tk, f->key_parts, GROUP, part + 1);
+    } else if (f->split) {
+        part -= f->key_parts;
+        x.query = pool_cut(h->tq, f->query_parts, GROUP, part);
+        x.query_end = pool_cut(h->tq, f->query_parts, GROUP, part + 1);
+    }
+    part_scratch(f, &x, worker);
+    return x;
+}
+
+static void backward_task(void *context, int64_t task, int worker)
+{
+    const Backward *f = context;
+    const Heads *h = &f->heads;
+    Part x = part_take(f, task, worker);
+    int64_t group = h->shape.heads / h->shape.kv_heads, keys = x.key_end - x.key;
+    if (x.want_dkv) {
+        sums_clear(f, x.dk, keys);
+        sums_clear(f, x.dv, keys);
+    }
+    for (int64_t t = x.query; t < x.query_end; t += f->query_block)
+        for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
+            queries_backward(f, &x, head, t, smaller(f->query_block, x.query_end - t));
+    if (!x.want_dkv) return;
+    sums_store(f, &x, f->dk, h->tk, x.kv_head, x.key, keys, x.dk);
+    sums_store(f, &x, f->dv, h->tk, x.kv_head, x.key, keys, x.dv);
+}
+
+/* Whole heads or parts: by what the slowest thread has to do, in products (five for a whole head,
+ * seven for a split one that is shared out evenly), and by what fits the workspace. */
+static void backward_plan(Backward *f)
+{
+    const Heads *h = &f->heads;
+    int64_t pairs = h->batch * h->shape.kv_heads, threads = pool_threads(h->dev->pool),
+            d = heads_ld(h);
+    int64_t rounds = (pairs + threads - 1) / threads;
+    f->query_block = smaller(QUERY_BLOCK, h->tq);
+    f->key_block = smaller(KEY_BLOCK, h->tk);
+    bool idle = 5 * rounds * threads > 8 * pairs && h->tq > QUERY_BLOCK && h->tk > QUERY_BLOCK;
+    f->split = idle || h->tk * d > OWNED_ELEMENTS;
+    f->owned_keys = h->tk;
+    if (!f->split) return;
+    int64_t parts = (4 * threads + pairs - 1) / pairs;
+    int64_t fitting = (h->tk * d + OWNED_ELEMENTS - 1) / OWNED_ELEMENTS;
+    f->query_parts = larger(1, smaller(parts, (h->tq + QUERY_BLOCK - 1) / QUERY_BLOCK));
+    f->key_parts =
+        larger(fitting, larger(1, smaller(parts, (h->tk + QUERY_BLOCK - 1) / QUERY_BLOCK)));
+    f->owned_keys = h->tk / f->key_parts + 2 * GROUP;
+}
+
+void CPU(attention_backward)(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                             Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                             Attention attention, Tensor first_key)
+{
+    Backward f = {.heads = heads_of(dev, q, k, v, attention, first_key),
+                  .dq = dq,
+                  .dk = dk,
+                  .dv = dv,
+                  .dout = dout,
+                  .o = o,
+                  .lse = lse,
+                  .accumulate = accumulate};
+    backward_plan(&f);
+    int64_t pairs = f.heads.batch * attention.kv_heads;
+    pool_run(dev->pool, f.split ? pairs * (f.key_parts + f.query_parts) : pairs, backward_task, &f);
+}

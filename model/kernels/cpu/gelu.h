@@ -1,0 +1,50 @@
+/* gelu.h -- GELU in its tanh form and its derivative, for the activation ops and for the epilogues
+ * of the products.
+ *
+ * One home, so that fused and unfused agree bitwise (the sources must be compiled with the same
+ * contraction of products and sums: none). 0.5 (1 + tanh u) is the logistic function of 2u: one
+ * exponential, one division, and no cancellation where the result is small. Vectorises. */
+#ifndef MODEL_KERNELS_CPU_GELU_H
+#define MODEL_KERNELS_CPU_GELU_H
+
+#include "model/kernels/cpu/cpu.h"
+#include "model/kernels/cpu/vmath.h"
+
+/* exp(-x), kept finite so that its product with 1 / (1 + exp(-x)) is. */
+static inline real exp_of_minus(real x)
+{
+    const real most = sizeof(real) == sizeof(float) ? (real)1e34 : (real)1e300;
+    real e = real_exp(-x);
+    return e > most ? most : e;
+}
+
+/* 2u of the tanh form: 2 sqrt(2 / pi) (x + 0.044715 x^3). */
+#define GELU_LINEAR ((real)1.5957691216057307)
+#define GELU_CUBIC  ((real)0.07135481627260025)
+
+static inline real gelu(real x)
+{
+    return x / ((real)1 + real_exp(-x * (GELU_LINEAR + GELU_CUBIC * (x * x))));
+}
+
+static inline real gelu_derivative(real x)
+{
+    real x2 = x * x;
+    real e = exp_of_minus(x * (GELU_LINEAR + GELU_CUBIC * x2));
+    real s = (real)1 / ((real)1 + e); /* 1 - s = e s */
+    return s + s * (e * s) * (x * (GELU_LINEAR + (real)3 * GELU_CUBIC * x2));
+}
+
+static inline real silu(real x)
+{
+    return x / ((real)1 + real_exp(-x));
+}
+
+static inline real silu_derivative(real x)
+{
+    real e = exp_of_minus(x);
+    real s = (real)1 / ((real)1 + e);
+    return s + s * (e * s) * x;
+}
+
+#endif

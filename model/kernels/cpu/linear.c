@@ -1,0 +1,327 @@
+/* linear.c -- the three products of a linear layer, each cut into tiles of its result over the
+ * pool's threads. What follows the product (bias, GELU) happens to a tile while it is in the cache.
+ */
+#include "model/kernels/cpu/gelu.h"
+#include "model/kernels/cpu/gemm.h"
+
+/* A tile is worth a task from this many floating-point operations on: about 40 us. */
+#define TASK_FLOPS 4e6
+/* Tasks per thread: enough that a thread held up by a neighbour leaves its share to the others. */
+#define TASKS_PER_THREAD 3
+/* Sides of a tile, and the depth at which factors that need converting are cut, are bounded by
+ * these, so that the scratch of any shape fits the workspace. */
+#define TILE_MAX  2048
+#define DEPTH_MAX 1024
+/* Borders of tiles fall on multiples of this. */
+#define TILE_GRAIN 16
+
+/* A result (m, n) cut into rows x cols tiles. */
+typedef struct {
+    int64_t m, n, rows, cols;
+} Grid;
+
+typedef struct {
+    int64_t row, rows, col, cols;
+} Tile;
+
+static int64_t parts_max(int64_t n)
+{
+    return (n + TILE_GRAIN - 1) / TILE_GRAIN;
+}
+
+/* Cuts so that the factors are read (and packed by the product) as few times as possible: of all
+ * grids with the wanted number of tiles the one with the least n x rows + m x cols. Depends on the
+ * shape and the number of threads only. */
+static Grid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
+{
+    double flops = 2.0 * (double)m * (double)n * (double)k;
+    double most = flops / TASK_FLOPS;
+    int64_t tiles = TASKS_PER_THREAD * (int64_t)threads;
+    if (most < (double)tiles) tiles = (int64_t)most;
+    if (tiles > threads) tiles -= tiles % threads;
+    Grid best = {.m = m, .n = n, .rows = 1, .cols = 1};
+    for (bool found = false; tiles > 1 && !found; tiles--) {
+        for (int64_t rows = 1; rows <= tiles && rows <= parts_max(m); rows++) {
+            int64_t cols = tiles / rows;
+            if (tiles % rows != 0 || cols > parts_max(n)) continue;
+            if (found && n * rows + m * cols >= n * best.rows + m * best.cols) continue;
+            best.rows = rows;
+            best.cols = cols;
+            found = true;
+        }
+    }
+    int64_t rows_min = (m + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
+    int64_t cols_min = (n + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
+    if (best.rows < rows_min) best.rows = rows_min;
+    if (best.cols < cols_min) best.cols = cols_min;
+    return best;
+}
+
+static Tile grid_tile(const Grid *g, int64_t task)
+{
+    int64_t i = task % g->rows, j = task / g->rows;
+    Tile t = {.row = pool_cut(g->m, g->rows, TILE_GRAIN, i),
+              .col = pool_cut(g->n, g->cols, TILE_GRAIN, j)};
+    t.rows = pool_cut(g->m, g->rows, TILE_GRAIN, i + 1) - t.row;
+    t.cols = pool_cut(g->n, g->cols, TILE_GRAIN, j + 1) - t.col;
+    return t;
+}
+
+/* One call of an op: result (m, n) = a b. a and b are the stored tensors; `transposed` says that
+ * the product reads the transpose of what is stored. What the ops do besides is in the fields
+ * below. */
+typedef struct {
+    Device *dev;
+    Grid grid;
+    int64_t k;
+    Tensor a, b;
+    bool a_transposed, b_transposed;
+    Tensor out, pre,
+        bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
+    Epilogue epilogue;
+    bool accumulate;
+} Job;
+
+/* Scratch of one tile. */
+typedef struct {
+    real *a, *b, *c; /* converted factors, result */
+    real *row, *row2;
+} Scratch;
+
+static Scratch scratch_take(const Job *job, int worker, Tile t)
+{
+    size_t depth = (size_t)(job->k < DEPTH_MAX ? job->k : DEPTH_MAX), rows = (size_t)t.rows,
+           cols = (size_t)t.cols;
+    size_t pad = 16, a = rows * depth, b = cols * depth, c = rows * cols;
+    real *p = gemm_workspace(job->dev, worker, (a + b + c + 2 * (cols + pad)) * sizeof(real));
+    return (Scratch){.a = p,
+                     .b = p + a,
+                     .c = p + a + b,
+                     .row = p + a + b + c,
+                     .row2 = p + a + b + c + cols + pad};
+}
+
+/* Part [line, line + lines) x [depth, depth + depths) of a factor; lines are the result's rows or
+ * columns. `deep`: depth runs along the stored rows' elements. */
+static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64_t depth,
+                         int64_t depths, real *buffer)
+{
+    return deep ? factor_load(t, line, lines, depth, depths, buffer)
+                : factor_load(t, depth, depths, line, lines, buffer);
+}
+
+/* c = (beta c +) the product of a tile. Factors stored as reals are read in place, the depth in one
+ * piece. */
+static void job_product(const Job *job, int worker, Tile t, const Scratch *s, real beta, real *c,
+                        int64_t ldc)
+{
+    bool in_place = job->a.dtype == REAL_DTYPE && job->b.dtype == REAL_DTYPE;
+    int64_t step = in_place ? job->k : DEPTH_MAX;
+    for (int64_t p = 0; p < job->k; p += step) {
+        int64_t n = job->k - p < step ? job->k - p : step;
+        Factor a = job_factor(job->a, !job->a_transposed, t.row, t.rows, p, n, s->a);
+        Factor b = job_factor(job->b, job->b_transposed, t.col, t.cols, p, n, s->b);
+        a.transposed = job->a_transposed;
+        b.transposed = job->b_transposed;
+        CPU(gemm)(job->dev, worker, t.rows, t.cols, n, 1, a, b, p == 0 ? beta : (real)1, c, ldc);
+    }
+}
+
+/* Address of element [row, col]. */
+static void *element(Tensor t, int64_t row, int64_t col)
+{
+    return (char *)tensor_row(t, row) + (size_t)col * dtype_size(t.dtype);
+}
+
+/* values (n) rounded to t's type, stored at [row, col] and read back as rounded; in place when t
+ * holds reals. */
+static void round_through(Tensor t, int64_t row, int64_t col, real *values, int64_t n)
+{
+    void *to = element(t, row, col);
+    if (to == (void *)values) return;
+    reals_store(t.dtype, to, values, n);
+    if (t.dtype != REAL_DTYPE) reals_load(values, t.dtype, to, n);
+}
+
+static void forward_row(const Job *job, int64_t row, const Tile *t, real *restrict value,
+                        const real *restrict bias)
+{
+    int64_t n = t->cols;
+    if (bias)
+        for (int64_t j = 0; j < n; j++)
+            value[j] += bias[j];
+    if (tensor_present(job->pre)) round_through(job->pre, row, t->col, value, n);
+    if (job->epilogue == EPILOGUE_NONE) {
+        if (element(job->out, row, t->col) != (void *)value)
+            reals_store(job->out.dtype, element(job->out, row, t->col), value, n);
+        return;
+    }
+    real *y = value;
+    if (job->out.dtype == REAL_DTYPE)
+        y = element(job->out, row, t->col);
+    else if (!tensor_present(job->pre))
+        round_through(job->out, row, t->col, value, n);
+    for (int64_t j = 0; j < n; j++)
+        y[j] = gelu(value[j]);
+    if (job->out.dtype != REAL_DTYPE)
+        reals_store(job->out.dtype, element(job->out, row, t->col), y, n);
+}
+
+static void forward_task(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    Tile t = grid_tile(&job->grid, task);
+    Scratch s = scratch_take(job, worker, t);
+    Tensor target = tensor_present(job->pre) ? job->pre : job->out;
+    bool in_place = target.dtype == REAL_DTYPE;
+    real *c = in_place ? element(target, t.row, t.col) : s.c;
+    int64_t ldc = in_place ? target.ld : t.cols;
+    job_product(job, worker, t, &s, 0, c, ldc);
+    const real *bias = NULL;
+    if (tensor_present(job->bias)) {
+        reals_load(s.row, job->bias.dtype, element(job->bias, 0, t.col), t.cols);
+        bias = s.row;
+    }
+    if (in_place && bias == NULL && job->epilogue == EPILOGUE_NONE && target.data == job->out.data)
+        return;
+    for (int64_t i = 0; i < t.rows; i++)
+        forward_row(job, t.row + i, &t, c + i * ldc, bias);
+}
+
+void CPU(linear_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
+                         Tensor pre)
+{
+    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(y);
+    Job job = {.dev = dev,
+               .k = inputs,
+               .a = x,
+               .b = w,
+               .b_transposed = true,
+               .out = y,
+               .pre = pre,
+               .bias = bias,
+               .epilogue = epilogue,
+               .grid = grid_cut(n, outputs, inputs, pool_threads(dev->pool))};
+    pool_run(dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
+}
+
+static void backward_input_task(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    Tile t = grid_tile(&job->grid, task);
+    Scratch s = scratch_take(job, worker, t);
+    bool in_place = job->out.dtype == REAL_DTYPE;
+    real *c = in_place ? element(job->out, t.row, t.col) : s.c;
+    int64_t ldc = in_place ? job->out.ld : t.cols;
+    job_product(job, worker, t, &s, 0, c, ldc);
+    if (in_place && job->epilogue == EPILOGUE_NONE) return;
+    for (int64_t i = 0; i < t.rows; i++) {
+        real *restrict value = c + i * ldc;
+        if (job->epilogue == EPILOGUE_GELU) {
+            const real *pre = element(job->pre, t.row + i, t.col);
+            if (job->pre.dtype != REAL_DTYPE) {
+                reals_load(s.row, job->pre.dtype, pre, t.cols);
+                pre = s.row;
+            }
+            for (int64_t j = 0; j < t.cols; j++)
+                value[j] *= gelu_derivative(pre[j]);
+        }
+        if (!in_place)
+            reals_store(job->out.dtype, element(job->out, t.row + i, t.col), value, t.cols);
+    }
+}
+
+void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
+                                Tensor pre)
+{
+    int64_t n = tensor_rows(dy), inputs = tensor_cols(dx), outputs = tensor_cols(dy);
+    Job job = {.dev = dev,
+               .k = outputs,
+               .a = dy,
+               .b = w,
+               .out = dx,
+               .pre = pre,
+               .epilogue = epilogue,
+               .grid = grid_cut(n, inputs, outputs, pool_threads(dev->pool))};
+    pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_input_task, &job);
+}
+
+/* t[0, col ..] = or += values (n). `row` is scratch. */
+static void gradient_store(Tensor t, int64_t row, int64_t col, const real *values, int64_t n,
+                           bool accumulate, real *restrict scratch)
+{
+    void *to = element(t, row, col);
+    if (!accumulate) {
+        reals_store(t.dtype, to, values, n);
+        return;
+    }
+    reals_load(scratch, t.dtype, to, n);
+    for (int64_t j = 0; j < n; j++)
+        scratch[j] += values[j];
+    reals_store(t.dtype, to, scratch, n);
+}
+
+/* Column sums of a (k, m) over columns [col, col + n), into the bias gradient. Rows are added in
+ * groups: an error that grows with the group's length and the number of groups, not with their
+ * product. */
+static void column_sums(const Job *job, int64_t col, int64_t n, const Scratch *s)
+{
+    enum { STRIP = 256, GROUP = 64 };
+    for (int64_t j0 = 0; j0 < n; j0 += STRIP) {
+        int64_t nj = n - j0 < STRIP ? n - j0 : STRIP;
+        real sum[STRIP] = {0}, row[STRIP];
+        for (int64_t p0 = 0; p0 < job->k; p0 += GROUP) {
+            int64_t p1 = p0 + GROUP < job->k ? p0 + GROUP : job->k;
+            real group[STRIP] = {0};
+            for (int64_t p = p0; p < p1; p++) {
+                const real *dy = element(job->a, p, col + j0);
+                if (job->a.dtype != REAL_DTYPE) {
+                    reals_load(row, job->a.dtype, dy, nj);
+                    dy = row;
+                }
+                for (int64_t j = 0; j < nj; j++)
+                    group[j] += dy[j];
+            }
+            for (int64_t j = 0; j < nj; j++)
+                sum[j] += group[j];
+        }
+        gradient_store(job->bias, 0, col + j0, sum, nj, job->accumulate, s->row);
+    }
+}
+
+static void backward_weight_task(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    Tile t = grid_tile(&job->grid, task);
+    Scratch s = scratch_take(job, worker, t);
+    if (tensor_present(job->bias)) { /* the tiles of one row of the grid share its part of db */
+        int64_t parts = job->grid.cols, part = task / job->grid.rows;
+        int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
+        column_sums(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first, &s);
+    }
+    if (job->out.dtype == REAL_DTYPE) {
+        job_product(job, worker, t, &s, job->accumulate ? 1 : 0, element(job->out, t.row, t.col),
+                    job->out.ld);
+        return;
+    }
+    job_product(job, worker, t, &s, 0, s.c, t.cols);
+    for (int64_t i = 0; i < t.rows; i++)
+        gradient_store(job->out, t.row + i, t.col, s.c + i * t.cols, t.cols, job->accumulate,
+                       s.row);
+}
+
+void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                                 bool accumulate)
+{
+    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(dy);
+    Job job = {.dev = dev,
+               .k = n,
+               .a = dy,
+               .a_transposed = true,
+               .b = x,
+               .out = dw,
+               .bias = db,
+               .accumulate = accumulate,
+               .grid = grid_cut(outputs, inputs, n, pool_threads(dev->pool))};
+    pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_weight_task, &job);
+}

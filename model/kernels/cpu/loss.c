@@ -1,0 +1,118 @@
+/* loss.c -- cross entropy of rows of logits, the gradient in their place, and the sum of the
+ * losses. */
+#include "model/kernels/cpu/spans.h"
+#include "model/kernels/cpu/vmath.h"
+
+typedef struct {
+    Tensor losses, logits, targets;
+    int64_t vocab_size, tasks;
+    real scale;
+    bool backward;
+    Pool *pool;
+} Job;
+
+typedef __typeof__((Lanes){0} > (Lanes){0}) Mask; /* per lane all ones or zero */
+
+static inline Lanes lanes_max(Lanes a, Lanes b)
+{
+    Mask greater = a > b;
+    return (Lanes)((greater & (Mask)a) | (~greater & (Mask)b));
+}
+
+/* Largest of n elements; a NaN may go unseen here, the sum of exponentials finds it. */
+static real reals_max(const real *x, int64_t n)
+{
+    real most = x[0];
+    int64_t i = 0;
+    if (n >= 2 * LANES) {
+        Lanes m0 = lanes_at(x), m1 = m0;
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            m0 = lanes_max(lanes_at(x + i), m0);
+            m1 = lanes_max(lanes_at(x + i + LANES), m1);
+        }
+        m0 = lanes_max(m0, m1);
+        for (int lane = 0; lane < LANES; lane++)
+            most = m0[lane] > most ? m0[lane] : most;
+    }
+    for (; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+/* Sum of e[i] = exp(x[i] - most). e may be x. */
+static real exponentials(real *e, const real *x, real most, int64_t n)
+{
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++)
+        e[i] = real_exp(x[i] - most);
+    return reals_sum(e, n);
+}
+
+/* The loss of one row of n real (not padded) logits; with backward x becomes the gradient. Three
+ * passes over a row that stays in the second-level cache: largest, exponentials and their sum,
+ * scaling. */
+static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backward)
+{
+    real most = reals_max(x, n), chosen = x[target], scratch[SPAN];
+    double sum = 0.0;
+    for (int64_t begin = 0; begin < n; begin += SPAN)
+        sum += exponentials(backward ? x + begin : scratch, x + begin, most,
+                            n - begin < SPAN ? n - begin : SPAN);
+    if (backward) {
+        real factor = (real)(scale / sum);
+        for (int64_t i = 0; i < n; i++)
+            x[i] *= factor;
+        x[target] -= scale;
+    }
+    return (most - chosen) + real_log((real)sum);
+}
+
+static void loss_body(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    const int32_t *target = job->targets.data;
+    int64_t rows = tensor_rows(job->logits), cols = tensor_cols(job->logits), n = job->vocab_size;
+    int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
+    real *buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)cols);
+    for (int64_t row = pool_cut(rows, job->tasks, 1, task); row < end; row++) {
+        real *x = row_out(job->logits, row, buffer), *loss = (real *)job->losses.data + row;
+        CHECK(target[row] < n, "target %d of %lld", (int)target[row], (long long)n);
+        *loss = (real)0;
+        if (target[row] >= 0) {
+            if (x == buffer) reals_load(x, job->logits.dtype, tensor_row(job->logits, row), n);
+            *loss = loss_row(x, n, target[row], job->scale, job->backward);
+        }
+        if (!job->backward) continue;
+        int64_t kept = target[row] >= 0 ? n : 0;
+        memset(x + kept, 0, sizeof(real) * (size_t)(cols - kept));
+        row_store(job->logits, row, x);
+    }
+}
+
+void CPU(loss)(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
+               Tensor scale, bool backward)
+{
+    Job job = {.losses = losses,
+               .logits = logits,
+               .targets = targets,
+               .vocab_size = vocab_size,
+               .backward = backward,
+               .pool = dev->pool,
+               .tasks = tasks_for(dev, 2 * tensor_count(logits))};
+    if (backward) job.scale = (real) * (const double *)scale.data;
+    pool_run(dev->pool, job.tasks, loss_body, &job);
+}
+
+void CPU(loss_sum)(Device *dev, Tensor stats, Tensor losses, Tensor targets)
+{
+    double *sum = stats.data;
+    const real *loss = losses.data;
+    const int32_t *target = targets.data;
+    int64_t n = tensor_count(losses);
+    (void)dev;
+    for (int64_t i = 0; i < n; i++) {
+        if (target[i] < 0) continue;
+        sum[0] += (double)loss[i];
+        sum[1] += 1.0;
+    }
+}

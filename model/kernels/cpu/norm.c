@@ -1,0 +1,276 @@
+/* norm.c -- LayerNorm and RMSNorm over groups of a row, alone and fused with the residual sum
+ * before them. */
+#include "model/kernels/cpu/spans.h"
+#include "model/kernels/cpu/vmath.h"
+
+typedef struct {
+    Tensor y, stats, x, w, b;
+    Tensor sum, a, bias; /* residual_norm_forward: x + a + bias, then the norm of it */
+    Norm norm;
+    int64_t tasks;
+    Pool *pool;
+    /* backward */
+    Tensor dx, dy;
+    bool accumulate_dx, want_db;
+    real *partials; /* (tasks, 2, W): dw, db of each task's rows, at the start of worker 0's
+                       workspace */
+    size_t shared;  /* bytes of partials: every worker's own rows lie behind them */
+} Job;
+
+/* Sum of (x - mean)^2. */
+static real reals_square_sum(const real *x, real mean, int64_t n)
+{
+    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        Lanes d0 = lanes_at(x + i) - mean, d1 = lanes_at(x + i + LANES) - mean;
+        Lanes d2 = lanes_at(x + i + 2 * LANES) - mean, d3 = lanes_at(x + i + 3 * LANES) - mean;
+        s0 += d0 * d0;
+        s1 += d1 * d1;
+        s2 += d2 * d2;
+        s3 += d3 * d3;
+    }
+    s0 = (s0 + s1) + (s2 + s3);
+    real sum = lanes_sum(&s0);
+    for (; i < n; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return sum;
+}
+
+/* Every group of one row: y and stats (two per group) from x. b may be NULL; y may be x. */
+static void norm_row(real *y, real *stats, const real *x, const real *w, const real *b,
+                     int64_t cols, int64_t width, Norm norm)
+{
+    for (int64_t first = 0; first < cols; first += width, stats += 2) {
+        const real *xg = x + first;
+        real *yg = y + first;
+        real mean = norm.kind == NORM_LAYERNORM ? reals_sum(xg, width) / (real)width : (real)0;
+        real variance = reals_square_sum(xg, mean, width) / (real)width;
+        real inverse = (real)1 / real_sqrt(variance + (real)norm.epsilon);
+        stats[0] = mean;
+        stats[1] = inverse;
+        if (b) {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < width; i++)
+                yg[i] = (xg[i] - mean) * inverse * w[i] + b[i];
+        } else {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < width; i++)
+                yg[i] = (xg[i] - mean) * inverse * w[i];
+        }
+    }
+}
+
+/* A vector operand as reals: in place, in the buffer, or NULL when absent. */
+static const real *vector_load(Tensor t, real *buffer)
+{
+    return tensor_present(t) ? row_load(t, 0, buffer) : NULL;
+}
+
+/* sum = x + a + bias; sum may be x or a. bias may be NULL. */
+static void residual_row(real *sum, const real *x, const real *a, const real *bias, int64_t n)
+{
+    if (bias) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = x[i] + a[i] + bias[i];
+    } else {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = x[i] + a[i];
+    }
+}
+
+/* The row that is normalised: x's, or the residual sum, made and stored here, as rounded to
+ * storage. */
+static const real *input_row(const Job *job, int64_t row, const real *bias, real *buffer,
+                             real *buffer2)
+{
+    if (!tensor_present(job->sum)) return row_load(job->x, row, buffer);
+    const real *x = row_load(job->x, row, buffer), *a = row_load(job->a, row, buffer2);
+    real *sum = row_out(job->sum, row, buffer);
+    residual_row(sum, x, a, bias, tensor_cols(job->sum));
+    row_store(job->sum, row, sum);
+    return row_load(job->sum, row, buffer);
+}
+
+static void forward_body(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y), width = tensor_cols(job->w);
+    real *buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols + 2 * width));
+    real *buffer2 = buffer + cols, *y_buffer = buffer2 + cols, *bias_buffer = y_buffer + cols;
+    const real *bias = vector_load(job->bias, bias_buffer);
+    const real *w = vector_load(job->w, bias_buffer + cols);
+    const real *b = vector_load(job->b, bias_buffer + cols + width);
+    int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
+    for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
+        const real *x = input_row(job, n, bias, buffer, buffer2);
+        real *y = row_out(job->y, n, y_buffer);
+        norm_row(y, tensor_row(job->stats, n * (cols / width)), x, w, b, cols, width, job->norm);
+        row_store(job->y, n, y);
+    }
+}
+
+void CPU(norm_forward)(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm)
+{
+    Job job = {.y = y, .stats = stats, .x = x, .w = w, .b = b, .norm = norm, .pool = dev->pool};
+    job.tasks = tasks_for(dev, tensor_count(y));
+    pool_run(dev->pool, job.tasks, forward_body, &job);
+}
+
+void CPU(residual_norm_forward)(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
+                                Tensor bias, Tensor w, Tensor b, Norm norm)
+{
+    Job job = {.y = y,
+               .stats = stats,
+               .x = x,
+               .w = w,
+               .b = b,
+               .norm = norm,
+               .pool = dev->pool,
+               .sum = sum,
+               .a = a,
+               .bias = bias};
+    job.tasks = tasks_for(dev, tensor_count(y));
+    pool_run(dev->pool, job.tasks, forward_body, &job);
+}
+
+/* One group: dw += dy xhat and db += dy (if not NULL); returns the means of g and g xhat, g = dy w.
+ */
+static void group_sums(real *restrict dw, real *restrict db, const real *dy, const real *x,
+                       const real *w, real mean, real inverse, int64_t n, real *mean_g,
+                       real *mean_gx)
+{
+    Lanes lanes_g = {0}, lanes_gx = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        Lanes d = lanes_at(dy + i), xhat = (lanes_at(x + i) - mean) * inverse,
+              g = d * lanes_at(w + i);
+        lanes_g += g;
+        lanes_gx += g * xhat;
+        lanes_put(dw + i, lanes_at(dw + i) + d * xhat);
+        if (db) lanes_put(db + i, lanes_at(db + i) + d);
+    }
+    real sum_g = lanes_sum(&lanes_g), sum_gx = lanes_sum(&lanes_gx);
+    for (; i < n; i++) {
+        real xhat = (x[i] - mean) * inverse, g = dy[i] * w[i];
+        sum_g += g;
+        sum_gx += g * xhat;
+        dw[i] += dy[i] * xhat;
+        if (db) db[i] += dy[i];
+    }
+    *mean_g = sum_g / (real)n;
+    *mean_gx = sum_gx / (real)n;
+}
+
+static void backward_row(const Job *job, real *dx, const real *dy, const real *x, const real *stats,
+                         const real *w, real *dw, real *db)
+{
+    int64_t cols = tensor_cols(job->dx), width = tensor_cols(job->w);
+    for (int64_t first = 0; first < cols; first += width, stats += 2) {
+        real mean = stats[0], inverse = stats[1], mean_g, mean_gx;
+        group_sums(dw, db, dy + first, x + first, w, mean, inverse, width, &mean_g, &mean_gx);
+        if (job->norm.kind == NORM_RMSNORM) mean_g = (real)0; /* no mean was taken off */
+        const real *dyg = dy + first, *xg = x + first;
+        real *dxg = dx + first;
+        if (job->accumulate_dx) {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < width; i++)
+                dxg[i] += inverse * (dyg[i] * w[i] - mean_g - (xg[i] - mean) * inverse * mean_gx);
+        } else {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < width; i++)
+                dxg[i] = inverse * (dyg[i] * w[i] - mean_g - (xg[i] - mean) * inverse * mean_gx);
+        }
+    }
+}
+
+static void backward_body(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    int64_t rows = tensor_rows(job->dx), cols = tensor_cols(job->dx), width = tensor_cols(job->w);
+    size_t own = sizeof(real) * (size_t)(3 * cols + width);
+    real *dy_buffer =
+        (real *)((char *)pool_workspace(job->pool, worker, job->shared + own) + job->shared);
+    real *x_buffer = dy_buffer + cols, *dx_buffer = x_buffer + cols;
+    const real *w = vector_load(job->w, dx_buffer + cols);
+    real *dw = job->partials + task * 2 * width, *db = job->want_db ? dw + width : NULL;
+    int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
+    memset(dw, 0, sizeof(real) * (size_t)(2 * width));
+    for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
+        const real *dy = row_load(job->dy, n, dy_buffer), *x = row_load(job->x, n, x_buffer);
+        real *dx = row_out(job->dx, n, dx_buffer);
+        if (job->accumulate_dx && dx == dx_buffer)
+            reals_load(dx, job->dx.dtype, tensor_row(job->dx, n), cols);
+        backward_row(job, dx, dy, x, tensor_row(job->stats, n * (cols / width)), w, dw, db);
+        row_store(job->dx, n, dx);
+    }
+}
+
+/* d (W) grad =/+= the sum of the tasks' partials, which lie `stride` apart, in ascending order. */
+static void partials_sum(Tensor d, bool accumulate, real *partials, int64_t tasks, int64_t stride)
+{
+    int64_t n = tensor_cols(d);
+    for (int64_t t = 1; t < tasks; t++)
+        for (int64_t i = 0; i < n; i++)
+            partials[i] += partials[t * stride + i];
+    for (int64_t begin = 0; accumulate && begin < n; begin += SPAN) {
+        real old[SPAN];
+        Span s = {.row = 0, .col = begin, .n = n - begin < SPAN ? n - begin : SPAN};
+        reals_load(old, d.dtype, span_address(d, s), s.n);
+        for (int64_t i = 0; i < s.n; i++)
+            partials[begin + i] += old[i];
+    }
+    reals_store(d.dtype, d.data, partials, n);
+}
+
+/* Column sums go through one partial per task, added in ascending order; cost: reads 3 N K W,
+ * writes N K W elements. */
+void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
+                        bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm)
+{
+    int64_t width = tensor_cols(w);
+    Job job = {.dx = dx,
+               .dy = dy,
+               .x = x,
+               .stats = stats,
+               .w = w,
+               .norm = norm,
+               .pool = dev->pool,
+               .accumulate_dx = accumulate_dx,
+               .want_db = tensor_present(db)};
+    job.tasks = tasks_for(dev, tensor_count(dx));
+    job.shared = sizeof(real) * (size_t)(job.tasks * 2 * width);
+    job.shared = (job.shared + 63) / 64 * 64;
+    job.partials = pool_workspace(dev->pool, 0, job.shared);
+    pool_run(dev->pool, job.tasks, backward_body, &job);
+    partials_sum(dw, accumulate, job.partials, job.tasks, 2 * width);
+    if (job.want_db) partials_sum(db, accumulate, job.partials + width, job.tasks, 2 * width);
+}
+
+static void bias_residual_body(void *context, int64_t task, int worker)
+{
+    const Job *job = context;
+    int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y);
+    real *x_buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols));
+    real *a_buffer = x_buffer + cols, *y_buffer = a_buffer + cols;
+    const real *bias = vector_load(job->bias, y_buffer + cols);
+    int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
+    for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
+        real *y = row_out(job->y, n, y_buffer);
+        residual_row(y, row_load(job->x, n, x_buffer), row_load(job->a, n, a_buffer), bias, cols);
+        row_store(job->y, n, y);
+    }
+}
+
+void CPU(bias_residual)(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
+{
+    Job job = {.y = y,
+               .a = a,
+               .bias = bias,
+               .x = x,
+               .pool = dev->pool,
+               .tasks = tasks_for(dev, tensor_count(y))};
+    pool_run(dev->pool, job.tasks, bias_residual_body, &job);
+}

@@ -1,0 +1,112 @@
+/* spans.h -- how the elementwise and row kernels share their work: cuts of shapes into tasks, runs
+ * of elements within a row as reals, sums in fixed lanes. */
+#ifndef MODEL_KERNELS_CPU_SPANS_H
+#define MODEL_KERNELS_CPU_SPANS_H
+
+#include "model/kernels/cpu/cpu.h"
+
+/* Work of `elements` visits as a number of tasks: 1 while waking a thread costs more than it saves
+ * (some 20 us), a few per thread where there is much, so that a busy core does not hold up the
+ * rest. */
+enum { TASK_ELEMENTS = 32768, TASKS_PER_THREAD = 4 };
+static inline int64_t tasks_for(const Device *dev, int64_t elements)
+{
+    int64_t most = (int64_t)TASKS_PER_THREAD * pool_threads(dev->pool),
+            tasks = elements / TASK_ELEMENTS;
+    return tasks < 1 ? 1 : tasks > most ? most : tasks;
+}
+
+/* A run of at most SPAN elements within one row. */
+enum { SPAN = 1024 };
+typedef struct {
+    int64_t row, col, n;
+} Span;
+
+/* The span at element *at of a (rows, cols) shape seen as one line, not beyond `end`; advances *at.
+ * False at the end. */
+static inline bool span_next(int64_t *at, int64_t end, int64_t cols, Span *span)
+{
+    if (*at >= end) return false;
+    *span = (Span){.row = *at / cols, .col = *at % cols, .n = SPAN};
+    if (span->n > cols - span->col) span->n = cols - span->col;
+    if (span->n > end - *at) span->n = end - *at;
+    *at += span->n;
+    return true;
+}
+
+/* A dense tensor as one long row, so that short rows make no short spans; a strided one as it is.
+ */
+static inline Tensor tensor_widest(Tensor t)
+{
+    return tensor_present(t) && tensor_is_dense(t) ? tensor_flat(t) : t;
+}
+
+static inline void *span_address(Tensor t, Span s)
+{
+    return (char *)t.data + (size_t)(s.row * t.ld + s.col) * dtype_size(t.dtype);
+}
+
+/* The span's elements of t as reals: in place when stored so, else converted into buffer. */
+static inline const real *span_load(Tensor t, Span s, real *buffer)
+{
+    if (t.dtype == REAL_DTYPE) return span_address(t, s);
+    reals_load(buffer, t.dtype, span_address(t, s), s.n);
+    return buffer;
+}
+
+/* Where to compute the span's elements of an output: in place, or in buffer until span_store. */
+static inline real *span_out(Tensor t, Span s, real *buffer)
+{
+    return t.dtype == REAL_DTYPE ? span_address(t, s) : buffer;
+}
+
+static inline void span_store(Tensor t, Span s, const real *values)
+{
+    if (t.dtype != REAL_DTYPE) reals_store(t.dtype, span_address(t, s), values, s.n);
+}
+
+/* A register full of reals of the level compiled for: sums run in fixed lanes, known to level and
+ * type only. */
+typedef real Lanes
+    __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(real)), may_alias));
+enum { LANES = __BIGGEST_ALIGNMENT__ / sizeof(real) };
+
+static inline real lanes_sum(const Lanes *v)
+{
+    real s[LANES];
+    memcpy(s, v, sizeof s);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            s[i] += s[i + half];
+    return s[0];
+}
+
+static inline Lanes lanes_at(const real *x)
+{
+    return *(const Lanes *)x;
+}
+
+static inline void lanes_put(real *x, Lanes v)
+{
+    *(Lanes *)x = v;
+}
+
+/* Sum of n elements; four sums side by side hide the latency of an addition. */
+static inline real reals_sum(const real *x, int64_t n)
+{
+    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        s0 += lanes_at(x + i);
+        s1 += lanes_at(x + i + LANES);
+        s2 += lanes_at(x + i + 2 * LANES);
+        s3 += lanes_at(x + i + 3 * LANES);
+    }
+    s0 = (s0 + s1) + (s2 + s3);
+    real sum = lanes_sum(&s0);
+    for (; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* strips.c -- the small matrix products of attention: a strip of rows of c, one or two vectors
+ * wide, stays in registers while elements of a meet rows of b. */
+#include "model/kernels/cpu/strips.h"
+
+/* Where the level has a fused multiply-add, use it (ISO mode keeps products and sums apart). */
+#pragma GCC optimize("fp-contract=fast")
+
+/* c (rows, width vectors) of one strip; rows, width and one of a's strides are constants. */
+static inline __attribute__((always_inline)) void
+block_product(int rows, int width, int64_t k, const real *restrict a, int64_t row, int64_t step,
+              const real *restrict b, int64_t ldb, bool add, real *restrict c, int64_t ldc)
+{
+    Vector acc[STRIP_ROWS][2] = {{{0}}};
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int w = 0; w < width; w++)
+            if (add) acc[i][w] = *(const Vector *)(c + i * ldc + w * LANES);
+    for (int64_t p = 0; p < k; p++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int w = 0; w < width; w++)
+                acc[i][w] += a[i * row] * *(const Vector *)(b + w * LANES);
+        a += step;
+        b += ldb;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int w = 0; w < width; w++)
+            *(Vector *)(c + i * ldc + w * LANES) = acc[i][w];
+}
+
+/* `rows` rows of c, of any width. */
+static inline __attribute__((always_inline)) void strip_product(int rows, int64_t n, int64_t k,
+                                                                Strip a, const real *b, int64_t ldb,
+                                                                bool add, real *c, int64_t ldc)
+{
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        if (a.step == 1)
+            block_product(rows, 2, k, a.at, a.row, 1, b + j, ldb, add, c + j, ldc);
+        else
+            block_product(rows, 2, k, a.at, 1, a.step, b + j, ldb, add, c + j, ldc);
+    }
+    if (j == n) return;
+    if (a.step == 1)
+        block_product(rows, 1, k, a.at, a.row, 1, b + j, ldb, add, c + j, ldc);
+    else
+        block_product(rows, 1, k, a.at, 1, a.step, b + j, ldb, add, c + j, ldc);
+}
+
+void CPU(strips_product)(int64_t m, int64_t n, int64_t k, Strip a, const real *b, int64_t ldb,
+                         bool add, real *c, int64_t ldc)
+{
+    int64_t rows;
+    for (; m > 0; m -= rows) {
+        rows = m >= STRIP_ROWS ? STRIP_ROWS : m >= 4 ? 4 : m >= 2 ? 2 : 1;
+        switch (rows) {
+        case 1: strip_product(1, n, k, a, b, ldb, add, c, ldc); break;
+        case 2: strip_product(2, n, k, a, b, ldb, add, c, ldc); break;
+        case 4: strip_product(4, n, k, a, b, ldb, add, c, ldc); break;
+        default: strip_product(STRIP_ROWS, n, k, a, b, ldb, add, c, ldc); break;
+        }
+        a.at += rows * a.row;
+        c += rows * ldc;
+    }
+}

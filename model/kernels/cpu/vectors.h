@@ -1,0 +1,64 @@
+/* vectors.h -- a register full of reals at the level compiled for, for the matrix products, and
+ * blocks turned so that rows become columns. */
+#ifndef MODEL_KERNELS_CPU_VECTORS_H
+#define MODEL_KERNELS_CPU_VECTORS_H
+
+#include "model/kernels/cpu/cpu.h"
+
+enum {
+    VECTOR_BYTES = __BIGGEST_ALIGNMENT__ < 64 ? __BIGGEST_ALIGNMENT__ : 64,
+    LANES = VECTOR_BYTES / (int)sizeof(real),
+};
+
+typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+
+/* An integer as wide as a real, for the indices of a shuffle. */
+typedef __typeof__(_Generic((real)0, float : (int32_t)0, double : (int64_t)0)) Integer;
+typedef Integer Indices __attribute__((vector_size(VECTOR_BYTES)));
+
+/* v = its transpose. Each round interleaves the first half of the rows with the second. */
+static inline void transpose(Vector v[LANES])
+{
+    Indices low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        low[i] = i / 2 + i % 2 * LANES;
+        high[i] = low[i] + LANES / 2;
+    }
+#pragma GCC unroll 4
+    for (int round = 1; round < LANES; round *= 2) {
+        Vector w[LANES];
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++) {
+            w[2 * i] = __builtin_shuffle(v[i], v[i + LANES / 2], low);
+            w[2 * i + 1] = __builtin_shuffle(v[i], v[i + LANES / 2], high);
+        }
+        memcpy(v, w, sizeof w);
+    }
+}
+
+/* n <= LANES rows of `from` (n x depth, ld apart) into to[p * width + r]. Stores whole vectors:
+ * what lies past the rows repeats the last one, and is overwritten by the rows packed next. */
+static inline void rows_pack(real *restrict to, const real *restrict from, int64_t ld, int64_t n,
+                             int64_t depth, int width)
+{
+    const real *row[LANES];
+    for (int r = 0; r < LANES; r++)
+        row[r] = from + (r < n ? r : n - 1) * ld;
+    int64_t p = 0;
+    for (; p + LANES <= depth; p += LANES) {
+        Vector v[LANES];
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            v[r] = *(const Vector *)(row[r] + p);
+        transpose(v);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            *(Vector *)(to + (p + i) * width) = v[i];
+    }
+    for (; p < depth; p++)
+        for (int r = 0; r < LANES; r++)
+            to[p * width + r] = row[r][p];
+}
+
+#endif

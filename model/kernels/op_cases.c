@@ -1,0 +1,368 @@
+/* op_cases.c -- operands of each op: names, roles, types, shapes, fills and error bounds.
+ * op_cases.h says what they mean. */
+#include "model/kernels/op_cases.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- building specs ---------------------------------------------------------------------------
+ */
+
+static OperandSpec matrix(const char *name, Role role, int64_t rows, int64_t cols)
+{
+    return (OperandSpec){.name = name,
+                         .role = role,
+                         .type = TYPE_STORAGE,
+                         .ndim = 2,
+                         .dim = {rows, cols},
+                         .fill = FILL_NORMAL,
+                         .high = 1,
+                         .roundings = 1,
+                         .depth = 4};
+}
+
+static OperandSpec vector(const char *name, Role role, int64_t n)
+{
+    OperandSpec s = matrix(name, role, 1, n);
+    s.ndim = 1;
+    s.dim[0] = n;
+    s.dim[1] = 0;
+    s.dense = true;
+    return s;
+}
+
+static OperandSpec cube(const char *name, Role role, int64_t batch, int64_t rows, int64_t cols)
+{
+    OperandSpec s = matrix(name, role, rows, cols);
+    s.ndim = 3;
+    s.dim[0] = batch;
+    s.dim[1] = rows;
+    s.dim[2] = cols;
+    return s;
+}
+
+static OperandSpec typed(OperandSpec s, TypeClass type)
+{
+    s.type = type;
+    return s;
+}
+
+static OperandSpec deep(OperandSpec s, double roundings, double depth)
+{
+    s.roundings = roundings;
+    s.depth = depth;
+    return s;
+}
+
+static OperandSpec filled(OperandSpec s, FillKind fill, double low, double high)
+{
+    s.fill = fill;
+    s.low = low;
+    s.high = high;
+    return s;
+}
+
+static OperandSpec derived(OperandSpec s, double low, double high)
+{
+    s = filled(s, FILL_UNIFORM, low, high);
+    s.derived = true;
+    return s;
+}
+
+static OperandSpec integers(const char *name, int64_t n, int64_t low, int64_t high)
+{
+    return filled(typed(vector(name, ROLE_IN, n), TYPE_I32), FILL_INTEGER, (double)low,
+                  (double)high);
+}
+
+static OperandSpec optional(OperandSpec s, bool present)
+{
+    if (!present) s.role = ROLE_ABSENT;
+    return s;
+}
+
+/* Worst error of a sum of k terms, in units of u. */
+static double sum_depth(int64_t k)
+{
+    return 4 * sqrt((double)k);
+}
+
+static Role output(bool accumulate)
+{
+    return accumulate ? ROLE_UPDATE : ROLE_OUT;
+}
+
+/* ---- per op -----------------------------------------------------------------------------------
+ */
+
+static int memory_operands(const OpCase *c, OperandSpec *s)
+{
+    OperandSpec *p = s;
+    switch (c->op) {
+    case OP_fill: *p++ = deep(matrix("x", ROLE_OUT, c->n, c->cols), 1, 1); break;
+    case OP_copy:
+        *p++ = deep(matrix("y", ROLE_OUT, c->n, c->cols), 0, 0);
+        *p++ = matrix("x", ROLE_IN, c->n, c->cols);
+        break;
+    case OP_add:
+        *p++ = deep(matrix("y", ROLE_OUT, c->n, c->cols), 1, 1);
+        *p++ = matrix("a", ROLE_IN, c->n, c->cols);
+        *p++ = matrix("b", ROLE_IN, c->n, c->cols);
+        s[0].alias_of = c->alias ? 1 + c->alias : 0;
+        break;
+    default:
+        /* An angle of up to 2 pi carries that many roundoffs. */
+        *p++ = deep(vector("x", ROLE_OUT, c->n), 1, 16);
+        break;
+    }
+    return (int)(p - s);
+}
+
+static int embedding_operands(const OpCase *c, OperandSpec *s)
+{
+    int64_t first = c->first > 2 ? c->first - 2 : 0;
+    OperandSpec tokens = integers("tokens", c->n, first, c->first + c->table + 2);
+    OperandSpec positions = integers("positions", c->n, 0, c->table);
+    OperandSpec x = matrix("x", ROLE_OUT, c->n, c->cols),
+                table = matrix("table", ROLE_IN, c->table, c->cols);
+    OperandSpec dtable = matrix("dtable", output(c->accumulate), c->table, c->cols);
+    dtable = deep(typed(dtable, TYPE_GRAD), 1, 1 + sum_depth(c->n));
+    bool token = c->op == OP_token_forward || c->op == OP_token_backward;
+    if (c->op == OP_token_forward || c->op == OP_position_add) {
+        s[0] = deep(x, 1, 1);
+        s[0].role = token ? ROLE_OUT : ROLE_UPDATE;
+        s[1] = table;
+    } else {
+        s[0] = dtable;
+        s[1] = matrix("dx", ROLE_IN, c->n, c->cols);
+    }
+    s[2] = token ? tokens : positions;
+    return 3;
+}
+
+static int norm_operands(const OpCase *c, OperandSpec *s)
+{
+    int64_t groups = c->groups ? c->groups : 1, width = c->cols / groups;
+    double depth = sum_depth(width) + 16;
+    bool layernorm = c->norm == NORM_LAYERNORM;
+    OperandSpec stats = typed(vector("stats", ROLE_OUT, 2 * c->n * groups), TYPE_COMPUTE);
+    stats.ndim = 2;
+    stats.dim[0] = c->n * groups;
+    stats.dim[1] = 2;
+    stats = deep(stats, 0, depth);
+    OperandSpec w = vector("w", ROLE_IN, width),
+                b = optional(vector("b", ROLE_IN, width), layernorm && c->bias);
+    if (c->op == OP_norm_forward) {
+        s[0] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 1, depth);
+        s[0].alias_of = c->alias ? 3 : 0;
+        s[1] = stats;
+        s[2] = matrix("x", ROLE_IN, c->n, c->cols);
+        s[3] = w;
+        s[4] = b;
+        return 5;
+    }
+    if (c->op == OP_residual_norm_forward) {
+        s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 1, 2);
+        s[0].alias_of = c->alias ? 4 : 0;
+        s[1] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 4, depth);
+        s[2] = stats;
+        s[3] = matrix("x", ROLE_IN, c->n, c->cols);
+        s[4] = matrix("a", ROLE_IN, c->n, c->cols);
+        s[5] = optional(vector("bias", ROLE_IN, c->cols), c->bias);
+        s[6] = w;
+        s[7] = b;
+        return 8;
+    }
+    s[0] = deep(matrix("dx", output(c->accumulate_dx), c->n, c->cols), 1, depth);
+    s[0].alias_of = c->alias ? 4 : 0;
+    s[1] = deep(typed(vector("dw", output(c->accumulate), width), TYPE_GRAD), 1,
+                sum_depth(c->n * groups) + 8);
+    s[2] = s[1];
+    s[2].name = "db";
+    s[2] = optional(s[2], layernorm && c->bias);
+    s[3] = matrix("dy", ROLE_IN, c->n, c->cols);
+    s[4] = matrix("x", ROLE_IN, c->n, c->cols);
+    s[5] = derived(stats, 0.5, 1.5);
+    s[5].role = ROLE_IN;
+    s[6] = w;
+    return 7;
+}
+
+static int residual_operands(const OpCase *c, OperandSpec *s)
+{
+    s[0] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 1, 2);
+    s[0].alias_of = c->alias == 1 ? 4 : c->alias == 2 ? 2 : 0;
+    s[1] = matrix("a", ROLE_IN, c->n, c->cols);
+    s[2] = optional(vector("bias", ROLE_IN, c->cols), c->bias);
+    s[3] = matrix("x", ROLE_IN, c->n, c->cols);
+    return 4;
+}
+
+static int linear_operands(const OpCase *c, OperandSpec *s)
+{
+    int64_t n = c->n, i = c->cols, o = c->outputs;
+    bool gelu = c->epilogue == EPILOGUE_GELU;
+    switch (c->op) {
+    case OP_linear_forward:
+        /* With gelu a value is rounded before and after; its slope is at most 1.13. */
+        s[0] = deep(matrix("y", ROLE_OUT, n, o), gelu ? 3 : 1, 8 + 2 * sum_depth(i));
+        s[1] = matrix("x", ROLE_IN, n, i);
+        s[2] = matrix("w", ROLE_IN, o, i);
+        s[3] = optional(vector("bias", ROLE_IN, o), c->bias);
+        s[4] = optional(deep(matrix("pre", ROLE_OUT, n, o), 1, 2 + sum_depth(i)), c->option);
+        return 5;
+    case OP_linear_backward_input:
+        s[0] = deep(matrix("dx", ROLE_OUT, n, i), gelu ? 3 : 1, 8 + 2 * sum_depth(o));
+        s[1] = matrix("dy", ROLE_IN, n, o);
+        s[2] = matrix("w", ROLE_IN, o, i);
+        s[3] = optional(matrix("pre", ROLE_IN, n, i), gelu);
+        return 4;
+    default:
+        s[0] = matrix("dw", output(c->accumulate), o, i);
+        s[0] = deep(typed(s[0], TYPE_GRAD), 1, 2 + sum_depth(n));
+        s[1] = vector("db", output(c->accumulate), o);
+        s[1] = optional(deep(typed(s[1], TYPE_GRAD), 1, 2 + sum_depth(n)), c->bias);
+        s[2] = matrix("dy", ROLE_IN, n, o);
+        s[3] = matrix("x", ROLE_IN, n, i);
+        return 4;
+    }
+}
+
+static int activation_operands(const OpCase *c, OperandSpec *s)
+{
+    int64_t in = c->activation == ACTIVATION_SWIGLU ? 2 * c->cols : c->cols;
+    OperandSpec x = filled(matrix("x", ROLE_IN, c->n, in), FILL_NORMAL, 0, 2);
+    if (c->op == OP_activation_forward) {
+        s[0] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 1, 12);
+        s[1] = x;
+        return 2;
+    }
+    s[0] = deep(matrix("dx", ROLE_OUT, c->n, in), 1, 24);
+    s[0].alias_of = c->alias ? 1 + c->alias : 0;
+    s[1] = matrix("dy", ROLE_IN, c->n, c->cols);
+    s[2] = x;
+    return 3;
+}
+
+static int rope_operands(const OpCase *c, OperandSpec *s)
+{
+    s[0] = deep(matrix("x", ROLE_UPDATE, c->n, c->cols), 1, 4);
+    s[1] = filled(matrix("table", ROLE_IN, c->table, c->cols / c->groups), FILL_UNIFORM, -1, 1);
+    s[1].type = TYPE_COMPUTE;
+    s[2] = integers("positions", c->n, 0, c->table);
+    return 3;
+}
+
+static int attention_operands(const OpCase *c, OperandSpec *s)
+{
+    const Attention *a = &c->attention;
+    int64_t d = a->head_size, hd = a->heads * d, gd = a->kv_heads * d;
+    /* An error of a score is one of the exponent: scores are of the order of 4, their errors count
+     * 4 times. */
+    double depth = 16 + 4 * sum_depth(d) + 2 * sum_depth(c->tk);
+    OperandSpec lse = vector("lse", ROLE_OUT, c->batch * a->heads * c->tq);
+    lse.ndim = 3;
+    lse.dim[0] = c->batch;
+    lse.dim[1] = a->heads;
+    lse.dim[2] = c->tq;
+    lse = deep(typed(lse, TYPE_COMPUTE), 0, depth);
+    OperandSpec first_key = integers("first_key", c->batch * c->tq, 0, 0);
+    first_key.fill = FILL_FIRST_KEY;
+    int i = 0;
+    if (c->op == OP_attention_backward) {
+        depth = 2 * depth + 2 * sum_depth(c->tq * (a->heads / a->kv_heads));
+        s[i++] = deep(cube("dq", output(c->accumulate), c->batch, c->tq, hd), 1, depth);
+        s[i++] = deep(cube("dk", output(c->accumulate), c->batch, c->tk, gd), 1, depth);
+        s[i++] = deep(cube("dv", output(c->accumulate), c->batch, c->tk, gd), 1, depth);
+        s[i++] = cube("dout", ROLE_IN, c->batch, c->tq, hd);
+    } else {
+        s[i++] = deep(cube("o", ROLE_OUT, c->batch, c->tq, hd), 1, depth);
+        s[i++] = lse;
+    }
+    s[i++] = cube("q", ROLE_IN, c->batch, c->tq, hd);
+    s[i++] = cube("k", ROLE_IN, c->batch, c->tk, gd);
+    s[i++] = cube("v", ROLE_IN, c->batch, c->tk, gd);
+    if (c->op == OP_attention_backward) {
+        s[i++] = derived(cube("o", ROLE_IN, c->batch, c->tq, hd), -1, 1);
+        lse.role = ROLE_IN;
+        s[i++] = derived(lse, 3, 4);
+    }
+    s[i++] = optional(first_key, c->option);
+    return i;
+}
+
+static int loss_operands(const OpCase *c, OperandSpec *s)
+{
+    if (c->op == OP_loss_sum) {
+        s[0] = deep(typed(vector("stats", ROLE_UPDATE, 2), TYPE_F64), 0, 2 + sum_depth(c->n));
+        s[1] = derived(typed(vector("losses", ROLE_IN, c->n), TYPE_COMPUTE), 0, 12);
+        s[2] = integers("targets", c->n, -1, 50);
+        return 3;
+    }
+    /* Errors of the exponents grow with the spread of the logits. */
+    double depth = 16 + 4 * c->value + sum_depth(c->vocab_size);
+    s[0] = deep(typed(vector("losses", ROLE_OUT, c->n), TYPE_COMPUTE), 0, depth);
+    s[1] = filled(matrix("logits", c->option ? ROLE_UPDATE : ROLE_IN, c->n, c->cols), FILL_NORMAL,
+                  0, c->value);
+    s[1] = deep(s[1], 1, depth);
+    s[2] = integers("targets", c->n, -1, c->vocab_size);
+    s[3] = optional(filled(typed(vector("scale", ROLE_IN, 1), TYPE_F64), FILL_UNIFORM, 0.5, 2),
+                    c->option);
+    return 4;
+}
+
+static int optimizer_operands(const OpCase *c, OperandSpec *s)
+{
+    if (c->op == OP_sq_norm) {
+        s[0] = deep(typed(vector("stats", ROLE_UPDATE, 1), TYPE_F64), 0, 2 + sum_depth(c->n));
+        s[1] = vector("x", ROLE_IN, c->n);
+        return 2;
+    }
+    s[0] = deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), 1, 16);
+    s[1] = typed(vector("grad", ROLE_IN, c->n), TYPE_GRAD);
+    s[2] =
+        optional(deep(typed(vector("master", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 16), c->option);
+    s[3] = deep(typed(vector("exp_avg", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 8);
+    if (c->op == OP_sgd) {
+        s[3].name = "momentum";
+        s[3] = optional(s[3], c->value != 0);
+        return 4;
+    }
+    s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
+    s[4].name = "exp_avg_sq";
+    return 5;
+}
+
+int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
+{
+    switch (c->op) {
+    case OP_fill:
+    case OP_copy:
+    case OP_add:
+    case OP_normal: return memory_operands(c, spec);
+    case OP_token_forward:
+    case OP_token_backward:
+    case OP_position_add:
+    case OP_position_backward: return embedding_operands(c, spec);
+    case OP_norm_forward:
+    case OP_residual_norm_forward:
+    case OP_norm_backward: return norm_operands(c, spec);
+    case OP_bias_residual: return residual_operands(c, spec);
+    case OP_linear_forward:
+    case OP_linear_backward_input:
+    case OP_linear_backward_weight: return linear_operands(c, spec);
+    case OP_activation_forward:
+    case OP_activation_backward: return activation_operands(c, spec);
+    case OP_rope: return rope_operands(c, spec);
+    case OP_attention_forward:
+    case OP_attention_backward: return attention_operands(c, spec);
+    case OP_loss:
+    case OP_loss_sum: return loss_operands(c, spec);
+    case OP_sq_norm:
+    case OP_adamw:
+    case OP_sgd: return optimizer_operands(c, spec);
+    default: CHECK(0, "op %d has no case: its operands are not tensors", (int)c->op);
+    }
+}

@@ -1,0 +1,94 @@
+/* op_cases.h -- one description per call worth checking or timing: the op, its shapes and options,
+ * its operands with their types and roles, how exact the answer must be, and what it costs.
+ * tests/test_ops.c holds every op to its oracle over these cases; `./train bench ops` times the
+ * large ones. */
+#ifndef MODEL_KERNELS_OP_CASES_H
+#define MODEL_KERNELS_OP_CASES_H
+
+#include "model/kernels/ops.h"
+
+enum { CASE_OPERANDS = 12 };
+
+typedef enum {
+    ROLE_ABSENT, /* NO_TENSOR */
+    ROLE_IN,     /* read, never written */
+    ROLE_OUT,    /* "=": whatever stood there does not matter */
+    ROLE_UPDATE  /* "+=" or in place: read and written */
+} Role;
+
+/* TYPE_GRAD is whatever gradient type the call is made with: the storage or the compute type. */
+typedef enum { TYPE_STORAGE, TYPE_COMPUTE, TYPE_GRAD, TYPE_I32, TYPE_F64 } TypeClass;
+
+typedef enum {
+    FILL_NORMAL,   /* low + high * normal */
+    FILL_UNIFORM,  /* [low, high) */
+    FILL_INTEGER,  /* low .. high - 1 */
+    FILL_FIRST_KEY /* per query an integer up to the last key it sees */
+} FillKind;
+
+/* One tensor operand. The error allowed on an output element is
+ *   (roundings * u(its type) + depth * u(compute)) * max(|exact|, rms of the tensor),
+ * u = unit roundoff: `roundings` counts how often a value on its way is rounded to the operand's
+ * type; `depth` bounds the compute type's own errors. A sum of k terms errs like a random walk,
+ * sqrt(k) u; the worst of thousands of elements lies within 4 of these. The few further operations
+ * of a formula count 1 each, own exp and tanh 4. */
+typedef struct {
+    const char *name;
+    Role role;
+    TypeClass type;
+    bool dense;
+    int ndim;
+    int64_t dim[3];
+    FillKind fill;
+    double low, high;
+    bool derived; /* what a forward op left behind: stats, o, lse, losses */
+    int alias_of; /* 1 + the operand whose memory it shares, 0 none */
+    double roundings, depth;
+} OperandSpec;
+
+/* A call. Fields an op does not have stay zero. */
+typedef struct {
+    OpId op;
+    int64_t n, cols;       /* rows and columns of the main operand; linear: N and inputs */
+    int64_t outputs;       /* linear: O */
+    int64_t groups;        /* norm, rope: K, so that cols = K * width */
+    int64_t table;         /* rows of the embedding or rope table */
+    int64_t first;         /* token ops: first_row; normal: first index */
+    int64_t batch, tq, tk; /* attention */
+    Attention attention;
+    int64_t vocab_size; /* loss */
+    NormKind norm;
+    ActivationKind activation;
+    Epilogue epilogue;
+    bool accumulate, accumulate_dx;
+    bool bias;    /* the optional vector is there */
+    bool option;  /* pre, first_key, inverse, backward, master */
+    bool variant; /* adamw: not decoupled, no bias correction; sgd: nesterov */
+    int alias;    /* 0 none, else which of the permitted ones */
+    double value; /* fill; logits: spread; normal: std; sgd: momentum */
+} OpCase;
+
+/* Writes the operands in the order of the op's tensor arguments; returns their number. */
+int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS]);
+/* Type of an operand of class `type` in a call with this storage and gradient type. */
+DType op_case_dtype(TypeClass type, DType storage, DType grad);
+/* Makes the call with these operands. */
+void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS]);
+/* Compulsory memory traffic of a call: every operand read or written once, updates twice. */
+double op_case_bytes(const OpCase *c, DType storage, DType grad);
+/* Multiplications and additions of products and attention; 0 for ops that move data. */
+double op_case_flops(const OpCase *c);
+/* "norm_backward n 17 cols 48 k 3 acc", for messages. Returns buf. */
+const char *op_case_describe(const OpCase *c, char *buf, size_t n);
+
+/* The numbers adamw and sgd cases run with. */
+StepDecision op_case_decision(void);
+AdamW op_case_adamw(const OpCase *c);
+Sgd op_case_sgd(const OpCase *c);
+
+/* Odd, tiny and irregular calls for checking; returns how many there are. */
+int op_cases_check(const OpCase **cases);
+/* Calls of a GPT-2 124M step for timing. */
+int op_cases_bench(const OpCase **cases);
+
+#endif

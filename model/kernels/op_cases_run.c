@@ -1,0 +1,189 @@
+/* op_cases_run.c -- making the call of a case, its cost, and its name. */
+#include "model/core/check.h"
+#include "model/kernels/op_cases.h"
+
+#include <math.h>
+#include <stdio.h>
+
+DType op_case_dtype(TypeClass type, DType storage, DType grad)
+{
+    switch (type) {
+    case TYPE_STORAGE: return storage;
+    case TYPE_COMPUTE: return dtype_compute(storage);
+    case TYPE_GRAD: return grad;
+    case TYPE_I32: return I32;
+    default: return F64;
+    }
+}
+
+StepDecision op_case_decision(void)
+{
+    return (StepDecision){.apply = 1, .update = 3, .lr = 0.01, .grad_scale = 0.25};
+}
+
+AdamW op_case_adamw(const OpCase *c)
+{
+    return (AdamW){.beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8,
+                   .weight_decay = 0.1,
+                   .decoupled = !c->variant,
+                   .bias_correction = !c->variant};
+}
+
+Sgd op_case_sgd(const OpCase *c)
+{
+    return (Sgd){.momentum = c->value,
+                 .dampening = c->variant || c->value == 0 ? 0 : 0.25,
+                 .weight_decay = 0.1,
+                 .nesterov = c->variant};
+}
+
+static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[])
+{
+    StepDecision decision = op_case_decision();
+    AdamW adamw = op_case_adamw(c);
+    Sgd sgd = op_case_sgd(c);
+    switch (c->op) {
+    case OP_sq_norm: op_sq_norm(dev, t[0], t[1]); break;
+    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], &decision, &adamw); break;
+    default: op_sgd(dev, t[0], t[1], t[2], t[3], &decision, &sgd); break;
+    }
+}
+
+static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
+{
+    const Attention *a = &c->attention;
+    switch (c->op) {
+    case OP_linear_forward:
+        op_linear_forward(dev, t[0], t[1], t[2], t[3], c->epilogue, t[4]);
+        break;
+    case OP_linear_backward_input:
+        op_linear_backward_input(dev, t[0], t[1], t[2], c->epilogue, t[3]);
+        break;
+    case OP_linear_backward_weight:
+        op_linear_backward_weight(dev, t[0], t[1], t[2], t[3], c->accumulate);
+        break;
+    case OP_attention_forward:
+        op_attention_forward(dev, t[0], t[1], t[2], t[3], t[4], *a, t[5]);
+        break;
+    default:
+        op_attention_backward(dev, t[0], t[1], t[2], c->accumulate, t[3], t[4], t[5], t[6], t[7],
+                              t[8], *a, t[9]);
+        break;
+    }
+}
+
+static void run_norm(Device *dev, const OpCase *c, const Tensor t[])
+{
+    Norm norm = {.kind = c->norm, .epsilon = 1e-5};
+    switch (c->op) {
+    case OP_norm_forward: op_norm_forward(dev, t[0], t[1], t[2], t[3], t[4], norm); break;
+    case OP_residual_norm_forward:
+        op_residual_norm_forward(dev, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], norm);
+        break;
+    default:
+        op_norm_backward(dev, t[0], c->accumulate_dx, t[1], t[2], c->accumulate, t[3], t[4], t[5],
+                         t[6], norm);
+        break;
+    }
+}
+
+void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS])
+{
+    switch (c->op) {
+    case OP_fill: op_fill(dev, t[0], c->value); break;
+    case OP_copy: op_copy(dev, t[0], t[1]); break;
+    case OP_add: op_add(dev, t[0], t[1], t[2]); break;
+    case OP_normal: op_normal(dev, t[0], 42, 7, c->first, c->value); break;
+    case OP_token_forward: op_token_forward(dev, t[0], t[1], t[2], c->first); break;
+    case OP_token_backward:
+        op_token_backward(dev, t[0], t[1], t[2], c->first, c->accumulate);
+        break;
+    case OP_position_add: op_position_add(dev, t[0], t[1], t[2]); break;
+    case OP_position_backward: op_position_backward(dev, t[0], t[1], t[2], c->accumulate); break;
+    case OP_norm_forward:
+    case OP_residual_norm_forward:
+    case OP_norm_backward: run_norm(dev, c, t); break;
+    case OP_bias_residual: op_bias_residual(dev, t[0], t[1], t[2], t[3]); break;
+    case OP_activation_forward: op_activation_forward(dev, t[0], t[1], c->activation); break;
+    case OP_activation_backward:
+        op_activation_backward(dev, t[0], t[1], t[2], c->activation);
+        break;
+    case OP_rope: op_rope(dev, t[0], t[1], t[2], c->option); break;
+    case OP_loss: op_loss(dev, t[0], t[1], t[2], c->vocab_size, t[3], c->option); break;
+    case OP_loss_sum: op_loss_sum(dev, t[0], t[1], t[2]); break;
+    case OP_sq_norm:
+    case OP_adamw:
+    case OP_sgd: run_optimizer(dev, c, t); break;
+    default: run_matrix(dev, c, t); break;
+    }
+}
+
+double op_case_bytes(const OpCase *c, DType storage, DType grad)
+{
+    OperandSpec spec[CASE_OPERANDS];
+    int count = op_case_operands(c, spec);
+    double bytes = 0;
+    for (int i = 0; i < count; i++) {
+        bool table = (i == 1 && c->op == OP_token_forward) || (i == 0 && c->accumulate && c->table);
+        if (spec[i].role == ROLE_ABSENT || table) continue;
+        double n = 1;
+        for (int d = 0; d < spec[i].ndim; d++)
+            n *= (double)spec[i].dim[d];
+        double size = (double)dtype_size(op_case_dtype(spec[i].type, storage, grad));
+        bytes += n * size * (spec[i].role == ROLE_UPDATE ? 2 : 1);
+    }
+    /* Of a table only the rows of the tokens are read, or read and written. */
+    double rows = (double)(c->n * c->cols);
+    if (c->op == OP_token_forward) bytes += rows * (double)dtype_size(storage);
+    if (c->accumulate && c->table) bytes += 2 * rows * (double)dtype_size(grad);
+    return bytes;
+}
+
+double op_case_flops(const OpCase *c)
+{
+    switch (c->op) {
+    case OP_linear_forward:
+    case OP_linear_backward_input:
+    case OP_linear_backward_weight:
+        return 2.0 * (double)c->n * (double)c->cols * (double)c->outputs;
+    case OP_attention_forward:
+    case OP_attention_backward: {
+        const Attention *a = &c->attention;
+        double seen = 0;
+        for (int64_t t = 0; t < c->tq; t++)
+            seen += (double)(t + a->causal_offset < c->tk ? t + a->causal_offset + 1 : c->tk);
+        /* Two products forward; backward five, one of them the scores again. */
+        double products = c->op == OP_attention_forward ? 2 : 5;
+        return 2 * products * seen * (double)(c->batch * a->heads * a->head_size);
+    }
+    default: return 0;
+    }
+}
+
+const char *op_case_describe(const OpCase *c, char *buf, size_t n)
+{
+    static const char *const norm[] = {"layernorm", "rmsnorm"};
+    static const char *const activation[] = {"gelu", "relu2", "swiglu"};
+    const Attention *a = &c->attention;
+    bool is_norm = c->op >= OP_norm_forward && c->op <= OP_norm_backward;
+    bool is_activation = c->op == OP_activation_forward || c->op == OP_activation_backward;
+    int k = snprintf(buf, n, "%s", op_name[c->op]);
+    if (c->batch)
+        k += snprintf(buf + k, n - (size_t)k, " B%lld Tq%lld Tk%lld H%lld G%lld D%lld off%lld",
+                      (long long)c->batch, (long long)c->tq, (long long)c->tk, (long long)a->heads,
+                      (long long)a->kv_heads, (long long)a->head_size, (long long)a->causal_offset);
+    else
+        k += snprintf(buf + k, n - (size_t)k, " %lldx%lld", (long long)c->n, (long long)c->cols);
+    if (c->outputs) k += snprintf(buf + k, n - (size_t)k, "x%lld", (long long)c->outputs);
+    if (c->table) k += snprintf(buf + k, n - (size_t)k, " table %lld", (long long)c->table);
+    if (c->groups) k += snprintf(buf + k, n - (size_t)k, " K%lld", (long long)c->groups);
+    if (c->vocab_size) k += snprintf(buf + k, n - (size_t)k, " V%lld", (long long)c->vocab_size);
+    snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
+             is_norm ? norm[c->norm] : "", is_activation ? " " : "",
+             is_activation ? activation[c->activation] : "",
+             c->epilogue == EPILOGUE_GELU ? " +gelu" : "", c->accumulate ? " +=" : "",
+             c->bias ? " bias" : "", c->option ? " option" : "", c->alias ? " in place" : "");
+    return buf;
+}

@@ -1,0 +1,43 @@
+/* oplist.h -- the op vocabulary as a list: OP(name, (arguments)). The table of pointers, the names
+ * and the front doors' dispatch are generated from it; the contracts stand in ops.h. Adding an op:
+ * a row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
+ * oracle. */
+OP(fill, (Device * dev, Tensor x, double value))
+OP(copy, (Device * dev, Tensor y, Tensor x))
+OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))
+OP(normal, (Device * dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std))
+OP(token_forward, (Device * dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row))
+OP(token_backward,
+   (Device * dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row, bool accumulate))
+OP(position_add, (Device * dev, Tensor x, Tensor table, Tensor positions))
+OP(position_backward, (Device * dev, Tensor dtable, Tensor dx, Tensor positions, bool accumulate))
+OP(norm_forward, (Device * dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm))
+OP(residual_norm_forward, (Device * dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
+                           Tensor bias, Tensor w, Tensor b, Norm norm))
+OP(norm_backward, (Device * dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
+                   bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm))
+OP(bias_residual, (Device * dev, Tensor y, Tensor a, Tensor bias, Tensor x))
+OP(linear_forward,
+   (Device * dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue, Tensor pre))
+OP(linear_backward_input,
+   (Device * dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue, Tensor pre))
+OP(linear_backward_weight,
+   (Device * dev, Tensor dw, Tensor db, Tensor dy, Tensor x, bool accumulate))
+OP(activation_forward, (Device * dev, Tensor y, Tensor x, ActivationKind kind))
+OP(activation_backward, (Device * dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind))
+OP(rope, (Device * dev, Tensor x, Tensor table, Tensor positions, bool inverse))
+OP(attention_forward, (Device * dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                       Attention attention, Tensor first_key))
+OP(attention_backward,
+   (Device * dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate, Tensor dout, Tensor q, Tensor k,
+    Tensor v, Tensor o, Tensor lse, Attention attention, Tensor first_key))
+OP(loss, (Device * dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
+          Tensor scale, bool backward))
+OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
+OP(sq_norm, (Device * dev, Tensor stats, Tensor x))
+OP(step_decide, (Device * dev, StepState *state, StepStats *stats, StepDecision *decision,
+                 Tensor lr_table, const StepRules *rules))
+OP(adamw, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
+           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper))
+OP(sgd, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
+         const StepDecision *decision, const Sgd *hyper))

@@ -1,0 +1,248 @@
+/* ops.c -- the front doors: every op checks its operands here, once for all devices, and runs from
+ * the device's table.
+ *
+ * A kernel may rely on what is checked here: presence, shapes, types, density. Contracts stand in
+ * ops.h. */
+#include "model/kernels/ops.h"
+
+#include "model/core/check.h"
+#include "model/kernels/ops_check.h"
+
+/* ---- memory -----------------------------------------------------------------------------------
+ */
+
+void op_fill(Device *dev, Tensor x, double value)
+{
+    expect_matrix(OP_fill, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    RUN(fill, x.dtype, dev, x, value);
+}
+
+void op_copy(Device *dev, Tensor y, Tensor x)
+{
+    expect_matrix(OP_copy, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_matrix(OP_copy, OPERAND(y), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect(OP_copy, dtype_is_float(x.dtype) && dtype_is_float(y.dtype), "both are float types",
+           OPERAND(y), OPERAND(x));
+    RUN(copy, x.dtype == F64 ? F64 : y.dtype, dev, y, x);
+}
+
+void op_add(Device *dev, Tensor y, Tensor a, Tensor b)
+{
+    expect_matrix(OP_add, OPERAND(y), tensor_rows(y), tensor_cols(y), OPERAND(y));
+    expect_matrix(OP_add, OPERAND(a), tensor_rows(y), tensor_cols(y), OPERAND(y));
+    expect_matrix(OP_add, OPERAND(b), tensor_rows(y), tensor_cols(y), OPERAND(y));
+    expect_storage(OP_add, OPERAND(a), OPERAND(y));
+    expect_storage(OP_add, OPERAND(b), OPERAND(y));
+    RUN(add, y.dtype, dev, y, a, b);
+}
+
+void op_normal(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std)
+{
+    expect_vector(OP_normal, OPERAND(x), tensor_count(x), OPERAND(x));
+    expect_storage(OP_normal, OPERAND(x), OPERAND(x));
+    expect_argument(OP_normal, first >= 0, "the first index is not negative", first);
+    RUN(normal, x.dtype, dev, x, seed, stream, first, std);
+}
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+/* x (N, C) and table (P, C) with one index a row, as all four embedding ops have them. */
+static void check_embedding(OpId op, Operand table, Operand x, Operand indices)
+{
+    Tensor t = table.tensor, r = x.tensor;
+    expect_matrix(op, x, tensor_rows(r), tensor_cols(r), x);
+    expect_matrix(op, table, tensor_rows(t), tensor_cols(r), x);
+    expect_typed(op, indices, I32, tensor_rows(r), x);
+    expect_apart(op, table, x);
+}
+
+void op_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row)
+{
+    check_embedding(OP_token_forward, OPERAND(table), OPERAND(x), OPERAND(tokens));
+    expect_storage(OP_token_forward, OPERAND(x), OPERAND(table));
+    RUN(token_forward, x.dtype, dev, x, table, tokens, first_row);
+}
+
+void op_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row,
+                       bool accumulate)
+{
+    check_embedding(OP_token_backward, OPERAND(dtable), OPERAND(dx), OPERAND(tokens));
+    expect_gradient(OP_token_backward, OPERAND(dtable), OPERAND(dx));
+    RUN(token_backward, dx.dtype, dev, dtable, dx, tokens, first_row, accumulate);
+}
+
+void op_position_add(Device *dev, Tensor x, Tensor table, Tensor positions)
+{
+    check_embedding(OP_position_add, OPERAND(table), OPERAND(x), OPERAND(positions));
+    expect_storage(OP_position_add, OPERAND(x), OPERAND(table));
+    RUN(position_add, x.dtype, dev, x, table, positions);
+}
+
+void op_position_backward(Device *dev, Tensor dtable, Tensor dx, Tensor positions, bool accumulate)
+{
+    check_embedding(OP_position_backward, OPERAND(dtable), OPERAND(dx), OPERAND(positions));
+    expect_gradient(OP_position_backward, OPERAND(dtable), OPERAND(dx));
+    RUN(position_backward, dx.dtype, dev, dtable, dx, positions, accumulate);
+}
+
+/* ---- norm -------------------------------------------------------------------------------------
+ */
+
+/* stats (N*K, 2) compute and w (W) storage, where K groups of W make a row of x. */
+static void check_norm(OpId op, Operand x, Operand stats, Operand w, Norm norm)
+{
+    int64_t width = tensor_count(w.tensor), rows = tensor_rows(x.tensor),
+            cols = tensor_cols(x.tensor);
+    expect_matrix(op, x, rows, cols, x);
+    expect_vector(op, w, width, w);
+    expect(op, width > 0 && cols % width == 0, "w divides the columns", w, x);
+    expect_storage(op, w, x);
+    expect_typed(op, stats, dtype_compute(x.tensor.dtype), 2 * rows * (cols / width), x);
+    expect_argument(op, norm.kind == NORM_LAYERNORM || norm.kind == NORM_RMSNORM,
+                    "the norm is layernorm or rmsnorm", norm.kind);
+}
+
+/* An optional bias of the columns of `like`. */
+static void check_bias(OpId op, Operand bias, Operand like)
+{
+    if (!tensor_present(bias.tensor)) return;
+    expect_vector(op, bias, tensor_cols(like.tensor), like);
+    expect_storage(op, bias, like);
+}
+
+void op_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm)
+{
+    check_norm(OP_norm_forward, OPERAND(x), OPERAND(stats), OPERAND(w), norm);
+    expect_matrix(OP_norm_forward, OPERAND(y), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_storage(OP_norm_forward, OPERAND(y), OPERAND(x));
+    check_bias(OP_norm_forward, OPERAND(b), OPERAND(w));
+    RUN(norm_forward, x.dtype, dev, y, stats, x, w, b, norm);
+}
+
+void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
+                              Tensor bias, Tensor w, Tensor b, Norm norm)
+{
+    OpId op = OP_residual_norm_forward;
+    int64_t rows = tensor_rows(x), cols = tensor_cols(x);
+    check_norm(op, OPERAND(x), OPERAND(stats), OPERAND(w), norm);
+    expect(op, tensor_count(w) == cols, "w is as long as a row", OPERAND(w), OPERAND(x));
+    expect_matrix(op, OPERAND(sum), rows, cols, OPERAND(x));
+    expect_matrix(op, OPERAND(y), rows, cols, OPERAND(x));
+    expect_matrix(op, OPERAND(a), rows, cols, OPERAND(x));
+    expect_storage(op, OPERAND(sum), OPERAND(x));
+    expect_storage(op, OPERAND(y), OPERAND(x));
+    expect_storage(op, OPERAND(a), OPERAND(x));
+    check_bias(op, OPERAND(bias), OPERAND(x));
+    check_bias(op, OPERAND(b), OPERAND(x));
+    expect_apart(op, OPERAND(y), OPERAND(sum));
+    RUN(residual_norm_forward, x.dtype, dev, sum, y, stats, x, a, bias, w, b, norm);
+}
+
+void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
+                      bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm)
+{
+    OpId op = OP_norm_backward;
+    check_norm(op, OPERAND(x), OPERAND(stats), OPERAND(w), norm);
+    expect_matrix(op, OPERAND(dx), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_matrix(op, OPERAND(dy), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_storage(op, OPERAND(dx), OPERAND(x));
+    expect_storage(op, OPERAND(dy), OPERAND(x));
+    expect_vector(op, OPERAND(dw), tensor_count(w), OPERAND(w));
+    expect_gradient(op, OPERAND(dw), OPERAND(w));
+    if (tensor_present(db)) {
+        expect_vector(op, OPERAND(db), tensor_count(w), OPERAND(w));
+        expect_gradient(op, OPERAND(db), OPERAND(w));
+    }
+    expect_apart(op, OPERAND(dx), OPERAND(x));
+    if (accumulate_dx) expect_apart(op, OPERAND(dx), OPERAND(dy));
+    RUN(norm_backward, x.dtype, dev, dx, accumulate_dx, dw, db, accumulate, dy, x, stats, w, norm);
+}
+
+void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
+{
+    OpId op = OP_bias_residual;
+    expect_matrix(op, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_matrix(op, OPERAND(a), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_matrix(op, OPERAND(y), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_storage(op, OPERAND(a), OPERAND(x));
+    expect_storage(op, OPERAND(y), OPERAND(x));
+    check_bias(op, OPERAND(bias), OPERAND(x));
+    RUN(bias_residual, x.dtype, dev, y, a, bias, x);
+}
+
+/* ---- linear -----------------------------------------------------------------------------------
+ */
+
+static void record_product(const Device *dev, Product product)
+{
+    Profile *p = dev->profile;
+    if (p && p->product && p->n_products < p->max_products) p->product[p->n_products++] = product;
+}
+
+/* The value before the epilogue, there exactly when backward will need it. */
+static void check_pre(OpId op, Epilogue epilogue, bool required, Operand pre, Operand like)
+{
+    bool present = tensor_present(pre.tensor);
+    expect(op, present ? epilogue != EPILOGUE_NONE : !required, "pre goes with an epilogue", pre,
+           like);
+    if (!present) return;
+    expect_matrix(op, pre, tensor_rows(like.tensor), tensor_cols(like.tensor), like);
+    expect_storage(op, pre, like);
+}
+
+void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
+                       Tensor pre)
+{
+    OpId op = OP_linear_forward;
+    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_rows(w);
+    expect_matrix(op, OPERAND(x), n, inputs, OPERAND(x));
+    expect_matrix(op, OPERAND(w), outputs, inputs, OPERAND(x));
+    expect_matrix(op, OPERAND(y), n, outputs, OPERAND(w));
+    expect_storage(op, OPERAND(w), OPERAND(x));
+    expect_storage(op, OPERAND(y), OPERAND(x));
+    check_bias(op, OPERAND(bias), OPERAND(y));
+    check_pre(op, epilogue, false, OPERAND(pre), OPERAND(y));
+    expect_apart(op, OPERAND(y), OPERAND(x));
+    expect_apart(op, OPERAND(y), OPERAND(w));
+    expect_apart(op, OPERAND(pre), OPERAND(x));
+    RUN(linear_forward, x.dtype, dev, y, x, w, bias, epilogue, pre);
+    record_product(dev, (Product){op, n, inputs, outputs, false});
+}
+
+void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
+                              Tensor pre)
+{
+    OpId op = OP_linear_backward_input;
+    int64_t n = tensor_rows(dy), inputs = tensor_cols(w), outputs = tensor_cols(dy);
+    expect_matrix(op, OPERAND(dy), n, outputs, OPERAND(dy));
+    expect_matrix(op, OPERAND(w), outputs, inputs, OPERAND(dy));
+    expect_matrix(op, OPERAND(dx), n, inputs, OPERAND(w));
+    expect_storage(op, OPERAND(w), OPERAND(dy));
+    expect_storage(op, OPERAND(dx), OPERAND(dy));
+    check_pre(op, epilogue, epilogue != EPILOGUE_NONE, OPERAND(pre), OPERAND(dx));
+    expect_apart(op, OPERAND(dx), OPERAND(dy));
+    expect_apart(op, OPERAND(dx), OPERAND(w));
+    RUN(linear_backward_input, dy.dtype, dev, dx, dy, w, epilogue, pre);
+    record_product(dev, (Product){op, n, inputs, outputs, false});
+}
+
+void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                               bool accumulate)
+{
+    OpId op = OP_linear_backward_weight;
+    int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(dy);
+    expect_matrix(op, OPERAND(x), n, inputs, OPERAND(x));
+    expect_matrix(op, OPERAND(dy), n, outputs, OPERAND(x));
+    expect_matrix(op, OPERAND(dw), outputs, inputs, OPERAND(dy));
+    expect_storage(op, OPERAND(dy), OPERAND(x));
+    expect_gradient(op, OPERAND(dw), OPERAND(x));
+    if (tensor_present(db)) {
+        expect_vector(op, OPERAND(db), outputs, OPERAND(dy));
+        expect_gradient(op, OPERAND(db), OPERAND(x));
+    }
+    expect_apart(op, OPERAND(dw), OPERAND(x));
+    expect_apart(op, OPERAND(dw), OPERAND(dy));
+    RUN(linear_backward_weight, x.dtype, dev, dw, db, dy, x, accumulate);
+    record_product(dev, (Product){op, n, inputs, outputs, accumulate});
+}

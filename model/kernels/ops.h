@@ -1,0 +1,240 @@
+/* ops.h -- the op vocabulary: every computation of the program, on typed tensors, behind one front
+ * door.
+ *
+ * The front door (ops.c) checks shapes and dtypes, keeps time when asked, and dispatches to the
+ * device's table; the CPU table says what is true, other tables are held to it.
+ *
+ * Letters: B batch, T sequence, C hidden, H query heads, G key/value heads, D head size, F mlp
+ * size, V vocabulary (padded), N = B*T rows. Gradients are dx, dw. "storage": f64, f32, bf16 or
+ * f16, the same for all storage operands of a call. "compute": f64 for f64 storage, else f32; all
+ * arithmetic and accumulation happens in it. "grad": dtype of the gradient buffers, storage or
+ * compute. All sums run in an order fixed by shapes and thread count: no atomics. Rows may be
+ * strided (ld) unless an operand says dense; outputs do not alias inputs unless said. */
+#ifndef MODEL_KERNELS_OPS_H
+#define MODEL_KERNELS_OPS_H
+
+#include "model/core/device.h"
+#include "model/core/kinds.h"
+
+typedef struct {
+    NormKind kind;
+    double epsilon;
+} Norm;
+
+typedef enum { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
+
+typedef struct {
+    int64_t heads, kv_heads,
+        head_size; /* H, G, D; G divides H, query head h reads kv head h / (H / G) */
+    int64_t
+        causal_offset; /* query t sees keys 0 .. t + causal_offset (Tk - Tq: the usual alignment) */
+    double scale;      /* of the scores, 1 / sqrt(D) */
+} Attention;
+
+/* The state of a run besides weights and optimizer slots. Lives on the device: on an overflow
+ * neither Adam's t nor the learning rate may advance, and a host that runs a step ahead cannot
+ * know. Part of every checkpoint. */
+typedef struct {
+    int64_t samples, tokens; /* consumed so far, skipped steps included */
+    int64_t steps, updates;  /* steps tried; updates applied (Adam's t, index into the lr table) */
+    int64_t skipped, skips_in_row;
+    double loss_scale; /* 1 unless fp16 */
+    int64_t hysteresis, last_overflow,
+        scale_steps;  /* DeepSpeed's dynamic loss scaler: hys, last, i */
+    double loss_seed; /* loss_scale / nominal targets: the factor at the loss's source, kept by
+                         step_decide */
+    int64_t stop;     /* 1: overflow at the smallest loss scale; the run must end (EXIT_DIVERGED) */
+} StepState;
+
+/* What one step sums over micro-batches and ranks. */
+typedef struct {
+    double sq_norm;       /* of the gradients as accumulated: still times the loss scale */
+    double nats, targets; /* summed loss, number of targets that counted */
+} StepStats;
+
+/* What step_decide makes of it, for the update and the log. */
+typedef struct {
+    int64_t apply;  /* 0: skip the update */
+    int64_t update; /* t of this update, from 1 */
+    double lr;
+    double grad_scale; /* factor on every gradient element: clip x nominal / actual targets / loss
+                          scale */
+    double grad_norm;  /* true norm before clipping */
+    double loss;       /* mean nats per target */
+    double loss_scale; /* in force during the step */
+} StepDecision;
+
+/* Constants of a run that step_decide needs. */
+typedef struct {
+    double max_norm;         /* 0: no clipping */
+    double nominal_targets;  /* batch x T: what the loss was divided by at its source */
+    int64_t samples, tokens; /* consumed per step */
+    bool skip_nonfinite;     /* false only where the user asked for unchecked gradients */
+    bool dynamic_scale, consecutive_hysteresis;
+    int64_t scale_window, hysteresis;
+    double min_scale;
+} StepRules;
+
+typedef struct {
+    double beta1, beta2, epsilon, weight_decay;
+    bool decoupled, bias_correction;
+} AdamW;
+
+typedef struct {
+    double momentum, dampening, weight_decay;
+    bool nesterov;
+} Sgd;
+
+typedef struct OpTable {
+#define OP(name, arguments) void(*name) arguments;
+#include "model/kernels/oplist.h"
+#undef OP
+} OpTable;
+
+typedef enum {
+#define OP(name, arguments) OP_##name,
+#include "model/kernels/oplist.h"
+#undef OP
+    OP_COUNT
+} OpId;
+
+extern const char *const op_name[OP_COUNT];
+
+/* One matrix product as it was asked for; `./train bench step` replays the list of a step. */
+typedef struct {
+    OpId op; /* linear_forward, linear_backward_input, linear_backward_weight */
+    int64_t n, inputs, outputs;
+    bool accumulate;
+} Product;
+
+/* Filled by the front door while dev->profile is set. */
+typedef struct Profile {
+    double seconds[OP_COUNT];
+    int64_t calls[OP_COUNT];
+    Product *product; /* capacity max_products; NULL: not recorded */
+    int64_t n_products, max_products;
+} Profile;
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* x = value, any dtype, any shape. */
+void op_fill(Device *dev, Tensor x, double value);
+/* y = x, converted (round to nearest even). Any float dtypes, equal shapes. */
+void op_copy(Device *dev, Tensor y, Tensor x);
+/* y = a + b, storage; y may be a or b. */
+void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
+/* x[i] = std * normal(seed, stream, first + i), x dense, any float dtype. Box-Muller over Philox in
+ * double with own logarithm and sine (no library, no contraction): the same bits on every CPU level
+ * and device. */
+void op_normal(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std);
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+/* x (N, C) = table (V', C) row tokens[n] - first_row, or 0 where that row is not in the table.
+ * tokens (N) i32. */
+void op_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row);
+/* dtable (V', C) grad =/+= rows of dx (N, C) summed per token in ascending n. "=" zeroes rows
+ * without a token. */
+void op_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row,
+                       bool accumulate);
+/* x (N, C) += table (P, C) row positions[n]. positions (N) i32. */
+void op_position_add(Device *dev, Tensor x, Tensor table, Tensor positions);
+/* dtable (P, C) grad =/+= rows of dx (N, C) summed per position in ascending n. */
+void op_position_backward(Device *dev, Tensor dtable, Tensor dx, Tensor positions, bool accumulate);
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+/* y (N, K*W) = normalised x (N, K*W), each group of W = w's length by itself (K = 1: the row;
+ * QK-norm: K heads), times w (W), plus b (W) if present. LayerNorm: Ba, Kiros, Hinton,
+ * arXiv:1607.06450 (biased variance); RMSNorm: Zhang, Sennrich, arXiv:1910.07467. stats (N*K, 2)
+ * compute = mean (0 for rms) and 1/std, for backward. y may be x. */
+void op_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm);
+/* sum (N, C) = x + a + bias (C, if present), rounded to storage; then y, stats as norm_forward of
+ * sum. sum may be x. */
+void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
+                              Tensor bias, Tensor w, Tensor b, Norm norm);
+/* dx (N, K*W) storage =/+= as accumulate_dx; dw, db (W) grad =/+= as accumulate (db absent without
+ * a bias). x and stats as forward had them. With "=" dx may be dy. */
+void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
+                      bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm);
+/* y (N, C) = x + a + bias (C, if present); y may be x or a. */
+void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+/* y (N, O) = f(x (N, I) w (O, I)^T + bias (O, if present)), f as the epilogue; pre (N, O, if
+ * present) = the value before f, rounded to storage; f is applied to the rounded value, so fused
+ * and unfused agree bitwise. */
+void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
+                       Tensor pre);
+/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)). */
+void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
+                              Tensor pre);
+/* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy. */
+void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                               bool accumulate);
+
+/* ---- activation ------------------------------------------------------------------------------ */
+
+/* gelu (tanh form: Hendrycks, Gimpel, arXiv:1606.08415) and relu2 (max(x,0)^2: So et al.,
+ * arXiv:2109.08668): y, x (N, F). swiglu (Shazeer, arXiv:2002.05202): y (N, F) = silu(x[:, :F]) *
+ * x[:, F:], x (N, 2F) = gate | up. */
+void op_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kind);
+/* dx = dy * f'(x); gelu and relu2: dx may be dy. swiglu: dx (N, 2F), may be x. */
+void op_activation_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind);
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Rotates x (N, K*D) in place, half-split pairs (i, i + D/2): Su et al., arXiv:2104.09864. table
+ * (P, D) compute: cosines of the D/2 angles, then sines, of each position; positions (N) i32;
+ * inverse: the transpose, for backward. */
+void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse);
+/* o (B, Tq, H*D) = softmax(scale q k^T, causal) v; q (B, Tq, H*D), k and v (B, Tk, G*D), each
+ * strided by ld. lse (B, H, Tq) compute dense = log sum exp of the scores. first_key (B*Tq) i32, if
+ * present: query t sees no key before it (documents, windows). Every query must see a key. T x T is
+ * never stored, masked blocks are not computed: Dao et al., arXiv:2205.14135. */
+void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                          Attention attention, Tensor first_key);
+/* dq, dk, dv =/+= as `accumulate`, of shapes and strides of their own; dout (B, Tq, H*D); o and lse
+ * from forward. */
+void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                           Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                           Attention attention, Tensor first_key);
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* losses (n) compute = -log softmax(logits[0 .. vocab_size))[target]; 0 where the target is -1.
+ * logits (n, V) storage; columns >= vocab_size are padding and take no part. With backward, logits
+ * become their gradient in place: scale[0] * (softmax - onehot), 0 in padding and in rows with
+ * target -1. targets (n) i32; scale (1) f64 on the device. */
+void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
+             Tensor scale, bool backward);
+/* stats (2) f64 += {sum of losses, number of targets >= 0}, in ascending order. */
+void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+/* Elements per partial sum of sq_norm; shards end on these borders, so the sum does not depend on
+ * the sharding. */
+#define SQ_NORM_BLOCK 4096
+/* stats (1) f64 += sum of x^2: double partials of SQ_NORM_BLOCK elements, added in ascending order.
+ * x dense. */
+void op_sq_norm(Device *dev, Tensor stats, Tensor x);
+/* Turns the step's sums into a decision and advances the state: overflow or non-finite gradients
+ * skip the update (lr and t stand still, samples go on), the loss scale moves as DeepSpeed's, clip
+ * = max_norm / (norm + 1e-6) when below 1. lr_table (n) f64: lr of update i (the last one serves
+ * for all later). Clears stats. */
+void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
+                    Tensor lr_table, const StepRules *rules);
+/* One pass over a range, all tensors flat, dense and of n elements: g = grad *
+ * decision->grad_scale; AdamW (Loshchilov, Hutter, arXiv:1711.05101), or Adam with L2 when not
+ * decoupled; master (compute dtype) is updated and rounded into weight (storage); without a master
+ * the weight is its own. Nothing happens when !decision->apply. */
+void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
+              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper);
+/* torch.optim.SGD's rule over a range: momentum (compute, absent when 0), dampening from the second
+ * update on, nesterov. */
+void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
+            const StepDecision *decision, const Sgd *hyper);
+
+#endif

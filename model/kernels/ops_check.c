@@ -1,0 +1,108 @@
+/* ops_check.c -- see ops_check.h. */
+#include "model/kernels/ops_check.h"
+
+#include "model/core/check.h"
+
+#include <time.h>
+
+const char *const op_name[OP_COUNT] = {
+#define OP(name, arguments) [OP_##name] = #name,
+#include "model/kernels/oplist.h"
+#undef OP
+};
+
+void expect(OpId op, bool ok, const char *rule, Operand a, Operand b)
+{
+    if (ok) return;
+    char ta[96], tb[96];
+    CHECK(ok, "op_%s: %s: %s is %s ld %lld, %s is %s ld %lld", op_name[op], rule, a.name,
+          tensor_describe(a.tensor, ta, sizeof ta), (long long)a.tensor.ld, b.name,
+          tensor_describe(b.tensor, tb, sizeof tb), (long long)b.tensor.ld);
+}
+
+void expect_matrix(OpId op, Operand a, int64_t rows, int64_t cols, Operand like)
+{
+    Tensor t = a.tensor;
+    CHECK(tensor_present(t), "op_%s: %s is absent", op_name[op], a.name);
+    bool shape = tensor_rows(t) == rows && tensor_cols(t) == cols;
+    if (!shape) {
+        char ta[96], tb[96];
+        CHECK(shape, "op_%s: %s is %s, not (%lld, %lld) as %s %s asks", op_name[op], a.name,
+              tensor_describe(t, ta, sizeof ta), (long long)rows, (long long)cols, like.name,
+              tensor_describe(like.tensor, tb, sizeof tb));
+    }
+    CHECK(t.ld >= cols || rows <= 1, "op_%s: rows of %s have %lld columns but lie %lld apart",
+          op_name[op], a.name, (long long)cols, (long long)t.ld);
+}
+
+void expect_vector(OpId op, Operand a, int64_t n, Operand like)
+{
+    Tensor t = a.tensor;
+    CHECK(tensor_present(t), "op_%s: %s is absent", op_name[op], a.name);
+    if (tensor_count(t) == n && tensor_is_dense(t)) return;
+    char ta[96], tb[96];
+    CHECK(0, "op_%s: %s is %s ld %lld, not dense with %lld elements as %s %s asks", op_name[op],
+          a.name, tensor_describe(t, ta, sizeof ta), (long long)t.ld, (long long)n, like.name,
+          tensor_describe(like.tensor, tb, sizeof tb));
+}
+
+void expect_typed(OpId op, Operand a, DType dtype, int64_t n, Operand like)
+{
+    expect_vector(op, a, n, like);
+    CHECK(a.tensor.dtype == dtype, "op_%s: %s is %s, not %s", op_name[op], a.name,
+          dtype_name(a.tensor.dtype), dtype_name(dtype));
+}
+
+void expect_storage(OpId op, Operand a, Operand like)
+{
+    expect(op, dtype_is_float(like.tensor.dtype) && a.tensor.dtype == like.tensor.dtype,
+           "storage operands share one float type", a, like);
+}
+
+void expect_gradient(OpId op, Operand a, Operand like)
+{
+    DType t = a.tensor.dtype, storage = like.tensor.dtype;
+    expect(op, dtype_is_float(storage) && (t == storage || t == dtype_compute(storage)),
+           "a gradient has the storage or the compute type", a, like);
+}
+
+void expect_apart(OpId op, Operand a, Operand b)
+{
+    expect(op, a.tensor.data == NULL || a.tensor.data != b.tensor.data,
+           "an output is not this input", a, b);
+}
+
+void expect_argument(OpId op, bool ok, const char *rule, long long value)
+{
+    CHECK(ok, "op_%s: %s, got %lld", op_name[op], rule, value);
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+Call call_begin(Device *dev, OpId op, DType storage)
+{
+    Call call = {.table = storage == F64 ? dev->ops_f64 : dev->ops, .op = op};
+    CHECK(call.table != NULL, "op_%s: device %s has no ops for %s", op_name[op],
+          dev->backend ? dev->backend->name : "(closed)", dtype_name(storage));
+    if (dev->profile) call.start = seconds_now();
+    return call;
+}
+
+void call_require(const Device *dev, Call call, bool present)
+{
+    CHECK(present, "op_%s: device %s does not have this op", op_name[call.op],
+          dev->backend ? dev->backend->name : "(closed)");
+}
+
+void call_end(Device *dev, Call call)
+{
+    if (dev->profile == NULL) return;
+    device_synchronize(dev);
+    dev->profile->seconds[call.op] += seconds_now() - call.start;
+    dev->profile->calls[call.op]++;
+}

@@ -1,0 +1,201 @@
+/* ops_model.c -- front doors of activation, attention, loss and optimizer; ops.c has the others. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "model/kernels/ops_check.h"
+
+/* ---- activation -------------------------------------------------------------------------------
+ */
+
+/* y (N, F) of x (N, F), or of x (N, 2F) for swiglu. */
+static void check_activation(OpId op, Operand y, Operand x, ActivationKind kind)
+{
+    expect_argument(op, kind >= ACTIVATION_GELU && kind <= ACTIVATION_SWIGLU,
+                    "the activation is gelu, relu2 or swiglu", kind);
+    int64_t rows = tensor_rows(x.tensor), cols = tensor_cols(x.tensor);
+    expect_matrix(op, x, rows, cols, x);
+    expect(op, kind != ACTIVATION_SWIGLU || cols % 2 == 0, "x is gate | up", x, y);
+    expect_matrix(op, y, rows, kind == ACTIVATION_SWIGLU ? cols / 2 : cols, x);
+    expect_storage(op, y, x);
+}
+
+void op_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kind)
+{
+    check_activation(OP_activation_forward, OPERAND(y), OPERAND(x), kind);
+    if (kind == ACTIVATION_SWIGLU) expect_apart(OP_activation_forward, OPERAND(y), OPERAND(x));
+    RUN(activation_forward, x.dtype, dev, y, x, kind);
+}
+
+void op_activation_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind)
+{
+    OpId op = OP_activation_backward;
+    check_activation(op, OPERAND(dy), OPERAND(x), kind);
+    expect_matrix(op, OPERAND(dx), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_storage(op, OPERAND(dx), OPERAND(x));
+    if (kind == ACTIVATION_SWIGLU) expect_apart(op, OPERAND(dx), OPERAND(dy));
+    RUN(activation_backward, x.dtype, dev, dx, dy, x, kind);
+}
+
+/* ---- attention --------------------------------------------------------------------------------
+ */
+
+void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse)
+{
+    int64_t d = tensor_cols(table);
+    expect_matrix(OP_rope, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_matrix(OP_rope, OPERAND(table), tensor_rows(table), d, OPERAND(x));
+    expect(OP_rope, d > 0 && d % 2 == 0 && tensor_cols(x) % d == 0,
+           "the table is even in columns and they divide x's", OPERAND(table), OPERAND(x));
+    expect(OP_rope, dtype_is_float(x.dtype) && table.dtype == dtype_compute(x.dtype),
+           "the table has the compute type", OPERAND(table), OPERAND(x));
+    expect_typed(OP_rope, OPERAND(positions), I32, tensor_rows(x), OPERAND(x));
+    RUN(rope, x.dtype, dev, x, table, positions, inverse);
+}
+
+/* t (B, T, heads * D) of the storage of `like`, whose B and T count. */
+static void check_heads(OpId op, Operand t, int64_t heads, Attention a, Operand like)
+{
+    expect(op, t.tensor.ndim == 3 && like.tensor.ndim == 3, "both are (B, T, columns)", t, like);
+    expect(op, t.tensor.dim[0] == like.tensor.dim[0] && t.tensor.dim[1] == like.tensor.dim[1],
+           "B and T are the same", t, like);
+    expect_matrix(op, t, tensor_rows(like.tensor), heads * a.head_size, like);
+    expect_storage(op, t, like);
+}
+
+static void check_attention(OpId op, Operand q, Operand k, Operand v, Operand o, Operand lse,
+                            Attention a, Operand first_key)
+{
+    expect_argument(op, a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0,
+                    "kv heads divide heads", a.kv_heads);
+    expect_argument(op, a.head_size > 0, "the head size is positive", a.head_size);
+    expect_argument(op, a.causal_offset >= 0, "query 0 sees a key", a.causal_offset);
+    check_heads(op, q, a.heads, a, q);
+    check_heads(op, k, a.kv_heads, a, k);
+    check_heads(op, v, a.kv_heads, a, k);
+    check_heads(op, o, a.heads, a, q);
+    expect(op, k.tensor.dim[0] == q.tensor.dim[0] && k.tensor.dim[1] > 0, "B is the same and T > 0",
+           k, q);
+    expect_storage(op, k, q);
+    expect_typed(op, lse, dtype_compute(q.tensor.dtype), a.heads * tensor_rows(q.tensor), q);
+    if (tensor_present(first_key.tensor))
+        expect_typed(op, first_key, I32, tensor_rows(q.tensor), q);
+}
+
+void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                          Attention attention, Tensor first_key)
+{
+    OpId op = OP_attention_forward;
+    check_attention(op, OPERAND(q), OPERAND(k), OPERAND(v), OPERAND(o), OPERAND(lse), attention,
+                    OPERAND(first_key));
+    expect_apart(op, OPERAND(o), OPERAND(q));
+    expect_apart(op, OPERAND(o), OPERAND(k));
+    expect_apart(op, OPERAND(o), OPERAND(v));
+    RUN(attention_forward, q.dtype, dev, o, lse, q, k, v, attention, first_key);
+}
+
+void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                           Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                           Attention attention, Tensor first_key)
+{
+    OpId op = OP_attention_backward;
+    check_attention(op, OPERAND(q), OPERAND(k), OPERAND(v), OPERAND(o), OPERAND(lse), attention,
+                    OPERAND(first_key));
+    check_heads(op, OPERAND(dout), attention.heads, attention, OPERAND(q));
+    check_heads(op, OPERAND(dq), attention.heads, attention, OPERAND(q));
+    check_heads(op, OPERAND(dk), attention.kv_heads, attention, OPERAND(k));
+    check_heads(op, OPERAND(dv), attention.kv_heads, attention, OPERAND(k));
+    expect_apart(op, OPERAND(dq), OPERAND(q));
+    expect_apart(op, OPERAND(dk), OPERAND(k));
+    expect_apart(op, OPERAND(dv), OPERAND(v));
+    expect_apart(op, OPERAND(dq), OPERAND(dout));
+    RUN(attention_backward, q.dtype, dev, dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention,
+        first_key);
+}
+
+/* ---- loss -------------------------------------------------------------------------------------
+ */
+
+void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
+             Tensor scale, bool backward)
+{
+    int64_t n = tensor_rows(logits);
+    expect_matrix(OP_loss, OPERAND(logits), n, tensor_cols(logits), OPERAND(logits));
+    expect_storage(OP_loss, OPERAND(logits), OPERAND(logits));
+    expect_typed(OP_loss, OPERAND(losses), dtype_compute(logits.dtype), n, OPERAND(logits));
+    expect_typed(OP_loss, OPERAND(targets), I32, n, OPERAND(logits));
+    expect_argument(OP_loss, vocab_size > 0 && vocab_size <= tensor_cols(logits),
+                    "the vocabulary fits the columns of logits", vocab_size);
+    if (backward || tensor_present(scale))
+        expect_typed(OP_loss, OPERAND(scale), F64, 1, OPERAND(logits));
+    RUN(loss, logits.dtype, dev, losses, logits, targets, vocab_size, scale, backward);
+}
+
+void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets)
+{
+    expect_typed(OP_loss_sum, OPERAND(stats), F64, 2, OPERAND(stats));
+    expect_typed(OP_loss_sum, OPERAND(losses), dtype_compute(losses.dtype), tensor_count(losses),
+                 OPERAND(losses));
+    expect_typed(OP_loss_sum, OPERAND(targets), I32, tensor_count(losses), OPERAND(losses));
+    RUN(loss_sum, losses.dtype, dev, stats, losses, targets);
+}
+
+/* ---- optimizer --------------------------------------------------------------------------------
+ */
+
+void op_sq_norm(Device *dev, Tensor stats, Tensor x)
+{
+    expect_typed(OP_sq_norm, OPERAND(stats), F64, 1, OPERAND(stats));
+    expect_vector(OP_sq_norm, OPERAND(x), tensor_count(x), OPERAND(x));
+    expect_storage(OP_sq_norm, OPERAND(x), OPERAND(x));
+    RUN(sq_norm, x.dtype, dev, stats, x);
+}
+
+void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
+                    Tensor lr_table, const StepRules *rules)
+{
+    OpId op = OP_step_decide;
+    int64_t n = tensor_count(lr_table);
+    expect_argument(op, state && stats && decision && rules, "all four records are there", 0);
+    expect_typed(op, OPERAND(lr_table), F64, n, OPERAND(lr_table));
+    expect_argument(op, n > 0, "the table has a learning rate", n);
+    /* Its numbers are double by contract, so it runs also on a device without a double path for
+     * tensors. */
+    RUN(step_decide, F32, dev, state, stats, decision, lr_table, rules);
+}
+
+/* A slot of the optimizer: compute type, as long as the weight. */
+static void check_slot(OpId op, Operand slot, bool required, Operand weight)
+{
+    if (!required && !tensor_present(slot.tensor)) return;
+    expect_typed(op, slot, dtype_compute(weight.tensor.dtype), tensor_count(weight.tensor), weight);
+    expect_apart(op, slot, weight);
+}
+
+static void check_update(OpId op, Operand weight, Operand grad, Operand master,
+                         const StepDecision *decision, const void *hyper)
+{
+    expect_argument(op, decision && hyper, "the decision and the constants are there", 0);
+    expect_vector(op, weight, tensor_count(weight.tensor), weight);
+    expect_storage(op, weight, weight);
+    expect_vector(op, grad, tensor_count(weight.tensor), weight);
+    expect_gradient(op, grad, weight);
+    expect_apart(op, grad, weight);
+    check_slot(op, master, false, weight);
+}
+
+void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
+              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper)
+{
+    OpId op = OP_adamw;
+    check_update(op, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper);
+    check_slot(op, OPERAND(exp_avg), true, OPERAND(weight));
+    check_slot(op, OPERAND(exp_avg_sq), true, OPERAND(weight));
+    RUN(adamw, weight.dtype, dev, weight, grad, master, exp_avg, exp_avg_sq, decision, hyper);
+}
+
+void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
+            const StepDecision *decision, const Sgd *hyper)
+{
+    check_update(OP_sgd, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper);
+    check_slot(OP_sgd, OPERAND(momentum), hyper->momentum != 0, OPERAND(weight));
+    RUN(sgd, weight.dtype, dev, weight, grad, master, momentum, decision, hyper);
+}
