@@ -1,0 +1,30 @@
+/* comm.h -- the communicator: NCCL's words on typed tensors, behind a table per transport. */
+#ifndef PARALLEL_COMM_COMM_H
+#define PARALLEL_COMM_COMM_H
+
+#include "model/core/device.h"
+
+typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
+
+typedef struct Comm Comm;
+
+typedef struct {
+    const char *name;
+    /* x = reduction of x over the ranks, in rank order, in place, on the communication stream. */
+    void (*all_reduce)(Comm *, Tensor x, ReduceOp op);
+    void (*close)(Comm *);
+} CommOps;
+
+struct Comm {
+    int rank, size;
+    const CommOps *ops;
+    void *impl;
+};
+
+/* A communicator of one rank: every collective is nothing. */
+Comm comm_self(void);
+
+void comm_all_reduce(Comm *comm, Tensor x, ReduceOp op);
+void comm_close(Comm *comm);
+
+#endif
