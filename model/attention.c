@@ -1,0 +1,149 @@
+/* attention.c -- see attention.h. Forward and backward are mirror images. */
+#include "model/attention.h"
+
+#include <math.h>
+
+/* q and k (normed, rotated) and v as attention reads them: (N, heads D) column slices. */
+typedef struct {
+    Tensor q, k, v;
+} Heads;
+
+static Heads heads_of(const GptShape *s, Tensor qk, Tensor qkv)
+{
+    int64_t q = s->H * s->D, k = s->G * s->D;
+    return (Heads){tensor_slice_cols(qk, 0, q), tensor_slice_cols(qk, q, k),
+                   tensor_slice_cols(qkv, q + k, k)};
+}
+
+static Attention attention_of(const GptShape *s, int64_t causal_offset)
+{
+    return (Attention){.heads = s->H,
+                       .kv_heads = s->G,
+                       .head_size = s->D,
+                       .causal_offset = causal_offset,
+                       .scale = 1.0 / sqrt((double)s->D)};
+}
+
+void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T, Arena *saved,
+                      Arena *shared)
+{
+    int64_t N = B * T;
+    DType compute = dtype_compute(s->dtype);
+    a->normed = arena_tensor(saved, s->dtype, 2, N, s->C, 0);
+    a->stats = arena_tensor(saved, compute, 2, N, 2, 0);
+    a->qkv = arena_tensor(saved, s->dtype, 2, N, shape_qkv_width(s), 0);
+    if (s->qk_norm) {
+        a->qk = arena_tensor(saved, s->dtype, 2, N, (s->H + s->G) * s->D, 0);
+        a->q_stats = arena_tensor(saved, compute, 2, N * s->H, 2, 0);
+        a->k_stats = arena_tensor(saved, compute, 2, N * s->G, 2, 0);
+    } else {
+        a->qk = tensor_slice_cols(a->qkv, 0, (s->H + s->G) * s->D);
+    }
+    a->o = arena_tensor(saved, s->dtype, 2, N, s->H * s->D, 0);
+    a->lse = arena_tensor(saved, compute, 3, B, s->H, T);
+    a->out = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+}
+
+/* RMSNorm over each head of q and of k, weights shared by the heads. */
+static void qk_norm_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a)
+{
+    const GptShape *s = pass->shape;
+    Norm norm = {.kind = NORM_RMSNORM, .epsilon = s->norm.epsilon};
+    Heads in = heads_of(s, a->qkv, a->qkv), out = heads_of(s, a->qk, a->qkv);
+    op_norm_forward(pass->dev, out.q, a->q_stats, in.q,
+                    pass->store->weight(pass->store, rows->q_norm, 1), NO_TENSOR, norm);
+    op_norm_forward(pass->dev, out.k, a->k_stats, in.k,
+                    pass->store->weight(pass->store, rows->k_norm, 1), NO_TENSOR, norm);
+}
+
+/* dq, dk in place: gradient of the normed heads -> gradient of the heads before. */
+static void qk_norm_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
+                             Tensor dq, Tensor dk, bool accumulate)
+{
+    const GptShape *s = pass->shape;
+    ParamStore *store = pass->store;
+    Norm norm = {.kind = NORM_RMSNORM, .epsilon = s->norm.epsilon};
+    Heads in = heads_of(s, a->qkv, a->qkv);
+    op_norm_backward(pass->dev, dq, false, store->grad(store, rows->q_norm, 1), NO_TENSOR,
+                     accumulate, dq, in.q, a->q_stats, store->weight(store, rows->q_norm, 1), norm);
+    op_norm_backward(pass->dev, dk, false, store->grad(store, rows->k_norm, 1), NO_TENSOR,
+                     accumulate, dk, in.k, a->k_stats, store->weight(store, rows->k_norm, 1), norm);
+}
+
+/* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
+static void cache_append(const Pass *pass, Heads *heads)
+{
+    KvCache *cache = pass->cache;
+    int64_t T = pass->T, all = cache->length + T;
+    op_copy(pass->dev, tensor_slice_rows(cache->k, cache->length, T), heads->k);
+    op_copy(pass->dev, tensor_slice_rows(cache->v, cache->length, T), heads->v);
+    heads->k = tensor_as_3d(tensor_slice_rows(cache->k, 0, all), 1, all);
+    heads->v = tensor_as_3d(tensor_slice_rows(cache->v, 0, all), 1, all);
+}
+
+Tensor attention_out_bias(const Pass *pass, const AttentionRows *rows)
+{
+    return rows->out.bias < 0 ? NO_TENSOR : pass->store->weight(pass->store, rows->out.bias, 1);
+}
+
+void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+{
+    const GptShape *s = pass->shape;
+    ParamStore *store = pass->store;
+    int64_t B = pass->B, T = pass->T;
+    Linear qkv = linear_bind(store, &rows->qkv, false, false),
+           out = linear_bind(store, &rows->out, false, false);
+    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
+    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
+                    bias, s->norm);
+    tp_enter_forward(pass->tp, a->normed, a->normed);
+    linear_forward(pass->dev, &qkv, true, a->qkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    if (s->qk_norm) qk_norm_forward(pass, rows, a);
+    if (s->position == POSITION_ROPE)
+        op_rope(pass->dev, a->qk, pass->rope_table, pass->positions, false);
+    Heads heads = heads_of(s, a->qk, a->qkv);
+    heads.q = tensor_as_3d(heads.q, B, T);
+    if (pass->cache) {
+        cache_append(pass, &heads);
+    } else {
+        heads.k = tensor_as_3d(heads.k, B, T);
+        heads.v = tensor_as_3d(heads.v, B, T);
+    }
+    op_attention_forward(pass->dev, tensor_as_3d(a->o, B, T), a->lse, heads.q, heads.k, heads.v,
+                         attention_of(s, pass->cache ? pass->cache->length : 0), pass->first_key);
+    linear_forward(pass->dev, &out, false, a->out, a->o, EPILOGUE_NONE, NO_TENSOR);
+    tp_exit_forward(pass->tp, a->out, a->out);
+}
+
+void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
+                        Tensor x, Tensor d, bool accumulate)
+{
+    const GptShape *s = pass->shape;
+    ParamStore *store = pass->store;
+    int64_t B = pass->B, T = pass->T, N = B * T;
+    Linear qkv = linear_bind(store, &rows->qkv, true, accumulate);
+    Linear out = linear_bind(store, &rows->out, true, accumulate);
+    size_t mark = arena_mark(pass->scratch);
+    Tensor dout = pass_scratch(pass, N, s->H * s->D);
+    Tensor dqkv = pass_scratch(pass, N, shape_qkv_width(s));
+    Tensor dnormed = pass_scratch(pass, N, s->C);
+    tp_exit_backward(pass->tp, d, d);
+    linear_backward(pass->dev, &out, dout, d, a->o, EPILOGUE_NONE, NO_TENSOR);
+    Heads heads = heads_of(s, a->qk, a->qkv), dheads = heads_of(s, dqkv, dqkv);
+    op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
+                          tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(dout, B, T),
+                          tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
+                          tensor_as_3d(heads.v, B, T), tensor_as_3d(a->o, B, T), a->lse,
+                          attention_of(s, 0), pass->first_key);
+    if (s->position == POSITION_ROPE)
+        op_rope(pass->dev, tensor_slice_cols(dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
+                pass->positions, true);
+    if (s->qk_norm) qk_norm_backward(pass, rows, a, dheads.q, dheads.k, accumulate);
+    linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    tp_enter_backward(pass->tp, dnormed, dnormed);
+    Tensor dbias = rows->norm_bias < 0 ? NO_TENSOR : store->grad(store, rows->norm_bias, 1);
+    op_norm_backward(pass->dev, d, true, store->grad(store, rows->norm_weight, 1), dbias,
+                     accumulate, dnormed, x, a->stats, store->weight(store, rows->norm_weight, 1),
+                     s->norm);
+    arena_rewind(pass->scratch, mark);
+}

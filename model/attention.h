@@ -1,0 +1,45 @@
+/* attention.h -- the attention half of a block: norm -> q, k, v -> [qk-norm] -> [rope] -> attention
+ * -> projection.
+ *
+ * MHA, GQA and MQA by the number of kv heads. The residual add after it is fused with the mlp's
+ * norm (block.c). */
+#ifndef MODEL_ATTENTION_H
+#define MODEL_ATTENTION_H
+
+#include "model/linear.h"
+
+typedef struct {
+    int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
+    LinearRows qkv, out;
+    int q_norm, k_norm;
+} AttentionRows;
+
+/* What forward leaves for backward. Fields are saved in the slot or lie in shared scratch, as
+ * recompute asks. */
+typedef struct {
+    Tensor normed; /* (N, C); also the region's input */
+    Tensor stats;  /* (N, 2) compute */
+    Tensor qkv; /* (N, (H+2G) D): q | k | v; q and k rotated here unless qk_norm keeps them apart */
+    Tensor qk;  /* (N, (H+G) D): normed, rotated q | k; the same memory as qkv's columns without
+                   qk_norm */
+    Tensor q_stats, k_stats; /* (N*H, 2), (N*G, 2) compute; with qk_norm */
+    Tensor o;                /* (N, H D) */
+    Tensor lse;              /* (B, H, T) compute */
+    Tensor out;              /* (N, C): projected, without bias; read by the residual add at once */
+} AttentionActs;
+
+/* Lays the fields out: those that backward needs in `saved`, the rest in `shared`. */
+void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
+                      Arena *saved, Arena *shared);
+
+/* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
+ * to it and attends to all of its rows. */
+void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *acts, Tensor x);
+/* d (N, C): in, gradient of the residual stream after this half; out, += gradient through it.
+ * dweights as `accumulate`. x as in forward. */
+void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *acts,
+                        Tensor x, Tensor d, bool accumulate);
+/* The output projection's bias, or NO_TENSOR: the block adds it with the residual. */
+Tensor attention_out_bias(const Pass *pass, const AttentionRows *rows);
+
+#endif

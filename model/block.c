@@ -1,0 +1,156 @@
+/* block.c -- see block.h. */
+#include "model/block.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* What the rows of one block have in common while they are added. */
+typedef struct {
+    ParamTable *table;
+    const GptShape *shape;
+    int index, unit, pack;
+} Adding;
+
+static int add_row(const Adding *a, const char *what, ParamSpec spec)
+{
+    char name[64];
+    snprintf(name, sizeof name, "block.%d.%s", a->index, what);
+    spec.name = name;
+    return param_table_add(a->table, a->unit, a->shape->dtype, &spec);
+}
+
+/* A weight matrix (rows, cols); pack < 0: a pack of its own. */
+static int add_matrix(const Adding *a, const char *what, int pack, int64_t rows, int64_t cols,
+                      double std, bool row_cut)
+{
+    return add_row(a, what,
+                   (ParamSpec){.pack = pack,
+                               .rows = rows,
+                               .cols = cols,
+                               .tp_dim = row_cut ? 1 : 0,
+                               .tp_grad = TP_GRAD_CUT,
+                               .group = GROUP_DECAY,
+                               .init = INIT_NORMAL,
+                               .std = std});
+}
+
+/* A vector: a norm's weight or bias (replicated) or a linear's bias (cut with its rows, or
+ * replicated). */
+static int add_vector(const Adding *a, const char *what, int pack, int64_t rows, Init init,
+                      int tp_dim, TpGrad tp_grad)
+{
+    ParamGroup group = a->shape->decay_on == DECAY_ON_ALL ? GROUP_DECAY : GROUP_NO_DECAY;
+    return add_row(a, what,
+                   (ParamSpec){.pack = pack,
+                               .rows = rows,
+                               .tp_dim = tp_dim,
+                               .tp_grad = tp_grad,
+                               .group = group,
+                               .init = init});
+}
+
+/* Packs within a block; numbers only need to differ between packs of one unit. */
+enum { PACK_QKV, PACK_QKV_BIAS, PACK_UP, PACK_UP_BIAS };
+
+static void add_matrices(const Adding *a, Block *block)
+{
+    const GptShape *s = a->shape;
+    double std = s->init_std, residual = s->init_std / sqrt(2.0 * (double)s->L);
+    int64_t q = s->H * s->D, k = s->G * s->D;
+    bool gated = s->activation == ACTIVATION_SWIGLU;
+    block->attention.qkv = (LinearRows){.bias = -1, .rows = 3};
+    block->attention.qkv.weight = add_matrix(a, "attn.q.weight", PACK_QKV, q, s->C, std, false);
+    add_matrix(a, "attn.k.weight", PACK_QKV, k, s->C, std, false);
+    add_matrix(a, "attn.v.weight", PACK_QKV, k, s->C, std, false);
+    block->attention.out = (LinearRows){.bias = -1, .rows = 1};
+    block->attention.out.weight = add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true);
+    block->mlp.up = (LinearRows){.bias = -1, .rows = gated ? 2 : 1};
+    if (gated)
+        block->mlp.up.weight = add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false);
+    int up = add_matrix(a, "mlp.up.weight", PACK_UP, s->F, s->C, std, false);
+    if (!gated) block->mlp.up.weight = up;
+    block->mlp.down = (LinearRows){.bias = -1, .rows = 1};
+    block->mlp.down.weight = add_matrix(a, "mlp.down.weight", -1, s->C, s->F, residual, true);
+}
+
+static void add_biases(const Adding *a, Block *block)
+{
+    const GptShape *s = a->shape;
+    int64_t q = s->H * s->D, k = s->G * s->D;
+    block->attention.qkv.bias =
+        add_vector(a, "attn.q.bias", PACK_QKV_BIAS, q, INIT_ZERO, 0, TP_GRAD_CUT);
+    add_vector(a, "attn.k.bias", PACK_QKV_BIAS, k, INIT_ZERO, 0, TP_GRAD_CUT);
+    add_vector(a, "attn.v.bias", PACK_QKV_BIAS, k, INIT_ZERO, 0, TP_GRAD_CUT);
+    block->attention.out.bias =
+        add_vector(a, "attn.out.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+    int gate = -1;
+    if (s->activation == ACTIVATION_SWIGLU)
+        gate = add_vector(a, "mlp.gate.bias", PACK_UP_BIAS, s->F, INIT_ZERO, 0, TP_GRAD_CUT);
+    int up = add_vector(a, "mlp.up.bias", PACK_UP_BIAS, s->F, INIT_ZERO, 0, TP_GRAD_CUT);
+    block->mlp.up.bias = gate >= 0 ? gate : up;
+    block->mlp.down.bias =
+        add_vector(a, "mlp.down.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+}
+
+static void add_norms(const Adding *a, Block *block)
+{
+    const GptShape *s = a->shape;
+    bool bias = s->bias && s->norm.kind == NORM_LAYERNORM;
+    block->attention.norm_weight =
+        add_vector(a, "attn.norm.weight", -1, s->C, INIT_ONE, -1, TP_GRAD_PARTIAL_IF_SP);
+    block->mlp.norm_weight =
+        add_vector(a, "mlp.norm.weight", -1, s->C, INIT_ONE, -1, TP_GRAD_PARTIAL_IF_SP);
+    block->attention.norm_bias = block->mlp.norm_bias = -1;
+    if (bias) {
+        block->attention.norm_bias =
+            add_vector(a, "attn.norm.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+        block->mlp.norm_bias =
+            add_vector(a, "mlp.norm.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
+    }
+    block->attention.q_norm = block->attention.k_norm = -1;
+    if (s->qk_norm) {
+        block->attention.q_norm =
+            add_vector(a, "attn.q_norm.weight", -1, s->D, INIT_ONE, -1, TP_GRAD_PARTIAL);
+        block->attention.k_norm =
+            add_vector(a, "attn.k_norm.weight", -1, s->D, INIT_ONE, -1, TP_GRAD_PARTIAL);
+    }
+}
+
+void block_add_params(Block *block, ParamTable *table, const GptShape *shape, int index, int unit)
+{
+    Adding a = {.table = table, .shape = shape, .index = index, .unit = unit};
+    block->unit = unit;
+    add_matrices(&a, block);
+    if (shape->bias) add_biases(&a, block);
+    add_norms(&a, block);
+}
+
+void block_layout(BlockActs *acts, const GptShape *s, int64_t B, int64_t T, RecomputePolicy policy,
+                  Arena *saved, Arena *shared)
+{
+    Arena *kept = policy == RECOMPUTE_FULL ? shared : saved;
+    attention_layout(&acts->attention, s, B, T, kept, shared);
+    acts->middle = arena_tensor(kept, s->dtype, 2, B * T, s->C, 0);
+    mlp_layout(&acts->mlp, s, B * T, kept, shared);
+}
+
+void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
+{
+    const GptShape *s = pass->shape;
+    ParamStore *store = pass->store;
+    Tensor bias =
+        block->mlp.norm_bias < 0 ? NO_TENSOR : store->weight(store, block->mlp.norm_bias, 1);
+    attention_forward(pass, &block->attention, &acts->attention, x);
+    op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
+                             acts->attention.out, attention_out_bias(pass, &block->attention),
+                             store->weight(store, block->mlp.norm_weight, 1), bias, s->norm);
+    mlp_forward(pass, &block->mlp, &acts->mlp);
+    op_bias_residual(pass->dev, y, acts->mlp.down, mlp_down_bias(pass, &block->mlp), acts->middle);
+}
+
+void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x, Tensor d,
+                    bool accumulate)
+{
+    mlp_backward(pass, &block->mlp, &acts->mlp, acts->middle, d, accumulate);
+    attention_backward(pass, &block->attention, &acts->attention, x, d, accumulate);
+}

@@ -1,0 +1,337 @@
+/* cmd_bench.c -- `./train bench step`: a whole training step beside the matrix products it is made
+ * of, in one run.
+ *
+ * Step, replay of its list of products, and a memory loop like AdamW's take turns, so that a noisy
+ * machine slows all of them alike; the medians' ratios are the result. One micro-batch of random
+ * tokens, whatever the config says. */
+#include "model/cmd_bench.h"
+
+#include "model/core/log.h"
+#include "parallel/commands.h"
+#include "parallel/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_STEPS = 1000, MAX_PRODUCTS = 100000 };
+
+typedef struct {
+    const char *config;
+    const char **set;
+    int n_sets;
+    int steps;
+    bool json;
+} Arguments;
+
+/* Buffers on which the list of products is replayed: as many bytes of weights as the model has,
+ * walked through. */
+typedef struct {
+    float *x, *y, *w;
+    int64_t n_weights, at;
+    Device *dev;
+    DType dtype;
+} Replay;
+
+/* Medians of one measurement, in seconds. */
+typedef struct {
+    double step, products, optimizer, loop, attention;
+    double op[OP_COUNT];
+    double product_flops;
+} Result;
+
+double bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+/* The next O x I weights of the walk. */
+static Tensor next_weight(Replay *r, int64_t outputs, int64_t inputs)
+{
+    if (r->at + outputs * inputs > r->n_weights) r->at = 0;
+    Tensor t =
+        tensor_2d((char *)r->w + (size_t)r->at * dtype_size(r->dtype), r->dtype, outputs, inputs);
+    r->at += outputs * inputs;
+    return t;
+}
+
+static void replay_product(Replay *r, const Product *p)
+{
+    Tensor w = next_weight(r, p->outputs, p->inputs);
+    Tensor x = tensor_2d(r->x, r->dtype, p->n, p->inputs),
+           y = tensor_2d(r->y, r->dtype, p->n, p->outputs);
+    if (p->op == OP_linear_forward)
+        op_linear_forward(r->dev, y, x, w, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+    else if (p->op == OP_linear_backward_input)
+        op_linear_backward_input(r->dev, x, y, w, EPILOGUE_NONE, NO_TENSOR);
+    else
+        op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, p->accumulate);
+}
+
+/* Sizes the buffers by the list and fills them with ordinary numbers. */
+static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list, int64_t n_weights)
+{
+    int64_t x = 0, y = 0;
+    *r = (Replay){.dev = dev, .dtype = dtype, .n_weights = n_weights};
+    for (int64_t i = 0; i < list->n_products; i++) {
+        const Product *p = &list->product[i];
+        if (p->n * p->inputs > x) x = p->n * p->inputs;
+        if (p->n * p->outputs > y) y = p->n * p->outputs;
+        if (p->outputs * p->inputs > r->n_weights) r->n_weights = p->outputs * p->inputs;
+    }
+    r->x = device_alloc(dev, (size_t)x * dtype_size(dtype), "inputs");
+    r->y = device_alloc(dev, (size_t)y * dtype_size(dtype), "outputs");
+    r->w = device_alloc(dev, (size_t)r->n_weights * dtype_size(dtype), "weights");
+    op_normal(dev, tensor_1d(r->x, dtype, x), 1, 1, 0, 1.0);
+    op_normal(dev, tensor_1d(r->y, dtype, y), 1, 2, 0, 1e-3);
+    op_normal(dev, tensor_1d(r->w, dtype, r->n_weights), 1, 3, 0, 0.02);
+}
+
+/* Four reads and three writes of n floats, in place: what AdamW must move at the least. */
+typedef struct {
+    float *a, *b, *c;
+    const float *d;
+    int64_t n, tasks;
+} Loop;
+
+static void loop_body(void *context, int64_t task, int worker)
+{
+    const Loop *l = context;
+    int64_t first = pool_cut(l->n, l->tasks, 4096, task),
+            last = pool_cut(l->n, l->tasks, 4096, task + 1);
+    (void)worker;
+    for (int64_t i = first; i < last; i++) {
+        float d = l->d[i];
+        l->a[i] = 0.999f * l->a[i] + d;
+        l->b[i] = 0.999f * l->b[i] + d;
+        l->c[i] = 0.999f * l->c[i] + d;
+    }
+}
+
+static Profile *profile_create(void)
+{
+    Profile *p = must_calloc(1, sizeof *p);
+    p->max_products = MAX_PRODUCTS;
+    p->product = must_calloc(MAX_PRODUCTS, sizeof *p->product);
+    return p;
+}
+
+static double product_flops(const Profile *list)
+{
+    double flops = 0;
+    for (int64_t i = 0; i < list->n_products; i++)
+        flops += 2.0 * (double)list->product[i].n * (double)list->product[i].inputs *
+                 (double)list->product[i].outputs;
+    return flops;
+}
+
+/* One timed step with its seconds per op. */
+static double timed_step(Trainer *t, Profile *profile)
+{
+    StepRecord record[TRAINER_HISTORY];
+    double start = bench_now();
+    memset(profile->seconds, 0, sizeof profile->seconds);
+    profile->n_products = 0;
+    t->session.dev.profile = profile;
+    trainer_step(t);
+    trainer_drain(t, record);
+    t->session.dev.profile = NULL;
+    return bench_now() - start;
+}
+
+static Result measure(Trainer *t, int steps)
+{
+    Device *dev = &t->session.dev;
+    Profile *profile = profile_create();
+    Replay replay;
+    Loop loop = {.n = param_table_count(&t->session.table), .tasks = 8 * pool_threads(dev->pool)};
+    Result r = {0};
+    double *x = must_calloc((size_t)steps * (OP_COUNT + 3), sizeof *x), *op = x + 3 * steps;
+    timed_step(t, profile); /* warm: pages, plans */
+    replay_open(&replay, dev, t->session.layers.shape.dtype, profile, loop.n);
+    r.product_flops = product_flops(profile);
+    loop.a = device_alloc(dev, 4 * (size_t)loop.n * sizeof(float), "the memory loop");
+    loop.b = loop.a + loop.n;
+    loop.c = loop.b + loop.n;
+    loop.d = loop.c + loop.n;
+    for (int i = -1; i < steps; i++) { /* the first round only touches the pages */
+        int at = i < 0 ? 0 : i;
+        double start;
+        x[at] = timed_step(t, profile);
+        for (int o = 0; o < OP_COUNT; o++)
+            op[o * steps + at] = profile->seconds[o];
+        start = bench_now();
+        for (int64_t p = 0; p < profile->n_products; p++)
+            replay_product(&replay, &profile->product[p]);
+        x[steps + at] = bench_now() - start;
+        start = bench_now();
+        pool_run(dev->pool, loop.tasks, loop_body, &loop);
+        x[2 * steps + at] = bench_now() - start;
+    }
+    r.step = bench_median(x, steps);
+    r.products = bench_median(x + steps, steps);
+    r.loop = bench_median(x + 2 * steps, steps);
+    for (int o = 0; o < OP_COUNT; o++)
+        r.op[o] = bench_median(op + o * steps, steps);
+    r.optimizer = r.op[OP_adamw] + r.op[OP_sgd];
+    r.attention = r.op[OP_attention_forward] + r.op[OP_attention_backward];
+    free(profile->product);
+    free(profile);
+    free(x);
+    return r; /* the replay's memory goes with the process */
+}
+
+static void print_result(const Trainer *t, const Result *r, const Arguments *a)
+{
+    const Config *c = t->config;
+    const GptShape *s = &t->session.layers.shape;
+    char device[256];
+    int64_t tokens = c->train_micro_batch_size_per_gpu * c->data.seq_length;
+    double flops = gpt_flops_per_token(s, c->data.seq_length) * (double)tokens;
+    double rate = r->product_flops / r->products;
+    double attention =
+        6.0 * (double)(s->L * s->H * s->D * c->data.seq_length * tokens) / r->attention;
+    device_describe(&t->session.dev, device, sizeof device);
+    if (a->json) {
+        printf("{\"ms\":%.6g,\"tokens_per_s\":%.6g,\"gflops\":%.6g,\"products_ms\":%.6g,\"products_"
+               "gflops\":%.6g,"
+               "\"share\":%.6g,\"attention_share\":%.6g,\"optimizer_ms\":%.6g,\"loop_ms\":%.6g,"
+               "\"steps\":%d,"
+               "\"device\":\"%s\"}\n",
+               1e3 * r->step, (double)tokens / r->step, flops / r->step / 1e9, 1e3 * r->products,
+               rate / 1e9, r->product_flops / r->step / rate, attention / rate, 1e3 * r->optimizer,
+               1e3 * r->loop, a->steps, device);
+        return;
+    }
+    printf("device      %s\n", device);
+    printf("step        %.1f ms   %.1f tokens/s   %.1f GFLOP/s   (one micro-batch of %lld x %lld "
+           "random tokens, %s, "
+           "median of %d)\n",
+           1e3 * r->step, (double)tokens / r->step, flops / r->step / 1e9,
+           (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
+           dtype_name(s->dtype), a->steps);
+    printf(
+        "products    %.1f ms   %.1f GFLOP/s   the step's own list of matrix products, replayed\n",
+        1e3 * r->products, rate / 1e9);
+    printf(
+        "ratio       %.1f %%   the step's products at the whole step's time, of the list's rate\n",
+        100 * r->product_flops / r->step / rate);
+    printf(
+        "attention   %.1f ms   %.1f GFLOP/s   %.1f %% of the list's rate (causal counted once)\n",
+        1e3 * r->attention, attention / 1e9, 100 * attention / rate);
+    printf("optimizer   %.1f ms   %.1f %% of a loop of four reads and three writes (%.1f ms)\n",
+           1e3 * r->optimizer, 100 * r->loop / r->optimizer, 1e3 * r->loop);
+    for (int o = 0; o < OP_COUNT; o++)
+        if (r->op[o] > 0)
+            printf("  %-24s%9.2f ms  %5.1f %%\n", op_name[o], 1e3 * r->op[o],
+                   100 * r->op[o] / r->step);
+}
+
+static void print_help(void)
+{
+    printf("usage: ./train bench step CONFIG.json [--set key=value]... [--steps N] [--json]\n"
+           "       ./train bench ops|gemm [--help]\n\n"
+           "step: one training step of the config's model on random tokens, beside its own list of "
+           "matrix products.\n");
+}
+
+static int steps_of(const char *text)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || n < 1 || n > MAX_STEPS)
+        fail(EXIT_USAGE, "--steps %s: give a number from 1 to %d", text, MAX_STEPS);
+    return (int)n;
+}
+
+static int parse(Arguments *a, int argc, char **argv)
+{
+    *a = (Arguments){.steps = 7, .set = must_calloc((size_t)argc + 2, sizeof *a->set)};
+    for (int i = 1; i < argc; i++) {
+        bool value = i + 1 < argc;
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help();
+            free(a->set);
+            return -1;
+        }
+        if (strcmp(argv[i], "--json") == 0)
+            a->json = true;
+        else if (strcmp(argv[i], "--set") == 0 && value)
+            a->set[a->n_sets++] = argv[++i];
+        else if (strcmp(argv[i], "--steps") == 0 && value)
+            a->steps = steps_of(argv[++i]);
+        else if (argv[i][0] != '-' && a->config == NULL)
+            a->config = argv[i];
+        else
+            fail(EXIT_USAGE,
+                 "%s: unknown option, or its value is missing; see ./train bench --help", argv[i]);
+    }
+    if (a->config == NULL)
+        fail(EXIT_USAGE, "which config? ./train bench step configs/gpt2_124m.json");
+    return 0;
+}
+
+/* The config with one micro-batch, as many steps as are measured, and no samples. */
+static Config *bench_config(Arguments *a)
+{
+    ConfigReport report = {0};
+    Config *c = config_load(a->config, a->n_sets, a->set, &report);
+    if (c == NULL) {
+        config_report_print(&report, false, stderr);
+        exit(EXIT_CONFIG);
+    }
+    config_report_free(&report);
+    if (c->model.vocab_size <= 0) c->model.vocab_size = c->data.tokenizer_vocab_size;
+    c->gradient_accumulation_steps = 1;
+    c->train_batch_size = c->train_micro_batch_size_per_gpu;
+    c->eval.sample_tokens = 0;
+    return c;
+}
+
+static int bench_step(int argc, char **argv)
+{
+    Arguments a;
+    DataSet data;
+    Trainer t;
+    char err[1024];
+    ExitCode code;
+    if (parse(&a, argc, argv) < 0) return EXIT_OK;
+    Config *c = bench_config(&a);
+    data_open_random(&data, c->model.vocab_size);
+    if (!trainer_open(&t, c, &data, err, sizeof err, &code)) fail(code, "%s", err);
+    Result r = measure(&t, a.steps);
+    print_result(&t, &r, &a);
+    trainer_close(&t);
+    data_close(&data);
+    config_free(c);
+    free(a.set);
+    return EXIT_OK;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (strcmp(mode, "step") == 0) return bench_step(argc - 1, argv + 1);
+    if (strcmp(mode, "ops") == 0) return cmd_bench_ops(argc - 1, argv + 1);
+    if (strcmp(mode, "gemm") == 0) return cmd_bench_gemm(argc - 1, argv + 1);
+    if (strcmp(mode, "--help") == 0) {
+        print_help();
+        return EXIT_OK;
+    }
+    fail(EXIT_USAGE,
+         "bench what? ./train bench step CONFIG.json, ./train bench ops, ./train bench gemm");
+}

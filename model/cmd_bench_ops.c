@@ -1,0 +1,282 @@
+/* cmd_bench_ops.c -- `./train bench ops` and `./train bench gemm`: medians of single ops, each
+ * beside a ceiling measured in the same run: a copy loop for ops that move data, a large product
+ * for those that compute. */
+#include "model/cmd_bench.h"
+#include "model/core/check.h"
+#include "model/kernels/op_cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_REPETITIONS = 101, SCRUB_BYTES = 64 << 20, LINE = 4096 };
+
+typedef struct {
+    DType dtype;
+    int repetitions, threads;
+} Arguments;
+
+/* The value after an option; ends the program when there is none. */
+static const char *option_value(int argc, char **argv, int i)
+{
+    if (i + 1 >= argc) fail(EXIT_USAGE, "bench %s: %s needs a value", argv[0], argv[i]);
+    return argv[i + 1];
+}
+
+static int option_number(int argc, char **argv, int i, long most)
+{
+    const char *text = option_value(argc, argv, i);
+    char *end;
+    long x = strtol(text, &end, 10);
+    if (*text == 0 || *end != 0 || x < 1 || x > most)
+        fail(EXIT_USAGE, "bench %s: %s is a number from 1 to %ld, not \"%s\"", argv[0], argv[i],
+             most, text);
+    return (int)x;
+}
+
+static void print_usage(const char *mode)
+{
+    printf("usage: ./train bench %s [--dtype f32|f64|bf16|f16] [--repetitions N] [--threads N]\n",
+           mode);
+}
+
+/* False when only the usage was asked for. */
+static bool arguments_read(Arguments *a, int argc, char **argv)
+{
+    *a = (Arguments){.dtype = F32, .repetitions = 9};
+    for (int i = 1; i < argc; i += 2) {
+        if (strcmp(argv[i], "--help") == 0) {
+            print_usage(argv[0]);
+            return false;
+        }
+        if (strcmp(argv[i], "--dtype") == 0) {
+            const char *name = option_value(argc, argv, i);
+            if (!dtype_from_name(name, &a->dtype) || !dtype_is_float(a->dtype))
+                fail(EXIT_USAGE, "bench %s: --dtype is f64, f32, bf16 or f16, not \"%s\"", argv[0],
+                     name);
+        } else if (strcmp(argv[i], "--repetitions") == 0) {
+            a->repetitions = option_number(argc, argv, i, MAX_REPETITIONS);
+        } else if (strcmp(argv[i], "--threads") == 0) {
+            a->threads = option_number(argc, argv, i, 4096);
+        } else {
+            fail(EXIT_USAGE, "bench %s: unknown option \"%s\"; --help lists them", argv[0],
+                 argv[i]);
+        }
+    }
+    return true;
+}
+
+/* Opens the CPU with OpenBLAS (1), the built-in products (2) or what there is (0). */
+static bool open_cpu(Device *dev, const Arguments *a, int blas)
+{
+    DeviceOptions options = {.threads = a->threads, .local_ranks = 1, .blas = blas};
+    char err[256];
+    if (device_open(dev, "cpu", &options, err, sizeof err)) return true;
+    if (blas != 1) fail(EXIT_UNAVAILABLE, "%s", err);
+    printf("without OpenBLAS: %s\n", err);
+    return false;
+}
+
+/* ---- operands ---------------------------------------------------------------------------------
+ */
+
+/* Device memory of one call, to be given back. */
+typedef struct {
+    Tensor tensor[CASE_OPERANDS];
+    int count;
+} Operands;
+
+static void fill_operand(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
+{
+    if (t.dtype == I32) {
+        /* Steps by a prime, so that rows of a table are visited out of order. */
+        int64_t range = s->fill == FILL_INTEGER ? (int64_t)(s->high - s->low) : c->tk;
+        for (int64_t i = 0; i < tensor_count(t); i++)
+            ((int32_t *)t.data)[i] =
+                s->fill == FILL_INTEGER ? (int32_t)(s->low + (double)(i * 7919 % range)) : 0;
+    } else if (s->fill == FILL_NORMAL) {
+        op_normal(dev, tensor_flat(t), 1, 2, 0, s->high);
+    } else {
+        op_fill(dev, t, 0.5 * (s->low + s->high));
+    }
+}
+
+static Operands operands_create(Device *dev, const OpCase *c, DType storage)
+{
+    OperandSpec spec[CASE_OPERANDS];
+    Operands o = {.count = op_case_operands(c, spec)};
+    for (int i = 0; i < o.count; i++) {
+        if (spec[i].role == ROLE_ABSENT) continue;
+        Tensor t = {.dtype = op_case_dtype(spec[i].type, storage, dtype_compute(storage)),
+                    .place = PLACE_DEVICE,
+                    .ndim = spec[i].ndim,
+                    .ld = spec[i].dim[spec[i].ndim - 1]};
+        memcpy(t.dim, spec[i].dim, sizeof spec[i].dim);
+        t.data = device_alloc(dev, tensor_bytes(t), spec[i].name);
+        fill_operand(dev, c, &spec[i], t);
+        o.tensor[i] = t;
+    }
+    return o;
+}
+
+static void operands_release(Device *dev, Operands *o)
+{
+    for (int i = 0; i < o->count; i++)
+        if (tensor_present(o->tensor[i]))
+            device_release(dev, o->tensor[i].data, tensor_bytes(o->tensor[i]));
+}
+
+/* ---- measuring --------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    char *to;
+    const char *from;
+    int64_t bytes, tasks;
+} CopyLoop;
+
+static void copy_body(void *context, int64_t task, int worker)
+{
+    const CopyLoop *loop = context;
+    int64_t at = pool_cut(loop->bytes, loop->tasks, LINE, task);
+    int64_t end = pool_cut(loop->bytes, loop->tasks, LINE, task + 1);
+    (void)worker;
+    memcpy(loop->to + at, loop->from + at, (size_t)(end - at));
+}
+
+/* Bytes per second, read and written, of a copy by all threads between blocks beyond any cache;
+ * also evicts. */
+static double copy_rate(Device *dev, char *block, int repetitions)
+{
+    CopyLoop loop = {.to = block,
+                     .from = block + SCRUB_BYTES,
+                     .bytes = SCRUB_BYTES,
+                     .tasks = pool_threads(dev->pool)};
+    double seconds[MAX_REPETITIONS];
+    for (int i = 0; i < repetitions; i++) {
+        double start = bench_now();
+        pool_run(dev->pool, loop.tasks, copy_body, &loop);
+        seconds[i] = bench_now() - start;
+    }
+    return 2.0 * SCRUB_BYTES / bench_median(seconds, repetitions);
+}
+
+/* Median seconds of the call with cold caches. */
+static double case_seconds(Device *dev, const OpCase *c, const Arguments *a, char *block)
+{
+    Operands o = operands_create(dev, c, a->dtype);
+    double seconds[MAX_REPETITIONS];
+    op_case_run(dev, c, o.tensor);
+    for (int i = 0; i < a->repetitions; i++) {
+        copy_rate(dev, block, 1);
+        double start = bench_now();
+        op_case_run(dev, c, o.tensor);
+        device_synchronize(dev);
+        seconds[i] = bench_now() - start;
+    }
+    operands_release(dev, &o);
+    return bench_median(seconds, a->repetitions);
+}
+
+int cmd_bench_ops(int argc, char **argv)
+{
+    Arguments a;
+    Device dev;
+    char text[160];
+    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
+    open_cpu(&dev, &a, 0);
+    char *block = must_calloc(2, SCRUB_BYTES);
+    memset(block, 1, 2 * (size_t)SCRUB_BYTES);
+    double copy = copy_rate(&dev, block, a.repetitions);
+    const OpCase large = {OP_linear_forward, .n = 1024, .cols = 768, .outputs = 3072};
+    double product = op_case_flops(&large) / case_seconds(&dev, &large, &a, block);
+    const OpCase *cases;
+    int count = op_cases_bench(&cases);
+    printf("%s, %s, medians of %d, cold caches\n", device_describe(&dev, text, sizeof text),
+           dtype_name(a.dtype), a.repetitions);
+    printf("ceilings: copy loop %.2f GB/s; product 1024x768x3072 %.1f GFLOP/s\n", 1e-9 * copy,
+           1e-9 * product);
+    printf("%-62s %10s %9s %9s %10s\n", "op", "ms", "GB/s", "GFLOP/s", "% ceiling");
+    for (int i = 0; i < count; i++) {
+        const OpCase *c = &cases[i];
+        double seconds = case_seconds(&dev, c, &a, block);
+        double bytes = op_case_bytes(c, a.dtype, dtype_compute(a.dtype)), flops = op_case_flops(c);
+        double share = flops > 0 ? flops / seconds / product : bytes / seconds / copy;
+        printf("%-62s %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
+               1e3 * seconds, 1e-9 * bytes / seconds, 1e-9 * flops / seconds, 100 * share);
+        fflush(stdout);
+    }
+    free(block);
+    device_close(&dev);
+    return EXIT_OK;
+}
+
+/* ---- gemm -------------------------------------------------------------------------------------
+ */
+
+/* Seconds of one call. */
+static double timed_run(Device *dev, const OpCase *c, const Operands *o)
+{
+    double start = bench_now();
+    op_case_run(dev, c, o->tensor);
+    device_synchronize(dev);
+    return bench_now() - start;
+}
+
+/* One line: both devices in turns on operands of the same shape. The first may be closed (no
+ * OpenBLAS). Returns the second's rate as a share of the first's, 0 without a first. */
+static double gemm_line(Device dev[2], const OpCase *c, const Arguments *a)
+{
+    double seconds[2][MAX_REPETITIONS], rate[2] = {0, 0};
+    Operands o = operands_create(&dev[1], c, a->dtype);
+    char text[160];
+    for (int i = -1; i < a->repetitions; i++) {
+        for (int d = 0; d < 2; d++) {
+            if (dev[d].backend == NULL) continue;
+            double s = timed_run(&dev[d], c, &o);
+            if (i >= 0) seconds[d][i] = s;
+        }
+    }
+    for (int d = 0; d < 2; d++)
+        if (dev[d].backend)
+            rate[d] = 1e-9 * op_case_flops(c) / bench_median(seconds[d], a->repetitions);
+    double share = rate[0] > 0 ? rate[1] / rate[0] : 0;
+    printf("%-48s %10.1f %10.1f %9.1f\n", op_case_describe(c, text, sizeof text), rate[0], rate[1],
+           100 * share);
+    fflush(stdout);
+    operands_release(&dev[1], &o);
+    return share;
+}
+
+int cmd_bench_gemm(int argc, char **argv)
+{
+    static const OpId op[] = {OP_linear_forward, OP_linear_backward_input,
+                              OP_linear_backward_weight};
+    static const int64_t shape[][2] = {
+        {768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 8192}};
+    static const int64_t rows[] = {256, 1024};
+    enum { SHAPES = 5, OPS = 3, ROWS = 2 };
+    Arguments a;
+    Device dev[2] = {{0}, {0}};
+    double share[SHAPES * OPS * ROWS];
+    char text[160];
+    int lines = 0;
+    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
+    bool openblas = open_cpu(&dev[0], &a, 1);
+    open_cpu(&dev[1], &a, 2);
+    printf("%s, %s, medians of %d, in turns\n",
+           device_describe(&dev[openblas ? 0 : 1], text, sizeof text), dtype_name(a.dtype),
+           a.repetitions);
+    printf("%-48s %10s %10s %9s\n", "N x inputs x outputs", "OpenBLAS", "built-in", "% (GFLOP/s)");
+    for (int r = 0; r < ROWS; r++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int i = 0; i < OPS; i++) {
+                OpCase c = {op[i], .n = rows[r], .cols = shape[s][0], .outputs = shape[s][1]};
+                share[lines++] = gemm_line(dev, &c, &a);
+            }
+    if (openblas)
+        printf("built-in: median %.1f %% of OpenBLAS\n", 100 * bench_median(share, lines));
+    device_close(&dev[0]);
+    device_close(&dev[1]);
+    return EXIT_OK;
+}

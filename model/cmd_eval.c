@@ -1,0 +1,77 @@
+/* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
+#include "model/core/log.h"
+#include "parallel/commands.h"
+#include "parallel/feed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void print_help(void)
+{
+    printf("usage: ./train eval RUN [--set key=value]...      (RUN: a run folder, or one of its "
+           "checkpoints)\n\n"
+           "Loss in nats a token and bits per byte over all windows of the validation data. "
+           "Another text:\n"
+           "  --set data.val_text=other.txt\n");
+}
+
+static void evaluate(OpenedRun *run)
+{
+    const Config *c = run->config;
+    Session *s = &run->session;
+    char err[1024];
+    int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
+    LoaderOptions options = {.split = SPLIT_VAL,
+                             .B = B,
+                             .T = T,
+                             .vocab_size = c->model.vocab_size,
+                             .dp_size = 1,
+                             .micros = INT64_MAX};
+    Feed feed;
+    feed_open(&feed, &s->dev, B * T);
+    if (run->data.val.n_files == 0)
+        fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
+    if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
+    Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
+    gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    EvalRecord r = feed_evaluate(&feed, s, gpt, stats, 0);
+    printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)run->step, r.loss,
+           (long long)r.targets);
+    if (r.bytes > 0)
+        printf("   %.6f bits per byte over %lld bytes", r.bits_per_byte, (long long)r.bytes);
+    printf("\n");
+    gpt_destroy(gpt);
+    loader_free(feed.val);
+    device_release(&s->dev, stats, sizeof *stats);
+    feed_close(&feed);
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    OpenedRun run;
+    const char *path = NULL;
+    const char **set = must_calloc((size_t)argc, sizeof *set);
+    int n_sets = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help();
+            free(set);
+            return EXIT_OK;
+        }
+        if (strcmp(argv[i], "--set") == 0 && i + 1 < argc)
+            set[n_sets++] = argv[++i];
+        else if (argv[i][0] != '-' && path == NULL)
+            path = argv[i];
+        else
+            fail(EXIT_USAGE, "%s: unknown option, or its value is missing; see ./train eval --help",
+                 argv[i]);
+    }
+    if (path == NULL) fail(EXIT_USAGE, "which run? ./train eval out/demo");
+    opened_run_open(&run, path, true, n_sets, set);
+    evaluate(&run);
+    opened_run_close(&run);
+    free(set);
+    return EXIT_OK;
+}

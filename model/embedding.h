@@ -1,0 +1,21 @@
+/* embedding.h -- the first layer: token table (vocab-parallel) plus, when positions are learned,
+ * the position table. */
+#ifndef MODEL_EMBEDDING_H
+#define MODEL_EMBEDDING_H
+
+#include "model/shape.h"
+
+typedef struct {
+    int token_unit, token;       /* unit and row of the token table */
+    int position_unit, position; /* -1 with rotary positions */
+} Embedding;
+
+/* Adds the tables as units of their own; returns the next free unit. */
+int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
+
+/* x (N, C) = token rows (+ position rows). Acquires and releases its units. */
+void embedding_forward(const Pass *pass, const Embedding *embedding, Tensor x);
+/* Adds d (N, C) into the tables' gradients; needs no weights and acquires none. */
+void embedding_backward(const Pass *pass, const Embedding *embedding, Tensor d);
+
+#endif

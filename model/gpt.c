@@ -1,0 +1,306 @@
+/* gpt.c -- see gpt.h. The layer loop here is the only place that knows the order of things. */
+#include "model/gpt.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Gpt {
+    const GptLayers *layers;
+    Pass pass;
+    GptMode mode;
+    GptFeed feed;
+    void *feed_context;
+    Tensor stats, scale; /* (2) f64 nats and targets; (1) f64 */
+    Tensor *x;           /* L + 1 of (N, C): the residual stream between layers */
+    Tensor d;            /* (N, C): its gradient */
+    BlockActs *acts;     /* L */
+    HeadActs head;
+    Arena slot, scratch;
+    void *slot_memory, *scratch_memory, *rope_memory;
+    GptBytes bytes;
+};
+
+GptShape gpt_shape(const Config *config)
+{
+    GptShape s = {.L = config->model.num_layers,
+                  .C = config->model.hidden_size,
+                  .H = config->model.num_attention_heads,
+                  .G = config->model.num_key_value_heads,
+                  .D = config->model.head_dim,
+                  .F = config->model.intermediate_size,
+                  .V = config->model.vocab_size,
+                  .P = config->model.max_position_embeddings,
+                  .norm = {.kind = config->model.norm, .epsilon = config->model.norm_epsilon},
+                  .position = config->model.position,
+                  .rope_theta = config->model.rope_theta,
+                  .activation = config->model.activation,
+                  .bias = config->model.bias,
+                  .qk_norm = config->model.qk_norm,
+                  .tied = config->model.tie_word_embeddings,
+                  .init_std = config->model.initializer_range,
+                  .decay_on = config->optimizer.weight_decay_on,
+                  .recompute = config->activation_checkpointing.policy,
+                  .dtype = (DType)config_dtype(config),
+                  .grad_dtype = (DType)config_grad_dtype(config)};
+    CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
+    s.Vp = (s.V + 127) / 128 * 128;
+    return s;
+}
+
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
+{
+    *layers = (GptLayers){.shape = *shape};
+    layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
+    int unit = embedding_add_params(&layers->embedding, table, shape, 0);
+    for (int l = 0; l < (int)shape->L; l++)
+        block_add_params(&layers->block[l], table, shape, l, unit++);
+    head_add_params(&layers->head, table, shape, unit, layers->embedding.token_unit,
+                    layers->embedding.token);
+    param_table_layout(table);
+}
+
+void gpt_layers_free(GptLayers *layers)
+{
+    free(layers->block);
+    *layers = (GptLayers){0};
+}
+
+double gpt_flops_per_token(const GptShape *s, int64_t T)
+{
+    double attention = (double)(shape_qkv_width(s) + s->H * s->D) * (double)s->C;
+    double mlp = (double)(shape_up_width(s) + s->F) * (double)s->C;
+    double products = (double)s->L * (attention + mlp) + (double)s->Vp * (double)s->C;
+    return 6.0 * products + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
+}
+
+/* Lays out everything of fixed size; with measuring arenas this is the memory plan. */
+static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x, Tensor *d,
+                       BlockActs *acts, HeadActs *head, Arena *slot, Arena *scratch)
+{
+    int64_t N = B * T;
+    bool train = mode == GPT_TRAIN;
+    RecomputePolicy policy = train ? s->recompute : RECOMPUTE_FULL;
+    for (int64_t l = 0; l <= s->L; l++)
+        x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, N, s->C, 0) : x[l - 2];
+    *d = train ? arena_tensor(scratch, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
+    size_t shared = arena_mark(scratch), most = shared;
+    for (int64_t l = 0; l < s->L; l++) {
+        arena_rewind(scratch, shared); /* one block runs at a time: they share what is not kept */
+        block_layout(&acts[l], s, B, T, policy, slot, scratch);
+        if (scratch->used > most) most = scratch->used;
+    }
+    arena_rewind(scratch, shared); /* the head runs when no block does */
+    head_layout(head, s, N, train, scratch);
+    if (most > scratch->used) scratch->used = most;
+    if (!train) return;
+    size_t mark = arena_mark(scratch); /* backward's temporaries: the larger of the two halves */
+    arena_tensor(scratch, s->dtype, 2, N, s->H * s->D + shape_qkv_width(s) + s->C + 384, 0);
+    arena_rewind(scratch, mark);
+    arena_tensor(scratch, s->dtype, 2, N, shape_up_width(s) + s->F + s->C + 384, 0);
+    arena_rewind(scratch, mark);
+}
+
+GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
+{
+    Arena slot = arena_measuring(), scratch = arena_measuring();
+    Tensor *x = must_calloc((size_t)s->L + 1, sizeof *x), d;
+    BlockActs *acts = must_calloc((size_t)s->L, sizeof *acts);
+    HeadActs head;
+    gpt_layout(s, B, T, mode, x, &d, acts, &head, &slot, &scratch);
+    free(x);
+    free(acts);
+    return (GptBytes){.activations = slot.peak, .scratch = scratch.peak};
+}
+
+void rope_table_fill(Device *dev, Tensor table, double theta)
+{
+    int64_t P = table.dim[0], D = table.dim[1];
+    char *host = must_alloc(tensor_bytes(table));
+    for (int64_t p = 0; p < P; p++) {
+        for (int64_t i = 0; i < D / 2; i++) {
+            double angle = (double)p * pow(theta, -2.0 * (double)i / (double)D);
+            dtype_set(table.dtype, host, p * D + i, cos(angle));
+            dtype_set(table.dtype, host, p * D + D / 2 + i, sin(angle));
+        }
+    }
+    device_copy(dev, table, tensor_2d(host, table.dtype, P, D));
+    device_synchronize(dev);
+    free(host);
+}
+
+Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp, int64_t B,
+                int64_t T, GptMode mode)
+{
+    const GptShape *s = &layers->shape;
+    Gpt *g = must_calloc(1, sizeof *g);
+    g->layers = layers;
+    g->mode = mode;
+    g->bytes = gpt_bytes(s, B, T, mode);
+    g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
+    g->scratch_memory = device_alloc(dev, g->bytes.scratch, "scratch");
+    g->slot = arena_over(g->slot_memory, g->bytes.activations);
+    g->scratch = arena_over(g->scratch_memory, g->bytes.scratch);
+    g->x = must_calloc((size_t)s->L + 1, sizeof *g->x);
+    g->acts = must_calloc((size_t)s->L, sizeof *g->acts);
+    gpt_layout(s, B, T, mode, g->x, &g->d, g->acts, &g->head, &g->slot, &g->scratch);
+    g->pass = (Pass){
+        .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
+    if (s->position == POSITION_ROPE) {
+        DType compute = dtype_compute(s->dtype);
+        g->rope_memory =
+            device_alloc(dev, (size_t)(s->P * s->D) * dtype_size(compute), "rotary angles");
+        g->pass.rope_table = tensor_2d(g->rope_memory, compute, s->P, s->D);
+        rope_table_fill(dev, g->pass.rope_table, s->rope_theta);
+    }
+    return g;
+}
+
+void gpt_destroy(Gpt *g)
+{
+    if (g == NULL) return;
+    Device *dev = g->pass.dev;
+    const GptShape *s = g->pass.shape;
+    device_release(dev, g->rope_memory,
+                   (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype)));
+    device_release(dev, g->slot_memory, g->bytes.activations);
+    device_release(dev, g->scratch_memory, g->bytes.scratch);
+    free(g->x);
+    free(g->acts);
+    free(g);
+}
+
+static void poison(Device *dev, void *memory, size_t bytes)
+{
+    int64_t count = (int64_t)bytes;
+    void *host = must_alloc(bytes);
+    memset(host, 0xFF, bytes);
+    device_copy(dev, tensor_1d(memory, U8, count), tensor_1d(host, U8, count));
+    device_synchronize(dev);
+    free(host);
+}
+
+void gpt_poison(Gpt *g)
+{
+    poison(g->pass.dev, g->slot_memory, g->bytes.activations);
+    poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
+}
+
+void gpt_set_stats(Gpt *g, StepStats *stats)
+{
+    g->stats = tensor_1d(&stats->nats, F64, 2);
+}
+
+void gpt_connect(Gpt *g, GptFeed feed, void *feed_context, StepStats *stats, double *scale)
+{
+    g->feed = feed;
+    g->feed_context = feed_context;
+    gpt_set_stats(g, stats);
+    g->scale = scale ? tensor_1d(scale, F64, 1) : NO_TENSOR;
+}
+
+static void set_batch(Gpt *g, const GptBatch *batch)
+{
+    g->pass.tokens = batch->tokens;
+    g->pass.targets = batch->targets;
+    g->pass.positions = batch->positions;
+}
+
+/* Embedding and blocks: leaves the residual stream in x[L]. */
+static void forward_layers(Gpt *g)
+{
+    ParamStore *store = g->pass.store;
+    embedding_forward(&g->pass, &g->layers->embedding, g->x[0]);
+    for (int64_t l = 0; l < g->pass.shape->L; l++) {
+        const Block *block = &g->layers->block[l];
+        store->acquire(store, block->unit);
+        block_forward(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
+        store->release(store, block->unit);
+    }
+}
+
+static void stage_forward(void *self, const Action *action, Tensor in, Tensor out)
+{
+    Gpt *g = self;
+    GptBatch batch = g->feed(g->feed_context, action);
+    (void)in, (void)out;
+    set_batch(g, &batch);
+    forward_layers(g);
+}
+
+static void stage_backward(void *self, const Action *action, Tensor dout, Tensor din)
+{
+    Gpt *g = self;
+    ParamStore *store = g->pass.store;
+    (void)action, (void)dout, (void)din;
+    head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, g->scale,
+              true, g->d);
+    for (int64_t l = g->pass.shape->L; l-- > 0;) {
+        const Block *block = &g->layers->block[l];
+        store->acquire(store, block->unit);
+        bool accumulate = store->grad_acquire(store, block->unit);
+        if (g->pass.shape->recompute == RECOMPUTE_FULL)
+            block_forward(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
+        block_backward(&g->pass, block, &g->acts[l], g->x[l], g->d, accumulate);
+        store->grad_release(store, block->unit);
+        store->release(store, block->unit);
+    }
+    embedding_backward(&g->pass, &g->layers->embedding, g->d);
+}
+
+static void stage_evaluate(void *self, const Action *action, Tensor in, Tensor out)
+{
+    Gpt *g = self;
+    stage_forward(self, action, in, out);
+    head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, NO_TENSOR,
+              false, NO_TENSOR);
+}
+
+Stage gpt_stage(Gpt *g)
+{
+    return (Stage){.forward = stage_forward,
+                   .backward = stage_backward,
+                   .evaluate = stage_evaluate,
+                   .self = g};
+}
+
+int64_t gpt_max_uses(const Gpt *g, int64_t n_actions)
+{
+    return n_actions * (g->pass.shape->L + 4);
+}
+
+int64_t gpt_uses(const Gpt *g, const Action *actions, int64_t n, Use *uses)
+{
+    const GptLayers *layers = g->layers;
+    const Embedding *e = &layers->embedding;
+    const Head *h = &layers->head;
+    int64_t L = layers->shape.L, k = 0;
+    for (int64_t i = 0; i < n; i++) {
+        bool backward = actions[i].kind == ACT_BACKWARD;
+        if (!backward) {
+            uses[k++] = (Use){.unit = e->token_unit, .weight = true};
+            if (e->position >= 0) uses[k++] = (Use){.unit = e->position_unit, .weight = true};
+            for (int64_t l = 0; l < L; l++)
+                uses[k++] = (Use){.unit = layers->block[l].unit, .weight = true};
+        }
+        if (actions[i].kind != ACT_FORWARD) {
+            uses[k++] = (Use){.unit = h->norm_unit, .weight = true, .gradient = backward};
+            uses[k++] = (Use){.unit = h->table_unit, .weight = true, .gradient = backward};
+        }
+        if (!backward) continue;
+        for (int64_t l = L; l-- > 0;)
+            uses[k++] = (Use){.unit = layers->block[l].unit, .weight = true, .gradient = true};
+        if (e->position >= 0) uses[k++] = (Use){.unit = e->position_unit, .gradient = true};
+        uses[k++] = (Use){.unit = e->token_unit, .gradient = true};
+    }
+    return k;
+}
+
+void gpt_logits(Gpt *g, const GptBatch *batch, Tensor logits)
+{
+    set_batch(g, batch);
+    forward_layers(g);
+    head_logits(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], logits);
+}

@@ -1,0 +1,73 @@
+/* gpt.h -- the GPT: layers and units built from the config, the layer loop forward and backward, as
+ * a Stage.
+ *
+ * The model says when it needs weights and when it is done with gradients (ParamStore), and where a
+ * tensor-parallel region begins and ends (TpGroup). It knows neither ranks nor files. */
+#ifndef MODEL_GPT_H
+#define MODEL_GPT_H
+
+#include "model/block.h"
+#include "model/embedding.h"
+#include "model/head.h"
+#include "parallel/pipeline.h"
+
+/* The layers of a model, without memory: what each is called in the table and where. */
+typedef struct {
+    GptShape shape;
+    Embedding embedding;
+    Block *block; /* L */
+    Head head;
+} GptLayers;
+
+/* Fills `layers` and an empty table, laid out. Free with gpt_layers_free and param_table_free. */
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
+void gpt_layers_free(GptLayers *layers);
+
+/* Floating-point operations of one token of training, 6 per weight of a matrix product plus causal
+ * attention counted once: 6 N + 6 L H D T. Recompute is not counted: it is no progress. */
+double gpt_flops_per_token(const GptShape *shape, int64_t T);
+
+typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
+
+/* Bytes of the slot (what forward leaves for backward) and of scratch, for the memory plan. */
+typedef struct {
+    size_t activations, scratch;
+} GptBytes;
+GptBytes gpt_bytes(const GptShape *shape, int64_t B, int64_t T, GptMode mode);
+
+/* One micro-batch, i32 (N) each, on the device. */
+typedef struct {
+    Tensor tokens, targets, positions;
+} GptBatch;
+/* Fetches the batch of an action; called once per forward or evaluation. */
+typedef GptBatch (*GptFeed)(void *context, const Action *action);
+
+typedef struct Gpt Gpt;
+
+/* A model over micro-batches of B x T. stats: StepStats on the device, its nats and targets are
+ * added to; scale: (1) f64 on the device, the factor at the loss's source (absent when evaluating).
+ */
+Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp, int64_t B,
+                int64_t T, GptMode mode);
+void gpt_destroy(Gpt *gpt);
+void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, double *scale);
+/* Where an evaluation adds up its loss: other StepStats than the step's. */
+void gpt_set_stats(Gpt *gpt, StepStats *stats);
+/* The whole model as the only stage. */
+Stage gpt_stage(Gpt *gpt);
+/* The uses of units that the actions will make, in order; uses has room for gpt_max_uses(). Returns
+ * their number. */
+int64_t gpt_uses(const Gpt *gpt, const Action *actions, int64_t n, Use *uses);
+int64_t gpt_max_uses(const Gpt *gpt, int64_t n_actions);
+/* Logits (N, Vp) of one batch, for tests and inspection: a forward pass of its own. */
+void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
+
+/* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Between two
+ * micro-batches nothing there is read again, so no result may change by it. */
+void gpt_poison(Gpt *gpt);
+
+/* cosines | sines of position p and pair i at (p, i): angle p * theta^(-2i/D); (P, D) in the
+ * compute dtype. */
+void rope_table_fill(Device *dev, Tensor table, double theta);
+
+#endif

@@ -1,0 +1,136 @@
+/* head.c -- see head.h. */
+#include "model/head.h"
+
+/* Bytes of logits at a time: each chunk re-reads the table and its gradient, so the larger the
+ * better; past this the gain is below three percent of the head's products. */
+#define HEAD_LOGITS_BYTES ((int64_t)128 << 20)
+
+int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int token_unit,
+                    int token)
+{
+    ParamGroup group = s->decay_on == DECAY_ON_ALL ? GROUP_DECAY : GROUP_NO_DECAY;
+    ParamSpec norm = {.name = "final_norm.weight",
+                      .pack = -1,
+                      .rows = s->C,
+                      .tp_dim = -1,
+                      .tp_grad = TP_GRAD_PARTIAL_IF_SP,
+                      .group = group,
+                      .init = INIT_ONE};
+    *h = (Head){.norm_unit = unit, .norm_bias = -1, .table_unit = token_unit, .table = token};
+    h->norm_weight = param_table_add(table, unit, s->dtype, &norm);
+    if (s->bias && s->norm.kind == NORM_LAYERNORM) {
+        norm.name = "final_norm.bias";
+        norm.init = INIT_ZERO;
+        h->norm_bias = param_table_add(table, unit, s->dtype, &norm);
+    }
+    unit++;
+    if (!s->tied) {
+        ParamSpec head = {.name = "head.weight",
+                          .pack = -1,
+                          .rows = s->V,
+                          .cols = s->C,
+                          .padded_rows = s->Vp,
+                          .tp_dim = 0,
+                          .tp_grad = TP_GRAD_CUT,
+                          .group = GROUP_DECAY,
+                          .init = INIT_NORMAL,
+                          .std = s->init_std};
+        h->table_unit = unit;
+        h->table = param_table_add(table, unit++, s->dtype, &head);
+    }
+    return unit;
+}
+
+void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena *shared)
+{
+    int64_t most =
+        s->head_chunk ? s->head_chunk : HEAD_LOGITS_BYTES / (s->Vp * (int64_t)dtype_size(s->dtype));
+    int64_t chunks = most > 0 ? (N + most - 1) / most : N;
+    a->chunk = (N + chunks - 1) / chunks;
+    a->normed = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+    a->stats = arena_tensor(shared, dtype_compute(s->dtype), 2, N, 2, 0);
+    a->dnormed = backward ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
+    a->logits = arena_tensor(shared, s->dtype, 2, a->chunk, s->Vp, 0);
+    a->losses = arena_tensor(shared, dtype_compute(s->dtype), 1, N, 0, 0);
+}
+
+static void norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
+{
+    ParamStore *store = pass->store;
+    int64_t n = tensor_rows(x);
+    Tensor bias = h->norm_bias < 0 ? NO_TENSOR : store->weight(store, h->norm_bias, 1);
+    op_norm_forward(pass->dev, tensor_slice_rows(a->normed, 0, n),
+                    tensor_slice_rows(a->stats, 0, n), x, store->weight(store, h->norm_weight, 1),
+                    bias, pass->shape->norm);
+}
+
+/* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
+ * dtable. */
+static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t first, int64_t n,
+                       Tensor scale, bool backward, bool accumulate)
+{
+    ParamStore *store = pass->store;
+    Tensor table = store->weight(store, h->table, 1);
+    Tensor normed = tensor_slice_rows(a->normed, first, n),
+           logits = tensor_slice_rows(a->logits, 0, n);
+    op_linear_forward(pass->dev, logits, normed, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+    op_loss(pass->dev, tensor_slice_rows(a->losses, first, n), logits,
+            tensor_slice_rows(pass->targets, first, n), pass->shape->V, scale, backward);
+    if (!backward) return;
+    op_linear_backward_input(pass->dev, tensor_slice_rows(a->dnormed, first, n), logits, table,
+                             EPILOGUE_NONE, NO_TENSOR);
+    op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, normed,
+                              accumulate);
+}
+
+static void head_acquire(ParamStore *store, const Head *h, bool backward, bool *add_norm,
+                         bool *add_table)
+{
+    store->acquire(store, h->norm_unit);
+    if (backward) *add_norm = store->grad_acquire(store, h->norm_unit);
+    store->acquire(store, h->table_unit);
+    if (backward) *add_table = store->grad_acquire(store, h->table_unit);
+}
+
+static void head_release(ParamStore *store, const Head *h, bool backward)
+{
+    if (backward) store->grad_release(store, h->table_unit);
+    store->release(store, h->table_unit);
+    if (backward) store->grad_release(store, h->norm_unit);
+    store->release(store, h->norm_unit);
+}
+
+void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor stats, Tensor scale,
+               bool backward, Tensor d)
+{
+    ParamStore *store = pass->store;
+    int64_t N = pass_rows(pass);
+    bool add_norm = false, add_table = false;
+    head_acquire(store, h, backward, &add_norm, &add_table);
+    norm_rows(pass, h, a, x);
+    tp_enter_forward(pass->tp, a->normed, a->normed);
+    for (int64_t first = 0; first < N; first += a->chunk) {
+        int64_t n = first + a->chunk < N ? a->chunk : N - first;
+        chunk_loss(pass, h, a, first, n, scale, backward, add_table || first > 0);
+    }
+    op_loss_sum(pass->dev, stats, a->losses, pass->targets);
+    if (backward) {
+        tp_enter_backward(pass->tp, a->dnormed, a->dnormed);
+        Tensor dbias = h->norm_bias < 0 ? NO_TENSOR : store->grad(store, h->norm_bias, 1);
+        op_norm_backward(pass->dev, d, false, store->grad(store, h->norm_weight, 1), dbias,
+                         add_norm, a->dnormed, x, a->stats, store->weight(store, h->norm_weight, 1),
+                         pass->shape->norm);
+    }
+    head_release(store, h, backward);
+}
+
+void head_logits(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor logits)
+{
+    ParamStore *store = pass->store;
+    bool unused;
+    head_acquire(store, h, false, &unused, &unused);
+    norm_rows(pass, h, a, x);
+    op_linear_forward(pass->dev, logits, tensor_slice_rows(a->normed, 0, tensor_rows(x)),
+                      store->weight(store, h->table, 1), NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+    head_release(store, h, false);
+}

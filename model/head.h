@@ -1,0 +1,36 @@
+/* head.h -- the last layer: final norm, logits in chunks of rows, cross entropy. Forward and
+ * backward in one pass over each chunk, so logits are never kept. */
+#ifndef MODEL_HEAD_H
+#define MODEL_HEAD_H
+
+#include "model/shape.h"
+
+typedef struct {
+    int norm_unit, norm_weight, norm_bias; /* -1: no bias */
+    int table_unit, table;                 /* the untied head, or the token table */
+} Head;
+
+typedef struct {
+    Tensor normed, stats; /* (N, C), (N, 2) compute */
+    Tensor dnormed;       /* (N, C) */
+    Tensor logits;        /* (chunk, Vp) */
+    Tensor losses;        /* (N) compute */
+    int64_t chunk;        /* rows */
+} HeadActs;
+
+/* Adds the final norm's unit and, untied, the head's; `token_unit`, `token` name the tied table.
+ * Returns the next unit. */
+int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int unit, int token_unit,
+                    int token);
+
+/* N rows; `backward`: space for gradients too. All of it is scratch of the layer. */
+void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
+
+/* stats (2) f64 += {nats, targets}. x (N, C). With backward: d (N, C) = dx, weights' gradients, all
+ * times scale (1) f64. Acquires and releases its units. */
+void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
+               Tensor scale, bool backward, Tensor d);
+/* logits (n, Vp) of rows x (n, C), n <= acts' rows; for generation and tests. */
+void head_logits(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor logits);
+
+#endif

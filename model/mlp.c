@@ -1,0 +1,59 @@
+/* mlp.c -- see mlp.h. GELU is an epilogue of the first product; the gated and squared kinds are ops
+ * of their own. */
+#include "model/mlp.h"
+
+void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *shared)
+{
+    a->normed = arena_tensor(saved, s->dtype, 2, N, s->C, 0);
+    a->stats = arena_tensor(saved, dtype_compute(s->dtype), 2, N, 2, 0);
+    a->pre = arena_tensor(saved, s->dtype, 2, N, shape_up_width(s), 0);
+    a->act = arena_tensor(saved, s->dtype, 2, N, s->F, 0);
+    a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+}
+
+Tensor mlp_down_bias(const Pass *pass, const MlpRows *rows)
+{
+    return rows->down.bias < 0 ? NO_TENSOR : pass->store->weight(pass->store, rows->down.bias, 1);
+}
+
+void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
+{
+    const GptShape *s = pass->shape;
+    Linear up = linear_bind(pass->store, &rows->up, false, false);
+    Linear down = linear_bind(pass->store, &rows->down, false, false);
+    tp_enter_forward(pass->tp, a->normed, a->normed);
+    if (s->activation == ACTIVATION_GELU) {
+        linear_forward(pass->dev, &up, true, a->act, a->normed, EPILOGUE_GELU, a->pre);
+    } else {
+        linear_forward(pass->dev, &up, true, a->pre, a->normed, EPILOGUE_NONE, NO_TENSOR);
+        op_activation_forward(pass->dev, a->act, a->pre, s->activation);
+    }
+    linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
+    tp_exit_forward(pass->tp, a->down, a->down);
+}
+
+void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x, Tensor d,
+                  bool accumulate)
+{
+    const GptShape *s = pass->shape;
+    ParamStore *store = pass->store;
+    int64_t N = pass_rows(pass);
+    Linear up = linear_bind(store, &rows->up, true, accumulate);
+    Linear down = linear_bind(store, &rows->down, true, accumulate);
+    size_t mark = arena_mark(pass->scratch);
+    bool gelu = s->activation == ACTIVATION_GELU;
+    Tensor dpre = pass_scratch(pass, N, shape_up_width(s));
+    Tensor dact = s->activation == ACTIVATION_SWIGLU ? pass_scratch(pass, N, s->F) : dpre;
+    Tensor dnormed = pass_scratch(pass, N, s->C);
+    tp_exit_backward(pass->tp, d, d);
+    linear_backward(pass->dev, &down, dact, d, a->act, gelu ? EPILOGUE_GELU : EPILOGUE_NONE,
+                    gelu ? a->pre : NO_TENSOR);
+    if (!gelu) op_activation_backward(pass->dev, dpre, dact, a->pre, s->activation);
+    linear_backward(pass->dev, &up, dnormed, dpre, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    tp_enter_backward(pass->tp, dnormed, dnormed);
+    Tensor dbias = rows->norm_bias < 0 ? NO_TENSOR : store->grad(store, rows->norm_bias, 1);
+    op_norm_backward(pass->dev, d, true, store->grad(store, rows->norm_weight, 1), dbias,
+                     accumulate, dnormed, x, a->stats, store->weight(store, rows->norm_weight, 1),
+                     s->norm);
+    arena_rewind(pass->scratch, mark);
+}

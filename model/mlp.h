@@ -1,0 +1,31 @@
+/* mlp.h -- the mlp half of a block: up -> activation -> down. The norm before it is fused with the
+ * attention half's residual add (block.c). */
+#ifndef MODEL_MLP_H
+#define MODEL_MLP_H
+
+#include "model/linear.h"
+
+typedef struct {
+    int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
+    LinearRows up, down;        /* up spans gate | up under swiglu */
+} MlpRows;
+
+typedef struct {
+    Tensor normed; /* (N, C); also the region's input */
+    Tensor stats;  /* (N, 2) compute */
+    Tensor pre;    /* (N, F), swiglu (N, 2F): before the activation */
+    Tensor act;    /* (N, F) */
+    Tensor down;   /* (N, C): without bias; read by the residual add at once */
+} MlpActs;
+
+void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *shared);
+
+/* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
+void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *acts);
+/* d (N, C): in, gradient after this half; out, += gradient through it, back to the norm's input x
+ * (N, C). */
+void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *acts, Tensor x, Tensor d,
+                  bool accumulate);
+Tensor mlp_down_bias(const Pass *pass, const MlpRows *rows);
+
+#endif

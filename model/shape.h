@@ -1,0 +1,70 @@
+/* shape.h -- the numbers of one GPT, derived once from the config, and what every layer borrows
+ * while it runs. */
+#ifndef MODEL_SHAPE_H
+#define MODEL_SHAPE_H
+
+#include "configs/config.h"
+#include "model/kernels/ops.h"
+#include "model/param.h"
+#include "parallel/tp.h"
+
+typedef struct {
+    int64_t L, C, H, G, D, F; /* blocks, hidden, query heads, kv heads, head size, mlp size */
+    int64_t V, Vp, P; /* vocabulary, padded to a multiple of 128; learned or rotary positions */
+    Norm norm;
+    PositionKind position;
+    double rope_theta;
+    ActivationKind activation;
+    bool bias, qk_norm, tied;
+    double init_std;
+    WeightDecayOn decay_on;
+    RecomputePolicy recompute;
+    DType dtype, grad_dtype; /* weights and activations; gradient buffers */
+    int64_t head_chunk;      /* rows of logits at a time; 0: by memory (head.c) */
+} GptShape;
+
+/* Shape of the model that `config` describes; config->model.vocab_size must be known. */
+GptShape gpt_shape(const Config *config);
+
+/* Width of the fused q|k|v rows, and of the first mlp product (gate | up under swiglu). */
+static inline int64_t shape_qkv_width(const GptShape *s)
+{
+    return (s->H + 2 * s->G) * s->D;
+}
+static inline int64_t shape_up_width(const GptShape *s)
+{
+    return s->activation == ACTIVATION_SWIGLU ? 2 * s->F : s->F;
+}
+
+/* Keys and values of the tokens so far, for one block, while generating. */
+typedef struct {
+    Tensor k, v;    /* (max tokens, G*D) storage */
+    int64_t length; /* rows filled before this pass */
+} KvCache;
+
+/* What a layer borrows for one pass over N = B*T rows. */
+typedef struct {
+    Device *dev;
+    ParamStore *store;
+    TpGroup *tp;
+    const GptShape *shape;
+    Arena *scratch;                    /* for one layer: marked at entry, rewound at exit */
+    Tensor rope_table;                 /* (P, D) compute; absent with learned positions */
+    Tensor tokens, targets, positions; /* (N) i32 */
+    Tensor first_key;                  /* (N) i32, absent without document masks */
+    int64_t B, T;
+    KvCache *cache; /* of the block that runs; NULL while training */
+} Pass;
+
+static inline int64_t pass_rows(const Pass *pass)
+{
+    return pass->B * pass->T;
+}
+
+/* A scratch tensor of `rows` x cols in storage, for the layer that runs. */
+static inline Tensor pass_scratch(const Pass *pass, int64_t rows, int64_t cols)
+{
+    return arena_tensor(pass->scratch, pass->shape->dtype, 2, rows, cols, 0);
+}
+
+#endif
