@@ -1,0 +1,151 @@
+/* lr_schedule.c -- see lr_schedule.h.
+ *
+ * DeepSpeed's schedulers are stepped after the optimizer and count from -1, so update k is made
+ * with the lr of iteration k - 1 and the first two updates of its warmups run at the minimum. That
+ * is kept here: configs then train alike. */
+#include "optim/lr_schedule.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+
+#define PI 3.14159265358979323846
+
+static double clamp01(double x)
+{
+    return x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
+}
+
+static double max_d(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Iterations of the warmup; at least two, so that the logarithm of the log shape is not zero. */
+static double warmup_steps(const Config *config)
+{
+    return max_d(2.0, (double)config->scheduler.params.warmup_num_steps);
+}
+
+/* Share of the warmup done at iteration 0 <= it < n. */
+static double warmup_share(const Config *config, double it, double n)
+{
+    if (config->scheduler.params.warmup_type == WARMUP_LINEAR) return it / n;
+    return log(it + 1.0) / log(n);
+}
+
+/* WarmupLR, and with `decay` WarmupDecayLR: straight to zero at total_num_steps. */
+static double warmup_lr(const Config *config, double it, bool decay)
+{
+    double lowest = config->scheduler.params.warmup_min_lr;
+    double highest = config->scheduler.params.warmup_max_lr;
+    if (highest < 0.0) highest = config->optimizer.params.lr;
+    double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
+    if (it < 0.0) return lowest;
+    double share = 1.0;
+    if (it < n) {
+        share = warmup_share(config, it, n);
+    } else if (decay) {
+        share = max_d(0.0, (total - it) / max_d(1.0, total - n));
+    }
+    return lowest + (highest - lowest) * share;
+}
+
+static double warmup_cosine_lr(const Config *config, double it)
+{
+    double lr = config->optimizer.params.lr;
+    double start = config->scheduler.params.warmup_min_ratio;
+    double floor_ratio = config->scheduler.params.cos_min_ratio;
+    double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
+    if (it < 0.0) return 0.0; /* not the start ratio: DeepSpeed's own value */
+    if (it < n) return lr * (start + (1.0 - start) * warmup_share(config, it, n));
+    double progress = clamp01((it - n + 1.0) / max_d(1.0, total - n));
+    double ratio = floor_ratio + (1.0 - floor_ratio) * (1.0 + cos(PI * progress)) / 2.0;
+    return lr * max_d(0.0, ratio);
+}
+
+static double range_test_lr(const Config *config, double update)
+{
+    double interval = update / (double)config->scheduler.params.lr_range_test_step_size;
+    if (config->scheduler.params.lr_range_test_staircase) interval = floor(interval);
+    return config->scheduler.params.lr_range_test_min_lr *
+           (1.0 + config->scheduler.params.lr_range_test_step_rate * interval);
+}
+
+/* Height of the triangle at update 0 <= k of a cycle of first + second updates: 0 at its ends, 1 at
+ * its peak; in `stairs` equal steps per half when they are asked for. */
+static double cycle_height(const Config *config, int64_t k, int64_t first, int64_t second)
+{
+    int64_t first_stairs = config->scheduler.params.cycle_first_stair_count;
+    int64_t second_stairs = config->scheduler.params.cycle_second_stair_count;
+    if (second_stairs < 0) second_stairs = first_stairs;
+    bool rising = k <= first;
+    double part = rising ? (double)k : (double)(first + second - k);
+    double length = (double)(rising ? first : second);
+    int64_t stairs = rising ? first_stairs : second_stairs;
+    if (length <= 0.0) return 0.0;
+    if (stairs > 0) return floor(part * (double)stairs / length) / (double)stairs;
+    return part / length;
+}
+
+static double one_cycle_lr(const Config *config, int64_t update)
+{
+    int64_t first = config->scheduler.params.cycle_first_step_size;
+    int64_t second = config->scheduler.params.cycle_second_step_size;
+    int64_t decay_steps = config->scheduler.params.decay_step_size;
+    double lowest = config->scheduler.params.cycle_min_lr;
+    double highest = config->scheduler.params.cycle_max_lr;
+    if (second < 0) second = first;
+    if (update < first + second) {
+        return lowest + (highest - lowest) * cycle_height(config, update, first, second);
+    }
+    if (decay_steps == 0) return lowest;
+    double intervals = (double)(update - first - second) / (double)decay_steps;
+    return lowest / (1.0 + config->scheduler.params.decay_lr_rate * intervals);
+}
+
+/* Warmup, stable, decay: the first update already has lr / warmup_num_steps; the decay fills the
+ * last decay_num_steps of total_num_steps (of train_steps when that is 0) and its end,
+ * min_lr_ratio, is what an update past the total would get, so that the last one is not spent at
+ * (almost) nothing. */
+static double wsd_lr(const Config *config, double update)
+{
+    double lr = config->optimizer.params.lr, ratio = config->scheduler.params.min_lr_ratio;
+    double warmup = (double)config->scheduler.params.warmup_num_steps;
+    double decay = (double)config->scheduler.params.decay_num_steps;
+    int64_t planned = config->scheduler.params.total_num_steps;
+    double total = (double)(planned > 0 ? planned : config->train_steps);
+    if (update < warmup) return lr * (update + 1.0) / warmup;
+    if (decay <= 0.0) return lr;
+    double progress = clamp01((update - (total - decay)) / decay);
+    double left = 1.0 - progress; /* DECAY_LINEAR */
+    if (config->scheduler.params.decay_type == DECAY_COSINE) {
+        left = (1.0 + cos(PI * progress)) / 2.0;
+    } else if (config->scheduler.params.decay_type == DECAY_SQRT) {
+        left = 1.0 - sqrt(progress);
+    }
+    return lr * (ratio + (1.0 - ratio) * left);
+}
+
+double lr_schedule(const Config *config, int64_t update)
+{
+    CHECK(update >= 0, "update %lld", (long long)update);
+    double k = (double)update;
+    switch (config->scheduler.type) {
+    case SCHEDULER_CONSTANT: return config->optimizer.params.lr;
+    case SCHEDULER_WARMUP_LR: return warmup_lr(config, k - 1.0, false);
+    case SCHEDULER_WARMUP_DECAY_LR: return warmup_lr(config, k - 1.0, true);
+    case SCHEDULER_WARMUP_COSINE_LR: return warmup_cosine_lr(config, k - 1.0);
+    case SCHEDULER_LR_RANGE_TEST: return range_test_lr(config, k);
+    case SCHEDULER_ONE_CYCLE: return one_cycle_lr(config, update);
+    case SCHEDULER_WSD: return wsd_lr(config, k);
+    }
+    CHECK(false, "scheduler type %d", (int)config->scheduler.type);
+    return 0.0;
+}
+
+void lr_schedule_fill(const Config *config, double *table, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        table[i] = lr_schedule(config, i);
+}

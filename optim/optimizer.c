@@ -1,0 +1,173 @@
+/* optimizer.c -- see optimizer.h. */
+#include "optim/optimizer.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+const char *const slot_name[SLOT_COUNT] = {
+    [SLOT_MASTER] = "master",
+    [SLOT_EXP_AVG] = "exp_avg",
+    [SLOT_EXP_AVG_SQ] = "exp_avg_sq",
+    [SLOT_MOMENTUM] = "momentum",
+};
+
+static bool slot_used(const Config *config, Slot slot, DType storage)
+{
+    switch (slot) {
+    case SLOT_MASTER: return storage != dtype_compute(storage);
+    case SLOT_EXP_AVG:
+    case SLOT_EXP_AVG_SQ: return config->optimizer.type != OPTIMIZER_SGD;
+    case SLOT_MOMENTUM:
+        return config->optimizer.type == OPTIMIZER_SGD && config->optimizer.params.momentum != 0.0;
+    case SLOT_COUNT: break;
+    }
+    CHECK(false, "slot %d", (int)slot);
+    return false;
+}
+
+static void fill_hyper(Optimizer *optimizer, const Config *config)
+{
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        double decay = group == GROUP_DECAY ? config->optimizer.params.weight_decay : 0.0;
+        optimizer->adamw[group] = (AdamW){
+            .beta1 = config->optimizer.params.betas[0],
+            .beta2 = config->optimizer.params.betas[1],
+            .epsilon = config->optimizer.params.eps,
+            .weight_decay = decay,
+            /* As in DeepSpeed: "Adam" is decoupled too unless told otherwise, "AdamW" always. */
+            .decoupled =
+                config->optimizer.type == OPTIMIZER_ADAMW || config->optimizer.params.adam_w_mode,
+            .bias_correction = config->optimizer.params.bias_correction,
+        };
+        optimizer->sgd[group] = (Sgd){
+            .momentum = config->optimizer.params.momentum,
+            .dampening = config->optimizer.params.dampening,
+            .weight_decay = decay,
+            .nesterov = config->optimizer.params.nesterov,
+        };
+    }
+}
+
+/* The slots of a run of `count` elements of `storage`. */
+static void plan_slots(Tensor slots[SLOT_COUNT], const Config *config, DType storage, int64_t count,
+                       Arena *arena)
+{
+    for (int slot = 0; slot < SLOT_COUNT; slot++) {
+        if (!slot_used(config, (Slot)slot, storage)) continue;
+        slots[slot] = arena_tensor(arena, dtype_compute(storage), 1, count, 0, 0);
+    }
+}
+
+size_t optimizer_bytes(const Config *config, const ParamTable *table)
+{
+    Arena arena = arena_measuring();
+    for (int u = 0; u < table->n_units; u++) {
+        const Unit *unit = &table->unit[u];
+        for (int r = 0; r < unit->n_ranges; r++) {
+            Tensor slots[SLOT_COUNT];
+            plan_slots(slots, config, unit->dtype, unit->range[r].count, &arena);
+        }
+    }
+    return arena.used;
+}
+
+void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena)
+{
+    *optimizer = (Optimizer){
+        .type = config->optimizer.type,
+        .n_runs = store->owned(store, PURPOSE_UPDATE, NULL, 0),
+    };
+    fill_hyper(optimizer, config);
+    size_t n = (size_t)optimizer->n_runs;
+    OwnedRun *owned = must_calloc(n, sizeof *owned);
+    store->owned(store, PURPOSE_UPDATE, owned, optimizer->n_runs);
+    optimizer->run = must_calloc(n, sizeof *optimizer->run);
+    for (int i = 0; i < optimizer->n_runs; i++) {
+        OptimizerRun *run = &optimizer->run[i];
+        run->run = owned[i];
+        plan_slots(run->slot, config, run->run.weight.dtype, run->run.count, arena);
+    }
+    free(owned);
+}
+
+void optimizer_free(Optimizer *optimizer)
+{
+    free(optimizer->run);
+    *optimizer = (Optimizer){0};
+}
+
+void optimizer_init(Optimizer *optimizer, Device *dev)
+{
+    for (int i = 0; i < optimizer->n_runs; i++) {
+        OptimizerRun *run = &optimizer->run[i];
+        for (int slot = 0; slot < SLOT_COUNT; slot++) {
+            if (!tensor_present(run->slot[slot])) continue;
+            if (slot == SLOT_MASTER) {
+                op_copy(dev, run->slot[slot], run->run.weight);
+            } else {
+                op_fill(dev, run->slot[slot], 0.0);
+            }
+        }
+    }
+}
+
+/* Publishes the unit of run i if run i is its last. */
+static void publish_when_done(const Optimizer *optimizer, ParamStore *store, int i)
+{
+    int unit = optimizer->run[i].run.unit;
+    if (i + 1 == optimizer->n_runs || optimizer->run[i + 1].run.unit != unit) {
+        store->publish(store, unit);
+    }
+}
+
+void optimizer_weights_from_masters(Optimizer *optimizer, Device *dev, ParamStore *store)
+{
+    for (int i = 0; i < optimizer->n_runs; i++) {
+        OptimizerRun *run = &optimizer->run[i];
+        if (!tensor_present(run->slot[SLOT_MASTER])) continue;
+        op_copy(dev, run->run.weight, run->slot[SLOT_MASTER]);
+        publish_when_done(optimizer, store, i);
+    }
+}
+
+void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
+                    const StepDecision *decision)
+{
+    for (int i = 0; i < optimizer->n_runs; i++) {
+        OptimizerRun *run = &optimizer->run[i];
+        OwnedRun *owned = &run->run;
+        if (optimizer->type == OPTIMIZER_SGD) {
+            op_sgd(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
+                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group]);
+        } else {
+            op_adamw(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
+                     run->slot[SLOT_EXP_AVG], run->slot[SLOT_EXP_AVG_SQ], decision,
+                     &optimizer->adamw[owned->group]);
+        }
+        publish_when_done(optimizer, store, i);
+    }
+}
+
+bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, Slot slot,
+                    Tensor *view)
+{
+    const Param *row = &table->param[param];
+    int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
+    for (int i = 0; i < optimizer->n_runs; i++) {
+        const OwnedRun *owned = &optimizer->run[i].run;
+        if (owned->unit != row->unit || row->offset < owned->offset) continue;
+        if (row->offset + count > owned->offset + owned->count) continue;
+        Tensor flat = optimizer->run[i].slot[slot];
+        if (!tensor_present(flat)) return false;
+        size_t before = (size_t)(row->offset - owned->offset) * dtype_size(flat.dtype);
+        *view = flat;
+        view->data = (char *)flat.data + before;
+        view->ndim = row->ndim;
+        view->dim[0] = row->dim[0];
+        view->dim[1] = row->ndim == 2 ? row->dim[1] : 0;
+        view->ld = row->ndim == 2 ? row->local[1] : row->dim[0];
+        return true;
+    }
+    return false;
+}
