@@ -1,0 +1,58 @@
+/* checkpoint_io.c -- see checkpoint_io.h. Tensors on the host are read and written in place. */
+#include "parallel/checkpoint_io.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+void checkpoint_io_open(CheckpointIo *io, Device *device)
+{
+    *io = (CheckpointIo){.device = device, .fs = &fs_system};
+    io->staging = must_alloc(CHECKPOINT_PIECE_BYTES);
+}
+
+void checkpoint_io_close(CheckpointIo *io)
+{
+    free(io->staging);
+    *io = (CheckpointIo){0};
+}
+
+/* The piece of a device tensor as a vector, and the staging buffer as its counterpart. */
+static Tensor piece_of(Tensor t, int64_t at, size_t bytes)
+{
+    size_t size = dtype_size(t.dtype);
+    Tensor piece = tensor_1d((char *)t.data + at, t.dtype, (int64_t)(bytes / size));
+    CHECK(bytes % size == 0, "a piece of %zu bytes cuts an element of %zu", bytes, size);
+    piece.place = t.place;
+    return piece;
+}
+
+static Tensor staged(CheckpointIo *io, Tensor piece)
+{
+    CHECK(io->device != NULL, "a tensor on a device, and no device to reach it");
+    piece.data = io->staging;
+    piece.place = PLACE_HOST;
+    return piece;
+}
+
+const void *checkpoint_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+{
+    if (t.place == PLACE_HOST) return (const char *)t.data + at;
+    Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
+    device_copy(io->device, copy, piece);
+    device_synchronize(io->device);
+    return io->staging;
+}
+
+void *checkpoint_landing(CheckpointIo *io, Tensor t, int64_t at)
+{
+    return t.place == PLACE_HOST ? (char *)t.data + at : io->staging;
+}
+
+void checkpoint_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+{
+    if (t.place == PLACE_HOST) return;
+    Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
+    device_copy(io->device, piece, copy);
+    device_synchronize(io->device); /* the staging buffer is used again at once */
+}

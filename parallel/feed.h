@@ -1,0 +1,31 @@
+/* feed.h -- from loaders to the model: micro-batches on the device, and evaluation over all of
+ * them. */
+#ifndef PARALLEL_FEED_H
+#define PARALLEL_FEED_H
+
+#include "data/loader.h"
+#include "parallel/metrics.h"
+#include "parallel/session.h"
+
+typedef struct {
+    Device *dev;
+    Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
+    const int64_t *samples; /* consumed before this step; read by training actions */
+    GptBatch batch;         /* device */
+    int64_t target_bytes;   /* text behind the targets handed out so far */
+    double seconds;         /* waiting for the loaders so far */
+    void *memory;
+    size_t bytes;
+} Feed;
+
+/* Device memory for micro-batches of N rows. Close with feed_close. */
+void feed_open(Feed *feed, Device *dev, int64_t N);
+void feed_close(Feed *feed);
+/* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
+GptBatch feed_batch(void *context, const Action *action);
+
+/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), summed in `stats`
+ * on the device. The model's feed is `feed`. Changes nothing that training reads. */
+EvalRecord feed_evaluate(Feed *feed, Session *session, Gpt *gpt, StepStats *stats, int64_t batches);
+
+#endif

@@ -1,0 +1,158 @@
+/* metrics_file.c -- see metrics_file.h. */
+#include "parallel/metrics_file.h"
+
+#include "data/utf8.h"
+#include "model/core/check.h"
+#include "model/core/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PENDING_BYTES = 1 << 16 };
+
+/* ---- cutting back ---------------------------------------------------------------------------- */
+
+/* The integer behind `"key": ` in a line of this file; false if there is none. Our own lines have
+ * their keys in one order and no text before the last of these. */
+static bool integer_in(const char *line, size_t bytes, const char *key, int64_t *out)
+{
+    char pattern[40];
+    int length = snprintf(pattern, sizeof pattern, "\"%s\": ", key);
+    const char *at = memmem(line, bytes, pattern, (size_t)length);
+    if (at == NULL) return false;
+    char *end;
+    errno = 0;
+    *out = strtoll(at + length, &end, 10);
+    return errno == 0 && end != at + length;
+}
+
+/* Whether a line (without its line feed) stays: it is whole and not beyond `upto`. Notes its
+ * totals. */
+static bool keep_line(const char *line, size_t bytes, int64_t upto, StepRecord *last)
+{
+    StepRecord r = {0};
+    bool whole =
+        bytes > 1 && line[0] == '{' && line[bytes - 1] == '}' && memchr(line, '\0', bytes) == NULL;
+    whole = whole && integer_in(line, bytes, "step", &r.step) &&
+            integer_in(line, bytes, "updates", &r.updates) &&
+            integer_in(line, bytes, "samples", &r.samples) &&
+            integer_in(line, bytes, "tokens", &r.tokens) &&
+            integer_in(line, bytes, "skipped", &r.skipped);
+    if (!whole || r.step > upto) return false;
+    *last = r;
+    return true;
+}
+
+/* Moves the lines that stay to the front; returns their bytes. */
+static size_t keep_lines(char *text, size_t bytes, int64_t upto, StepRecord *last)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < bytes;) {
+        char *end = memchr(text + at, '\n', bytes - at);
+        if (end == NULL) break; /* torn */
+        size_t length = (size_t)(end - text) - at;
+        if (keep_line(text + at, length, upto, last)) {
+            memmove(text + kept, text + at, length + 1);
+            kept += length + 1;
+        }
+        at += length + 1;
+    }
+    return kept;
+}
+
+static bool cut_back(const char *path, int64_t upto, StepRecord *last, char *err, size_t n)
+{
+    if (access(path, F_OK) != 0) return true;
+    int64_t bytes = 0;
+    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
+    if (fd < 0) return false;
+    char *text = must_alloc((size_t)bytes + 1);
+    bool good = fs_read_at(fd, text, (size_t)bytes, 0, path, err, n);
+    close(fd);
+    if (good) {
+        text[bytes] = '\0';
+        size_t kept = keep_lines(text, (size_t)bytes, upto, last);
+        if (kept != (size_t)bytes) good = fs_write_file(&fs_system, path, text, kept, err, n);
+    }
+    free(text);
+    return good;
+}
+
+/* ---- appending ------------------------------------------------------------------------------- */
+
+bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int64_t upto,
+                       StepRecord *last, char *err, size_t n)
+{
+    *f = (MetricsFile){.fd = -1, .path = text_format("%s/%s", folder, name)};
+    if (upto >= 0 && !cut_back(f->path, upto, last, err, n)) return false;
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (f->fd < 0) return error_set(err, n, "cannot open %s: %s", f->path, strerror(errno));
+    f->pending = must_alloc(PENDING_BYTES);
+    f->capacity = PENDING_BYTES;
+    return true;
+}
+
+/* Brings pending lines to the file; after a failure the file ends where it ended before. */
+static void write_pending(MetricsFile *f)
+{
+    struct stat before;
+    bool known = fstat(f->fd, &before) == 0;
+    if (fs_write_all(&fs_system, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
+        f->n = 0;
+        return;
+    }
+    if (known && ftruncate(f->fd, before.st_size) != 0)
+        error_set(f->error, sizeof f->error, "cannot write %s, nor take half a line back: %s",
+                  f->path, strerror(errno));
+}
+
+void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
+{
+    if (f->fd < 0) return;
+    if (bytes > f->capacity - f->n) {
+        f->capacity = 2 * (f->n + bytes);
+        f->pending = must_realloc(f->pending, f->capacity);
+    }
+    memcpy(f->pending + f->n, text, bytes);
+    f->n += bytes;
+    write_pending(f);
+}
+
+bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
+{
+    if (f->fd < 0) return true;
+    if (f->n > 0) write_pending(f);
+    if (f->n > 0) return error_set(err, n, "%s", f->error);
+    return fs_sync(&fs_system, f->fd, f->path, err, n);
+}
+
+void metrics_file_close(MetricsFile *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    free(f->path);
+    free(f->pending);
+    *f = (MetricsFile){.fd = -1};
+}
+
+char *metrics_clean_text(const char *text)
+{
+    size_t left = strlen(text), n = 0;
+    char *clean = must_alloc(3 * left + 1);
+    while (left > 0) {
+        uint32_t code;
+        int length = utf8_decode((const uint8_t *)text, (int64_t)left, &code);
+        if (length > 0)
+            memcpy(clean + n, text, (size_t)length);
+        else
+            memcpy(clean + n, "\xEF\xBF\xBD", 3);
+        n += length > 0 ? (size_t)length : 3;
+        text += length > 0 ? length : 1;
+        left -= length > 0 ? (size_t)length : 1;
+    }
+    clean[n] = '\0';
+    return clean;
+}

@@ -1,0 +1,29 @@
+/* metrics_file.h -- the lines of metrics.jsonl on disk: appended whole, kept in memory while the
+ * disk refuses them, and cut back to the checkpoint when a run resumes. Private to metrics.c. */
+#ifndef PARALLEL_METRICS_FILE_H
+#define PARALLEL_METRICS_FILE_H
+
+#include "parallel/metrics.h"
+
+typedef struct {
+    int fd; /* -1: no file; lines are dropped */
+    char *path;
+    char *pending; /* what is not on disk yet */
+    size_t n, capacity;
+    char error[512]; /* of the last write that failed, while something is pending */
+} MetricsFile;
+
+/* Opens FOLDER/NAME for appending. upto >= 0: a file that is there loses the lines beyond that
+ * step, those that cannot be read and a torn last one, by a rewritten file renamed over it; `last`
+ * gets the totals of its last line. False with a sentence. */
+bool metrics_file_open(MetricsFile *file, const char *folder, const char *name, int64_t upto,
+                       StepRecord *last, char *err, size_t n);
+void metrics_file_close(MetricsFile *file);
+/* Appends whole lines; a failure shows at the next sync. */
+void metrics_file_put(MetricsFile *file, const char *text, size_t bytes);
+/* True when all lines are on disk; false with a sentence. */
+bool metrics_file_sync(MetricsFile *file, char *err, size_t n);
+/* The text with every byte that is no UTF-8 replaced by U+FFFD; the caller frees. */
+char *metrics_clean_text(const char *text);
+
+#endif

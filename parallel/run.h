@@ -1,0 +1,75 @@
+/* run.h -- the chapters of one training run, in the order in which train.c reads them. Each ends
+ * the program with a sentence and its exit code when it cannot go on. */
+#ifndef PARALLEL_RUN_H
+#define PARALLEL_RUN_H
+
+#include "parallel/run_folder.h"
+#include "parallel/trainer.h"
+
+/* The command line of a training run. */
+typedef struct {
+    const char *config; /* path */
+    const char **set;   /* "key=value", in order */
+    int n_sets;
+    const char *out;    /* --out, or NULL */
+    const char *resume; /* "auto", "never" or the path of a checkpoint */
+    bool dry_run, allow_config_change, json, verbose;
+} RunArguments;
+
+typedef struct {
+    RunArguments arguments;
+    Config *config;
+    DataSet data;
+    MemoryPlan plan;
+    RunFolder folder;
+    Trainer trainer;
+    Metrics *metrics;
+    char *config_text, *machine; /* what checkpoints keep of the run's origin */
+    StepRecord last;             /* the newest record the host has */
+    EvalRecord eval;             /* the newest evaluation */
+    char *sample;                /* the newest sample */
+    double window_start, window_seconds,
+        drained_at; /* host seconds; the window since the last report */
+    int64_t window_steps, saved_step;
+    bool save_failed;
+} Run;
+
+/* Fills arguments from argv. False when the program is to end with *code (help was printed, or a
+ * usage error). */
+bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
+void run_configure(Run *run, const RunArguments *arguments);
+void run_open_data(Run *run);
+void run_plan(Run *run);
+/* One micro-step on the real device with everything opened; returns the exit code. */
+int run_dry(Run *run);
+void run_choose_folder(Run *run);
+/* A run that goes on has the data of its newest checkpoint, or --allow-config-change; otherwise the
+ * program ends (EXIT_CONFIG). Writes nothing. */
+void run_check_data(const Run *run);
+/* The same for the checkpoint `path` of another run, whose data were `was`: another tokenizer is
+ * refused, other data are said. */
+void run_check_data_of(const Run *run, const char *path, const char *was);
+/* Warns when a finished run's data are no longer those of its newest checkpoint. */
+void run_say_data_change(const Run *run);
+/* A finished run again: its final figures and sample. */
+int run_show_result(Run *run);
+void run_open_trainer(Run *run);
+
+void run_report(Run *run);
+void run_evaluate_if_due(Run *run);
+void run_sample_if_due(Run *run);
+void run_save_if_due(Run *run);
+/* With memory_breakdown: what the process holds now and held at most, beside the plan. */
+void run_tell_memory(const Run *run, const char *when);
+/* SIGINT, SIGTERM and SIGUSR1 ask for a stop from here on; the second one acts at once. */
+void run_watch_signals(void);
+/* Monotonic host seconds. */
+double run_now(void);
+/* A signal came or RUN/STOP appeared. */
+bool run_stop_asked(const Run *run);
+/* Saves and leaves with EXIT_REQUEUE. */
+int run_leave(Run *run);
+/* Final evaluation, sample, checkpoint and result. */
+int run_finish(Run *run);
+
+#endif

@@ -1,0 +1,347 @@
+/* run_open.c -- from the command line to a trainer that is ready to step. */
+#include "model/core/log.h"
+#include "parallel/machine.h"
+#include "parallel/run.h"
+#include "parallel/version.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_help(void)
+{
+    printf("usage: ./train CONFIG.json [options]      (CONFIG.json may be - for standard input)\n\n"
+           "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3; may be "
+           "repeated\n"
+           "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
+           "  --resume auto          go on from the newest checkpoint of the run, if it has one "
+           "(default)\n"
+           "  --resume never         start a new run\n"
+           "  --resume PATH          start from the checkpoint in folder PATH\n"
+           "  --allow-config-change  resume although the config changed in a way that changes the "
+           "run\n"
+           "  --dry-run              check config, data and memory, run one micro-batch, start "
+           "no run\n"
+           "  --json                 print JSON lines instead of a table\n"
+           "  --verbose              print all notices\n\n"
+           "SIGINT, SIGTERM or SIGUSR1, or creating RUN/STOP, ends the run after the current step "
+           "with a checkpoint and\n"
+           "exit code 85; the same command goes on from there.\n");
+}
+
+/* Options with a value. */
+static bool take_value(RunArguments *a, int argc, char **argv, int *i)
+{
+    const char *name = argv[*i];
+    const char **where = strcmp(name, "--out") == 0      ? &a->out
+                         : strcmp(name, "--resume") == 0 ? &a->resume
+                                                         : NULL;
+    bool set = strcmp(name, "--set") == 0;
+    if ((where == NULL && !set) || *i + 1 >= argc) return false;
+    const char *value = argv[++*i];
+    if (*value == '\0') fail(EXIT_USAGE, "%s \"\": give a value", name);
+    if (set)
+        a->set[a->n_sets++] = value;
+    else
+        *where = value;
+    return true;
+}
+
+static bool take_flag(RunArguments *a, const char *name)
+{
+    struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--dry-run", &a->dry_run},
+                 {"--allow-config-change", &a->allow_config_change},
+                 {"--json", &a->json},
+                 {"--verbose", &a->verbose}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (strcmp(name, flags[i].name) == 0) return *flags[i].flag = true;
+    }
+    return false;
+}
+
+/* False with a message and *code when the program is to end. */
+static bool parse(RunArguments *a, int argc, char **argv, int *code)
+{
+    *a = (RunArguments){.resume = "auto", .set = must_calloc((size_t)argc, sizeof *a->set)};
+    *code = EXIT_USAGE;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help();
+            *code = EXIT_OK;
+            return false;
+        }
+        if (take_flag(a, argv[i]) || take_value(a, argc, argv, &i)) continue;
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            fprintf(
+                stderr,
+                "error[64] %s: unknown option, or its value is missing; see ./train --help train\n",
+                argv[i]);
+            return false;
+        }
+        if (a->config != NULL) {
+            fprintf(stderr,
+                    "error[64] two configs, %s and %s: give one, and --set for what differs\n",
+                    a->config, argv[i]);
+            return false;
+        }
+        a->config = argv[i];
+    }
+    if (a->config == NULL)
+        fprintf(stderr, "error[64] no config given; try ./train configs/demo.json\n");
+    return a->config != NULL;
+}
+
+bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
+{
+    if (parse(a, argc, argv, code)) return true;
+    free(a->set);
+    return false;
+}
+
+void run_configure(Run *run, const RunArguments *a)
+{
+    ConfigReport report = {0};
+    *run = (Run){.arguments = *a};
+    if (strcmp(a->config, "-") != 0 && strchr(a->config, '.') == NULL &&
+        access(a->config, F_OK) != 0)
+        fail(EXIT_USAGE, "%s is neither a command nor a config file; see ./train --help",
+             a->config);
+    if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0)
+        fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
+             a->config);
+    run->config = config_load(a->config, a->n_sets, a->set, &report);
+    config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
+    config_report_free(&report);
+    if (run->config == NULL) exit(EXIT_CONFIG);
+    run->config->logging.json |= a->json;
+    if (run->config->logging.json) log_set_level(LOG_WARNING);
+    log_info("%s   config %s", program_version(), a->config);
+}
+
+void run_open_data(Run *run)
+{
+    char err[2048];
+    ExitCode code = EXIT_MISSING;
+    Config *c = run->config;
+    if (!data_open(c, &run->data, err, sizeof err, &code)) {
+        if (!run->arguments.dry_run) fail(code, "%s", err);
+        log_warning("%s (the dry run goes on with random tokens)", err);
+        data_open_random(&run->data, c->model.vocab_size > 0 ? c->model.vocab_size : 50257);
+    }
+    const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
+    if (run->data.vocab_size > 0 &&
+        !config_set_vocab(c, run->data.vocab_size, tokenizer, err, sizeof err))
+        fail(EXIT_CONFIG, "%s", err);
+    if (c->model.vocab_size <= 0)
+        fail(EXIT_CONFIG,
+             "model.vocab_size is not known: these token files name no tokenizer; set it");
+    log_info("data    %s", run->data.title);
+    if (run->data.prepared) {
+        const Preparation *p = &run->data.preparation;
+        log_info("        %.2f MB text -> %lld tokens train, %lld val%s",
+                 (double)(p->train_bytes + p->val_bytes) / 1e6, (long long)p->train_tokens,
+                 (long long)p->val_tokens, p->cached ? "   (cached)" : "");
+    }
+}
+
+/* The resolved config as text. */
+static char *config_text(const Config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    CHECK(f != NULL, "no memory stream for %s", config->name);
+    config_print(config, true, f);
+    fclose(f);
+    return text;
+}
+
+static void open_trainer(Run *run)
+{
+    char err[2048];
+    ExitCode code;
+    if (!trainer_open(&run->trainer, run->config, &run->data, err, sizeof err, &code))
+        fail(code, "%s", err);
+    run_tell_memory(run, "weights, gradients and optimizer are laid out");
+    log_info("device  %s", device_describe(&run->trainer.session.dev, err, sizeof err));
+    const Loader *train = run->trainer.train;
+    if (run->data.random) return;
+    log_info("windows %lld of %lld tokens; %lld tokens at the end fill none",
+             (long long)loader_windows(train), (long long)run->config->data.seq_length,
+             (long long)loader_dropped_tokens(train));
+}
+
+int run_dry(Run *run)
+{
+    StepRecord record[TRAINER_HISTORY];
+    Config *c = run->config;
+    c->train_batch_size /= c->gradient_accumulation_steps; /* one micro-batch */
+    c->gradient_accumulation_steps = 1;
+    open_trainer(run);
+    trainer_step(&run->trainer);
+    trainer_drain(&run->trainer, record);
+    log_info(
+        "dry run: one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
+        run->data.title, record[0].loss, log((double)run->config->model.vocab_size));
+    trainer_close(&run->trainer);
+    data_close(&run->data);
+    config_free(c);
+    free(run->arguments.set);
+    return EXIT_OK;
+}
+
+/* Whether --resume names a checkpoint. */
+static bool starts_from_path(const Run *run)
+{
+    const char *resume = run->arguments.resume;
+    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
+/* Says how the config differs from that of the checkpoint to start from; what no checkpoint can
+ * follow is refused. */
+static void compare_configs(const Run *run, const char *path, const Config *stored)
+{
+    ConfigDifference *d;
+    int n = config_diff(stored, run->config, &d);
+    for (int i = 0; i < n; i++) {
+        if (d[i].effect == EFFECT_IMPOSSIBLE)
+            fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
+                 path, d[i].key, d[i].was, d[i].now);
+        if (d[i].effect == EFFECT_NUMBERS)
+            log_info("config  %s was %s, is %s: changes the run", d[i].key, d[i].was, d[i].now);
+    }
+    config_diff_free(d, n);
+}
+
+/* A checkpoint named by --resume is looked at before anything is written. */
+static void check_resume_path(const Run *run)
+{
+    char err[2048];
+    const char *path = run->arguments.resume;
+    Checkpoint *checkpoint = NULL;
+    ConfigReport report = {0};
+    if (!starts_from_path(run)) return;
+    char *manifest = text_format("%s/manifest.json", path);
+    if (access(manifest, F_OK) != 0)
+        fail(EXIT_MISSING,
+             "--resume %s: no checkpoint is there; give one such as "
+             "RUN/checkpoints/step_00000100 (./train ckpt list RUN)",
+             path);
+    free(manifest);
+    if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+    const char *text = checkpoint_manifest(checkpoint)->config;
+    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    if (stored) compare_configs(run, path, stored);
+    run_check_data_of(run, path, checkpoint_manifest(checkpoint)->data);
+    config_free(stored);
+    config_report_free(&report);
+    checkpoint_close(checkpoint);
+}
+
+void run_choose_folder(Run *run)
+{
+    const Config *c = run->config;
+    char err[2048];
+    ExitCode code = EXIT_CANNOT_CREATE;
+    if (c->dump_state && !c->logging.json) config_print(c, true, stdout);
+    check_resume_path(run);
+    RunRequest request = {.out = run->arguments.out,
+                          .never_resume = strcmp(run->arguments.resume, "never") == 0,
+                          .allow_config_change = run->arguments.allow_config_change};
+    if (!run_folder_open(&run->folder, run->config, &request, err, sizeof err, &code))
+        fail(code, "%s", err);
+}
+
+/* Opens the checkpoint to start from: the one asked for, or the newest of a resumed run. NULL: a
+ * fresh start. */
+static Checkpoint *find_checkpoint(Run *run)
+{
+    char err[2048];
+    Checkpoint *checkpoint = NULL;
+    const char *resume = run->arguments.resume;
+    bool path = starts_from_path(run), ok = true;
+    if (run->folder.state == RUN_RESUMED)
+        ok = checkpoint_open_newest(&run->trainer.io, run->folder.path, &checkpoint, err,
+                                    sizeof err);
+    if (ok && checkpoint && path)
+        log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", resume,
+                    run->folder.path);
+    if (ok && checkpoint == NULL && path)
+        ok = checkpoint_open(resume, &checkpoint, err, sizeof err);
+    if (!ok) fail(EXIT_DAMAGED, "%s", err);
+    return checkpoint;
+}
+
+static void open_metrics(Run *run, int64_t resumed_step)
+{
+    char err[1024];
+    const Config *c = run->config;
+    MetricsOptions options = {.run_folder = run->folder.path,
+                              .json = c->logging.json,
+                              .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
+                              .train_steps = c->train_steps,
+                              .resumed_step = resumed_step,
+                              .tokens_per_step = c->train_batch_size * c->data.seq_length,
+                              .attempt = run->folder.attempt,
+                              .loss_scale_shown = c->fp16.enabled};
+    if (!metrics_open(&run->metrics, &options, err, sizeof err)) fail(EXIT_INPUT_OUTPUT, "%s", err);
+    char *fields = text_format("\"name\":\"%s\",\"commit\":\"%s\",\"machine\":%s", c->name,
+                               program_commit(), run->machine);
+    metrics_start(run->metrics, fields);
+    free(fields);
+}
+
+/* A run goes on in its own tokens only: with those of a text that has changed since, every id would
+ * mean something else to the weights. */
+static void check_tokenizer(const Run *run)
+{
+    const Tokenizer *t = run->data.tokenizer;
+    const char *folder = run->folder.path;
+    if (t == NULL || run->folder.state != RUN_RESUMED) return;
+    Tokenizer *stored = stored_tokenizer(folder);
+    if (stored && tokenizer_hash(stored) != tokenizer_hash(t))
+        fail(EXIT_CONFIG,
+             "the run in %s has another tokenizer than its data give now, so the text has changed "
+             "since; bring the old text back, or choose another folder with --out",
+             folder);
+    tokenizer_free(stored);
+}
+
+void run_open_trainer(Run *run)
+{
+    char err[2048];
+    check_tokenizer(run);
+    run_check_data(run);
+    open_trainer(run);
+    run->config_text = config_text(run->config);
+    run->machine = machine_json(&run->trainer.session.dev);
+    if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "%s", err);
+    if (run->data.tokenizer) {
+        char *path = text_format("%s/tokenizer.json", run->folder.path);
+        if (!tokenizer_save(run->data.tokenizer, path, err, sizeof err))
+            fail(EXIT_INPUT_OUTPUT, "%s", err);
+        free(path);
+    }
+    Checkpoint *checkpoint = find_checkpoint(run);
+    if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
+    open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
+    if (checkpoint) {
+        StepState s = trainer_state(&run->trainer);
+        run->last = (StepRecord){.step = s.steps, .tokens = s.tokens, .loss = NAN};
+        log_info("resume  step %lld from %s", (long long)run->trainer.steps,
+                 checkpoint_folder(checkpoint));
+        metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
+    }
+    log_info("run     %s", run->folder.path);
+    run->saved_step = same_run ? run->trainer.steps : -1;
+    checkpoint_close(checkpoint);
+    run_watch_signals();
+    run->window_start = run->drained_at = run_now();
+}

@@ -1,0 +1,177 @@
+/* session.c -- see session.h. */
+#include "parallel/session.h"
+
+#include "model/core/log.h"
+#include "parallel/run_folder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
+{
+    static const char *const name[] = {
+        [DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
+    DeviceOptions options = {.threads = (int)config->cpu.threads,
+                             .local_ranks = 1,
+                             .level = (int)config->cpu.level,
+                             .blas = (int)config->cpu.blas};
+    return device_open(dev, name[config->device], &options, err, n);
+}
+
+bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)
+{
+    *s = (Session){.config = config};
+    if (!session_open_device(&s->dev, config, err, n)) return false;
+    GptShape shape = gpt_shape(config);
+    s->grid = grid_single();
+    s->tp = (TpGroup){.comm = &s->grid.tp};
+    gpt_layers_build(&s->layers, &s->table, &shape);
+    s->store = zero_create(&s->dev, &s->table, &s->grid, shape.grad_dtype, gradients);
+    s->params = zero_params(s->store);
+    return true;
+}
+
+void session_close(Session *s)
+{
+    if (s->params == NULL) return;
+    zero_destroy(s->store);
+    gpt_layers_free(&s->layers);
+    param_table_free(&s->table);
+    grid_close(&s->grid);
+    device_close(&s->dev);
+    *s = (Session){0};
+}
+
+void session_init_weights(Session *s)
+{
+    s->params->step_begin(s->params, NULL, 0);
+    for (int u = 0; u < s->table.n_units; u++) {
+        s->params->acquire(s->params, u);
+        param_init_unit(&s->dev, s->params, u, (uint64_t)s->config->seed);
+        s->params->release(s->params, u);
+        s->params->publish(s->params, u);
+    }
+}
+
+void session_named_weights(Session *s, NamedTensor *out)
+{
+    s->params->step_begin(s->params, NULL, 0);
+    for (int u = 0; u < s->table.n_units; u++) {
+        const Unit *unit = &s->table.unit[u];
+        s->params->acquire(s->params, u);
+        for (int i = unit->first; i < unit->first + unit->count; i++) {
+            const Param *p = &s->table.param[i];
+            out[i] = (NamedTensor){
+                .name = p->name,
+                .tensor = tensor_slice_rows(s->params->weight(s->params, i, 1), 0, p->dim[0])};
+        }
+        s->params->release(s->params, u);
+    }
+}
+
+bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
+{
+    NamedTensor *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
+    session_named_weights(s, weights);
+    bool ok =
+        checkpoint_read(io, checkpoint, CHECKPOINT_WEIGHTS, weights, s->table.n_params, err, n);
+    free(weights);
+    for (int u = 0; ok && u < s->table.n_units; u++)
+        s->params->publish(s->params, u);
+    return ok;
+}
+
+/* The run folder of a path that may be a run or one of its checkpoints (RUN/checkpoints/step_N). */
+static char *run_of(const char *path, bool *is_checkpoint)
+{
+    char *run = must_strdup(path);
+    for (size_t n = strlen(run); n > 1 && run[n - 1] == '/'; n--)
+        run[n - 1] = '\0';
+    char *at = strstr(run, "/checkpoints/step_");
+    *is_checkpoint = at != NULL;
+    if (at) *at = '\0';
+    return run;
+}
+
+/* The config that the run was started with, under `sets`. */
+static Config *read_config(const char *run, int n_sets, const char *const *sets)
+{
+    char *path = text_format("%s/config.json", run);
+    ConfigReport report = {0};
+    struct stat info;
+    if (stat(path, &info) != 0)
+        fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
+    Config *config = config_load(path, n_sets, sets, &report);
+    if (config == NULL) {
+        config_report_print(&report, false, stderr);
+        exit(EXIT_CONFIG);
+    }
+    config_report_free(&report);
+    free(path);
+    return config;
+}
+
+Tokenizer *stored_tokenizer(const char *run)
+{
+    char err[1024];
+    bool missing = false;
+    Tokenizer *tokenizer = NULL;
+    char *path = text_format("%s/tokenizer.json", run);
+    if (!tokenizer_load(path, &tokenizer, &missing, err, sizeof err) && !missing)
+        fail(EXIT_DAMAGED, "%s", err);
+    free(path);
+    return tokenizer;
+}
+
+/* Opens the data in the run's own tokens: a tokenizer trained anew, on a text that has changed or
+ * keeps another part for validation, would give the model's ids to other words. */
+static void open_own_data(OpenedRun *r, const char *run)
+{
+    char err[2048];
+    ExitCode code = EXIT_DAMAGED;
+    Config *c = r->config;
+    if (r->tokenizer && c->data.train.count == 0) {
+        free(c->data.tokenizer);
+        c->data.tokenizer = text_format("%s/tokenizer.json", run);
+    }
+    if (!data_open(c, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
+    if (r->tokenizer && r->data.tokenizer &&
+        tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
+        fail(EXIT_CONFIG, "%s is not the tokenizer that %s was trained with",
+             r->data.tokenizer_path, run);
+}
+
+void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
+                     const char *const *sets)
+{
+    char err[2048];
+    bool is_checkpoint;
+    char *run = run_of(path, &is_checkpoint);
+    CheckpointIo io;
+    Checkpoint *checkpoint = NULL;
+    *r = (OpenedRun){.config = read_config(run, n_sets, sets)};
+    r->tokenizer = stored_tokenizer(run);
+    if (with_data) open_own_data(r, run);
+    if (!session_open(&r->session, r->config, false, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
+    checkpoint_io_open(&io, &r->session.dev);
+    bool ok = is_checkpoint ? checkpoint_open(path, &checkpoint, err, sizeof err)
+                            : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
+    if (!ok) fail(EXIT_DAMAGED, "%s", err);
+    if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run);
+    if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    r->step = checkpoint_manifest(checkpoint)->state.steps;
+    checkpoint_close(checkpoint);
+    checkpoint_io_close(&io);
+    free(run);
+}
+
+void opened_run_close(OpenedRun *r)
+{
+    session_close(&r->session);
+    data_close(&r->data);
+    tokenizer_free(r->tokenizer);
+    config_free(r->config);
+}

@@ -1,0 +1,84 @@
+/* trainer.h -- one rank's training: data, model, optimizer and their state, and the step that joins
+ * them. */
+#ifndef PARALLEL_TRAINER_H
+#define PARALLEL_TRAINER_H
+
+#include "model/generate.h"
+#include "optim/clip.h"
+#include "optim/optimizer.h"
+#include "parallel/feed.h"
+
+/* What a rank will hold, in bytes, from the config alone. */
+typedef struct {
+    size_t weights, gradients, optimizer, activations, scratch, other, total;
+    int64_t checkpoint; /* bytes on disk of one checkpoint */
+} MemoryPlan;
+MemoryPlan memory_plan(const Config *config);
+
+/* Steps whose records wait on the device until the host asks for them. */
+enum { TRAINER_HISTORY = 256 };
+
+/* What lives on the device besides tensors. */
+typedef struct {
+    StepState state;
+    StepStats stats, eval_stats;
+    StepDecision decision[TRAINER_HISTORY];
+    StepState after[TRAINER_HISTORY]; /* the state after that step */
+} TrainerState;
+
+typedef struct {
+    const Config *config;
+    const DataSet *data;
+    Session session;
+    Gpt *gpt;
+    Decoder *decoder; /* for samples; NULL without */
+    Optimizer optimizer;
+    GradNorm norm;
+    StepRules rules;
+    Loader *train, *val; /* val NULL: no validation data */
+    TrainerState *state; /* device memory */
+    Tensor lr_table;     /* (train_steps) f64 on the device */
+    Feed feed;
+    Action *actions;
+    int64_t n_actions;
+    Use *uses;
+    int64_t n_uses;
+    int64_t steps, samples; /* tried so far, the host's own count */
+    int64_t drained;        /* steps whose records the host has */
+    double seconds_forward, seconds_backward, seconds_optimizer; /* since the last report */
+    void *optimizer_memory, *lr_memory;
+    size_t optimizer_bytes, lr_bytes;
+    NamedTensor *weights, *slots; /* what a checkpoint holds */
+    char **slot_names;
+    int n_slots;
+    CheckpointIo io;
+} Trainer;
+
+/* Opens everything for config and data and initialises weights and optimizer from the seed. False
+ * with a sentence. */
+bool trainer_open(Trainer *trainer, const Config *config, const DataSet *data, char *err, size_t n,
+                  ExitCode *code);
+void trainer_close(Trainer *trainer);
+
+/* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
+ * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
+void trainer_step(Trainer *trainer);
+/* Waits for the device and hands over the records of all steps since the last call, oldest first;
+ * at most TRAINER_HISTORY of them may be outstanding. Returns their number. */
+int trainer_drain(Trainer *trainer, StepRecord *out);
+/* The state on the host, waiting for the device. */
+StepState trainer_state(Trainer *trainer);
+
+/* Mean loss and bits per byte over `batches` validation micro-batches (0: all). Changes nothing
+ * that training reads. */
+EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
+/* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer. */
+char *trainer_sample(Trainer *trainer, const char *prompt, int64_t tokens);
+
+/* Commits a checkpoint of the present state below `run` and prunes by config->checkpoint.keep. */
+bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
+                  char *err, size_t n);
+/* Goes on from a checkpoint: weights, optimizer slots, state. */
+bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
+
+#endif

@@ -1,0 +1,69 @@
+/* trainer_plan.c -- the memory plan, and saving and loading a trainer. */
+#include "model/core/log.h"
+#include "parallel/trainer.h"
+#include "parallel/version.h"
+
+#include <stdlib.h>
+
+MemoryPlan memory_plan(const Config *config)
+{
+    GptShape shape = gpt_shape(config);
+    GptLayers layers;
+    ParamTable table = {0};
+    int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
+    gpt_layers_build(&layers, &table, &shape);
+    ZeroBytes zero = zero_bytes(&table, shape.grad_dtype, true);
+    GptBytes gpt = gpt_bytes(&shape, B, T, GPT_TRAIN);
+    MemoryPlan plan = {.weights = zero.weights,
+                       .gradients = zero.gradients,
+                       .activations = gpt.activations,
+                       .scratch = gpt.scratch};
+    plan.optimizer = optimizer_bytes(config, &table);
+    plan.other = sizeof(TrainerState) + (size_t)config->train_steps * sizeof(double) +
+                 3 * (size_t)(B * T) * 4;
+    if (config->eval.sample_tokens > 0) plan.other += decoder_bytes(&shape, shape.P);
+    plan.total = plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.scratch +
+                 plan.other;
+    plan.checkpoint =
+        (int64_t)(plan.weights +
+                  plan.optimizer); /* padding, left out of files, is below a percent */
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return plan;
+}
+
+bool trainer_save(Trainer *t, const char *run, const char *config_text, const char *machine,
+                  char *err, size_t n)
+{
+    StepState state = trainer_state(t);
+    CheckpointContents contents = {.weights = t->weights,
+                                   .n_weights = t->session.table.n_params,
+                                   .slots = t->slots,
+                                   .n_slots = t->n_slots,
+                                   .state = &state,
+                                   .config = config_text,
+                                   .machine = machine,
+                                   .code = program_version(),
+                                   .data = t->data->identity};
+    if (!checkpoint_write(&t->io, run, &contents, err, n)) return false;
+    if (t->config->checkpoint.keep == 0) return true;
+    if (!checkpoint_prune(&t->io, run, state.steps, (int)t->config->checkpoint.keep, err, n))
+        log_warning("%s; older checkpoints stay", err);
+    return true;
+}
+
+bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
+{
+    Device *dev = &t->session.dev;
+    if (!session_load_weights(&t->session, &t->io, checkpoint, err, n)) return false;
+    if (!checkpoint_read(&t->io, checkpoint, CHECKPOINT_SLOTS, t->slots, t->n_slots, err, n))
+        return false;
+    StepState state = checkpoint_manifest(checkpoint)->state;
+    state.loss_seed = state.loss_scale / t->rules.nominal_targets;
+    int64_t words = (int64_t)(sizeof state / sizeof(int64_t));
+    device_copy(dev, tensor_1d(&t->state->state, I64, words), tensor_1d(&state, I64, words));
+    device_synchronize(dev);
+    t->steps = t->drained = state.steps;
+    t->samples = state.samples;
+    return true;
+}

@@ -1,0 +1,116 @@
+/* train.c -- main(): a run as a table of contents, and the table of subcommands.
+ *
+ * `./train CONFIG.json` reads its config, opens data, plans memory, chooses the run's folder, and
+ * then steps, evaluates, samples and saves until the goal is reached or somebody asks it to stop.
+ * Each of these lives in a room of its own. */
+#include "parallel/commands.h"
+#include "parallel/run.h"
+#include "parallel/version.h"
+
+#include "model/core/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* `./train CONFIG.json`: the run. */
+static int train(int argc, char **argv)
+{
+    RunArguments arguments;
+    Run run;
+    int code;
+    if (!run_arguments(&arguments, argc, argv, &code)) return code;
+    run_configure(&run, &arguments);
+    run_open_data(&run);
+    run_plan(&run);
+    if (arguments.dry_run) return run_dry(&run);
+    run_choose_folder(&run);
+    if (run.folder.state == RUN_FINISHED) return run_show_result(&run);
+    run_open_trainer(&run);
+    while (run.trainer.steps < run.config->train_steps) {
+        trainer_step(&run.trainer);
+        run_report(&run);
+        run_evaluate_if_due(&run);
+        run_sample_if_due(&run);
+        run_save_if_due(&run);
+        if (run_stop_asked(&run)) return run_leave(&run);
+    }
+    return run_finish(&run);
+}
+
+typedef struct {
+    const char *name;
+    int (*run)(int argc, char **argv); /* argv[0] is the subcommand's name; returns the exit code */
+    const char *summary;
+} Command;
+
+static const Command commands[] = {
+    {"config", cmd_config, "check, show, explain or compare configs"},
+    {"data", cmd_data, "train a tokenizer, tokenize text, look into token files"},
+    {"generate", cmd_generate, "write text with a trained run"},
+    {"eval", cmd_eval, "validation loss and bits per byte of a run"},
+    {"ckpt", cmd_ckpt, "list, inspect and verify checkpoints"},
+    {"bench", cmd_bench, "measure products, ops or a whole training step"},
+    {"doctor", cmd_doctor, "what this machine has, and which package turns on the rest"},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(void)
+{
+    printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--resume auto|never|PATH] "
+           "[--dry-run]\n"
+           "       ./train COMMAND ...\n\n"
+           "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        printf("  %-10s%s\n", commands[i].name, commands[i].summary);
+    printf("\n./train --help train, ./train COMMAND --help, ./train --help exit-codes, ./train "
+           "--version\n");
+}
+
+static void print_exit_codes(void)
+{
+#define X(name, number, meaning) printf("%4d  %s\n", number, meaning);
+    EXIT_CODE_LIST(X)
+#undef X
+}
+
+/* `./train --help [TOPIC]`. */
+static int help(const char *topic)
+{
+    if (topic == NULL) {
+        print_help();
+        return EXIT_OK;
+    }
+    if (strcmp(topic, "exit-codes") == 0) {
+        print_exit_codes();
+        return EXIT_OK;
+    }
+    char *argv[] = {(char *)topic, "--help", NULL};
+    if (strcmp(topic, "train") == 0) return train(2, argv);
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(topic, commands[i].name) == 0) return commands[i].run(2, argv);
+    fprintf(stderr,
+            "there is no help on \"%s\"; topics are train, exit-codes and the commands of ./train "
+            "--help\n",
+            topic);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, not a death */
+    if (argc < 2) {
+        print_help();
+        return EXIT_OK;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
+        return help(argc > 2 ? argv[2] : NULL);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("%s\n", program_version());
+        return EXIT_OK;
+    }
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    return train(argc, argv);
+}
