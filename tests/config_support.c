@@ -1,0 +1,42 @@
+/* config_support.c -- see config_support.h. */
+#include "tests/config_support.h"
+
+#include "model/core/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *config_test_file(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        fail(EXIT_CONFIG, "%s cannot be opened; tests run from the repository's root", path);
+    char *text = must_calloc(1, 1 << 20);
+    size_t n = fread(text, 1, (1 << 20) - 1, file);
+    text[n] = '\0';
+    fclose(file);
+    return text;
+}
+
+Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
+{
+    ConfigReport report;
+    Config *config = config_parse("c.json", text, strlen(text), n_sets, sets, &report);
+    if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
+    config_report_free(&report);
+    return config;
+}
+
+Config *config_test_keys(const char *keys)
+{
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8,\n%s}", keys);
+    Config *config = config_test_parse(text, 0, NULL);
+    free(text);
+    return config;
+}
+
+Config *config_test_set(const char *set)
+{
+    return config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}", 1, &set);
+}

@@ -1,0 +1,67 @@
+/* fuzz_config.c -- see fuzz_config.h. */
+#include "tests/fuzz/fuzz_config.h"
+
+#include "configs/config.h"
+#include "model/core/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What everybody who reads a Config relies on. */
+static void check_sound(const Config *c)
+{
+    CHECK(c->train_batch_size ==
+              c->train_micro_batch_size_per_gpu * c->gradient_accumulation_steps * c->parallel.data,
+          "batch %lld", (long long)c->train_batch_size);
+    CHECK(c->model.head_dim > 0 && c->model.num_attention_heads % c->model.num_key_value_heads == 0,
+          "head_dim %lld", (long long)c->model.head_dim);
+    CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
+}
+
+static void check_round_trip(const Config *config)
+{
+    char *text;
+    size_t length;
+    FILE *to = open_memstream(&text, &length);
+    ConfigReport report;
+    ConfigDifference *difference;
+    config_print(config, true, to);
+    fclose(to);
+    Config *again = config_parse("again", text, length, 0, NULL, &report);
+    CHECK(again != NULL, "%s\n%s", report.error[0], text);
+    int n = config_diff(config, again, &difference);
+    CHECK(n == 0, "%s: %s, %s", difference[0].key, difference[0].was, difference[0].now);
+    config_diff_free(difference, n);
+    config_report_free(&report);
+    config_free(again);
+    free(text);
+}
+
+int fuzz_config(const uint8_t *data, size_t n)
+{
+    const uint8_t *end = n ? memchr(data, 0, n) : NULL;
+    size_t length = end ? (size_t)(end - data) : n;
+    char *set = NULL;
+    if (end != NULL) {
+        set = must_calloc(n - length, 1);
+        memcpy(set, end + 1, n - length - 1);
+    }
+    const char *sets[] = {set};
+    ConfigReport report;
+    Config *config = config_parse("fuzz", (const char *)data, length, set != NULL, sets, &report);
+    int accepted = config != NULL;
+    CHECK(accepted == (report.n_errors == 0), "%d errors", report.n_errors);
+    if (accepted) check_sound(config);
+    if (accepted) check_round_trip(config);
+    config_report_free(&report);
+    config_free(config);
+    free(set);
+    return accepted;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    fuzz_config(data, n);
+    return 0;
+}

@@ -1,0 +1,42 @@
+/* fuzz_tokenizer.c -- tokenizer files against hostile bytes. One that is accepted must give back
+ * any text it encodes. */
+#include "data/tokenizer.h"
+#include "model/core/check.h"
+#include "tests/data_support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void check_round_trip(const Tokenizer *t, const char *text, size_t size)
+{
+    Encoder *e = encoder_create(t);
+    TokenBuffer ids = {0};
+    int64_t back_size;
+    encoder_encode(e, (const uint8_t *)text, (int64_t)size, &ids);
+    char *back = tokenizer_decode(t, ids.id, ids.count, false, &back_size);
+    CHECK(back_size == (int64_t)size && memcmp(back, text, size) == 0,
+          "%zu bytes came back as %lld", size, (long long)back_size);
+    free(back);
+    token_buffer_free(&ids);
+    encoder_free(e);
+}
+
+int fuzz_tokenizer(const uint8_t *data, size_t size)
+{
+    static const char text[] =
+        "the beginning of the heaven and it's 1234\n\n  caf\303\251 \377\376";
+    Tokenizer *t;
+    char err[512];
+    if (!tokenizer_parse("fuzz", (const char *)data, size, &t, err, sizeof err)) return 0;
+    check_round_trip(t, text, sizeof text - 1);
+    check_round_trip(t, (const char *)data, size < 300 ? size : 300);
+    tokenizer_free(t);
+    return 0;
+}
+
+/* libFuzzer's entry; weak, because the test program links all targets at once. */
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return fuzz_tokenizer(data, size);
+}

@@ -1,0 +1,22 @@
+/* fuzz_tokens.c -- the header of token shards against hostile bytes. A header that is accepted must
+ * describe the file. */
+#include "data/token_file.h"
+#include "model/core/check.h"
+#include "tests/data_support.h"
+
+int fuzz_tokens(const uint8_t *data, size_t size)
+{
+    TokenFileHeader header;
+    char err[512];
+    if (token_header_parse("fuzz", data, (int64_t)size, &header, err, sizeof err))
+        CHECK(token_offset(header.width, header.n_tokens) == (int64_t)size,
+              "%lld tokens of %d bytes in %zu", (long long)header.n_tokens, header.width, size);
+    return 0;
+}
+
+/* libFuzzer's entry; weak, because the test program links all targets at once. */
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return fuzz_tokens(data, size);
+}

@@ -1,0 +1,44 @@
+/* oracle.h -- what every op should answer, in double, by the slowest and plainest loops: written
+ * from the formulas in ops.h and sharing nothing with the kernels. All arrays are dense; operands
+ * as op_cases.h orders them. */
+#ifndef TESTS_ORACLE_H
+#define TESTS_ORACLE_H
+
+#include "model/kernels/op_cases.h"
+
+typedef struct {
+    const OpCase *c;
+    DType storage;
+    double *v[CASE_OPERANDS]; /* NULL: absent; updates hold their start, outputs are written */
+    double magnitude[CASE_OPERANDS]; /* of terms that cancel in an output, where that matters; else
+                                        0 */
+} OracleCall;
+
+/* Writes what forward ops would have left (stats, o, lse; 0 for losses without a target) from the
+ * other inputs. */
+void oracle_derive(OracleCall *call);
+/* Writes every output. */
+void oracle_run(OracleCall *call);
+
+/* x rounded to the type and back. */
+double oracle_round(DType type, double x);
+
+/* The pieces, one file each. */
+void oracle_memory(OracleCall *call);
+void oracle_normal(OracleCall *call);
+void oracle_embedding(OracleCall *call);
+void oracle_norm_stats(const OpCase *c, const double *x, double *stats);
+void oracle_norm(OracleCall *call);
+void oracle_linear(OracleCall *call);
+void oracle_activation(OracleCall *call);
+void oracle_rope(OracleCall *call);
+void oracle_attention(OracleCall *call);
+void oracle_attention_derive(OracleCall *call);
+void oracle_loss(OracleCall *call);
+void oracle_optimizer(OracleCall *call);
+
+/* gelu (tanh form) and its derivative. */
+double oracle_gelu(double x);
+double oracle_gelu_slope(double x);
+
+#endif

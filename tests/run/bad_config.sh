@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# bad_config.sh -- what is wrong with a config or its inputs is said in a sentence that names the place, with the right code.
+. "$(dirname "$0")/lib.sh"
+make_text
+
+# bad NAME CODE PATTERN ARGUMENT...: exit code and a line on stderr that matches
+bad() {
+    local name=$1 code=$2 pattern=$3 got
+    shift 3
+    "$TRAIN" "$@" >stdout 2>err </dev/null
+    got=$?
+    if [ $got -ne "$code" ]; then not_ok "bad_config: $name: exit code $got, not $code"; head -n 3 err | sed 's/^/    | /'; return; fi
+    if ! grep -qE "$pattern" err; then not_ok "bad_config: $name: no line like /$pattern/"; head -n 3 err | sed 's/^/    | /'; return; fi
+    ok "bad_config: $name"
+}
+# json NAME CODE PATTERN TEXT: the same for a config with this text
+json() {
+    printf '%s\n' "$4" >bad.json
+    bad "$1" "$2" "$3" bad.json
+}
+
+bad "no such file" 66 'nothing\.json' nothing.json
+bad "no such file below a folder" 66 'no/thing' no/thing.json
+bad "an unknown key names the nearest" 78 'optimizer\.params\.lrr.*"?lr"?' "$TINY" --set optimizer.params.lrr=1
+check "bad_config: ... in one sentence" test "$(cat stdout err | wc -l)" -eq 1
+bad "a word where a number is due" 78 'hidden_size' "$TINY" --set model.hidden_size=wide
+bad "a fraction where a count is due" 78 'num_layers' "$TINY" --set model.num_layers=1.5
+bad "out of range" 78 'num_layers' "$TINY" --set model.num_layers=0
+bad "heads that do not divide" 78 'num_key_value_heads' "$TINY" --set model.num_key_value_heads=3
+bad "an unknown activation" 78 'activation' "$TINY" --set model.activation=gleu
+bad "batch arithmetic" 78 'train_batch_size' "$TINY" --set train_batch_size=17
+bad "fp16 and bf16 together" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
+bad "known but not built" 78 'zero_optimization' "$TINY" --set zero_optimization.stage=3
+bad "a --set without =" 78 'train_steps' "$TINY" --set train_steps
+bad "missing text" 66 'absent\.txt' "$TINY" --set data.text=absent.txt
+bad "an unknown corpus" 66 'atlantis' "$TINY" --set data.text=null --set data.corpus=atlantis
+: >empty.txt
+bad "empty text" 65 'empty\.txt' "$TINY" --set data.text=empty.txt
+json "a syntax error has its place" 78 'bad\.json:2:[0-9]+' '{ "seed": 1,
+  "model": ] }'
+json "a duplicate key" 78 'seed' '{ "seed": 1, "seed": 2 }'
+json "an integer that is too large" 78 'seed' '{ "seed": 99999999999999999999999 }'
+json "all errors at once: the first" 78 'bad\.json:1:.*train_steps' '{ "train_steps": -1, "sead": 2 }'
+check "bad_config: ... and the second" grep -q 'sead.*seed' err
+check "bad_config: nothing was written" test ! -e out/tiny -a ! -e out/bad
+
+expect_code "bad_config: comments and trailing commas are read" 0 "$TRAIN" "$TINY" --dry-run
+check "bad_config: a dry run writes no run" test ! -e out/tiny
+expect_code "bad_config: a dry run without data is a finding, not an error" 0 "$TRAIN" "$TINY" --dry-run --set data.text=absent.txt
+expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
+expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=4000 \
+    --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
+finish

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# kill.sh -- a run killed by SIGKILL at twenty drawn points, then started again, ends with the bits of one that was left
+# alone. Half of the points are a drawn write, fsync or rename (with strace), the others a drawn step; fp16 with skipped steps
+# among them. SEED=n repeats a drawing.
+. "$(dirname "$0")/lib.sh"
+make_text
+mkfifo lines
+seed=${SEED:-$(date +%N | sed 's/^0*//')}
+RANDOM=$((seed % 32768))
+echo "seed $((seed % 32768))"
+points=${POINTS:-20}
+common=(--set train_steps=30 --set checkpoint.save_interval=5 --set checkpoint.keep=2 --set eval.interval=10)
+fp16=(--set fp16.enabled=true --set fp16.initial_scale_power=40 --set fp16.loss_scale_window=8 --set fp16.hysteresis=1)
+
+traced=no
+strace -f -o /dev/null -e trace=write true 2>/dev/null && traced=yes
+
+# calls KIND OPTION...: how often a whole run makes this system call, in the thread that makes most of them
+calls() {
+    local kind=$1
+    shift
+    strace -f -o trace -e "trace=$kind" "$TRAIN" "$TINY" "$@" --set data.cache=counted-corpora --out counted >/dev/null 2>&1 </dev/null
+    rm -rf counted counted-corpora
+    awk '{ n[$1]++ } END { for (i in n) if (n[i] > most) most = n[i]; print most + 0 }' trace
+}
+
+# killed_at_call FOLDER KIND N OPTION...
+killed_at_call() {
+    local folder=$1 kind=$2 n=$3
+    shift 3
+    strace -f -o /dev/null -e "trace=$kind" -e "inject=$kind:signal=KILL:when=$n" "$TRAIN" "$TINY" "$@" --out "$folder" \
+        >/dev/null 2>&1 </dev/null
+}
+
+# killed_at_step FOLDER STEP OPTION...
+killed_at_step() {
+    local folder=$1 step=$2 child
+    shift 2
+    "$TRAIN" "$TINY" --json "$@" --out "$folder" >lines 2>/dev/null </dev/null &
+    child=$!
+    children+=("$child")
+    exec 3<lines
+    until_step "$step" <&3
+    kill -KILL $child
+    exec 3<&-
+    wait $child 2>/dev/null
+}
+
+"$TRAIN" "$TINY" "${common[@]}" --out whole-f32 >/dev/null 2>&1 </dev/null
+"$TRAIN" "$TINY" "${common[@]}" "${fp16[@]}" --out whole-fp16 >/dev/null 2>&1 </dev/null
+check "kill: the fp16 run skips steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
+kinds=(write fsync renameat)
+counts=()
+[ $traced = yes ] && for kind in "${kinds[@]}"; do counts+=("$(calls "$kind" "${common[@]}")"); done
+[ $traced = yes ] && echo "calls in a whole run: write ${counts[0]}, fsync ${counts[1]}, renameat ${counts[2]}"
+
+for ((i = 0; i < points; i++)); do
+    dtype=f32
+    options=("${common[@]}")
+    if ((i % 3 == 2)); then
+        dtype=fp16
+        options+=("${fp16[@]}")
+    fi
+    folder=killed-$i
+    kind=${kinds[i / 2 % 3]} n=0
+    [ $traced = yes ] && n=${counts[i / 2 % 3]}
+    if ((i % 2 == 0 && n > 0)); then
+        n=$((RANDOM % n + 1))
+        point="$kind $n"
+        options+=(--set "data.cache=corpora-$i") # the preparation of the data may die as well
+        killed_at_call $folder "$kind" $n "${options[@]}" 2>/dev/null
+    else
+        n=$((RANDOM % 29 + 1))
+        point="step $n"
+        killed_at_step $folder $n "${options[@]}" 2>/dev/null
+    fi
+    if ! "$TRAIN" "$TINY" "${options[@]}" --out $folder >output 2>&1 </dev/null; then
+        not_ok "kill: $dtype at $point: the run does not go on"
+        tail -n 3 output | sed 's/^/    | /'
+        continue
+    fi
+    same_run "kill: $dtype at $point" whole-$dtype $folder
+    rm -rf $folder corpora-$i
+done
+[ $traced = yes ] || skip "kill: at calls" "strace cannot trace here"
+finish

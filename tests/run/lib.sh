@@ -1,0 +1,99 @@
+# lib.sh -- what the end-to-end tests share. Each runs in a folder of its own, with the program in $TRAIN.
+# shellcheck shell=bash
+set -u
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TRAIN=${TRAIN:-$here/../../train}
+[ -x "$TRAIN" ] || { echo "not ok $(basename "$0" .sh): there is no program $TRAIN; say make, or set TRAIN"; exit 1; }
+TRAIN=$(realpath "$TRAIN")
+export TINY=$here/tiny.json
+work=$(mktemp -d "${TMPDIR:-/tmp}/train-test.XXXXXX") || exit 71
+children=()
+clean_up() {
+    for child in "${children[@]}"; do kill -KILL "$child" 2>/dev/null; done
+    wait 2>/dev/null
+    rm -rf "$work"
+}
+trap clean_up EXIT
+cd "$work" || exit 71
+failures=0
+
+ok() { echo "ok $*"; }
+skip() { echo "ok $1 # SKIP $2"; }
+not_ok() {
+    echo "not ok $*"
+    failures=$((failures + 1))
+}
+finish() { exit $((failures > 0)); }
+
+# check NAME COMMAND...: one test, true when the command is
+check() {
+    local name=$1
+    shift
+    if "$@"; then ok "$name"; else not_ok "$name: $*"; fi
+}
+
+# expect_code NAME CODE COMMAND...: the exit code; output is left in the file "output"
+expect_code() {
+    local name=$1 code=$2 got
+    shift 2
+    "$@" >output 2>&1 </dev/null
+    got=$?
+    if [ $got -eq "$code" ]; then ok "$name"; return 0; fi
+    not_ok "$name: exit code $got, not $code"
+    tail -n 5 output | sed 's/^/    | /'
+    return 1
+}
+
+# Writes text.txt: sentences of a small grammar, the same every time.
+make_text() {
+    awk 'function draw(n) { seed = (seed * 16807) % 2147483647; return int(seed / 2147483647 * n) + 1 }
+         BEGIN {
+             seed = 4711
+             split("the king,the servant,a prophet,the people of the land,my brother", who, ",")
+             split("went unto,spake against,remembered,looked upon,hid from", did, ",")
+             split("the city,the mountain,the house of his father,the river,the gates", what, ",")
+             split("in the morning,with great joy,for many days,and was not afraid", how, ",")
+             for (i = 0; i < 1500; i++)
+                 printf "%s %s %s%s.\n", who[draw(5)], did[draw(5)], what[draw(5)], draw(2) == 1 ? " " how[draw(4)] : ""
+         }' >text.txt
+}
+
+# losses FILE: the training lines of a metrics file without what differs between any two runs
+losses() { grep '"event": "train"' "$1" | sed -E 's/"attempt": [0-9]+, "t": [0-9.]+, //'; }
+
+# checkpoint_steps RUN: the step numbers of its checkpoints, oldest first
+checkpoint_steps() { find "$1/checkpoints" -maxdepth 1 -name 'step_*' 2>/dev/null | sed 's/.*step_0*//; s/^$/0/' | sort -n; }
+
+# tensors FILE: where the data of a safetensors file begin
+tensors() { echo $((8 + $(od -An -t u8 -N 8 "$1"))); }
+
+# same_run NAME A B: losses of all steps, weights and optimizer of the last checkpoint, bit for bit. Prints the first that differs.
+same_run() {
+    local name=$1 a=$2 b=$3 last file
+    last=$(checkpoint_steps "$a" | tail -n 1)
+    losses "$a/metrics.jsonl" >losses.a
+    losses "$b/metrics.jsonl" >losses.b
+    if ! cmp -s losses.a losses.b; then
+        not_ok "$name: the losses differ"
+        diff losses.a losses.b | head -n 4
+        return 1
+    fi
+    for file in model.safetensors optimizer.safetensors; do
+        local x y
+        x=$(printf '%s/checkpoints/step_%08d/%s' "$a" "$last" $file)
+        y=$(printf '%s/checkpoints/step_%08d/%s' "$b" "$last" $file)
+        if ! [ -f "$x" ] || ! [ -f "$y" ]; then not_ok "$name: $x or $y is missing"; return 1; fi
+        if ! cmp -i "$(tensors "$x"):$(tensors "$y")" "$x" "$y"; then not_ok "$name: $file differs"; return 1; fi
+    done
+    ok "$name"
+}
+
+# until_step STEP: reads JSON lines on stdin up to the training line of that step, then goes on copying nothing
+until_step() {
+    local line
+    while read -r line; do
+        [[ $line == *'"event": "train", "step": '"$1,"* ]] && return 0
+    done
+    return 1
+}

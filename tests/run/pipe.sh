@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# pipe.sh -- what a run prints: plain lines into a pipe, one live line on a terminal, JSON lines when asked.
+. "$(dirname "$0")/lib.sh"
+make_text
+cr=$'\r' esc=$'\033'
+
+"$TRAIN" "$TINY" --out plain </dev/null 2>err | cat >console
+check "pipe: no carriage return" test -z "$(grep -F "$cr" console)"
+check "pipe: no escape code" test -z "$(grep -F "$esc" console)"
+check "pipe: a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9.]+ M ' console)" -eq 40
+check "pipe: nothing on stderr" test ! -s err
+check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/metrics.jsonl)"
+
+"$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
+check "pipe: --json prints objects only" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
+for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
+if command -v python3 >/dev/null; then
+    check "pipe: --json parses" python3 -c 'import json,sys; [json.loads(l) for l in open("lines", encoding="utf-8")]'
+    check "pipe: metrics.jsonl parses" python3 -c 'import json,sys; [json.loads(l) for l in open("plain/metrics.jsonl", encoding="utf-8")]'
+else
+    skip "pipe: --json parses" "there is no python3"
+fi
+
+if command -v script >/dev/null; then
+    terminal() { TERM=xterm script -qec "$*" /dev/null </dev/null >console 2>&1; }
+    terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal
+    check "pipe: a terminal gets a live line" grep -qF "$cr" console
+    check "pipe: ... and a bold header" grep -qF "${esc}[1m" console
+    NO_COLOR=1 terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal2
+    check "pipe: NO_COLOR" test -z "$(grep -F "${esc}[1m" console)"
+else
+    skip "pipe: terminal" "there is no program script"
+fi
+finish

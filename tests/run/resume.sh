@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# resume.sh -- a run that is stopped and goes on ends with the losses, weights and optimizer of one that was never stopped,
+# bit for bit, in every dtype; and what it does with damaged checkpoints and torn lines.
+. "$(dirname "$0")/lib.sh"
+make_text
+mkfifo lines
+set -m
+
+# stopped FOLDER STEP OPTION...: a run that is asked to stop at about that step
+stopped() {
+    local folder=$1 step=$2
+    shift 2
+    "$TRAIN" "$TINY" --json "$@" --out "$folder" >lines 2>err </dev/null &
+    local child=$!
+    children+=("$child")
+    exec 3<lines
+    until_step "$step" <&3
+    kill -TERM $child
+    cat <&3 >/dev/null
+    wait $child 2>/dev/null
+    code=$?
+    exec 3<&-
+}
+
+common=(--set eval.interval=0 --set eval.sample_interval=0 --set train_steps=60 --set checkpoint.keep=0)
+for dtype in f32 bf16 fp16 fp64; do
+    case $dtype in
+    f32) options=() ;;
+    fp16) options=(--set fp16.enabled=true --set fp16.initial_scale_power=40 --set fp16.loss_scale_window=8 --set fp16.hysteresis=1) ;;
+    *) options=(--set "$dtype.enabled=true") ;;
+    esac
+    options+=("${common[@]}")
+    expect_code "resume: $dtype whole run" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$dtype
+    # From a checkpoint of every tenth step, by starting again from copies of the run cut off there.
+    for step in 10 30 50; do
+        mkdir cut-$dtype-$step
+        cp -r whole-$dtype/config.json whole-$dtype/metrics.jsonl whole-$dtype/tokenizer.json cut-$dtype-$step/
+        mkdir cut-$dtype-$step/checkpoints
+        cp -r whole-$dtype/checkpoints/step_000000$step cut-$dtype-$step/checkpoints/
+        printf '{"event": "train", "step": 5' >>cut-$dtype-$step/metrics.jsonl
+        expect_code "resume: $dtype from step $step" 0 "$TRAIN" "$TINY" "${options[@]}" --out cut-$dtype-$step
+        same_run "resume: $dtype from step $step, same bits" whole-$dtype cut-$dtype-$step
+    done
+    stopped stopped-$dtype 7 "${options[@]}"
+    if [ $code -ne 85 ]; then not_ok "resume: $dtype stopped: exit code $code, not 85"; continue; fi
+    expect_code "resume: $dtype stopped run goes on" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
+    same_run "resume: $dtype stopped, same bits" whole-$dtype stopped-$dtype
+done
+check "resume: the fp16 run skipped steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
+
+# Damage in the newest checkpoint: said loudly, the one before serves.
+cp -r whole-f32 damaged
+rm damaged/result.json
+file=damaged/checkpoints/step_00000060/model.safetensors
+printf '\x55' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 100)) conv=notrunc status=none
+expect_code "resume: a damaged checkpoint is passed over" 0 "$TRAIN" "$TINY" "${common[@]}" --out damaged
+check "resume: ... by name" grep -q 'step_00000060' output
+check "resume: ... for the one before" grep -qE 'step 50 ' output
+same_run "resume: ... to the same bits" whole-f32 damaged
+for step in damaged/checkpoints/step_*; do
+    printf '\x55' | dd of="$step/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
+    printf '\xaa' | dd of="$step/optimizer.safetensors" bs=1 seek=5000 conv=notrunc status=none
+done
+rm damaged/result.json
+expect_code "resume: when none verifies the run is refused" 65 "$TRAIN" "$TINY" "${common[@]}" --out damaged
+finish

@@ -1,0 +1,299 @@
+/* test_ops.c -- every op over every case of op_cases.h against the oracle: all storage and gradient
+ * types, dense and strided rows, every CPU level, both products, one to three threads. Inputs are
+ * rounded to storage before the oracle sees them; outputs start as NaN, updates from known values;
+ * bands around and inside buffers must stay, and so must inputs; a second run must give the same
+ * bits, and other thread counts too where the contract says so. */
+#include "model/core/check.h"
+#include "tests/op_devices.h"
+#include "tests/oracle.h"
+#include "tests/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static TestDevices devices;
+
+/* One call made ready: exact values before and after, and guarded tensors to make it with. */
+typedef struct {
+    const OpCase *c;
+    DType storage, grad;
+    int count;
+    OperandSpec spec[CASE_OPERANDS];
+    OracleCall oracle;
+    double *start[CASE_OPERANDS];
+    Guarded guarded[CASE_OPERANDS];
+    Tensor tensor[CASE_OPERANDS];
+    char name[256];
+} Trial;
+
+static DType operand_dtype(const Trial *t, int i)
+{
+    return op_case_dtype(t->spec[i].type, t->storage, t->grad);
+}
+
+static int64_t operand_size(const OperandSpec *s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s->ndim; d++)
+        n *= s->dim[d];
+    return n;
+}
+
+static bool operand_present(const Trial *t, int i)
+{
+    return i < t->count && t->spec[i].role != ROLE_ABSENT;
+}
+
+/* Element i of operand `operand` before rounding. */
+static double draw(const Trial *t, int operand, int64_t i)
+{
+    const OperandSpec *s = &t->spec[operand];
+    uint64_t stream = (uint64_t)(operand + 1) * 1000003u + (uint64_t)t->c->op;
+    double u = drawn_uniform(stream, i);
+    switch (s->fill) {
+    case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
+    case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
+    case FILL_INTEGER: return s->low + floor((s->high - s->low) * u);
+    default: {
+        int64_t last = i % t->c->tq + t->c->attention.causal_offset;
+        if (last > t->c->tk - 1) last = t->c->tk - 1;
+        return floor((double)(last + 1) * u);
+    }
+    }
+}
+
+static void round_operand(Trial *t, int i)
+{
+    DType dtype = operand_dtype(t, i);
+    for (int64_t k = 0; k < operand_size(&t->spec[i]); k++)
+        t->oracle.v[i][k] = oracle_round(dtype, t->oracle.v[i][k]);
+}
+
+/* Draws the inputs, lets the oracle answer. */
+static void trial_prepare(Trial *t, const OpCase *c, DType storage, DType grad)
+{
+    *t = (Trial){.c = c, .storage = storage, .grad = grad, .oracle = {.c = c, .storage = storage}};
+    t->count = op_case_operands(c, t->spec);
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        int64_t n = operand_size(&t->spec[i]);
+        t->oracle.v[i] = must_calloc((size_t)n, sizeof(double));
+        t->start[i] = must_calloc((size_t)n, sizeof(double));
+        for (int64_t k = 0; t->spec[i].role != ROLE_OUT && k < n; k++)
+            t->oracle.v[i][k] = draw(t, i, k);
+        round_operand(t, i);
+    }
+    oracle_derive(&t->oracle);
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        if (t->spec[i].derived) round_operand(t, i);
+        memcpy(t->start[i], t->oracle.v[i], (size_t)operand_size(&t->spec[i]) * sizeof(double));
+    }
+    oracle_run(&t->oracle);
+}
+
+static void trial_free(Trial *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        free(t->oracle.v[i]);
+        free(t->start[i]);
+    }
+}
+
+/* Guarded buffers with the starting values, rows `gap` elements apart where the op allows it. */
+static void buffers_create(Trial *t, int64_t gap)
+{
+    for (int i = 0; i < t->count; i++) {
+        const OperandSpec *s = &t->spec[i];
+        t->tensor[i] = NO_TENSOR;
+        if (!operand_present(t, i) || s->alias_of) continue;
+        Guarded *g = &t->guarded[i];
+        *g = guarded_create(operand_dtype(t, i), s->ndim, s->dim, s->dense ? 0 : gap);
+        for (int64_t k = 0; k < operand_size(s); k++)
+            guarded_set(g, k, s->role == ROLE_OUT ? (double)NAN : t->start[i][k]);
+        guarded_arm(g);
+        t->tensor[i] = g->tensor;
+    }
+    for (int i = 0; i < t->count; i++)
+        if (operand_present(t, i) && t->spec[i].alias_of)
+            t->tensor[i] = t->tensor[t->spec[i].alias_of - 1];
+}
+
+static void buffers_free(Trial *t)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_free(&t->guarded[i]);
+}
+
+static void buffers_restore(Trial *t)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_restore(&t->guarded[i]);
+}
+
+static bool shared(const Trial *t, int i)
+{
+    for (int k = 0; k < t->count; k++)
+        if (t->spec[k].alias_of == i + 1) return true;
+    return false;
+}
+
+/* Bands, inputs and outputs after a run. */
+static void check_after(const Trial *t)
+{
+    char err[512];
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        const OperandSpec *s = &t->spec[i];
+        const Guarded *g = &t->guarded[s->alias_of ? s->alias_of - 1 : i];
+        if (!guarded_bands_intact(g)) fail_msg("%s: writes outside %s", t->name, s->name);
+        if (s->role == ROLE_IN && !shared(t, i) && !guarded_intact(g))
+            fail_msg("%s: changes its input %s", t->name, s->name);
+        if (s->role == ROLE_IN) continue;
+        DType dtype = operand_dtype(t, i), compute = dtype_compute(t->storage);
+        double unit = dtype_info[s->type == TYPE_F64 ? F64 : compute].roundoff;
+        double tolerance = s->roundings * dtype_info[dtype].roundoff + s->depth * unit;
+        bool close = tensor_close(t->tensor[i], t->oracle.v[i], tolerance, t->oracle.magnitude[i],
+                                  err, sizeof err);
+        if (!close) fail_msg("%s: %s %s", t->name, s->name, err);
+    }
+}
+
+/* The bytes of all buffers, one after another; the caller frees. */
+static unsigned char *snapshot(const Trial *t, size_t *bytes)
+{
+    *bytes = 0;
+    for (int i = 0; i < t->count; i++)
+        *bytes += t->guarded[i].bytes;
+    unsigned char *all = must_alloc(*bytes), *p = all;
+    for (int i = 0; i < t->count; i++) {
+        if (t->guarded[i].block) memcpy(p, t->guarded[i].block, t->guarded[i].bytes);
+        p += t->guarded[i].bytes;
+    }
+    return all;
+}
+
+/* Ops whose sums do not depend on the number of threads: elementwise, by row, or in ascending order
+ * by contract. */
+static bool same_bits_for_all_threads(OpId op)
+{
+    switch (op) {
+    case OP_norm_backward:
+    case OP_linear_forward:
+    case OP_linear_backward_input:
+    case OP_linear_backward_weight:
+    case OP_attention_forward:
+    case OP_attention_backward: return false;
+    default: return true;
+    }
+}
+
+static void run_on(Trial *t, TestDevice *d, int64_t gap)
+{
+    char text[160];
+    snprintf(t->name, sizeof t->name, "%s %s grad %s gap %lld on %s",
+             op_case_describe(t->c, text, sizeof text), dtype_name(t->storage), dtype_name(t->grad),
+             (long long)gap, d->name);
+    buffers_restore(t);
+    op_case_run(&d->device, t->c, t->tensor);
+}
+
+/* Runs on every device that can differ. Buffers that are, bands and all, the bits of a run that
+ * passed have passed too. */
+static void trial_on_devices(Trial *t, int64_t gap)
+{
+    bool products = op_case_flops(t->c) > 0 && t->c->batch == 0;
+    unsigned char *passed = NULL, *single = NULL;
+    size_t bytes;
+    buffers_create(t, gap);
+    for (int i = 0; i < devices.count; i++) {
+        TestDevice *d = &devices.item[i];
+        if (d->openblas && !products) continue;
+        run_on(t, d, gap);
+        unsigned char *once = snapshot(t, &bytes);
+        if (passed == NULL || memcmp(once, passed, bytes) != 0) check_after(t);
+        run_on(t, d, gap);
+        unsigned char *again = snapshot(t, &bytes);
+        if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
+        free(passed);
+        passed = again;
+        if (d->threads > 1) {
+            if (same_bits_for_all_threads(t->c->op) && memcmp(single, once, bytes) != 0)
+                fail_msg("%s: differs in bits from one thread", t->name);
+            free(once);
+            continue;
+        }
+        free(single);
+        single = once;
+    }
+    free(passed);
+    free(single);
+    buffers_free(t);
+}
+
+static bool has_gradients(const OpCase *c)
+{
+    OperandSpec spec[CASE_OPERANDS];
+    int count = op_case_operands(c, spec);
+    for (int i = 0; i < count; i++)
+        if (spec[i].type == TYPE_GRAD && spec[i].role != ROLE_ABSENT) return true;
+    return false;
+}
+
+static void check_op(void **state)
+{
+    OpId op = *(const OpId *)*state;
+    const OpCase *cases;
+    int count = op_cases_check(&cases), found = 0;
+    for (int k = 0; k < count; k++) {
+        if (cases[k].op != op) continue;
+        found++;
+        for (DType storage = F64; storage <= F16; storage++) {
+            for (int wide = 0; wide < 2; wide++) {
+                DType compute = dtype_compute(storage);
+                if (wide && (compute == storage || !has_gradients(&cases[k]))) continue;
+                Trial t;
+                trial_prepare(&t, &cases[k], storage, wide ? compute : storage);
+                trial_on_devices(&t, 0);
+                trial_on_devices(&t, 3);
+                trial_free(&t);
+            }
+        }
+    }
+    if (found == 0) fail_msg("op_%s has no case", op_name[op]);
+}
+
+static int open_devices(void **state)
+{
+    (void)state;
+    devices_open(&devices);
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    devices_close(&devices);
+    return 0;
+}
+
+int main(void)
+{
+    static OpId id[OP_COUNT];
+    struct CMUnitTest tests[OP_COUNT];
+    size_t n = 0;
+    for (int op = 0; op < OP_COUNT; op++) {
+        if (op == OP_step_decide) continue; /* no tensors: test_ops_step.c */
+        id[n] = (OpId)op;
+        tests[n] = (struct CMUnitTest){
+            .name = op_name[op], .test_func = check_op, .initial_state = &id[n]};
+        n++;
+    }
+    return _cmocka_run_group_tests("ops against the oracle", tests, n, open_devices, close_devices);
+}

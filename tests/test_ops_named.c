@@ -1,0 +1,287 @@
+/* test_ops_named.c -- known ways for ops to be wrong, each as a test named after it, and what the
+ * front doors refuse. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/op_devices.h"
+#include "tests/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+static TestDevices devices;
+
+/* ---- precision --------------------------------------------------------------------------------
+ */
+
+/* 1024 equal gradients of 1 in bf16 add up to 1024 in an f32 buffer; a bf16 one would stop at 256.
+ */
+static void bug_6_equal_gradients_add_up(void **state)
+{
+    (void)state;
+    uint16_t one = bf16_from_f32(1);
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        float dw = 0, db = 0, dtable = 0, stats[2] = {0, 1}, dnorm[2] = {0, 0};
+        Tensor x = tensor_2d(&one, BF16, 1, 1), w = tensor_1d(&one, BF16, 1);
+        int32_t token = 0;
+        for (int k = 0; k < 1024; k++) {
+            uint16_t dx;
+            op_linear_backward_weight(dev, tensor_2d(&dw, F32, 1, 1), tensor_1d(&db, F32, 1), x, x,
+                                      true);
+            op_token_backward(dev, tensor_2d(&dtable, F32, 1, 1), x, tensor_1d(&token, I32, 1), 0,
+                              true);
+            op_norm_backward(dev, tensor_2d(&dx, BF16, 1, 1), false, tensor_1d(&dnorm[0], F32, 1),
+                             tensor_1d(&dnorm[1], F32, 1), true, x, x, tensor_2d(stats, F32, 1, 2),
+                             w, (Norm){NORM_LAYERNORM, 1e-5});
+        }
+        assert_true(dw == 1024 && db == 1024 && dtable == 1024 && dnorm[0] == 1024 &&
+                    dnorm[1] == 1024);
+    }
+}
+
+/* Large logits: exp overflows unless the maximum is taken off first. Against closed forms. */
+static void bug_24_large_logits_stay_finite(void **state)
+{
+    (void)state;
+    static const DType type[] = {F64, F32, BF16, F16};
+    static const double size[] = {80, 8192};
+    static const int32_t target[4] = {0, 1, 2, 0};
+    for (int i = 0; i < devices.count; i++)
+        for (int t = 0; t < 4; t++)
+            for (int s = 0; s < 2; s++) {
+                double a = size[s], scale = 1, unit = dtype_info[dtype_compute(type[t])].roundoff;
+                double row[4][3] = {{a, -a, -a}, {a, -a, -a}, {-a, -a, -a}, {a, a, -a}};
+                double exact[4] = {0, 2 * a, log(3), log(2)};
+                uint64_t logits[12], losses[4];
+                for (int k = 0; k < 12; k++)
+                    dtype_set(type[t], logits, k, row[k / 3][k % 3]);
+                Tensor l = tensor_1d(losses, dtype_compute(type[t]), 4);
+                op_loss(&devices.item[i].device, l, tensor_2d(logits, type[t], 4, 3),
+                        tensor_1d((void *)target, I32, 4), 3, tensor_1d(&scale, F64, 1), true);
+                for (int k = 0; k < 4; k++)
+                    assert_true(fabs(dtype_get(l.dtype, losses, k) - exact[k]) <= 8 * unit * 2 * a);
+                /* softmax is exact here: 1, 0, 0; then one third each; then halves */
+                double expected[12] = {0, 0, 0, 1, -1, 0, 1. / 3, 1. / 3, -2. / 3, -0.5, 0.5, 0};
+                double tolerance = dtype_info[type[t]].roundoff + 8 * unit * 2 * a;
+                for (int k = 0; k < 12; k++)
+                    assert_true(fabs(dtype_get(type[t], logits, k) - expected[k]) <= tolerance);
+            }
+}
+
+/* Scores of +-80 and beyond in attention: one key takes all. */
+static void bug_24_large_scores_stay_finite(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        for (int s = 0; s < 2; s++) {
+            float a = s ? 1e4f : 80, q[3] = {1, 1, -1}, k[3] = {a, -a, 0.5f * a}, v[3] = {1, 2, 3},
+                  o[3], lse[3];
+            Attention attention = {1, 1, 1, 0, 1};
+            op_attention_forward(&devices.item[i].device, tensor_3d(o, F32, 1, 3, 1),
+                                 tensor_3d(lse, F32, 1, 1, 3), tensor_3d(q, F32, 1, 3, 1),
+                                 tensor_3d(k, F32, 1, 3, 1), tensor_3d(v, F32, 1, 3, 1), attention,
+                                 NO_TENSOR);
+            assert_true(o[0] == 1 && o[1] == 1 && o[2] == 2);
+            assert_true(lse[0] == a && lse[1] == a && lse[2] == a);
+        }
+}
+
+/* ---- vocabulary padding -----------------------------------------------------------------------
+ */
+
+/* Loss and gradient of `rows` rows over `columns` columns, those from `vocabulary` on filled with
+ * `padding`. */
+static void padded_loss(Device *dev, float *losses, float *logits, int64_t rows, int64_t columns,
+                        int64_t vocabulary, float padding)
+{
+    double scale = 0.5;
+    int32_t target[4];
+    for (int64_t r = 0; r < rows; r++) {
+        target[r] = (int32_t)((vocabulary - 1) * r / rows);
+        for (int64_t j = 0; j < columns; j++)
+            logits[r * columns + j] =
+                j < vocabulary ? (float)(2 * drawn_uniform(5, r * vocabulary + j) - 1) : padding;
+    }
+    op_loss(dev, tensor_1d(losses, F32, rows), tensor_2d(logits, F32, rows, columns),
+            tensor_1d(target, I32, rows), vocabulary, tensor_1d(&scale, F64, 1), true);
+}
+
+/* Whatever stands in the padding, also NaN, changes no bit of losses and gradients; its own
+ * gradient is 0. */
+static void bug_23_padded_vocabulary_takes_no_part(void **state)
+{
+    (void)state;
+    enum { ROWS = 2 };
+    static const int64_t vocabulary[] = {17, 127, 50257};
+    for (int i = 0; i < devices.count; i++)
+        for (int s = 0; s < 3; s++) {
+            Device *dev = &devices.item[i].device;
+            int64_t v = vocabulary[s], columns = (v + 127) / 128 * 128;
+            size_t bytes = (size_t)(ROWS * columns) * sizeof(float);
+            float *a = must_alloc(bytes), *b = must_alloc(bytes), *c = must_alloc(bytes), la[ROWS],
+                  lb[ROWS], lc[ROWS];
+            padded_loss(dev, la, a, ROWS, columns, v, NAN);
+            padded_loss(dev, lb, b, ROWS, columns, v, 1e30f);
+            padded_loss(dev, lc, c, ROWS, v, v, 0);
+            assert_memory_equal(a, b, bytes);
+            assert_memory_equal(la, lb, sizeof la);
+            for (int r = 0; r < ROWS; r++) {
+                assert_true(fabsf(la[r] - lc[r]) <= 16 * 0x1p-24f * la[r]);
+                for (int64_t j = 0; j < columns; j++) {
+                    float got = a[r * columns + j], bare = j < v ? c[r * v + j] : 0;
+                    assert_true(fabsf(got - bare) <= 64 * 0x1p-24f * fabsf(bare));
+                }
+            }
+            free(a);
+            free(b);
+            free(c);
+        }
+}
+
+/* ---- order of sums ----------------------------------------------------------------------------
+ */
+
+/* Many repeats of few tokens: 20 runs and all thread counts give the bits of the first. */
+static void bug_12_embedding_gradients_have_one_order(void **state)
+{
+    (void)state;
+    enum { N = 515, C = 67, TOKENS = 5 };
+    static float dx[N * C], first[TOKENS * C], again[TOKENS * C];
+    static int32_t token[N];
+    for (int i = 0; i < N * C; i++)
+        dx[i] = (float)drawn_normal(11, i);
+    for (int i = 0; i < N; i++)
+        token[i] = (int32_t)(drawn_uniform(12, i) * TOKENS);
+    Tensor x = tensor_2d(dx, F32, N, C), index = tensor_1d(token, I32, N);
+    for (int i = 0; i < devices.count; i++)
+        for (int run = 0; run < 20; run++) {
+            float *out = i == 0 && run == 0 ? first : again;
+            Tensor table = tensor_2d(out, F32, TOKENS, C);
+            if (run % 2)
+                op_token_backward(&devices.item[i].device, table, x, index, 0, false);
+            else
+                op_position_backward(&devices.item[i].device, table, x, index, false);
+            assert_memory_equal(out, first, sizeof first);
+        }
+}
+
+/* A shard border at a multiple of SQ_NORM_BLOCK changes no bit of the norm. */
+static void the_norm_does_not_depend_on_shards(void **state)
+{
+    (void)state;
+    enum { N = 5 * SQ_NORM_BLOCK + 77 };
+    float *x = must_alloc(N * sizeof *x);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)drawn_normal(13, i);
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        double whole = 0.125, parts = 0.125;
+        op_sq_norm(dev, tensor_1d(&whole, F64, 1), tensor_1d(x, F32, N));
+        for (int64_t at = 0; at < N; at += 2 * SQ_NORM_BLOCK) {
+            int64_t n = at + 2 * SQ_NORM_BLOCK < N ? 2 * SQ_NORM_BLOCK : N - at;
+            op_sq_norm(dev, tensor_1d(&parts, F64, 1), tensor_1d(x + at, F32, n));
+        }
+        assert_true(whole == parts);
+    }
+    free(x);
+}
+
+/* Squares that overflow f32 are still finite in the norm: clipping must see 1e30, not infinity. */
+static void bug_18_the_norm_is_summed_in_double(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++) {
+        float x[3] = {1e30f, -1e30f, 1e-30f};
+        double sum = 0;
+        op_sq_norm(&devices.item[i].device, tensor_1d(&sum, F64, 1), tensor_1d(x, F32, 3));
+        assert_true(fabs(sum / (2.0 * (double)x[0] * (double)x[0]) - 1) < 1e-15);
+    }
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------
+ */
+
+/* Rows 2^31 + 5 elements apart, in address space that is mostly never touched. */
+static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, COLS = 5 };
+    const int64_t ld = ((int64_t)1 << 31) + 5;
+    size_t bytes = (size_t)((ROWS - 1) * ld + COLS) * sizeof(float);
+    float *far = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (far == MAP_FAILED) {
+        print_message("skipped: %zu bytes of address space were refused\n", bytes);
+        skip();
+    }
+    float near[ROWS * COLS], out[ROWS * COLS], stats[2 * ROWS], w[COLS], losses[ROWS];
+    int32_t token[ROWS] = {2, 0, 1}, zero[ROWS] = {0, 0, 0};
+    for (int i = 0; i < ROWS * COLS; i++)
+        near[i] = (float)drawn_normal(14, i);
+    for (int i = 0; i < COLS; i++)
+        w[i] = 1;
+    Tensor x = tensor_2d(near, F32, ROWS, COLS), y = tensor_2d(out, F32, ROWS, COLS), wide = x;
+    wide.data = far;
+    wide.ld = ld;
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        op_fill(dev, wide, 7);
+        assert_true(far[2 * ld + 4] == 7);
+        op_copy(dev, wide, x);
+        assert_memory_equal(far + 2 * ld, near + 2 * COLS, COLS * sizeof(float));
+        op_add(dev, y, wide, x);
+        for (int k = 0; k < ROWS * COLS; k++)
+            assert_true(out[k] == 2 * near[k]);
+        op_token_forward(dev, y, wide, tensor_1d(token, I32, ROWS), 0);
+        assert_memory_equal(out, near + 2 * COLS, COLS * sizeof(float));
+        float direct[ROWS * COLS];
+        Norm norm = {NORM_LAYERNORM, 1e-5};
+        Tensor s = tensor_2d(stats, F32, ROWS, 2), ones = tensor_1d(w, F32, COLS);
+        op_norm_forward(dev, y, s, x, ones, NO_TENSOR, norm);
+        op_norm_forward(dev, tensor_2d(direct, F32, ROWS, COLS), s, wide, ones, NO_TENSOR, norm);
+        assert_memory_equal(out, direct, sizeof out);
+        op_loss(dev, tensor_1d(losses, F32, ROWS), wide, tensor_1d(zero, I32, ROWS), COLS,
+                NO_TENSOR, false);
+        op_activation_forward(dev, wide, x, ACTIVATION_RELU2);
+        for (int k = 0; k < ROWS; k++) {
+            assert_true(isfinite(losses[k]));
+            assert_true(far[k * ld] == (near[k * COLS] > 0 ? near[k * COLS] * near[k * COLS] : 0));
+        }
+    }
+    munmap(far, bytes);
+}
+
+static int open_devices(void **state)
+{
+    (void)state;
+    devices_open(&devices);
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    devices_close(&devices);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bug_6_equal_gradients_add_up),
+        cmocka_unit_test(bug_24_large_logits_stay_finite),
+        cmocka_unit_test(bug_24_large_scores_stay_finite),
+        cmocka_unit_test(bug_23_padded_vocabulary_takes_no_part),
+        cmocka_unit_test(bug_12_embedding_gradients_have_one_order),
+        cmocka_unit_test(the_norm_does_not_depend_on_shards),
+        cmocka_unit_test(bug_18_the_norm_is_summed_in_double),
+        cmocka_unit_test(bug_48_rows_lie_beyond_2_to_the_31),
+    };
+    return cmocka_run_group_tests_name("ops, bugs by name", tests, open_devices, close_devices);
+}
