@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# check.sh -- `make check`: format, layers, habits, scripts, clang-tidy. A tool that is not installed is named and left out;
+# with CI=true that is an error. Arguments: only these C files go to clang-tidy.
+set -u
+cd "$(dirname "$0")/.." || exit 71
+bad=0
+
+# part NAME COMMAND...
+part() {
+    local name=$1 start=$SECONDS
+    shift
+    if "$@"; then echo "ok   $name ($((SECONDS - start)) s)"; else echo "FAIL $name"; bad=1; fi
+}
+
+# tool NAME: whether it is there
+tool() {
+    command -v "$1" >/dev/null && return 0
+    echo "--   $1 is not installed"
+    [ "${CI:-}" = true ] && bad=1
+    return 1
+}
+
+mapfile -t sources < <(find . -path ./build -prune -o -path ./out -prune -o -name '*.[ch]' -print | sed 's|^\./||' | sort)
+mapfile -t scripts < <(find scripts tests/run .ci -name '*.sh' -o -path .ci/run | sort)
+mapfile -t tidied < <(printf '%s\n' "${sources[@]}" | grep '\.c$')
+[ $# -gt 0 ] && tidied=("$@")
+
+check_tidy() { printf '%s\n' "${tidied[@]}" | xargs -P "$(nproc)" -n 3 scripts/tidy.sh; }
+
+tool clang-format && part format clang-format --dry-run -Werror "${sources[@]}"
+part layers scripts/check_layers.sh
+part habits scripts/check_text.sh
+tool shellcheck && part shellcheck shellcheck --severity=warning "${scripts[@]}"
+tool clang-tidy && part clang-tidy check_tidy
+exit $bad

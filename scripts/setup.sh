@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# setup.sh -- installs the Debian packages that are missing, and nothing when none is; then no network is touched.
+#
+#   scripts/setup.sh           what building, the demo, the tests and `make check` need
+#   scripts/setup.sh --run     what building and the demo need
+#   scripts/setup.sh --check   only says what is missing (may follow --run); exit 1 if something is
+#
+# Works as root or with a sudo that asks for no password; otherwise says what to ask for and exits with 77.
+# CJSON_PREFIX=/path names a cJSON that pkg-config does not know.
+set -u
+
+mode=all only_check=no
+for word in "$@"; do
+    case $word in
+    --run) mode=run ;;
+    --check) only_check=yes ;;
+    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup.sh: unknown option $word (see --help)" >&2; exit 64 ;;
+    esac
+done
+
+has() { command -v "$1" >/dev/null 2>&1; }
+has_header() { [ -e "/usr/include/$1" ]; }
+has_module() { has pkg-config && pkg-config --exists "$1"; }
+has_cjson() { [ -n "${CJSON_PREFIX:-}" ] || has_module libcjson; }
+has_openblas() { compgen -G '/usr/lib/*/openblas-pthread/libopenblas.so.0' >/dev/null || compgen -G '/usr/l*/*/libopenblas.so.0' >/dev/null; }
+
+missing=()
+# need PACKAGE TEST...: notes the package unless the test succeeds
+need() {
+    local package=$1
+    shift
+    "$@" || missing+=("$package")
+}
+
+need gcc has gcc
+need libc6-dev has_header stdlib.h
+need make has make
+need pkg-config has pkg-config
+need libcjson-dev has_cjson
+need libopenblas0-pthread has_openblas
+need bible-kjv has bible
+if [ $mode = all ]; then
+    need libcmocka-dev has_module cmocka
+    need clang-format has clang-format
+    need clang-tidy has clang-tidy
+    need strace has strace
+    need shellcheck has shellcheck
+fi
+
+if [ ${#missing[@]} -eq 0 ]; then
+    echo "setup: nothing is missing"
+    exit 0
+fi
+echo "setup: missing: ${missing[*]}"
+[ $only_check = yes ] && exit 1
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if has sudo && sudo -n true 2>/dev/null; then
+        as_root=(sudo -n)
+    else
+        echo "setup: not root, and sudo would ask; have somebody run:" >&2
+        echo "    apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+        exit 77
+    fi
+fi
+if ! has apt-get; then
+    echo "setup: there is no apt-get here; install what these Debian packages hold by other means" >&2
+    exit 69
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null; }
+apt update && apt install -y --no-install-recommends "${missing[@]}"
+code=$?
+[ $code -eq 0 ] || { echo "setup: apt-get failed; see its messages above" >&2; exit 75; }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# tidy.sh -- clang-tidy over these C files, with the flags they are compiled with; prints only what is wrong.
+set -u
+cd "$(dirname "$0")/.." || exit 71
+# Clang 14 knows _Float16 only together with the instructions for it.
+flags=(-std=c11 -D_GNU_SOURCE -I. -mavx512fp16 '-DPROGRAM_COMMIT="checked"')
+read -ra cjson <<<"${CJSON_PREFIX:+-I$CJSON_PREFIX/include} $(pkg-config --cflags libcjson 2>/dev/null)"
+flags+=("${cjson[@]}")
+bad=0
+for file in "$@"; do
+    extra=()
+    [[ $file == model/kernels/cpu/* ]] &&
+        extra=(-march=x86-64-v3 -DCPU_LEVEL=v3 -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32)
+    # __builtin_shuffle is gcc's alone.
+    gcc -E "${flags[@]}" "${extra[@]}" "$file" 2>/dev/null | grep -q __builtin_shuffle && continue
+    clang-tidy --quiet --warnings-as-errors='*' "$file" -- "${flags[@]}" "${extra[@]}" 2>/dev/null || bad=1
+done
+exit $bad
