@@ -68,8 +68,9 @@ TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(BUILD)/%.o)
 
 all: print-config train
 
+# ./train is the release program; other flavours stay in their folders.
 train: $(BUILD)/train
-	@ln -sf $< $@
+	@[ $(FLAVOUR) != release ] || ln -sf $< $@
 
 $(BUILD)/train: $(PROGRAM_OBJECTS)
 	@echo "  LINK  $@"
