@@ -1,0 +1,237 @@
+#!/usr/bin/env bash
+# gpu_probe.sh -- asks a GPU what it really does: builds tests/probe/*.cu, runs them, writes their answers as one Markdown file.
+#
+#   scripts/gpu_probe.sh              answers go to build/probe/probe.md
+#   scripts/gpu_probe.sh --out FILE   answers go to FILE
+#   scripts/gpu_probe.sh --notes      also between the markers in model/kernels/cuda/NOTES.md
+#
+# Needs nvcc (PATH or CUDA_HOME, default /usr/local/cuda) and nothing else built or installed; to be answered, one H100 or
+# H200 and at most six minutes. The PyTorch part (tests/probe/pytorch_step.py) runs where python3 has torch. Exit codes:
+# 0 all answered or skipped, 1 a probe failed or does not compile, 69 no nvcc or (after compiling everything) no GPU.
+# PROBE_BIN=FOLDER runs the programs of that folder instead of building, each for PROBE_SHARE seconds (how the script itself
+# is tested).
+set -u
+here=$PWD
+cd "$(dirname "$0")/.." || exit 71
+
+out=build/probe/probe.md to_notes=no notes=model/kernels/cuda/NOTES.md
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out)
+        [ $# -ge 2 ] || { echo "gpu_probe: --out wants a file" >&2; exit 64; }
+        out=$(realpath -m -- "$here/$2")
+        [ "${2#/}" = "$2" ] || out=$2
+        shift
+        ;;
+    --notes) to_notes=yes ;;
+    --help | -h) sed -n '2,12s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+    *) echo "gpu_probe: unknown option $1 (see --help)" >&2; exit 64 ;;
+    esac
+    shift
+done
+
+whole=355 # seconds for everything, so that six minutes hold
+cuda=${CUDA_HOME:-/usr/local/cuda}
+folder=${PROBE_BIN:-build/probe}
+known=(bits functions fragments fragments_matrix fragments_tma fragments_wgmma ceilings cublaslt cublaslt_gelu cublaslt_bias_gradient
+    cublaslt_splitk cublaslt_operands cublaslt_repeat nccl)
+results=build/probe/results
+mkdir -p "$results" "$(dirname "$out")" || exit 73
+rm -f "$results"/*
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# share NAME: the most seconds a probe may take
+share() {
+    [ -z "${PROBE_SHARE:-}" ] || { echo "$PROBE_SHARE"; return; }
+    case $1 in
+    bits | functions) echo 25 ;;
+    fragments*) echo 10 ;;
+    ceilings) echo 40 ;;
+    cublaslt) echo 100 ;;
+    cublaslt_*) echo 15 ;;
+    nccl) echo 61 ;;
+    pytorch_step) echo 110 ;;
+    *) echo 20 ;;
+    esac
+}
+
+# build_one FILE: into build/probe; what nvcc says is kept beside it
+build_one() {
+    local name
+    name=$(basename "$1" .cu)
+    "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80 \
+        -isystem "$nccl_include" -Xcompiler -Wall,-Wextra -o "build/probe/$name" "$1" -ldl -lpthread >"build/probe/$name.log" 2>&1 ||
+        { echo "gpu_probe: $1 does not compile:"; cat "build/probe/$name.log"; exit 1; }
+}
+
+# build_all: every probe, one nvcc a core
+build_all() {
+    nvcc=$(command -v nvcc || echo "$cuda/bin/nvcc")
+    if ! has "$nvcc"; then
+        echo "gpu_probe: there is no nvcc here (PATH, CUDA_HOME), so no probe can be built" >&2
+        exit 69
+    fi
+    # The toolkit need not have nccl.h; PyTorch's wheel does. A folder that is not there harms nobody.
+    nccl_include=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/include")' 2>/dev/null)
+    nccl_include=${nccl_include:-$cuda/include}
+    export nvcc nccl_include
+    export -f build_one
+    # shellcheck disable=SC2016 # $1 is the inner shell's
+    printf '%s\0' tests/probe/*.cu | xargs -0 -n 1 -P "$(nproc)" bash -c 'build_one "$1"' build_one >&2 || exit 1
+}
+
+# wheel_folders: where python's packages keep libnccl and libcublasLt, each followed by a colon
+wheel_folders() {
+    python3 - 2>/dev/null <<'END'
+import glob, os, site, sys
+folders = {os.path.dirname(f) for p in sys.path + site.getsitepackages()
+           for n in ("libnccl.so.2", "libcublasLt.so.1?") for f in glob.glob(p + "/nvidia/*/lib/" + n)}
+print("".join(f + ":" for f in sorted(folders)), end="")
+END
+}
+
+# cuda_program NAME: runs a probe with the toolkit's libraries first, then the wheels'
+cuda_program() {
+    LD_LIBRARY_PATH="$cuda/lib64:$wheels${LD_LIBRARY_PATH:-}" exec timeout -k 5 "$limit" "$folder/$1"
+}
+
+answered=0 failed=0 skipped=0 first=yes ran=()
+# run NAME COMMAND...: within its share and what is left of the whole; keeps output, time and how it ended
+run() {
+    local name=$1 code from=$SECONDS limit left=$((whole - SECONDS))
+    shift
+    limit=$(share "$name")
+    [ "$left" -ge "$limit" ] || limit=$left
+    ran+=("$name")
+    if [ "$left" -lt 5 ]; then
+        skipped=$((skipped + 1))
+        echo "skipped: the time was over" >"$results/$name.end"
+        return
+    fi
+    printf 'gpu_probe: %s (at most %s s)\n' "$name" "$limit"
+    ("$@") >"$results/$name.out" 2>"$results/$name.err" </dev/null
+    code=$?
+    if [ $code -eq 69 ] && [ $first = yes ]; then
+        echo "gpu_probe: ${#programs[@]} probes are built, but $(tail -n 1 "$results/$name.err")" >&2
+        exit 69
+    fi
+    first=no
+    case $code in
+    0) answered=$((answered + 1)); echo "answered in $((SECONDS - from)) s" ;;
+    69) skipped=$((skipped + 1)); echo "skipped: $(tail -n 1 "$results/$name.err")" ;;
+    124 | 137) failed=$((failed + 1)); echo "failed: stopped after its $limit s; what it had said by then stands below" ;;
+    *) failed=$((failed + 1)); echo "failed: exit $code after $((SECONDS - from)) s" ;;
+    esac >"$results/$name.end"
+    sed "s/^/gpu_probe: $name /" "$results/$name.end"
+}
+
+# answer NAME: the value that some probe printed under the name, or a dash
+answer() {
+    local value
+    value=$(cat "$results"/*.out 2>/dev/null | sed -n "s/^$1 = //p" | head -n 1)
+    echo "${value:--}"
+}
+
+# driver: the kernel module's version
+driver() {
+    local found
+    found=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+    [ -n "$found" ] || found=$(sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
+    echo "${found:--}"
+}
+
+# table FILE: the `name = value unit` lines as a table; `map.` lines and any other as they are, folded
+table() {
+    awk '
+        /^[a-zA-Z0-9_.+\/-]+ = / && !/^map\./ {
+            at = index($0, " = ")
+            name = substr($0, 1, at - 1)
+            value = substr($0, at + 3)
+            unit = ""
+            if (match(value, /^[-+]?([0-9][0-9.]*(e[-+]?[0-9]+)?|inf|nan) /)) {
+                unit = substr(value, RLENGTH + 1)
+                value = substr(value, 1, RLENGTH - 1)
+            }
+            gsub(/\|/, "\\|", value)
+            gsub(/\|/, "\\|", unit)
+            if (!rows++) print "| name | value | unit |\n|---|---|---|"
+            print "| " name " | " value " | " unit " |"
+            next
+        }
+        NF { lines[++n] = $0 }
+        END {
+            if (rows) print ""
+            if (!n) exit
+            print "<details><summary>" n " lines of maps</summary>\n\n```"
+            for (i = 1; i <= n; i++) print lines[i]
+            print "```\n\n</details>\n"
+        }' "$1"
+}
+
+# body: everything but the title
+body() {
+    local name
+    echo "| | |"
+    echo "|---|---|"
+    echo "| date | $(date -u +%Y-%m-%d) |"
+    echo "| device | $(answer device.name) |"
+    echo "| driver | $(driver) |"
+    echo "| CUDA driver / runtime | $(answer device.cuda.driver) / $(answer device.cuda.runtime) |"
+    echo "| cuBLASLt | $(answer cublaslt.version) |"
+    echo "| NCCL | $(answer nccl.version) |"
+    echo "| PyTorch / cuDNN | $(answer torch.version) / $(answer cudnn.version) |"
+    echo "| probes | $answered answered, $failed failed, $skipped skipped |"
+    echo
+    for name in "${ran[@]}"; do
+        printf '## %s\n\n%s.\n\n' "$name" "$(cat "$results/$name.end")"
+        [ ! -s "$results/$name.out" ] || table "$results/$name.out"
+        if [ -s "$results/$name.err" ] && grep -q '^failed' "$results/$name.end"; then
+            # shellcheck disable=SC2016 # these are Markdown's quotes
+            printf 'Its last words:\n\n```\n%s\n```\n\n' "$(tail -n 8 "$results/$name.err")"
+        fi
+    done
+}
+
+# write_notes: replaces what stands between the markers by the answers, one heading level lower
+write_notes() {
+    if ! { grep -q '^<!-- probe:begin -->$' "$notes" && grep -q '^<!-- probe:end -->$' "$notes"; } 2>/dev/null; then
+        echo "gpu_probe: $notes has not the two marker lines" >&2
+        exit 73
+    fi
+    body | sed 's/^## /#### /' >"$results/body.md"
+    awk -v body="$results/body.md" '
+        /^<!-- probe:end -->$/ { within = 0 }
+        !within { print }
+        /^<!-- probe:begin -->$/ { within = 1; while ((getline line <body) > 0) print line }
+    ' "$notes" >"$results/notes.md" && cp "$results/notes.md" "$notes"
+}
+
+[ -n "${PROBE_BIN:-}" ] || build_all
+wheels=$(wheel_folders)
+programs=()
+if [ -n "${PROBE_BIN:-}" ]; then
+    for file in "$folder"/*; do
+        [ -x "$file" ] && [ -f "$file" ] && programs+=("${file##*/}")
+    done
+else
+    for file in tests/probe/*.cu; do
+        programs+=("$(basename "$file" .cu)")
+    done
+fi
+for name in "${known[@]}"; do
+    [[ " ${programs[*]} " != *" $name "* ]] || run "$name" cuda_program "$name"
+done
+for name in "${programs[@]}"; do
+    [[ " ${known[*]} " == *" $name "* ]] || run "$name" cuda_program "$name"
+done
+# PyTorch stops on its own a little before its limit, so that compiling cannot overrun
+pytorch() { exec timeout -k 5 "$limit" python3 tests/probe/pytorch_step.py --seconds "$((limit - 8))"; }
+if has python3; then run pytorch_step pytorch; fi
+
+{ echo "# What the GPU answered"; echo; body; } >"$out" || exit 73
+[ $to_notes = no ] || write_notes
+lines=$(cat "$results"/*.out | grep -c ' = ')
+echo "gpu_probe: $lines lines are in $out"
+echo "$answered answered, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

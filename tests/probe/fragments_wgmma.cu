@@ -1,0 +1,275 @@
+/* fragments_wgmma.cu -- which element each register of a wgmma m64nNk16 accumulator is, and which
+ * bytes of shared memory the instruction reads as which element of A and B, for each swizzle,
+ * K-major and MN-major. Shared memory holds its own index, in two runs as bf16 is exact to 256
+ * only, and the other operand is the identity, K-major without swizzle: the layout that all the
+ * rest is measured by. Verdicts compare with the layouts that the manual documents:
+ *   map.wgmma.d.laneL = rR:(row,column)...                  first warp, N = 64
+ *   map.wgmma.OPERAND.MAJOR.SWIZZLE.LINE = POSITION:BYTE... first elements of 16-byte chunks */
+#include "tests/probe/wgmma.h"
+
+enum { M = 64, K = 16, MAX_N = 256 };
+
+/* The image layout of an operand: chunks of 16 bytes a swizzled line has (1: no swizzle), the
+ * descriptor's offsets in bytes, and bytes the start is advanced by along K. */
+typedef struct {
+    uint32_t chunks;
+    bool mn_major;
+    uint32_t leading, stride, start;
+} Layout;
+
+typedef struct {
+    uint16_t *a, *b;
+    float *out;
+} Session; /* on the device */
+
+typedef cudaError_t (*Run)(const Session *, uint64_t, uint64_t);
+
+template <int N, int TA, int TB>
+static cudaError_t run(const Session *s, uint64_t desc_a, uint64_t desc_b)
+{
+    wg_kernel<N, TA, TB><<<1, WG_THREADS, WG_SPACE>>>(s->out, s->a, s->b, desc_a, desc_b);
+    return cudaGetLastError();
+}
+
+/* ---- the documented layouts ------------------------------------------------------------------ */
+
+/* Row and column of accumulator `i` of a thread. */
+static void d_place(int thread, int i, int *row, int *col)
+{
+    *row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+    *col = i / 4 * 8 + thread % 4 * 2 + i % 2;
+}
+
+/* The dense layout of `extent` rows (or columns) in lines of `chunks` chunks. */
+static Layout layout_dense(uint32_t chunks, bool mn_major, uint32_t extent)
+{
+    Layout l = {chunks, mn_major, 16, 128 * chunks, 0};
+    if (chunks == 1) {
+        l.leading = mn_major ? 16 * extent : 128;
+        l.stride = mn_major ? 128 : 256;
+    } else if (mn_major) {
+        l.leading = 256 * chunks;
+    }
+    return l;
+}
+
+/* The byte of the image that is element (mn, k). Without swizzle, core matrices of 8 x 16 bytes lie
+ * `stride` apart along mn and `leading` along k. With it, atoms of 8 lines lie `stride` apart along
+ * the other direction than the lines', and, where lines run along mn, `leading` apart along mn. */
+static uint32_t layout_byte(Layout l, uint32_t mn, uint32_t k)
+{
+    uint32_t along = l.mn_major ? mn : k, across = l.mn_major ? k : mn, line = 16 * l.chunks;
+    if (l.chunks == 1)
+        return along % 8 * 2 + across % 8 * 16 + mn / 8 * l.stride + k / 8 * l.leading;
+    uint32_t at = along % (8 * l.chunks) * 2 + across % 8 * line + across / 8 * l.stride +
+                  along / (8 * l.chunks) * l.leading + l.start;
+    return at ^ (at >> 7 & (l.chunks - 1)) << 4;
+}
+
+static uint64_t layout_descriptor(Layout l)
+{
+    const uint64_t mode = l.chunks == 1 ? 0 : l.chunks == 8 ? 1 : l.chunks == 4 ? 2 : 3;
+    return (uint64_t)(l.start >> 4) | (uint64_t)(l.leading >> 4) << 16 |
+           (uint64_t)(l.stride >> 4) << 32 | mode << 62;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static uint16_t bf16_of(int value)
+{
+    float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Images whose element (mn, k) is 1 where k is mn (identity), or k is 0: times mn if `coded`. */
+static void image_identity(uint16_t *image)
+{
+    memset(image, 0, sizeof *image * WG_IMAGE);
+    for (uint32_t k = 0; k < K; k++)
+        image[layout_byte(layout_dense(1, false, K), k, k) / 2] = bf16_of(1);
+}
+
+static void image_first(uint16_t *image, uint32_t extent, bool coded)
+{
+    memset(image, 0, sizeof *image * WG_IMAGE);
+    for (uint32_t mn = 0; mn < extent; mn++)
+        image[layout_byte(layout_dense(1, false, extent), mn, 0) / 2] =
+            bf16_of(coded ? (int)mn : 1);
+}
+
+/* D (row-major, 64 x n) of the two images, by the documented accumulator layout; or, if `raw`, as
+ * the threads hold it. */
+static cudaError_t product(const Session *s, Run f, int n, const uint16_t *a, Layout layout_a,
+                           const uint16_t *b, Layout layout_b, float *d, bool raw)
+{
+    static float out[M * MAX_N];
+    const size_t bytes = sizeof *a * WG_IMAGE;
+    cudaError_t code = cudaMemcpy(s->a, a, bytes, cudaMemcpyHostToDevice);
+    if (code == cudaSuccess) code = cudaMemcpy(s->b, b, bytes, cudaMemcpyHostToDevice);
+    if (code == cudaSuccess) code = f(s, layout_descriptor(layout_a), layout_descriptor(layout_b));
+    if (code == cudaSuccess)
+        code = cudaMemcpy(out, s->out, sizeof *out * (size_t)(M * n), cudaMemcpyDeviceToHost);
+    for (int thread = 0; thread < WG_THREADS; thread++) {
+        for (int i = 0; i < n / 2; i++) {
+            int row, col;
+            d_place(thread, i, &row, &col);
+            d[raw ? thread * (n / 2) + i : row * n + col] = out[thread * (n / 2) + i];
+        }
+    }
+    return code;
+}
+
+static void print_failure(const char *name, cudaError_t code)
+{
+    probe_word(name, probe_name("failed: %s", cudaGetErrorString(code)));
+}
+
+/* ---- the accumulators ------------------------------------------------------------------------ */
+
+static void print_accumulators(const float *row, const float *col, int n)
+{
+    for (int lane = 0; lane < 32; lane++) {
+        static char text[1024];
+        int at = 0;
+        for (int i = 0; i < n / 2; i++)
+            at += snprintf(text + at, sizeof text - (size_t)at, "%sr%d:(%d,%d)", i ? " " : "", i,
+                           (int)row[lane * (n / 2) + i], (int)col[lane * (n / 2) + i]);
+        probe_word(probe_name("map.wgmma.d.n%d.lane%d", n, lane), text);
+    }
+}
+
+template <int N> static void ask_accumulators(const Session *s)
+{
+    static uint16_t a[WG_IMAGE], b[WG_IMAGE];
+    static float row[M * N], col[M * N];
+    const Layout layout_a = layout_dense(1, false, M), layout_b = layout_dense(1, false, N);
+    const char *name = probe_name("wgmma.d.m64n%dk16.expected", N);
+    int differing = 0;
+    image_first(a, M, true);
+    image_first(b, N, false);
+    cudaError_t code = product(s, run<N, 0, 0>, N, a, layout_a, b, layout_b, row, true);
+    image_first(a, M, false);
+    image_first(b, N, true);
+    if (code == cudaSuccess)
+        code = product(s, run<N, 0, 0>, N, a, layout_a, b, layout_b, col, true);
+    if (code != cudaSuccess) {
+        print_failure(name, code);
+        return;
+    }
+    for (int thread = 0; thread < WG_THREADS; thread++) {
+        for (int i = 0; i < N / 2; i++) {
+            int r, c;
+            d_place(thread, i, &r, &c);
+            differing += row[thread * (N / 2) + i] != (float)r;
+            differing += col[thread * (N / 2) + i] != (float)c;
+        }
+    }
+    probe_word(name, differing ? probe_name("differs in %d coordinates", differing) : "match");
+    if (N == 64) print_accumulators(row, col, N);
+}
+
+/* ---- the operands ---------------------------------------------------------------------------- */
+
+/* bytes[mn * K + k]: which byte of the image was read as element (mn, k) of A (64 rows) or B (128
+ * columns). */
+static cudaError_t operand_read(const Session *s, bool is_b, Layout layout, uint32_t *bytes)
+{
+    static uint16_t image[WG_IMAGE], other[WG_IMAGE];
+    static float d[2][M * 128];
+    const Layout plain = layout_dense(1, false, K);
+    const Run f = is_b ? (layout.mn_major ? run<128, 0, 1> : run<128, 0, 0>)
+                       : (layout.mn_major ? run<16, 1, 0> : run<16, 0, 0>);
+    cudaError_t code = cudaSuccess;
+    image_identity(other);
+    for (int high = 0; high < 2 && code == cudaSuccess; high++) {
+        for (int i = 0; i < WG_IMAGE; i++)
+            image[i] = bf16_of(high ? i >> 7 : i & 127);
+        code = is_b ? product(s, f, 128, other, plain, image, layout, d[high], false)
+                    : product(s, f, 16, image, layout, other, plain, d[high], false);
+    }
+    for (int mn = 0; mn < (is_b ? 128 : M); mn++) {
+        for (int k = 0; k < K; k++) {
+            int at = is_b ? k * 128 + mn : mn * 16 + k;
+            bytes[mn * K + k] = 2 * ((uint32_t)d[1][at] << 7 | (uint32_t)d[0][at]);
+        }
+    }
+    return code;
+}
+
+static int count_differing(const uint32_t *bytes, int extent, Layout layout)
+{
+    int differing = 0;
+    for (int mn = 0; mn < extent; mn++)
+        for (int k = 0; k < K; k++)
+            differing += bytes[mn * K + k] != layout_byte(layout, (uint32_t)mn, (uint32_t)k);
+    return differing;
+}
+
+/* Lines along the contiguous direction: rows 0..15 for K-major, k 0..15 for MN-major. */
+static void print_operand(const char *name, const uint32_t *bytes, int extent, bool mn_major)
+{
+    for (int line = 0; line < 16; line++) {
+        char text[512];
+        int at = 0;
+        for (int i = 0; i < (mn_major ? extent : K); i += 8)
+            at += snprintf(text + at, sizeof text - (size_t)at, "%s%s%d:%u", i ? " " : "",
+                           mn_major ? "mn" : "k", i, bytes[mn_major ? i * K + line : line * K + i]);
+        probe_word(probe_name("map.%s.%s%d", name, mn_major ? "k" : "mn", line), text);
+    }
+}
+
+static void ask_operand(const Session *s, bool is_b, bool mn_major, uint32_t chunks)
+{
+    static uint32_t bytes[128 * K];
+    const int extent = is_b ? 128 : M;
+    const char *swizzle = chunks == 1 ? "none" : probe_name("sw%u", 16 * chunks);
+    char name[32]; /* outlives the names made below */
+    const uint32_t steps = mn_major || chunks == 1 ? 1 : chunks / 2;
+    snprintf(name, sizeof name, "wgmma.%c.%s.%s", is_b ? 'b' : 'a', mn_major ? "mn" : "k", swizzle);
+    for (uint32_t step = 0; step < steps; step++) {
+        Layout layout = layout_dense(chunks, mn_major, (uint32_t)extent), swapped;
+        layout.start = 32 * step;
+        swapped = layout;
+        swapped.leading = layout.stride;
+        swapped.stride = layout.leading;
+        const char *line = step ? probe_name("%s.start_plus_%u.expected", name, 32 * step)
+                                : probe_name("%s.expected", name);
+        cudaError_t code = operand_read(s, is_b, layout, bytes);
+        if (code != cudaSuccess) {
+            print_failure(line, code);
+            continue;
+        }
+        int differing = count_differing(bytes, extent, layout);
+        probe_word(line, differing == 0 ? "match"
+                         : count_differing(bytes, extent, swapped) == 0
+                             ? "match with leading and stride offset exchanged"
+                             : probe_name("differs in %d elements", differing));
+        if (step == 0 && is_b == mn_major) print_operand(name, bytes, extent, mn_major);
+    }
+}
+
+int main(void)
+{
+    cudaDeviceProp device = probe_device();
+    Session s;
+    if (device.major != 9 || device.minor != 0) {
+        probe_word("wgmma", "skipped: needs sm_90");
+        return 0;
+    }
+    CUDA_OK(cudaMalloc(&s.a, sizeof *s.a * WG_IMAGE));
+    CUDA_OK(cudaMalloc(&s.b, sizeof *s.b * WG_IMAGE));
+    CUDA_OK(cudaMalloc(&s.out, sizeof *s.out * M * MAX_N));
+    ask_accumulators<8>(&s);
+    ask_accumulators<16>(&s);
+    ask_accumulators<32>(&s);
+    ask_accumulators<64>(&s);
+    ask_accumulators<128>(&s);
+    ask_accumulators<256>(&s);
+    for (int is_b = 0; is_b < 2; is_b++)
+        for (int mn_major = 0; mn_major < 2; mn_major++)
+            for (uint32_t chunks = 1; chunks <= 8; chunks *= 2)
+                ask_operand(&s, is_b, mn_major, chunks);
+    return 0;
+}

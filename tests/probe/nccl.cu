@@ -1,0 +1,64 @@
+/* nccl.cu -- does NCCL work between 2 and 4 processes on one GPU, each with its own NCCL_HOSTID,
+ * over the loopback interface? Which collectives are right, how fast (B/s are a message's bytes by
+ * its time: the whole buffer of an all-reduce, what goes into a reduce-scatter, what comes out of
+ * an all-gather, what one rank sends in a ring), what two communicators used in different orders
+ * do, what a killed peer looks like to the others, and how threads of one process fare. */
+#if __has_include(<nccl.h>)
+
+#include "tests/probe/nccl_collectives.h"
+#include "tests/probe/nccl_faults.h"
+
+/* The first child: is there a GPU, and a library? The parent itself never calls CUDA. */
+static void device_body(struct set *s, int rank)
+{
+    char why[256];
+    struct rank at = {s, rank, 1, NULL, NULL, NULL, NULL, NULL};
+    probe_device();
+    if (api_open(why, sizeof why)) {
+        set_one_line(why);
+        probe_word("nccl", probe_name("skipped: %.140s", why));
+        _exit(SET_SKIPPED);
+    }
+    NCCL(&at, GetVersion, &s->version);
+    probe_word("nccl.version", probe_name("%d.%d.%d", s->version / 10000, s->version / 100 % 100,
+                                          s->version % 100));
+}
+
+/* The argument, if any: the seconds that all questions have together. Killing a stuck set can take
+ * 4 more. */
+int main(int argc, char **argv)
+{
+    struct set *s = set_make(argc > 1 ? atof(argv[1]) : 55);
+    int code = set_run(s, "nccl", 1, device_body, 15);
+    if (code == SET_SKIPPED) return 0;
+    if (code) return code == PROBE_NO_GPU ? PROBE_NO_GPU : PROBE_FAILED;
+    if (collectives_run(s, "nccl.2", 2, OPERATIONS, 14)) {
+        /* NCCL's own choices fail here: every later question is asked with pinned ones. */
+        s->pinned = 1;
+        if (collectives_run(s, "nccl.2.pinned", 2, OPERATIONS, 14)) {
+            faults_threads_run(s);
+            return 0;
+        }
+    }
+    collectives_run(s, "nccl.4", 4, OPERATIONS, 14);
+    s->report_init = 0;
+    faults_run(s);
+    if (!s->pinned) {
+        s->pinned = 1;
+        collectives_run(s, "nccl.2.pinned", 2, 1, 8);
+    }
+    return 0;
+}
+
+#else
+
+#include "tests/probe/probe.h"
+
+int main(void)
+{
+    probe_device();
+    probe_word("nccl", "skipped: nccl.h was not found when this was built");
+    return 0;
+}
+
+#endif

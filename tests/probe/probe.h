@@ -1,0 +1,114 @@
+/* probe.h -- what the probes share: errors that name their place, lines `name = value unit`, times
+ * by events. A probe is one program with one question for a GPU; scripts/gpu_probe.sh builds and
+ * runs them and puts their lines into one table. */
+#ifndef TESTS_PROBE_PROBE_H
+#define TESTS_PROBE_PROBE_H
+
+#include <cuda_runtime.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Exit codes of a probe, beside 0: no GPU to ask (EX_UNAVAILABLE), or an answer could not be had.
+ */
+enum { PROBE_NO_GPU = 69, PROBE_FAILED = 1 };
+
+/* Ends the probe when a call of the CUDA runtime fails. */
+#define CUDA_OK(call)                                                                              \
+    do {                                                                                           \
+        cudaError_t code_ = (call);                                                                \
+        if (code_ != cudaSuccess) {                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
+                    cudaGetErrorString(code_));                                                    \
+            exit(PROBE_FAILED);                                                                    \
+        }                                                                                          \
+    } while (0)
+
+/* One answer: `name = value unit`. Names are lower case with dots; a unit of "" is left out. */
+static inline void probe_number(const char *name, double value, const char *unit)
+{
+    printf("%s = %.6g%s%s\n", name, value, *unit ? " " : "", unit);
+    fflush(stdout);
+}
+
+/* The same for words ("supported", a kernel's name). */
+static inline void probe_word(const char *name, const char *value)
+{
+    printf("%s = %s\n", name, value);
+    fflush(stdout);
+}
+
+/* A name made of parts, printf's way; valid until the eighth call after it. */
+static inline const char *probe_name(const char *format, ...)
+{
+    static char ring[8][160];
+    static int next;
+    char *text = ring[next++ % 8];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof ring[0], format, args);
+    va_end(args);
+    return text;
+}
+
+/* Device 0, made current; ends the probe with PROBE_NO_GPU and a sentence where there is none. */
+static inline cudaDeviceProp probe_device(void)
+{
+    cudaDeviceProp device;
+    int n = 0;
+    cudaError_t code = cudaGetDeviceCount(&n);
+    if (code != cudaSuccess || n == 0) {
+        fprintf(stderr, "no GPU to ask: %s\n",
+                code != cudaSuccess ? cudaGetErrorString(code) : "none is visible");
+        exit(PROBE_NO_GPU);
+    }
+    CUDA_OK(cudaSetDevice(0));
+    CUDA_OK(cudaGetDeviceProperties(&device, 0));
+    return device;
+}
+
+/* A bijection of 32-bit integers (Wellons, "hash prospector", the lowbias32 constants): the
+ * probes' random data. */
+static inline __host__ __device__ uint32_t probe_hash(uint32_t x)
+{
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+static inline int probe_compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of one of `calls` back-to-back calls of f(context, stream), over `rounds` rounds
+ * (at most 64) after one warm round; by events on `stream`. */
+static inline double probe_seconds(void (*f)(void *, cudaStream_t), void *context,
+                                   cudaStream_t stream, int calls, int rounds)
+{
+    double seconds[64];
+    cudaEvent_t from, to;
+    CUDA_OK(cudaEventCreate(&from));
+    CUDA_OK(cudaEventCreate(&to));
+    for (int r = -1; r < rounds; r++) {
+        float ms = 0;
+        CUDA_OK(cudaEventRecord(from, stream));
+        for (int i = 0; i < calls; i++)
+            f(context, stream);
+        CUDA_OK(cudaEventRecord(to, stream));
+        CUDA_OK(cudaEventSynchronize(to));
+        CUDA_OK(cudaEventElapsedTime(&ms, from, to));
+        if (r >= 0) seconds[r] = 1e-3 * (double)ms / calls;
+    }
+    CUDA_OK(cudaEventDestroy(from));
+    CUDA_OK(cudaEventDestroy(to));
+    qsort(seconds, (size_t)rounds, sizeof *seconds, probe_compare_doubles);
+    return seconds[rounds / 2];
+}
+
+#endif

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# gpu_probe.sh -- scripts/gpu_probe.sh without a GPU: probes that are scripts, one that fails, one that hangs, one that finds
+# no GPU; the table made of their answers; and, where nvcc is, that every real probe compiles.
+. "$(dirname "$0")/lib.sh"
+root=$(realpath "$(dirname "$TINY")/../..")
+copy=$PWD/project # the script writes below the folder it lies in
+mkdir -p "$copy/scripts" "$copy/tests" bin
+cp "$root/scripts/gpu_probe.sh" "$copy/scripts/"
+cp -r "$root/tests/probe" "$copy/tests/"
+cp -r "$root/model" "$copy/"
+notes=$copy/model/kernels/cuda/NOTES.md
+
+# fake NAME LINE...: a probe that prints the lines; then what stands in the file NAME.then
+fake() {
+    local name=$1
+    shift
+    { echo '#!/bin/sh'; printf "echo '%s'\n" "$@"; cat "$name.then" 2>/dev/null; } >"bin/$name"
+    chmod +x "bin/$name"
+}
+
+fake bits "device.name = a card | of paper" "philox.mismatches = 0" "copy.1MiB = 3.91e+12 B/s" "map.a.lane0 = r0:(0,0)"
+echo 'echo "the last word" >&2; exit 1' >other.then
+fake other "before.the.end = 1 ms"
+expect_code "gpu_probe: a failing probe fails the whole" 1 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/a.md" --notes
+check "gpu_probe: counts" grep -Eq '^1 answered, 1 failed, [01] skipped$|^1 answered, 2 failed' output
+check "gpu_probe: a number has its unit" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' a.md
+check "gpu_probe: a word, and a bar in it" grep -qxF '| device.name | a card \| of paper |  |' a.md
+check "gpu_probe: maps stand apart" grep -qx 'map.a.lane0 = r0:(0,0)' a.md
+check "gpu_probe: what a failing probe said is kept" grep -qxF '| before.the.end | 1 | ms |' a.md
+check "gpu_probe: and its last word" grep -qx 'the last word' a.md
+check "gpu_probe: the notes have the table" grep -qxF '| copy.1MiB | 3.91e+12 | B/s |' "$notes"
+check "gpu_probe: the notes keep their markers" test "$(grep -c '^<!-- probe:\(begin\|end\) -->$' "$notes")" -eq 2
+rm bin/other
+fake bits "a.value = 1"
+expect_code "gpu_probe: all answered" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --notes
+check "gpu_probe: an old table goes" test "$(grep -c 'copy.1MiB' "$notes")" -eq 0
+
+echo 'sleep 60' >slow.then
+fake slow "begun.value = 1"
+expect_code "gpu_probe: a hanging probe is stopped" 1 env PROBE_BIN="$PWD/bin" PROBE_SHARE=1 "$copy/scripts/gpu_probe.sh" --out "$PWD/c.md"
+check "gpu_probe: and named" grep -q 'slow failed: stopped after its 1 s' output
+rm bin/slow
+echo 'echo "no GPU to ask: none is visible" >&2; exit 69' >bits.then
+fake bits "nothing = 0"
+expect_code "gpu_probe: no GPU" 69 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh"
+check "gpu_probe: says so" grep -q 'no GPU to ask' output
+expect_code "gpu_probe: an unknown option" 64 "$copy/scripts/gpu_probe.sh" --fast
+
+if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+    "$copy/scripts/gpu_probe.sh" >output 2>&1 </dev/null
+    code=$?
+    # 0 or 1 where there is a GPU to answer
+    check "gpu_probe: every probe compiles" test $code -ne 1 -o -s "$copy/build/probe/probe.md"
+else
+    skip "gpu_probe: every probe compiles" "there is no nvcc"
+    expect_code "gpu_probe: no nvcc" 69 "$copy/scripts/gpu_probe.sh"
+fi
+finish
