@@ -212,11 +212,12 @@ static double chase(Buffers *b, cudaStream_t stream, size_t footprint, bool l1, 
     uint32_t n = (uint32_t)(footprint / LINE);
     chain_shuffle(next, n);
     CUDA_OK(cudaMemcpyAsync(device_next, next, n * sizeof *next, cudaMemcpyHostToDevice, stream));
-    CUDA_OK(cudaMemsetAsync(b->word, 0, sizeof *b->word, stream));
     chain_kernel<<<(n + 255) / 256, 256, 0, stream>>>((uint32_t *)b->from, device_next, n);
     b->used = footprint;
     call_read(b, stream);
     CUDA_OK(cudaGetLastError());
+    /* After the read, which may write the word. */
+    CUDA_OK(cudaMemsetAsync(b->word, 0, sizeof *b->word, stream));
     return probe_seconds(l1 ? call_chase_l1 : call_chase, b, stream, 1, 4) / CHASE_STEPS;
 }
 

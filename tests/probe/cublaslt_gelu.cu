@@ -107,14 +107,14 @@ static void print_counts(const struct Counts *c, const char *name, bool with_aux
 static void ask_form(const struct Bench *bench, struct Product p, const char *name, bool derivative)
 {
     static struct ProductPlans plans;
-    struct Counts *counts, first;
+    struct Counts *counts, first, got;
     int same = 0;
     cublasStatus_t status;
     p = bench_product(bench, p);
     status = product_open(&plans, &bench->lt, bench->handle, &p);
     if (status != CUBLAS_STATUS_SUCCESS)
         probe_word(name, probe_name("not supported (status %d)", (int)status));
-    CUDA_OK(cudaMallocManaged(&counts, sizeof *counts));
+    CUDA_OK(cudaMalloc((void **)&counts, sizeof *counts));
     memset(&first, 0, sizeof first);
     CUDA_OK(cudaMemsetAsync(bench->bias, 0, bench->bias_bytes, bench->stream));
     for (int plan = 0; plan < plans.n; plan++) {
@@ -125,10 +125,11 @@ static void ask_form(const struct Bench *bench, struct Product p, const char *na
         compare_corner<<<CORNER, CORNER, 0, bench->stream>>>(p, derivative, counts);
         CUDA_OK(cudaGetLastError());
         CUDA_OK(cudaStreamSynchronize(bench->stream));
-        if (plan == 0) first = *counts;
+        CUDA_OK(cudaMemcpy(&got, counts, sizeof got, cudaMemcpyDeviceToHost));
+        if (plan == 0) first = got;
         if (plan == 0 && status == CUBLAS_STATUS_SUCCESS)
             print_counts(&first, name, p.aux && !derivative);
-        same += status == CUBLAS_STATUS_SUCCESS && memcmp(&first, counts, sizeof first) == 0;
+        same += status == CUBLAS_STATUS_SUCCESS && memcmp(&first, &got, sizeof first) == 0;
     }
     if (plans.n)
         probe_word(probe_name("%s.plans_that_agree", name), probe_name("%d of %d", same, plans.n));

@@ -50,14 +50,14 @@ static void print_roundings(const struct Bench *bench, const struct ProductPlans
                             const char *name)
 {
     unsigned *counts, n[2];
-    CUDA_OK(cudaMallocManaged(&counts, 2 * sizeof *counts));
-    CUDA_OK(cudaMemset(counts, 0, 2 * sizeof *counts));
+    CUDA_OK(cudaMalloc((void **)&counts, sizeof n));
+    CUDA_OK(cudaMemset(counts, 0, sizeof n));
     CUDA_OK(cudaDeviceSynchronize());
     product_call(plans, plan, bench->stream);
     count_roundings<<<SAMPLES / 128, 128, 0, bench->stream>>>(plans->product, counts);
     CUDA_OK(cudaGetLastError());
     CUDA_OK(cudaStreamSynchronize(bench->stream));
-    memcpy(n, counts, sizeof n);
+    CUDA_OK(cudaMemcpy(n, counts, sizeof n, cudaMemcpyDeviceToHost));
     CUDA_OK(cudaFree(counts));
     probe_word(probe_name("%s.rounded_once", name), probe_name("%u of %d", n[0], SAMPLES));
     probe_word(probe_name("%s.rounded_before_c", name), probe_name("%u of %d", n[1], SAMPLES));

@@ -177,6 +177,7 @@ def questions(batch, length):
             yield f"attention.cudnn.{size}.{t}", attention, (t, size, BACKENDS["cudnn"]), 3
     for name in ("cudnn", "flash", "efficient"):
         yield f"pytorch.{name}.compile", step, (BACKENDS[name], True, batch, length), 15
+    yield "pytorch.math.eager", step, (SDPBackend.MATH, False, batch, length), 8
 
 
 def main():
