@@ -21,8 +21,7 @@ typedef struct {
     real *rows, *turned;            /* the queries: converted, (D, SCORES_LD) turned */
     real *k, *v;                    /* converted operands */
     real *scores;                   /* (key_block, SCORES_LD) */
-    real *out;                      /* (n, D) sum of weighted values, rows out_ld apart: in place */
-    int64_t out_ld;                 /* where o is stored so */
+    real *out;                      /* (n, D) sum of weighted values, rows heads_ld apart */
     real top[QUERY_BLOCK];          /* largest score so far */
     real sum[QUERY_BLOCK];          /* of exponentials relative to it */
     Window window;
@@ -80,7 +79,7 @@ static void group_softmax(const Forward *f, Block *x, int64_t i, bool gathered)
         x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
     for (int64_t l = 0; gathered && l < smaller(GROUP, x->n - i); l++)
         for (int64_t c = 0; c < h->shape.head_size; c++)
-            x->out[(i + l) * x->out_ld + c] *= rescale[l];
+            x->out[(i + l) * heads_ld(h) + c] *= rescale[l];
 }
 
 /* What the block's queries make of keys [key, key + n). */
@@ -105,15 +104,15 @@ static void keys_forward(const Forward *f, Block *x, int64_t key, int64_t n, boo
         int64_t from, to = window_span(&x->window, i, rows, &from);
         Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
         CPU(strips_product)
-        (rows, ld, to - from, p, v.at + from * v.ld, v.ld, gathered, x->out + i * x->out_ld,
-         x->out_ld);
+        (rows, ld, to - from, p, v.at + from * v.ld, v.ld, gathered, x->out + i * ld, ld);
     }
 }
 
 static void block_take(const Forward *f, Block *x, int64_t task, int worker)
 {
     const Heads *h = &f->heads;
-    int64_t heads = h->shape.heads, pairs = h->batch * heads, pair = task % pairs;
+    int64_t heads = h->shape.heads, pairs = h->batch * heads;
+    int64_t pair = head_of_task(h, task % pairs, pairs);
     int64_t block = f->n_blocks - 1 - task / pairs; /* the last see the most keys */
     x->b = pair / heads;
     x->head = pair % heads;
@@ -125,11 +124,8 @@ static void block_take(const Forward *f, Block *x, int64_t task, int worker)
     x->scores = pool_workspace(h->dev->pool, worker,
                                (size_t)(scores + turned + 2 * queries + 2 * keys) * sizeof(real));
     x->turned = x->scores + scores;
-    real *out = x->turned + turned;
-    bool direct = head_in_place(h, f->o);
-    x->out = direct ? head_at(h, f->o, h->tq, x->b, x->head, x->t) : out;
-    x->out_ld = direct ? f->o.ld : ld;
-    x->rows = out + queries;
+    x->out = x->turned + turned;
+    x->rows = x->out + queries;
     x->k = x->rows + queries;
     x->v = x->k + keys;
     for (int64_t i = 0; i < QUERY_BLOCK; i++) {
@@ -144,7 +140,6 @@ static void forward_task(void *context, int64_t task, int worker)
     const Heads *h = &f->heads;
     Block x;
     block_take(f, &x, task, worker);
-    int64_t d = h->shape.head_size;
     int64_t start = block_keys_first(h, x.b, x.t, x.n), end = keys_end(h, x.t + x.n - 1);
     int64_t keys = smaller(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
@@ -157,12 +152,12 @@ static void forward_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < x.n; i++)
         lse[i] = x.top[i] + real_log(x.sum[i]);
     for (int64_t i = 0; i < x.n; i++) {
-        real *out = x.out + i * x.out_ld, scale = 1 / x.sum[i];
-        for (int64_t c = 0; c < d; c++)
+        real *out = x.out + i * heads_ld(h), scale = 1 / x.sum[i];
+        for (int64_t c = 0; c < h->shape.head_size; c++)
             out[c] *= scale;
-        if (head_in_place(h, f->o)) continue;
-        reals_store(f->o.dtype, head_at(h, f->o, h->tq, x.b, x.head, x.t + i), out, d);
+        head_store(h, f->o, h->tq, x.b, x.head, x.t + i, out);
     }
+    streams_end();
 }
 
 void CPU(attention_forward)(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,

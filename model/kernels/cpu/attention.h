@@ -71,6 +71,16 @@ static inline int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* The head of 0 .. n - 1 that comes up task-th, so that tasks of the same moment work on heads far
+ * from each other: rows of neighbouring heads touch, and a prefetcher that runs past the end of one
+ * takes lines from the thread that is writing the next. */
+static inline int64_t head_of_task(const Heads *h, int64_t task, int64_t n)
+{
+    int64_t threads = pool_threads(h->dev->pool);
+    int64_t column = task % threads, base = n / threads, longer = n % threads;
+    return column * base + smaller(column, longer) + task / threads;
+}
+
 /* n rounded up to whole groups. */
 static inline int64_t groups_up(int64_t n)
 {
@@ -128,6 +138,17 @@ static inline Rows head_load(const Heads *h, Tensor x, int64_t length, int64_t b
         memset(buffer + i * ld + d, 0, (size_t)(ld - d) * sizeof *buffer);
     }
     return (Rows){.at = buffer, .ld = ld};
+}
+
+/* Row t of a head of x = D reals, rounded to its type. Ends a task's work on the row. */
+static inline void head_store(const Heads *h, Tensor x, int64_t length, int64_t b, int64_t head,
+                              int64_t t, const real *row)
+{
+    void *to = head_at(h, x, length, b, head, t);
+    if (x.dtype == REAL_DTYPE)
+        reals_stream(to, row, h->shape.head_size);
+    else
+        reals_store(x.dtype, to, row, h->shape.head_size);
 }
 
 /* to (D, SCORES_LD) = n rows turned; what is left of the last group repeats the last row. */

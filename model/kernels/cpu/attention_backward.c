@@ -24,12 +24,6 @@ typedef struct {
     int64_t owned_keys;             /* most keys of a task */
 } Backward;
 
-/* Where a gradient is summed: rows `ld` apart. */
-typedef struct {
-    real *at;
-    int64_t ld;
-} Sums;
-
 /* A task: a kv head, its queries and keys, what it makes of them, and its scratch. */
 typedef struct {
     int64_t b, kv_head;
@@ -40,9 +34,9 @@ typedef struct {
     real *q_turned, *do_turned; /* (D, SCORES_LD) */
     real *q, *dout, *o;         /* (query_block, D) converted operands */
     real *k, *v;                /* (key_block, D) converted operands */
-    real *sums;                 /* (query_block + 2 owned_keys, D) where not summed in place */
-    Sums dk, dv;
-    real *row; /* (D) */
+    real *dq;                   /* (query_block, D) sums */
+    real *dk, *dv;              /* (owned_keys, D) sums */
+    real *row;                  /* (D) */
 } Part;
 
 /* Queries [t, t + n) of one head, with their operands. */
@@ -91,16 +85,14 @@ static void strip_backward(const Backward *f, const Part *x, const Queries *qs, 
     Strip ps = {.at = p + i, .row = SCORES_LD, .step = 1};
     Strip dss = {.at = ds + i, .row = SCORES_LD, .step = 1};
     CPU(strips_product)
-    (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true,
-     x->dv.at + row * x->dv.ld, x->dv.ld);
+    (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true, x->dv + row * ld, ld);
     CPU(strips_product)
-    (n, ld, qs->n - i, dss, qs->q.at + i * qs->q.ld, qs->q.ld, true, x->dk.at + row * x->dk.ld,
-     x->dk.ld);
+    (n, ld, qs->n - i, dss, qs->q.at + i * qs->q.ld, qs->q.ld, true, x->dk + row * ld, ld);
 }
 
 /* One block of scores: adds what queries `qs` and keys [key, key + n) owe each other. */
 static void block_backward(const Backward *f, const Part *x, const Queries *qs, int64_t key,
-                           int64_t n, bool gathered, Sums dq)
+                           int64_t n, bool gathered)
 {
     const Heads *h = &f->heads;
     int64_t ld = heads_ld(h);
@@ -115,7 +107,7 @@ static void block_backward(const Backward *f, const Part *x, const Queries *qs, 
         int64_t from, to = window_span(&w, i, rows, &from);
         Strip ds = {.at = x->ds + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
         CPU(strips_product)
-        (rows, ld, to - from, ds, k.at + from * k.ld, k.ld, gathered, dq.at + i * dq.ld, dq.ld);
+        (rows, ld, to - from, ds, k.at + from * k.ld, k.ld, gathered, x->dq + i * ld, ld);
     }
 }
 
@@ -138,45 +130,20 @@ static void deltas(const Backward *f, const Part *x, Queries *qs)
     }
 }
 
-/* Whether gradient g is summed where it is stored. Not where many queries add to it: dense rows
- * fill a cache evenly, those of a wide tensor need not. */
-static bool sums_in_place(const Backward *f, Tensor g)
-{
-    const Heads *h = &f->heads;
-    return !f->accumulate && h->tq <= 4 * QUERY_BLOCK && head_in_place(h, g);
-}
-
-/* Where to sum rows [t, t + n) of gradient g: in place or in buffer until sums_store. */
-static Sums sums_at(const Backward *f, const Part *x, Tensor g, int64_t length, int64_t head,
-                    int64_t t, real *buffer)
-{
-    const Heads *h = &f->heads;
-    if (!sums_in_place(f, g)) return (Sums){.at = buffer, .ld = heads_ld(h)};
-    return (Sums){.at = head_at(h, g, length, x->b, head, t), .ld = g.ld};
-}
-
-static void sums_clear(const Backward *f, Sums sums, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        memset(sums.at + i * sums.ld, 0, (size_t)heads_ld(&f->heads) * sizeof *sums.at);
-}
-
-/* Brings n rows home: = or += as the call says. */
+/* Brings n rows of sums home: = or += as the call says. */
 static void sums_store(const Backward *f, const Part *x, Tensor g, int64_t length, int64_t head,
-                       int64_t t, int64_t n, Sums sums)
+                       int64_t t, int64_t n, real *sums)
 {
     const Heads *h = &f->heads;
     int64_t d = h->shape.head_size;
-    if (sums_in_place(f, g)) return;
     for (int64_t i = 0; i < n; i++) {
-        void *to = head_at(h, g, length, x->b, head, t + i);
-        real *sum = sums.at + i * sums.ld;
+        real *sum = sums + i * heads_ld(h);
         if (f->accumulate) {
-            reals_load(x->row, g.dtype, to, d);
+            reals_load(x->row, g.dtype, head_at(h, g, length, x->b, head, t + i), d);
             for (int64_t c = 0; c < d; c++)
                 sum[c] += x->row[c];
         }
-        reals_store(g.dtype, to, sum, d);
+        head_store(h, g, length, x->b, head, t + i, sum);
     }
 }
 
@@ -201,10 +168,9 @@ static void queries_backward(const Backward *f, const Part *x, int64_t head, int
     memcpy(qs.lse, (const real *)f->lse.data + (x->b * h->shape.heads + head) * h->tq + t,
            (size_t)n * sizeof(real));
     deltas(f, x, &qs);
-    Sums dq = sums_at(f, x, f->dq, h->tq, head, t, x->sums);
     for (int64_t key = start; key < end; key += f->key_block)
-        block_backward(f, x, &qs, key, smaller(f->key_block, end - key), key > start, dq);
-    if (x->want_dq) sums_store(f, x, f->dq, h->tq, head, t, n, dq);
+        block_backward(f, x, &qs, key, smaller(f->key_block, end - key), key > start);
+    if (x->want_dq) sums_store(f, x, f->dq, h->tq, head, t, n, x->dq);
 }
 
 static void part_scratch(const Backward *f, Part *x, int worker)
@@ -223,10 +189,9 @@ static void part_scratch(const Backward *f, Part *x, int worker)
     x->k = x->o + queries;
     x->v = x->k + keys;
     x->row = x->v + keys;
-    x->sums = x->row + ld;
-    real *dk = x->sums + queries;
-    x->dk = sums_at(f, x, f->dk, f->heads.tk, x->kv_head, x->key, dk);
-    x->dv = sums_at(f, x, f->dv, f->heads.tk, x->kv_head, x->key, dk + owned);
+    x->dq = x->row + ld;
+    x->dk = x->dq + queries;
+    x->dv = x->dk + owned;
 }
 
 /* The task's share: a whole kv head, or, where split, a part of its keys (the first parts) or of
@@ -234,7 +199,8 @@ static void part_scratch(const Backward *f, Part *x, int worker)
 static Part part_take(const Backward *f, int64_t task, int worker)
 {
     const Heads *h = &f->heads;
-    int64_t pairs = h->batch * h->shape.kv_heads, pair = task % pairs, part = task / pairs;
+    int64_t pairs = h->batch * h->shape.kv_heads, part = task / pairs;
+    int64_t pair = head_of_task(h, task % pairs, pairs);
     Part x = {.b = pair / h->shape.kv_heads, .kv_head = pair % h->shape.kv_heads};
     x.query_end = h->tq;
     x.key_end = h->tk;
@@ -259,15 +225,18 @@ static void backward_task(void *context, int64_t task, int worker)
     Part x = part_take(f, task, worker);
     int64_t group = h->shape.heads / h->shape.kv_heads, keys = x.key_end - x.key;
     if (x.want_dkv) {
-        sums_clear(f, x.dk, keys);
-        sums_clear(f, x.dv, keys);
+        size_t bytes = (size_t)(keys * heads_ld(h)) * sizeof(real);
+        memset(x.dk, 0, bytes);
+        memset(x.dv, 0, bytes);
     }
     for (int64_t t = x.query; t < x.query_end; t += f->query_block)
         for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
             queries_backward(f, &x, head, t, smaller(f->query_block, x.query_end - t));
-    if (!x.want_dkv) return;
-    sums_store(f, &x, f->dk, h->tk, x.kv_head, x.key, keys, x.dk);
-    sums_store(f, &x, f->dv, h->tk, x.kv_head, x.key, keys, x.dv);
+    if (x.want_dkv) {
+        sums_store(f, &x, f->dk, h->tk, x.kv_head, x.key, keys, x.dk);
+        sums_store(f, &x, f->dv, h->tk, x.kv_head, x.key, keys, x.dv);
+    }
+    streams_end();
 }
 
 /* Whole heads or parts: by what the slowest thread has to do, in products (five for a whole head,

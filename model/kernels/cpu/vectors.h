@@ -5,6 +5,8 @@
 
 #include "model/kernels/cpu/cpu.h"
 
+#include <xmmintrin.h>
+
 enum {
     VECTOR_BYTES = __BIGGEST_ALIGNMENT__ < 64 ? __BIGGEST_ALIGNMENT__ : 64,
     LANES = VECTOR_BYTES / (int)sizeof(real),
@@ -15,6 +17,25 @@ typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(rea
 /* An integer as wide as a real, for the indices of a shuffle. */
 typedef __typeof__(_Generic((real)0, float : (int32_t)0, double : (int64_t)0)) Integer;
 typedef Integer Indices __attribute__((vector_size(VECTOR_BYTES)));
+
+/* to = n reals, past the caches where both fall on 16 bytes: for results that other threads read
+ * next. A plain store to a line that another core has read first takes it away from there, which
+ * costs ten times the store where the cores share no cache. Until streams_end no other thread may
+ * rely on it. */
+static inline void reals_stream(real *restrict to, const real *restrict from, int64_t n)
+{
+    const int64_t step = 16 / (int64_t)sizeof(real);
+    int64_t i = 0;
+    for (; (uintptr_t)to % 16 == 0 && i + step <= n; i += step)
+        _mm_stream_ps((float *)(to + i), _mm_loadu_ps((const float *)(from + i)));
+    for (; i < n; i++)
+        to[i] = from[i];
+}
+
+static inline void streams_end(void)
+{
+    _mm_sfence();
+}
 
 /* v = its transpose. Each round interleaves the first half of the rows with the second. */
 static inline void transpose(Vector v[LANES])
