@@ -21,7 +21,7 @@ static inline Arena arena_measuring(void)
 
 static inline Arena arena_over(void *base, size_t size)
 {
-    return (Arena){.base = base, .size = size};
+    return (Arena){.base = (char *)base, .size = size};
 }
 
 /* `bytes` from the arena, aligned; while measuring returns a non-NULL address that must not be

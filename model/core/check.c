@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Noreturn void fail(ExitCode code, const char *fmt, ...)
+void fail(ExitCode code, const char *fmt, ...)
 {
     fflush(stdout);
     va_list args;
@@ -18,7 +18,7 @@ _Noreturn void fail(ExitCode code, const char *fmt, ...)
     exit((int)code);
 }
 
-_Noreturn void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
+void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
 {
     fflush(stdout);
     fprintf(stderr, "%s:%d: CHECK(%s) failed\n", file, line, condition);
@@ -30,7 +30,7 @@ _Noreturn void check_failed(const char *file, int line, const char *condition, c
     _Exit((int)EXIT_BUG);
 }
 
-_Bool error_set(char *err, size_t n, const char *fmt, ...)
+bool error_set(char *err, size_t n, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);

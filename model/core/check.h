@@ -7,6 +7,7 @@
 #ifndef MODEL_CORE_CHECK_H
 #define MODEL_CORE_CHECK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. */
@@ -38,11 +39,11 @@ typedef enum {
 } ExitCode;
 
 /* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. */
-_Noreturn void fail(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
-_Noreturn void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
+    __attribute__((noreturn, format(printf, 4, 5)));
 
 #define CHECK(cond, ...)                                                                           \
     do {                                                                                           \
@@ -51,7 +52,7 @@ _Noreturn void check_failed(const char *file, int line, const char *condition, c
 
 /* Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`, the
  * parsers' way. */
-_Bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* malloc, calloc, realloc that end the run with EXIT_NO_MEMORY and the size asked for. Never called
  * inside a step. */

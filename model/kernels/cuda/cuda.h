@@ -1,0 +1,65 @@
+/* cuda.h -- what the files of the CUDA backend share: the device's state, errors, scratch, and the
+ * ops that the table hands out. Included by C files and, inside kernel.cuh, by .cu files.
+ *
+ * All work of an op is put on the compute stream and nobody waits for it: an op neither allocates
+ * nor synchronises. */
+#ifndef MODEL_KERNELS_CUDA_CUDA_H
+#define MODEL_KERNELS_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+
+/* Most scratch that one op may take; products and kernels share it, one op after another. */
+#define CUDA_WORKSPACE ((size_t)128 << 20)
+
+typedef struct CudaDevice {
+    cudaStream_t compute, copy, comm;
+    void *workspace;  /* CUDA_WORKSPACE bytes of device memory, 256-byte aligned */
+    int multiprocessors;
+    size_t shared_bytes; /* most dynamic shared memory that a block may ask for */
+    struct Lt *lt;       /* cuBLASLt and its plans: lt.h */
+    char name[128];      /* "NVIDIA H100 80GB HBM3" */
+    int major, minor;    /* compute capability */
+} CudaDevice;
+
+static inline CudaDevice *cuda_device(const Device *dev)
+{
+    return (CudaDevice *)dev->impl;
+}
+
+static inline cudaStream_t cuda_stream(const Device *dev)
+{
+    return cuda_device(dev)->compute;
+}
+
+/* Scratch of the running op, valid until the next op's kernels; contents undefined. More than
+ * CUDA_WORKSPACE bytes is a bug: ops cut their work so that it suffices. */
+void *cuda_workspace(const Device *dev, size_t bytes);
+
+/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory), the call and CUDA's words. */
+#define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
+void cuda_check(cudaError_t code, const char *call, const char *file, int line);
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+#define OP(name, arguments) void cuda_##name arguments;
+#include "model/kernels/oplist.h"
+#undef OP
+
+/* db (O) grad =/+= column sums of dy (N, O): the bias gradient of a linear layer. Partial sums of
+ * fixed blocks of rows, added in order: deterministic. (reduce.cu) */
+void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
+/* y = each row a copy of bias (O); y (N, O), same type. (elementwise.cu) */
+void cuda_rows_fill(Device *dev, Tensor y, Tensor bias);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,182 @@
+/* kernel.cuh -- what kernels are written with: storage types, vectors of elements, sums over a
+ * warp and a block. Every .cu file includes it first.
+ *
+ * Kernels compute in float. A storage type T is float, bf16 or f16; a gradient type G is T or float.
+ * Elements move in packs of up to 16 bytes where pointers and strides allow it, singly otherwise:
+ * kernels are templates over the pack's size. */
+#ifndef MODEL_KERNELS_CUDA_KERNEL_CUH
+#define MODEL_KERNELS_CUDA_KERNEL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "model/kernels/cuda/cuda.h"
+#include "model/kernels/cuda/launch.cuh"
+
+typedef __nv_bfloat16 bf16;
+typedef __half f16;
+
+enum { WARP = 32 };
+
+/* ---- storage --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ float to_float(f16 x)
+{
+    return __half2float(x);
+}
+
+template <class T> __device__ __forceinline__ T from_float(float x);
+
+template <> __device__ __forceinline__ float from_float<float>(float x)
+{
+    return x;
+}
+
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+template <> __device__ __forceinline__ f16 from_float<f16>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* x as it will be read back from storage. */
+template <class T> __device__ __forceinline__ float rounded(float x)
+{
+    return to_float(from_float<T>(x));
+}
+
+/* N elements that move together. */
+template <class T, int N> struct alignas(sizeof(T) * N) Pack {
+    T at[N];
+};
+
+/* x = N elements at p, which is aligned to N elements. */
+template <int N, class T> __device__ __forceinline__ void load(float (&x)[N], const T *p)
+{
+    Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(p);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = to_float(pack.at[i]);
+}
+
+/* N elements at p = x, rounded to nearest even. */
+template <int N, class T> __device__ __forceinline__ void store(T *p, const float (&x)[N])
+{
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        pack.at[i] = from_float<T>(x[i]);
+    *reinterpret_cast<Pack<T, N> *>(p) = pack;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* The sum over the warp, in every lane, in a fixed order. All 32 lanes call it. */
+static __device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ double warp_sum(double x)
+{
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* The sum over a block of whole warps (at most 32), in every thread. `shared` is 32 values that
+ * nobody else uses between two barriers; it may be used again after the call. */
+template <class X> static __device__ __forceinline__ X block_sum(X x, X *shared)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    x = warp_sum(x);
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = lane < warps ? shared[lane] : X(0);
+    x = warp_sum(x);
+    __syncthreads();
+    return x;
+}
+
+static __device__ __forceinline__ float block_max(float x, float *shared)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    x = warp_max(x);
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = lane < warps ? shared[lane] : -INFINITY;
+    x = warp_max(x);
+    __syncthreads();
+    return x;
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+/* Runs the statements with T as the type that `dtype` names. */
+#define WITH_STORAGE(dtype, T, ...)                                                                \
+    do {                                                                                           \
+        switch (dtype) {                                                                           \
+        case F32: {                                                                                \
+            typedef float T;                                                                       \
+            __VA_ARGS__;                                                                           \
+        } break;                                                                                   \
+        case BF16: {                                                                               \
+            typedef bf16 T;                                                                        \
+            __VA_ARGS__;                                                                           \
+        } break;                                                                                   \
+        case F16: {                                                                                \
+            typedef f16 T;                                                                         \
+            __VA_ARGS__;                                                                           \
+        } break;                                                                                   \
+        default: CHECK(0, "CUDA kernels have no %s", dtype_name(dtype));                           \
+        }                                                                                          \
+    } while (0)
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Whether every row of t starts on a pack of `n` elements and holds whole packs. Absent: yes. */
+static inline bool packs_fit(Tensor t, int64_t n)
+{
+    if (!tensor_present(t)) return true;
+    size_t bytes = (size_t)n * dtype_size(t.dtype);
+    return (uintptr_t)t.data % bytes == 0 && tensor_cols(t) % n == 0 &&
+           (tensor_rows(t) == 1 || t.ld % n == 0);
+}
+
+/* Elements of a full pack of this type: 16 bytes. */
+static inline int pack_size(DType dtype)
+{
+    return (int)(16 / dtype_size(dtype));
+}
+
+#endif
