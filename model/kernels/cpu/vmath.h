@@ -43,7 +43,7 @@ static inline double vmath_from_f64(uint64_t u)
 
 /* ln 2 in two parts; the first has so few bits that its product with an exponent is exact. */
 #define VMATH_LN2_HIGH_F32 0x1.62e4p-1f
-#define VMATH_LN2_LOW_F32  0x1.7f7d1cf79abcap-20f
+#define VMATH_LN2_LOW_F32  0x1.7f7d1cp-20f
 #define VMATH_LN2_HIGH_F64 0x1.62e42feep-1
 #define VMATH_LN2_LOW_F64  0x1.a39ef35793c76p-33
 /* Adding it leaves the nearest integer in the low bits of the sum. */

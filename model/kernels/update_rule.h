@@ -1,0 +1,103 @@
+/* update_rule.h -- AdamW's and SGD's arithmetic on one element, once for every backend: products
+ * and sums in this order, each rounded once, so that equal inputs give equal bits. -std=c11 keeps
+ * gcc from contracting them, -fmad=false nvcc.
+ *
+ * A file that includes it has the type `real` in which updates are computed and its square root
+ * `real_sqrt`; a .cu file turns these functions into device functions. */
+#ifndef MODEL_KERNELS_UPDATE_RULE_H
+#define MODEL_KERNELS_UPDATE_RULE_H
+
+#include "model/kernels/ops.h"
+
+#include <math.h>
+
+/* Constants of one update, rounded to reals once. Decay is taken off as lr x decay x p, not by a
+ * factor 1 - lr x decay, which f32 would round by as much as a part in a thousand of the decay. */
+typedef struct {
+    real grad_scale, l2;
+    real beta1, rest1, beta2, rest2, step, root_correction, epsilon, decay; /* AdamW */
+    real lr, keep, fresh, ahead, back;                                      /* SGD */
+} UpdateConstants;
+
+/* base^n to half an ulp (in pairs of doubles): the C library's power is not the same everywhere. */
+static inline double update_power(double base, int64_t n)
+{
+    double high = 1.0, low = 0.0, square = base, square_low = 0.0;
+    for (; n > 0; n /= 2) {
+        if (n % 2) {
+            double p = high * square;
+            double e = fma(high, square, -p) + (high * square_low + low * square);
+            high = p + e;
+            low = e - (high - p);
+        }
+        double p = square * square, e = fma(square, square, -p) + 2.0 * (square * square_low);
+        square = p + e;
+        square_low = e - (square - p);
+    }
+    return high;
+}
+
+static inline UpdateConstants adamw_constants(const StepDecision *decision, const AdamW *hyper)
+{
+    int64_t t = decision->update;
+    double correction1 = hyper->bias_correction ? 1.0 - update_power(hyper->beta1, t) : 1.0;
+    double correction2 = hyper->bias_correction ? 1.0 - update_power(hyper->beta2, t) : 1.0;
+    UpdateConstants k;
+    k.grad_scale = (real)decision->grad_scale;
+    k.l2 = (real)(hyper->decoupled ? 0.0 : hyper->weight_decay);
+    k.beta1 = (real)hyper->beta1;
+    k.rest1 = (real)(1.0 - hyper->beta1);
+    k.beta2 = (real)hyper->beta2;
+    k.rest2 = (real)(1.0 - hyper->beta2);
+    k.step = (real)(decision->lr / correction1);
+    k.root_correction = (real)(1.0 / sqrt(correction2));
+    k.epsilon = (real)hyper->epsilon;
+    k.decay = (real)(hyper->decoupled ? decision->lr * hyper->weight_decay : 0.0);
+    k.lr = k.keep = k.fresh = k.ahead = k.back = (real)0;
+    return k;
+}
+
+/* The first update takes the gradient whole, dampening begins with the second. */
+static inline UpdateConstants sgd_constants(const StepDecision *decision, const Sgd *hyper)
+{
+    bool first = decision->update == 1;
+    UpdateConstants k;
+    k.grad_scale = (real)decision->grad_scale;
+    k.l2 = (real)hyper->weight_decay;
+    k.lr = (real)decision->lr;
+    k.keep = first ? (real)0 : (real)hyper->momentum;
+    k.fresh = first ? (real)1 : (real)(1.0 - hyper->dampening);
+    k.ahead = hyper->nesterov ? (real)1 : (real)0;
+    k.back = hyper->nesterov ? (real)hyper->momentum : (real)1;
+    k.beta1 = k.rest1 = k.beta2 = k.rest2 = k.step = k.root_correction = (real)0;
+    k.epsilon = k.decay = (real)0;
+    return k;
+}
+
+/* p after the update; m and v in place. */
+static inline real adamw_element(real p, real grad, real *m, real *v, const UpdateConstants *k)
+{
+    real g = grad * k->grad_scale + k->l2 * p;
+    real m_new = k->beta1 * *m + k->rest1 * g;
+    real v_new = k->beta2 * *v + k->rest2 * (g * g);
+    *m = m_new;
+    *v = v_new;
+    real update = k->step * (m_new / (real_sqrt(v_new) * k->root_correction + k->epsilon));
+    return p - (update + k->decay * p);
+}
+
+/* p after the update; the momentum in place. */
+static inline real sgd_element(real p, real grad, real *momentum, const UpdateConstants *k)
+{
+    real g = grad * k->grad_scale + k->l2 * p;
+    real b = k->keep * *momentum + k->fresh * g;
+    *momentum = b;
+    return p - k->lr * (k->ahead * g + k->back * b);
+}
+
+static inline real sgd_plain_element(real p, real grad, const UpdateConstants *k)
+{
+    return p - k->lr * (grad * k->grad_scale + k->l2 * p);
+}
+
+#endif
