@@ -25,17 +25,17 @@ static Attention attention_of(const GptShape *s, int64_t causal_offset)
 }
 
 void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T, Arena *saved,
-                      Arena *shared)
+                      Arena *remade, Arena *shared)
 {
     int64_t N = B * T;
     DType compute = dtype_compute(s->dtype);
-    a->normed = arena_tensor(saved, s->dtype, 2, N, s->C, 0);
-    a->stats = arena_tensor(saved, compute, 2, N, 2, 0);
+    a->normed = arena_tensor(remade, s->dtype, 2, N, s->C, 0);
+    a->stats = arena_tensor(remade, compute, 2, N, 2, 0);
     a->qkv = arena_tensor(saved, s->dtype, 2, N, shape_qkv_width(s), 0);
     if (s->qk_norm) {
-        a->qk = arena_tensor(saved, s->dtype, 2, N, (s->H + s->G) * s->D, 0);
-        a->q_stats = arena_tensor(saved, compute, 2, N * s->H, 2, 0);
-        a->k_stats = arena_tensor(saved, compute, 2, N * s->G, 2, 0);
+        a->qk = arena_tensor(remade, s->dtype, 2, N, (s->H + s->G) * s->D, 0);
+        a->q_stats = arena_tensor(remade, compute, 2, N * s->H, 2, 0);
+        a->k_stats = arena_tensor(remade, compute, 2, N * s->G, 2, 0);
     } else {
         a->qk = tensor_slice_cols(a->qkv, 0, (s->H + s->G) * s->D);
     }
@@ -54,6 +54,32 @@ static void qk_norm_forward(const Pass *pass, const AttentionRows *rows, Attenti
                     pass->store->weight(pass->store, rows->q_norm, 1), NO_TENSOR, norm);
     op_norm_forward(pass->dev, out.k, a->k_stats, in.k,
                     pass->store->weight(pass->store, rows->k_norm, 1), NO_TENSOR, norm);
+}
+
+/* The norm of x, as the region's products read it. */
+static void normed_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+{
+    ParamStore *store = pass->store;
+    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
+    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
+                    bias, pass->shape->norm);
+    tp_enter_forward(pass->tp, a->normed, a->normed);
+}
+
+/* q and k as attention reads them: normed by head, rotated. */
+static void heads_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a)
+{
+    const GptShape *s = pass->shape;
+    if (s->qk_norm) qk_norm_forward(pass, rows, a);
+    if (s->position == POSITION_ROPE)
+        op_rope(pass->dev, a->qk, pass->rope_table, pass->positions, false);
+}
+
+void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+{
+    normed_forward(pass, rows, a, x);
+    /* Without qk_norm q and k were rotated in qkv itself, which is kept. */
+    if (pass->shape->qk_norm) heads_forward(pass, rows, a);
 }
 
 /* dq, dk in place: gradient of the normed heads -> gradient of the heads before. */
@@ -93,14 +119,9 @@ void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionAct
     int64_t B = pass->B, T = pass->T;
     Linear qkv = linear_bind(store, &rows->qkv, false, false),
            out = linear_bind(store, &rows->out, false, false);
-    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
-    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
-                    bias, s->norm);
-    tp_enter_forward(pass->tp, a->normed, a->normed);
+    normed_forward(pass, rows, a, x);
     linear_forward(pass->dev, &qkv, true, a->qkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
-    if (s->qk_norm) qk_norm_forward(pass, rows, a);
-    if (s->position == POSITION_ROPE)
-        op_rope(pass->dev, a->qk, pass->rope_table, pass->positions, false);
+    heads_forward(pass, rows, a);
     Heads heads = heads_of(s, a->qk, a->qkv);
     heads.q = tensor_as_3d(heads.q, B, T);
     if (pass->cache) {

@@ -14,27 +14,32 @@ typedef struct {
     int q_norm, k_norm;
 } AttentionRows;
 
-/* What forward leaves for backward. Fields are saved in the slot or lie in shared scratch, as
- * recompute asks. */
+/* What forward leaves for backward. Fields are saved in the slot or lie in scratch that all blocks
+ * share, as recompute asks; [r]: attention_recompute makes the field again. */
 typedef struct {
-    Tensor normed; /* (N, C); also the region's input */
-    Tensor stats;  /* (N, 2) compute */
+    Tensor normed; /* (N, C); also the region's input [r] */
+    Tensor stats;  /* (N, 2) compute [r] */
     Tensor qkv; /* (N, (H+2G) D): q | k | v; q and k rotated here unless qk_norm keeps them apart */
     Tensor qk;  /* (N, (H+G) D): normed, rotated q | k; the same memory as qkv's columns without
-                   qk_norm */
-    Tensor q_stats, k_stats; /* (N*H, 2), (N*G, 2) compute; with qk_norm */
+                   qk_norm, else [r] */
+    Tensor q_stats, k_stats; /* (N*H, 2), (N*G, 2) compute; with qk_norm [r] */
     Tensor o;                /* (N, H D) */
     Tensor lse;              /* (B, H, T) compute */
     Tensor out;              /* (N, C): projected, without bias; read by the residual add at once */
 } AttentionActs;
 
-/* Lays the fields out: those that backward needs in `saved`, the rest in `shared`. */
+/* Lays the fields out: those marked [r] in `remade`, the others that backward needs in `saved`,
+ * the rest in `shared`. */
 void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
-                      Arena *saved, Arena *shared);
+                      Arena *saved, Arena *remade, Arena *shared);
 
 /* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
  * to it and attends to all of its rows. */
 void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *acts, Tensor x);
+/* The fields marked [r] once more, from x (N, C) and qkv: the words forward called on the same
+ * operands, so the same bits. */
+void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *acts,
+                         Tensor x);
 /* d (N, C): in, gradient of the residual stream after this half; out, += gradient through it.
  * dweights as `accumulate`. x as in forward. */
 void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *acts,

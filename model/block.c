@@ -129,9 +129,10 @@ void block_layout(BlockActs *acts, const GptShape *s, int64_t B, int64_t T, Reco
                   Arena *saved, Arena *shared)
 {
     Arena *kept = policy == RECOMPUTE_FULL ? shared : saved;
-    attention_layout(&acts->attention, s, B, T, kept, shared);
+    Arena *remade = policy == RECOMPUTE_NONE ? saved : shared;
+    attention_layout(&acts->attention, s, B, T, kept, remade, shared);
     acts->middle = arena_tensor(kept, s->dtype, 2, B * T, s->C, 0);
-    mlp_layout(&acts->mlp, s, B * T, kept, shared);
+    mlp_layout(&acts->mlp, s, B * T, kept, remade, shared);
 }
 
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
@@ -146,6 +147,18 @@ void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor
                              store->weight(store, block->mlp.norm_weight, 1), bias, s->norm);
     mlp_forward(pass, &block->mlp, &acts->mlp);
     op_bias_residual(pass->dev, y, acts->mlp.down, mlp_down_bias(pass, &block->mlp), acts->middle);
+}
+
+void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
+{
+    switch (pass->shape->recompute) {
+    case RECOMPUTE_NONE: return;
+    case RECOMPUTE_SELECTIVE:
+        attention_recompute(pass, &block->attention, &acts->attention, x);
+        mlp_recompute(pass, &block->mlp, &acts->mlp, acts->middle);
+        return;
+    case RECOMPUTE_FULL: block_forward(pass, block, acts, x, y); return;
+    }
 }
 
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x, Tensor d,

@@ -22,13 +22,18 @@ typedef struct {
 void block_add_params(Block *block, ParamTable *table, const GptShape *shape, int index, int unit);
 
 /* Fields that the policy keeps come from `saved` (one slot per block), the others from `shared`
- * (one for all blocks). */
+ * (one for all blocks). Selective keeps what products, attention and the residual sum made; the
+ * norms' outputs and the mlp's activation are read again by backward alone and cheap to make. */
 void block_layout(BlockActs *acts, const GptShape *shape, int64_t B, int64_t T,
                   RecomputePolicy policy, Arena *saved, Arena *shared);
 
 /* y (N, C) = block(x (N, C)). The unit is acquired. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
-/* d (N, C): dy in, dx out. Unit and gradient are acquired; acts as forward left them. */
+/* Before block_backward: makes again what the shape's policy did not keep, from x as in forward;
+ * full overwrites y (N, C) with the same bits. The unit is acquired. */
+void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
+/* d (N, C): dy in, dx out. Unit and gradient are acquired; acts as forward or
+ * recompute left them. */
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x, Tensor d,
                     bool accumulate);
 

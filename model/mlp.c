@@ -2,12 +2,13 @@
  * of their own. */
 #include "model/mlp.h"
 
-void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *shared)
+void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *remade,
+                Arena *shared)
 {
-    a->normed = arena_tensor(saved, s->dtype, 2, N, s->C, 0);
-    a->stats = arena_tensor(saved, dtype_compute(s->dtype), 2, N, 2, 0);
+    a->normed = arena_tensor(remade, s->dtype, 2, N, s->C, 0);
+    a->stats = arena_tensor(remade, dtype_compute(s->dtype), 2, N, 2, 0);
     a->pre = arena_tensor(saved, s->dtype, 2, N, shape_up_width(s), 0);
-    a->act = arena_tensor(saved, s->dtype, 2, N, s->F, 0);
+    a->act = arena_tensor(remade, s->dtype, 2, N, s->F, 0);
     a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
 }
 
@@ -30,6 +31,16 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
     }
     linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
     tp_exit_forward(pass->tp, a->down, a->down);
+}
+
+void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
+{
+    ParamStore *store = pass->store;
+    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
+    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
+                    bias, pass->shape->norm);
+    tp_enter_forward(pass->tp, a->normed, a->normed);
+    op_activation_forward(pass->dev, a->act, a->pre, pass->shape->activation);
 }
 
 void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x, Tensor d,

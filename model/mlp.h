@@ -10,18 +10,23 @@ typedef struct {
     LinearRows up, down;        /* up spans gate | up under swiglu */
 } MlpRows;
 
+/* As in attention.h; [r]: mlp_recompute makes the field again. */
 typedef struct {
-    Tensor normed; /* (N, C); also the region's input */
-    Tensor stats;  /* (N, 2) compute */
+    Tensor normed; /* (N, C); also the region's input [r] */
+    Tensor stats;  /* (N, 2) compute [r] */
     Tensor pre;    /* (N, F), swiglu (N, 2F): before the activation */
-    Tensor act;    /* (N, F) */
+    Tensor act;    /* (N, F) [r] */
     Tensor down;   /* (N, C): without bias; read by the residual add at once */
 } MlpActs;
 
-void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *shared);
+void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *remade,
+                Arena *shared);
 
 /* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
 void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *acts);
+/* The fields marked [r] once more, from the norm's input x (N, C) and pre: the same bits, because
+ * the fused words (residual and norm, product and GELU) promise those of the single ones. */
+void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *acts, Tensor x);
 /* d (N, C): in, gradient after this half; out, += gradient through it, back to the norm's input x
  * (N, C). */
 void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *acts, Tensor x, Tensor d,
