@@ -1,14 +1,18 @@
-# train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make, pkg-config and cJSON.
+# train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make, pkg-config and cJSON; for GPUs nvcc.
 #
 # Variables: DEBUG=1, CJSON_PREFIX=/path (a cJSON outside pkg-config's reach), CC, BUILD (folder of a flavour's objects).
+# CUDA=0|1|emu: without the CUDA backend; with it (what is chosen where there is an nvcc: $CUDA_HOME/bin, PATH,
+# /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a": what kernels are
+# compiled for, besides PTX for what comes later (default: this machine's GPU; without one "80 90a").
 
 SHELL    := /bin/bash
+comma    := ,
+space    := $(subst ,, )
 ifeq ($(origin CC),default)
 CC       := gcc
 endif
 PKG_CONFIG ?= pkg-config
 FLAVOUR  ?= release
-BUILD    ?= build/$(FLAVOUR)
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
 ifdef CJSON_PREFIX
@@ -25,6 +29,46 @@ Q        := $(if $(V),,@)
 HAVE_CMOCKA  := $(shell $(PKG_CONFIG) --exists cmocka 2>/dev/null && echo yes)
 CMOCKA_LIBS  := $(shell $(PKG_CONFIG) --libs cmocka 2>/dev/null)
 COMMIT       := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
+
+# ---- CUDA ------------------------------------------------------------------------------------------------------------
+NVCC     := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+# Sanitizers see through the emulator only, and nvcc's objects would be all that is new in their programs.
+CUDA     ?= $(if $(filter release,$(FLAVOUR)),$(if $(NVCC),1,0),0)
+ifeq ($(filter 0 1 emu,$(CUDA)),)
+$(error CUDA is 0, 1 or emu, not "$(CUDA)")
+endif
+ifeq ($(CUDA),emu)
+BUILD    ?= build/emu$(if $(filter release,$(FLAVOUR)),,_$(FLAVOUR))
+else
+BUILD    ?= build/$(FLAVOUR)
+endif
+
+ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1 asks for nvcc, which is not in $$CUDA_HOME/bin, PATH or /usr/local/cuda/bin)
+endif
+CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
+NVCC_KNOWS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null))
+# 9.0 -> 90a: Hopper's own instructions are had under that name alone.
+GPU_ARCH := $(patsubst 90,90a,$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]+$$'))))
+ARCH     ?= $(or $(GPU_ARCH),$(foreach a,80 90a,$(if $(filter $(a:a=),$(NVCC_KNOWS)),$(a))))
+ARCH_LOWEST := $(patsubst %a,%,$(firstword $(shell printf '%s\n' $(ARCH) | sort -n)))
+# On the generations that kernels are tuned for, registers in memory are an error.
+CUDA_STRICT := $(if $(filter-out 80 90a,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
+CUDA_CODE := $(foreach a,$(ARCH),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(ARCH_LOWEST),code=compute_$(ARCH_LOWEST)
+CUDA_CPPFLAGS := -isystem $(CUDA_ROOT)/include
+CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lstdc++ -lrt
+CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_$(ARCH_LOWEST))
+endif
+ifeq ($(CUDA),emu)
+# The emulator's folder comes first: it has files of the toolkit's and of the backend's names.
+CUDA_CPPFLAGS := -Itests/emu/include
+CUDA_LIBS := -lstdc++ -rdynamic
+CUDA_TEXT := emu (kernels run on the CPU)
+endif
+ifeq ($(CUDA),0)
+CUDA_TEXT := 0$(if $(NVCC),, (no nvcc))
+endif
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
@@ -43,7 +87,13 @@ OPT      := -O1 -g
 KOPT     := -O1 -g -fno-math-errno -fno-trapping-math
 endif
 CFLAGS   := -std=c11 $(OPT) $(WARN) $(SAN)
-LDLIBS   := $(CJSON_LIBS) -ldl -lpthread -lm
+LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
+CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
+NVFLAGS  := -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
+            $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN))
+EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-O1 -g,-O2 -g)) -ffp-contract=off \
+            $(CXX_WARN) -Wno-maybe-uninitialized -Wno-enum-compare -Werror \
+            $(or $(SAN),-fsanitize=alignment -fsanitize-undefined-trap-on-error) # a GPU refuses what is not aligned
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
 KERNELS  := $(wildcard model/kernels/cpu/*.c)
@@ -52,17 +102,28 @@ LEVELS   := baseline v3 v4
 FLAGS_baseline :=
 FLAGS_v3 := -march=x86-64-v3
 FLAGS_v4 := -march=x86-64-v4 -mprefer-vector-width=512
-OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o)
+ifneq ($(CUDA),0)
+CUDA_C   := $(wildcard model/kernels/cuda/*.c)
+CUDA_CU  := $(wildcard model/kernels/cuda/*.cu)
+endif
+ifeq ($(CUDA),emu)
+EMULATOR := $(wildcard tests/emu/*.cc)
+endif
+CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
+CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
+OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_OBJECTS)
 KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(BUILD)/%.$(l).$(r).o)))
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(BUILD)/train.o,$(PROGRAM_OBJECTS))
 
-TEST_SOURCES := $(wildcard tests/test_*.c)
-TEST_HELPERS := $(filter-out $(TEST_SOURCES),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
-TESTS    := $(TEST_SOURCES:tests/%.c=$(BUILD)/tests/%)
+# Tests of the emulator itself are built where it is.
+EMU_TESTS := $(wildcard tests/test_emu*.c tests/test_emu*.cc)
+TEST_SOURCES := $(filter-out $(EMU_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS))
+TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
+TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(BUILD)/%.o)
 
-.PHONY: force all test test-programs check asan tsan bench size clean help format print-config
+.PHONY: force all test test-programs check asan tsan emu bench size clean help format print-config
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -70,15 +131,16 @@ all: print-config train
 
 # ./train is the release program; other flavours stay in their folders.
 train: $(BUILD)/train
-	@[ $(FLAVOUR) != release ] || ln -sf $< $@
+	@[ $(BUILD) != build/release ] || ln -sf $< $@
 
-$(BUILD)/train: $(PROGRAM_OBJECTS)
+$(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SAN) -o $@ $(PROGRAM_OBJECTS) $(LDLIBS)
 
 print-config:
 	@[ "$(HAVE_CJSON)" = yes ] || { echo "cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is"; exit 1; }
 	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(CJSON_PREFIX)), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
+	@echo "CUDA $(CUDA_TEXT)"
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -105,10 +167,39 @@ $(BUILD)/%.$(1).f64.o: %.c
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
+# ---- CUDA objects ----------------------------------------------------------------------------------------------------
+# What is linked and for which GPUs: other answers than the last time compile and link again.
+$(BUILD)/cuda: force
+	@mkdir -p $(@D)
+	@echo '$(CUDA) $(ARCH)' | cmp -s - $@ || echo '$(CUDA) $(ARCH)' > $@
+
+$(CUDA_C_OBJECTS) $(BUILD)/tests/test_emu%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
+
+# Their arithmetic equals the CPU's bit for bit: no product and sum is contracted.
+UNCONTRACTED := $(BUILD)/model/kernels/cuda/init.cu.o $(BUILD)/model/kernels/cuda/optimizer.cu.o
+ifeq ($(CUDA),1)
+$(UNCONTRACTED): NVFLAGS += -fmad=false
+$(BUILD)/%.cu.o: %.cu $(BUILD)/cuda
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+endif
+ifeq ($(CUDA),emu)
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  EMU   $<"
+	$(Q)g++ $(EMUFLAGS) -include tests/emu/include/cuda_runtime.h -MMD -MP -c -o $@ -x c++ $<
+
+$(BUILD)/%.o: %.cc
+	@mkdir -p $(@D)
+	@echo "  C++   $<"
+	$(Q)g++ $(EMUFLAGS) -MMD -MP -c -o $@ $<
+endif
+
 # ---- tests -----------------------------------------------------------------------------------------------------------
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS) $(CMOCKA_LIBS)
+	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LDLIBS) $(CMOCKA_LIBS)
 
 test-programs: $(TESTS)
 
@@ -121,6 +212,9 @@ asan:
 tsan:
 	$(MAKE) FLAVOUR=tsan all test
 
+emu:
+	$(MAKE) CUDA=emu all test
+
 # ---- habits ----------------------------------------------------------------------------------------------------------
 bench: all
 	scripts/bench.sh
@@ -129,7 +223,7 @@ check:
 	scripts/check.sh
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 
 size:
 	@scripts/size.sh
@@ -144,6 +238,7 @@ help:
 	@echo "make            build ./train"
 	@echo "make test       build and run all tests (release)"
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
+	@echo "make emu        the same with the CUDA backend, its kernels executed on the CPU"
 	@echo "make check      format, clang-tidy, layers, stray conditionals, file and function sizes"
 	@echo "make bench      op table and step benchmark"
 	@echo "make size       lines per room"

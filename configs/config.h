@@ -76,6 +76,9 @@ typedef struct Config {
         int64_t threads; /* 0: allowed cores / local ranks */
         BlasChoice blas;
     } cpu;
+    struct {
+        bool tf32;
+    } cuda;
     DeviceChoice device;
     int64_t seed;
 

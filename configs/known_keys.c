@@ -191,9 +191,8 @@ const KnownKey known_table[] = {
             "pipeline parallelism; here the key is parallel.pipeline"),
     IGNORED("pipeline.partition", "|\"best\"|", "a pipeline of one stage has all layers"),
     IGNORED("pipeline.seed_layers", "|false|", "random numbers are counted, not drawn in turn"),
-    UNBUILT(
-        "pipeline.activation_checkpoint_interval", "|0|",
-        "recompute of every n-th layer; activation_checkpointing.policy is \"none\" or \"full\""),
+    UNBUILT("pipeline.activation_checkpoint_interval", "|0|",
+            "recompute of every n-th layer; activation_checkpointing.policy is for all layers"),
     IGNORED("pipeline.pipe_partitioned", "|true|", "one stage sends nothing"),
     IGNORED("pipeline.grad_partitioned", "|true|", "one stage sends nothing"),
     IGNORED("pipeline.use_reentrant", "|true|", "a detail of PyTorch"),

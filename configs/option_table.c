@@ -54,8 +54,10 @@ static const Choice grad_choices[] = {{"auto", GRAD_DTYPE_AUTO, 0},
                                       {"fp16", -1, 0},
                                       {"bf16", -1, 0},
                                       {0}};
-static const Choice policy_choices[] = {
-    {"none", RECOMPUTE_NONE, 0}, {"full", RECOMPUTE_FULL, 0}, {"selective", -1, 0}, {0}};
+static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
+                                        {"selective", RECOMPUTE_SELECTIVE, 0},
+                                        {"full", RECOMPUTE_FULL, 0},
+                                        {0}};
 
 #define ADAMS      (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
 #define SGD        (1u << OPTIMIZER_SGD)
@@ -167,6 +169,8 @@ const Option option_table[] = {
         .flags = OPTION_AUTO),
     CHOICE(cpu.blas, "\"auto\"", blas_choices, ROUNDING,
            "who multiplies matrices on the CPU; auto takes OpenBLAS where it is installed"),
+    FLAG(cuda.tf32, "false", ROUNDING,
+         "products of fp32 matrices may round their factors to 10 bits of mantissa, on GPUs"),
     CHOICE(device, "\"auto\"", device_choices, ROUNDING,
            "where tensors live; auto takes CUDA where the binary and the machine have it"),
     INT(seed, "1337", 0, EXACT, NUMBERS, "seed of initial weights, data order and sampling"),
@@ -300,7 +304,8 @@ const Option option_table[] = {
         "ZeRO stage: what is sharded over data-parallel ranks", .built = "|0|",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),
     CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING,
-           "what the backward pass computes again instead of keeping it"),
+           "what the backward pass computes again instead of keeping it: nothing; norm outputs and "
+           "the mlp's activations (selective); whole blocks (full)"),
     INT(eval.interval, "100", 0, HUGE_COUNT, NONE,
         "validate every so many steps; 0: only at the end"),
     INT(eval.steps, "0", 0, HUGE_COUNT, NONE,

@@ -83,8 +83,14 @@ static bool open_cpu(Device *dev, const Arguments *a, int blas)
 /* Device memory of one call, to be given back. */
 typedef struct {
     Tensor tensor[CASE_OPERANDS];
+    StepDecision *decision;
     int count;
 } Operands;
+
+static Tensor words_of(StepDecision *decision)
+{
+    return tensor_1d(decision, I64, sizeof *decision / sizeof(int64_t));
+}
 
 static void fill_operand(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
 {
@@ -105,6 +111,9 @@ static Operands operands_create(Device *dev, const OpCase *c, DType storage)
 {
     OperandSpec spec[CASE_OPERANDS];
     Operands o = {.count = op_case_operands(c, spec)};
+    StepDecision decision = op_case_decision();
+    o.decision = device_alloc(dev, sizeof decision, "a decision");
+    device_copy(dev, words_of(o.decision), words_of(&decision));
     for (int i = 0; i < o.count; i++) {
         if (spec[i].role == ROLE_ABSENT) continue;
         Tensor t = {.dtype = op_case_dtype(spec[i].type, storage, dtype_compute(storage)),
@@ -121,6 +130,7 @@ static Operands operands_create(Device *dev, const OpCase *c, DType storage)
 
 static void operands_release(Device *dev, Operands *o)
 {
+    device_release(dev, o->decision, sizeof *o->decision);
     for (int i = 0; i < o->count; i++)
         if (tensor_present(o->tensor[i]))
             device_release(dev, o->tensor[i].data, tensor_bytes(o->tensor[i]));
@@ -166,11 +176,11 @@ static double case_seconds(Device *dev, const OpCase *c, const Arguments *a, cha
 {
     Operands o = operands_create(dev, c, a->dtype);
     double seconds[MAX_REPETITIONS];
-    op_case_run(dev, c, o.tensor);
+    op_case_run(dev, c, o.tensor, o.decision);
     for (int i = 0; i < a->repetitions; i++) {
         copy_rate(dev, block, 1);
         double start = bench_now();
-        op_case_run(dev, c, o.tensor);
+        op_case_run(dev, c, o.tensor, o.decision);
         device_synchronize(dev);
         seconds[i] = bench_now() - start;
     }
@@ -218,7 +228,7 @@ int cmd_bench_ops(int argc, char **argv)
 static double timed_run(Device *dev, const OpCase *c, const Operands *o)
 {
     double start = bench_now();
-    op_case_run(dev, c, o->tensor);
+    op_case_run(dev, c, o->tensor, o->decision);
     device_synchronize(dev);
     return bench_now() - start;
 }

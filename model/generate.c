@@ -87,8 +87,8 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     DecoderBytes bytes = measure(s, max_tokens);
     d->fixed_memory = device_alloc(dev, bytes.fixed, "the cache of keys and values");
     d->scratch_memory = device_alloc(dev, bytes.scratch, "a decoding pass");
-    d->fixed = arena_over(d->fixed_memory, bytes.fixed);
-    d->scratch = arena_over(d->scratch_memory, bytes.scratch);
+    d->fixed = device_arena(dev, d->fixed_memory, bytes.fixed);
+    d->scratch = device_arena(dev, d->scratch_memory, bytes.scratch);
     d->cache = must_calloc((size_t)s->L, sizeof *d->cache);
     d->pass =
         (Pass){.dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &d->scratch, .B = 1};

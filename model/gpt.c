@@ -141,8 +141,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup
     g->bytes = gpt_bytes(s, B, T, mode);
     g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
     g->scratch_memory = device_alloc(dev, g->bytes.scratch, "scratch");
-    g->slot = arena_over(g->slot_memory, g->bytes.activations);
-    g->scratch = arena_over(g->scratch_memory, g->bytes.scratch);
+    g->slot = device_arena(dev, g->slot_memory, g->bytes.activations);
+    g->scratch = device_arena(dev, g->scratch_memory, g->bytes.scratch);
     g->x = must_calloc((size_t)s->L + 1, sizeof *g->x);
     g->acts = must_calloc((size_t)s->L, sizeof *g->acts);
     gpt_layout(s, B, T, mode, g->x, &g->d, g->acts, &g->head, &g->slot, &g->scratch);
@@ -241,8 +241,7 @@ static void stage_backward(void *self, const Action *action, Tensor dout, Tensor
         const Block *block = &g->layers->block[l];
         store->acquire(store, block->unit);
         bool accumulate = store->grad_acquire(store, block->unit);
-        if (g->pass.shape->recompute == RECOMPUTE_FULL)
-            block_forward(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
+        block_recompute(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
         block_backward(&g->pass, block, &g->acts[l], g->x[l], g->d, accumulate);
         store->grad_release(store, block->unit);
         store->release(store, block->unit);

@@ -78,16 +78,26 @@ static void say_device(void)
     device_close(&device);
 }
 
-static void say_backends(void)
+/* Whether the CUDA backend is there, and its device. */
+static void say_cuda(void)
 {
     const Backend *backend;
-    bool cuda = false;
+    bool built = false;
     for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
-        cuda |= strcmp(backend->name, "cuda") == 0;
-    if (cuda)
-        say("ok", "cuda", "built into this program");
-    else
-        say("--", "cuda", "not built into this program");
+        built |= strcmp(backend->name, "cuda") == 0;
+    if (!built) {
+        say("--", "cuda", "not built into this program; make CUDA=1 where nvcc is");
+        return;
+    }
+    char buf[512];
+    Device device;
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    if (!device_open(&device, "cuda", &options, buf, sizeof buf)) {
+        say("--", "cuda", "built in; no device: %s; the CPU path is ready", buf);
+        return;
+    }
+    say("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
+    device_close(&device);
 }
 
 static void say_memory(void)
@@ -153,7 +163,7 @@ int cmd_doctor(int argc, char **argv)
     say("ok", "cores", "%d allowed to this process", pool_allowed_cores());
     say_memory();
     say_disk();
-    say_backends();
+    say_cuda();
     say_programs();
     return EXIT_OK;
 }

@@ -2,6 +2,8 @@
 #include "parallel/feed.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static double now(void)
@@ -11,20 +13,53 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void feed_open(Feed *f, Device *dev, int64_t N)
+/* Tokens, targets and positions of a micro-batch of N rows from `arena`. */
+static GptBatch batch_layout(Arena *arena, int64_t N)
 {
-    *f = (Feed){.dev = dev, .bytes = 3 * ((size_t)N * sizeof(int32_t) + ARENA_ALIGNMENT)};
-    f->memory = device_alloc(dev, f->bytes, "a micro-batch");
-    Arena arena = arena_over(f->memory, f->bytes);
-    f->batch.tokens = arena_tensor(&arena, I32, 1, N, 0, 0);
-    f->batch.targets = arena_tensor(&arena, I32, 1, N, 0, 0);
-    f->batch.positions = arena_tensor(&arena, I32, 1, N, 0, 0);
+    GptBatch batch;
+    batch.tokens = arena_tensor(arena, I32, 1, N, 0, 0);
+    batch.targets = arena_tensor(arena, I32, 1, N, 0, 0);
+    batch.positions = arena_tensor(arena, I32, 1, N, 0, 0);
+    return batch;
+}
+
+void feed_open(Feed *f, Device *dev, int64_t N, int64_t ahead)
+{
+    size_t bytes = 3 * ((size_t)N * sizeof(int32_t) + ARENA_ALIGNMENT);
+    *f = (Feed){.dev = dev, .bytes = bytes, .n_slots = ahead + 1};
+    f->memory = device_alloc(dev, bytes, "a micro-batch");
+    Arena arena = device_arena(dev, f->memory, bytes);
+    f->batch = batch_layout(&arena, N);
+    f->staging = device_host_alloc(dev, (size_t)f->n_slots * bytes, "micro-batches");
+    f->copied = must_calloc((size_t)f->n_slots, sizeof *f->copied);
 }
 
 void feed_close(Feed *f)
 {
-    if (f->dev) device_release(f->dev, f->memory, f->bytes);
+    if (f->dev == NULL) return;
+    for (int64_t i = 0; i < f->n_slots; i++)
+        device_event_destroy(f->dev, &f->copied[i]);
+    free(f->copied);
+    device_host_release(f->dev, f->staging);
+    device_release(f->dev, f->memory, f->bytes);
     *f = (Feed){0};
+}
+
+/* Puts a micro-batch on its way to the device. The loader may have its buffer back at once; the
+ * slot waits for the device. */
+static void send(Feed *f, const Batch *batch)
+{
+    int64_t slot = f->turn++ % f->n_slots, N = tensor_count(batch->tokens);
+    device_event_synchronize(f->dev, &f->copied[slot]);
+    Arena arena = arena_over(f->staging + (size_t)slot * f->bytes, f->bytes);
+    GptBatch staged = batch_layout(&arena, N);
+    memcpy(staged.tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
+    memcpy(staged.targets.data, batch->targets.data, tensor_bytes(batch->targets));
+    memcpy(staged.positions.data, batch->positions.data, tensor_bytes(batch->positions));
+    device_copy(f->dev, f->batch.tokens, staged.tokens);
+    device_copy(f->dev, f->batch.targets, staged.targets);
+    device_copy(f->dev, f->batch.positions, staged.positions);
+    device_event_record(f->dev, &f->copied[slot]);
 }
 
 GptBatch feed_batch(void *context, const Action *action)
@@ -39,9 +74,7 @@ GptBatch feed_batch(void *context, const Action *action)
         fail(EXIT_DAMAGED, "%s", err);
     f->seconds += now() - start;
     f->target_bytes += batch.target_bytes;
-    device_copy(f->dev, f->batch.tokens, tensor_flat(batch.tokens));
-    device_copy(f->dev, f->batch.targets, tensor_flat(batch.targets));
-    device_copy(f->dev, f->batch.positions, tensor_flat(batch.positions));
+    send(f, &batch);
     return f->batch;
 }
 

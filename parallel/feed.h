@@ -14,12 +14,16 @@ typedef struct {
     GptBatch batch;         /* device */
     int64_t target_bytes;   /* text behind the targets handed out so far */
     double seconds;         /* waiting for the loaders so far */
-    void *memory;
+    void *memory;           /* of `batch` */
     size_t bytes;
+    char *staging; /* n_slots times `bytes` of page-locked host memory, used in turn */
+    Event *copied; /* per slot: the device has it */
+    int64_t n_slots, turn;
 } Feed;
 
-/* Device memory for micro-batches of N rows. Close with feed_close. */
-void feed_open(Feed *feed, Device *dev, int64_t N);
+/* Memory for micro-batches of N rows. The host may run `ahead` micro-batches ahead of the device;
+ * then it waits for a free slot. Close with feed_close. */
+void feed_open(Feed *feed, Device *dev, int64_t N, int64_t ahead);
 void feed_close(Feed *feed);
 /* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);

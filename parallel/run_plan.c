@@ -66,7 +66,7 @@ void run_plan(Run *run)
         fail(EXIT_NO_MEMORY,
              "the plan needs %.1f GiB and %.1f GiB are available; lower "
              "train_micro_batch_size_per_gpu (now %lld), data.seq_length, or the model, or set "
-             "activation_checkpointing.policy to \"full\"",
+             "activation_checkpointing.policy to \"selective\" or \"full\"",
              (double)p->total / MiB / 1024, (double)available / MiB / 1024,
              (long long)c->train_micro_batch_size_per_gpu);
 }

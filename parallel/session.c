@@ -15,8 +15,11 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
     DeviceOptions options = {.threads = (int)config->cpu.threads,
                              .local_ranks = 1,
                              .level = (int)config->cpu.level,
-                             .blas = (int)config->cpu.blas};
-    return device_open(dev, name[config->device], &options, err, n);
+                             .blas = (int)config->cpu.blas,
+                             .tf32 = config->cuda.tf32};
+    /* Doubles are computed on the CPU alone, so "auto" means it. */
+    bool cpu = config->fp64.enabled && config->device == DEVICE_AUTO;
+    return device_open(dev, cpu ? "cpu" : name[config->device], &options, err, n);
 }
 
 bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)

@@ -8,14 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Copies a struct's worth of 64-bit words between host and device. */
 static void copy_words(Device *dev, void *dst, const void *src, size_t bytes)
@@ -58,7 +50,8 @@ static void open_state(Trainer *t)
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
     free(lr);
-    feed_open(&t->feed, dev, N);
+    /* Two steps' worth, so that the host is at least one step ahead of the device. */
+    feed_open(&t->feed, dev, N, 2 * c->gradient_accumulation_steps);
     t->feed.train = t->train;
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
@@ -72,7 +65,7 @@ static void open_optimizer(Trainer *t)
     optimizer_free(&t->optimizer);
     t->optimizer_bytes = measuring.peak;
     t->optimizer_memory = device_alloc(&t->session.dev, t->optimizer_bytes, "optimizer state");
-    Arena arena = arena_over(t->optimizer_memory, t->optimizer_bytes);
+    Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes);
     optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
     t->norm = grad_norm_create(t->session.params);
 }
@@ -101,6 +94,7 @@ static void open_schedule(Trainer *t)
     int64_t micros = t->config->gradient_accumulation_steps;
     t->actions = must_calloc(2 * (size_t)micros, sizeof *t->actions);
     t->n_actions = schedule_one_stage(micros, t->actions);
+    t->phase = must_calloc((size_t)t->n_actions + 2, sizeof *t->phase);
     t->uses = must_calloc((size_t)gpt_max_uses(t->gpt, t->n_actions), sizeof *t->uses);
     t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
@@ -149,33 +143,49 @@ void trainer_close(Trainer *t)
         device_release(dev, t->optimizer_memory, t->optimizer_bytes);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
+        for (int64_t i = 0; i < t->n_actions + 2; i++)
+            device_event_destroy(dev, &t->phase[i]);
         device_release(dev, t->state, sizeof *t->state);
     }
     free(t->slot_names);
     free(t->slots);
     free(t->weights);
     free(t->actions);
+    free(t->phase);
     free(t->uses);
     session_close(&t->session);
     *t = (Trainer){0};
 }
 
-/* Runs the step's actions; with wall_clock_breakdown the device is waited for between phases, to
- * time them. */
+/* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
 static void run_actions(Trainer *t)
 {
+    Device *dev = &t->session.dev;
     Stage stage = gpt_stage(t->gpt);
     if (!t->config->wall_clock_breakdown) {
         pipeline_run(&stage, t->actions, t->n_actions);
         return;
     }
+    device_event_record(dev, &t->phase[0]);
     for (int64_t i = 0; i < t->n_actions; i++) {
-        double start = now();
         pipeline_run(&stage, &t->actions[i], 1);
-        device_synchronize(&t->session.dev);
-        *(t->actions[i].kind == ACT_FORWARD ? &t->seconds_forward : &t->seconds_backward) +=
-            now() - start;
+        device_event_record(dev, &t->phase[i + 1]);
     }
+}
+
+/* Adds up a step's phases between its marks. Waits for the step: who asks for the breakdown pays
+ * with the host's head start. */
+static void add_phases(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t n = t->n_actions;
+    device_event_record(dev, &t->phase[n + 1]);
+    for (int64_t i = 0; i < n; i++) {
+        bool forward = t->actions[i].kind == ACT_FORWARD;
+        *(forward ? &t->seconds_forward : &t->seconds_backward) +=
+            device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]);
+    }
+    t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
 }
 
 void trainer_step(Trainer *t)
@@ -188,15 +198,13 @@ void trainer_step(Trainer *t)
     params->step_begin(params, t->uses, (int)t->n_uses);
     run_actions(t);
     params->step_end(params);
-    double start = now();
     grad_norm_add(&t->norm, dev, &t->state->stats);
     comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision[at], t->lr_table,
                    &t->rules);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision[at]);
     copy_words(dev, &t->state->after[at], &t->state->state, sizeof(StepState));
-    if (t->config->wall_clock_breakdown) device_synchronize(dev);
-    t->seconds_optimizer += now() - start;
+    if (t->config->wall_clock_breakdown) add_phases(t);
     t->steps++;
     t->samples += t->rules.samples;
 }

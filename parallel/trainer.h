@@ -45,7 +45,9 @@ typedef struct {
     int64_t n_uses;
     int64_t steps, samples; /* tried so far, the host's own count */
     int64_t drained;        /* steps whose records the host has */
-    double seconds_forward, seconds_backward, seconds_optimizer; /* since the last report */
+    double seconds_forward, seconds_backward, seconds_optimizer; /* of the device, since the last
+                                                                    report; wall_clock_breakdown */
+    Event *phase; /* (n_actions + 2): the borders between a step's phases */
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
     NamedTensor *weights, *slots; /* what a checkpoint holds */

@@ -233,10 +233,10 @@ ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType g
     s->unit = must_calloc((size_t)table->n_units, sizeof *s->unit);
     s->bytes = zero_bytes(table, grad_dtype, gradients);
     s->weights = device_alloc(dev, s->bytes.weights, "weights");
-    Arena weights = arena_over(s->weights, s->bytes.weights), grads = {0};
+    Arena weights = device_arena(dev, s->weights, s->bytes.weights), grads = {0};
     if (gradients) {
         s->gradients = device_alloc(dev, s->bytes.gradients, "gradients");
-        grads = arena_over(s->gradients, s->bytes.gradients);
+        grads = device_arena(dev, s->gradients, s->bytes.gradients);
     }
     for (int u = 0; u < table->n_units; u++) {
         s->unit[u].weight =

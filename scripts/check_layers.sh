@@ -3,12 +3,12 @@
 # model (3a) and the strategy (3b) do not see each other, and nobody includes the program (4).
 set -u
 cd "$(dirname "$0")/.." || exit 71
-find . -path ./build -prune -o -path ./out -prune -o -name '*.[ch]' -print | sed 's|^\./||' | sort | xargs awk '
+find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort | xargs awk '
     # "0" core, "1" words, "2" structure, "3a" model, "3b" strategy, "4" program
     function floor_of(file,   base) {
         base = file
         sub(/^.*\//, "", base)
-        sub(/\.[ch]$/, "", base)
+        sub(/\.(c|h|cu|cuh|cc)$/, "", base)
         if (file ~ /^tests\// || base ~ /^(train|cmd_.*|commands|run|run_[a-z]+|session|feed.*|trainer.*)$/)
             return base == "run_folder" ? "3b" : "4"
         if (file ~ /^model\/core\//) return "0"
@@ -33,7 +33,7 @@ find . -path ./build -prune -o -path ./out -prune -o -name '*.[ch]' -print | sed
         }
         if (part[2] !~ /\// ) { printf "%s:%d: include %s from the root of the repository\n", FILENAME, FNR, part[2]; bad = 1 }
     }
-    /^#include <(mpi|nccl|cuda)/ && FILENAME !~ /(device_cuda|kernels\/cuda\/|comm_nccl|comm_mpi|^tests\/probe\/)/ {
+    /^#include <(mpi|nccl|cuda|cublas)/ && FILENAME !~ /(kernels\/cuda\/|comm_nccl|comm_mpi|^tests\/(probe|emu)\/|^tests\/test_emu)/ {
         printf "%s:%d: a vendor header\n", FILENAME, FNR
         bad = 1
     }

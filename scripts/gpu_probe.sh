@@ -4,6 +4,7 @@
 #   scripts/gpu_probe.sh              answers go to build/probe/probe.md
 #   scripts/gpu_probe.sh --out FILE   answers go to FILE
 #   scripts/gpu_probe.sh --notes      also between the markers in model/kernels/cuda/NOTES.md
+#   scripts/gpu_probe.sh --only A,B   these probes only
 #
 # Needs nvcc (PATH or CUDA_HOME, default /usr/local/cuda) and nothing else built or installed; to be answered, one H100 or
 # H200 and at most six minutes. The PyTorch part (tests/probe/pytorch_step.py) runs where python3 has torch. Exit codes:
@@ -14,7 +15,7 @@ set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 
-out=build/probe/probe.md to_notes=no notes=model/kernels/cuda/NOTES.md
+out=build/probe/probe.md only='' to_notes=no notes=model/kernels/cuda/NOTES.md
 while [ $# -gt 0 ]; do
     case $1 in
     --out)
@@ -24,7 +25,12 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --notes) to_notes=yes ;;
-    --help | -h) sed -n '2,12s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+    --only)
+        [ $# -ge 2 ] || { echo "gpu_probe: --only wants names" >&2; exit 64; }
+        only=,$2,
+        shift
+        ;;
+    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
     *) echo "gpu_probe: unknown option $1 (see --help)" >&2; exit 64 ;;
     esac
     shift
@@ -56,6 +62,17 @@ share() {
     esac
 }
 
+# chosen NAME: whether it is to run
+chosen() { [ -z "$only" ] || [[ $only == *",$1,"* ]]; }
+
+# sources: the probes to build, each ended by a NUL
+sources() {
+    local file
+    for file in tests/probe/*.cu; do
+        if chosen "$(basename "$file" .cu)"; then printf '%s\0' "$file"; fi
+    done
+}
+
 # build_one FILE: into build/probe; what nvcc says is kept beside it
 build_one() {
     local name
@@ -78,7 +95,7 @@ build_all() {
     export nvcc nccl_include
     export -f build_one
     # shellcheck disable=SC2016 # $1 is the inner shell's
-    printf '%s\0' tests/probe/*.cu | xargs -0 -n 1 -P "$(nproc)" bash -c 'build_one "$1"' build_one >&2 || exit 1
+    sources | xargs -0 -n 1 -P "$(nproc)" bash -c 'build_one "$1"' build_one >&2 || exit 1
 }
 
 # wheel_folders: where python's packages keep libnccl and libcublasLt, each followed by a colon
@@ -215,9 +232,9 @@ if [ -n "${PROBE_BIN:-}" ]; then
         [ -x "$file" ] && [ -f "$file" ] && programs+=("${file##*/}")
     done
 else
-    for file in tests/probe/*.cu; do
+    while IFS= read -r -d '' file; do
         programs+=("$(basename "$file" .cu)")
-    done
+    done < <(sources)
 fi
 for name in "${known[@]}"; do
     [[ " ${programs[*]} " != *" $name "* ]] || run "$name" cuda_program "$name"
@@ -227,7 +244,7 @@ for name in "${programs[@]}"; do
 done
 # PyTorch stops on its own a little before its limit, so that compiling cannot overrun
 pytorch() { exec timeout -k 5 "$limit" python3 tests/probe/pytorch_step.py --seconds "$((limit - 8))"; }
-if has python3; then run pytorch_step pytorch; fi
+if has python3 && chosen pytorch_step; then run pytorch_step pytorch; fi
 
 { echo "# What the GPU answered"; echo; body; } >"$out" || exit 73
 [ $to_notes = no ] || write_notes

@@ -42,6 +42,7 @@ need libopenblas0-pthread has_openblas
 need bible-kjv has bible
 if [ $mode = all ]; then
     need libcmocka-dev has_module cmocka
+    need g++ has g++
     need clang-format has clang-format
     need clang-tidy has clang-tidy
     need strace has strace

@@ -19,9 +19,9 @@ count() {
 
 shopt -s nullglob
 count train.c train.c
-for room in configs data model model/core model/kernels model/kernels/cpu optim parallel parallel/comm; do
-    count $room $room/*.c $room/*.h
+for room in configs data model model/core model/kernels model/kernels/cpu model/kernels/cuda optim parallel parallel/comm; do
+    count $room $room/*.c $room/*.h $room/*.cu $room/*.cuh
 done
-count program train.c {configs,data,model,model/core,model/kernels,model/kernels/cpu,optim,parallel,parallel/comm}/*.[ch]
-count tests tests/*.[ch] tests/*/*.[ch]
+count program train.c {configs,data,model,model/core,model/kernels,model/kernels/cpu,optim,parallel,parallel/comm}/*.[ch] model/kernels/cuda/*.{c,h,cu,cuh}
+count tests tests/*.[ch] tests/*/*.{c,h,cc,cu}
 count scripts scripts/*.sh scripts/*.py tests/run/*.sh

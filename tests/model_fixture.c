@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/rng.h"
+#include "tests/op_devices.h"
 #include "tests/support.h"
 
 #include <stdlib.h>
@@ -61,14 +62,37 @@ GptShape fixture_with_dtype(GptShape s, DType dtype)
     return s;
 }
 
+struct FixtureFar {
+    StepStats stats;
+    double scale;
+};
+
 static GptBatch feed(void *context, const Action *action)
 {
     Fixture *f = context;
     int64_t N = f->B * f->T, at = action->micro * N;
     if (f->poison) gpt_poison(f->gpt);
-    return (GptBatch){.tokens = tensor_1d(f->tokens + at, I32, N),
-                      .targets = tensor_1d(f->targets + at, I32, N),
-                      .positions = tensor_1d(f->positions + at, I32, N)};
+    device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
+    device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
+    device_copy(&f->dev, f->batch.positions, tensor_1d(f->positions + at, I32, N));
+    return f->batch;
+}
+
+Tensor fixture_fetch(Fixture *f, Tensor t)
+{
+    Tensor host = t;
+    host.place = PLACE_HOST;
+    host.ld = tensor_cols(t);
+    host.data = must_alloc(tensor_bytes(t));
+    device_copy(&f->dev, host, t);
+    device_synchronize(&f->dev);
+    return host;
+}
+
+void fixture_store(Fixture *f, Tensor t, Tensor host)
+{
+    device_copy(&f->dev, t, host);
+    device_synchronize(&f->dev);
 }
 
 /* Vectors start at exact ones and zeros; moved a little, no gradient is zero by symmetry. */
@@ -82,28 +106,58 @@ static void draw_weights(Fixture *f)
     }
     for (int p = 0; p < f->table.n_params; p++) {
         if (f->table.param[p].ndim != 1) continue;
-        Tensor w = fixture_weight(f, p);
+        Tensor w = fixture_fetch(f, fixture_weight(f, p));
         for (int64_t i = 0; i < w.dim[0]; i++) {
             double x = dtype_get(w.dtype, w.data, i);
             dtype_set(w.dtype, w.data, i, x + 0.1 * drawn_normal((uint64_t)p + 100, i));
         }
+        fixture_store(f, fixture_weight(f, p), w);
+        free(w.data);
     }
+}
+
+bool fixture_cuda(void)
+{
+    char err[512];
+    Device dev;
+    DeviceOptions options = {.threads = 1};
+    if (!device_open(&dev, "cuda", &options, err, sizeof err)) return false;
+    device_close(&dev);
+    return true;
 }
 
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
                   int threads, int level)
 {
+    const char *backend = getenv("TEST_DEVICE");
+    if (backend == NULL || shape->dtype == F64) backend = "cpu";
+    fixture_open_on(f, backend, shape, B, T, micros, threads, level);
+}
+
+static Tensor row_of_tokens(Fixture *f)
+{
+    int64_t N = f->B * f->T;
+    return tensor_1d(device_alloc(&f->dev, (size_t)N * sizeof(int32_t), "tokens"), I32, N);
+}
+
+void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
+                     int64_t micros, int threads, int level)
+{
     char err[512];
     DeviceOptions options = {.threads = threads, .level = level};
     *f = (Fixture){.B = B, .T = T, .micros = micros, .scale = 1.0 / (double)(micros * B * T)};
-    if (!device_open(&f->dev, "cpu", &options, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!device_open(&f->dev, backend, &options, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
     f->grid = grid_single();
     f->tp = (TpGroup){.comm = &f->grid.tp};
     gpt_layers_build(&f->layers, &f->table, shape);
     f->store = zero_create(&f->dev, &f->table, &f->grid, shape->grad_dtype, true);
     f->params = zero_params(f->store);
     f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);
-    gpt_connect(f->gpt, feed, f, &f->stats, &f->scale);
+    f->far = device_alloc(&f->dev, sizeof *f->far, "stats");
+    gpt_connect(f->gpt, feed, f, &f->far->stats, &f->far->scale);
+    f->batch = (GptBatch){
+        .tokens = row_of_tokens(f), .targets = row_of_tokens(f), .positions = row_of_tokens(f)};
     int64_t n = micros * B * T;
     f->tokens = must_calloc((size_t)n, sizeof *f->tokens);
     f->targets = must_calloc((size_t)n, sizeof *f->targets);
@@ -123,6 +177,10 @@ void fixture_close(Fixture *f)
     gpt_layers_free(&f->layers);
     param_table_free(&f->table);
     grid_close(&f->grid);
+    device_drop(&f->dev, f->batch.tokens);
+    device_drop(&f->dev, f->batch.targets);
+    device_drop(&f->dev, f->batch.positions);
+    device_release(&f->dev, f->far, sizeof *f->far);
     device_close(&f->dev);
     free(f->tokens);
     free(f->targets);
@@ -156,6 +214,21 @@ Tensor fixture_grad(Fixture *f, int param)
     fail(EXIT_BUG, "%s has no owned gradient", p->name);
 }
 
+unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
+{
+    OwnedRun runs[512];
+    int n = f->params->owned(f->params, PURPOSE_COUNT, runs, 512);
+    *bytes = 0;
+    for (int i = 0; i < n; i++)
+        *bytes += tensor_bytes(runs[i].grad);
+    unsigned char *out = must_alloc(*bytes), *at = out;
+    for (int i = 0; i < n; at += tensor_bytes(runs[i].grad), i++)
+        device_copy(&f->dev, tensor_1d(at, runs[i].grad.dtype, tensor_count(runs[i].grad)),
+                    tensor_flat(runs[i].grad));
+    device_synchronize(&f->dev);
+    return out;
+}
+
 static double run(Fixture *f, bool backward)
 {
     Action *actions = must_calloc(2 * (size_t)f->micros, sizeof *actions);
@@ -164,12 +237,17 @@ static double run(Fixture *f, bool backward)
     Use *uses = must_calloc((size_t)gpt_max_uses(f->gpt, n), sizeof *uses);
     int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
     Stage stage = gpt_stage(f->gpt);
-    f->stats = (StepStats){0};
+    struct FixtureFar near = {.scale = f->scale};
+    int64_t words = sizeof near / sizeof(double);
+    device_copy(&f->dev, tensor_1d(f->far, F64, words), tensor_1d(&near, F64, words));
     f->params->step_begin(f->params, uses, (int)n_uses);
     pipeline_run(&stage, actions, n);
     f->params->step_end(f->params);
     free(actions);
     free(uses);
+    device_copy(&f->dev, tensor_1d(&near, F64, words), tensor_1d(f->far, F64, words));
+    device_synchronize(&f->dev);
+    f->stats = near.stats;
     return f->stats.nats * f->scale;
 }
 
@@ -187,5 +265,7 @@ void fixture_logits(Fixture *f, int64_t micro, Tensor logits)
 {
     GptBatch batch = feed(f, &(Action){.micro = micro});
     f->params->step_begin(f->params, NULL, 0);
-    gpt_logits(f->gpt, &batch, logits);
+    Tensor far = device_put(&f->dev, logits);
+    gpt_logits(f->gpt, &batch, far);
+    device_take(&f->dev, logits, far);
 }

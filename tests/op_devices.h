@@ -1,5 +1,6 @@
-/* op_devices.h -- the CPU devices that op tests run on: every level this machine has, with and
- * without OpenBLAS, one to three threads. */
+/* op_devices.h -- the devices that op tests run on: every CPU level this machine has, with and
+ * without OpenBLAS, one to three threads; and the GPU (or the emulated one) where CUDA is built in.
+ */
 #ifndef TESTS_OP_DEVICES_H
 #define TESTS_OP_DEVICES_H
 
@@ -11,16 +12,36 @@ typedef struct {
     Device device;
     int level, threads;
     bool openblas;
+    bool cuda; /* its memory is not the host's, and it has no f64 */
     char name[160];
 } TestDevice;
 
 typedef struct {
-    TestDevice item[DEVICE_LEVELS * DEVICE_PRODUCTS * DEVICE_THREADS];
+    TestDevice item[DEVICE_LEVELS * DEVICE_PRODUCTS * DEVICE_THREADS + 1];
     int count;
 } TestDevices;
 
-/* Opens all that there are and prints by name those that are not. At least one is. */
+/* Opens all CPU devices that there are and prints by name those that are not; with TEST_DEVICE set
+ * in the environment one, to compare that device with. At least one is. */
 void devices_open(TestDevices *all);
+/* Opens these and, as the last, the CUDA device if it is built in and there. */
+void devices_open_all(TestDevices *all);
 void devices_close(TestDevices *all);
+
+/* Whether a device computes on this storage type. */
+bool device_has_storage(const Device *dev, DType storage);
+
+/* ---- host data on a device ------------------------------------------------------------------- */
+
+/* A copy of a dense host tensor in device memory; device_take brings it back into the host tensor
+ * and releases it. Absent tensors stay absent. */
+Tensor device_put(Device *dev, Tensor host);
+void device_take(Device *dev, Tensor host, Tensor on_device);
+/* As device_take, without the copy back. */
+void device_drop(Device *dev, Tensor on_device);
+
+/* The same for `bytes` bytes of any record. */
+void *device_put_bytes(Device *dev, const void *host, size_t bytes);
+void device_take_bytes(Device *dev, void *host, void *on_device, size_t bytes);
 
 #endif

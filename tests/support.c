@@ -74,6 +74,36 @@ void guarded_restore(Guarded *g)
     memcpy(g->block, g->image, g->bytes);
 }
 
+static Tensor bytes_of(unsigned char *block, size_t bytes)
+{
+    return tensor_1d(block, U8, (int64_t)bytes);
+}
+
+void guarded_upload(Guarded *g, Device *dev)
+{
+    if (g->on_device == NULL) g->on_device = device_alloc(dev, g->bytes, "a guarded block");
+    device_copy(dev, bytes_of(g->on_device, g->bytes), bytes_of(g->block, g->bytes));
+}
+
+void guarded_download(Guarded *g, Device *dev)
+{
+    device_copy(dev, bytes_of(g->block, g->bytes), bytes_of(g->on_device, g->bytes));
+    device_synchronize(dev);
+}
+
+Tensor guarded_twin(const Guarded *g)
+{
+    Tensor t = g->tensor;
+    t.data = g->on_device + ((unsigned char *)t.data - g->block);
+    return t;
+}
+
+void guarded_release(Guarded *g, Device *dev)
+{
+    device_release(dev, g->on_device, g->bytes);
+    g->on_device = NULL;
+}
+
 bool guarded_bands_intact(const Guarded *g)
 {
     Tensor t = g->tensor;

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
-#include "model/core/tensor.h"
+#include "model/core/device.h"
 
 /* Number i of a stream, from the program's generator: uniform in [0, 1), and close to normal. */
 double drawn_uniform(uint64_t stream, int64_t i);
@@ -15,6 +15,7 @@ typedef struct {
     Tensor tensor;
     unsigned char *block, *image; /* image: the block as guarded_arm saw it */
     size_t bytes;
+    unsigned char *on_device; /* the block's twin after guarded_upload */
 } Guarded;
 
 /* Elements are zero at first. `gap`: elements between rows; with a gap the data starts at an odd
@@ -27,6 +28,12 @@ void guarded_set(Guarded *g, int64_t i, double x);
 /* Remembers the whole block; guarded_restore brings it back. */
 void guarded_arm(Guarded *g);
 void guarded_restore(Guarded *g);
+/* Copies the whole block, bands and all, to its twin on the device (made at the first call), and
+ * back; guarded_twin is the tensor there. Give it back with guarded_release. */
+void guarded_upload(Guarded *g, Device *dev);
+void guarded_download(Guarded *g, Device *dev);
+Tensor guarded_twin(const Guarded *g);
+void guarded_release(Guarded *g, Device *dev);
 /* Nothing but elements differs from the image; nothing at all does. */
 bool guarded_bands_intact(const Guarded *g);
 bool guarded_intact(const Guarded *g);

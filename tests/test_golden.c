@@ -14,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "tests/golden.h"
 #include "tests/model_fixture.h"
+#include "tests/op_devices.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -44,10 +45,13 @@ static Config *golden_config(const Golden *g, bool f64)
 static void load_weights(Fixture *f, const Golden *g)
 {
     for (int p = 0; p < f->table.n_params; p++) {
-        Tensor w = fixture_weight(f, p), x = golden_tensor(g, f->table.param[p].name);
+        Tensor w = fixture_fetch(f, fixture_weight(f, p));
+        Tensor x = golden_tensor(g, f->table.param[p].name);
         assert_int_equal(tensor_count(w), tensor_count(x));
         for (int64_t i = 0; i < tensor_count(w); i++)
             dtype_set(w.dtype, w.data, i, ((double *)x.data)[i]);
+        fixture_store(f, fixture_weight(f, p), w);
+        free(w.data);
     }
 }
 
@@ -64,12 +68,14 @@ static void set_batch(Fixture *f, const Golden *g, int64_t step)
     }
 }
 
-static void open_golden(const char *name, bool f64, Golden **g, Config **c, Fixture *f)
+static void open_golden(const char *name, const char *backend, bool f64, RecomputePolicy recompute,
+                        Golden **g, Config **c, Fixture *f)
 {
     *g = golden_open(name);
     *c = golden_config(*g, f64);
     GptShape shape = gpt_shape(*c);
-    fixture_open(f, &shape, 3, 16, 1, 2, 0);
+    shape.recompute = recompute;
+    fixture_open_on(f, backend, &shape, 3, 16, 1, 2, 0);
     load_weights(f, *g);
     set_batch(f, *g, 0);
 }
@@ -98,14 +104,14 @@ static void check_tensor(const char *name, Tensor got, int64_t ld, Tensor want, 
     }
 }
 
-static void check_forward_backward(const char *name, bool f64)
+static void check_forward_backward(const char *name, const char *backend, bool f64)
 {
     Golden *g;
     Config *c;
     Fixture f;
     double tolerance = f64 ? 1e-9 : 1e-4, global = 0;
     int64_t count = 0;
-    open_golden(name, f64, &g, &c, &f);
+    open_golden(name, backend, f64, RECOMPUTE_NONE, &g, &c, &f);
     const GptShape *s = &f.layers.shape;
     Tensor logits =
         tensor_2d(must_calloc((size_t)(48 * s->Vp), dtype_size(s->dtype)), s->dtype, 48, s->Vp);
@@ -117,10 +123,11 @@ static void check_forward_backward(const char *name, bool f64)
         for (int p = 0; p < f.table.n_params; p++) {
             char key[80];
             snprintf(key, sizeof key, "%s.grad", f.table.param[p].name);
-            Tensor x = golden_tensor(g, key), y = fixture_grad(&f, p);
+            Tensor x = golden_tensor(g, key), y = fixture_fetch(&f, fixture_grad(&f, p));
             for (int64_t i = 0; pass == 0 && i < tensor_count(x); i++, count++)
                 global += ((double *)x.data)[i] * ((double *)x.data)[i];
             if (pass == 1) check_tensor(key, y, y.ld, x, sqrt(global / (double)count), tolerance);
+            free(y.data);
         }
     }
     free(logits.data);
@@ -128,7 +135,8 @@ static void check_forward_backward(const char *name, bool f64)
 }
 
 /* Twenty steps through norm, decision and optimizer, as the trainer makes them. */
-static void check_training(const char *name, bool f64, RecomputePolicy recompute)
+static void check_training(const char *name, const char *backend, bool f64,
+                           RecomputePolicy recompute)
 {
     Golden *g;
     Config *c;
@@ -136,27 +144,34 @@ static void check_training(const char *name, bool f64, RecomputePolicy recompute
     Optimizer optimizer;
     StepDecision decision;
     double lr[STEPS], tolerance = f64 ? 1e-9 : 2e-5;
-    open_golden(name, f64, &g, &c, &f);
-    f.layers.shape.recompute = recompute;
+    open_golden(name, backend, f64, recompute, &g, &c, &f);
     Arena measure = arena_measuring();
     optimizer_plan(&optimizer, c, f.params, &measure);
     optimizer_free(&optimizer);
     void *memory = device_alloc(&f.dev, measure.peak, "slots");
-    Arena arena = arena_over(memory, measure.peak);
+    Arena arena = device_arena(&f.dev, memory, measure.peak);
     optimizer_plan(&optimizer, c, f.params, &arena);
     optimizer_init(&optimizer, &f.dev);
     GradNorm norm = grad_norm_create(f.params);
     StepRules rules = step_rules(c);
     StepState state = step_state_initial(c);
     lr_schedule_fill(c, lr, STEPS);
+    StepState *far_state = device_put_bytes(&f.dev, &state, sizeof state);
+    StepDecision *far_decision = device_alloc(&f.dev, sizeof decision, "a decision");
+    Tensor far_lr = device_put(&f.dev, tensor_1d(lr, F64, STEPS));
     double *losses = golden_tensor(g, "train.losses").data,
            *norms = golden_tensor(g, "train.norms").data;
     for (int step = 0; step < STEPS; step++) {
         set_batch(&f, g, step);
         fixture_backward(&f);
-        grad_norm_add(&norm, &f.dev, &f.stats);
-        op_step_decide(&f.dev, &state, &f.stats, &decision, tensor_1d(lr, F64, STEPS), &rules);
-        optimizer_step(&optimizer, &f.dev, f.params, &decision);
+        StepStats *far_stats = device_put_bytes(&f.dev, &f.stats, sizeof f.stats);
+        grad_norm_add(&norm, &f.dev, far_stats);
+        op_step_decide(&f.dev, far_state, far_stats, far_decision, far_lr, &rules);
+        optimizer_step(&optimizer, &f.dev, f.params, far_decision);
+        device_take_bytes(&f.dev, &f.stats, far_stats, sizeof f.stats);
+        device_copy(&f.dev, tensor_1d(&decision, I64, sizeof decision / 8),
+                    tensor_1d(far_decision, I64, sizeof decision / 8));
+        device_synchronize(&f.dev);
         if (!(fabs(decision.loss - losses[step]) <= tolerance * losses[step]))
             fail_msg("%s: loss of step %d is %.17g, PyTorch says %.17g", name, step, decision.loss,
                      losses[step]);
@@ -164,6 +179,9 @@ static void check_training(const char *name, bool f64, RecomputePolicy recompute
             fail_msg("%s: norm of step %d is %.17g, PyTorch says %.17g", name, step,
                      decision.grad_norm, norms[step]);
     }
+    device_drop(&f.dev, far_lr);
+    device_release(&f.dev, far_decision, sizeof decision);
+    device_release(&f.dev, far_state, sizeof state);
     grad_norm_free(&norm);
     optimizer_free(&optimizer);
     device_release(&f.dev, memory, measure.peak);
@@ -176,35 +194,54 @@ static void test_logits_and_gradients_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
-        check_forward_backward(models[i], true);
+        check_forward_backward(models[i], "cpu", true);
 }
 
 static void test_logits_and_gradients_f32(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
-        check_forward_backward(models[i], false);
+        check_forward_backward(models[i], "cpu", false);
 }
 
 static void test_twenty_losses_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
-        check_training(models[i], true, RECOMPUTE_NONE);
+        check_training(models[i], "cpu", true, RECOMPUTE_NONE);
 }
 
 static void test_twenty_losses_f32(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
-        check_training(models[i], false, RECOMPUTE_NONE);
+        check_training(models[i], "cpu", false, RECOMPUTE_NONE);
 }
 
 static void test_twenty_losses_recomputed(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++)
-        check_training(models[i], true, RECOMPUTE_FULL);
+        for (RecomputePolicy p = RECOMPUTE_SELECTIVE; p <= RECOMPUTE_FULL; p++)
+            check_training(models[i], "cpu", true, p);
+}
+
+/* The CUDA backend computes in f32 and is held to the CPU's bounds for it. */
+static void test_logits_and_gradients_cuda(void **state)
+{
+    (void)state;
+    if (!fixture_cuda()) skip();
+    for (int i = 0; i < 3; i++)
+        check_forward_backward(models[i], "cuda", false);
+}
+
+static void test_twenty_losses_cuda(void **state)
+{
+    (void)state;
+    if (!fixture_cuda()) skip();
+    for (int i = 0; i < 3; i++)
+        for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++)
+            check_training(models[i], "cuda", false, p);
 }
 
 int main(void)
@@ -215,6 +252,8 @@ int main(void)
         cmocka_unit_test(test_twenty_losses_f64),
         cmocka_unit_test(test_twenty_losses_f32),
         cmocka_unit_test(test_twenty_losses_recomputed),
+        cmocka_unit_test(test_logits_and_gradients_cuda),
+        cmocka_unit_test(test_twenty_losses_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* test_ops.c -- every op over every case of op_cases.h against the oracle: all storage and gradient
- * types, dense and strided rows, every CPU level, both products, one to three threads. Inputs are
- * rounded to storage before the oracle sees them; outputs start as NaN, updates from known values;
- * bands around and inside buffers must stay, and so must inputs; a second run must give the same
- * bits, and other thread counts too where the contract says so. */
+ * types, dense and strided rows, every CPU level, both products, one to three threads, and the GPU
+ * (or the emulated one). Inputs are rounded to storage before the oracle sees them; outputs start
+ * as NaN, updates from known values; bands around and inside buffers must stay, and so must inputs;
+ * a second run must give the same bits, and other thread counts too where the contract says so. */
 #include "model/core/check.h"
 #include "tests/op_devices.h"
 #include "tests/oracle.h"
@@ -144,8 +144,8 @@ static bool shared(const Trial *t, int i)
     return false;
 }
 
-/* Bands, inputs and outputs after a run. */
-static void check_after(const Trial *t)
+/* Bands, inputs and outputs after a run; `factors`: by a device that may round factors. */
+static void check_after(const Trial *t, bool factors)
 {
     char err[512];
     for (int i = 0; i < t->count; i++) {
@@ -158,7 +158,8 @@ static void check_after(const Trial *t)
         if (s->role == ROLE_IN) continue;
         DType dtype = operand_dtype(t, i), compute = dtype_compute(t->storage);
         double unit = dtype_info[s->type == TYPE_F64 ? F64 : compute].roundoff;
-        double tolerance = s->roundings * dtype_info[dtype].roundoff + s->depth * unit;
+        double roundings = s->roundings + (factors ? s->factors : 0);
+        double tolerance = roundings * dtype_info[dtype].roundoff + s->depth * unit;
         bool close = tensor_close(t->tensor[i], t->oracle.v[i], tolerance, t->oracle.magnitude[i],
                                   err, sizeof err);
         if (!close) fail_msg("%s: %s %s", t->name, s->name, err);
@@ -194,14 +195,45 @@ static bool same_bits_for_all_threads(OpId op)
     }
 }
 
+/* The call on a device with memory of its own: blocks go there and come back whole. */
+static void run_far(Trial *t, Device *dev, const StepDecision *decision)
+{
+    Tensor far[CASE_OPERANDS] = {{0}};
+    for (int i = 0; i < t->count; i++) {
+        const OperandSpec *s = &t->spec[i];
+        if (!operand_present(t, i)) continue;
+        if (!s->alias_of) guarded_upload(&t->guarded[i], dev);
+        if (!s->alias_of) far[i] = guarded_twin(&t->guarded[i]);
+    }
+    for (int i = 0; i < t->count; i++)
+        if (operand_present(t, i) && t->spec[i].alias_of) far[i] = far[t->spec[i].alias_of - 1];
+    op_case_run(dev, t->c, far, decision);
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_download(&t->guarded[i], dev);
+}
+
 static void run_on(Trial *t, TestDevice *d, int64_t gap)
 {
+    StepDecision decision = op_case_decision();
     char text[160];
     snprintf(t->name, sizeof t->name, "%s %s grad %s gap %lld on %s",
              op_case_describe(t->c, text, sizeof text), dtype_name(t->storage), dtype_name(t->grad),
              (long long)gap, d->name);
     buffers_restore(t);
-    op_case_run(&d->device, t->c, t->tensor);
+    if (!d->cuda) {
+        op_case_run(&d->device, t->c, t->tensor, &decision);
+        return;
+    }
+    void *far = device_put_bytes(&d->device, &decision, sizeof decision);
+    run_far(t, &d->device, far);
+    device_release(&d->device, far, sizeof decision);
+}
+
+/* Gives back what run_far made. */
+static void buffers_release(Trial *t, Device *dev)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].on_device) guarded_release(&t->guarded[i], dev);
 }
 
 /* Runs on every device that can differ. Buffers that are, bands and all, the bits of a run that
@@ -214,13 +246,15 @@ static void trial_on_devices(Trial *t, int64_t gap)
     buffers_create(t, gap);
     for (int i = 0; i < devices.count; i++) {
         TestDevice *d = &devices.item[i];
-        if (d->openblas && !products) continue;
+        if ((d->openblas && !products) || !device_has_storage(&d->device, t->storage)) continue;
         run_on(t, d, gap);
         unsigned char *once = snapshot(t, &bytes);
-        if (passed == NULL || memcmp(once, passed, bytes) != 0) check_after(t);
+        if (passed == NULL || memcmp(once, passed, bytes) != 0)
+            check_after(t, d->cuda && gap == 0 && t->storage != F32);
         run_on(t, d, gap);
         unsigned char *again = snapshot(t, &bytes);
         if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
+        buffers_release(t, &d->device);
         free(passed);
         passed = again;
         if (d->threads > 1) {
@@ -272,7 +306,7 @@ static void check_op(void **state)
 static int open_devices(void **state)
 {
     (void)state;
-    devices_open(&devices);
+    devices_open_all(&devices);
     return 0;
 }
 

@@ -26,6 +26,7 @@ static void bug_6_equal_gradients_add_up(void **state)
     (void)state;
     uint16_t one = bf16_from_f32(1);
     for (int i = 0; i < devices.count; i++) {
+        if (devices.item[i].cuda) continue;
         Device *dev = &devices.item[i].device;
         float dw = 0, db = 0, dtable = 0, stats[2] = {0, 1}, dnorm[2] = {0, 0};
         Tensor x = tensor_2d(&one, BF16, 1, 1), w = tensor_1d(&one, BF16, 1);
@@ -45,6 +46,19 @@ static void bug_6_equal_gradients_add_up(void **state)
     }
 }
 
+/* op_loss with gradients, of host tensors. */
+static void loss_of(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocabulary,
+                    double scale)
+{
+    Tensor l = device_put(dev, losses), x = device_put(dev, logits), t = device_put(dev, targets);
+    Tensor s = device_put(dev, tensor_1d(&scale, F64, 1));
+    op_loss(dev, l, x, t, vocabulary, s, true);
+    device_take(dev, losses, l);
+    device_take(dev, logits, x);
+    device_drop(dev, t);
+    device_drop(dev, s);
+}
+
 /* Large logits: exp overflows unless the maximum is taken off first. Against closed forms. */
 static void bug_24_large_logits_stay_finite(void **state)
 {
@@ -62,8 +76,10 @@ static void bug_24_large_logits_stay_finite(void **state)
                 for (int k = 0; k < 12; k++)
                     dtype_set(type[t], logits, k, row[k / 3][k % 3]);
                 Tensor l = tensor_1d(losses, dtype_compute(type[t]), 4);
-                op_loss(&devices.item[i].device, l, tensor_2d(logits, type[t], 4, 3),
-                        tensor_1d((void *)target, I32, 4), 3, tensor_1d(&scale, F64, 1), true);
+                Device *dev = &devices.item[i].device;
+                if (!device_has_storage(dev, type[t])) continue;
+                loss_of(dev, l, tensor_2d(logits, type[t], 4, 3), tensor_1d((void *)target, I32, 4),
+                        3, scale);
                 for (int k = 0; k < 4; k++)
                     assert_true(fabs(dtype_get(l.dtype, losses, k) - exact[k]) <= 8 * unit * 2 * a);
                 /* softmax is exact here: 1, 0, 0; then one third each; then halves */
@@ -81,12 +97,18 @@ static void bug_24_large_scores_stay_finite(void **state)
     for (int i = 0; i < devices.count; i++)
         for (int s = 0; s < 2; s++) {
             float a = s ? 1e4f : 80, q[3] = {1, 1, -1}, k[3] = {a, -a, 0.5f * a}, v[3] = {1, 2, 3},
-                  o[3], lse[3];
+                  o[3] = {0}, lse[3] = {0};
             Attention attention = {1, 1, 1, 0, 1};
-            op_attention_forward(&devices.item[i].device, tensor_3d(o, F32, 1, 3, 1),
-                                 tensor_3d(lse, F32, 1, 1, 3), tensor_3d(q, F32, 1, 3, 1),
-                                 tensor_3d(k, F32, 1, 3, 1), tensor_3d(v, F32, 1, 3, 1), attention,
-                                 NO_TENSOR);
+            Device *dev = &devices.item[i].device;
+            Tensor near[5] = {tensor_3d(o, F32, 1, 3, 1), tensor_3d(lse, F32, 1, 1, 3),
+                              tensor_3d(q, F32, 1, 3, 1), tensor_3d(k, F32, 1, 3, 1),
+                              tensor_3d(v, F32, 1, 3, 1)};
+            Tensor far[5];
+            for (int t = 0; t < 5; t++)
+                far[t] = device_put(dev, near[t]);
+            op_attention_forward(dev, far[0], far[1], far[2], far[3], far[4], attention, NO_TENSOR);
+            for (int t = 0; t < 5; t++)
+                device_take(dev, near[t], far[t]);
             assert_true(o[0] == 1 && o[1] == 1 && o[2] == 2);
             assert_true(lse[0] == a && lse[1] == a && lse[2] == a);
         }
@@ -108,8 +130,8 @@ static void padded_loss(Device *dev, float *losses, float *logits, int64_t rows,
             logits[r * columns + j] =
                 j < vocabulary ? (float)(2 * drawn_uniform(5, r * vocabulary + j) - 1) : padding;
     }
-    op_loss(dev, tensor_1d(losses, F32, rows), tensor_2d(logits, F32, rows, columns),
-            tensor_1d(target, I32, rows), vocabulary, tensor_1d(&scale, F64, 1), true);
+    loss_of(dev, tensor_1d(losses, F32, rows), tensor_2d(logits, F32, rows, columns),
+            tensor_1d(target, I32, rows), vocabulary, scale);
 }
 
 /* Whatever stands in the padding, also NaN, changes no bit of losses and gradients; its own
@@ -159,16 +181,22 @@ static void bug_12_embedding_gradients_have_one_order(void **state)
     for (int i = 0; i < N; i++)
         token[i] = (int32_t)(drawn_uniform(12, i) * TOKENS);
     Tensor x = tensor_2d(dx, F32, N, C), index = tensor_1d(token, I32, N);
-    for (int i = 0; i < devices.count; i++)
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        Tensor far_x = device_put(dev, x), far_index = device_put(dev, index);
         for (int run = 0; run < 20; run++) {
             float *out = i == 0 && run == 0 ? first : again;
-            Tensor table = tensor_2d(out, F32, TOKENS, C);
+            Tensor table = tensor_2d(out, F32, TOKENS, C), far_table = device_put(dev, table);
             if (run % 2)
-                op_token_backward(&devices.item[i].device, table, x, index, 0, false);
+                op_token_backward(dev, far_table, far_x, far_index, 0, false);
             else
-                op_position_backward(&devices.item[i].device, table, x, index, false);
+                op_position_backward(dev, far_table, far_x, far_index, false);
+            device_take(dev, table, far_table);
             assert_memory_equal(out, first, sizeof first);
         }
+        device_drop(dev, far_x);
+        device_drop(dev, far_index);
+    }
 }
 
 /* A shard border at a multiple of SQ_NORM_BLOCK changes no bit of the norm. */
@@ -181,13 +209,18 @@ static void the_norm_does_not_depend_on_shards(void **state)
         x[i] = (float)drawn_normal(13, i);
     for (int i = 0; i < devices.count; i++) {
         Device *dev = &devices.item[i].device;
-        double whole = 0.125, parts = 0.125;
-        op_sq_norm(dev, tensor_1d(&whole, F64, 1), tensor_1d(x, F32, N));
+        double sums[2] = {0.125, 0.125};
+        Tensor far = device_put(dev, tensor_1d(x, F32, N));
+        double *far_sums = device_put_bytes(dev, sums, sizeof sums);
+        op_sq_norm(dev, tensor_1d(far_sums, F64, 1), far);
         for (int64_t at = 0; at < N; at += 2 * SQ_NORM_BLOCK) {
             int64_t n = at + 2 * SQ_NORM_BLOCK < N ? 2 * SQ_NORM_BLOCK : N - at;
-            op_sq_norm(dev, tensor_1d(&parts, F64, 1), tensor_1d(x + at, F32, n));
+            op_sq_norm(dev, tensor_1d(far_sums + 1, F64, 1),
+                       tensor_1d((float *)far.data + at, F32, n));
         }
-        assert_true(whole == parts);
+        device_take_bytes(dev, sums, far_sums, sizeof sums);
+        device_drop(dev, far);
+        assert_true(sums[0] == sums[1]);
     }
     free(x);
 }
@@ -199,7 +232,12 @@ static void bug_18_the_norm_is_summed_in_double(void **state)
     for (int i = 0; i < devices.count; i++) {
         float x[3] = {1e30f, -1e30f, 1e-30f};
         double sum = 0;
-        op_sq_norm(&devices.item[i].device, tensor_1d(&sum, F64, 1), tensor_1d(x, F32, 3));
+        Device *dev = &devices.item[i].device;
+        Tensor far = device_put(dev, tensor_1d(x, F32, 3));
+        double *far_sum = device_put_bytes(dev, &sum, sizeof sum);
+        op_sq_norm(dev, tensor_1d(far_sum, F64, 1), far);
+        device_take_bytes(dev, &sum, far_sum, sizeof sum);
+        device_drop(dev, far);
         assert_true(fabs(sum / (2.0 * (double)x[0] * (double)x[0]) - 1) < 1e-15);
     }
 }
@@ -230,6 +268,7 @@ static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
     wide.data = far;
     wide.ld = ld;
     for (int i = 0; i < devices.count; i++) {
+        if (devices.item[i].cuda) continue; /* host memory is the point */
         Device *dev = &devices.item[i].device;
         op_fill(dev, wide, 7);
         assert_true(far[2 * ld + 4] == 7);
@@ -260,7 +299,7 @@ static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
 static int open_devices(void **state)
 {
     (void)state;
-    devices_open(&devices);
+    devices_open_all(&devices);
     return 0;
 }
 

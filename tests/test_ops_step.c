@@ -1,8 +1,6 @@
 /* test_ops_step.c -- what a step's end does: the decision (clipping, learning rate, DeepSpeed's
- * dynamic loss scale against recorded traces), skipped updates, and the random numbers of
- * initialisation. */
+ * dynamic loss scale against recorded traces) and skipped updates. */
 #include "model/core/check.h"
-#include "model/core/rng.h"
 #include "model/kernels/ops.h"
 #include "tests/op_devices.h"
 #include "tests/support.h"
@@ -27,12 +25,26 @@ static StepRules plain_rules(void)
         .max_norm = 1, .nominal_targets = 64, .samples = 4, .tokens = 64, .skip_nonfinite = true};
 }
 
+/* The first CPU device and the GPU, for tests that need not see every level. */
+static bool chosen(int i)
+{
+    return i == 0 || devices.item[i].cuda;
+}
+
 static StepDecision decide(Device *dev, StepState *state, StepStats stats, const StepRules *rules)
 {
     double lr[] = {0.1, 0.2, 0.3};
     StepDecision decision;
     memset(&decision, 0x7f, sizeof decision);
-    op_step_decide(dev, state, &stats, &decision, tensor_1d(lr, F64, 3), rules);
+    void *far_state = device_put_bytes(dev, state, sizeof *state);
+    void *far_stats = device_put_bytes(dev, &stats, sizeof stats);
+    void *far_decision = device_put_bytes(dev, &decision, sizeof decision);
+    Tensor far_lr = device_put(dev, tensor_1d(lr, F64, 3));
+    op_step_decide(dev, far_state, far_stats, far_decision, far_lr, rules);
+    device_take_bytes(dev, state, far_state, sizeof *state);
+    device_take_bytes(dev, &stats, far_stats, sizeof stats);
+    device_take_bytes(dev, &decision, far_decision, sizeof decision);
+    device_drop(dev, far_lr);
     assert_true(stats.sq_norm == 0 && stats.nats == 0 && stats.targets == 0);
     return decision;
 }
@@ -73,10 +85,8 @@ static void decision_clips_and_counts(void **state)
 
 /* A skip advances samples and tokens, not t nor the learning rate; the step after it is as if it
  * had not been. */
-static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
+static void skipped_step_leaves_no_trace(Device *dev)
 {
-    (void)state;
-    Device *dev = &devices.item[0].device;
     StepRules rules = plain_rules();
     const double bad[] = {(double)NAN, (double)INFINITY};
     const StepStats good = {.sq_norm = 4, .nats = 70, .targets = 64};
@@ -99,10 +109,17 @@ static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
                 s.updates == 1);
 }
 
+static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) skipped_step_leaves_no_trace(&devices.item[i].device);
+}
+
 /* Steps through '0' (fine) and '1' (overflow); writes scale/hysteresis after each, "stop" where the
  * run must end. */
-static void scale_trace(char *out, size_t n, const char *overflow, double start, int64_t window,
-                        int64_t hysteresis, bool consecutive)
+static void scale_trace(Device *dev, char *out, size_t n, const char *overflow, double start,
+                        int64_t window, int64_t hysteresis, bool consecutive)
 {
     StepRules rules = plain_rules();
     rules.dynamic_scale = true;
@@ -116,7 +133,7 @@ static void scale_trace(char *out, size_t n, const char *overflow, double start,
     for (const char *p = overflow; *p && k < n; p++) {
         double before = s.loss_scale;
         double sq_norm = *p == '1' ? (double)INFINITY : before * before;
-        StepDecision d = decide(&devices.item[0].device, &s, (StepStats){sq_norm, 1, 64}, &rules);
+        StepDecision d = decide(dev, &s, (StepStats){sq_norm, 1, 64}, &rules);
         assert_true(d.loss_scale == before && d.apply == (*p == '0'));
         if (*p == '0') assert_true(near(d.grad_norm, 1));
         if (s.stop)
@@ -127,18 +144,24 @@ static void scale_trace(char *out, size_t n, const char *overflow, double start,
     }
 }
 
+static void loss_scale_moves(Device *dev)
+{
+    char trace[512];
+    scale_trace(dev, trace, sizeof trace, "00000000", 16, 3, 2, false);
+    assert_string_equal(trace, "16/2 16/2 16/2 32/2 32/2 32/2 64/2 64/2 ");
+    scale_trace(dev, trace, sizeof trace, "010000111", 16, 3, 2, false);
+    assert_string_equal(trace, "16/2 16/1 16/1 16/1 16/1 32/2 32/1 16/1 8/1 ");
+    scale_trace(dev, trace, sizeof trace, "010000111", 16, 3, 2, true);
+    assert_string_equal(trace, "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1 ");
+    scale_trace(dev, trace, sizeof trace, "111", 4, 3, 1, false);
+    assert_string_equal(trace, "2/1 1/1 stop ");
+}
+
 static void loss_scale_moves_as_deepspeed_s(void **state)
 {
     (void)state;
-    char trace[512];
-    scale_trace(trace, sizeof trace, "00000000", 16, 3, 2, false);
-    assert_string_equal(trace, "16/2 16/2 16/2 32/2 32/2 32/2 64/2 64/2 ");
-    scale_trace(trace, sizeof trace, "010000111", 16, 3, 2, false);
-    assert_string_equal(trace, "16/2 16/1 16/1 16/1 16/1 32/2 32/1 16/1 8/1 ");
-    scale_trace(trace, sizeof trace, "010000111", 16, 3, 2, true);
-    assert_string_equal(trace, "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1 ");
-    scale_trace(trace, sizeof trace, "111", 4, 3, 1, false);
-    assert_string_equal(trace, "2/1 1/1 stop ");
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) loss_scale_moves(&devices.item[i].device);
 }
 
 /* ---- updates ----------------------------------------------------------------------------------
@@ -166,8 +189,10 @@ static Slots drawn_slots(void)
     return s;
 }
 
-static void update(Device *dev, Slots *s, const StepDecision *d, bool adam)
+static void update(Device *dev, Slots *host, const StepDecision *decision, bool adam)
 {
+    Slots *s = device_put_bytes(dev, host, sizeof *host);
+    StepDecision *d = device_put_bytes(dev, decision, sizeof *decision);
     AdamW adamw = {.beta1 = 0.9,
                    .beta2 = 0.95,
                    .epsilon = 1e-8,
@@ -181,6 +206,20 @@ static void update(Device *dev, Slots *s, const StepDecision *d, bool adam)
         op_adamw(dev, w, g, master, m, tensor_1d(s->slot[1], F32, ELEMENTS), d, &adamw);
     else
         op_sgd(dev, w, g, master, m, d, &sgd);
+    device_take_bytes(dev, host, s, sizeof *host);
+    device_release(dev, d, sizeof *d);
+}
+
+/* The sum of the squares of x (n). */
+static double squares(Device *dev, const float *x, int64_t n)
+{
+    double sum = 0;
+    Tensor far = device_put(dev, tensor_1d((void *)(uintptr_t)x, F32, n));
+    double *far_sum = device_put_bytes(dev, &sum, sizeof sum);
+    op_sq_norm(dev, tensor_1d(far_sum, F64, 1), far);
+    device_take_bytes(dev, &sum, far_sum, sizeof sum);
+    device_drop(dev, far);
+    return sum;
 }
 
 static void skipped_updates_change_no_bit(void **state)
@@ -205,11 +244,9 @@ static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
     for (int i = 0; i < devices.count; i++) {
         Slots plain = drawn_slots(), scaled = plain;
         Device *dev = &devices.item[i].device;
-        double sum[2] = {0, 0};
         for (int k = 0; k < ELEMENTS; k++)
             scaled.grad[k] *= 65536;
-        op_sq_norm(dev, tensor_1d(&sum[0], F64, 1), tensor_1d(plain.grad, F32, ELEMENTS));
-        op_sq_norm(dev, tensor_1d(&sum[1], F64, 1), tensor_1d(scaled.grad, F32, ELEMENTS));
+        double sum[2] = {squares(dev, plain.grad, ELEMENTS), squares(dev, scaled.grad, ELEMENTS)};
         assert_true(sum[0] > 1); /* so that clipping has work */
         StepRules rules = plain_rules();
         StepState s = {.loss_scale = 1}, t = {.loss_scale = 65536};
@@ -224,9 +261,8 @@ static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
 }
 
 /* A weight of 1 in bf16 cannot take 0.001; its master can. */
-static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
+static void tiny_updates_move_a_bf16_weight(Device *dev)
 {
-    (void)state;
     Slots s = drawn_slots();
     StepDecision d = {.apply = 1, .update = 2, .lr = 1e-3, .grad_scale = 1};
     Sgd sgd = {0};
@@ -234,13 +270,23 @@ static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
         s.master[i] = 1;
         s.grad[i] = 1;
     }
+    Slots *far = device_put_bytes(dev, &s, sizeof s);
+    StepDecision *far_d = device_put_bytes(dev, &d, sizeof d);
     for (int k = 0; k < 1000; k++)
-        op_sgd(&devices.item[0].device, tensor_1d(s.weight, BF16, ELEMENTS),
-               tensor_1d(s.grad, F32, ELEMENTS), tensor_1d(s.master, F32, ELEMENTS), NO_TENSOR, &d,
-               &sgd);
+        op_sgd(dev, tensor_1d(far->weight, BF16, ELEMENTS), tensor_1d(far->grad, F32, ELEMENTS),
+               tensor_1d(far->master, F32, ELEMENTS), NO_TENSOR, far_d, &sgd);
+    device_take_bytes(dev, &s, far, sizeof s);
+    device_release(dev, far_d, sizeof d);
     for (int i = 0; i < ELEMENTS; i++)
         assert_true(fabs(s.master[i]) < 1e-4 &&
                     fabs(bf16_to_f32(s.weight[i]) - s.master[i]) < 1e-6);
+}
+
+static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) tiny_updates_move_a_bf16_weight(&devices.item[i].device);
 }
 
 /* The first update of momentum takes the gradient whole: dampening begins with the second. */
@@ -260,102 +306,10 @@ static void sgd_dampens_from_the_second_update(void **state)
     }
 }
 
-/* ---- random numbers ---------------------------------------------------------------------------
- */
-
-static void philox_answers_its_published_vectors(void **state)
-{
-    (void)state;
-    static const uint32_t v[3][10] = {
-        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d,
-         0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
-         0x94fdcceb, 0x5001e420, 0x24126ea1},
-    };
-    for (int i = 0; i < 3; i++) {
-        uint32_t out[4];
-        philox4x32(v[i], v[i] + 4, out);
-        assert_memory_equal(out, v[i] + 6, sizeof out);
-    }
-}
-
-enum { NORMALS = 5003 };
-
-/* Bits of normals 0 .. 7 of seed 42, stream 7, and a hash of the first NORMALS. */
-static const uint64_t golden_normal[8] = {
-    0xbff1197f79546c8d, 0x3ffd6b7f681a4e08, 0x3fdc82780285efc3, 0x3feb92114e174f39,
-    0x3ff0f2232f8bafbd, 0xc000d3834d0ef3b8, 0x3ff2992b801f0b6e, 0xbfb71a5d3a98249b};
-static const uint64_t golden_hash = 0x77cd9be126d2c0e4;
-
-static uint64_t hash_of(const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++)
-        h = (h ^ p[i]) * 0x100000001b3u;
-    return h;
-}
-
-static void normals_have_the_same_bits_everywhere(void **state)
-{
-    (void)state;
-    static double wide[NORMALS];
-    static float narrow[NORMALS];
-    static uint16_t half[2][NORMALS];
-    for (int i = 0; i < devices.count; i++) {
-        Device *dev = &devices.item[i].device;
-        op_normal(dev, tensor_1d(wide, F64, NORMALS), 42, 7, 0, 1);
-        op_normal(dev, tensor_1d(narrow, F32, NORMALS), 42, 7, 0, 1);
-        op_normal(dev, tensor_1d(half[0], BF16, NORMALS), 42, 7, 0, 1);
-        op_normal(dev, tensor_1d(half[1], F16, NORMALS), 42, 7, 0, 1);
-        for (int k = 0; k < 8; k++) {
-            uint64_t bits;
-            memcpy(&bits, &wide[k], sizeof bits);
-            if (bits != golden_normal[k])
-                fail_msg("%s: normal %d is %a (0x%016llx)", devices.item[i].name, k, wide[k],
-                         (unsigned long long)bits);
-        }
-        uint64_t h = hash_of(wide, sizeof wide);
-        if (h != golden_hash)
-            fail_msg("%s: hash 0x%016llx", devices.item[i].name, (unsigned long long)h);
-        for (int k = 0; k < NORMALS; k++) {
-            assert_true(narrow[k] == (float)wide[k]);
-            assert_true(half[0][k] == bf16_from_f32((float)wide[k]));
-            assert_true(half[1][k] == f16_from_f32((float)wide[k]));
-        }
-        /* Any part alone, from an odd index on, is the same part. */
-        static double part[301];
-        op_normal(dev, tensor_1d(part, F64, 301), 42, 7, 517, 1);
-        assert_memory_equal(part, wide + 517, sizeof part);
-    }
-}
-
-/* Mean, variance, fourth moment and neighbours' products within four deviations of what normals
- * give. */
-static void normals_are_normal(void **state)
-{
-    (void)state;
-    enum { COUNT = 1 << 18 };
-    double *x = must_alloc(COUNT * sizeof *x), sum[4] = {0}, n = COUNT;
-    op_normal(&devices.item[0].device, tensor_1d(x, F64, COUNT), 1, 2, 0, 1);
-    for (int i = 0; i < COUNT; i++) {
-        sum[0] += x[i];
-        sum[1] += x[i] * x[i];
-        sum[2] += x[i] * x[i] * x[i] * x[i];
-        if (i > 0) sum[3] += x[i] * x[i - 1];
-    }
-    free(x);
-    assert_true(fabs(sum[0] / n) < 4 / sqrt(n));
-    assert_true(fabs(sum[1] / n - 1) < 4 * sqrt(2 / n));
-    assert_true(fabs(sum[2] / n - 3) < 4 * sqrt(96 / n));
-    assert_true(fabs(sum[3] / n) < 4 / sqrt(n));
-}
-
 static int open_devices(void **state)
 {
     (void)state;
-    devices_open(&devices);
+    devices_open_all(&devices);
     return 0;
 }
 
@@ -376,9 +330,6 @@ int main(void)
         cmocka_unit_test(bug_8_scaled_and_unscaled_runs_are_equal),
         cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
         cmocka_unit_test(sgd_dampens_from_the_second_update),
-        cmocka_unit_test(philox_answers_its_published_vectors),
-        cmocka_unit_test(normals_have_the_same_bits_everywhere),
-        cmocka_unit_test(normals_are_normal),
     };
     return cmocka_run_group_tests_name("end of a step", tests, open_devices, close_devices);
 }

@@ -129,6 +129,7 @@ static void bug_43_what_may_change(void **unused)
     } cases[] = {
         {NULL, false, true, EXIT_OK, ""},
         {"checkpoint.keep=9", false, true, EXIT_OK, ""},
+        {"activation_checkpointing.policy=selective", false, true, EXIT_OK, ""},
         {"activation_checkpointing.policy=full", false, true, EXIT_OK, ""},
         {"optimizer.params.lr=0.5", false, false, EXIT_CONFIG, "optimizer.params.lr was"},
         {"train_steps=20", false, false, EXIT_CONFIG, "--allow-config-change"},

@@ -4,6 +4,7 @@
 #include "parallel/trainer.h"
 #include "tests/support.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,7 +131,7 @@ static void outcome(Opened *o, Outcome *out)
     unsigned char *at = out->bytes;
     for (int i = 0; i < n + t->n_slots; i++) {
         Tensor x = (i < n ? &t->weights[i] : &t->slots[i - n])->tensor;
-        memcpy(at, x.data, tensor_bytes(x));
+        device_copy(&t->session.dev, tensor_1d(at, x.dtype, tensor_count(x)), tensor_flat(x));
         at += tensor_bytes(x);
     }
     out->state = trainer_state(t);
@@ -202,18 +203,22 @@ static void check_resume(const Folder *p, const char *const *sets, const char *w
     free(whole.bytes);
 }
 
+/* What changes the layouts of memory or the arithmetic; NULL ends each. */
+static const char *const modes[][3] = {
+    {"seed=1"},
+    {"fp64.enabled=true"},
+    {"bf16.enabled=true"},
+    {"fp16.enabled=true"},
+    {"activation_checkpointing.policy=selective"},
+    {"activation_checkpointing.policy=full"},
+    {"optimizer.type=SGD", "optimizer.params={\"lr\":0.1,\"momentum\":0.9}"}};
+enum { MODES = sizeof modes / sizeof *modes };
+
 /* Bugs 7, 41, 42, 44: a resumed run is the uninterrupted one, at every step, in every dtype. */
 static void test_bug_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
 {
-    check_resume(*state, (const char *const[]){NULL}, "f32");
-    check_resume(*state, (const char *const[]){"fp64.enabled=true", NULL}, "f64");
-    check_resume(*state, (const char *const[]){"bf16.enabled=true", NULL}, "bf16");
-    check_resume(*state, (const char *const[]){"activation_checkpointing.policy=full", NULL},
-                 "recompute");
-    check_resume(*state,
-                 (const char *const[]){"optimizer.type=SGD",
-                                       "optimizer.params={\"lr\":0.1,\"momentum\":0.9}", NULL},
-                 "sgd");
+    for (int i = 0; i < MODES; i++)
+        check_resume(*state, modes[i], modes[i][0]);
 }
 
 /* fp16 whose first steps overflow: skips, hysteresis and the falling scale go through a resume, too
@@ -283,15 +288,18 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
     Outcome after_skip = {0}, alone = {0};
     open_run(&a, *state, (const char *const[]){NULL});
     open_run(&b, *state, (const char *const[]){NULL});
-    float *weight = a.trainer.weights[1].tensor.data, kept = weight[5];
+    Device *dev = &a.trainer.session.dev;
+    Tensor weight = tensor_1d((float *)a.trainer.weights[1].tensor.data + 5, F32, 1);
+    float kept, nan = NAN;
+    device_copy(dev, tensor_1d(&kept, F32, 1), weight);
     Outcome before;
     outcome(&a, &before);
-    weight[5] = NAN;
+    device_copy(dev, weight, tensor_1d(&nan, F32, 1));
     steps(&a, &after_skip, 1);
     assert_false(after_skip.record[0].applied);
     assert_true(isnan(after_skip.record[0].loss));
     assert_int_equal(after_skip.record[0].skips_in_row, 1);
-    weight[5] = kept;
+    device_copy(dev, weight, tensor_1d(&kept, F32, 1));
     Outcome unchanged;
     outcome(&a, &unchanged);
     assert_memory_equal(before.bytes, unchanged.bytes, before.size);
@@ -376,16 +384,46 @@ static void test_bug_36_every_parameter_moves(void **state)
 /* The plan is what opening takes, to the byte where layouts are exact. */
 static void test_memory_plan_is_exact(void **state)
 {
-    const char *const modes[] = {"seed=1", "fp64.enabled=true", "bf16.enabled=true",
-                                 "fp16.enabled=true", "activation_checkpointing.policy=full"};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < MODES; i++) {
         Opened o;
-        open_run(&o, *state, (const char *const[]){modes[i], NULL});
+        open_run(&o, *state, modes[i]);
         MemoryPlan plan = memory_plan(o.config);
         GptBytes gpt = gpt_bytes(&o.trainer.session.layers.shape, 2, 16, GPT_TRAIN);
         assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
         assert_int_equal(plan.activations, gpt.activations);
         assert_int_equal(plan.scratch, gpt.scratch);
+        close_run(&o);
+    }
+}
+
+/* What the emulated CUDA runtime has counted under `name`; 0 where none is linked. */
+static int64_t emulated(const char *name)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
+    return count ? count() : 0;
+}
+
+/* Steps only give orders: no memory is asked for and no device waited for, once the first step has
+ * made what is made once; the host may be two steps ahead. */
+static void test_a_step_neither_waits_nor_allocates(void **state)
+{
+    static const char *const dtypes[][3] = {
+        {"seed=1"}, {"bf16.enabled=true"}, {"fp16.enabled=true"}};
+    for (int i = 0; i < 3; i++) {
+        Opened o;
+        open_run(&o, *state, dtypes[i]);
+        const Device *dev = &o.trainer.session.dev;
+        Outcome first = {0};
+        steps(&o, &first, 1);
+        int64_t waits = dev->waits, allocations = dev->allocations;
+        int64_t emu_waits = emulated("emu_count_waits");
+        int64_t emu_allocations = emulated("emu_count_allocations");
+        trainer_step(&o.trainer);
+        trainer_step(&o.trainer);
+        assert_int_equal(dev->waits, waits);
+        assert_int_equal(dev->allocations, allocations);
+        assert_int_equal(emulated("emu_count_waits"), emu_waits);
+        assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
         close_run(&o);
     }
 }
@@ -401,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_bug_5_41_records_tell_the_step),
         cmocka_unit_test(test_bug_36_every_parameter_moves),
         cmocka_unit_test(test_memory_plan_is_exact),
+        cmocka_unit_test(test_a_step_neither_waits_nor_allocates),
     };
     return cmocka_run_group_tests(tests, make_place, remove_place);
 }

@@ -27,9 +27,9 @@ Tensor arena_tensor(Arena *arena, DType dtype, int ndim, int64_t d0, int64_t d1,
         CHECK(!over, "a tensor dimension of %lld", (long long)dim[i]);
     }
     void *data = arena_take(arena, bytes);
-    switch (ndim) {
-    case 1: return tensor_1d(data, dtype, d0);
-    case 2: return tensor_2d(data, dtype, d0, d1);
-    default: return tensor_3d(data, dtype, d0, d1, d2);
-    }
+    Tensor t = ndim == 1   ? tensor_1d(data, dtype, d0)
+               : ndim == 2 ? tensor_2d(data, dtype, d0, d1)
+                           : tensor_3d(data, dtype, d0, d1, d2);
+    t.place = arena->place;
+    return t;
 }

@@ -9,6 +9,7 @@ typedef struct {
     char *base;  /* NULL: measuring */
     size_t size; /* bytes at base; ignored while measuring */
     size_t used, peak;
+    Place place; /* of the block, and so of its tensors */
 } Arena;
 
 /* Start of every tensor: what the widest vector and cuBLASLt's heuristics want. */

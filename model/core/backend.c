@@ -41,6 +41,7 @@ void device_close(Device *device)
 void *device_alloc(Device *device, size_t bytes, const char *what)
 {
     void *p = device->backend->alloc(device, bytes ? bytes : 1);
+    device->allocations++;
     if (p == NULL)
         fail(EXIT_NO_MEMORY,
              "%zu bytes for %s were refused; lower train_micro_batch_size_per_gpu or the model's "
@@ -64,7 +65,43 @@ void device_copy(Device *device, Tensor dst, Tensor src)
 
 void device_synchronize(Device *device)
 {
+    device->waits++;
     device->backend->synchronize(device);
+}
+
+void device_event_record(Device *device, Event *event)
+{
+    device->backend->event_record(device, event, device->compute);
+}
+
+void device_event_synchronize(Device *device, Event *event)
+{
+    device->backend->event_synchronize(device, event);
+}
+
+double device_event_seconds(Device *device, Event *from, Event *to)
+{
+    return device->backend->event_seconds(device, from, to);
+}
+
+void device_event_destroy(Device *device, Event *event)
+{
+    device->backend->event_destroy(device, event);
+    *event = (Event){0};
+}
+
+void *device_host_alloc(Device *device, size_t bytes, const char *what)
+{
+    void *p = device->backend->host_alloc(device, bytes ? bytes : 1);
+    device->allocations++;
+    if (p == NULL)
+        fail(EXIT_NO_MEMORY, "%zu bytes of host memory for %s were refused", bytes, what);
+    return p;
+}
+
+void device_host_release(Device *device, void *p)
+{
+    if (p) device->backend->host_release(device, p);
 }
 
 const char *device_describe(const Device *device, char *buf, size_t n)

@@ -21,8 +21,10 @@ typedef struct {
     void *impl;
 } Stream;
 
+/* A point in a stream's work. Starts as {0}; made when it is first recorded. */
 typedef struct {
     void *impl;
+    double seconds; /* where calls finish before they return: the clock when it was recorded */
 } Event;
 
 typedef struct {
@@ -30,10 +32,12 @@ typedef struct {
     int local_ranks; /* ranks on this machine that share its cores */
     int level; /* CpuLevel of configs/config.h: 0 the best the CPU has, else exactly that one */
     int blas;  /* BlasChoice: 0 OpenBLAS if it is there, 1 OpenBLAS, 2 the built-in products */
+    bool tf32; /* cuda: products of f32 may round their factors to tf32 */
 } DeviceOptions;
 
 typedef struct Backend {
     const char *name; /* "cpu" */
+    Place place;      /* of device memory: PLACE_HOST where it is the host's own */
     /* Opens the device; false with a sentence when it cannot (no such level, no library). */
     bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
     void (*close)(Device *device);
@@ -43,6 +47,11 @@ typedef struct Backend {
                  Tensor src); /* equal shapes and dtypes, any places */
     void (*event_record)(Device *device, Event *event, Stream stream);
     void (*event_wait)(Device *device, Event *event, Stream stream);
+    void (*event_synchronize)(Device *device, Event *event);
+    double (*event_seconds)(Device *device, Event *from, Event *to);
+    void (*event_destroy)(Device *device, Event *event);
+    void *(*host_alloc)(Device *device, size_t bytes); /* page-locked; NULL when refused */
+    void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
@@ -57,6 +66,7 @@ struct Device {
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
+    int64_t waits, allocations; /* by the host so far: what a step has none of */
 };
 
 /* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present). */
@@ -67,10 +77,30 @@ void device_close(Device *device);
  * inside a step. */
 void *device_alloc(Device *device, size_t bytes, const char *what);
 void device_release(Device *device, void *p, size_t bytes);
+/* An arena over device memory, whose tensors say where they lie. */
+static inline Arena device_arena(const Device *device, void *base, size_t size)
+{
+    Arena arena = arena_over(base, size);
+    arena.place = device->backend->place;
+    return arena;
+}
 /* Copies on the compute stream; host -> device, device -> host (the caller synchronises before
  * reading). */
 void device_copy(Device *device, Tensor dst, Tensor src);
 void device_synchronize(Device *device);
+
+/* Marks what the compute stream has been given so far. */
+void device_event_record(Device *device, Event *event);
+/* The host waits until the device has come past the mark; at once for an event never recorded. */
+void device_event_synchronize(Device *device, Event *event);
+/* Seconds of the device's time between two marks; the host waits for the later one. */
+double device_event_seconds(Device *device, Event *from, Event *to);
+void device_event_destroy(Device *device, Event *event);
+
+/* Host memory that the device copies from while the host goes on; ends the run with EXIT_NO_MEMORY,
+ * naming `what`. The source of a copy may be changed only once the stream is past the copy. */
+void *device_host_alloc(Device *device, size_t bytes, const char *what);
+void device_host_release(Device *device, void *p);
 const char *device_describe(const Device *device, char *buf, size_t n);
 
 /* The i-th linked backend, best first; NULL past the last. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 extern const OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
 extern const OpTable cpu_table_v3_f32, cpu_table_v3_f64;
@@ -182,12 +183,46 @@ static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
         memcpy(tensor_row(dst, r), tensor_row(src, r), row);
 }
 
-/* Every call has finished when it returns, so there is nothing to record or to wait for. */
-static void cpu_event(Device *device, Event *event, Stream stream)
+/* Every call has finished when it returns, so there is the time to record and nothing to wait for.
+ */
+static void cpu_event_record(Device *device, Event *event, Stream stream)
+{
+    struct timespec t;
+    (void)device;
+    (void)stream;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    event->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void cpu_event_wait(Device *device, Event *event, Stream stream)
 {
     (void)device;
     (void)event;
     (void)stream;
+}
+
+static void cpu_event_nothing(Device *device, Event *event)
+{
+    (void)device;
+    (void)event;
+}
+
+static double cpu_event_seconds(Device *device, Event *from, Event *to)
+{
+    (void)device;
+    return to->seconds - from->seconds;
+}
+
+static void *cpu_host_alloc(Device *device, size_t bytes)
+{
+    (void)device;
+    return calloc(1, bytes);
+}
+
+static void cpu_host_release(Device *device, void *p)
+{
+    (void)device;
+    free(p);
 }
 
 static void cpu_synchronize(Device *device)
@@ -206,13 +241,19 @@ static const char *cpu_describe(const Device *device, char *buf, size_t n)
 
 const Backend backend_cpu = {
     .name = "cpu",
+    .place = PLACE_HOST,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .copy = cpu_copy,
-    .event_record = cpu_event,
-    .event_wait = cpu_event,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_synchronize = cpu_event_nothing,
+    .event_seconds = cpu_event_seconds,
+    .event_destroy = cpu_event_nothing,
+    .host_alloc = cpu_host_alloc,
+    .host_release = cpu_host_release,
     .synchronize = cpu_synchronize,
     .describe = cpu_describe,
 };

@@ -255,6 +255,12 @@ static int rope_operands(const OpCase *c, OperandSpec *s)
     return 3;
 }
 
+static OperandSpec factored(OperandSpec s, double factors)
+{
+    s.factors = factors;
+    return s;
+}
+
 static int attention_operands(const OpCase *c, OperandSpec *s)
 {
     const Attention *a = &c->attention;
@@ -273,12 +279,16 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
     int i = 0;
     if (c->op == OP_attention_backward) {
         depth = 2 * depth + 2 * sum_depth(c->tq * (a->heads / a->kv_heads));
-        s[i++] = deep(cube("dq", output(c->accumulate), c->batch, c->tq, hd), 1, depth);
-        s[i++] = deep(cube("dk", output(c->accumulate), c->batch, c->tk, gd), 1, depth);
-        s[i++] = deep(cube("dv", output(c->accumulate), c->batch, c->tk, gd), 1, depth);
+        /* An error of a factor is one of a term, and the terms of dv exceed its sums the most. */
+        s[i++] =
+            factored(deep(cube("dq", output(c->accumulate), c->batch, c->tq, hd), 1, depth), 3);
+        s[i++] =
+            factored(deep(cube("dk", output(c->accumulate), c->batch, c->tk, gd), 1, depth), 3);
+        s[i++] =
+            factored(deep(cube("dv", output(c->accumulate), c->batch, c->tk, gd), 1, depth), 7);
         s[i++] = cube("dout", ROLE_IN, c->batch, c->tq, hd);
     } else {
-        s[i++] = deep(cube("o", ROLE_OUT, c->batch, c->tq, hd), 1, depth);
+        s[i++] = factored(deep(cube("o", ROLE_OUT, c->batch, c->tq, hd), 1, depth), 2);
         s[i++] = lse;
     }
     s[i++] = cube("q", ROLE_IN, c->batch, c->tq, hd);

@@ -44,6 +44,8 @@ typedef struct {
     bool derived; /* what a forward op left behind: stats, o, lse, losses */
     int alias_of; /* 1 + the operand whose memory it shares, 0 none */
     double roundings, depth;
+    double factors; /* further roundings where 16-bit factors of products are rounded on their way:
+                       tensor cores take the weights of attention and their gradients so */
 } OperandSpec;
 
 /* A call. Fields an op does not have stay zero. */
@@ -72,8 +74,9 @@ typedef struct {
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS]);
 /* Type of an operand of class `type` in a call with this storage and gradient type. */
 DType op_case_dtype(TypeClass type, DType storage, DType grad);
-/* Makes the call with these operands. */
-void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS]);
+/* Makes the call with these operands; `decision` is op_case_decision() in the device's memory. */
+void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
+                 const StepDecision *decision);
 /* Compulsory memory traffic of a call: every operand read or written once, updates twice. */
 double op_case_bytes(const OpCase *c, DType storage, DType grad);
 /* Multiplications and additions of products and attention; 0 for ops that move data. */

@@ -39,15 +39,15 @@ Sgd op_case_sgd(const OpCase *c)
                  .nesterov = c->variant};
 }
 
-static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[])
+static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
+                          const StepDecision *decision)
 {
-    StepDecision decision = op_case_decision();
     AdamW adamw = op_case_adamw(c);
     Sgd sgd = op_case_sgd(c);
     switch (c->op) {
     case OP_sq_norm: op_sq_norm(dev, t[0], t[1]); break;
-    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], &decision, &adamw); break;
-    default: op_sgd(dev, t[0], t[1], t[2], t[3], &decision, &sgd); break;
+    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw); break;
+    default: op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd); break;
     }
 }
 
@@ -89,7 +89,8 @@ static void run_norm(Device *dev, const OpCase *c, const Tensor t[])
     }
 }
 
-void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS])
+void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
+                 const StepDecision *decision)
 {
     switch (c->op) {
     case OP_fill: op_fill(dev, t[0], c->value); break;
@@ -115,7 +116,7 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS])
     case OP_loss_sum: op_loss_sum(dev, t[0], t[1], t[2]); break;
     case OP_sq_norm:
     case OP_adamw:
-    case OP_sgd: run_optimizer(dev, c, t); break;
+    case OP_sgd: run_optimizer(dev, c, t, decision); break;
     default: run_matrix(dev, c, t); break;
     }
 }

@@ -46,6 +46,19 @@ for dtype in f32 bf16 fp16 fp64; do
     expect_code "resume: $dtype stopped run goes on" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
     same_run "resume: $dtype stopped, same bits" whole-$dtype stopped-$dtype
 done
+# What backward computes again may change whenever a run starts, and no bit moves by it.
+for policy in selective full; do
+    options=("${common[@]}" --set "activation_checkpointing.policy=$policy")
+    expect_code "resume: $policy recompute, whole run" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$policy
+    same_run "resume: $policy recompute, the bits of none" whole-f32 whole-$policy
+    mkdir -p mixed-$policy/checkpoints
+    cp -r whole-f32/config.json whole-f32/metrics.jsonl whole-f32/tokenizer.json mixed-$policy/
+    cp -r whole-f32/checkpoints/step_00000030 mixed-$policy/checkpoints/
+    expect_code "resume: from none to $policy recompute" 0 "$TRAIN" "$TINY" "${options[@]}" --out mixed-$policy
+    check "resume: ... says what changed" grep -q 'activation_checkpointing.policy was "none", is "'$policy'"' output
+    same_run "resume: from none to $policy recompute, same bits" whole-f32 mixed-$policy
+done
+
 check "resume: the fp16 run skipped steps" grep -q '"applied": false' whole-fp16/metrics.jsonl
 
 # Damage in the newest checkpoint: said loudly, the one before serves.

@@ -20,7 +20,7 @@ extern "C" {
 
 typedef struct CudaDevice {
     cudaStream_t compute, copy, comm;
-    void *workspace;  /* CUDA_WORKSPACE bytes of device memory, 256-byte aligned */
+    void *workspace; /* CUDA_WORKSPACE bytes of device memory, 256-byte aligned */
     int multiprocessors;
     size_t shared_bytes; /* most dynamic shared memory that a block may ask for */
     struct Lt *lt;       /* cuBLASLt and its plans: lt.h */
@@ -57,6 +57,13 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
 /* y = each row a copy of bias (O); y (N, O), same type. (elementwise.cu) */
 void cuda_rows_fill(Device *dev, Tensor y, Tensor bias);
+/* dx (N, I) storage = product (N, I) f32 * gelu'(pre (N, I) storage), rounded once; for f32 dx may
+ * be the product itself. (elementwise.cu) */
+void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre);
+/* d (M, N) =/+= op(a) op(b) in f32, rounded once; a (M, K), or (K, M) when transposed; b (K, N), or
+ * (N, K); d storage or f32; any strides. The plain kernel behind the library. (gemm_simt.cu) */
+void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b, bool b_transposed,
+                  bool accumulate);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /* kernel.cuh -- what kernels are written with: storage types, vectors of elements, sums over a
  * warp and a block. Every .cu file includes it first.
  *
- * Kernels compute in float. A storage type T is float, bf16 or f16; a gradient type G is T or float.
- * Elements move in packs of up to 16 bytes where pointers and strides allow it, singly otherwise:
- * kernels are templates over the pack's size. */
+ * Kernels compute in float. A storage type T is float, bf16 or f16; a gradient type G is T or
+ * float. Elements move in packs of up to 16 bytes where pointers and strides allow it, singly
+ * otherwise: kernels are templates over the pack's size. */
 #ifndef MODEL_KERNELS_CUDA_KERNEL_CUH
 #define MODEL_KERNELS_CUDA_KERNEL_CUH
 

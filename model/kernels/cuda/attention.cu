@@ -1,0 +1,152 @@
+/* attention.cu -- attention forward in float, without tensor cores; and the doors of both
+ * directions, which choose the way. */
+#include "model/kernels/cuda/attention_tiles.cuh"
+
+/* Owned queries and walked keys of a block, in sixteens, so that 99 KB of shared memory do. */
+template <int D> struct ForwardTiles {
+    enum { RA = D <= 128 ? 4 : 2, RB = D <= 64 ? 4 : D <= 128 ? 2 : 1 };
+    enum { QUERIES = SIDE * RA, KEYS = SIDE * RB };
+    enum { FLOATS = (QUERIES + 2 * KEYS) * TILE_LD(D) + QUERIES * TILE_LD(KEYS) };
+};
+
+/* The thread's rows so far: the largest score, the sum of exponentials relative to it. */
+template <int RA> struct Softmax {
+    float top[RA], sum[RA];
+};
+
+/* Scores of a tile of keys from `key` become weights; what was gathered from earlier keys is
+ * rescaled. */
+template <int RA, int RB, int COLS>
+static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], Softmax<RA> &x,
+                                                    float (&out)[RA][COLS], const int (&first)[RA],
+                                                    const int (&end)[RA], int key, float scale)
+{
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        float top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int j = 0; j < RB; j++) {
+            int at = key + (int)(threadIdx.x % SIDE) + j * SIDE;
+            s[i][j] = at >= first[i] && at < end[i] ? s[i][j] * scale : -INFINITY;
+            top = fmaxf(top, s[i][j]);
+        }
+        top = fmaxf(half_max(top), x.top[i]);
+        float base = top > -INFINITY ? top : 0, rescale = expf(x.top[i] - base);
+#pragma unroll
+        for (int j = 0; j < RB; j++) {
+            s[i][j] = expf(s[i][j] - base);
+            sum += s[i][j];
+        }
+        x.top[i] = top;
+        x.sum[i] = x.sum[i] * rescale + half_sum(sum);
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            out[i][c] *= rescale;
+    }
+}
+
+/* o (B, Tq, H*D) = softmax(scale q k^T) v, lse (B, H, Tq) = log sum exp of the scores.
+ * Milakov, Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135. A block owns QUERIES queries
+ * of one head and walks over the keys that they see: each sum has one owner and a fixed order. */
+template <class T, int N, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
+                             int64_t k_ld, const T *v, int64_t v_ld, Shape s, int pairs)
+{
+    typedef ForwardTiles<D> Tiles;
+    enum { RA = Tiles::RA, RB = Tiles::RB, QUERIES = Tiles::QUERIES, KEYS = Tiles::KEYS };
+    DYN_SHARED(float, q_tile);
+    float *k_tile = q_tile + QUERIES * TILE_LD(D), *v_tile = k_tile + KEYS * TILE_LD(D);
+    float *weights = v_tile + KEYS * TILE_LD(D);
+    int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
+    Spot at = queries_place(s, blockIdx.x, 0, pairs, QUERIES);
+    int t = at.row;
+    q = head_at(q, q_ld, at.b, s.tq, at.head, s) + t * q_ld;
+    o = head_at(o, o_ld, at.b, s.tq, at.head, s) + t * o_ld;
+    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s);
+    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s);
+    tile_load<T, N, D>(q_tile, QUERIES, q, q_ld, s.tq - t, s.head_size);
+    Softmax<RA> state;
+    float out[RA][D / SIDE] = {};
+    int first[RA], end[RA], start, stop;
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        keys_seen(s, at.b, t + y + i, &first[i], &end[i]);
+        state.top[i] = -INFINITY;
+        state.sum[i] = 0;
+    }
+    keys_seen_by(s, at.b, t, QUERIES, &start, &stop);
+    for (int key = start; key < stop; key += KEYS) {
+        __syncthreads();
+        tile_load<T, N, D>(k_tile, KEYS, k + key * k_ld, k_ld, s.tk - key, s.head_size);
+        tile_load<T, N, D>(v_tile, KEYS, v + key * v_ld, v_ld, s.tk - key, s.head_size);
+        __syncthreads();
+        float score[RA][RB];
+        tiles_product<RA, RB, D>(score, q_tile + y * TILE_LD(D), k_tile + x * TILE_LD(D));
+        softmax_step(score, state, out, first, end, key, s.scale);
+        weights_share(weights + y * TILE_LD(KEYS), score);
+        tiles_weigh<RA, RB, D>(out, weights + y * TILE_LD(KEYS), v_tile);
+    }
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        if (t + y + i >= s.tq) continue;
+        row_store<T, N, D>(o + (y + i) * o_ld, out[i], 1 / state.sum[i], s.head_size, false);
+        if (x == 0) lse[(int64_t)at.pair * s.tq + t + y + i] = state.top[i] + logf(state.sum[i]);
+    }
+}
+
+template <class T, int N, int D>
+static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Shape s)
+{
+    typedef ForwardTiles<D> Tiles;
+    int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, Tiles::QUERIES);
+    LAUNCH((attention_forward_kernel<T, N, D>), grid, dim3(THREADS), Tiles::FLOATS * sizeof(float),
+           cuda_stream(dev), (T *)o.data, o.ld, (float *)lse.data, (const T *)q.data, q.ld,
+           (const T *)k.data, k.ld, (const T *)v.data, v.ld, s, (int)pairs);
+}
+
+void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                             Attention attention, Tensor first_key)
+{
+    Tensor operand[] = {q, k, v, o};
+    bool packs = heads_in_packs(operand, 4, attention.head_size);
+    Shape s = shape_of(q, k, attention, first_key);
+    /* Packs for f32 alone: 16-bit types come here only for heads that hold no packs, or in tests.
+     */
+    WITH_STORAGE(q.dtype, T, {
+        enum { PACK = sizeof(T) == 4 ? 4 : 1 };
+        WITH_WIDTH(attention.head_size, D, {
+            if (packs)
+                forward_launch<T, PACK, D>(dev, o, lse, q, k, v, s);
+            else
+                forward_launch<T, 1, D>(dev, o, lse, q, k, v, s);
+        });
+    });
+}
+
+static void head_check(Attention attention)
+{
+    CHECK(attention.head_size <= ATTENTION_MAX_HEAD, "attention on CUDA takes heads up to %d: %lld",
+          ATTENTION_MAX_HEAD, (long long)attention.head_size);
+}
+
+void cuda_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                            Attention attention, Tensor first_key)
+{
+    head_check(attention);
+    Tensor operand[] = {q, k, v, o};
+    bool flash = attention_is_flash(operand, 4, attention);
+    (flash ? flash_attention_forward : plain_attention_forward)(dev, o, lse, q, k, v, attention,
+                                                                first_key);
+}
+
+void cuda_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                             Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                             Attention attention, Tensor first_key)
+{
+    head_check(attention);
+    Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
+    bool flash = attention_is_flash(operand, 8, attention);
+    (flash ? flash_attention_backward : plain_attention_backward)(
+        dev, dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention, first_key);
+}

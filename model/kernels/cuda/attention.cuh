@@ -1,0 +1,185 @@
+/* attention.cuh -- what all attention kernels share: the shape of a call, which keys a query sees,
+ * the order of blocks. */
+#ifndef MODEL_KERNELS_CUDA_ATTENTION_CUH
+#define MODEL_KERNELS_CUDA_ATTENTION_CUH
+
+#include <limits.h>
+
+#include "model/kernels/cuda/attention.h"
+#include "model/kernels/cuda/kernel.cuh"
+
+/* ---- shape ----------------------------------------------------------------------------------- */
+
+/* What every kernel knows of a call. Query t sees keys first_key[t] (0 without) up to and without
+ * min(t + offset + 1, tk). */
+typedef struct {
+    int heads, kv_heads, head_size, tq, tk, offset;
+    float scale;
+    const int32_t *first_key;
+    int section; /* pairs (batch row, head) whose blocks run side by side */
+} Shape;
+
+/* A section's keys and values are to stay in L2 while its blocks pass over them. */
+#define SECTION_BYTES ((int64_t)16 << 20)
+
+static inline Shape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
+{
+    int64_t tq = q.dim[1], tk = k.dim[1];
+    int64_t bytes = 2 * tk * a.head_size * (int64_t)dtype_size(k.dtype);
+    int64_t fitting = bytes < SECTION_BYTES ? SECTION_BYTES / bytes : 1;
+    fitting = fitting < q.dim[0] * a.kv_heads ? fitting : q.dim[0] * a.kv_heads;
+    CHECK(tq + tk < INT_MAX && q.dim[0] * a.heads < INT_MAX,
+          "attention of %lld batch rows, %lld queries, %lld keys", (long long)q.dim[0],
+          (long long)tq, (long long)tk);
+    Shape s = {.heads = (int)a.heads,
+               .kv_heads = (int)a.kv_heads,
+               .head_size = (int)a.head_size,
+               .tq = (int)tq,
+               .tk = (int)tk,
+               .offset = (int)(a.causal_offset < tk ? a.causal_offset : tk),
+               .scale = (float)a.scale,
+               .first_key = (const int32_t *)first_key.data,
+               .section = (int)(fitting * (a.heads / a.kv_heads))};
+    return s;
+}
+
+/* Keys [first, end) that query t of batch row b sees; none for t >= tq. */
+static __device__ __forceinline__ void keys_seen(const Shape &s, int64_t b, int t, int *first,
+                                                 int *end)
+{
+    bool real = t < s.tq;
+    *first = !real ? INT_MAX : s.first_key ? s.first_key[b * s.tq + t] : 0;
+    *end = real ? min(t + s.offset + 1, s.tk) : 0;
+}
+
+/* Keys [first, end) that any of the queries [t, t + n) of batch row b sees. All lanes of a warp
+ * call it and get the same. */
+static __device__ __forceinline__ void keys_seen_by(const Shape &s, int64_t b, int t, int n,
+                                                    int *first, int *end)
+{
+    *first = 0;
+    *end = min(min(t + n, s.tq) + s.offset, s.tk);
+    if (!s.first_key) return;
+    int least = INT_MAX;
+    for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
+        least = min(least, s.first_key[b * s.tq + i]);
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        least = min(least, __shfl_xor_sync(0xffffffffu, least, step));
+    *first = max(least, 0);
+}
+
+/* Keys [first, end) that every one of the queries [t, t + n) of batch row b sees, if any. All lanes
+ * of a warp call it and get the same. */
+static __device__ __forceinline__ void keys_seen_by_all(const Shape &s, int64_t b, int t, int n,
+                                                        int *first, int *end)
+{
+    *first = 0;
+    *end = min(t + s.offset + 1, s.tk);
+    if (!s.first_key) return;
+    int most = 0;
+    for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
+        most = max(most, s.first_key[b * s.tq + i]);
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2)
+        most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    *first = most;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Where a block works. Pairs are of batch row and head, or kv head for blocks that own keys. */
+typedef struct {
+    int local, pair; /* counted from the launch's first pair, from the call's */
+    int64_t b;
+    int head, kv_head; /* for blocks that own keys, head is the first of the group */
+    int row;           /* first query or key that the block owns */
+} Spot;
+
+/* What block x of a grid of pairs * blocks does: pairs by sections, in a section all pairs' first
+ * blocks first. */
+static __device__ __forceinline__ void block_place(int64_t x, int pairs, int blocks, int section,
+                                                   int *pair, int *block)
+{
+    int base = (int)(x / ((int64_t)section * blocks)) * section, n = min(section, pairs - base);
+    int at = (int)(x - (int64_t)base * blocks);
+    *block = at / n;
+    *pair = base + at % n;
+}
+
+/* Block x of those that own `owned` queries each, last queries first: they see the most keys. */
+static __device__ __forceinline__ Spot queries_place(const Shape &s, int64_t x, int pair0,
+                                                     int pairs, int owned)
+{
+    Spot at;
+    int block, blocks = (s.tq + owned - 1) / owned;
+    block_place(x, pairs, blocks, s.section, &at.local, &block);
+    at.pair = pair0 + at.local;
+    at.b = at.pair / s.heads;
+    at.head = at.pair % s.heads;
+    at.kv_head = at.head / (s.heads / s.kv_heads);
+    at.row = (blocks - 1 - block) * owned;
+    return at;
+}
+
+/* Block x of those that own `owned` keys each, first keys first: the most queries see them. */
+static __device__ __forceinline__ Spot keys_place(const Shape &s, int64_t x, int pair0, int pairs,
+                                                  int owned)
+{
+    Spot at;
+    int block, group = s.heads / s.kv_heads;
+    block_place(x, pairs, (s.tk + owned - 1) / owned, s.section / group, &at.local, &block);
+    at.pair = pair0 + at.local;
+    at.b = at.pair / s.kv_heads;
+    at.kv_head = at.pair % s.kv_heads;
+    at.head = at.kv_head * group;
+    at.row = block * owned;
+    return at;
+}
+
+/* Row 0 of a head of batch row b in a tensor (B, length, heads * D). */
+template <class T>
+__device__ __forceinline__ T *head_at(T *x, int64_t ld, int64_t b, int length, int head,
+                                      const Shape &s)
+{
+    return x + b * length * ld + (int64_t)head * s.head_size;
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+/* Whether every head's rows of all operands are whole packs of 16 bytes. */
+static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)
+{
+    int pack = pack_size(t[0].dtype);
+    bool fit = head_size % pack == 0;
+    for (int i = 0; i < n; i++)
+        fit = fit && packs_fit(t[i], pack);
+    return fit;
+}
+
+/* The operands of a backward pass, and what its kernels read. */
+typedef struct {
+    Tensor dq, dk, dv, dout, q, k, v, o, lse;
+    bool accumulate;
+} Backward;
+
+template <class T> struct Operands {
+    const T *q, *k, *v, *dout, *o;
+    int64_t q_ld, k_ld, v_ld, dout_ld, o_ld;
+};
+
+template <class T> static Operands<T> operands_of(const Backward *c)
+{
+    return {(const T *)c->q.data,
+            (const T *)c->k.data,
+            (const T *)c->v.data,
+            (const T *)c->dout.data,
+            (const T *)c->o.data,
+            c->q.ld,
+            c->k.ld,
+            c->v.ld,
+            c->dout.ld,
+            c->o.ld};
+}
+
+#endif

@@ -1,0 +1,235 @@
+/* attention_backward.cu -- attention backward in float, without tensor cores. With S the scores,
+ * P = exp(S - lse) the weights and delta = rowsum(dO o):
+ *   dV = P^T dO    dP = dO V^T    dS = P (dP - delta) scale    dQ = dS K    dK = dS^T Q
+ * P is computed anew, tile by tile (Dao et al., arXiv:2205.14135).
+ *
+ * Two kernels, seven products instead of five: blocks of the first own queries and make dQ, blocks
+ * of the second own keys and make dK and dV over all query heads of their group. So every element
+ * has one owner and a fixed order of summation: no atomics, no sums in global memory. */
+#include "model/kernels/cuda/attention_tiles.cuh"
+
+/* Owned and walked rows of a block, in sixteens, so that 99 KB of shared memory do. */
+template <int D> struct BackwardTiles {
+    enum { RA = D <= 64 ? 4 : D <= 128 ? 2 : 1, RB = RA, OWNED = SIDE * RA, WALKED = SIDE * RB };
+    enum { FLOATS = 2 * (OWNED + WALKED) * TILE_LD(D) + OWNED * TILE_LD(WALKED) };
+};
+
+/* A score becomes its weight P, dP becomes dS. */
+static __device__ __forceinline__ void score_gradient(float *score, float *dp, bool seen, float lse,
+                                                      float delta, float scale)
+{
+    float p = seen ? expf(*score * scale - lse) : 0;
+    *score = p;
+    *dp = seen ? p * (*dp - delta) * scale : 0;
+}
+
+/* The same for a thread's queries, rows, and keys, columns, from `key` on. */
+template <int RA, int RB>
+static __device__ __forceinline__ void tile_gradient(float (&score)[RA][RB], float (&dp)[RA][RB],
+                                                     const int (&first)[RA], const int (&end)[RA],
+                                                     const float (&lse)[RA],
+                                                     const float (&delta)[RA], int key, float scale)
+{
+#pragma unroll
+    for (int i = 0; i < RA; i++)
+#pragma unroll
+        for (int j = 0; j < RB; j++) {
+            int me = key + (int)(threadIdx.x % SIDE) + j * SIDE;
+            score_gradient(&score[i][j], &dp[i][j], me >= first[i] && me < end[i], lse[i], delta[i],
+                           scale);
+        }
+}
+
+/* delta of the thread's rows of a tile of queries: dout from its tile, o from memory. */
+template <class T, int RA, int D>
+static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *dout, const T *o,
+                                              int64_t o_ld, int real, int cols)
+{
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        float sum = 0;
+        for (int c = threadIdx.x % SIDE; i < real && c < cols; c += SIDE)
+            sum += dout[i * TILE_LD(D) + c] * to_float(o[i * o_ld + c]);
+        delta[i] = half_sum(sum);
+    }
+}
+
+/* dq (B, Tq, H*D) =/+= dS K, delta (pairs, Tq) = rowsum(dO o), both for pairs (batch row, head)
+ * from `pair0` on. A block owns OWNED queries of one head and walks over the keys that they see. */
+template <class T, int N, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
+                                    const float *lse_of, Operands<T> in, Shape s, int pair0,
+                                    int pairs)
+{
+    typedef BackwardTiles<D> Tiles;
+    enum { RA = Tiles::RA, RB = Tiles::RB, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
+    DYN_SHARED(float, q_tile);
+    float *dout_tile = q_tile + OWNED * TILE_LD(D), *k_tile = dout_tile + OWNED * TILE_LD(D);
+    float *v_tile = k_tile + WALKED * TILE_LD(D), *weights = v_tile + WALKED * TILE_LD(D);
+    int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
+    Spot at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
+    int t = at.row, start, stop;
+    delta_of += (int64_t)at.local * s.tq + t;
+    lse_of += (int64_t)at.pair * s.tq + t;
+    const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s);
+    const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head, s);
+    const T *o = head_at(in.o, in.o_ld, at.b, s.tq, at.head, s);
+    const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s);
+    const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s);
+    tile_load<T, N, D>(q_tile, OWNED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);
+    tile_load<T, N, D>(dout_tile, OWNED, dout + t * in.dout_ld, in.dout_ld, s.tq - t, s.head_size);
+    float lse[RA], delta[RA], sum[RA][D / SIDE] = {};
+    int first[RA], end[RA];
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        keys_seen(s, at.b, t + y + i, &first[i], &end[i]);
+        lse[i] = t + y + i < s.tq ? lse_of[y + i] : 0;
+    }
+    dq = head_at(dq, dq_ld, at.b, s.tq, at.head, s) + t * dq_ld;
+    __syncthreads();
+    deltas<T, RA, D>(delta, dout_tile + y * TILE_LD(D), o + (t + y) * in.o_ld, in.o_ld,
+                     s.tq - t - y, s.head_size);
+#pragma unroll
+    for (int i = 0; i < RA; i++)
+        if (x == 0 && t + y + i < s.tq) delta_of[y + i] = delta[i];
+    keys_seen_by(s, at.b, t, OWNED, &start, &stop);
+    for (int key = start; key < stop; key += WALKED) {
+        __syncthreads();
+        tile_load<T, N, D>(k_tile, WALKED, k + key * in.k_ld, in.k_ld, s.tk - key, s.head_size);
+        tile_load<T, N, D>(v_tile, WALKED, v + key * in.v_ld, in.v_ld, s.tk - key, s.head_size);
+        __syncthreads();
+        float score[RA][RB], dp[RA][RB];
+        tiles_product<RA, RB, D>(score, q_tile + y * TILE_LD(D), k_tile + x * TILE_LD(D));
+        tiles_product<RA, RB, D>(dp, dout_tile + y * TILE_LD(D), v_tile + x * TILE_LD(D));
+        tile_gradient(score, dp, first, end, lse, delta, key, s.scale);
+        weights_share(weights + y * TILE_LD(WALKED), dp);
+        tiles_weigh<RA, RB, D>(sum, weights + y * TILE_LD(WALKED), k_tile);
+    }
+#pragma unroll
+    for (int i = 0; i < RA; i++)
+        if (t + y + i < s.tq)
+            row_store<T, N, D>(dq + (y + i) * dq_ld, sum[i], 1, s.head_size, accumulate);
+}
+
+/* What a block of keys takes from WALKED queries of one head: dV += P^T dO, dK += dS^T Q. Rows are
+ * the block's keys from `key` on, columns the queries from t on. */
+template <class T, int D, class Tiles>
+static __device__ __forceinline__ void
+keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], const float *k_tile,
+          const float *v_tile, const float *q_tile, const float *dout_tile, float *weights,
+          const float *lse_of, const float *delta_of, const Shape &s, int64_t b, int key, int t)
+{
+    enum { RA = Tiles::RA, RB = Tiles::RB };
+    int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
+    float score[RA][RB], dp[RA][RB];
+    tiles_product<RA, RB, D>(score, k_tile + y * TILE_LD(D), q_tile + x * TILE_LD(D));
+    tiles_product<RA, RB, D>(dp, v_tile + y * TILE_LD(D), dout_tile + x * TILE_LD(D));
+#pragma unroll
+    for (int j = 0; j < RB; j++) {
+        int query = x + j * SIDE, first, end;
+        bool real = t + query < s.tq;
+        float lse = real ? lse_of[query] : 0, delta = real ? delta_of[query] : 0;
+        keys_seen(s, b, t + query, &first, &end);
+#pragma unroll
+        for (int i = 0; i < RA; i++) {
+            int me = key + y + i;
+            score_gradient(&score[i][j], &dp[i][j], me >= first && me < end, lse, delta, s.scale);
+        }
+    }
+    weights += y * TILE_LD(Tiles::WALKED);
+    weights_share(weights, score);
+    tiles_weigh<RA, RB, D>(dv, weights, dout_tile);
+    weights_share(weights, dp);
+    tiles_weigh<RA, RB, D>(dk, weights, q_tile);
+}
+
+/* dk, dv (B, Tk, G*D) =/+= for pairs (batch row, kv head) from `pair0` on; delta (pairs * H / G,
+ * Tq) from the kernel before. A block owns OWNED keys and walks over the query heads of its group
+ * and their queries, both in ascending order. */
+template <class T, int N, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
+                                  const float *delta_of, const float *lse_of, Operands<T> in,
+                                  Shape s, int pair0, int pairs)
+{
+    typedef BackwardTiles<D> Tiles;
+    enum { RA = Tiles::RA, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
+    DYN_SHARED(float, k_tile);
+    float *v_tile = k_tile + OWNED * TILE_LD(D), *q_tile = v_tile + OWNED * TILE_LD(D);
+    float *dout_tile = q_tile + WALKED * TILE_LD(D), *weights = dout_tile + WALKED * TILE_LD(D);
+    Spot at = keys_place(s, blockIdx.x, pair0, pairs, OWNED);
+    int key = at.row, group = s.heads / s.kv_heads, y = threadIdx.x / SIDE * RA;
+    const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + key * in.k_ld;
+    const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + key * in.v_ld;
+    tile_load<T, N, D>(k_tile, OWNED, k, in.k_ld, s.tk - key, s.head_size);
+    tile_load<T, N, D>(v_tile, OWNED, v, in.v_ld, s.tk - key, s.head_size);
+    float dk_sum[RA][D / SIDE] = {}, dv_sum[RA][D / SIDE] = {};
+    for (int h = 0; h < group; h++) {
+        const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head + h, s);
+        const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + h, s);
+        const float *lse = lse_of + ((int64_t)at.pair * group + h) * s.tq;
+        const float *delta = delta_of + ((int64_t)at.local * group + h) * s.tq;
+        for (int t = max(key - s.offset, 0) / WALKED * WALKED; t < s.tq; t += WALKED) {
+            int start, stop;
+            keys_seen_by(s, at.b, t, WALKED, &start, &stop);
+            if (start >= key + OWNED || stop <= key) continue;
+            __syncthreads();
+            tile_load<T, N, D>(q_tile, WALKED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);
+            tile_load<T, N, D>(dout_tile, WALKED, dout + t * in.dout_ld, in.dout_ld, s.tq - t,
+                               s.head_size);
+            __syncthreads();
+            keys_step<T, D, Tiles>(dk_sum, dv_sum, k_tile, v_tile, q_tile, dout_tile, weights,
+                                   lse + t, delta + t, s, at.b, key, t);
+        }
+    }
+    dk = head_at(dk, dk_ld, at.b, s.tk, at.kv_head, s) + (key + y) * dk_ld;
+    dv = head_at(dv, dv_ld, at.b, s.tk, at.kv_head, s) + (key + y) * dv_ld;
+#pragma unroll
+    for (int i = 0; i < RA; i++) {
+        if (key + y + i >= s.tk) continue;
+        row_store<T, N, D>(dk + i * dk_ld, dk_sum[i], 1, s.head_size, accumulate);
+        row_store<T, N, D>(dv + i * dv_ld, dv_sum[i], 1, s.head_size, accumulate);
+    }
+}
+
+/* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
+template <class T, int N, int D>
+static void backward_launch(Device *dev, const Backward *c, Shape s)
+{
+    typedef BackwardTiles<D> Tiles;
+    size_t shared = Tiles::FLOATS * sizeof(float);
+    int64_t group = s.heads / s.kv_heads, all = c->q.dim[0] * s.kv_heads;
+    int64_t portion = attention_portion(group * s.tq, all);
+    float *delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
+    for (int64_t pair = 0; pair < all; pair += portion) {
+        int64_t n = portion < all - pair ? portion : all - pair;
+        LAUNCH((attention_backward_query_kernel<T, N, D>), n * group * ceil_div(s.tq, Tiles::OWNED),
+               dim3(THREADS), shared, cuda_stream(dev), (T *)c->dq.data, c->dq.ld, c->accumulate,
+               delta, (const float *)c->lse.data, operands_of<T>(c), s, (int)(pair * group),
+               (int)(n * group));
+        LAUNCH((attention_backward_key_kernel<T, N, D>), n * ceil_div(s.tk, Tiles::OWNED),
+               dim3(THREADS), shared, cuda_stream(dev), (T *)c->dk.data, c->dk.ld, (T *)c->dv.data,
+               c->dv.ld, c->accumulate, delta, (const float *)c->lse.data, operands_of<T>(c), s,
+               (int)pair, (int)n);
+    }
+}
+
+void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                              Attention attention, Tensor first_key)
+{
+    Backward call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
+    Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
+    bool packs = heads_in_packs(operand, 8, attention.head_size);
+    Shape s = shape_of(q, k, attention, first_key);
+    WITH_STORAGE(q.dtype, T, {
+        enum { PACK = sizeof(T) == 4 ? 4 : 1 };
+        WITH_WIDTH(attention.head_size, D, {
+            if (packs)
+                backward_launch<T, PACK, D>(dev, &call, s);
+            else
+                backward_launch<T, 1, D>(dev, &call, s);
+        });
+    });
+}

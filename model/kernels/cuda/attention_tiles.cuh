@@ -1,0 +1,165 @@
+/* attention_tiles.cuh -- products of tiles in shared memory, in float, for attention without tensor
+ * cores.
+ *
+ * A block is 16 x 16 threads. It owns 16 RA rows (queries, or keys for dk and dv) and walks over
+ * tiles of 16 RB rows of the other side. Thread (y, x) has scores of the owned rows y RA + i with
+ * the walked rows x + 16 j: a row's scores lie in half a warp, so its sums need no barrier. */
+#ifndef MODEL_KERNELS_CUDA_ATTENTION_TILES_CUH
+#define MODEL_KERNELS_CUDA_ATTENTION_TILES_CUH
+
+#include "model/kernels/cuda/attention.cuh"
+
+enum { SIDE = 16, THREADS = SIDE * SIDE };
+
+/* Floats from row to row of a tile of `cols` columns: 16-byte aligned, and rows that threads of a
+ * warp read at once start 4 banks apart. */
+#define TILE_LD(cols) ((cols) + 4)
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* to (rows, D) = `real` rows of `cols` columns at `from`, zero beyond both. All threads call it. */
+template <class T, int N, int D>
+__device__ __forceinline__ void tile_load(float *to, int rows, const T *from, int64_t ld, int real,
+                                          int cols)
+{
+    for (int i = threadIdx.x; i < rows * (D / N); i += THREADS) {
+        int row = i / (D / N), col = i % (D / N) * N;
+        float x[N] = {0};
+        if (row < real && col < cols) load(x, from + row * ld + col);
+        store(to + row * TILE_LD(D) + col, x);
+    }
+}
+
+/* s[i][j] = a's row i times b's row 16 j; a and b are the thread's first rows. */
+template <int RA, int RB, int D>
+__device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a, const float *b)
+{
+#pragma unroll
+    for (int i = 0; i < RA; i++)
+#pragma unroll
+        for (int j = 0; j < RB; j++)
+            s[i][j] = 0;
+#pragma unroll 2
+    for (int d = 0; d < D; d += 4) {
+        float x[RA][4], y[RB][4];
+#pragma unroll
+        for (int i = 0; i < RA; i++)
+            load(x[i], a + i * TILE_LD(D) + d);
+#pragma unroll
+        for (int j = 0; j < RB; j++)
+            load(y[j], b + j * SIDE * TILE_LD(D) + d);
+#pragma unroll
+        for (int i = 0; i < RA; i++)
+#pragma unroll
+            for (int j = 0; j < RB; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[i][j] += x[i][e] * y[j][e];
+    }
+}
+
+/* Columns that thread x has of a row of D: packs of COLS_PACK at x * COLS_PACK and every 16 packs
+ * from there. */
+template <int D> struct Columns {
+    enum { ALL = D / SIDE, PACK = ALL < 4 ? ALL : 4, PACKS = ALL / PACK, STEP = SIDE * PACK };
+};
+
+/* sum[i] += row i of weights p (RA, 16 RB; the thread's first row) times b (16 RB, D), in the
+ * thread's columns. */
+template <int RA, int RB, int D>
+__device__ __forceinline__ void tiles_weigh(float (&sum)[RA][D / SIDE], const float *p,
+                                            const float *b)
+{
+    typedef Columns<D> C;
+    const float *column = b + threadIdx.x % SIDE * C::PACK;
+#pragma unroll 1
+    for (int k = 0; k < SIDE * RB; k += 4) {
+        float w[RA][4];
+#pragma unroll
+        for (int i = 0; i < RA; i++)
+            load(w[i], p + i * TILE_LD(SIDE * RB) + k);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int c = 0; c < C::PACKS; c++) {
+                float y[C::PACK];
+                load(y, column + (k + e) * TILE_LD(D) + c * C::STEP);
+#pragma unroll
+                for (int i = 0; i < RA; i++)
+#pragma unroll
+                    for (int l = 0; l < C::PACK; l++)
+                        sum[i][c * C::PACK + l] += w[i][e] * y[l];
+            }
+    }
+}
+
+/* The thread's share of weights p (RA, 16 RB) = s, for tiles_weigh by the same half warp. */
+template <int RA, int RB>
+__device__ __forceinline__ void weights_share(float *p, const float (&s)[RA][RB])
+{
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < RA; i++)
+#pragma unroll
+        for (int j = 0; j < RB; j++)
+            p[i * TILE_LD(SIDE * RB) + threadIdx.x % SIDE + j * SIDE] = s[i][j];
+    __syncwarp();
+}
+
+/* The thread's columns of one row of `cols` at `to` =/+= factor * sum, rounded once. N as in
+ * tile_load. */
+template <class T, int N, int D>
+__device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], float factor,
+                                          int cols, bool accumulate)
+{
+    typedef Columns<D> C;
+    enum { STORE = N == 1 ? 1 : C::PACK };
+#pragma unroll
+    for (int c = 0; c < C::ALL; c += STORE) {
+        int col = c / C::PACK * C::STEP + threadIdx.x % SIDE * C::PACK + c % C::PACK;
+        if (col >= cols) continue;
+        float x[STORE] = {0};
+        if (accumulate) load(x, to + col);
+#pragma unroll
+        for (int e = 0; e < STORE; e++)
+            x[e] += factor * sum[c + e];
+        store(to + col, x);
+    }
+}
+
+/* Sum and maximum over half a warp, in all its lanes. All 32 lanes call them. */
+static __device__ __forceinline__ float half_sum(float x)
+{
+#pragma unroll
+    for (int step = SIDE / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ float half_max(float x)
+{
+#pragma unroll
+    for (int step = SIDE / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* Runs the statements with D as the smallest width of tiles that holds the head. */
+#define WITH_WIDTH(head_size, D, ...)                                                              \
+    do {                                                                                           \
+        if ((head_size) <= 32) {                                                                   \
+            enum { D = 32 };                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 64) {                                                            \
+            enum { D = 64 };                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 128) {                                                           \
+            enum { D = 128 };                                                                      \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            enum { D = 256 };                                                                      \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+#endif

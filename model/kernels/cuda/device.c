@@ -1,0 +1,229 @@
+/* device.c -- the CUDA backend: finds the GPU, opens its streams, scratch and product library, and
+ * moves memory. Without a driver or a GPU it says so, and "auto" goes on to the CPU.
+ *
+ * Host memory of copies may be pageable: the driver then stages it, so that a source may be changed
+ * as soon as the call returns; a page-locked source only once the stream is past the copy. */
+#include "model/kernels/cuda/cuda.h"
+#include "model/kernels/cuda/lt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+extern const OpTable cuda_table;
+extern const Backend backend_cuda;
+
+/* The oldest generation that the kernels are written for: bf16 and asynchronous copies. */
+enum { CAPABILITY_LEAST = 8 };
+
+void cuda_check(cudaError_t code, const char *call, const char *file, int line)
+{
+    if (code == cudaSuccess) return;
+    fail(code == cudaErrorMemoryAllocation ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s (%s)",
+         file, line, call, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+void *cuda_workspace(const Device *dev, size_t bytes)
+{
+    CHECK(bytes <= CUDA_WORKSPACE, "%zu bytes of scratch; there are %zu", bytes, CUDA_WORKSPACE);
+    return cuda_device(dev)->workspace;
+}
+
+/* False with a sentence when there is no GPU, or none that the kernels run on. */
+static bool find(CudaDevice *cuda, int index, char *err, size_t n)
+{
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) cudaGetLastError();
+    if (code == cudaErrorInsufficientDriver)
+        return error_set(err, n, "there is no NVIDIA driver here, or it is older than CUDA %d.%d",
+                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && count <= index))
+        return error_set(err, n, "the NVIDIA driver shows no GPU to this process");
+    if (code != cudaSuccess)
+        return error_set(err, n, "the GPU cannot be used: %s (%s)", cudaGetErrorString(code),
+                         cudaGetErrorName(code));
+    struct cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    snprintf(cuda->name, sizeof cuda->name, "%.127s", properties.name);
+    cuda->major = properties.major;
+    cuda->minor = properties.minor;
+    cuda->multiprocessors = properties.multiProcessorCount;
+    cuda->shared_bytes = properties.sharedMemPerBlockOptin;
+    if (cuda->major < CAPABILITY_LEAST)
+        return error_set(err, n, "%s has compute capability %d.%d; %d.0 is the least", cuda->name,
+                         cuda->major, cuda->minor, CAPABILITY_LEAST);
+    return true;
+}
+
+static void open_streams(CudaDevice *cuda)
+{
+    int least, greatest;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->compute, cudaStreamNonBlocking, least));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->copy, cudaStreamNonBlocking, least));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->comm, cudaStreamNonBlocking, greatest));
+}
+
+static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
+{
+    CudaDevice *cuda = must_calloc(1, sizeof *cuda);
+    if (!find(cuda, device->index, err, n) || (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
+        free(cuda);
+        return false;
+    }
+    CUDA_CHECK(cudaSetDevice(device->index));
+    open_streams(cuda);
+    CUDA_CHECK(cudaMalloc(&cuda->workspace, CUDA_WORKSPACE));
+    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
+    int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
+    device->backend = &backend_cuda;
+    device->impl = cuda;
+    device->ops = &cuda_table;
+    device->compute.impl = cuda->compute;
+    device->copy.impl = cuda->copy;
+    device->comm.impl = cuda->comm;
+    device->pool = pool_create(threads > 0 ? threads : 1);
+    return true;
+}
+
+static void device_cuda_synchronize(Device *device)
+{
+    CudaDevice *cuda = cuda_device(device);
+    CUDA_CHECK(cudaStreamSynchronize(cuda->compute));
+    CUDA_CHECK(cudaStreamSynchronize(cuda->copy));
+    CUDA_CHECK(cudaStreamSynchronize(cuda->comm));
+}
+
+static void device_cuda_close(Device *device)
+{
+    CudaDevice *cuda = cuda_device(device);
+    device_cuda_synchronize(device);
+    pool_destroy(device->pool);
+    lt_close(cuda->lt);
+    CUDA_CHECK(cudaFree(cuda->workspace));
+    CUDA_CHECK(cudaStreamDestroy(cuda->compute));
+    CUDA_CHECK(cudaStreamDestroy(cuda->copy));
+    CUDA_CHECK(cudaStreamDestroy(cuda->comm));
+    free(cuda);
+}
+
+/* Zeroed before it returns, for every stream. */
+static void *device_cuda_alloc(Device *device, size_t bytes)
+{
+    void *p = NULL;
+    cudaError_t code = cudaMalloc(&p, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* or the next check would find it */
+        return NULL;
+    }
+    CUDA_CHECK(code);
+    CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, cuda_stream(device)));
+    CUDA_CHECK(cudaStreamSynchronize(cuda_stream(device)));
+    return p;
+}
+
+static void device_cuda_release(Device *device, void *p, size_t bytes)
+{
+    (void)bytes;
+    device_cuda_synchronize(device);
+    CUDA_CHECK(cudaFree(p));
+}
+
+/* The direction follows from the addresses, which are unique among host and devices. */
+static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor src)
+{
+    (void)device;
+    if (tensor_count(src) == 0) return;
+    size_t size = dtype_size(src.dtype), row = (size_t)tensor_cols(src) * size;
+    if (tensor_is_dense(dst) && tensor_is_dense(src))
+        CUDA_CHECK(cudaMemcpyAsync(dst.data, src.data, tensor_bytes(src), cudaMemcpyDefault,
+                                   (cudaStream_t)stream.impl));
+    else
+        CUDA_CHECK(cudaMemcpy2DAsync(dst.data, (size_t)dst.ld * size, src.data,
+                                     (size_t)src.ld * size, row, (size_t)tensor_rows(src),
+                                     cudaMemcpyDefault, (cudaStream_t)stream.impl));
+}
+
+/* An event is made when it is first recorded. */
+static void device_cuda_event_record(Device *device, Event *event, Stream stream)
+{
+    (void)device;
+    cudaEvent_t made = (cudaEvent_t)event->impl;
+    if (made == NULL) CUDA_CHECK(cudaEventCreateWithFlags(&made, cudaEventDefault));
+    event->impl = made;
+    CUDA_CHECK(cudaEventRecord(made, (cudaStream_t)stream.impl));
+}
+
+/* An event that was never recorded holds up nobody. */
+static void device_cuda_event_wait(Device *device, Event *event, Stream stream)
+{
+    (void)device;
+    if (event->impl)
+        CUDA_CHECK(cudaStreamWaitEvent((cudaStream_t)stream.impl, (cudaEvent_t)event->impl, 0));
+}
+
+static void device_cuda_event_synchronize(Device *device, Event *event)
+{
+    cudaEvent_t made = (cudaEvent_t)event->impl;
+    (void)device;
+    if (made == NULL || cudaEventQuery(made) == cudaSuccess) return;
+    cudaGetLastError(); /* "not ready" is no error */
+    CUDA_CHECK(cudaEventSynchronize(made));
+}
+
+static double device_cuda_event_seconds(Device *device, Event *from, Event *to)
+{
+    float milliseconds = 0;
+    device_cuda_event_synchronize(device, to);
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, (cudaEvent_t)from->impl, (cudaEvent_t)to->impl));
+    return 1e-3 * (double)milliseconds;
+}
+
+static void device_cuda_event_destroy(Device *device, Event *event)
+{
+    (void)device;
+    if (event->impl) CUDA_CHECK(cudaEventDestroy((cudaEvent_t)event->impl));
+}
+
+static void *device_cuda_host_alloc(Device *device, size_t bytes)
+{
+    void *p = NULL;
+    (void)device;
+    if (cudaMallocHost(&p, bytes) == cudaSuccess) return p;
+    cudaGetLastError(); /* or the next check would find it */
+    return NULL;
+}
+
+static void device_cuda_host_release(Device *device, void *p)
+{
+    (void)device;
+    CUDA_CHECK(cudaFreeHost(p));
+}
+
+static const char *device_cuda_describe(const Device *device, char *buf, size_t n)
+{
+    const CudaDevice *cuda = cuda_device(device);
+    char version[32];
+    snprintf(buf, n, "cuda: %s (sm_%d%d), cuBLASLt %s", cuda->name, cuda->major, cuda->minor,
+             lt_version(cuda->lt, version, sizeof version));
+    return buf;
+}
+
+const Backend backend_cuda = {
+    .name = "cuda",
+    .place = PLACE_DEVICE,
+    .open = device_cuda_open,
+    .close = device_cuda_close,
+    .alloc = device_cuda_alloc,
+    .release = device_cuda_release,
+    .copy = device_cuda_copy,
+    .event_record = device_cuda_event_record,
+    .event_wait = device_cuda_event_wait,
+    .event_synchronize = device_cuda_event_synchronize,
+    .event_seconds = device_cuda_event_seconds,
+    .event_destroy = device_cuda_event_destroy,
+    .host_alloc = device_cuda_host_alloc,
+    .host_release = device_cuda_host_release,
+    .synchronize = device_cuda_synchronize,
+    .describe = device_cuda_describe,
+};

@@ -1,0 +1,316 @@
+/* elementwise.cu -- activations, residual sums, rotary positions: what has no sums over a row.
+ *
+ * Each thread reads its own packs before it writes them, so outputs may be inputs where ops.h says
+ * so. Memory-bound: every element passes once. */
+#include "model/kernels/cuda/rows.cuh"
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* The forms of model/kernels/cpu/gelu.h: one exponential and one division each. The exponential is
+ * that of 2, which the hardware has, so log2(e) goes into the constants. */
+#define LOG2_E 1.4426950408889634
+/* 2u of gelu's tanh form 0.5 x (1 + tanh u): 2 sqrt(2 / pi) (x + 0.044715 x^3). */
+#define GELU_LINEAR 1.5957691216057307
+#define GELU_CUBIC  0.07135481627260025
+
+/* 1 / (1 + 2^-v) */
+static __device__ __forceinline__ float logistic(float v)
+{
+    return 1 / (1 + exp2f(-v));
+}
+
+/* The derivative of x / (1 + 2^-v) by x, where v depends on x and u = x dv/dx / log2(e). 2^-v is
+ * kept finite so that its product with logistic(v)^2 is. */
+static __device__ __forceinline__ float gated_derivative(float v, float u)
+{
+    float e = exp2f(-v);
+    e = e > 1e34f ? 1e34f : e;
+    float s = 1 / (1 + e); /* 1 - s = e s */
+    return s + s * (e * s) * u;
+}
+
+static __device__ __forceinline__ float silu(float x)
+{
+    return x * logistic((float)LOG2_E * x);
+}
+
+static __device__ __forceinline__ float silu_derivative(float x)
+{
+    return gated_derivative((float)LOG2_E * x, x);
+}
+
+/* 2u log2(e) / x of gelu. */
+static __device__ __forceinline__ float gelu_gate(float x2)
+{
+    return (float)(LOG2_E * GELU_LINEAR) + (float)(LOG2_E * GELU_CUBIC) * x2;
+}
+
+/* f(x) of gelu or relu2. */
+template <ActivationKind KIND> static __device__ __forceinline__ float activate(float x)
+{
+    if (KIND == ACTIVATION_GELU) return x * logistic(x * gelu_gate(x * x));
+    float r = x < 0 ? 0 : x; /* a NaN stays one */
+    return r * r;
+}
+
+/* f'(x) of gelu or relu2. */
+template <ActivationKind KIND> static __device__ __forceinline__ float derivative(float x)
+{
+    if (KIND == ACTIVATION_RELU2) return 2 * (x < 0 ? 0 : x);
+    float x2 = x * x;
+    return gated_derivative(x * gelu_gate(x2),
+                            x * ((float)GELU_LINEAR + (float)(3 * GELU_CUBIC) * x2));
+}
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+/* y = f(x), y and x (N, F). */
+template <class T, int N, ActivationKind KIND>
+__global__ void __launch_bounds__(CUT_THREADS)
+    activation_forward_kernel(Cut cut, Rows<T> y, Rows<T> x)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float v[N];
+    load<N>(v, row_at(x, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = activate<KIND>(v[i]);
+    store<N>(row_at(y, row, pack * N), v);
+}
+
+/* y (N, F) = silu(gate) * up, x (N, 2F) = gate | up. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    swiglu_forward_kernel(Cut cut, Rows<T> y, Rows<T> x, int64_t cols)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float gate[N], up[N];
+    load<N>(gate, row_at(x, row, pack * N));
+    load<N>(up, row_at(x, row, cols + pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        gate[i] = silu(gate[i]) * up[i];
+    store<N>(row_at(y, row, pack * N), gate);
+}
+
+/* dx = dy * f'(x), dx and x (N, F) storage, dy (N, F) of any type: storage, or the float sums of a
+ * product. */
+template <class T, class D, int N, ActivationKind KIND>
+__global__ void __launch_bounds__(CUT_THREADS)
+    activation_backward_kernel(Cut cut, Rows<T> dx, Rows<D> dy, Rows<T> x)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float v[N], d[N];
+    load<N>(v, row_at(x, row, pack * N));
+    load<N>(d, row_at(dy, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        d[i] *= derivative<KIND>(v[i]);
+    store<N>(row_at(dx, row, pack * N), d);
+}
+
+/* dx (N, 2F) = dgate | dup of dy (N, F) and x (N, 2F); dx may be x. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    swiglu_backward_kernel(Cut cut, Rows<T> dx, Rows<T> dy, Rows<T> x, int64_t cols)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float gate[N], up[N], d[N];
+    load<N>(gate, row_at(x, row, pack * N));
+    load<N>(up, row_at(x, row, cols + pack * N));
+    load<N>(d, row_at(dy, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float g = gate[i];
+        gate[i] = d[i] * up[i] * silu_derivative(g);
+        up[i] = d[i] * silu(g);
+    }
+    store<N>(row_at(dx, row, pack * N), gate);
+    store<N>(row_at(dx, row, cols + pack * N), up);
+}
+
+/* Whether both halves of x (N, 2F) and all of y (N, F) are packs. */
+static bool halves_fit(Tensor y, Tensor x)
+{
+    int64_t full = pack_size(y.dtype);
+    return packs_fit(y, full) && packs_fit(x, full);
+}
+
+/* y = f(x) of type T; the kind is gelu or relu2. */
+template <class T, ActivationKind KIND> static void forward_as(Device *dev, Tensor y, Tensor x)
+{
+    if (tensor_is_dense(y) && tensor_is_dense(x)) {
+        y = tensor_flat(y);
+        x = tensor_flat(x);
+    }
+    WITH_PACKS(halves_fit(y, x), T, N, {
+        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+        LAUNCH_CUT((activation_forward_kernel<T, N, KIND>), cut, dev, rows_of<T>(y), rows_of<T>(x));
+    });
+}
+
+void cuda_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kind)
+{
+    WITH_STORAGE(y.dtype, T, {
+        if (kind == ACTIVATION_GELU)
+            forward_as<T, ACTIVATION_GELU>(dev, y, x);
+        else if (kind == ACTIVATION_RELU2)
+            forward_as<T, ACTIVATION_RELU2>(dev, y, x);
+        else
+            WITH_PACKS(halves_fit(y, x), T, N, {
+                Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+                LAUNCH_CUT((swiglu_forward_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(x),
+                           tensor_cols(y));
+            });
+    });
+}
+
+/* dx = dy * f'(x); dx and x of type T, dy of type D; the kind is gelu or relu2. */
+template <class T, class D, ActivationKind KIND>
+static void backward_as(Device *dev, Tensor dx, Tensor dy, Tensor x)
+{
+    if (tensor_is_dense(dx) && tensor_is_dense(dy) && tensor_is_dense(x)) {
+        dx = tensor_flat(dx);
+        dy = tensor_flat(dy);
+        x = tensor_flat(x);
+    }
+    bool whole = halves_fit(dx, x) && packs_fit(dy, pack_size(dx.dtype));
+    WITH_PACKS(whole, T, N, {
+        Cut cut = cut_of(tensor_rows(dx), tensor_cols(dx) / N);
+        LAUNCH_CUT((activation_backward_kernel<T, D, N, KIND>), cut, dev, rows_of<T>(dx),
+                   rows_of<D>(dy), rows_of<T>(x));
+    });
+}
+
+void cuda_activation_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind)
+{
+    bool whole = halves_fit(dy, x) && packs_fit(dx, pack_size(dx.dtype));
+    WITH_STORAGE(dx.dtype, T, {
+        if (kind == ACTIVATION_GELU)
+            (backward_as<T, T, ACTIVATION_GELU>(dev, dx, dy, x));
+        else if (kind == ACTIVATION_RELU2)
+            (backward_as<T, T, ACTIVATION_RELU2>(dev, dx, dy, x));
+        else
+            WITH_PACKS(whole, T, N, {
+                Cut cut = cut_of(tensor_rows(dy), tensor_cols(dy) / N);
+                LAUNCH_CUT((swiglu_backward_kernel<T, N>), cut, dev, rows_of<T>(dx), rows_of<T>(dy),
+                           rows_of<T>(x), tensor_cols(dy));
+            });
+    });
+}
+
+void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre)
+{
+    CHECK(product.dtype == F32, "the product is %s, not f32", dtype_name(product.dtype));
+    WITH_STORAGE(dx.dtype, T, (backward_as<T, float, ACTIVATION_GELU>(dev, dx, product, pre)));
+}
+
+/* ---- sums and copies of rows ----------------------------------------------------------------- */
+
+/* y (N, C) = x + a + bias (C; NULL: absent), added in this order; y may be x or a. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    bias_residual_kernel(Cut cut, Rows<T> y, Rows<T> a, const T *__restrict__ bias, Rows<T> x)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float sum[N], v[N];
+    load<N>(sum, row_at(x, row, pack * N));
+    load<N>(v, row_at(a, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum[i] += v[i];
+    if (bias) {
+        load<N>(v, bias + pack * N);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] += v[i];
+    }
+    store<N>(row_at(y, row, pack * N), sum);
+}
+
+void cuda_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
+{
+    int64_t full = pack_size(y.dtype);
+    bool whole =
+        packs_fit(y, full) && packs_fit(a, full) && packs_fit(bias, full) && packs_fit(x, full);
+    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+                     LAUNCH_CUT((bias_residual_kernel<T, N>), cut, dev, rows_of<T>(y),
+                                rows_of<T>(a), (const T *)bias.data, rows_of<T>(x));
+                 }));
+}
+
+/* Every row of y (N, O) = bias (O). */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    rows_fill_kernel(Cut cut, Rows<T> y, const T *__restrict__ bias)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    *reinterpret_cast<Pack<T, N> *>(row_at(y, row, pack * N)) = raw_load<N>(bias + pack * N);
+}
+
+void cuda_rows_fill(Device *dev, Tensor y, Tensor bias)
+{
+    CHECK(y.dtype == bias.dtype, "rows of %s from %s", dtype_name(y.dtype), dtype_name(bias.dtype));
+    bool whole = halves_fit(y, bias);
+    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+                     LAUNCH_CUT((rows_fill_kernel<T, N>), cut, dev, rows_of<T>(y),
+                                (const T *)bias.data);
+                 }));
+}
+
+/* ---- rotary positions ------------------------------------------------------------------------ */
+
+/* x (N, K*D) in place: N pairs (i, i + D/2) of one head per thread, turned by the angles of the
+ * row's position; sign -1 turns back. table (P, D) float: cosines, then sines. A position outside
+ * the table makes NaN. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    rope_kernel(Cut cut, Rows<T> x, Rows<float> table, int64_t positions_in_table,
+                const int32_t *__restrict__ positions, int half, float sign)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    int pairs = (int)pack * N, head = pairs / half, first = pairs % half;
+    int64_t position = positions[row];
+    T *at = row_at(x, row, (int64_t)head * 2 * half + first);
+    float low[N], high[N], cosine[N], sine[N];
+    load<N>(low, at);
+    load<N>(high, at + half);
+    if (position >= 0 && position < positions_in_table) {
+        load<N>(cosine, row_at(table, position, first));
+        load<N>(sine, row_at(table, position, half + first));
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            cosine[i] = sine[i] = NAN;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float a = low[i], b = high[i], s = sign * sine[i];
+        low[i] = a * cosine[i] - b * s;
+        high[i] = b * cosine[i] + a * s;
+    }
+    store<N>(at, low);
+    store<N>(at + half, high);
+}
+
+void cuda_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse)
+{
+    int64_t half = tensor_cols(table) / 2, full = pack_size(x.dtype);
+    CHECK(tensor_cols(x) <= INT32_MAX, "rope over %lld columns", (long long)tensor_cols(x));
+    bool whole = packs_fit(x, full) && packs_fit(table, full) && half % full == 0;
+    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / 2 / N);
+                     LAUNCH_CUT((rope_kernel<T, N>), cut, dev, rows_of<T>(x), rows_of<float>(table),
+                                tensor_rows(table), (const int32_t *)positions.data, (int)half,
+                                inverse ? -1.0f : 1.0f);
+                 }));
+}

@@ -1,0 +1,251 @@
+/* embedding.cu -- rows of a table by index, and the sums of gradient rows per index.
+ *
+ * A sum of gradient rows is in ascending order of the rows, so the bits are the CPU's in f32: the
+ * rows are sorted by index first, with integers only. Counts per table row, a stretch of a list for
+ * each (where it lies depends on the order in which blocks run, what it holds does not), rows put
+ * into their stretches in any order, and every row finds its place by counting the smaller ones. */
+#include "model/kernels/cuda/rows.cuh"
+
+/* Gradient rows under way at a time, and the blocks that this leaves registers for: unasked, the
+ * compiler gives up the former for more of the latter. */
+enum { UNROLL = 8, RESIDENT = 4 };
+
+/* The table row of gradient row n, or -1. */
+static __device__ __forceinline__ int64_t table_row(const int32_t *index, int64_t n,
+                                                    int64_t first_row, int64_t table_rows)
+{
+    int64_t row = index[n] - first_row;
+    return row >= 0 && row < table_rows ? row : -1;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------
+ */
+
+/* x (N, C) = table row tokens[n] - first_row, or 0 where the table does not have it. Moves bits. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    token_forward_kernel(Cut cut, Rows<T> x, Rows<T> table, int64_t table_rows,
+                         const int32_t *__restrict__ tokens, int64_t first_row)
+{
+    int64_t n, pack;
+    if (!cut_place(cut, &n, &pack)) return;
+    int64_t row = table_row(tokens, n, first_row, table_rows);
+    if (row < 0) {
+        float zero[N] = {};
+        store<N>(row_at(x, n, pack * N), zero);
+    } else {
+        *reinterpret_cast<Pack<T, N> *>(row_at(x, n, pack * N)) =
+            raw_load<N>((const T *)row_at(table, row, pack * N));
+    }
+}
+
+void cuda_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row)
+{
+    int64_t full = pack_size(x.dtype);
+    bool whole = packs_fit(x, full) && packs_fit(table, full);
+    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / N);
+                     LAUNCH_CUT((token_forward_kernel<T, N>), cut, dev, rows_of<T>(x),
+                                rows_of<T>(table), tensor_rows(table), (const int32_t *)tokens.data,
+                                first_row);
+                 }));
+}
+
+/* x (N, C) += table row positions[n]. A position outside the table makes the row NaN. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    position_add_kernel(Cut cut, Rows<T> x, Rows<T> table, int64_t table_rows,
+                        const int32_t *__restrict__ positions)
+{
+    int64_t n, pack;
+    if (!cut_place(cut, &n, &pack)) return;
+    int64_t row = table_row(positions, n, 0, table_rows);
+    float v[N], t[N];
+    load<N>(v, row_at(x, n, pack * N));
+    if (row >= 0) load<N>(t, row_at(table, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = row >= 0 ? v[i] + t[i] : NAN;
+    store<N>(row_at(x, n, pack * N), v);
+}
+
+void cuda_position_add(Device *dev, Tensor x, Tensor table, Tensor positions)
+{
+    int64_t full = pack_size(x.dtype);
+    bool whole = packs_fit(x, full) && packs_fit(table, full);
+    WITH_STORAGE(x.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / N);
+                     LAUNCH_CUT((position_add_kernel<T, N>), cut, dev, rows_of<T>(x),
+                                rows_of<T>(table), tensor_rows(table),
+                                (const int32_t *)positions.data);
+                 }));
+}
+
+/* ---- backward: rows sorted by index -----------------------------------------------------------
+ */
+
+/* All in the workspace, int32. */
+typedef struct {
+    const int32_t *index; /* (N) */
+    int64_t rows, first_row, table_rows;
+    int32_t *length, *filled; /* (V') rows of an index; those put into its stretch so far */
+    int32_t *used;            /* (1) of the lists, by all stretches */
+    int32_t *start;           /* (V') of an index's stretch */
+    int32_t *list, *sorted;   /* (N) rows by index: in any order, ascending */
+} Sort;
+
+/* length = filled = used = 0. */
+static __global__ void __launch_bounds__(CUT_THREADS) clear_kernel(int32_t *counts, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    if (i < n) counts[i] = 0;
+}
+
+static __global__ void __launch_bounds__(CUT_THREADS) count_kernel(Sort s)
+{
+    int64_t n = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    int64_t row = n < s.rows ? table_row(s.index, n, s.first_row, s.table_rows) : -1;
+    if (row >= 0) atomicAdd(&s.length[row], 1);
+}
+
+/* A stretch of the lists for every index; a warp asks for those of its 32 at once. */
+static __global__ void __launch_bounds__(CUT_THREADS) stretch_kernel(Sort s)
+{
+    int64_t row = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    int lane = threadIdx.x % WARP, length = row < s.table_rows ? s.length[row] : 0, end = length;
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        int before = __shfl_up_sync(0xffffffffu, end, step);
+        if (lane >= step) end += before;
+    }
+    int base = lane == WARP - 1 ? atomicAdd(s.used, end) : 0;
+    base = __shfl_sync(0xffffffffu, base, WARP - 1);
+    if (row < s.table_rows) s.start[row] = base + end - length;
+}
+
+static __global__ void __launch_bounds__(CUT_THREADS) put_kernel(Sort s)
+{
+    int64_t n = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    int64_t row = n < s.rows ? table_row(s.index, n, s.first_row, s.table_rows) : -1;
+    if (row >= 0) s.list[s.start[row] + atomicAdd(&s.filled[row], 1)] = (int32_t)n;
+}
+
+/* The work is the sum of the squares of the lengths; threads side by side mostly have the same
+ * stretch, which they read together. */
+static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
+{
+    int64_t i = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    if (i >= *s.used) return;
+    int32_t n = s.list[i];
+    int64_t row = s.index[n] - s.first_row;
+    const int32_t *stretch = s.list + s.start[row];
+    int length = s.length[row], smaller = 0;
+#pragma unroll 8
+    for (int j = 0; j < length; j++)
+        smaller += stretch[j] < n;
+    s.sorted[s.start[row] + smaller] = n;
+}
+
+/* ---- backward: sums ---------------------------------------------------------------------------
+ */
+
+/* sum += the packs at column `col` of `length` rows of dx, in this order. */
+template <class T, int N>
+static __device__ __forceinline__ void rows_add(float (&sum)[N], Rows<T> dx, const int32_t *rows,
+                                                int length, int64_t col)
+{
+    int i = 0;
+    float v[N];
+    for (; i + UNROLL <= length; i += UNROLL) {
+        Pack<T, N> raw[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            raw[u] = raw_load<N>((const T *)row_at(dx, rows[i + u], col));
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            unpack<N>(v, raw[u]);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] += v[k];
+        }
+    }
+    for (; i < length; i++) {
+        load<N>(v, row_at(dx, rows[i], col));
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum[k] += v[k];
+    }
+}
+
+/* dtable (V', C) grad = or += the rows of dx (N, C) of each index, ascending: a pack of a row of
+ * the table per thread. "=" stores 0 where there is none. */
+template <class T, class G, int N>
+__global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
+    table_sums_kernel(Cut cut, Rows<G> dtable, Rows<T> dx, Sort s, bool accumulate)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    int length = s.length[row];
+    if (accumulate && length == 0) return;
+    float sum[N] = {};
+    G *out = row_at(dtable, row, pack * N);
+    if (accumulate) load<N>(sum, out);
+    rows_add<T, N>(sum, dx, s.sorted + s.start[row], length, pack * N);
+    store<N>(out, sum);
+}
+
+/* The rows of an index vector sorted by it, in the workspace. */
+static Sort sort_rows(Device *dev, Tensor index, int64_t first_row, int64_t table_rows)
+{
+    int64_t rows = tensor_count(index), counts = 2 * table_rows + 1;
+    CHECK(rows <= INT32_MAX && table_rows <= INT32_MAX, "%lld rows for %lld", (long long)rows,
+          (long long)table_rows);
+    int32_t *scratch =
+        (int32_t *)cuda_workspace(dev, sizeof(int32_t) * (size_t)(counts + table_rows + 2 * rows));
+    Sort s = {.index = (const int32_t *)index.data,
+              .rows = rows,
+              .first_row = first_row,
+              .table_rows = table_rows,
+              .length = scratch,
+              .filled = scratch + table_rows,
+              .used = scratch + 2 * table_rows,
+              .start = scratch + counts,
+              .list = scratch + counts + table_rows,
+              .sorted = scratch + counts + table_rows + rows};
+    dim3 block(CUT_THREADS), by_row((unsigned)ceil_div(rows, CUT_THREADS)),
+        by_index((unsigned)ceil_div(table_rows, CUT_THREADS)),
+        by_count((unsigned)ceil_div(counts, CUT_THREADS));
+    cudaStream_t stream = cuda_stream(dev);
+    LAUNCH(clear_kernel, by_count, block, 0, stream, scratch, counts);
+    LAUNCH(count_kernel, by_row, block, 0, stream, s);
+    LAUNCH(stretch_kernel, by_index, block, 0, stream, s);
+    LAUNCH(put_kernel, by_row, block, 0, stream, s);
+    LAUNCH(sort_kernel, by_row, block, 0, stream, s);
+    return s;
+}
+
+void cuda_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row,
+                         bool accumulate)
+{
+    if (tensor_count(dtable) == 0) return;
+    if (tensor_count(dx) == 0) {
+        if (!accumulate) cuda_fill(dev, dtable, 0);
+        return;
+    }
+    Sort s = sort_rows(dev, tokens, first_row, tensor_rows(dtable));
+    WITH_STORAGE(dx.dtype, T, WITH_GRADIENT(dtable.dtype, T, G, {
+                     /* 16 bytes of the wider type, the gradient's. */
+                     int64_t full = pack_size(dtable.dtype);
+                     WITH_PACKS(packs_fit(dtable, full) && packs_fit(dx, full), G, N, {
+                         Cut cut = cut_of(tensor_rows(dtable), tensor_cols(dtable) / N);
+                         LAUNCH_CUT((table_sums_kernel<T, G, N>), cut, dev, rows_of<G>(dtable),
+                                    rows_of<T>(dx), s, accumulate);
+                     });
+                 }));
+}
+
+void cuda_position_backward(Device *dev, Tensor dtable, Tensor dx, Tensor positions,
+                            bool accumulate)
+{
+    cuda_token_backward(dev, dtable, dx, positions, 0, accumulate);
+}

@@ -1,0 +1,227 @@
+/* flash.cuh -- attention on tensor cores: tiles of 16-bit elements in shared memory and products of
+ * a warp's rows with them. Dao, arXiv:2307.08691, in the form that needs no exchange between warps.
+ *
+ * A block owns rows (queries, or keys for dk and dv), 16 MT of them to each warp, and walks over
+ * tiles of the other side's rows. A warp's scores, owned rows by walked rows, are accumulators of
+ * one product; rounded to T they are the left operand of the next, which sums over the walked rows.
+ * So both directions are made of two products:
+ *
+ *   scores (owned, walked)  = owned (owned, D) times the walked tile's transpose
+ *   sum    (owned, D)      += weights (owned, walked) times a walked tile
+ *
+ * With g = lane / 4 and t = lane % 4 a thread has, of each 8 columns of an accumulator, columns
+ * 2t and 2t + 1 of rows g (elements 0, 1) and g + 8 (elements 2, 3). */
+#ifndef MODEL_KERNELS_CUDA_FLASH_CUH
+#define MODEL_KERNELS_CUDA_FLASH_CUH
+
+#include "model/kernels/cuda/attention.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+
+/* Elements that one asynchronous copy moves. */
+enum { CHUNK = 8 };
+
+/* Elements from row to row of a tile: 16 bytes more than the row, so that 8 rows of a matrix start
+ * in different banks. */
+#define FLASH_LD(cols) ((cols) + CHUNK)
+
+#define LOG2E 1.4426950408889634f
+
+/* The lane's pointer into a tile for ldmatrix_4: of a 16 x 16 piece in the order that makes it a
+ * left operand (plain), or two right operands of a product with the tile itself (_trans); */
+template <class T> __device__ __forceinline__ const T *lane_rows(const T *tile, int ld)
+{
+    int lane = threadIdx.x % WARP;
+    return tile + lane % 16 * ld + lane / 16 * 8;
+}
+
+/* ... in the order that makes it two right operands of a product with the tile's transpose. */
+template <class T> __device__ __forceinline__ const T *lane_columns(const T *tile, int ld)
+{
+    int lane = threadIdx.x % WARP;
+    return tile + (lane / 16 * 8 + lane % 8) * ld + lane / 8 % 2 * 8;
+}
+
+/* Starts to copy `rows` rows of `cols` columns, D with zeros behind, into a tile; rows from `real`
+ * on are zeros. real > 0; cols is a multiple of CHUNK. All threads of the block call it. */
+template <class T, int D, int ROWS, int N_THREADS>
+__device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, int real, int cols)
+{
+    enum { CHUNKS = D / CHUNK };
+#pragma unroll 1
+    for (int i = 0; i < (ROWS * CHUNKS + N_THREADS - 1) / N_THREADS; i++) {
+        int at = i * N_THREADS + threadIdx.x, row = at / CHUNKS, col = at % CHUNKS * CHUNK;
+        if (ROWS * CHUNKS % N_THREADS != 0 && row >= ROWS) break;
+        bool there = row < real && col < cols;
+        cp_async_16(tile + row * FLASH_LD(D) + col, there ? from + row * ld + col : from,
+                    there ? 16 : 0);
+    }
+}
+
+/* s (16 MT, 8 NT) = a (16 MT, D) times the transpose of b (8 NT, D); a from lane_rows of the warp's
+ * first row, b from lane_columns. */
+template <class T, int D, int MT, int NT>
+__device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const T *a, const T *b)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[m][n][e] = 0;
+#pragma unroll 8
+    for (int k = 0; k < D; k += 16) {
+        uint32_t x[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            ldmatrix_4(x[m], a + m * 16 * FLASH_LD(D) + k);
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            uint32_t y[4];
+            ldmatrix_4(y, b + n * 8 * FLASH_LD(D) + k);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma<T>(s[m][n], x[m], y[0], y[1]);
+                mma<T>(s[m][n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* sum (16 MT, 8 CT) += weights (16 MT, 8 NT), rounded to T, times b (8 NT, 8 CT of D columns); b
+ * from lane_rows. */
+template <class T, int D, int MT, int NT, int CT>
+__device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
+                                                const float (&weights)[MT][NT][4], const T *b)
+{
+#pragma unroll
+    for (int n = 0; n < NT; n += 2) {
+        uint32_t x[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[m][i] =
+                    pair<T>(weights[m][n + i / 2][i % 2 * 2], weights[m][n + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int c = 0; c < CT; c += 2) {
+            uint32_t y[4];
+            ldmatrix_4_trans(y, b + n * 8 * FLASH_LD(D) + c * 8);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma<T>(sum[m][c], x[m], y[0], y[1]);
+                mma<T>(sum[m][c + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* Scores of queries from t on, rows, with keys from `key` on, columns, become -infinity where the
+ * query does not see the key. Reads the masks anew: few tiles need it. */
+template <int MT, int NT>
+__device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &shape, int64_t b,
+                                            int t, int key)
+{
+    t += threadIdx.x % WARP / 4;
+    key += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int first, end;
+            keys_seen(shape, b, t + m * 16 + i * 8, &first, &end);
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int at = key + n * 8 + e;
+                    if (at < first || at >= end) s[m][n][i * 2 + e] = -INFINITY;
+                }
+        }
+}
+
+/* Sum and maximum over the four lanes that share rows, in all of them. */
+static __device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+static __device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* The warp's rows of a tile, 8 CT columns, to (real, cols) of memory, or from there. */
+template <class T, int D, int MT, int CT, bool TO>
+__device__ __forceinline__ void rows_move(T *memory, int64_t ld, int real, int cols, T *stage)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x % WARP; i < 16 * MT * CT; i += WARP) {
+        int row = i / CT, col = i % CT * CHUNK;
+        if (row >= real || col >= cols) continue;
+        Pack<T, CHUNK> *outside = (Pack<T, CHUNK> *)(memory + row * ld + col);
+        Pack<T, CHUNK> *inside = (Pack<T, CHUNK> *)(stage + row * FLASH_LD(D) + col);
+        if (TO)
+            *outside = *inside;
+        else
+            *inside = *outside;
+    }
+    __syncwarp();
+}
+
+/* The warp's rows of the result: to (real, cols) =/+= factor[row] * sum (16 MT, 8 CT), rounded
+ * once, in whole rows by way of `stage`, 16 MT rows of a tile that only this warp still uses. */
+template <class T, int D, int MT, int CT>
+__device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols, T *stage,
+                                           const float (&sum)[MT][CT][4],
+                                           const float (&factor)[MT][2], bool accumulate)
+{
+    __syncwarp();
+    if (accumulate) rows_move<T, D, MT, CT, false>(to, ld, real, cols, stage);
+    T *mine = stage + threadIdx.x % WARP / 4 * FLASH_LD(D) + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int c = 0; c < CT; c++) {
+                T *at = mine + (m * 16 + i * 8) * FLASH_LD(D) + c * 8;
+                float x[2] = {0, 0};
+                if (accumulate) load(x, at);
+                x[0] += sum[m][c][i * 2] * factor[m][i];
+                x[1] += sum[m][c][i * 2 + 1] * factor[m][i];
+                store(at, x);
+            }
+    __syncwarp();
+    rows_move<T, D, MT, CT, true>(to, ld, real, cols, stage);
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+/* Runs the statements with D as the smallest width of tiles that holds the head. */
+#define WITH_FLASH_WIDTH(head_size, D, ...)                                                        \
+    do {                                                                                           \
+        if ((head_size) <= 32) {                                                                   \
+            enum { D = 32 };                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 64) {                                                            \
+            enum { D = 64 };                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 96) {                                                            \
+            enum { D = 96 };                                                                       \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 128) {                                                           \
+            enum { D = 128 };                                                                      \
+            __VA_ARGS__;                                                                           \
+        } else if ((head_size) <= 192) {                                                           \
+            enum { D = 192 };                                                                      \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            enum { D = 256 };                                                                      \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+#endif

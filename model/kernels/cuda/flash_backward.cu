@@ -1,0 +1,328 @@
+/* flash_backward.cu -- attention backward on tensor cores, bf16 and f16: the formulas and the two
+ * kernels of attention_backward.cu. Seven products where five would do, for sums that have one
+ * owner and one order without atomics, semaphores or sums in global memory, at any number of heads:
+ * a block that walks over all keys of a head itself makes five, but needs many heads to fill a GPU.
+ */
+#include "model/kernels/cuda/flash.cuh"
+
+/* Blocks that own queries: WARPS warps of 16 MT of them; tiles of 8 NT keys and values, two of
+ * each: one in use, one arriving. All fit 99 KB of shared memory, the least that a GPU of compute
+ * capability 8 gives a block. */
+template <int D> struct FlashQueries {
+    enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 96 ? 2 : 1, NT = D <= 128 ? 4 : 2 };
+    enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8, LD = FLASH_LD(D) };
+    enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
+};
+
+/* Blocks that own keys: the same with tiles of queries and output gradients. They keep two sums of
+ * D columns: above 128 columns a block makes one of PARTS parts of them. */
+template <int D> struct FlashKeys {
+    enum { WARPS = D <= 192 ? 4 : 2, N_THREADS = WARPS * WARP };
+    enum { MT = D <= 64 ? 2 : 1, NT = D <= 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };
+    enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8 / PARTS, LD = FLASH_LD(D) };
+    enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };
+};
+
+/* What a tile of queries needs besides its elements. */
+template <int N> struct alignas(16) QueryStats {
+    float lse[N]; /* times log2 e; infinite, so that no key counts, where there is no query */
+    float delta[N];
+    int first[N];
+};
+
+/* delta of the thread's rows: dout from the warp's rows of a tile, o from memory. */
+template <class T, int D, int MT>
+static __device__ __forceinline__ void deltas(float (&delta)[MT][2], const T *dout, const T *o,
+                                              int64_t o_ld, int real, int cols)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int row = m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
+            float sum = 0;
+            for (int c = threadIdx.x % 4 * CHUNK; row < real && c < cols; c += 4 * CHUNK) {
+                float x[CHUNK], y[CHUNK];
+                load(x, dout + row * FLASH_LD(D) + c);
+                load(y, o + row * o_ld + c);
+#pragma unroll
+                for (int e = 0; e < CHUNK; e++)
+                    sum += x[e] * y[e];
+            }
+            delta[m][i] = quad_sum(sum);
+        }
+}
+
+/* Starts to copy rows [at, at + ROWS) of two operands of a head into two tiles, one behind the
+ * other. */
+template <class T, int D, int ROWS, int N_THREADS>
+static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x_ld, const T *y,
+                                                  int64_t y_ld, int at, int length, int cols)
+{
+    tile_copy<T, D, ROWS, N_THREADS>(tile, x + at * x_ld, x_ld, length - at, cols);
+    tile_copy<T, D, ROWS, N_THREADS>(tile + ROWS * FLASH_LD(D), y + at * y_ld, y_ld, length - at,
+                                     cols);
+}
+
+/* What the warp's queries take from a tile of keys: sum += dS / scale K. */
+template <class T, int D, int MT, int CT>
+static __device__ __forceinline__ void
+queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&delta)[MT][2],
+             const T *q, const T *dout, const T *k_tile, const T *v_tile, const Shape &s, int64_t b,
+             int t, int key, bool partial)
+{
+    enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
+    float p[MT][NT][4], dp[MT][NT][4], scale = s.scale * LOG2E;
+    product_transposed<T, D>(p, lane_rows(q, LD), lane_columns(k_tile, LD));
+    if (partial) scores_hide(p, s, b, t, key);
+    product_transposed<T, D>(dp, lane_rows(dout, LD), lane_columns(v_tile, LD));
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                dp[m][n][e] = exp2_approx(p[m][n][e] * scale - lse[m][e / 2]) *
+                              (dp[m][n][e] - delta[m][e / 2]);
+    product_weighed<T, D>(sum, dp, lane_rows(k_tile, LD));
+}
+
+/* dq (B, Tq, H*D) =/+= dS K, delta (pairs, Tq) = rowsum(dO o), both for pairs (batch row, head)
+ * from `pair0` on. A block owns queries of one head and walks over the keys that they see. */
+template <class T, int D>
+__global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
+    flash_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
+                                const float *lse_of, Operands<T> in, Shape s, int pair0, int pairs)
+{
+    typedef FlashQueries<D> F;
+    enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, N_THREADS = F::N_THREADS };
+    DYN_SHARED(T, q_tile);
+    T *walked = q_tile + 2 * OWNED * LD;
+    Spot at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
+    int t = at.row, start, stop, stage = 0;
+    const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s);
+    const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head, s);
+    const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s);
+    const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s);
+    keys_seen_by(s, at.b, t, OWNED, &start, &stop);
+    tiles_copy<T, D, OWNED, N_THREADS>(q_tile, q, in.q_ld, dout, in.dout_ld, t, s.tq, s.head_size);
+    tiles_copy<T, D, WALKED, N_THREADS>(walked, k, in.k_ld, v, in.v_ld, start, s.tk, s.head_size);
+    cp_async_commit();
+    int warp_row = threadIdx.x / WARP * MT * 16, all_first, all_end;
+    T *own = q_tile + warp_row * LD;
+    t += warp_row;
+    float lse[MT][2], delta[MT][2], factor[MT][2], sum[MT][F::CT][4] = {};
+    cp_async_wait<0>();
+    __syncthreads();
+    deltas<T, D>(delta, own + OWNED * LD,
+                 head_at(in.o, in.o_ld, at.b, s.tq, at.head, s) + t * in.o_ld, in.o_ld, s.tq - t,
+                 s.head_size);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
+            bool real = query < s.tq;
+            lse[m][i] = real ? lse_of[(int64_t)at.pair * s.tq + query] * LOG2E : 0;
+            if (real && threadIdx.x % 4 == 0)
+                delta_of[(int64_t)at.local * s.tq + query] = delta[m][i];
+            factor[m][i] = s.scale;
+        }
+    keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
+    for (int key = start; key < stop; key += WALKED, stage ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();
+        if (key + WALKED < stop)
+            tiles_copy<T, D, WALKED, N_THREADS>(walked + (stage ^ 1) * F::STAGE, k, in.k_ld, v,
+                                                in.v_ld, key + WALKED, s.tk, s.head_size);
+        cp_async_commit();
+        const T *k_tile = walked + stage * F::STAGE;
+        if (key < t + MT * 16 + s.offset)
+            queries_step<T, D>(sum, lse, delta, own, own + OWNED * LD, k_tile, k_tile + WALKED * LD,
+                               s, at.b, t, key, key < all_first || key + WALKED > all_end);
+    }
+    rows_store<T, D>(head_at(dq, dq_ld, at.b, s.tq, at.head, s) + t * dq_ld, dq_ld, s.tq - t,
+                     s.head_size, own, sum, factor, accumulate);
+}
+
+/* What the warp's keys take from a tile of queries: dV += P^T dO, dK += dS^T / scale Q. Rows are
+ * keys from `key` on, columns queries from t on. */
+template <class T, int D, int MT, int NT, int CT>
+static __device__ __forceinline__ void
+keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v, const T *q_tile,
+          const T *dout_tile, int column, const QueryStats<NT * 8> *stats, const Shape &s, int key,
+          int t, bool partial)
+{
+    enum { LD = FLASH_LD(D) };
+    float p[MT][NT][4], dp[MT][NT][4], scale = s.scale * LOG2E;
+    product_transposed<T, D>(p, lane_rows(k, LD), lane_columns(q_tile, LD));
+    product_transposed<T, D>(dp, lane_rows(v, LD), lane_columns(dout_tile, LD));
+    key += threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int query = n * 8 + threadIdx.x % 4 * 2 + e;
+            float lse = stats->lse[query], delta = stats->delta[query];
+            int first = stats->first[query], last = t + query + s.offset;
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    int me = key + m * 16 + i * 8;
+                    float *x = &p[m][n][i * 2 + e], *y = &dp[m][n][i * 2 + e];
+                    *x = exp2_approx(*x * scale - lse);
+                    if (partial && (me < first || me > last)) *x = 0;
+                    *y = *x * (*y - delta);
+                }
+        }
+    product_weighed<T, D>(dv, p, lane_rows(dout_tile + column, LD));
+    product_weighed<T, D>(dk, dp, lane_rows(q_tile + column, LD));
+}
+
+/* What a block of keys knows of the tile of queries under way. */
+typedef struct {
+    int head, t;      /* within the group; first query */
+    float lse, delta; /* of query t + threadIdx.x */
+    int first;
+} QueryWalk;
+
+/* Moves on from (head, t), itself included, to a tile of queries that see any of the keys [key, key
+ * + n): heads of the group and a head's queries in ascending order. False behind the last. Warps
+ * agree. */
+template <int WALKED>
+static __device__ __forceinline__ bool walk_find(QueryWalk &w, const Shape &s, int64_t b, int key,
+                                                 int n)
+{
+    for (; w.head < s.heads / s.kv_heads; w.head++) {
+        for (; w.t < s.tq; w.t += WALKED) {
+            int first, end;
+            keys_seen_by(s, b, w.t, WALKED, &first, &end);
+            if (first < key + n && end > key) return true;
+        }
+        w.t = max(key - s.offset, 0) / WALKED * WALKED;
+    }
+    return false;
+}
+
+/* Starts to copy the tile's queries and reads what else is needed of them. */
+template <class T, int D>
+static __device__ __forceinline__ void walk_copy(QueryWalk &w, T *tile, const Operands<T> &in,
+                                                 const float *lse_of, const float *delta_of,
+                                                 const Shape &s, const Spot &at)
+{
+    enum { WALKED = FlashKeys<D>::WALKED, N_THREADS = FlashKeys<D>::N_THREADS };
+    int group = s.heads / s.kv_heads, query = w.t + (int)threadIdx.x;
+    tiles_copy<T, D, WALKED, N_THREADS>(
+        tile, head_at(in.q, in.q_ld, at.b, s.tq, at.head + w.head, s), in.q_ld,
+        head_at(in.dout, in.dout_ld, at.b, s.tq, at.head + w.head, s), in.dout_ld, w.t, s.tq,
+        s.head_size);
+    bool real = threadIdx.x < WALKED && query < s.tq;
+    w.lse = real ? lse_of[((int64_t)at.pair * group + w.head) * s.tq + query] * LOG2E : INFINITY;
+    w.delta = real ? delta_of[((int64_t)at.local * group + w.head) * s.tq + query] : 0;
+    w.first = real && s.first_key ? s.first_key[at.b * s.tq + query] : 0;
+}
+
+template <int N>
+static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N> *stats)
+{
+    if (threadIdx.x >= N) return;
+    stats->lse[threadIdx.x] = w.lse;
+    stats->delta[threadIdx.x] = w.delta;
+    stats->first[threadIdx.x] = w.first;
+}
+
+/* dk, dv (B, Tk, G*D) =/+= for pairs (batch row, kv head) from `pair0` on; delta (pairs * H / G,
+ * Tq) from the kernel before. A block owns keys and walks over the query heads of its group and
+ * their queries, both in ascending order. */
+template <class T, int D>
+__global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
+    flash_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
+                              const float *delta_of, const float *lse_of, Operands<T> in, Shape s,
+                              int pair0, int pairs)
+{
+    typedef FlashKeys<D> F;
+    enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, CT = F::CT };
+    DYN_SHARED(T, k_tile);
+    T *walked = k_tile + 2 * OWNED * LD;
+    QueryStats<WALKED> *stats = (QueryStats<WALKED> *)(walked + 2 * F::STAGE);
+    int part = (int)(blockIdx.x % F::PARTS) * CT * 8, stage = 0;
+    Spot at = keys_place(s, blockIdx.x / F::PARTS, pair0, pairs, OWNED);
+    int key = at.row;
+    tiles_copy<T, D, OWNED, F::N_THREADS>(
+        k_tile, head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s), in.k_ld,
+        head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s), in.v_ld, key, s.tk, s.head_size);
+    QueryWalk w = {0, max(key - s.offset, 0) / WALKED * WALKED};
+    bool more = walk_find<WALKED>(w, s, at.b, key, OWNED);
+    if (more) {
+        walk_copy<T, D>(w, walked, in, lse_of, delta_of, s, at);
+        walk_put(w, stats);
+    }
+    cp_async_commit();
+    int warp_row = threadIdx.x / WARP * MT * 16, me = key + warp_row;
+    T *k = k_tile + warp_row * LD, *v = k + OWNED * LD;
+    float dk_sum[MT][CT][4] = {}, dv_sum[MT][CT][4] = {}, one[MT][2], scale[MT][2];
+    for (; more; stage ^= 1) {
+        int t = w.t, all_first, all_end;
+        cp_async_wait<0>();
+        __syncthreads();
+        w.t += WALKED;
+        more = walk_find<WALKED>(w, s, at.b, key, OWNED);
+        if (more) walk_copy<T, D>(w, walked + (stage ^ 1) * F::STAGE, in, lse_of, delta_of, s, at);
+        cp_async_commit();
+        keys_seen_by_all(s, at.b, t, WALKED, &all_first, &all_end);
+        const T *q_tile = walked + stage * F::STAGE;
+        if (me < t + WALKED + s.offset)
+            keys_step<T, D, MT, F::NT>(dk_sum, dv_sum, k, v, q_tile, q_tile + WALKED * LD, part,
+                                       stats + stage, s, me, t,
+                                       me < all_first || me + MT * 16 > all_end);
+        if (more) walk_put(w, stats + (stage ^ 1));
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        one[m][0] = one[m][1] = 1;
+        scale[m][0] = scale[m][1] = s.scale;
+    }
+    dk = head_at(dk, dk_ld, at.b, s.tk, at.kv_head, s) + me * dk_ld + part;
+    dv = head_at(dv, dv_ld, at.b, s.tk, at.kv_head, s) + me * dv_ld + part;
+    rows_store<T, D>(dk, dk_ld, s.tk - me, s.head_size - part, k, dk_sum, scale, accumulate);
+    rows_store<T, D>(dv, dv_ld, s.tk - me, s.head_size - part, v, dv_sum, one, accumulate);
+}
+
+/* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
+template <class T, int D> static void backward_launch(Device *dev, const Backward *c, Shape s)
+{
+    typedef FlashQueries<D> Q;
+    typedef FlashKeys<D> K;
+    size_t stats = 2 * sizeof(QueryStats<K::WALKED>);
+    int64_t group = s.heads / s.kv_heads, all = c->q.dim[0] * s.kv_heads;
+    int64_t portion = attention_portion(group * s.tq, all);
+    float *delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
+    for (int64_t pair = 0; pair < all; pair += portion) {
+        int64_t n = portion < all - pair ? portion : all - pair;
+        LAUNCH((flash_backward_query_kernel<T, D>), n * group * ceil_div(s.tq, Q::OWNED),
+               dim3(Q::N_THREADS), Q::ELEMENTS * sizeof(T), cuda_stream(dev), (T *)c->dq.data,
+               c->dq.ld, c->accumulate, delta, (const float *)c->lse.data, operands_of<T>(c), s,
+               (int)(pair * group), (int)(n * group));
+        LAUNCH((flash_backward_key_kernel<T, D>), n * ceil_div(s.tk, K::OWNED) * K::PARTS,
+               dim3(K::N_THREADS), K::ELEMENTS * sizeof(T) + stats, cuda_stream(dev),
+               (T *)c->dk.data, c->dk.ld, (T *)c->dv.data, c->dv.ld, c->accumulate, delta,
+               (const float *)c->lse.data, operands_of<T>(c), s, (int)pair, (int)n);
+    }
+}
+
+void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
+                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
+                              Attention attention, Tensor first_key)
+{
+    Backward call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
+    Shape s = shape_of(q, k, attention, first_key);
+    WITH_FLASH_WIDTH(attention.head_size, D, {
+        if (q.dtype == BF16)
+            backward_launch<bf16, D>(dev, &call, s);
+        else
+            backward_launch<f16, D>(dev, &call, s);
+    });
+}

@@ -1,0 +1,147 @@
+/* flash_forward.cu -- attention forward on tensor cores, bf16 and f16. */
+#include "model/kernels/cuda/flash.cuh"
+
+/* A block: WARPS warps of 16 MT queries, tiles of 8 NT keys. Two tiles of 16 rows to a warp halve
+ * what it reads of keys and values per product; above 128 columns its sums leave no registers for
+ * that. All fit 99 KB of shared memory. */
+template <int D> struct FlashForward {
+    enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 128 ? 2 : 1, NT = D <= 64 ? 8 : 4 };
+    enum { QUERIES = WARPS * MT * 16, KEYS = NT * 8, CT = D / 8 };
+    enum { ELEMENTS = (QUERIES + 2 * KEYS) * FLASH_LD(D) };
+};
+
+/* The thread's rows: the largest score so far, and the thread's part of the sum of exponentials
+ * relative to it. */
+template <int MT> struct FlashRows {
+    float top[MT][2], sum[MT][2];
+};
+
+template <int MT> static __device__ __forceinline__ void rows_begin(FlashRows<MT> &rows)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            rows.top[m][i] = -INFINITY;
+            rows.sum[m][i] = 0;
+        }
+}
+
+/* Scores become weights 2^(scale (score - top)), scale with log2 e in it; what was gathered from
+ * earlier keys is rescaled. */
+template <int MT, int NT, int CT>
+static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], FlashRows<MT> &rows,
+                                                    float (&out)[MT][CT][4], float scale)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float top = rows.top[m][i];
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                top = fmaxf(top, fmaxf(s[m][n][i * 2], s[m][n][i * 2 + 1]));
+            top = quad_max(top);
+            float base = top > -INFINITY ? top * scale : 0;
+            float rescale = exp2_approx(rows.top[m][i] * scale - base);
+            rows.top[m][i] = top;
+            rows.sum[m][i] *= rescale;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = i * 2; e < i * 2 + 2; e++) {
+                    s[m][n][e] = exp2_approx(s[m][n][e] * scale - base);
+                    rows.sum[m][i] += s[m][n][e];
+                }
+#pragma unroll
+            for (int c = 0; c < CT; c++) {
+                out[m][c][i * 2] *= rescale;
+                out[m][c][i * 2 + 1] *= rescale;
+            }
+        }
+}
+
+/* o (B, Tq, H*D) = softmax(scale q k^T) v, lse (B, H, Tq) = log sum exp of the scores. Scores and
+ * sums in f32; weights are rounded to T for their product with v. A block owns queries of one head
+ * and walks over the keys that they see, so each sum has one owner and a fixed order. While scores
+ * are computed the values arrive, while values are summed the next keys. */
+template <class T, int D>
+__global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
+    flash_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
+                         int64_t k_ld, const T *v, int64_t v_ld, Shape s, int pairs)
+{
+    typedef FlashForward<D> F;
+    enum { MT = F::MT, NT = F::NT, LD = FLASH_LD(D), N_THREADS = F::N_THREADS };
+    DYN_SHARED(T, q_tile);
+    T *k_tile = q_tile + F::QUERIES * LD, *v_tile = k_tile + F::KEYS * LD;
+    Spot at = queries_place(s, blockIdx.x, 0, pairs, F::QUERIES);
+    int t = at.row, start, stop;
+    keys_seen_by(s, at.b, t, F::QUERIES, &start, &stop);
+    q = head_at(q, q_ld, at.b, s.tq, at.head, s);
+    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s);
+    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s);
+    tile_copy<T, D, F::QUERIES, N_THREADS>(q_tile, q + t * q_ld, q_ld, s.tq - t, s.head_size);
+    tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k + start * k_ld, k_ld, s.tk - start, s.head_size);
+    cp_async_commit();
+    int warp_row = threadIdx.x / WARP * MT * 16;
+    T *own = q_tile + warp_row * LD;
+    t += warp_row;
+    FlashRows<MT> rows;
+    rows_begin(rows);
+    int all_first, all_end;
+    keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
+    float out[MT][F::CT][4] = {}, scale = s.scale * LOG2E;
+    for (int key = start; key < stop; key += F::KEYS) {
+        cp_async_wait<0>();
+        __syncthreads();
+        tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v + key * v_ld, v_ld, s.tk - key, s.head_size);
+        cp_async_commit();
+        float score[MT][NT][4];
+        product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
+        cp_async_wait<0>();
+        __syncthreads();
+        if (key + F::KEYS < stop)
+            tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k + (key + F::KEYS) * k_ld, k_ld,
+                                                s.tk - key - F::KEYS, s.head_size);
+        cp_async_commit();
+        if (key >= t + MT * 16 + s.offset) continue; /* not even the warp's last query sees it */
+        if (key < all_first || key + F::KEYS > all_end) scores_hide(score, s, at.b, t, key);
+        softmax_step(score, rows, out, scale);
+        product_weighed<T, D>(out, score, lane_rows(v_tile, LD));
+    }
+    float factor[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float sum = quad_sum(rows.sum[m][i]);
+            int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
+            factor[m][i] = 1 / sum;
+            if (threadIdx.x % 4 == 0 && query < s.tq)
+                lse[(int64_t)at.pair * s.tq + query] = rows.top[m][i] * s.scale + logf(sum);
+        }
+    rows_store<T, D>(head_at(o, o_ld, at.b, s.tq, at.head, s) + t * o_ld, o_ld, s.tq - t,
+                     s.head_size, own, out, factor, false);
+}
+
+template <class T, int D>
+static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Shape s)
+{
+    typedef FlashForward<D> F;
+    int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, F::QUERIES);
+    LAUNCH((flash_forward_kernel<T, D>), grid, dim3(F::N_THREADS), F::ELEMENTS * sizeof(T),
+           cuda_stream(dev), (T *)o.data, o.ld, (float *)lse.data, (const T *)q.data, q.ld,
+           (const T *)k.data, k.ld, (const T *)v.data, v.ld, s, (int)pairs);
+}
+
+void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                             Attention attention, Tensor first_key)
+{
+    Shape s = shape_of(q, k, attention, first_key);
+    WITH_FLASH_WIDTH(attention.head_size, D, {
+        if (q.dtype == BF16)
+            forward_launch<bf16, D>(dev, o, lse, q, k, v, s);
+        else
+            forward_launch<f16, D>(dev, o, lse, q, k, v, s);
+    });
+}

@@ -1,0 +1,180 @@
+/* loss.cu -- cross entropy of rows of logits with the gradient in their place, and the sum of the
+ * losses. */
+#include "model/kernels/cuda/ordered_sum.cuh"
+#include "model/kernels/cuda/ptx.cuh"
+
+#define LOG2_E 1.44269504f
+
+enum { LOSS_THREADS = 512, LOSS_BATCH = 4, LOSS_SUMS = 2 * WARP };
+
+/* e^x for x <= 0: exact to an ulp where the result stays f32, one multiplication and one
+ * instruction where it is rounded to 16 bits. */
+template <class T> __device__ __forceinline__ float exponential(float x);
+
+template <> __device__ __forceinline__ float exponential<float>(float x)
+{
+    return expf(x);
+}
+
+template <> __device__ __forceinline__ float exponential<bf16>(float x)
+{
+    return exp2_approx(x * LOG2_E);
+}
+
+template <> __device__ __forceinline__ float exponential<f16>(float x)
+{
+    return exp2_approx(x * LOG2_E);
+}
+
+/* A running maximum, and the sum of e^(x - most) over what went in. */
+typedef struct {
+    float most, sum;
+} Softmax;
+
+/* s with N more logits, of which the first `real` count. Milakov, Gimelshein, arXiv:1805.02867. */
+template <class T, int N>
+static __device__ __forceinline__ Softmax softmax_add(Softmax s, Pack<T, N> pack, int real)
+{
+    float x[N], most = s.most, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        x[i] = i < real ? to_float(pack.at[i]) : -INFINITY;
+        most = fmaxf(most, x[i]);
+    }
+    float from = most == -INFINITY ? 0.0f : most; /* nothing but -infinity so far adds nothing */
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum += exponential<T>(x[i] - from);
+    return {most, s.sum * exponential<T>(s.most - from) + sum};
+}
+
+/* This thread's part of the softmax of the row x, of which vocab elements count; a batch of packs
+ * is under way at a time. */
+template <class T, int N> static __device__ Softmax part_read(const T *x, int vocab)
+{
+    Softmax s = {-INFINITY, 0.0f};
+    int stride = (int)blockDim.x * N;
+    for (int first = (int)threadIdx.x * N; first < vocab; first += LOSS_BATCH * stride) {
+        Pack<T, N> pack[LOSS_BATCH];
+#pragma unroll
+        for (int k = 0; k < LOSS_BATCH; k++)
+            if (first + k * stride < vocab)
+                pack[k] = *reinterpret_cast<const Pack<T, N> *>(x + first + k * stride);
+#pragma unroll
+        for (int k = 0; k < LOSS_BATCH; k++)
+            if (first + k * stride < vocab)
+                s = softmax_add<T, N>(s, pack[k], vocab - first - k * stride);
+    }
+    return s;
+}
+
+/* The same with packs of 16 bytes that pass through shared memory, where the thread finds them
+ * again in `kept`. */
+template <class T, int N> static __device__ Softmax part_keep(const T *x, T *kept, int vocab)
+{
+    Softmax s = {-INFINITY, 0.0f};
+    int stride = (int)blockDim.x * N, next = (int)threadIdx.x * N;
+    for (int at = next - LOSS_BATCH * stride; at < vocab; at += stride, next += stride) {
+        if (next < vocab) cp_async_16(kept + next, x + next);
+        cp_async_commit();
+        if (at < 0) continue;
+        cp_async_wait<LOSS_BATCH>();
+        Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(kept + at);
+        s = softmax_add<T, N>(s, pack, vocab - at);
+    }
+    return s;
+}
+
+/* x (cols) = factor e^(from - most), less scale at the target; 0 from vocab on. `from` is the row
+ * itself, or its copy. */
+template <class T, int N>
+static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target, Softmax s,
+                                    float scale)
+{
+    float factor = scale / s.sum;
+    for (int at = (int)threadIdx.x * N; at < cols; at += (int)blockDim.x * N) {
+        float g[N];
+        if (at < vocab) {
+            load(g, from + at);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                g[i] = at + i < vocab ? exponential<T>(g[i] - s.most) * factor : 0.0f;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (at + i == target) g[i] -= scale;
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                g[i] = 0.0f;
+        }
+        store(x + at, g);
+    }
+}
+
+/* One block a row (cols, ld apart) of logits: its loss, and with a scale its gradient in place.
+ * With KEEP the row lies in shared memory meanwhile and is read once and written once: 2 x cols
+ * elements move; otherwise it is read again. A target beyond the vocabulary gives a NaN. */
+template <class T, int N, bool KEEP>
+static __global__ void __launch_bounds__(LOSS_THREADS)
+    loss_kernel(float *losses, T *logits, const int32_t *targets, int64_t ld, int cols, int vocab,
+                const double *scale)
+{
+    DYN_SHARED(float, sums);
+    T *kept = reinterpret_cast<T *>(sums + LOSS_SUMS), *x = logits + (int64_t)blockIdx.x * ld;
+    int target = targets[blockIdx.x];
+    if (target < 0) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
+        if (scale) row_gradient<T, N>(x, x, cols, 0, -1, {0.0f, 1.0f}, 0.0f);
+        return;
+    }
+    float chosen = target < vocab ? to_float(x[target]) : NAN; /* before the gradient is there */
+    Softmax s;
+    if constexpr (KEEP)
+        s = part_keep<T, N>(x, kept, vocab);
+    else
+        s = part_read<T, N>(x, vocab);
+    float most = block_max(s.most, sums);
+    s = {most, block_sum(s.sum * expf(s.most - most), sums + WARP)};
+    if (threadIdx.x == 0) losses[blockIdx.x] = (s.most - chosen) + logf(s.sum);
+    if (scale) row_gradient<T, N>(x, KEEP ? kept : x, cols, vocab, target, s, (float)*scale);
+}
+
+template <class T, int N, bool KEEP>
+static void loss_launch(Device *dev, Tensor losses, Tensor logits, Tensor targets, int vocab,
+                        const double *scale)
+{
+    int64_t rows = tensor_rows(logits), cols = tensor_cols(logits);
+    int64_t warps = ceil_div(ceil_div(cols, N), WARP);
+    int threads = warps < LOSS_THREADS / WARP ? (int)warps * WARP : (int)LOSS_THREADS;
+    size_t shared = LOSS_SUMS * sizeof(float) + (KEEP ? (size_t)cols * sizeof(T) : 0);
+    if (rows == 0) return;
+    LAUNCH((loss_kernel<T, N, KEEP>), (unsigned)rows, threads, shared, cuda_stream(dev),
+           (float *)losses.data, (T *)logits.data, (const int32_t *)targets.data, logits.ld,
+           (int)cols, vocab, scale);
+}
+
+extern "C" void cuda_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets,
+                          int64_t vocab_size, Tensor scale, bool backward)
+{
+    const double *factor = backward ? (const double *)scale.data : nullptr;
+    size_t row = (size_t)tensor_cols(logits) * dtype_size(logits.dtype);
+    bool packs = packs_fit(logits, pack_size(logits.dtype));
+    bool fits = LOSS_SUMS * sizeof(float) + row <= cuda_device(dev)->shared_bytes;
+    int vocab = (int)vocab_size;
+    WITH_STORAGE(logits.dtype, T, {
+        constexpr int N = 16 / sizeof(T);
+        if (packs && fits && backward)
+            loss_launch<T, N, true>(dev, losses, logits, targets, vocab, factor);
+        else if (packs)
+            loss_launch<T, N, false>(dev, losses, logits, targets, vocab, factor);
+        else
+            loss_launch<T, 1, false>(dev, losses, logits, targets, vocab, factor);
+    });
+}
+
+extern "C" void cuda_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets)
+{
+    LAUNCH(ordered_sum_kernel<float>, 1, ORDERED_THREADS, sizeof(OrderedShared), cuda_stream(dev),
+           (double *)stats.data, (const float *)losses.data, (const int32_t *)targets.data,
+           tensor_count(losses));
+}

@@ -1,0 +1,85 @@
+/* lt.c -- finding and opening cuBLASLt; lt_product.c asks it for products. */
+#include "model/kernels/cuda/lt.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char *file, int line)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    fail(status == CUBLAS_STATUS_ALLOC_FAILED ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s", file,
+         line, call, lt->GetStatusName(status));
+}
+
+/* False, naming the first that is missing. */
+static bool find_functions(Lt *lt, char *err, size_t n)
+{
+    void *from = lt->library ? lt->library : RTLD_DEFAULT;
+    static const char *const name[] = {
+#define F(name) "cublasLt" #name,
+        LT_FUNCTIONS(F)
+#undef F
+    };
+    void *found[sizeof name / sizeof *name];
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        found[i] = dlsym(from, name[i]);
+        if (found[i] == NULL) return error_set(err, n, "libcublasLt has no %s", name[i]);
+    }
+    void **at = found;
+#define F(name) *(void **)&lt->name = *at++;
+    LT_FUNCTIONS(F)
+#undef F
+    return true;
+}
+
+/* Opens the library by the loader's rules, then in the toolkit's folders; false with a sentence.
+ * Where the program has its functions already (the emulated one), nothing is opened. */
+static bool load(Lt *lt, char *err, size_t n)
+{
+    static const char *const name[] = {"libcublasLt.so.13", "libcublasLt.so"};
+    const char *home = getenv("CUDA_HOME");
+    const char *const folder[] = {"", home ? home : "/usr/local/cuda", "/usr/local/cuda"};
+    if (dlsym(RTLD_DEFAULT, "cublasLtCreate") != NULL) return true;
+    for (int f = 0; f < 3; f++) {
+        for (int i = 0; i < 2; i++) {
+            char path[1024];
+            snprintf(path, sizeof path, "%s%s%s", folder[f], f ? "/lib64/" : "", name[i]);
+            lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+            if (lt->library != NULL) return true;
+        }
+    }
+    return error_set(err, n,
+                     "there is a GPU, but libcublasLt.so.13 cannot be loaded; install cuBLAS 13 or "
+                     "add its folder to LD_LIBRARY_PATH (looked also in $CUDA_HOME/lib64 and "
+                     "/usr/local/cuda/lib64)");
+}
+
+Lt *lt_open(bool tf32, char *err, size_t n)
+{
+    Lt *lt = must_calloc(1, sizeof *lt);
+    lt->tf32 = tf32;
+    if (load(lt, err, n) && find_functions(lt, err, n)) {
+        cublasStatus_t status = lt->Create(&lt->handle);
+        if (status == CUBLAS_STATUS_SUCCESS) return lt;
+        error_set(err, n, "cuBLASLt cannot start: %s", lt->GetStatusName(status));
+    }
+    lt_close(lt);
+    return NULL;
+}
+
+void lt_close(Lt *lt)
+{
+    if (lt == NULL) return;
+    lt_plans_free(lt);
+    if (lt->handle) LT_CHECK(lt, lt->Destroy(lt->handle));
+    if (lt->library) dlclose(lt->library);
+    free(lt);
+}
+
+const char *lt_version(const Lt *lt, char *buf, size_t n)
+{
+    size_t v = lt->GetVersion();
+    snprintf(buf, n, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+    return buf;
+}

@@ -1,0 +1,78 @@
+/* lt.h -- cuBLASLt, opened at run time: its functions by the toolkit's own prototypes, without a
+ * link dependency (a linked one costs every start 0.1 s and 90 MB), and the products that the ops
+ * ask of it. Private to the CUDA backend. */
+#ifndef MODEL_KERNELS_CUDA_LT_H
+#define MODEL_KERNELS_CUDA_LT_H
+
+#include "model/kernels/cuda/cuda.h"
+
+#include <cublasLt.h>
+
+/* The functions that are used, as the API calls them after "cublasLt". */
+#define LT_FUNCTIONS(F)                                                                            \
+    F(Create)                                                                                      \
+    F(Destroy)                                                                                     \
+    F(GetVersion)                                                                                  \
+    F(GetStatusName)                                                                               \
+    F(Matmul)                                                                                      \
+    F(MatmulAlgoGetHeuristic)                                                                      \
+    F(MatmulDescCreate)                                                                            \
+    F(MatmulDescDestroy)                                                                           \
+    F(MatmulDescSetAttribute)                                                                      \
+    F(MatrixLayoutCreate)                                                                          \
+    F(MatrixLayoutDestroy)                                                                         \
+    F(MatmulPreferenceCreate)                                                                      \
+    F(MatmulPreferenceDestroy)                                                                     \
+    F(MatmulPreferenceSetAttribute)
+
+typedef struct Lt {
+#define F(name) __typeof__(cublasLt##name) *name;
+    LT_FUNCTIONS(F)
+#undef F
+    void *library; /* handle of dlopen; NULL where the functions are part of the program */
+    cublasLtHandle_t handle;
+    bool tf32; /* f32 products may round their factors to tf32 */
+    struct LtPlan *plan;
+    int n_plans, max_plans;
+} Lt;
+
+/* Opens the library and a handle. NULL with a sentence. */
+Lt *lt_open(bool tf32, char *err, size_t n);
+/* Closes plans, handle and library; NULL is fine. */
+void lt_close(Lt *lt);
+/* "13.1.0" */
+const char *lt_version(const Lt *lt, char *buf, size_t n);
+
+/* Ends the run with EXIT_SYSTEM, the call and the library's word for the failure. */
+#define LT_CHECK(lt, call) lt_check((lt), (call), #call, __FILE__, __LINE__)
+void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char *file, int line);
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef enum {
+    LT_PLAIN, /* d = a b */
+    LT_BIAS,  /* d = a b + operand, a vector of d's columns */
+    LT_DGELU  /* d = a b * gelu'(operand), of d's shape */
+} LtEpilogue;
+
+/* d (M, N) =/+= op(a) op(b) in row-major terms, sums in f32, rounded once. a is (M, K), or (K, M)
+ * when a_transposed; b is (K, N), or (N, K). a and b share one type; d has it or is f32. */
+typedef struct {
+    Tensor d, a, b;
+    bool a_transposed, b_transposed;
+    bool accumulate;
+    LtEpilogue epilogue;
+    Tensor operand;
+    void *workspace; /* 256-byte aligned device memory */
+    size_t workspace_bytes;
+} LtProduct;
+
+/* Puts the product on the compute stream; false, and nothing done, when the library has no
+ * algorithm for it. The algorithm is the first that its heuristics name for shapes, strides, types
+ * and alignments: never chosen by timing, so the same bits in every run on one kind of GPU. */
+bool lt_product(const Device *dev, const LtProduct *p);
+
+/* Frees what lt_product keeps. */
+void lt_plans_free(Lt *lt);
+
+#endif

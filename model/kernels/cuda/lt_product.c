@@ -1,0 +1,196 @@
+/* lt_product.c -- products through cuBLASLt: row-major operands told in its column-major terms, and
+ * one plan (descriptors and an algorithm) per kind of product, kept for the life of the device.
+ *
+ * A row-major matrix (R, C) is a column-major one of C rows. So d = a b becomes d^T = b^T a^T: the
+ * library's A is our b, its B is our a, its m is d's columns. */
+#include "model/kernels/cuda/lt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* All that a plan depends on. Of one size throughout: compared as bytes. */
+typedef struct {
+    int64_t m, n, k; /* in the library's terms */
+    int64_t a_transposed, b_transposed;
+    int64_t type, d_type;
+    int64_t lda, ldb, ldd;
+    int64_t epilogue, operand_ld, accumulate;
+    int64_t a_alignment, b_alignment, d_alignment, operand_alignment;
+    int64_t workspace_bytes;
+} PlanKey;
+
+typedef struct LtPlan {
+    PlanKey key;
+    bool found; /* false: the library has no algorithm */
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+} LtPlan;
+
+static cudaDataType_t library_type(DType t)
+{
+    switch (t) {
+    case F32: return CUDA_R_32F;
+    case BF16: return CUDA_R_16BF;
+    case F16: return CUDA_R_16F;
+    default: CHECK(0, "no products of %s on CUDA", dtype_name(t));
+    }
+    return CUDA_R_32F;
+}
+
+/* The largest power of two that divides an address, up to 256: the most that algorithms ask for.
+ * What the heuristics are not told they take to be 256. */
+static int64_t alignment_of(Tensor t)
+{
+    uintptr_t at = (uintptr_t)t.data | 256;
+    return (int64_t)(at & -at);
+}
+
+/* The row stride; of a single row it is never used, but must not be less than the row. */
+static int64_t stride_of(Tensor t)
+{
+    return t.ld < tensor_cols(t) ? tensor_cols(t) : t.ld;
+}
+
+static PlanKey key_of(const LtProduct *p)
+{
+    bool operand = p->epilogue != LT_PLAIN;
+    return (PlanKey){
+        .m = tensor_cols(p->d),
+        .n = tensor_rows(p->d),
+        .k = p->a_transposed ? tensor_rows(p->a) : tensor_cols(p->a),
+        .a_transposed = p->b_transposed,
+        .b_transposed = p->a_transposed,
+        .type = p->a.dtype,
+        .d_type = p->d.dtype,
+        .lda = stride_of(p->b),
+        .ldb = stride_of(p->a),
+        .ldd = stride_of(p->d),
+        .epilogue = p->epilogue,
+        .operand_ld = p->epilogue == LT_DGELU ? stride_of(p->operand) : 0,
+        .accumulate = p->accumulate,
+        .a_alignment = alignment_of(p->b),
+        .b_alignment = alignment_of(p->a),
+        .d_alignment = alignment_of(p->d),
+        .operand_alignment = operand ? alignment_of(p->operand) : 0,
+        .workspace_bytes = (int64_t)p->workspace_bytes,
+    };
+}
+
+/* Where the operand lies is told call by call. */
+static void set_operand(const Lt *lt, const LtPlan *plan, const void *operand)
+{
+    if (plan->key.epilogue == LT_PLAIN) return;
+    cublasLtMatmulDescAttributes_t which = plan->key.epilogue == LT_BIAS
+                                               ? CUBLASLT_MATMUL_DESC_BIAS_POINTER
+                                               : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, which, &operand, sizeof operand));
+}
+
+static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
+{
+    const PlanKey *key = &plan->key;
+    cudaDataType_t type = library_type(p->a.dtype);
+    bool tf32 = lt->tf32 && p->a.dtype == F32;
+    LT_CHECK(lt, lt->MatmulDescCreate(&plan->product,
+                                      tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                      CUDA_R_32F));
+    int32_t op_a = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t op_b = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = p->epilogue == LT_BIAS    ? CUBLASLT_EPILOGUE_BIAS
+                        : p->epilogue == LT_DGELU ? CUBLASLT_EPILOGUE_DGELU
+                                                  : CUBLASLT_EPILOGUE_DEFAULT;
+    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a,
+                                            sizeof op_a));
+    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b,
+                                            sizeof op_b));
+    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                            sizeof epilogue));
+    if (p->epilogue == LT_DGELU)
+        LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                                &key->operand_ld, sizeof key->operand_ld));
+    set_operand(lt, plan, p->operand.data);
+    uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n;
+    LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->a, type, (uint64_t)tensor_cols(p->b),
+                                        (uint64_t)tensor_rows(p->b), key->lda));
+    LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->b, type, (uint64_t)tensor_cols(p->a),
+                                        (uint64_t)tensor_rows(p->a), key->ldb));
+    LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
+}
+
+/* Partial sums of a product cut along k are added in f32 and outside the result: the default would
+ * also allow the result's own type, with a rounding per part. */
+static void find_algorithm(const Lt *lt, LtPlan *plan)
+{
+    const PlanKey *key = &plan->key;
+    cublasLtMatmulPreference_t wish;
+    uint64_t bytes = (uint64_t)key->workspace_bytes;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t which;
+        uint32_t value;
+    } list[] = {
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->a_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->b_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->d_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->d_alignment},
+    };
+    LT_CHECK(lt, lt->MatmulPreferenceCreate(&wish));
+    LT_CHECK(lt, lt->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                  &bytes, sizeof bytes));
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        LT_CHECK(lt, lt->MatmulPreferenceSetAttribute(wish, list[i].which, &list[i].value,
+                                                      sizeof list[i].value));
+    cublasLtMatmulHeuristicResult_t result;
+    memset(&result, 0, sizeof result);
+    int n = 0;
+    cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
+                                                       plan->d, plan->d, wish, 1, &result, &n);
+    plan->found = status == CUBLAS_STATUS_SUCCESS && n > 0 && result.state == status;
+    if (plan->found) plan->algorithm = result.algo;
+    LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
+}
+
+static const LtPlan *plan_of(Lt *lt, const LtProduct *p)
+{
+    PlanKey key = key_of(p);
+    for (int i = 0; i < lt->n_plans; i++)
+        if (memcmp(&lt->plan[i].key, &key, sizeof key) == 0) return &lt->plan[i];
+    if (lt->n_plans == lt->max_plans) {
+        lt->max_plans = lt->max_plans ? 2 * lt->max_plans : 64;
+        lt->plan = must_realloc(lt->plan, (size_t)lt->max_plans * sizeof *lt->plan);
+    }
+    LtPlan *plan = &lt->plan[lt->n_plans++];
+    *plan = (LtPlan){.key = key};
+    describe_product(lt, plan, p);
+    find_algorithm(lt, plan);
+    return plan;
+}
+
+bool lt_product(const Device *dev, const LtProduct *p)
+{
+    Lt *lt = cuda_device(dev)->lt;
+    /* The epilogue's second operand must have rows of whole packs of 8. */
+    if (p->epilogue == LT_DGELU && stride_of(p->operand) % 8 != 0) return false;
+    const LtPlan *plan = plan_of(lt, p);
+    if (!plan->found) return false;
+    set_operand(lt, plan, p->operand.data);
+    float one = 1, beta = p->accumulate ? 1 : 0;
+    LT_CHECK(lt, lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b,
+                            &beta, p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm,
+                            p->workspace, p->workspace_bytes, cuda_stream(dev)));
+    return true;
+}
+
+void lt_plans_free(Lt *lt)
+{
+    for (int i = 0; i < lt->n_plans; i++) {
+        LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].a));
+        LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].b));
+        LT_CHECK(lt, lt->MatrixLayoutDestroy(lt->plan[i].d));
+        LT_CHECK(lt, lt->MatmulDescDestroy(lt->plan[i].product));
+    }
+    free(lt->plan);
+    lt->plan = NULL;
+    lt->n_plans = lt->max_plans = 0;
+}

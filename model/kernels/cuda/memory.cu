@@ -1,0 +1,117 @@
+/* memory.cu -- fill, copy and add: tensors of any stride, any mixture of float types. */
+#include "model/kernels/cuda/rows.cuh"
+
+/* 16 bytes that are only moved. */
+typedef Pack<uint32_t, 4> Chunk;
+
+/* x = value, elements of 1 to 16 bytes. Writes each byte once. */
+template <class E>
+__global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, Rows<E> x, E value)
+{
+    int64_t row, col;
+    if (cut_place(cut, &row, &col)) *row_at(x, row, col) = value;
+}
+
+/* x, whose elements have `size` bytes, as elements E of which the pattern is the first. */
+template <class E>
+static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pattern)
+{
+    E value;
+    memcpy(&value, pattern, sizeof value);
+    int64_t step = (int64_t)(sizeof value / size);
+    Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / step);
+    LAUNCH_CUT(fill_kernel<E>, cut, dev, (Rows<E>{(E *)x.data, x.ld / step}), value);
+}
+
+void cuda_fill(Device *dev, Tensor x, double value)
+{
+    size_t size = dtype_size(x.dtype);
+    unsigned char pattern[sizeof(Chunk)];
+    dtype_set(x.dtype, pattern, 0, value);
+    for (size_t i = size; i < sizeof pattern; i++)
+        pattern[i] = pattern[i - size];
+    if (tensor_is_dense(x)) x = tensor_flat(x);
+    if (packs_fit(x, pack_size(x.dtype)))
+        fill_as<Chunk>(dev, x, size, pattern);
+    else if (size == 8)
+        fill_as<uint64_t>(dev, x, size, pattern);
+    else if (size == 4)
+        fill_as<uint32_t>(dev, x, size, pattern);
+    else if (size == 2)
+        fill_as<uint16_t>(dev, x, size, pattern);
+    else
+        fill_as<uint8_t>(dev, x, size, pattern);
+}
+
+/* N elements of one type keep their bits, NaNs included. */
+template <int N, class T> static __device__ __forceinline__ void convert(T *y, const T *x)
+{
+    *reinterpret_cast<Pack<T, N> *>(y) = raw_load<N>(x);
+}
+
+template <int N, class Y, class X> static __device__ __forceinline__ void convert(Y *y, const X *x)
+{
+    float value[N];
+    load<N>(value, x);
+    store<N>(y, value);
+}
+
+/* y = x, rounded to nearest even. Reads and writes each element once. */
+template <class Y, class X, int N>
+__global__ void __launch_bounds__(CUT_THREADS) copy_kernel(Cut cut, Rows<Y> y, Rows<X> x)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    convert<N>(row_at(y, row, pack * N), (const X *)row_at(x, row, pack * N));
+}
+
+template <class Y, class X> static void copy_as(Device *dev, Tensor y, Tensor x)
+{
+    typedef Pack<unsigned char, (sizeof(Y) > sizeof(X) ? sizeof(Y) : sizeof(X))> Wider;
+    int64_t full = 16 / (int64_t)sizeof(Wider);
+    WITH_PACKS(packs_fit(y, full) && packs_fit(x, full), Wider, N, {
+        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+        LAUNCH_CUT((copy_kernel<Y, X, N>), cut, dev, rows_of<Y>(y), rows_of<X>(x));
+    });
+}
+
+void cuda_copy(Device *dev, Tensor y, Tensor x)
+{
+    if (tensor_is_dense(y) && tensor_is_dense(x)) {
+        y = tensor_flat(y);
+        x = tensor_flat(x);
+    }
+    WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
+}
+
+/* y = a + b. Reads two elements, writes one; each thread reads its own before it writes, so y may
+ * be a or b. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS) add_kernel(Cut cut, Rows<T> y, Rows<T> a, Rows<T> b)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float va[N], vb[N];
+    load<N>(va, row_at(a, row, pack * N));
+    load<N>(vb, row_at(b, row, pack * N));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        va[i] += vb[i];
+    store<N>(row_at(y, row, pack * N), va);
+}
+
+void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
+{
+    if (tensor_is_dense(y) && tensor_is_dense(a) && tensor_is_dense(b)) {
+        y = tensor_flat(y);
+        a = tensor_flat(a);
+        b = tensor_flat(b);
+    }
+    int64_t full = pack_size(y.dtype);
+    bool whole = packs_fit(y, full) && packs_fit(a, full) && packs_fit(b, full);
+    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+                     LAUNCH_CUT((add_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(a),
+                                rows_of<T>(b));
+                 }));
+}

@@ -1,0 +1,207 @@
+/* optimizer.cu -- the gradient norm, the step's decision, AdamW and SGD. The bits are the CPU's:
+ * arithmetic comes from headers that both share, and this file is compiled without contraction. */
+#include "model/kernels/cuda/ordered_sum.cuh"
+
+/* What the shared rules ask for; their functions run on both sides. */
+typedef float real;
+#define real_sqrt(x) sqrtf(x)
+#define inline inline __host__ __device__
+#include "model/kernels/step_rule.h"
+#include "model/kernels/update_rule.h"
+#undef inline
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+enum { SUMS = 16, SQ_NORM_THREADS = 128, SQ_NORM_BATCH = 16 };
+
+/* partial[b] = sum of the squares of x's elements b SQ_NORM_BLOCK and on. As on the CPU: sixteen
+ * sums in double over every sixteenth element, added in halves, then the elements that make no
+ * whole sixteen. Sixteen threads a block of elements, a batch of loads under way in each; squares
+ * of floats are exact in double, so that a fused addition changes no bit. */
+template <class T>
+static __global__ void __launch_bounds__(SQ_NORM_THREADS)
+    sq_norm_kernel(double *partial, const T *x, int64_t n)
+{
+    int lane = threadIdx.x % SUMS;
+    int64_t block = (int64_t)blockIdx.x * (SQ_NORM_THREADS / SUMS) + (int64_t)threadIdx.x / SUMS;
+    int64_t rest = n - block * SQ_NORM_BLOCK;
+    int count = rest < 0 ? 0 : rest < SQ_NORM_BLOCK ? (int)rest : SQ_NORM_BLOCK;
+    int whole = count - count % SUMS;
+    double sum = 0.0;
+    x += block * SQ_NORM_BLOCK;
+    for (int first = lane; first < whole; first += SUMS * SQ_NORM_BATCH) {
+        float a[SQ_NORM_BATCH];
+#pragma unroll
+        for (int k = 0; k < SQ_NORM_BATCH; k++)
+            a[k] = first + k * SUMS < whole ? to_float(x[first + k * SUMS]) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < SQ_NORM_BATCH; k++)
+            sum = fma((double)a[k], (double)a[k], sum);
+    }
+#pragma unroll
+    for (int half = SUMS / 2; half > 0; half /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (lane != 0 || count == 0) return;
+    for (int i = whole; i < count; i++)
+        sum += (double)to_float(x[i]) * (double)to_float(x[i]);
+    partial[block] = sum;
+}
+
+extern "C" void cuda_sq_norm(Device *dev, Tensor stats, Tensor x)
+{
+    int64_t n = tensor_count(x), blocks = ceil_div(n, SQ_NORM_BLOCK);
+    double *partial = (double *)cuda_workspace(dev, sizeof(double) * (size_t)blocks);
+    unsigned grid = (unsigned)ceil_div(blocks, SQ_NORM_THREADS / SUMS);
+    if (n == 0) return;
+    WITH_STORAGE(x.dtype, T,
+                 LAUNCH(sq_norm_kernel<T>, grid, SQ_NORM_THREADS, 0, cuda_stream(dev), partial,
+                        (const T *)x.data, n));
+    LAUNCH(ordered_sum_kernel<double>, 1, ORDERED_THREADS, sizeof(OrderedShared), cuda_stream(dev),
+           (double *)stats.data, (const double *)partial, (const int32_t *)nullptr, blocks);
+}
+
+/* ---- decision -------------------------------------------------------------------------------- */
+
+/* One thread: the step's few numbers, where the next kernels find them. */
+static __global__ void __launch_bounds__(1)
+    step_decide_kernel(StepState *state, StepStats *stats, StepDecision *decision, const double *lr,
+                       int64_t updates, StepRules rules)
+{
+    *decision = step_rule(state, stats, lr, updates, &rules);
+    stats->sq_norm = stats->nats = stats->targets = 0.0;
+}
+
+extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats,
+                                 StepDecision *decision, Tensor lr_table, const StepRules *rules)
+{
+    LAUNCH(step_decide_kernel, 1, 1, 0, cuda_stream(dev), state, stats, decision,
+           (const double *)lr_table.data, tensor_count(lr_table), *rules);
+}
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+/* Blocks of an update loop over the range, as many as run at a time: each works out the constants
+ * once, which only the device knows. */
+enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4 };
+
+/* AdamW over n elements, N at a time; masters are optional. Reads grad, value, m, v and writes
+ * value, m, v and the weight, each once: with f32 masters and gradients and a 16-bit weight 30
+ * bytes an element. */
+template <class T, class G, int N>
+static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
+    adamw_kernel(T *weight, const G *grad, float *master, float *exp_avg, float *exp_avg_sq,
+                 int64_t n, const StepDecision *decision, AdamW hyper)
+{
+    DYN_SHARED(UpdateConstants, constants);
+    if (!decision->apply) return;
+    if (threadIdx.x == 0) *constants = adamw_constants(decision, &hyper);
+    __syncthreads();
+    const UpdateConstants k = *constants;
+    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N;
+    for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
+        float p[N], g[N], m[N], v[N];
+        load(g, grad + i);
+        load(m, exp_avg + i);
+        load(v, exp_avg_sq + i);
+        if (master)
+            load(p, master + i);
+        else
+            load(p, weight + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            p[j] = adamw_element(p[j], g[j], &m[j], &v[j], &k);
+        store(exp_avg + i, m);
+        store(exp_avg_sq + i, v);
+        if (master) store(master + i, p);
+        store(weight + i, p);
+    }
+}
+
+/* SGD the same way; without momentum plain. */
+template <class T, class G, int N>
+static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
+    sgd_kernel(T *weight, const G *grad, float *master, float *momentum, int64_t n,
+               const StepDecision *decision, Sgd hyper)
+{
+    DYN_SHARED(UpdateConstants, constants);
+    if (!decision->apply) return;
+    if (threadIdx.x == 0) *constants = sgd_constants(decision, &hyper);
+    __syncthreads();
+    const UpdateConstants k = *constants;
+    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N;
+    for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
+        float p[N], g[N], b[N];
+        load(g, grad + i);
+        if (master)
+            load(p, master + i);
+        else
+            load(p, weight + i);
+        if (momentum) load(b, momentum + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            p[j] =
+                momentum ? sgd_element(p[j], g[j], &b[j], &k) : sgd_plain_element(p[j], g[j], &k);
+        if (momentum) store(momentum + i, b);
+        if (master) store(master + i, p);
+        store(weight + i, p);
+    }
+}
+
+/* The tensors of an update; `slot` are m and v, or the momentum. */
+typedef struct {
+    Tensor weight, grad, master, slot[2];
+} Update;
+
+template <class T, class G, int N>
+static void update_launch(Device *dev, const Update *u, const StepDecision *decision,
+                          const AdamW *adamw, const Sgd *sgd)
+{
+    int64_t n = tensor_count(u->weight), blocks = ceil_div(n, UPDATE_THREADS * N);
+    int64_t most = (int64_t)UPDATE_BLOCKS * cuda_device(dev)->multiprocessors;
+    unsigned grid = (unsigned)(blocks < most ? blocks : most);
+    T *weight = (T *)u->weight.data;
+    const G *grad = (const G *)u->grad.data;
+    float *master = (float *)u->master.data, *slot0 = (float *)u->slot[0].data,
+          *slot1 = (float *)u->slot[1].data;
+    if (adamw)
+        LAUNCH((adamw_kernel<T, G, N>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
+               cuda_stream(dev), weight, grad, master, slot0, slot1, n, decision, *adamw);
+    else
+        LAUNCH((sgd_kernel<T, G, N>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
+               cuda_stream(dev), weight, grad, master, slot0, n, decision, *sgd);
+}
+
+/* Chooses the kernel by types and by whether all ranges fall on packs. */
+static void update(Device *dev, const Update *u, const StepDecision *decision, const AdamW *adamw,
+                   const Sgd *sgd)
+{
+    bool wide = u->grad.dtype != u->weight.dtype;
+    bool packs = packs_fit(u->weight, UPDATE_PACK) && packs_fit(u->grad, UPDATE_PACK) &&
+                 packs_fit(u->master, UPDATE_PACK) && packs_fit(u->slot[0], UPDATE_PACK) &&
+                 packs_fit(u->slot[1], UPDATE_PACK);
+    if (tensor_count(u->weight) == 0) return;
+    WITH_STORAGE(u->weight.dtype, T, {
+        if (wide && packs)
+            update_launch<T, float, UPDATE_PACK>(dev, u, decision, adamw, sgd);
+        else if (wide)
+            update_launch<T, float, 1>(dev, u, decision, adamw, sgd);
+        else if (packs)
+            update_launch<T, T, UPDATE_PACK>(dev, u, decision, adamw, sgd);
+        else
+            update_launch<T, T, 1>(dev, u, decision, adamw, sgd);
+    });
+}
+
+extern "C" void cuda_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
+                           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper)
+{
+    Update u = {weight, grad, master, {exp_avg, exp_avg_sq}};
+    update(dev, &u, decision, hyper, nullptr);
+}
+
+extern "C" void cuda_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
+                         const StepDecision *decision, const Sgd *hyper)
+{
+    Update u = {weight, grad, master, {momentum, NO_TENSOR}};
+    update(dev, &u, decision, nullptr, hyper);
+}

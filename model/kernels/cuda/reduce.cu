@@ -1,0 +1,122 @@
+/* reduce.cu -- column sums: of partial rows, and of a gradient for the bias of a linear layer. */
+#include "model/kernels/cuda/reduce.h"
+
+#include "model/kernels/cuda/rows.cuh"
+
+/* Threads of a block along the columns, and rows of them; rows under way at a time in a thread, and
+ * the blocks that this leaves registers for (unasked, the compiler gives up the former for more of
+ * the latter). */
+enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
+
+/* d[y] (W) = or += column sums of partials (P, 2W from column y W), one column per thread of the
+ * first warp: warp i takes rows i, i + 32, ..., then the warps' sums are added in order. */
+template <class G>
+__global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
+    partials_sum_kernel(G *d, G *e, int64_t width, Rows<const float> partials, int64_t count,
+                        bool accumulate)
+{
+    DYN_SHARED(float, shared);
+    int64_t col = (int64_t)blockIdx.x * ACROSS + threadIdx.x;
+    float sum = 0;
+    if (col < width)
+#pragma unroll 4
+        for (int64_t p = threadIdx.y; p < count; p += FINAL_ROWS)
+            sum += *row_at(partials, p, blockIdx.y * width + col);
+    shared[threadIdx.y * ACROSS + threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || col >= width) return;
+    for (int i = 1; i < FINAL_ROWS; i++)
+        sum += shared[i * ACROSS + threadIdx.x];
+    G *out = (blockIdx.y ? e : d) + col;
+    *out = from_float<G>(accumulate ? to_float(*out) + sum : sum);
+}
+
+void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor partials, bool accumulate)
+{
+    int64_t width = tensor_count(d);
+    unsigned outputs = tensor_present(e) ? 2 : 1;
+    if (width == 0) return;
+    CHECK(outputs == 1 || e.dtype == d.dtype, "sums of %s and %s", dtype_name(d.dtype),
+          dtype_name(e.dtype));
+    dim3 grid((unsigned)ceil_div(width, ACROSS), outputs);
+    WITH_STORAGE(d.dtype, G,
+                 LAUNCH(partials_sum_kernel<G>, grid, dim3(ACROSS, FINAL_ROWS),
+                        ACROSS * FINAL_ROWS * sizeof(float), cuda_stream(dev), (G *)d.data,
+                        (G *)e.data, width, rows_of<const float>(partials), tensor_rows(partials),
+                        accumulate));
+}
+
+Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
+{
+    int64_t fit = (int64_t)(CUDA_WORKSPACE / sizeof(float)) / cols;
+    int64_t rows = most < 1 ? 1 : most < fit ? most : fit;
+    return tensor_2d(cuda_workspace(dev, sizeof(float) * (size_t)(rows * cols)), F32, rows, cols);
+}
+
+/* partials[block y] (O) = sums of `share` rows of dy (N, O) from row y * share. A thread walks down
+ * its pack of columns, every eighth row, four of them under way at a time; the eight threads of a
+ * column are added in order. Reads every element once. */
+template <class T, int N>
+__global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
+    column_sums_kernel(float *partials, Rows<T> dy, int64_t rows, int64_t cols, int64_t share)
+{
+    DYN_SHARED(float, shared);
+    int64_t first = (int64_t)blockIdx.x * ACROSS * N, col = first + threadIdx.x * N;
+    int64_t begin = blockIdx.y * share, end = begin + share < rows ? begin + share : rows;
+    int64_t row = begin + threadIdx.y;
+    float sum[N] = {0}, v[N];
+    if (col >= cols) row = end;
+    for (; row + (UNROLL - 1) * SUM_ROWS < end; row += UNROLL * SUM_ROWS) {
+        Pack<T, N> raw[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            raw[u] = raw_load<N>((const T *)row_at(dy, row + u * SUM_ROWS, col));
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            unpack<N>(v, raw[u]);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[i] += v[i];
+        }
+    }
+    for (; row < end; row += SUM_ROWS) {
+        load<N>(v, row_at(dy, row, col));
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] += v[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        shared[(threadIdx.y * ACROSS + threadIdx.x) * N + i] = sum[i];
+    __syncthreads();
+    int c = threadIdx.y * ACROSS + threadIdx.x;
+    if (c >= ACROSS * N || first + c >= cols) return;
+    float total = 0;
+    for (int i = 0; i < SUM_ROWS; i++)
+        total += shared[i * ACROSS * N + c];
+    partials[blockIdx.y * cols + first + c] = total;
+}
+
+/* Two blocks for each that is resident, so that late ones fill gaps; fewer than 64 rows are not
+ * worth one. */
+template <class T, int N>
+static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
+{
+    int64_t rows = tensor_rows(dy), cols = tensor_cols(dy), across = ceil_div(cols, ACROSS * N);
+    int64_t wanted = ceil_div(2 * RESIDENT * cuda_device(dev)->multiprocessors, across);
+    int64_t worth = ceil_div(rows, 64);
+    Tensor partials = cuda_partials(dev, wanted < worth ? wanted : worth, cols);
+    int64_t share = ceil_div(rows, tensor_rows(partials));
+    LAUNCH((column_sums_kernel<T, N>), dim3((unsigned)across, (unsigned)tensor_rows(partials)),
+           dim3(ACROSS, SUM_ROWS), sizeof(float) * ACROSS * SUM_ROWS * N, cuda_stream(dev),
+           (float *)partials.data, rows_of<T>(dy), rows, cols, share);
+    cuda_partials_sum(dev, db, NO_TENSOR, partials, accumulate);
+}
+
+void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate)
+{
+    if (tensor_cols(dy) == 0) return;
+    WITH_STORAGE(dy.dtype, T,
+                 WITH_PACKS(packs_fit(dy, pack_size(dy.dtype)), T, N,
+                            (column_sums_as<T, N>(dev, db, dy, accumulate))));
+}

@@ -1,0 +1,10 @@
+/* table.c -- the table of ops of the CUDA backend. */
+#include "model/kernels/cuda/cuda.h"
+
+extern const OpTable cuda_table;
+
+const OpTable cuda_table = {
+#define OP(name, arguments) .name = cuda_##name,
+#include "model/kernels/oplist.h"
+#undef OP
+};

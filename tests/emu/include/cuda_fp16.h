@@ -1,0 +1,83 @@
+/* cuda_fp16.h -- half precision on the CPU: storage and conversions, none of CUDA's arithmetic,
+ * since kernels compute in float. No implicit conversions: CUDA's would hide a rounding. */
+#ifndef TESTS_EMU_CUDA_FP16_H
+#define TESTS_EMU_CUDA_FP16_H
+
+#include "tests/emu/include/cuda_runtime.h"
+
+struct __half_raw {
+    unsigned short x;
+};
+
+struct alignas(2) __half {
+    unsigned short bits;
+};
+
+struct alignas(4) __half2 {
+    __half x, y;
+};
+
+static inline float __half2float(__half x)
+{
+    return (float)emu_bits<_Float16>(x.bits);
+}
+
+/* To nearest even; every NaN becomes 0x7fff, as on a GPU. */
+static inline __half __float2half_rn(float x)
+{
+    if (x != x) return __half{0x7fff};
+    return __half{emu_bits<unsigned short>((_Float16)x)};
+}
+
+static inline __half __float2half(float x)
+{
+    return __float2half_rn(x);
+}
+
+static inline __half __double2half(double x)
+{
+    if (x != x) return __half{0x7fff};
+    return __half{emu_bits<unsigned short>((_Float16)x)};
+}
+
+static inline unsigned short __half_as_ushort(__half x)
+{
+    return x.bits;
+}
+
+static inline __half __ushort_as_half(unsigned short bits)
+{
+    return __half{bits};
+}
+
+static inline __half2 __halves2half2(__half low, __half high)
+{
+    return __half2{low, high};
+}
+
+static inline __half2 __floats2half2_rn(float low, float high)
+{
+    return __half2{__float2half_rn(low), __float2half_rn(high)};
+}
+
+static inline __half2 __float22half2_rn(float2 x)
+{
+    return __floats2half2_rn(x.x, x.y);
+}
+
+static inline float2 __half22float2(__half2 x)
+{
+    return make_float2(__half2float(x.x), __half2float(x.y));
+}
+
+static inline float __low2float(__half2 x)
+{
+    return __half2float(x.x);
+}
+
+static inline float __high2float(__half2 x)
+{
+    return __half2float(x.y);
+}
+
+#endif

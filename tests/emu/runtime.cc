@@ -1,0 +1,210 @@
+/* runtime.cc -- the device and the errors of CUDA's host interface. */
+#include "tests/emu/emu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MULTIPROCESSORS = 6 }; /* few, and no power of two: work does not divide evenly */
+
+static __thread cudaError_t last_error;
+static int64_t allocations, waits;
+
+cudaError_t emu_error(cudaError_t code)
+{
+    last_error = code;
+    return code;
+}
+
+void emu_count_wait(void)
+{
+    __atomic_fetch_add(&waits, 1, __ATOMIC_RELAXED);
+    emu_memory_host_waits();
+}
+
+void emu_count_allocation(void)
+{
+    __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
+}
+
+int64_t emu_count_allocations(void)
+{
+    return __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+}
+
+int64_t emu_count_waits(void)
+{
+    return __atomic_load_n(&waits, __ATOMIC_RELAXED);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+typedef struct {
+    cudaError_t code;
+    const char *name, *words;
+} ErrorWords;
+
+#define WORDS(code, words)                                                                         \
+    {                                                                                              \
+        code, #code, words                                                                         \
+    }
+static const ErrorWords ERRORS[] = {
+    WORDS(cudaSuccess, "no error"),
+    WORDS(cudaErrorInvalidValue, "an argument is not valid"),
+    WORDS(cudaErrorMemoryAllocation, "out of memory"),
+    WORDS(cudaErrorInitializationError, "no initialisation"),
+    WORDS(cudaErrorInvalidConfiguration, "no such launch is possible"),
+    WORDS(cudaErrorInvalidMemcpyDirection, "a copy in no known direction"),
+    WORDS(cudaErrorInsufficientDriver, "the driver is too old"),
+    WORDS(cudaErrorNoDevice, "no device is there"),
+    WORDS(cudaErrorInvalidDevice, "no such device"),
+    WORDS(cudaErrorInvalidResourceHandle, "no such stream or event"),
+    WORDS(cudaErrorNotReady, "not ready"),
+    WORDS(cudaErrorIllegalAddress, "an illegal address was touched"),
+    WORDS(cudaErrorLaunchFailure, "a kernel failed"),
+    WORDS(cudaErrorNotSupported, "not supported"),
+};
+#undef WORDS
+
+static const ErrorWords *error_words(cudaError_t code)
+{
+    static const ErrorWords unknown = {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
+    for (const ErrorWords &e : ERRORS)
+        if (e.code == code) return &e;
+    return &unknown;
+}
+
+const char *cudaGetErrorName(cudaError_t code)
+{
+    return error_words(code)->name;
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    return error_words(code)->words;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    const char *word = getenv("EMU_DEVICES");
+    *count = word != NULL ? atoi(word) : 1;
+    return *count > 0 ? cudaSuccess : emu_error(cudaErrorNoDevice);
+}
+
+static bool is_device(int device)
+{
+    int count;
+    return cudaGetDeviceCount(&count) == cudaSuccess && device >= 0 && device < count;
+}
+
+static __thread int current_device;
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = current_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
+{
+    size_t available;
+    if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "emulated GPU");
+    cudaMemGetInfo(&available, &p->totalGlobalMem);
+    p->sharedMemPerBlock = 48 << 10;
+    p->sharedMemPerBlockOptin = EMU_SHARED_MOST;
+    p->sharedMemPerMultiprocessor = EMU_SHARED_MOST + 1024;
+    p->regsPerBlock = 65536;
+    p->warpSize = EMU_WARP;
+    p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = EMU_MAX_THREADS;
+    p->maxThreadsDim[2] = 64;
+    p->maxGridSize[0] = 0x7fffffff;
+    p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+    p->major = 9;
+    p->multiProcessorCount = MULTIPROCESSORS;
+    p->asyncEngineCount = 2;
+    p->unifiedAddressing = p->concurrentKernels = 1;
+    p->memoryBusWidth = 64;
+    p->l2CacheSize = 1 << 20;
+    p->maxThreadsPerMultiProcessor = 2048;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, device) != cudaSuccess)
+        return emu_error(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)p.sharedMemPerBlock; break;
+    case cudaDevAttrWarpSize: *value = p.warpSize; break;
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate: *value = 1000000; break;
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = (int)p.sharedMemPerMultiprocessor;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
+    default: return emu_error(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
+{
+    if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
+    snprintf(id, (size_t)n, "0000:%02X:00.0", device + 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}

@@ -1,0 +1,343 @@
+/* test_emu_lt.c -- the stand-in for cuBLASLt: products against sums in double, epilogues, and what
+ * it must refuse. It is C, as the host code that uses the emulation's headers is. */
+#include <cublasLt.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/core/dtype.h"
+
+#include <cmocka.h>
+
+enum { M = 70, N = 9, K = 33, PAD = 8, MOST = 128 * 128, WORKSPACE = 1 << 16 };
+
+static cublasLtHandle_t handle;
+static void *workspace;
+
+static int setup(void **state)
+{
+    (void)state;
+    return cublasLtCreate(&handle) || cudaMalloc(&workspace, WORKSPACE);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return cublasLtDestroy(handle) || cudaFree(workspace);
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* A column-major matrix: exact values as stored, and its device memory. */
+typedef struct {
+    int rows, cols, ld;
+    DType type;
+    double x[MOST];
+    void *device;
+    cublasLtMatrixLayout_t layout;
+} Matrix;
+
+static cudaDataType_t library_type(DType t)
+{
+    return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static double drawn(int i, int seed)
+{
+    return (double)((uint32_t)(i * 977 + seed) * 2654435761u >> 8) / 0x1p24 - 0.5;
+}
+
+static void upload(void *device, const double *x, int n, DType type)
+{
+    char bytes[MOST * 4];
+    for (int i = 0; i < n; i++)
+        dtype_set(type, bytes, i, x[i]);
+    assert_int_equal(cudaMemcpy(device, bytes, (size_t)n * dtype_size(type), cudaMemcpyDefault), 0);
+}
+
+static void download(double *x, const void *device, int n, DType type)
+{
+    char bytes[MOST * 4];
+    assert_int_equal(cudaMemcpy(bytes, device, (size_t)n * dtype_size(type), cudaMemcpyDefault), 0);
+    for (int i = 0; i < n; i++)
+        x[i] = dtype_get(type, bytes, i);
+}
+
+static Matrix *matrix(int rows, int cols, DType type, int seed)
+{
+    Matrix *m = calloc(1, sizeof *m);
+    m->rows = rows, m->cols = cols, m->ld = rows + PAD, m->type = type;
+    int n = m->ld * cols;
+    for (int i = 0; i < n; i++)
+        m->x[i] = drawn(i, seed);
+    assert_int_equal(cudaMalloc(&m->device, (size_t)n * dtype_size(type)), 0);
+    upload(m->device, m->x, n, type);
+    download(m->x, m->device, n, type);
+    cublasLtMatrixLayoutCreate(&m->layout, library_type(type), (uint64_t)rows, (uint64_t)cols,
+                               m->ld);
+    return m;
+}
+
+static void matrix_free(Matrix *m)
+{
+    cublasLtMatrixLayoutDestroy(m->layout);
+    cudaFree(m->device);
+    free(m);
+}
+
+/* ---- a product ------------------------------------------------------------------------------- */
+
+typedef struct {
+    DType type, d_type;
+    bool transpose_a, transpose_b;
+    float alpha, beta;
+    cublasLtEpilogue_t epilogue;
+    bool aux_misplaced, d_misplaced, little_workspace, row_order;
+} Case;
+
+typedef struct {
+    Matrix *a, *b, *c, *d, *bias, *aux;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatmulPreference_t wish;
+    cublasLtMatmulHeuristicResult_t result;
+} Run;
+
+#define SET(which, object, attribute, value)                                                       \
+    assert_int_equal(                                                                              \
+        cublasLt##which##SetAttribute((object), (attribute), &(value), sizeof(value)), 0)
+
+static void run_describe(Run *r, const Case *t)
+{
+    int32_t ta = t->transpose_a, tb = t->transpose_b, order = CUBLASLT_ORDER_ROW;
+    uint32_t epilogue = (uint32_t)t->epilogue, aligned = 256;
+    int64_t aux_ld = r->aux->ld + (t->aux_misplaced ? 1 : 0), ld = N;
+    uint64_t bytes = WORKSPACE;
+    char *aux = r->aux->device;
+    cublasLtMatmulDescCreate(&r->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, r->bias->device);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_ld);
+    if (t->row_order) {
+        SET(MatrixLayout, r->c->layout, CUBLASLT_MATRIX_LAYOUT_ORDER, order);
+        SET(MatrixLayout, r->c->layout, CUBLASLT_MATRIX_LAYOUT_LD, ld);
+        SET(MatrixLayout, r->d->layout, CUBLASLT_MATRIX_LAYOUT_ORDER, order);
+        SET(MatrixLayout, r->d->layout, CUBLASLT_MATRIX_LAYOUT_LD, ld);
+    }
+    cublasLtMatmulPreferenceCreate(&r->wish);
+    SET(MatmulPreference, r->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes);
+    SET(MatmulPreference, r->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned);
+}
+
+static void run_open(Run *r, const Case *t)
+{
+    r->a = t->transpose_a ? matrix(K, M, t->type, 1) : matrix(M, K, t->type, 1);
+    r->b = t->transpose_b ? matrix(N, K, t->type, 2) : matrix(K, N, t->type, 2);
+    r->c = matrix(M, N, t->d_type, 3);
+    r->d = matrix(M, N, t->d_type, 4);
+    r->bias = matrix(M, 1, t->d_type, 5);
+    r->aux = matrix(M + 2, N, t->d_type, 6); /* a leading dimension of whole packs of 8 */
+    run_describe(r, t);
+}
+
+static void run_close(Run *r)
+{
+    Matrix *list[] = {r->a, r->b, r->c, r->d, r->bias, r->aux};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        matrix_free(list[i]);
+    cublasLtMatmulDescDestroy(r->desc);
+    cublasLtMatmulPreferenceDestroy(r->wish);
+}
+
+static cublasStatus_t run_find(Run *r)
+{
+    int n = 0;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, r->desc, r->a->layout, r->b->layout, r->c->layout,
+                                       r->d->layout, r->wish, 1, &r->result, &n);
+    assert_int_equal(n, status == CUBLAS_STATUS_SUCCESS);
+    return status;
+}
+
+static cublasStatus_t run_go(Run *r, const Case *t)
+{
+    char *d = (char *)r->d->device + (t->d_misplaced ? 16 : 0);
+    return cublasLtMatmul(handle, r->desc, &t->alpha, r->a->device, r->a->layout, r->b->device,
+                          r->b->layout, &t->beta, r->c->device, r->c->layout, d, r->d->layout,
+                          &r->result.algo, workspace, t->little_workspace ? 0 : WORKSPACE, 0);
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+static double exact(const Run *r, const Case *t, int row, int col)
+{
+    double sum = 0;
+    for (int k = 0; k < K; k++)
+        sum += (t->transpose_a ? r->a->x[k + row * r->a->ld] : r->a->x[row + k * r->a->ld]) *
+               (t->transpose_b ? r->b->x[col + k * r->b->ld] : r->b->x[k + col * r->b->ld]);
+    sum = t->alpha * sum + t->beta * r->c->x[row + col * r->c->ld];
+    double aux = r->aux->x[row + col * r->aux->ld], h = 1e-5;
+    switch (t->epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS: return sum + r->bias->x[row];
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return gelu(sum + r->bias->x[row]);
+    case CUBLASLT_EPILOGUE_GELU: return gelu(sum);
+    case CUBLASLT_EPILOGUE_DGELU: return sum * (gelu(aux + h) - gelu(aux - h)) / (2 * h);
+    default: return sum;
+    }
+}
+
+static double tolerance(DType type)
+{
+    return type == F32 ? 1e-5 : type == BF16 ? 1e-2 : 1e-3;
+}
+
+static void close_to(double got, double want, DType type)
+{
+    if (fabs(got - want) > tolerance(type) * fmax(1, fabs(want)))
+        fail_msg("%.9g instead of %.9g (%s)", got, want, dtype_name(type));
+}
+
+/* Runs it and holds every element of D, gaps included, to what it must be. */
+static void check_case(Case t)
+{
+    static double got[MOST];
+    Run r;
+    run_open(&r, &t);
+    assert_int_equal(run_find(&r), CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(run_go(&r, &t), CUBLAS_STATUS_SUCCESS);
+    download(got, r.d->device, r.d->ld * N, t.d_type);
+    for (int i = 0; i < r.d->ld * N; i++) {
+        bool gap = i % r.d->ld >= M;
+        close_to(got[i], gap ? r.d->x[i] : exact(&r, &t, i % r.d->ld, i / r.d->ld), t.d_type);
+    }
+    run_close(&r);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    const DType types[][2] = {{F32, F32}, {BF16, BF16}, {BF16, F32}, {F16, F16}, {F16, F32}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int transposes = 0; transposes < 4; transposes++)
+            for (int beta = 0; beta < 2; beta++)
+                check_case((Case){.type = types[i][0],
+                                  .d_type = types[i][1],
+                                  .transpose_a = transposes & 1,
+                                  .transpose_b = transposes >> 1,
+                                  .alpha = 0.5f,
+                                  .beta = (float)beta,
+                                  .epilogue = CUBLASLT_EPILOGUE_DEFAULT});
+}
+
+static void test_epilogues(void **state)
+{
+    (void)state;
+    const cublasLtEpilogue_t list[] = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU,
+                                       CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        check_case((Case){.type = F32, .d_type = F32, .alpha = 1, .epilogue = list[i]});
+        check_case((Case){.type = BF16, .d_type = BF16, .alpha = 1, .epilogue = list[i]});
+        check_case((Case){.type = BF16, .d_type = F32, .alpha = 1, .epilogue = list[i]});
+    }
+}
+
+/* A bias gradient replaces its vector even where the product is added. */
+static void test_bias_gradient_overwrites(void **state)
+{
+    (void)state;
+    static double got[MOST];
+    Case t = {.type = F32, .d_type = F32, .alpha = 1, .beta = 1};
+    Run r;
+    t.epilogue = CUBLASLT_EPILOGUE_BGRADA;
+    run_open(&r, &t);
+    assert_int_equal(run_find(&r), CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(run_go(&r, &t), CUBLAS_STATUS_SUCCESS);
+    download(got, r.bias->device, M, F32);
+    for (int row = 0; row < M; row++) {
+        double sum = 0;
+        for (int k = 0; k < K; k++)
+            sum += r.a->x[row + k * r.a->ld];
+        close_to(got[row], sum, F32);
+    }
+    run_close(&r);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void refused(Case t, cublasStatus_t at_search, cublasStatus_t at_run)
+{
+    Run r;
+    run_open(&r, &t);
+    assert_int_equal(run_find(&r), at_search);
+    if (at_search == CUBLAS_STATUS_SUCCESS) assert_int_equal(run_go(&r, &t), at_run);
+    run_close(&r);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    Case t = {.type = BF16, .d_type = BF16, .alpha = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    Case wrong = t;
+    wrong.d_type = F16;
+    refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    wrong = t;
+    wrong.row_order = true;
+    wrong.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    wrong = t;
+    wrong.aux_misplaced = true;
+    wrong.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    wrong = t;
+    wrong.d_misplaced = true;
+    refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
+    wrong = t;
+    wrong.little_workspace = true;
+    refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
+    setenv("EMU_LT", "plain", 1);
+    wrong = t;
+    wrong.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    check_case(t);
+    setenv("EMU_LT", "none", 1);
+    refused(t, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    unsetenv("EMU_LT");
+}
+
+/* An algorithm serves the product that it was found for. */
+static void test_foreign_algorithm(void **state)
+{
+    (void)state;
+    Case t = {.type = F32, .d_type = F32, .alpha = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    Case other = t;
+    Run r, q;
+    other.transpose_a = true;
+    run_open(&r, &t);
+    run_open(&q, &other);
+    assert_int_equal(run_find(&r), 0);
+    assert_int_equal(run_find(&q), 0);
+    r.result = q.result;
+    assert_int_equal(run_go(&r, &t), CUBLAS_STATUS_INVALID_VALUE);
+    run_close(&r);
+    run_close(&q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_epilogues),
+        cmocka_unit_test(test_bias_gradient_overwrites),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_foreign_algorithm),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
