@@ -182,7 +182,7 @@ $(UNCONTRACTED): NVFLAGS += -fmad=false
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
-	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(Q)$(NVCC) $(NVFLAGS) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
 endif
 ifeq ($(CUDA),emu)
 $(BUILD)/%.cu.o: %.cu

@@ -424,6 +424,9 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         assert_int_equal(dev->allocations, allocations);
         assert_int_equal(emulated("emu_count_waits"), emu_waits);
         assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+        /* Every op stands in a range of its name for a profiler, and every range ends. */
+        assert_int_equal(emulated("emu_ranges_open"), 0);
+        assert_int_equal(emulated("emu_ranges_begun") > 0, emulated("emu_count_allocations") > 0);
         close_run(&o);
     }
 }

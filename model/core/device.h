@@ -50,6 +50,9 @@ typedef struct Backend {
     void (*event_synchronize)(Device *device, Event *event);
     double (*event_seconds)(Device *device, Event *from, Event *to);
     void (*event_destroy)(Device *device, Event *event);
+    /* A named range of the host's time line for a profiler, around every op; NULL without one. */
+    void (*range_begin)(const char *name);
+    void (*range_end)(void);
     void *(*host_alloc)(Device *device, size_t bytes); /* page-locked; NULL when refused */
     void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);

@@ -89,6 +89,7 @@ Call call_begin(Device *dev, OpId op, DType storage)
     Call call = {.table = storage == F64 ? dev->ops_f64 : dev->ops, .op = op};
     CHECK(call.table != NULL, "op_%s: device %s has no ops for %s", op_name[op],
           dev->backend ? dev->backend->name : "(closed)", dtype_name(storage));
+    if (dev->backend->range_begin) dev->backend->range_begin(op_name[op]);
     if (dev->profile) call.start = seconds_now();
     return call;
 }
@@ -101,6 +102,7 @@ void call_require(const Device *dev, Call call, bool present)
 
 void call_end(Device *dev, Call call)
 {
+    if (dev->backend->range_end) dev->backend->range_end();
     if (dev->profile == NULL) return;
     device_synchronize(dev);
     dev->profile->seconds[call.op] += seconds_now() - call.start;

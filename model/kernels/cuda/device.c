@@ -6,6 +6,7 @@
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/lt.h"
 
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -200,6 +201,17 @@ static void device_cuda_host_release(Device *device, void *p)
     CUDA_CHECK(cudaFreeHost(p));
 }
 
+/* Ranges cost a call through a null pointer where no profiler listens. */
+static void device_cuda_range_begin(const char *name)
+{
+    nvtxRangePushA(name);
+}
+
+static void device_cuda_range_end(void)
+{
+    nvtxRangePop();
+}
+
 static const char *device_cuda_describe(const Device *device, char *buf, size_t n)
 {
     const CudaDevice *cuda = cuda_device(device);
@@ -222,6 +234,8 @@ const Backend backend_cuda = {
     .event_synchronize = device_cuda_event_synchronize,
     .event_seconds = device_cuda_event_seconds,
     .event_destroy = device_cuda_event_destroy,
+    .range_begin = device_cuda_range_begin,
+    .range_end = device_cuda_range_end,
     .host_alloc = device_cuda_host_alloc,
     .host_release = device_cuda_host_release,
     .synchronize = device_cuda_synchronize,

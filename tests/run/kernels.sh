@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# kernels.sh -- what nvcc made of the kernels is what their launches assume; and the check of it finds what it should.
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck disable=SC2154 # lib.sh says where
+table=$here/../../scripts/kernel_table.sh
+build=$(dirname "$TRAIN")
+"$table" "$build" >table 2>&1
+code=$?
+if [ $code -eq 69 ]; then
+    skip "kernels: registers, stack, static shared memory" "$(cat table)"
+else
+    check "kernels: no stack, spills or static shared memory" test $code -eq 0
+    grep kernel_table: table | sed 's/^/    | /'
+    check "kernels: doctor reports CUDA" bash -c "'$TRAIN' doctor | grep -Eq '^(ok|--) +cuda +(built in|cuda:)'"
+    check "kernels: libcuda and cuBLASLt are not linked" bash -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl'"
+fi
+
+# log STACK SPILLED SHARED: what nvcc says of a kernel
+log() {
+    mkdir -p made/model/kernels/cuda
+    printf '%s\n' "ptxas info    : Compiling entry function '_Z5k_onev' for 'sm_90a'" "ptxas info    : Function properties for _Z5k_onev" \
+        "    $1 bytes stack frame, $2 bytes spill stores, 0 bytes spill loads" \
+        "ptxas info    : Used 32 registers, used 1 barriers, $3 bytes smem, 400 bytes cmem[0]" >made/model/kernels/cuda/k.cu.o.log
+}
+log 0 0 0 && expect_code "kernels: a sound kernel passes" 0 "$table" made
+log 16 0 0 && expect_code "kernels: a stack frame is found" 1 "$table" made
+log 0 12 0 && expect_code "kernels: spills are found" 1 "$table" made
+log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$table" made
+expect_code "kernels: nothing built" 69 "$table" nowhere
+finish
