@@ -111,17 +111,19 @@ EMULATOR := $(wildcard tests/emu/*.cc)
 endif
 CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
-OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_OBJECTS)
-KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(BUILD)/%.$(l).$(r).o)))
+# What does not know of CUDA is the same object with and without it, compiled once for each flavour.
+COMMON   := $(if $(filter emu,$(CUDA)),build/$(FLAVOUR),$(BUILD))
+OBJECTS  := $(SOURCES:%.c=$(COMMON)/%.o) $(CUDA_OBJECTS)
+KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.$(l).$(r).o)))
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
-LIB_OBJECTS := $(filter-out $(BUILD)/train.o,$(PROGRAM_OBJECTS))
+LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
 # Tests of the emulator itself are built where it is.
 EMU_TESTS := $(wildcard tests/test_emu*.c tests/test_emu*.cc)
 TEST_SOURCES := $(filter-out $(EMU_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS))
 TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
-TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(BUILD)/%.o)
+TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 
 .PHONY: force all test test-programs check asan tsan emu bench size clean help format print-config
 .DELETE_ON_ERROR:
@@ -142,25 +144,28 @@ print-config:
 	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(CJSON_PREFIX)), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
 	@echo "CUDA $(CUDA_TEXT)"
 
-$(BUILD)/%.o: %.c
-	@mkdir -p $(@D)
-	@echo "  CC    $<"
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+define C_RULE
+$(1)/%.o: %.c
+	@mkdir -p $$(@D)
+	@echo "  CC    $$<"
+	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach folder,$(sort $(COMMON) $(BUILD)),$(eval $(call C_RULE,$(folder))))
 
 # The commit is part of the program's answer to --version and of every run folder: one file is compiled again when it moves.
-$(BUILD)/commit: force
+$(COMMON)/commit: force
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
 force:
-$(BUILD)/parallel/version.o: $(BUILD)/commit
-$(BUILD)/parallel/version.o: CPPFLAGS += -DPROGRAM_COMMIT='"$(COMMIT)"'
+$(COMMON)/parallel/version.o: $(COMMON)/commit
+$(COMMON)/parallel/version.o: CPPFLAGS += -DPROGRAM_COMMIT='"$(COMMIT)"'
 
 define KERNEL_RULES
-$(BUILD)/%.$(1).f32.o: %.c
+$(COMMON)/%.$(1).f32.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f32"
 	$(Q)$(CC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(SAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32 -MMD -MP -c -o $$@ $$<
-$(BUILD)/%.$(1).f64.o: %.c
+$(COMMON)/%.$(1).f64.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f64"
 	$(Q)$(CC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(SAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=double -DREAL_DTYPE=F64 -DREAL_SUFFIX=f64 -MMD -MP -c -o $$@ $$<
