@@ -57,7 +57,7 @@ ARCH_LOWEST := $(patsubst %a,%,$(firstword $(shell printf '%s\n' $(ARCH) | sort 
 CUDA_STRICT := $(if $(filter-out 80 90a,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
 CUDA_CODE := $(foreach a,$(ARCH),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(ARCH_LOWEST),code=compute_$(ARCH_LOWEST)
 CUDA_CPPFLAGS := -isystem $(CUDA_ROOT)/include
-CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lstdc++ -lrt
+CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lrt
 CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_$(ARCH_LOWEST))
 endif
 ifeq ($(CUDA),emu)
@@ -89,8 +89,10 @@ endif
 CFLAGS   := -std=c11 $(OPT) $(WARN) $(SAN)
 LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
 CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
+# C with templates needs no C++ library: the program links none, and starts where there is none.
+CXX_BARE := -fno-exceptions -fno-rtti -fno-threadsafe-statics
 NVFLAGS  := -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
-            $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN))
+            $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN) $(CXX_BARE))
 EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-O1 -g,-O2 -g)) -ffp-contract=off \
             $(CXX_WARN) -Wno-maybe-uninitialized -Wno-enum-compare -Werror \
             $(or $(SAN),-fsanitize=alignment -fsanitize-undefined-trap-on-error) # a GPU refuses what is not aligned
@@ -173,10 +175,11 @@ endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
 # ---- CUDA objects ----------------------------------------------------------------------------------------------------
-# What is linked and for which GPUs: other answers than the last time compile and link again.
+# What is linked, for which GPUs and how: other answers than the last time compile and link again.
+CUDA_ANSWERS := $(CUDA) $(if $(filter 1,$(CUDA)),$(NVFLAGS))
 $(BUILD)/cuda: force
 	@mkdir -p $(@D)
-	@echo '$(CUDA) $(ARCH)' | cmp -s - $@ || echo '$(CUDA) $(ARCH)' > $@
+	@echo '$(CUDA_ANSWERS)' | cmp -s - $@ || echo '$(CUDA_ANSWERS)' > $@
 
 $(CUDA_C_OBJECTS) $(BUILD)/tests/test_emu%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
 
