@@ -93,7 +93,9 @@ static void say_cuda(void)
     Device device;
     DeviceOptions options = {.threads = 1, .local_ranks = 1};
     if (!device_open(&device, "cuda", &options, buf, sizeof buf)) {
-        say("--", "cuda", "built in; no device: %s; the CPU path is ready", buf);
+        bool trouble = device.trouble[0] != '\0';
+        say(trouble ? "!!" : "--", "cuda", "built in; %s: %s; the CPU path is ready",
+            trouble ? "trouble" : "no device", buf);
         return;
     }
     say("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));

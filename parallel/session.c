@@ -26,6 +26,9 @@ bool session_open(Session *s, const Config *config, bool gradients, char *err, s
 {
     *s = (Session){.config = config};
     if (!session_open_device(&s->dev, config, err, n)) return false;
+    if (s->dev.trouble[0])
+        log_warning("going on with the CPU: %s (device \"cpu\" chooses it, \"cuda\" insists)",
+                    s->dev.trouble);
     GptShape shape = gpt_shape(config);
     s->grid = grid_single();
     s->tp = (TpGroup){.comm = &s->grid.tp};

@@ -23,7 +23,8 @@ typedef struct {
 /* The backend that config->device asks for, with its cpu section. False with a sentence. */
 bool session_open_device(Device *dev, const Config *config, char *err, size_t n);
 
-/* Opens device, grid, table and weights (zeroed; gradients too when asked).
+/* Opens device, grid, table and weights (zeroed; gradients too when asked), and warns where "auto"
+ * had to pass over a device that is there.
  * config->model.vocab_size is known. */
 bool session_open(Session *session, const Config *config, bool gradients, char *err, size_t n);
 void session_close(Session *session);

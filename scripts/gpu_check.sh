@@ -127,7 +127,7 @@ item ops 90 program test_ops
 item bits 30 program test_ops_step test_ops_cuda
 item gradients 60 program test_model test_recompute
 item goldens 40 program test_golden
-item trainer 60 program test_trainer
+item trainer 60 program test_trainer test_device
 item runs 150 script cuda.sh
 item memcheck 90 sanitizer memcheck
 item racecheck 90 sanitizer racecheck

@@ -14,11 +14,11 @@ bad=0
 # Programs that use threads or signals: what ThreadSanitizer can say something about.
 tsan_programs='test_(core|pool|loader|data|gemm|optim|trainer|metrics)$'
 tsan_scripts=(tests/run/learns.sh tests/run/signals.sh)
-asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh)
+asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh tests/run/device.sh)
 
 # What computes on a device: in emulation with threads forwards, then backwards without cuBLASLt, then with streams that lag
 # behind the host as far as they may, and under ASan.
-emu_programs='test_(emu|emu_.*|ops|ops_.*|golden|model|generate)$'
+emu_programs='test_(emu|emu_.*|ops|ops_.*|golden|model|generate|device)$'
 emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
 
 # flavour NAME: its settings for make
@@ -80,7 +80,7 @@ build emu && {
     unit emu "$emu_programs"
     run emu "${emu_scripts[@]}"
     EMU_ORDER=reverse EMU_LT=none unit emu 'test_(ops|ops_cuda|golden)$'
-    EMU_STREAMS=deferred unit emu 'test_trainer$'
+    EMU_STREAMS=deferred unit emu 'test_(trainer|device)$'
 }
 build emu_asan && unit emu_asan 'test_(emu|emu_.*|ops|ops_cuda)$'
 unset TEST_DEVICE

@@ -20,14 +20,18 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
                  size_t n)
 {
     bool any = strcmp(name, "auto") == 0;
+    char trouble[sizeof device->trouble] = "";
     *device = (Device){0};
     error_set(err, n, "device \"%s\" is not built into this program", name);
     const Backend *b;
     for (int i = 0; (b = backend_linked(i)) != NULL; i++) {
         if (!any && strcmp(b->name, name) != 0) continue;
         device->backend = b;
-        if (b->open(device, options, err, n)) return true;
-        *device = (Device){0};
+        bool good = b->open(device, options, err, n);
+        if (!good && trouble[0] == '\0') memcpy(trouble, device->trouble, sizeof trouble);
+        if (!good) *device = (Device){0};
+        memcpy(device->trouble, trouble, sizeof trouble);
+        if (good) return true;
     }
     return false;
 }

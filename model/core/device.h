@@ -38,7 +38,9 @@ typedef struct {
 typedef struct Backend {
     const char *name; /* "cpu" */
     Place place;      /* of device memory: PLACE_HOST where it is the host's own */
-    /* Opens the device; false with a sentence when it cannot (no such level, no library). */
+    /* Opens the device; false with a sentence when it cannot (no such level, no library). Where
+     * the device itself is there and something else is amiss, the sentence is in device->trouble,
+     * too. */
     bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
     void (*close)(Device *device);
     void *(*alloc)(Device *device, size_t bytes); /* zeroed; NULL when refused */
@@ -66,13 +68,16 @@ struct Device {
         *ops_f64; /* f64 storage computes in double; NULL where a device has no double path */
     Pool *pool;   /* the CPU's threads; on a GPU those of the loader's host side */
     Stream compute, copy, comm;
+    char trouble[512]; /* what "auto" would have taken and cannot use, and why; "" when nothing */
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
     int64_t waits, allocations; /* by the host so far: what a step has none of */
 };
 
-/* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present). */
+/* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present).
+ * device->trouble then says which better device is there and cannot be used. False with a sentence,
+ * which trouble repeats when it is not just that there is no such device. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
 void device_close(Device *device);

@@ -3,7 +3,8 @@
  *
  * What it refuses is what the library documents as unsupported, no more; whether the library has a
  * kernel for everything else only a GPU can say. EMU_LT=plain makes it refuse all epilogues,
- * EMU_LT=none everything, so that what its callers fall back to is tested. */
+ * EMU_LT=none everything, so that what its callers fall back to is tested; EMU_LT=broken does not
+ * even start. */
 #include "tests/emu/lt.h"
 
 #include <stdio.h>

@@ -98,9 +98,19 @@ const char *cudaGetErrorString(cudaError_t code)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
+/* EMU_DRIVER: "none", "old" or "broken" instead of one that works. */
+static bool driver_is(const char *state)
+{
+    const char *word = getenv("EMU_DRIVER");
+    return word != NULL && strcmp(word, state) == 0;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     const char *word = getenv("EMU_DEVICES");
+    *count = 0;
+    if (driver_is("none") || driver_is("old")) return emu_error(cudaErrorInsufficientDriver);
+    if (driver_is("broken")) return emu_error(cudaErrorUnknown);
     *count = word != NULL ? atoi(word) : 1;
     return *count > 0 ? cudaSuccess : emu_error(cudaErrorNoDevice);
 }
@@ -142,7 +152,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    p->major = 9;
+    const char *capability = getenv("EMU_CAPABILITY"); /* "75" for 7.5 */
+    p->major = capability != NULL ? atoi(capability) / 10 : 9;
+    p->minor = capability != NULL ? atoi(capability) % 10 : 0;
     p->multiProcessorCount = MULTIPROCESSORS;
     p->asyncEngineCount = 2;
     p->unifiedAddressing = p->concurrentKernels = 1;
@@ -205,6 +217,6 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    *version = driver_is("none") ? 0 : driver_is("old") ? 12040 : CUDART_VERSION;
     return cudaSuccess;
 }

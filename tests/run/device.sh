@@ -1,23 +1,63 @@
 #!/usr/bin/env bash
 # device.sh -- what is said where the config asks for a GPU: a sentence and exit code 69 when there is none or CUDA is not
-# built in; "auto" goes on with what there is, and doctor says which.
+# built in; "auto" goes on with what there is, with a warning where a GPU is there and cannot be used; doctor says which. And
+# the program starts at once anywhere.
 . "$(dirname "$0")/lib.sh"
 
 make_text
 "$TRAIN" doctor >doctor 2>&1
+emulated=
 case $(grep -E '^(ok|--|!!)  cuda ' doctor) in
+*"emulated GPU"*) state=present emulated=yes ;;
 "ok"*) state=present ;;
 *"not built into this program"*) state=absent sentence='device "cuda" is not built into this program' ;;
 *"built in; no device"*"the CPU path is ready"*) state=idle sentence='NVIDIA' ;;
+"!!"*"built in; trouble"*) state=idle sentence='GPU' ;;
 *) state=unknown sentence='?' ;;
 esac
 check "device: doctor says whether CUDA is built in and has a device" test $state != unknown
 
+# refused NAME CODE SENTENCE COMMAND...: the exit code and the sentence
+refused() {
+    local name=$1 code=$2 words=$3
+    shift 3
+    expect_code "device: $name" "$code" "$@" && check "device: $name: a sentence" grep -qF "$words" output
+}
+
+short=(--set device=auto --set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
+expect_code "device: auto" 0 "$TRAIN" "$TINY" "${short[@]}" --out auto
 if [ $state = present ]; then
     skip "device: a GPU that is not there" "there is one"
 else
-    expect_code "device: cuda where there is none" 69 "$TRAIN" "$TINY" --set device=cuda --out missing
-    check "device: a sentence" grep -qF "$sentence" output
+    refused "cuda where there is none" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --out missing
+    refused "cuda where there is none, dry run" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --dry-run
+    refused "cuda where there is none, generate" 69 "$sentence" "$TRAIN" generate auto --prompt x --set device=cuda
+    refused "cuda where there is none, eval" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
 fi
-expect_code "device: auto" 0 "$TRAIN" "$TINY" --set device=auto --set train_steps=6 --set eval.interval=0 --out auto
+
+# The emulated device can be taken away, break, and be too small.
+if [ -n "$emulated" ]; then
+    EMU_DEVICES=0 refused "no GPU" 69 "shows no GPU" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_DEVICES=0 expect_code "device: auto without a GPU" 0 "$TRAIN" "$TINY" "${short[@]}" --out plain
+    check "device: auto without a GPU is no reason to warn" bash -c "! grep -i warning output"
+    EMU_CAPABILITY=75 expect_code "device: auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --out old
+    check "device: auto with a GPU that is too old warns" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
+    check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
+    EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+fi
+
+# The issue's bound, for the best of twenty starts; a machine under load may be slow in the others.
+if ldd "$TRAIN" | grep -qE 'lib(asan|tsan)'; then
+    skip "device: the program starts in 10 ms" "a sanitizer takes longer"
+else
+    best=1000000
+    for ((i = 0; i < 20; i++)); do
+        from=${EPOCHREALTIME/[.,]/}
+        "$TRAIN" --version >version
+        took=$((${EPOCHREALTIME/[.,]/} - from))
+        [ $took -ge $best ] || best=$took
+    done
+    check "device: the program starts in 10 ms (best: $best us)" test $best -lt 10000
+fi
 finish

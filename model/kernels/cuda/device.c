@@ -1,5 +1,6 @@
 /* device.c -- the CUDA backend: finds the GPU, opens its streams, scratch and product library, and
- * moves memory. Without a driver or a GPU it says so, and "auto" goes on to the CPU.
+ * moves memory. Without a driver or a GPU it says so, and "auto" goes on to the CPU; a GPU that is
+ * there and cannot be used is trouble, of which "auto" warns.
  *
  * Host memory of copies may be pageable: the driver then stages it, so that a source may be changed
  * as soon as the call returns; a page-locked source only once the stream is past the copy. */
@@ -29,22 +30,45 @@ void *cuda_workspace(const Device *dev, size_t bytes)
     return cuda_device(dev)->workspace;
 }
 
-/* False with a sentence when there is no GPU, or none that the kernels run on. */
-static bool find(CudaDevice *cuda, int index, char *err, size_t n)
+/* False with a sentence when there is no driver that this program can speak to. */
+static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
+{
+    int version = 0;
+    if (code != cudaErrorInsufficientDriver) return true;
+    if (cudaDriverGetVersion(&version) != cudaSuccess) cudaGetLastError();
+    *there = version > 0;
+    if (!*there) return error_set(err, n, "there is no NVIDIA driver here");
+    return error_set(err, n,
+                     "the NVIDIA driver here is made for CUDA %d.%d and this program for CUDA "
+                     "%d.%d; update the driver, or build with an older toolkit",
+                     version / 1000, version % 1000 / 10, CUDART_VERSION / 1000,
+                     CUDART_VERSION % 1000 / 10);
+}
+
+/* False with a sentence when a GPU does not answer. */
+static bool answers(cudaError_t code, char *err, size_t n)
+{
+    if (code == cudaSuccess) return true;
+    cudaGetLastError();
+    return error_set(err, n,
+                     "the GPU cannot be used: %s (%s); nvidia-smi and the kernel's log may say why",
+                     cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+/* False with a sentence when there is no GPU, or none that the kernels run on; *there tells the
+ * two apart. */
+static bool find(CudaDevice *cuda, int index, bool *there, char *err, size_t n)
 {
     int count = 0;
+    struct cudaDeviceProp properties;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess) cudaGetLastError();
-    if (code == cudaErrorInsufficientDriver)
-        return error_set(err, n, "there is no NVIDIA driver here, or it is older than CUDA %d.%d",
-                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (!driver_serves(code, there, err, n)) return false;
     if (code == cudaErrorNoDevice || (code == cudaSuccess && count <= index))
         return error_set(err, n, "the NVIDIA driver shows no GPU to this process");
-    if (code != cudaSuccess)
-        return error_set(err, n, "the GPU cannot be used: %s (%s)", cudaGetErrorString(code),
-                         cudaGetErrorName(code));
-    struct cudaDeviceProp properties;
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    *there = true;
+    if (!answers(code, err, n)) return false;
+    if (!answers(cudaGetDeviceProperties(&properties, index), err, n)) return false;
     snprintf(cuda->name, sizeof cuda->name, "%.127s", properties.name);
     cuda->major = properties.major;
     cuda->minor = properties.minor;
@@ -53,7 +77,7 @@ static bool find(CudaDevice *cuda, int index, char *err, size_t n)
     if (cuda->major < CAPABILITY_LEAST)
         return error_set(err, n, "%s has compute capability %d.%d; %d.0 is the least", cuda->name,
                          cuda->major, cuda->minor, CAPABILITY_LEAST);
-    return true;
+    return answers(cudaSetDevice(index), err, n);
 }
 
 static void open_streams(CudaDevice *cuda)
@@ -65,16 +89,32 @@ static void open_streams(CudaDevice *cuda)
     CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->comm, cudaStreamNonBlocking, greatest));
 }
 
+/* The scratch of all ops. A GPU that has no room for it has none for any model. */
+static void open_workspace(CudaDevice *cuda)
+{
+    size_t available = 0, total = 0;
+    if (cudaMalloc(&cuda->workspace, CUDA_WORKSPACE) == cudaSuccess) return;
+    cudaGetLastError();
+    CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    fail(EXIT_NO_MEMORY,
+         "%s has %zu of %zu MiB free, and %zu MiB are needed before any model: another program "
+         "holds its memory; wait for it, choose another GPU by CUDA_VISIBLE_DEVICES, or set device "
+         "to \"cpu\"",
+         cuda->name, available >> 20, total >> 20, CUDA_WORKSPACE >> 20);
+}
+
 static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
 {
     CudaDevice *cuda = must_calloc(1, sizeof *cuda);
-    if (!find(cuda, device->index, err, n) || (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
+    bool there = false;
+    if (!find(cuda, device->index, &there, err, n) ||
+        (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
+        if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
         free(cuda);
         return false;
     }
-    CUDA_CHECK(cudaSetDevice(device->index));
     open_streams(cuda);
-    CUDA_CHECK(cudaMalloc(&cuda->workspace, CUDA_WORKSPACE));
+    open_workspace(cuda);
     int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
     device->backend = &backend_cuda;
