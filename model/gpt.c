@@ -112,7 +112,10 @@ GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     gpt_layout(s, B, T, mode, x, &d, acts, &head, &slot, &scratch);
     free(x);
     free(acts);
-    return (GptBytes){.activations = slot.peak, .scratch = scratch.peak};
+    size_t angles = (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype));
+    return (GptBytes){.activations = slot.peak,
+                      .scratch = scratch.peak,
+                      .angles = s->position == POSITION_ROPE ? angles : 0};
 }
 
 void rope_table_fill(Device *dev, Tensor table, double theta)
@@ -150,8 +153,7 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
     if (s->position == POSITION_ROPE) {
         DType compute = dtype_compute(s->dtype);
-        g->rope_memory =
-            device_alloc(dev, (size_t)(s->P * s->D) * dtype_size(compute), "rotary angles");
+        g->rope_memory = device_alloc(dev, g->bytes.angles, "rotary angles");
         g->pass.rope_table = tensor_2d(g->rope_memory, compute, s->P, s->D);
         rope_table_fill(dev, g->pass.rope_table, s->rope_theta);
     }
@@ -162,9 +164,7 @@ void gpt_destroy(Gpt *g)
 {
     if (g == NULL) return;
     Device *dev = g->pass.dev;
-    const GptShape *s = g->pass.shape;
-    device_release(dev, g->rope_memory,
-                   (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype)));
+    device_release(dev, g->rope_memory, g->bytes.angles);
     device_release(dev, g->slot_memory, g->bytes.activations);
     device_release(dev, g->scratch_memory, g->bytes.scratch);
     free(g->x);

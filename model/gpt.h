@@ -29,9 +29,10 @@ double gpt_flops_per_token(const GptShape *shape, int64_t T);
 
 typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
 
-/* Bytes of the slot (what forward leaves for backward) and of scratch, for the memory plan. */
+/* Bytes of the slot (what forward leaves for backward), of scratch and of rotary angles, for the
+ * memory plan. */
 typedef struct {
-    size_t activations, scratch;
+    size_t activations, scratch, angles;
 } GptBytes;
 GptBytes gpt_bytes(const GptShape *shape, int64_t B, int64_t T, GptMode mode);
 

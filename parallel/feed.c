@@ -23,9 +23,16 @@ static GptBatch batch_layout(Arena *arena, int64_t N)
     return batch;
 }
 
+size_t feed_bytes(int64_t N)
+{
+    Arena measuring = arena_measuring();
+    batch_layout(&measuring, N);
+    return measuring.peak;
+}
+
 void feed_open(Feed *f, Device *dev, int64_t N, int64_t ahead)
 {
-    size_t bytes = 3 * ((size_t)N * sizeof(int32_t) + ARENA_ALIGNMENT);
+    size_t bytes = feed_bytes(N);
     *f = (Feed){.dev = dev, .bytes = bytes, .n_slots = ahead + 1};
     f->memory = device_alloc(dev, bytes, "a micro-batch");
     Arena arena = device_arena(dev, f->memory, bytes);

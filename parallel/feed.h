@@ -21,6 +21,8 @@ typedef struct {
     int64_t n_slots, turn;
 } Feed;
 
+/* Bytes on the device of a micro-batch of N rows, for the memory plan. */
+size_t feed_bytes(int64_t N);
 /* Memory for micro-batches of N rows. The host may run `ahead` micro-batches ahead of the device;
  * then it waits for a free slot. Close with feed_close. */
 void feed_open(Feed *feed, Device *dev, int64_t N, int64_t ahead);

@@ -47,27 +47,61 @@ static void check_disk(const Config *c, const MemoryPlan *p)
                     need / MiB / 1024, available / MiB / 1024);
 }
 
+/* What a device's memory must have beside the plan: kernels, which are loaded when they are first
+ * used, and the ends of allocations' pages. */
+#define DEVICE_SLACK ((size_t)256 << 20)
+
+/* Where the plan's memory comes from, and how much there is. */
+typedef struct {
+    bool device; /* memory of its own; else the host's */
+    size_t available, total;
+} Room;
+
+/* Opens the device to ask it: its context, product library and scratch are then taken off already.
+ * Ends the program when there is no such device. */
+static Room find_room(const Config *c)
+{
+    Room room = {.available = memory_available()};
+    char err[2048];
+    Device device;
+    if (!session_open_device(&device, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    room.device = device_memory(&device, &room.available, &room.total);
+    device_close(&device);
+    if (room.device)
+        room.available -= room.available < DEVICE_SLACK ? room.available : DEVICE_SLACK;
+    return room;
+}
+
+static void tell_memory(const MemoryPlan *p, const Room *room)
+{
+    char where[64] = "";
+    if (room->device)
+        snprintf(where, sizeof where, " of %.1f on the GPU", (double)room->total / MiB / 1024);
+    log_info(
+        "memory  plan %.1f MiB: weights %.1f  gradients %.1f  optimizer %.1f  activations %.1f  "
+        "scratch %.1f  other %.1f; available %.1f GiB%s",
+        (double)p->total / MiB, (double)p->weights / MiB, (double)p->gradients / MiB,
+        (double)p->optimizer / MiB, (double)p->activations / MiB, (double)p->scratch / MiB,
+        (double)p->other / MiB, (double)room->available / MiB / 1024, where);
+}
+
 void run_plan(Run *run)
 {
     const Config *c = run->config;
     GptShape shape = gpt_shape(c);
-    size_t available = memory_available();
+    Room room = find_room(c);
     tell_model(c, &shape);
     run->plan = memory_plan(c);
     const MemoryPlan *p = &run->plan;
-    log_info(
-        "memory  plan %.1f MiB: weights %.1f  gradients %.1f  optimizer %.1f  activations %.1f  "
-        "scratch %.1f  other %.1f; available %.1f GiB",
-        (double)p->total / MiB, (double)p->weights / MiB, (double)p->gradients / MiB,
-        (double)p->optimizer / MiB, (double)p->activations / MiB, (double)p->scratch / MiB,
-        (double)p->other / MiB, (double)available / MiB / 1024);
+    tell_memory(p, &room);
     check_disk(c, p);
-    if (p->total > available)
+    if (p->total > room.available)
         fail(EXIT_NO_MEMORY,
-             "the plan needs %.1f GiB and %.1f GiB are available; lower "
+             "the plan needs %.1f GiB and %.1f GiB%s are available; lower "
              "train_micro_batch_size_per_gpu (now %lld), data.seq_length, or the model, or set "
              "activation_checkpointing.policy to \"selective\" or \"full\"",
-             (double)p->total / MiB / 1024, (double)available / MiB / 1024,
+             (double)p->total / MiB / 1024, (double)room.available / MiB / 1024,
+             room.device ? " of the GPU's memory" : "",
              (long long)c->train_micro_batch_size_per_gpu);
 }
 

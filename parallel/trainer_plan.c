@@ -20,7 +20,7 @@ MemoryPlan memory_plan(const Config *config)
                        .scratch = gpt.scratch};
     plan.optimizer = optimizer_bytes(config, &table);
     plan.other = sizeof(TrainerState) + (size_t)config->train_steps * sizeof(double) +
-                 3 * (size_t)(B * T) * 4;
+                 feed_bytes(B * T) + gpt.angles;
     if (config->eval.sample_tokens > 0) plan.other += decoder_bytes(&shape, shape.P);
     plan.total = plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.scratch +
                  plan.other;

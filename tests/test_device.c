@@ -1,14 +1,131 @@
-/* test_device.c -- what is said of a device that cannot be used, on the emulated one. */
-#include "model/core/check.h"
-#include "model/core/device.h"
+/* test_device.c -- what a run promises on a device with memory of its own: the plan covers what
+ * opening takes, saving neither allocates nor waits for more than its copy, and a device that
+ * cannot be used is said. Where CUDA is not built in, or there is no device, nothing is to be
+ * tested here. */
+#include "parallel/trainer.h"
+#include "tests/data_support.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+enum { MAX_SETS = 8 };
+
+static const char base[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"position\": "
+    "\"rope\"}, \"data\": {\"tokenizer_vocab_size\": 270, \"seq_length\": 16},"
+    " \"device\": \"cuda\", \"train_batch_size\": 4, \"train_micro_batch_size_per_gpu\": 2,"
+    " \"train_steps\": 40, \"gradient_clipping\": 1.0, \"eval\": {\"sample_tokens\": 4, "
+    "\"sample_prompt\": \"of the sea\"}}";
+
+typedef struct {
+    char *folder, *text, *cache;
+} Folder;
+
+typedef struct {
+    Config *config;
+    DataSet data;
+    Trainer trainer;
+} Opened;
+
+static bool device_is_there(void)
+{
+    Device device;
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    bool there = device_open(&device, "cuda", &options, err, sizeof err);
+    if (there)
+        device_close(&device);
+    else
+        print_message("skipped: %s\n", err);
+    return there;
+}
+
+static int place_open(void **state)
+{
+    Folder *p = must_calloc(1, sizeof *p);
+    char *words = drawn_text(5, 4000);
+    p->folder = folder_new();
+    char *path = text_file_new(p->folder, "text.txt", words);
+    p->text = text_format("data.text=%s", path);
+    p->cache = text_format("data.cache=%s/cache", p->folder);
+    free(path);
+    free(words);
+    *state = p;
+    return 0;
+}
+
+static int place_close(void **state)
+{
+    Folder *p = *state;
+    folder_drop(p->folder);
+    free(p->text);
+    free(p->cache);
+    free(p);
+    return 0;
+}
+
+/* A trainer on the device; one more setting than the base's, or NULL. */
+static void run_open(Opened *o, const Folder *p, const char *set)
+{
+    const char *sets[MAX_SETS] = {p->text, p->cache, set};
+    char err[1024];
+    ExitCode code;
+    ConfigReport report = {0};
+    o->config = config_parse("test", base, strlen(base), set ? 3 : 2, sets, &report);
+    if (o->config == NULL) config_report_print(&report, true, stderr);
+    assert_non_null(o->config);
+    config_report_free(&report);
+    if (!data_open(o->config, &o->data, err, sizeof err, &code)) fail_msg("%s", err);
+    if (!config_set_vocab(o->config, o->data.vocab_size, "test", err, sizeof err))
+        fail_msg("%s", err);
+    if (!trainer_open(&o->trainer, o->config, &o->data, err, sizeof err, &code))
+        fail_msg("%s", err);
+}
+
+static void run_close(Opened *o)
+{
+    trainer_close(&o->trainer);
+    data_close(&o->data);
+    config_free(o->config);
+}
+
+static const char *const modes[] = {NULL, "fp16.enabled=true"};
+enum { MODES = sizeof modes / sizeof *modes };
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What opening a trainer takes of the device's memory is the plan: to the byte where the runtime is
+ * emulated; a GPU gives whole pages. */
+static void the_plan_is_what_opening_takes(void **state)
+{
+    if (!device_is_there()) skip();
+    for (int i = 0; i < MODES; i++) {
+        Opened o;
+        Device bare;
+        char err[512];
+        DeviceOptions options = {.threads = 1, .local_ranks = 1};
+        size_t alone, with, total;
+        assert_true(device_open(&bare, "cuda", &options, err, sizeof err));
+        assert_true(device_memory(&bare, &alone, &total));
+        assert_true(alone < total); /* its scratch is taken off */
+        device_close(&bare);
+        run_open(&o, *state, modes[i]);
+        assert_true(device_memory(&o.trainer.session.dev, &with, &total));
+        size_t plan = memory_plan(o.config).total;
+        if (dlsym(RTLD_DEFAULT, "emu_count_allocations"))
+            assert_int_equal(alone - with, plan);
+        else
+            assert_in_range(alone - with, plan, plan + ((size_t)64 << 20));
+        run_close(&o);
+    }
+}
 
 /* ---- devices that cannot be used ------------------------------------------------------------- */
 
@@ -59,7 +176,8 @@ static void a_gpu_that_cannot_be_used_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
     };
-    return cmocka_run_group_tests_name("device", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("device", tests, place_open, place_close);
 }

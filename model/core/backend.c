@@ -108,6 +108,13 @@ void device_host_release(Device *device, void *p)
     if (p) device->backend->host_release(device, p);
 }
 
+bool device_memory(Device *device, size_t *available, size_t *total)
+{
+    if (device->backend->memory == NULL) return false;
+    device->backend->memory(device, available, total);
+    return true;
+}
+
 const char *device_describe(const Device *device, char *buf, size_t n)
 {
     return device->backend->describe(device, buf, n);

@@ -58,6 +58,8 @@ typedef struct Backend {
     void *(*host_alloc)(Device *device, size_t bytes); /* page-locked; NULL when refused */
     void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);
+    /* Bytes of device memory, free and in all; NULL where it is the host's own. */
+    void (*memory)(Device *device, size_t *available, size_t *total);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
 } Backend;
@@ -109,6 +111,8 @@ void device_event_destroy(Device *device, Event *event);
  * naming `what`. The source of a copy may be changed only once the stream is past the copy. */
 void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p);
+/* Bytes of device memory, free now and in all. False where it is the host's own. */
+bool device_memory(Device *device, size_t *available, size_t *total);
 const char *device_describe(const Device *device, char *buf, size_t n);
 
 /* The i-th linked backend, best first; NULL past the last. */

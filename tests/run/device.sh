@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # device.sh -- what is said where the config asks for a GPU: a sentence and exit code 69 when there is none or CUDA is not
-# built in; "auto" goes on with what there is, with a warning where a GPU is there and cannot be used; doctor says which. And
-# the program starts at once anywhere.
+# built in; "auto" goes on with what there is, with a warning where a GPU is there and cannot be used; doctor says which. A
+# plan that does not fit a GPU's memory is refused before anything is written. And the program starts at once anywhere.
 . "$(dirname "$0")/lib.sh"
 
 make_text
@@ -33,6 +33,7 @@ else
     refused "cuda where there is none, dry run" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --dry-run
     refused "cuda where there is none, generate" 69 "$sentence" "$TRAIN" generate auto --prompt x --set device=cuda
     refused "cuda where there is none, eval" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
+    check "device: nothing is left of a run without its device" test ! -e missing
 fi
 
 # The emulated device can be taken away, break, and be too small.
@@ -44,10 +45,13 @@ if [ -n "$emulated" ]; then
     check "device: auto with a GPU that is too old warns" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
     check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=300 refused "a GPU that is too small" 90 "of the GPU's memory are available; lower train_micro_batch" \
+        "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    check "device: nothing is left of these runs" test ! -e missing
 fi
 
-# The issue's bound, for the best of twenty starts; a machine under load may be slow in the others.
+# No library of a toolkit is opened before a device is. The best of twenty starts: a machine under load is slow in others.
 if ldd "$TRAIN" | grep -qE 'lib(asan|tsan)'; then
     skip "device: the program starts in 10 ms" "a sanitizer takes longer"
 else

@@ -252,6 +252,12 @@ static void device_cuda_range_end(void)
     nvtxRangePop();
 }
 
+static void device_cuda_memory(Device *device, size_t *available, size_t *total)
+{
+    (void)device;
+    CUDA_CHECK(cudaMemGetInfo(available, total));
+}
+
 static const char *device_cuda_describe(const Device *device, char *buf, size_t n)
 {
     const CudaDevice *cuda = cuda_device(device);
@@ -279,5 +285,6 @@ const Backend backend_cuda = {
     .host_alloc = device_cuda_host_alloc,
     .host_release = device_cuda_host_release,
     .synchronize = device_cuda_synchronize,
+    .memory = device_cuda_memory,
     .describe = device_cuda_describe,
 };
