@@ -30,9 +30,11 @@ typedef struct {
     Device *device; /* may be NULL when all tensors are on the host */
     const FsOps *fs;
     void *staging; /* host memory through which device tensors pass, and files are verified */
+    Event copied;  /* the device is done with the staging buffer */
 } CheckpointIo;
 
-/* Allocates the staging buffer (4 MiB): once, at the start. */
+/* Allocates the staging buffer (4 MiB, page-locked for the device; device may be NULL): once, at
+ * the start, for page-locking makes a device wait. Close it before the device. */
 void checkpoint_io_open(CheckpointIo *io, Device *device);
 void checkpoint_io_close(CheckpointIo *io);
 

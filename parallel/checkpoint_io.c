@@ -8,12 +8,18 @@
 void checkpoint_io_open(CheckpointIo *io, Device *device)
 {
     *io = (CheckpointIo){.device = device, .fs = &fs_system};
-    io->staging = must_alloc(CHECKPOINT_PIECE_BYTES);
+    io->staging = device ? device_host_alloc(device, CHECKPOINT_PIECE_BYTES, "checkpoints")
+                         : must_alloc(CHECKPOINT_PIECE_BYTES);
 }
 
 void checkpoint_io_close(CheckpointIo *io)
 {
-    free(io->staging);
+    if (io->device) {
+        device_event_destroy(io->device, &io->copied);
+        device_host_release(io->device, io->staging);
+    } else {
+        free(io->staging);
+    }
     *io = (CheckpointIo){0};
 }
 
@@ -35,12 +41,20 @@ static Tensor staged(CheckpointIo *io, Tensor piece)
     return piece;
 }
 
+/* Copies between a piece and the staging buffer and waits for that copy: the device may have been
+ * given more to do since. */
+static void copy_piece(CheckpointIo *io, Tensor dst, Tensor src)
+{
+    device_copy(io->device, dst, src);
+    device_event_record(io->device, &io->copied);
+    device_event_synchronize(io->device, &io->copied);
+}
+
 const void *checkpoint_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
 {
     if (t.place == PLACE_HOST) return (const char *)t.data + at;
     Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
-    device_copy(io->device, copy, piece);
-    device_synchronize(io->device);
+    copy_piece(io, copy, piece);
     return io->staging;
 }
 
@@ -53,6 +67,5 @@ void checkpoint_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
 {
     if (t.place == PLACE_HOST) return;
     Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
-    device_copy(io->device, piece, copy);
-    device_synchronize(io->device); /* the staging buffer is used again at once */
+    copy_piece(io, piece, copy);
 }

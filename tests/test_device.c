@@ -96,6 +96,13 @@ static void run_close(Opened *o)
     config_free(o->config);
 }
 
+/* What the emulated CUDA runtime has counted under `name`; 0 on a GPU. */
+static int64_t emulated(const char *name)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
+    return count ? count() : 0;
+}
+
 static const char *const modes[] = {NULL, "fp16.enabled=true"};
 enum { MODES = sizeof modes / sizeof *modes };
 
@@ -125,6 +132,39 @@ static void the_plan_is_what_opening_takes(void **state)
             assert_in_range(alone - with, plan, plan + ((size_t)64 << 20));
         run_close(&o);
     }
+}
+
+/* A save takes no memory, page-locked or of the device, and waits for its own copies only: the
+ * state, then piece by piece. */
+static void saving_neither_allocates_nor_drains_the_device(void **state)
+{
+    if (!device_is_there()) skip();
+    const Folder *p = *state;
+    Opened o;
+    char err[1024], *run = text_format("%s/saved", p->folder);
+    run_open(&o, p, NULL);
+    Device *dev = &o.trainer.session.dev;
+    StepRecord record[TRAINER_HISTORY];
+    trainer_step(&o.trainer);
+    trainer_drain(&o.trainer, record);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    trainer_step(&o.trainer);
+    trainer_drain(&o.trainer, record);
+    int64_t waits = dev->waits, allocations = dev->allocations;
+    int64_t emu_waits = emulated("emu_count_waits");
+    int64_t emu_allocations = emulated("emu_count_allocations");
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(dev->waits, waits + 1);
+    assert_int_equal(dev->allocations, allocations);
+    assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+    /* The state comes to pageable memory, and a device is drained stream by stream; a piece's copy
+     * waits at most once, and not at all where streams do not lag. */
+    int64_t pieces = o.trainer.session.table.n_params + o.trainer.n_slots;
+    const char *streams = getenv("EMU_STREAMS");
+    bool lags = streams != NULL && strcmp(streams, "deferred") == 0;
+    assert_in_range(emulated("emu_count_waits") - emu_waits, 0, 4 + (lags ? pieces : 0));
+    run_close(&o);
+    free(run);
 }
 
 /* ---- devices that cannot be used ------------------------------------------------------------- */
@@ -177,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_what_opening_takes),
+        cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
     };
     return cmocka_run_group_tests_name("device", tests, place_open, place_close);
