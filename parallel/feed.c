@@ -39,6 +39,8 @@ void feed_open(Feed *f, Device *dev, int64_t N, int64_t ahead)
     f->batch = batch_layout(&arena, N);
     f->staging = device_host_alloc(dev, (size_t)f->n_slots * bytes, "micro-batches");
     f->copied = must_calloc((size_t)f->n_slots, sizeof *f->copied);
+    for (int64_t i = 0; i < f->n_slots; i++)
+        device_event_record(dev, &f->copied[i]); /* or a step would make them */
 }
 
 void feed_close(Feed *f)

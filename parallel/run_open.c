@@ -166,6 +166,7 @@ static void open_trainer(Run *run)
     ExitCode code;
     if (!trainer_open(&run->trainer, run->config, &run->data, err, sizeof err, &code))
         fail(code, "%s", err);
+    trainer_warm_up(&run->trainer);
     run_tell_memory(run, "weights, gradients and optimizer are laid out");
     log_info("device  %s", device_describe(&run->trainer.session.dev, err, sizeof err));
     const Loader *train = run->trainer.train;

@@ -188,6 +188,16 @@ static void add_phases(Trainer *t)
     t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
 }
 
+/* What follows a step's gradients up to its decision, which goes to place `at` of the history. */
+static void decide(Trainer *t, int64_t at)
+{
+    Device *dev = &t->session.dev;
+    grad_norm_add(&t->norm, dev, &t->state->stats);
+    comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
+    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision[at], t->lr_table,
+                   &t->rules);
+}
+
 void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -198,15 +208,52 @@ void trainer_step(Trainer *t)
     params->step_begin(params, t->uses, (int)t->n_uses);
     run_actions(t);
     params->step_end(params);
-    grad_norm_add(&t->norm, dev, &t->state->stats);
-    comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
-    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision[at], t->lr_table,
-                   &t->rules);
+    decide(t, at);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision[at]);
     copy_words(dev, &t->state->after[at], &t->state->state, sizeof(StepState));
     if (t->config->wall_clock_breakdown) add_phases(t);
     t->steps++;
     t->samples += t->rules.samples;
+}
+
+/* Two micro-batches, of which the second adds to the gradients of the first, and an evaluation: of
+ * the data that will be seen anyway, for a batch is a function of its place. */
+static void warm_up_model(Trainer *t)
+{
+    ParamStore *params = t->session.params;
+    Stage stage = gpt_stage(t->gpt);
+    Action evaluate = {.kind = ACT_EVALUATE};
+    int64_t n = t->n_actions < 4 ? t->n_actions : 4;
+    params->step_begin(params, t->uses, (int)gpt_uses(t->gpt, t->actions, n, t->uses));
+    pipeline_run(&stage, t->actions, n);
+    params->step_end(params);
+    if (t->val == NULL) return;
+    gpt_set_stats(t->gpt, &t->state->eval_stats);
+    params->step_begin(params, NULL, 0);
+    pipeline_run(&stage, &evaluate, 1);
+    params->step_end(params);
+    gpt_set_stats(t->gpt, &t->state->stats);
+}
+
+void trainer_warm_up(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    ParamStore *params = t->session.params;
+    int64_t at = t->steps % TRAINER_HISTORY; /* nobody reads it before the step that writes it */
+    StepDecision nothing = {.apply = 0};
+    Feed feed = t->feed;
+    if (dev->backend->place == PLACE_HOST) return;
+    StepState kept = trainer_state(t);
+    warm_up_model(t);
+    decide(t, at);
+    copy_words(dev, &t->state->decision[at], &nothing, sizeof nothing);
+    optimizer_step(&t->optimizer, dev, params, &t->state->decision[at]);
+    free(trainer_sample(t, t->config->eval.sample_prompt, 1)); /* the prompt, then a token */
+    if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
+    copy_words(dev, &t->state->state, &kept, sizeof kept);
+    device_synchronize(dev);
+    t->feed.seconds = feed.seconds;
+    t->feed.target_bytes = feed.target_bytes;
 }
 
 int trainer_drain(Trainer *t, StepRecord *out)

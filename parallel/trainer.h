@@ -62,6 +62,11 @@ bool trainer_open(Trainer *trainer, const Config *config, const DataSet *data, c
                   ExitCode *code);
 void trainer_close(Trainer *trainer);
 
+/* Uses once whatever a step, an evaluation and a sample use of a device with memory of its own: its
+ * first kernels and products are what loads code, chooses algorithms and allocates behind them, and
+ * memory that is not there is missed before the run. Changes no number: a run with it and one
+ * without have the same bits. Nothing on the CPU. Before the first step, or trainer_load. */
+void trainer_warm_up(Trainer *trainer);
 /* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
  * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
 void trainer_step(Trainer *trainer);

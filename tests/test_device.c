@@ -1,7 +1,7 @@
-/* test_device.c -- what a run promises on a device with memory of its own: the plan covers what
- * opening takes, saving neither allocates nor waits for more than its copy, and a device that
- * cannot be used is said. Where CUDA is not built in, or there is no device, nothing is to be
- * tested here. */
+/* test_device.c -- what a run promises on a device with memory of its own: everything is used once
+ * before the first step, the plan covers what opening takes, saving neither allocates nor waits for
+ * more than its copy, and a device that cannot be used is said. Where CUDA is not built in, or
+ * there is no device, nothing is to be tested here. */
 #include "parallel/trainer.h"
 #include "tests/data_support.h"
 
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_SETS = 8 };
+enum { STEPS = 3, MAX_SETS = 8 };
 
 static const char base[] =
     "{\"model\": {\"num_layers\": 1, \"hidden_size\": 32, \"num_attention_heads\": 2, "
@@ -103,8 +103,132 @@ static int64_t emulated(const char *name)
     return count ? count() : 0;
 }
 
+/* ---- warming up ------------------------------------------------------------------------------ */
+
 static const char *const modes[] = {NULL, "fp16.enabled=true"};
 enum { MODES = sizeof modes / sizeof *modes };
+
+/* All that a run leaves: records, state, and every tensor of a checkpoint. */
+typedef struct {
+    StepRecord record[STEPS];
+    StepState state;
+    unsigned char *bytes;
+    size_t size;
+} Outcome;
+
+static void steps(Opened *o, Outcome *out)
+{
+    Trainer *t = &o->trainer;
+    int n = t->session.table.n_params, at = (int)t->steps;
+    while (t->steps < STEPS)
+        trainer_step(t);
+    assert_int_equal(trainer_drain(t, out->record + at), STEPS - at);
+    out->state = trainer_state(t);
+    out->bytes = NULL;
+    out->size = 0;
+    for (int i = 0; i < n + t->n_slots; i++) {
+        Tensor x = (i < n ? &t->weights[i] : &t->slots[i - n])->tensor;
+        size_t bytes = tensor_bytes(x);
+        out->bytes = must_realloc(out->bytes, out->size + bytes);
+        device_copy(&t->session.dev, tensor_1d(out->bytes + out->size, x.dtype, tensor_count(x)),
+                    tensor_flat(x));
+        device_synchronize(&t->session.dev);
+        out->size += bytes;
+    }
+}
+
+static void check_equal(const Outcome *a, const Outcome *b, const char *what)
+{
+    assert_int_equal(a->size, b->size);
+    if (memcmp(a->record, b->record, sizeof a->record) != 0) fail_msg("%s: other records", what);
+    if (memcmp(a->bytes, b->bytes, a->size) != 0) fail_msg("%s: other weights or slots", what);
+    if (memcmp(&a->state, &b->state, sizeof a->state) != 0) fail_msg("%s: another state", what);
+}
+
+/* Runs one step, saves and ends; then goes on in a new trainer that is warmed up first. */
+static void resumed(const Folder *p, const char *mode, Outcome *out)
+{
+    Opened o;
+    Checkpoint *c = NULL;
+    char err[1024], *run = text_format("%s/run", p->folder);
+    run_open(&o, p, mode);
+    trainer_step(&o.trainer);
+    trainer_drain(&o.trainer, out->record);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    run_close(&o);
+    run_open(&o, p, mode);
+    trainer_warm_up(&o.trainer);
+    if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
+        fail_msg("%s", err);
+    if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
+    checkpoint_close(c);
+    steps(&o, out);
+    run_close(&o);
+    char *command = text_format("rm -rf '%s'", run);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(run);
+}
+
+/* A fresh and a resumed run have the bits of one that was never warmed up. */
+static void warming_up_changes_no_bit(void **state)
+{
+    if (!device_is_there()) skip();
+    for (int i = 0; i < MODES; i++) {
+        const char *what = modes[i] ? modes[i] : "f32";
+        Opened o;
+        Outcome cold, warm, again;
+        run_open(&o, *state, modes[i]);
+        steps(&o, &cold);
+        run_close(&o);
+        run_open(&o, *state, modes[i]);
+        trainer_warm_up(&o.trainer);
+        steps(&o, &warm);
+        run_close(&o);
+        resumed(*state, modes[i], &again);
+        check_equal(&cold, &warm, what);
+        check_equal(&cold, &again, what);
+        free(cold.bytes);
+        free(warm.bytes);
+        free(again.bytes);
+    }
+}
+
+/* The first step already finds all that it needs: it plans no product, takes no memory, launches
+ * nothing for the first time, and the host waits for nothing; nor does a sample or an evaluation
+ * plan, take or load anything. */
+static void the_first_step_plans_and_allocates_nothing(void **state)
+{
+    if (!device_is_there()) skip();
+    for (int i = 0; i < MODES; i++) {
+        Opened o;
+        size_t before, after, total;
+        run_open(&o, *state, modes[i]);
+        Device *dev = &o.trainer.session.dev;
+        assert_int_equal(device_plans(dev), 0);
+        emulated("emu_forget_kernels");
+        trainer_warm_up(&o.trainer);
+        int64_t kernels = emulated("emu_count_kernels");
+        int64_t plans = device_plans(dev), waits = dev->waits, allocations = dev->allocations;
+        int64_t emu_waits = emulated("emu_count_waits");
+        int64_t emu_allocations = emulated("emu_count_allocations");
+        assert_true(plans > 0);
+        assert_true(device_memory(dev, &before, &total));
+        trainer_step(&o.trainer);
+        trainer_step(&o.trainer);
+        assert_int_equal(dev->waits, waits);
+        assert_int_equal(emulated("emu_count_waits"), emu_waits);
+        free(trainer_sample(&o.trainer, o.config->eval.sample_prompt, 3));
+        if (o.trainer.val) trainer_evaluate(&o.trainer, 0);
+        assert_true(device_memory(dev, &after, &total));
+        assert_int_equal(device_plans(dev), plans);
+        assert_int_equal(dev->allocations, allocations);
+        assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+        assert_int_equal(before, after);
+        assert_int_equal(emulated("emu_count_kernels"), kernels);
+        run_close(&o);
+    }
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -216,6 +340,8 @@ static void a_gpu_that_cannot_be_used_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warming_up_changes_no_bit),
+        cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
         cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),

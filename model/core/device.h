@@ -60,6 +60,8 @@ typedef struct Backend {
     void (*synchronize)(Device *device);
     /* Bytes of device memory, free and in all; NULL where it is the host's own. */
     void (*memory)(Device *device, size_t *available, size_t *total);
+    /* Products that were planned so far; NULL where none is. */
+    int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
 } Backend;
@@ -113,6 +115,8 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
+/* How many kinds of product the device has chosen an algorithm for so far. */
+int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
 
 /* The i-th linked backend, best first; NULL past the last. */

@@ -57,23 +57,59 @@ int emu_launch_bounds(const void *function)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
+/* A kernel that was launched, or asked about. */
 typedef struct {
     const void *function;
     size_t shared;
+    bool launched;
 } Kernel;
 
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static Kernel kernels[KERNELS];
 static int n_kernels;
 
+/* The kernel's row, made when there is none; under the lock. */
+static Kernel *kernel_of(const void *function)
+{
+    for (int i = 0; i < n_kernels; i++)
+        if (kernels[i].function == function) return &kernels[i];
+    if (n_kernels == KERNELS) emu_die("more than %d kernels", KERNELS);
+    kernels[n_kernels] = {function, SHARED_AT_FIRST, false};
+    return &kernels[n_kernels++];
+}
+
 static size_t shared_allowed(const void *function)
 {
-    size_t shared = SHARED_AT_FIRST;
     pthread_mutex_lock(&kernels_lock);
-    for (int i = 0; i < n_kernels; i++)
-        if (kernels[i].function == function) shared = kernels[i].shared;
+    size_t shared = kernel_of(function)->shared;
     pthread_mutex_unlock(&kernels_lock);
     return shared;
+}
+
+static void note_launch(const void *function)
+{
+    pthread_mutex_lock(&kernels_lock);
+    kernel_of(function)->launched = true;
+    pthread_mutex_unlock(&kernels_lock);
+}
+
+int64_t emu_count_kernels(void)
+{
+    int64_t n = 0;
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < n_kernels; i++)
+        n += kernels[i].launched;
+    pthread_mutex_unlock(&kernels_lock);
+    return n;
+}
+
+int64_t emu_forget_kernels(void)
+{
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < n_kernels; i++)
+        kernels[i].launched = false;
+    pthread_mutex_unlock(&kernels_lock);
+    return 0;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value)
@@ -83,15 +119,9 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
         value > EMU_SHARED_MOST)
         return emu_error(cudaErrorInvalidValue);
     pthread_mutex_lock(&kernels_lock);
-    int i = 0;
-    while (i < n_kernels && kernels[i].function != function)
-        i++;
-    if (i < KERNELS) {
-        kernels[i] = {function, (size_t)value};
-        if (i == n_kernels) n_kernels++;
-    }
+    kernel_of(function)->shared = (size_t)value;
     pthread_mutex_unlock(&kernels_lock);
-    return i < KERNELS ? cudaSuccess : emu_error(cudaErrorUnknown);
+    return cudaSuccess;
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function)
@@ -142,6 +172,7 @@ void emu_launch_check(const EmuLaunch *launch)
     if (launch->shared > shared_allowed(launch->function))
         refuse(launch, "more than %zu bytes of shared memory need cudaFuncSetAttribute",
                shared_allowed(launch->function));
+    note_launch(launch->function);
 }
 
 void emu_check_pointer(const EmuLaunch *launch, const void *p)

@@ -258,6 +258,11 @@ static void device_cuda_memory(Device *device, size_t *available, size_t *total)
     CUDA_CHECK(cudaMemGetInfo(available, total));
 }
 
+static int64_t device_cuda_plans(const Device *device)
+{
+    return cuda_device(device)->lt->n_plans;
+}
+
 static const char *device_cuda_describe(const Device *device, char *buf, size_t n)
 {
     const CudaDevice *cuda = cuda_device(device);
@@ -286,5 +291,6 @@ const Backend backend_cuda = {
     .host_release = device_cuda_host_release,
     .synchronize = device_cuda_synchronize,
     .memory = device_cuda_memory,
+    .plans = device_cuda_plans,
     .describe = device_cuda_describe,
 };

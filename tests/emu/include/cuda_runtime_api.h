@@ -159,6 +159,11 @@ const char *cudaGetErrorString(cudaError_t code);
 int64_t emu_count_allocations(void);
 int64_t emu_count_waits(void);
 
+/* How many kernels were launched, each counted once, since the program started or they were
+ * forgotten; forgetting returns 0. */
+int64_t emu_count_kernels(void);
+int64_t emu_forget_kernels(void);
+
 #ifdef __cplusplus
 }
 
