@@ -120,9 +120,10 @@ KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
-# Tests of the emulator itself are built where it is.
+# Tests of the emulator itself are built where it is; tests that are kernels (.cu) where something compiles them.
 EMU_TESTS := $(wildcard tests/test_emu*.c tests/test_emu*.cc)
-TEST_SOURCES := $(filter-out $(EMU_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS))
+TEST_SOURCES := $(filter-out $(EMU_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
+                $(if $(filter-out 0,$(CUDA)),$(wildcard tests/test_*.cu))
 TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
@@ -205,9 +206,13 @@ $(BUILD)/%.o: %.cc
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
-	@echo "  LINK  $@"
-	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(LDLIBS) $(CMOCKA_LIBS)
+define TEST_RULE
+$(BUILD)/tests/%: $(BUILD)/tests/%$(1) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
+	@echo "  LINK  $$@"
+	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS)
+endef
+$(eval $(call TEST_RULE,.o))
+$(eval $(call TEST_RULE,.cu.o))
 
 test-programs: $(TESTS)
 
@@ -253,4 +258,4 @@ help:
 	@echo "make compile_commands.json"
 	@echo "make clean"
 
--include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) $(TESTS:=.d)
+-include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) $(TESTS:=.d) $(TESTS:=.cu.d)

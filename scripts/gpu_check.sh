@@ -18,7 +18,7 @@ whole=470 # seconds for everything, so that eight minutes hold
 logs=build/gpu_check
 items=(
     "probe       cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
-    "fragments   which thread holds which element in mma.sync and ldmatrix"
+    "ptx         every PTX wrapper: which thread holds which element, copies, arithmetic"
     "ops         every op, dtype and odd shape against the oracle"
     "bits        optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "gradients   the whole model's gradients against the CPU, f32 and 16-bit types"
@@ -122,7 +122,7 @@ fi
 export -f build sanitizer probes
 
 item probe 75 probes cublaslt cublaslt_gelu cublaslt_bias_gradient cublaslt_splitk cublaslt_operands cublaslt_repeat
-item fragments 30 probes fragments fragments_matrix
+item ptx 20 program test_ptx test_ptx_memory
 item ops 90 program test_ops
 item bits 30 program test_ops_step test_ops_cuda
 item gradients 60 program test_model test_recompute
