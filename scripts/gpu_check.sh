@@ -125,7 +125,7 @@ item probe 75 probes cublaslt cublaslt_gelu cublaslt_bias_gradient cublaslt_spli
 item ptx 20 program test_ptx test_ptx_memory
 item ops 90 program test_ops
 item bits 30 program test_ops_step test_ops_cuda
-item gradients 60 program test_model test_recompute
+item gradients 60 program test_model_cuda test_recompute
 item goldens 40 program test_golden
 item trainer 60 program test_trainer test_device
 item runs 150 script cuda.sh

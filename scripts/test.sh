@@ -18,7 +18,7 @@ asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests
 
 # What computes on a device: in emulation with threads forwards, then backwards without cuBLASLt, then with streams that lag
 # behind the host as far as they may, and under ASan.
-emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model|generate|device)$'
+emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|generate|device)$'
 emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
 
 # flavour NAME: its settings for make
