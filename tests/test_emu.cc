@@ -74,6 +74,11 @@ template <bool RIGHT> static void run_reuse(float *out, const float *x)
     LAUNCH(reuse_kernel<RIGHT>, 1, THREADS, THREADS * sizeof(float), 0, out, x);
 }
 
+template <bool RIGHT> static void run_run_ahead(float *out, const float *x)
+{
+    LAUNCH(run_ahead_kernel<RIGHT>, 1, THREADS, THREADS / WARP * sizeof(float), 0, out, x);
+}
+
 static void test_barriers(void **)
 {
     auto reversed = [](int i) { return number(THREADS - 1 - i); };
@@ -87,6 +92,8 @@ static void test_barriers(void **)
     assert_int_equal(wrong_orders(THREADS, run_reverse<false>, reversed), ORDER_COUNT);
     assert_int_equal(wrong_orders(THREADS, run_reuse<true>, sum), 0);
     assert_true(wrong_orders(THREADS, run_reuse<false>, sum) > 0);
+    assert_int_equal(wrong_orders(THREADS, run_run_ahead<true>, sum), 0);
+    assert_int_equal(wrong_orders(THREADS, run_run_ahead<false>, sum), 2); /* not in step */
     DIES(LAUNCH(divergent_barrier_kernel, 1, THREADS, 0, 0, out), "a barrier in divergent code",
          "divergent_barrier_kernel", "planted.cuh");
     DIES(LAUNCH(early_exit_kernel, 1, THREADS, 0, 0, out, 60), "__syncthreads", "early_exit_kernel",

@@ -171,28 +171,58 @@ static void block_start(EmuBlock *block)
     }
 }
 
-/* The thread that is k-th in round `round`. The shuffled order walks with a stride that is prime to
- * all sizes up to 1024. */
-static int nth_thread(Order order, int k, int n, uint32_t round)
+/* Each thread goes on as far as it can, those of `n` from thread `first` on in turn until none of
+ * them can; false: none could. */
+static bool warp_run(EmuBlock *block, Order order, int first, int n)
+{
+    bool progress = false;
+    for (bool again = true; again;) {
+        again = false;
+        for (int k = 0; k < n; k++) {
+            int i = first + (order == ORDER_REVERSE ? n - 1 - k : k);
+            if (block->thread[i].state != EmuState::READY) continue;
+            again = progress = true;
+            fiber_resume(block, i);
+        }
+    }
+    return progress;
+}
+
+/* Warp after warp, each as far ahead of the others as barriers let it. */
+static bool warps_run(EmuBlock *block, Order order)
+{
+    bool progress = false;
+    int warps = (block->threads + EMU_WARP - 1) / EMU_WARP;
+    for (int k = 0; k < warps; k++) {
+        int first = (order == ORDER_REVERSE ? warps - 1 - k : k) * EMU_WARP;
+        int n = block->threads - first < EMU_WARP ? block->threads - first : EMU_WARP;
+        progress |= warp_run(block, order, first, n);
+    }
+    return progress;
+}
+
+/* Every thread once, up to its next collective or barrier, so that warps keep step with each other;
+ * with a stride that is prime to all sizes up to 1024. */
+static bool threads_run(EmuBlock *block, uint32_t round)
 {
     enum { STRIDE = 1031 };
-    if (order == ORDER_FORWARD) return k;
-    if (order == ORDER_REVERSE) return n - 1 - k;
+    bool progress = false;
     uint32_t start = (round * 1664525u + 1013904223u) >> 8;
-    return (int)(((uint64_t)k * STRIDE + start) % (uint64_t)n);
+    for (int k = 0; k < block->threads; k++) {
+        int i = (int)(((uint64_t)k * STRIDE + start) % (uint64_t)block->threads);
+        if (block->thread[i].state != EmuState::READY) continue;
+        progress = true;
+        fiber_resume(block, i);
+    }
+    return progress;
 }
 
 static void block_run(EmuBlock *block, Order order, uint32_t seed)
 {
     block_start(block);
     for (uint32_t round = seed; block->live > 0; round++) {
-        bool progress = false;
-        for (int k = 0; k < block->threads; k++) {
-            int i = nth_thread(order, k, block->threads, round);
-            if (block->thread[i].state != EmuState::READY) continue;
-            progress = true;
-            fiber_resume(block, i);
-        }
+        bool progress =
+            order == ORDER_SHUFFLED ? threads_run(block, round) : warps_run(block, order);
         if (!progress && block->live > 0) die_of_deadlock(block);
     }
 }

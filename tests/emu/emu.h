@@ -1,9 +1,11 @@
 /* emu.h -- the inside of the emulation: CUDA kernels on the CPU, one fiber per thread, one block at
  * a time on an OS thread.
  *
- * A fiber runs until it has to wait: at a barrier for its block, at a collective for its warp. The
- * others then have their turn in the order that EMU_ORDER names (forward, reverse or shuffled), so
- * what a missing barrier breaks is broken in one of the three. What a GPU answers with a wrong
+ * A fiber runs until it has to wait: at a barrier for its block, at a collective for its warp. Who
+ * has the next turn is for EMU_ORDER to say. forward, reverse: the lanes of one warp, as long as
+ * any of them can go on, then the next warp, ascending or descending; so a warp is as far ahead of
+ * others as barriers let it, and what a missing barrier leaves open comes out both ways. shuffled:
+ * every thread of the block once, and again; so warps keep step. What a GPU answers with a wrong
  * result or an error code long after ends the program here, with a sentence that names kernel,
  * block, thread and line.
  *

@@ -38,6 +38,25 @@ __global__ void __launch_bounds__(THREADS) reuse_kernel(float *out, const float 
     out[threadIdx.x] = sum;
 }
 
+/* The sum over the block, twice, with the warps' own sums in shared memory: without the barrier at
+ * a round's end a fast warp writes its second sum before a slow one has read the first. Collectives
+ * lie between that read and that write, so turns from one to the next would hide it. */
+template <bool RIGHT>
+__global__ void __launch_bounds__(THREADS) run_ahead_kernel(float *out, const float *x)
+{
+    DYN_SHARED(float, sums);
+    float total = 0;
+    for (int round = 0; round < 2; round++) {
+        float sum = warp_sum(x[threadIdx.x] + round);
+        if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
+        __syncthreads();
+        for (int warp = 0; warp < THREADS / WARP; warp++)
+            total += sums[warp];
+        if (RIGHT) __syncthreads();
+    }
+    out[threadIdx.x] = total;
+}
+
 static __global__ void __launch_bounds__(THREADS) divergent_barrier_kernel(float *out)
 {
     if (threadIdx.x < WARP) {
