@@ -105,8 +105,9 @@ static void linear_forward(OracleCall *call)
             for (int64_t i = 0; i < c->cols; i++)
                 sum += x[n * c->cols + i] * w[o * c->cols + i];
             if (pre) pre[n * c->outputs + o] = sum;
-            y[n * c->outputs + o] =
-                c->epilogue == EPILOGUE_GELU ? oracle_gelu(oracle_round(call->storage, sum)) : sum;
+            if (c->epilogue == EPILOGUE_GELU) sum = oracle_gelu(oracle_round(call->storage, sum));
+            if (c->epilogue == EPILOGUE_GELU_OF_SUM) sum = oracle_gelu(sum);
+            y[n * c->outputs + o] = sum;
         }
     }
 }

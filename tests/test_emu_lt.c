@@ -95,7 +95,7 @@ typedef struct {
     bool transpose_a, transpose_b;
     float alpha, beta;
     cublasLtEpilogue_t epilogue;
-    bool aux_misplaced, d_misplaced, little_workspace, row_order;
+    bool aux_misplaced, aux_shifted, no_aux, no_bias, d_misplaced, little_workspace, row_order;
 } Case;
 
 typedef struct {
@@ -115,12 +115,13 @@ static void run_describe(Run *r, const Case *t)
     uint32_t epilogue = (uint32_t)t->epilogue, aligned = 256;
     int64_t aux_ld = r->aux->ld + (t->aux_misplaced ? 1 : 0), ld = N;
     uint64_t bytes = WORKSPACE;
-    char *aux = r->aux->device;
+    char *aux = t->no_aux ? NULL : (char *)r->aux->device + (t->aux_shifted ? 8 : 0);
+    void *bias = t->no_bias ? NULL : r->bias->device;
     cublasLtMatmulDescCreate(&r->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, r->bias->device);
+    SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_ld);
     if (t->row_order) {
@@ -187,7 +188,9 @@ static double exact(const Run *r, const Case *t, int row, int col)
     double aux = r->aux->x[row + col * r->aux->ld], h = 1e-5;
     switch (t->epilogue) {
     case CUBLASLT_EPILOGUE_BIAS: return sum + r->bias->x[row];
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return gelu(sum + r->bias->x[row]);
+    case CUBLASLT_EPILOGUE_GELU_AUX:
     case CUBLASLT_EPILOGUE_GELU: return gelu(sum);
     case CUBLASLT_EPILOGUE_DGELU: return sum * (gelu(aux + h) - gelu(aux - h)) / (2 * h);
     default: return sum;
@@ -205,6 +208,20 @@ static void close_to(double got, double want, DType type)
         fail_msg("%.9g instead of %.9g (%s)", got, want, dtype_name(type));
 }
 
+/* What is written to aux: the sum that gelu sees, rounded; gaps stay. */
+static void check_aux(Run *r, Case t)
+{
+    static double got[MOST];
+    bool bias = t.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    if (!bias && t.epilogue != CUBLASLT_EPILOGUE_GELU_AUX) return;
+    t.epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    download(got, r->aux->device, r->aux->ld * N, t.d_type);
+    for (int i = 0; i < r->aux->ld * N; i++) {
+        int row = i % r->aux->ld;
+        close_to(got[i], row >= M ? r->aux->x[i] : exact(r, &t, row, i / r->aux->ld), t.d_type);
+    }
+}
+
 /* Runs it and holds every element of D, gaps included, to what it must be. */
 static void check_case(Case t)
 {
@@ -218,6 +235,7 @@ static void check_case(Case t)
         bool gap = i % r.d->ld >= M;
         close_to(got[i], gap ? r.d->x[i] : exact(&r, &t, i % r.d->ld, i / r.d->ld), t.d_type);
     }
+    check_aux(&r, t);
     run_close(&r);
 }
 
@@ -240,7 +258,8 @@ static void test_products(void **state)
 static void test_epilogues(void **state)
 {
     (void)state;
-    const cublasLtEpilogue_t list[] = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU,
+    const cublasLtEpilogue_t list[] = {CUBLASLT_EPILOGUE_BIAS,          CUBLASLT_EPILOGUE_GELU,
+                                       CUBLASLT_EPILOGUE_GELU_BIAS,     CUBLASLT_EPILOGUE_GELU_AUX,
                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         check_case((Case){.type = F32, .d_type = F32, .alpha = 1, .epilogue = list[i]});
@@ -296,6 +315,16 @@ static void test_refusals(void **state)
     wrong.aux_misplaced = true;
     wrong.epilogue = CUBLASLT_EPILOGUE_DGELU;
     refused(wrong, CUBLAS_STATUS_NOT_SUPPORTED, 0);
+    wrong = t;
+    wrong.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    wrong.aux_shifted = true;
+    refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
+    wrong.aux_shifted = false;
+    wrong.no_aux = true;
+    refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
+    wrong.no_aux = false;
+    wrong.no_bias = true;
+    refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
     wrong = t;
     wrong.d_misplaced = true;
     refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);

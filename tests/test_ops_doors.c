@@ -154,6 +154,12 @@ static void overlapping(Device *dev)
                              NO_TENSOR);
 }
 
+static void backward_of_a_sum(Device *dev)
+{
+    op_linear_backward_input(dev, here(0, 3, 3), here(1, 3, 3), tensor_2d(spare[1] + 9, F32, 3, 3),
+                             EPILOGUE_GELU_OF_SUM, tensor_2d(spare[1] + 18, F32, 3, 3));
+}
+
 static void bad_heads(Device *dev)
 {
     Tensor t = tensor_3d(spare[0], F32, 1, 2, 6), u = tensor_3d(spare[1], F32, 1, 2, 4);
@@ -191,6 +197,7 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(absent, "op_norm_forward", "stats is absent");
     expect_refusal(not_dense, "op_sq_norm", "not dense");
     expect_refusal(overlapping, "op_linear_backward_input", "dx is (3, 3) f32");
+    expect_refusal(backward_of_a_sum, "op_linear_backward_input", "the epilogue is none or gelu");
     expect_refusal(bad_heads, "op_attention_forward", "kv heads divide heads");
     expect_refusal(bad_vocabulary, "op_loss", "got 6");
     expect_refusal(bad_gradient_type, "op_token_backward", "dtable is (2, 3) f16");

@@ -206,7 +206,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
     bool gelu = c->epilogue == EPILOGUE_GELU;
     switch (c->op) {
     case OP_linear_forward:
-        /* With gelu a value is rounded before and after; its slope is at most 1.13. */
+        /* With gelu a value is rounded before and after; its slope is at most 1.13. With gelu of
+         * the sum only after. */
         s[0] = deep(matrix("y", ROLE_OUT, n, o), gelu ? 3 : 1, 8 + 2 * sum_depth(i));
         s[1] = matrix("x", ROLE_IN, n, i);
         s[2] = matrix("w", ROLE_IN, o, i);

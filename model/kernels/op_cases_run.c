@@ -167,6 +167,7 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
 {
     static const char *const norm[] = {"layernorm", "rmsnorm"};
     static const char *const activation[] = {"gelu", "relu2", "swiglu"};
+    static const char *const epilogue[] = {"", " +gelu", " +gelu of sum"};
     const Attention *a = &c->attention;
     bool is_norm = c->op >= OP_norm_forward && c->op <= OP_norm_backward;
     bool is_activation = c->op == OP_activation_forward || c->op == OP_activation_backward;
@@ -183,8 +184,8 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
     if (c->vocab_size) k += snprintf(buf + k, n - (size_t)k, " V%lld", (long long)c->vocab_size);
     snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
              is_norm ? norm[c->norm] : "", is_activation ? " " : "",
-             is_activation ? activation[c->activation] : "",
-             c->epilogue == EPILOGUE_GELU ? " +gelu" : "", c->accumulate ? " +=" : "",
-             c->bias ? " bias" : "", c->option ? " option" : "", c->alias ? " in place" : "");
+             is_activation ? activation[c->activation] : "", epilogue[c->epilogue],
+             c->accumulate ? " +=" : "", c->bias ? " bias" : "", c->option ? " option" : "",
+             c->alias ? " in place" : "");
     return buf;
 }

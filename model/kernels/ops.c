@@ -202,6 +202,8 @@ void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, E
     expect_storage(op, OPERAND(w), OPERAND(x));
     expect_storage(op, OPERAND(y), OPERAND(x));
     check_bias(op, OPERAND(bias), OPERAND(y));
+    expect_argument(op, epilogue >= EPILOGUE_NONE && epilogue <= EPILOGUE_GELU_OF_SUM,
+                    "the epilogue is none, gelu or gelu of the sum", epilogue);
     check_pre(op, epilogue, false, OPERAND(pre), OPERAND(y));
     expect_apart(op, OPERAND(y), OPERAND(x));
     expect_apart(op, OPERAND(y), OPERAND(w));
@@ -220,6 +222,8 @@ void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilo
     expect_matrix(op, OPERAND(dx), n, inputs, OPERAND(w));
     expect_storage(op, OPERAND(w), OPERAND(dy));
     expect_storage(op, OPERAND(dx), OPERAND(dy));
+    expect_argument(op, epilogue == EPILOGUE_NONE || epilogue == EPILOGUE_GELU,
+                    "the epilogue is none or gelu", epilogue);
     check_pre(op, epilogue, epilogue != EPILOGUE_NONE, OPERAND(pre), OPERAND(dx));
     expect_apart(op, OPERAND(dx), OPERAND(dy));
     expect_apart(op, OPERAND(dx), OPERAND(w));

@@ -21,7 +21,8 @@ typedef struct {
     double epsilon;
 } Norm;
 
-typedef enum { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
+/* What a forward product does to x w^T + bias before it is stored; see op_linear_forward. */
+typedef enum { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_OF_SUM } Epilogue;
 
 typedef struct {
     int64_t heads, kv_heads,
@@ -163,11 +164,15 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 /* y (N, O) = f(x (N, I) w (O, I)^T + bias (O, if present)), f as the epilogue; pre (N, O, if
- * present) = the value before f, rounded to storage; f is applied to the rounded value, so fused
- * and unfused agree bitwise. */
+ * present) = the value before f, rounded to storage. EPILOGUE_GELU applies gelu to the rounded
+ * value: the bits of this word with EPILOGUE_NONE and op_activation_forward behind it.
+ * EPILOGUE_GELU_OF_SUM applies it to the sum in the compute type and rounds only y, as a product
+ * and gelu in one kernel can: other bits in 16-bit storage. Where storage is the compute type the
+ * two are one, bit for bit. */
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre);
-/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)). */
+/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)), after either gelu of
+ * the forward product: the sum itself is kept by nobody. */
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                               Tensor pre);
 /* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy. */

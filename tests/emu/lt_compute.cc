@@ -1,6 +1,7 @@
 /* lt_compute.cc -- the arithmetic of the stand-in for cuBLASLt: a panel of D's columns at a time,
- * sums in f32 in ascending order of k, then the epilogue on the unrounded sums. GELU is the tanh
- * form. A bias gradient overwrites its vector whatever beta says. */
+ * sums in f32 in ascending order of k, then the epilogue on the unrounded sums. Under TF32 the
+ * factors keep 10 bits of their mantissas. GELU is the tanh form. A bias gradient overwrites its
+ * vector whatever beta says. */
 #include "tests/emu/lt.h"
 
 #include "tests/emu/include/cuda_bf16.h"
@@ -58,6 +59,17 @@ static float gelu_slope(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner_slope;
 }
 
+/* A factor as the product takes it. */
+static float factor(const EmuLtProblem *problem, float x)
+{
+    if (problem->product->compute != CUBLAS_COMPUTE_32F_FAST_TF32) return x;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x1000) & ~0x1fffu; /* to the nearest, away from zero between two */
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* ---- one product ----------------------------------------------------------------------------- */
 
 /* What the OS threads of a product share. op(A) is kept as strips of STRIP rows, k after k. */
@@ -79,8 +91,8 @@ static float *strips_of(const EmuLtProblem *problem, const void *a, int64_t batc
     if (strips == NULL) emu_die("no memory for a product");
     for (int64_t row = 0; row < problem->m; row++)
         for (int64_t k = 0; k < problem->k; k++)
-            strips[(row / STRIP * problem->k + k) * STRIP + row % STRIP] =
-                transposed ? element(l, a, k, row, batch) : element(l, a, row, k, batch);
+            strips[(row / STRIP * problem->k + k) * STRIP + row % STRIP] = factor(
+                problem, transposed ? element(l, a, k, row, batch) : element(l, a, row, k, batch));
     return strips;
 }
 
@@ -111,8 +123,8 @@ static void column_run(const Task *task, int64_t col, float *factors)
     const EmuLtLayout *b = problem->layout[LT_B], *d = problem->layout[LT_D];
     bool transposed = problem->product->transpose_b != CUBLAS_OP_N;
     for (int64_t k = 0; k < problem->k; k++)
-        factors[k] = transposed ? element(b, task->b, col, k, task->batch)
-                                : element(b, task->b, k, col, task->batch);
+        factors[k] = factor(problem, transposed ? element(b, task->b, col, k, task->batch)
+                                                : element(b, task->b, k, col, task->batch));
     for (int64_t row = 0; row < problem->m; row += STRIP) {
         const float *strip = task->strips + row * problem->k;
         float sum[STRIP] = {0};

@@ -11,7 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK = 0x454d554c, AUX_PACK = 8, WORKSPACE_MOST = 1 << 20, WORKSPACE_ALIGNMENT = 256 };
+enum {
+    MARK = 0x454d554c,
+    AUX_PACK = 8,
+    AUX_ALIGNMENT = 16,
+    WORKSPACE_MOST = 1 << 20,
+    WORKSPACE_ALIGNMENT = 256
+};
 
 static bool is_bias(uint32_t epilogue)
 {
@@ -69,6 +75,15 @@ static bool types_supported(const EmuLtProduct *p, const EmuLtProblem *problem)
            l[LT_C]->order == l[LT_D]->order && p->transpose_c == CUBLAS_OP_N;
 }
 
+/* What the attributes of an epilogue must be; the pointers' values count here, not what is there.
+ */
+static bool epilogue_complete(const EmuLtProduct *p)
+{
+    if ((is_bias(p->epilogue) || is_bias_gradient(p->epilogue)) && p->bias == NULL) return false;
+    return !has_aux(p->epilogue) ||
+           (p->aux != NULL && (uintptr_t)p->aux % AUX_ALIGNMENT == 0 && p->aux_ld > 0);
+}
+
 static bool epilogue_supported(const EmuLtProduct *p, const EmuLtProblem *problem)
 {
     const EmuLtLayout *d = problem->layout[LT_D];
@@ -99,7 +114,7 @@ cublasStatus_t emu_lt_problem(EmuLtProblem *problem, const EmuLtProduct *product
                 (int64_t)(tb ? b->cols : b->rows) == problem->k && c->rows == d->rows &&
                 c->cols == d->cols && a->batches == d->batches && b->batches == d->batches &&
                 c->batches == d->batches;
-    if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!fits || !epilogue_complete(product)) return CUBLAS_STATUS_INVALID_VALUE;
     return types_supported(product, problem) && epilogue_supported(product, problem)
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_NOT_SUPPORTED;

@@ -143,28 +143,29 @@ static void round_through(Tensor t, int64_t row, int64_t col, real *values, int6
     if (t.dtype != REAL_DTYPE) reals_load(values, t.dtype, to, n);
 }
 
+/* Bias, epilogue and rounding of one row of a tile; value (cols) is the product. */
 static void forward_row(const Job *job, int64_t row, const Tile *t, real *restrict value,
                         const real *restrict bias)
 {
+    bool kept = tensor_present(job->pre);
+    void *out = element(job->out, row, t->col), *pre = kept ? element(job->pre, row, t->col) : NULL;
     int64_t n = t->cols;
     if (bias)
         for (int64_t j = 0; j < n; j++)
             value[j] += bias[j];
-    if (tensor_present(job->pre)) round_through(job->pre, row, t->col, value, n);
-    if (job->epilogue == EPILOGUE_NONE) {
-        if (element(job->out, row, t->col) != (void *)value)
-            reals_store(job->out.dtype, element(job->out, row, t->col), value, n);
+    switch (job->epilogue) {
+    case EPILOGUE_NONE:
+        if (out != (void *)value) reals_store(job->out.dtype, out, value, n);
         return;
+    case EPILOGUE_GELU: round_through(kept ? job->pre : job->out, row, t->col, value, n); break;
+    case EPILOGUE_GELU_OF_SUM:
+        if (kept && pre != (void *)value) reals_store(job->pre.dtype, pre, value, n);
+        break;
     }
-    real *y = value;
-    if (job->out.dtype == REAL_DTYPE)
-        y = element(job->out, row, t->col);
-    else if (!tensor_present(job->pre))
-        round_through(job->out, row, t->col, value, n);
+    real *y = job->out.dtype == REAL_DTYPE ? out : value;
     for (int64_t j = 0; j < n; j++)
         y[j] = gelu(value[j]);
-    if (job->out.dtype != REAL_DTYPE)
-        reals_store(job->out.dtype, element(job->out, row, t->col), y, n);
+    if (out != (void *)y) reals_store(job->out.dtype, out, y, n);
 }
 
 static void forward_task(void *context, int64_t task, int worker)

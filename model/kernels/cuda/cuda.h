@@ -57,6 +57,9 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
 /* y = each row a copy of bias (O); y (N, O), same type. (elementwise.cu) */
 void cuda_rows_fill(Device *dev, Tensor y, Tensor bias);
+/* y (N, O) storage = gelu(sum (N, O) f32 + bias (O, if present)), rounded once; pre (N, O, if
+ * present) = sum + bias, rounded. (elementwise.cu) */
+void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias);
 /* dx (N, I) storage = product (N, I) f32 * gelu'(pre (N, I) storage), rounded once; for f32 dx may
  * be the product itself. (elementwise.cu) */
 void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre);

@@ -133,6 +133,29 @@ __global__ void __launch_bounds__(CUT_THREADS)
     store<N>(row_at(dx, row, cols + pack * N), up);
 }
 
+/* y (N, O) = gelu(sum (N, O) + bias (O; NULL: absent)) of the unrounded value; pre (N, O; data
+ * NULL: absent) = that value, rounded. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS)
+    gelu_of_sum_kernel(Cut cut, Rows<T> y, Rows<T> pre, Rows<float> sum, const T *__restrict__ bias)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float v[N], b[N];
+    load<N>(v, row_at(sum, row, pack * N));
+    if (bias) {
+        load<N>(b, bias + pack * N);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v[i] += b[i];
+    }
+    if (pre.data) store<N>(row_at(pre, row, pack * N), v);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = activate<ACTIVATION_GELU>(v[i]);
+    store<N>(row_at(y, row, pack * N), v);
+}
+
 /* Whether both halves of x (N, 2F) and all of y (N, F) are packs. */
 static bool halves_fit(Tensor y, Tensor x)
 {
@@ -207,6 +230,19 @@ void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre)
 {
     CHECK(product.dtype == F32, "the product is %s, not f32", dtype_name(product.dtype));
     WITH_STORAGE(dx.dtype, T, (backward_as<T, float, ACTIVATION_GELU>(dev, dx, product, pre)));
+}
+
+void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
+{
+    CHECK(sum.dtype == F32, "the sum is %s, not f32", dtype_name(sum.dtype));
+    int64_t full = pack_size(y.dtype);
+    bool whole =
+        packs_fit(y, full) && packs_fit(pre, full) && packs_fit(sum, full) && packs_fit(bias, full);
+    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
+                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+                     LAUNCH_CUT((gelu_of_sum_kernel<T, N>), cut, dev, rows_of<T>(y),
+                                rows_of<T>(pre), rows_of<float>(sum), (const T *)bias.data);
+                 }));
 }
 
 /* ---- sums and copies of rows ----------------------------------------------------------------- */

@@ -1,18 +1,19 @@
 /* gemm.c -- the three products of a linear layer: by cuBLASLt where it has an algorithm for the
  * operands as they lie, else by a plain kernel of our own (gemm_simt.cu).
  *
- * What follows a product keeps the contract's roundings. GELU is applied to the rounded value that
- * backward and recomputation see; the library's own GELU epilogue takes the unrounded sum, so the
- * activation's kernel does it. The bias joins the sum before it is rounded. */
+ * What follows a product keeps the contract's roundings. GELU of the rounded value, which backward
+ * and recomputation see, is the activation's kernel; GELU of the sum is the library's epilogue, or
+ * a kernel behind the product in f32. The bias joins the sum before it is rounded. */
 #include "model/kernels/cuda/lt.h"
 
-/* The f32 product that a factor follows gets half of the scratch, the library the other half. */
+/* An f32 product that a kernel follows gets half of the scratch, the library the other half. */
 #define PRODUCT_BYTES (CUDA_WORKSPACE / 2)
 
-/* d =/+= op(a) op(b), whoever has to do it. */
+/* d =/+= op(a) op(b) and nothing behind it, whoever has to do it. */
 static void product(Device *dev, LtProduct p)
 {
     p.epilogue = LT_PLAIN;
+    p.bias = p.aux = NO_TENSOR;
     if (!lt_product(dev, &p))
         cuda_product(dev, p.d, p.a, p.a_transposed, p.b, p.b_transposed, p.accumulate);
 }
@@ -29,53 +30,88 @@ static LtProduct asked(Device *dev, Tensor d, Tensor a, bool a_transposed, Tenso
                        .workspace_bytes = CUDA_WORKSPACE};
 }
 
-/* y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), storage, one rounding before f. Without the
- * library's bias epilogue the result starts as the bias, which is exact, and the product is added
- * before the rounding all the same. */
+/* ---- products in f32, and what follows them -------------------------------------------------- */
+
+/* Rows of `cols` f32 sums that the scratch holds at a time; whole tiles of them, if it can. */
+static int64_t rows_at_once(int64_t cols)
+{
+    enum { GRAIN = 128 };
+    int64_t fit = (int64_t)(PRODUCT_BYTES / sizeof(float)) / cols;
+    CHECK(fit > 0, "a row of %lld columns does not fit the scratch", (long long)cols);
+    return fit < GRAIN ? fit : fit - fit % GRAIN;
+}
+
+/* The f32 sums of rows [row, row + n) of a with op(b) (cols columns), in the scratch. */
+static Tensor sums_of(Device *dev, Tensor a, int64_t row, int64_t n, Tensor b, bool b_transposed,
+                      int64_t cols)
+{
+    char *scratch = cuda_workspace(dev, CUDA_WORKSPACE);
+    Tensor sum = tensor_2d(scratch + PRODUCT_BYTES, F32, n, cols);
+    LtProduct p = asked(dev, sum, tensor_slice_rows(a, row, n), false, b, b_transposed);
+    p.workspace_bytes = PRODUCT_BYTES;
+    product(dev, p);
+    return sum;
+}
+
+/* y (N, O) 16-bit = gelu(x (N, I) w (O, I)^T + bias (O)) of the f32 sum, rounded once; pre (N, O,
+ * if present) = the sum, rounded. */
+static void gelu_of_sum(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Tensor pre)
+{
+    LtProduct p = asked(dev, y, x, false, w, true);
+    p.epilogue = LT_GELU;
+    p.bias = bias;
+    p.aux = pre;
+    if (lt_product(dev, &p)) return;
+    int64_t rows = tensor_rows(y), cols = tensor_cols(y), step = rows_at_once(cols);
+    for (int64_t row = 0; row < rows; row += step) {
+        int64_t n = rows - row < step ? rows - row : step;
+        Tensor kept = tensor_present(pre) ? tensor_slice_rows(pre, row, n) : NO_TENSOR;
+        cuda_gelu_of_sum(dev, tensor_slice_rows(y, row, n), kept,
+                         sums_of(dev, x, row, n, w, true, cols), bias);
+    }
+}
+
+/* dx (N, I) = dy (N, O) w (O, I) * gelu'(pre (N, I)), rounded once. An f32 result is its own
+ * scratch. */
+static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tensor pre)
+{
+    if (dx.dtype == F32) {
+        product(dev, asked(dev, dx, dy, false, w, false));
+        cuda_gelu_multiply(dev, dx, dx, pre);
+        return;
+    }
+    int64_t rows = tensor_rows(dx), cols = tensor_cols(dx), step = rows_at_once(cols);
+    for (int64_t row = 0; row < rows; row += step) {
+        int64_t n = rows - row < step ? rows - row : step;
+        cuda_gelu_multiply(dev, tensor_slice_rows(dx, row, n),
+                           sums_of(dev, dy, row, n, w, false, cols),
+                           tensor_slice_rows(pre, row, n));
+    }
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+/* y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), storage, one rounding before f, unless f is of the
+ * sum. Without the library's bias epilogue the result starts as the bias, which is exact, and the
+ * product is added before the rounding all the same. */
 void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                          Tensor pre)
 {
     if (tensor_rows(y) == 0) return;
+    if (epilogue == EPILOGUE_GELU_OF_SUM && y.dtype != F32) {
+        gelu_of_sum(dev, y, x, w, bias, pre);
+        return;
+    }
     Tensor sum = tensor_present(pre) ? pre : y;
     LtProduct p = asked(dev, sum, x, false, w, true);
-    if (tensor_present(bias)) {
-        p.epilogue = LT_BIAS;
-        p.operand = bias;
-        if (!lt_product(dev, &p)) {
-            cuda_rows_fill(dev, sum, bias);
-            p.accumulate = true;
-            product(dev, p);
-        }
-    } else {
-        product(dev, p);
+    p.bias = bias;
+    bool done = tensor_present(bias) && lt_product(dev, &p);
+    if (!done && tensor_present(bias)) {
+        cuda_rows_fill(dev, sum, bias);
+        p.accumulate = true;
     }
-    if (epilogue == EPILOGUE_GELU)
-        cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
-    else if (tensor_present(pre))
-        cuda_copy(dev, y, pre);
-}
-
-/* dx (N, I) = dy (N, O) w (O, I) * gelu'(pre (N, I)), rounded once: the f32 product of as many rows
- * as the scratch holds at a time, then the factor. An f32 result is its own scratch. */
-static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tensor pre)
-{
-    enum { GRAIN = 128 };
-    int64_t rows = tensor_rows(dx), cols = tensor_cols(dx);
-    int64_t fit = (int64_t)(PRODUCT_BYTES / sizeof(float)) / cols, step = fit - fit % GRAIN;
-    bool own = dx.dtype == F32;
-    char *scratch = cuda_workspace(dev, CUDA_WORKSPACE);
-    if (step == 0) step = fit;
-    CHECK(step > 0, "a row of %lld columns does not fit the scratch", (long long)cols);
-    if (own) step = rows;
-    for (int64_t row = 0; row < rows; row += step) {
-        int64_t n = rows - row < step ? rows - row : step;
-        Tensor part = tensor_slice_rows(dx, row, n);
-        Tensor sum = own ? part : tensor_2d(scratch + PRODUCT_BYTES, F32, n, cols);
-        LtProduct p = asked(dev, sum, tensor_slice_rows(dy, row, n), false, w, false);
-        if (!own) p.workspace_bytes = PRODUCT_BYTES;
-        product(dev, p);
-        cuda_gelu_multiply(dev, part, sum, tensor_slice_rows(pre, row, n));
-    }
+    if (!done) product(dev, p);
+    if (epilogue != EPILOGUE_NONE) cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
 }
 
 void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
@@ -88,7 +124,7 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
         return;
     }
     p.epilogue = LT_DGELU;
-    p.operand = pre;
+    p.aux = pre;
     if (!lt_product(dev, &p)) product_then_gelu(dev, dx, dy, w, pre);
 }
 

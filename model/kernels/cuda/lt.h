@@ -31,10 +31,14 @@ typedef struct Lt {
 #undef F
     void *library; /* handle of dlopen; NULL where the functions are part of the program */
     cublasLtHandle_t handle;
-    bool tf32; /* f32 products may round their factors to tf32 */
-    struct LtPlan *plan;
-    int n_plans, max_plans;
+    bool tf32;           /* f32 products may round their factors to tf32 */
+    struct LtPlan *plan; /* LT_PLANS of them; NULL until the first product */
+    int n_plans;
 } Lt;
+
+/* Kinds of products that are remembered. A training run has some dozens; what asks for ever new
+ * shapes (prompts of any length) forgets them all now and then and asks the library again. */
+enum { LT_PLANS = 1024 };
 
 /* Opens the library and a handle. NULL with a sentence. */
 Lt *lt_open(bool tf32, char *err, size_t n);
@@ -50,26 +54,29 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
 /* ---- products -------------------------------------------------------------------------------- */
 
 typedef enum {
-    LT_PLAIN, /* d = a b */
-    LT_BIAS,  /* d = a b + operand, a vector of d's columns */
-    LT_DGELU  /* d = a b * gelu'(operand), of d's shape */
+    LT_PLAIN, /* d = sum */
+    LT_GELU,  /* d = gelu(sum), of the unrounded sum; aux = the sum, rounded */
+    LT_DGELU  /* d = sum * gelu'(aux) */
 } LtEpilogue;
 
 /* d (M, N) =/+= op(a) op(b) in row-major terms, sums in f32, rounded once. a is (M, K), or (K, M)
- * when a_transposed; b is (K, N), or (N, K). a and b share one type; d has it or is f32. */
+ * when a_transposed; b is (K, N), or (N, K). a and b share one type; d has it or is f32. bias (N),
+ * if present, joins the sum before all else; not with LT_DGELU. aux (M, N) is written under
+ * LT_GELU, where it may be absent, and read under LT_DGELU. Both have d's type. */
 typedef struct {
     Tensor d, a, b;
     bool a_transposed, b_transposed;
     bool accumulate;
     LtEpilogue epilogue;
-    Tensor operand;
+    Tensor bias, aux;
     void *workspace; /* 256-byte aligned device memory */
     size_t workspace_bytes;
 } LtProduct;
 
 /* Puts the product on the compute stream; false, and nothing done, when the library has no
- * algorithm for it. The algorithm is the first that its heuristics name for shapes, strides, types
- * and alignments: never chosen by timing, so the same bits in every run on one kind of GPU. */
+ * algorithm for it or says only now that it does not run it. The algorithm is the first that its
+ * heuristics name for shapes, strides, types and alignments: never chosen by timing, so the same
+ * bits in every run on one kind of GPU. */
 bool lt_product(const Device *dev, const LtProduct *p);
 
 /* Frees what lt_product keeps. */

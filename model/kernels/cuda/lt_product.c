@@ -5,6 +5,8 @@
  * library's A is our b, its B is our a, its m is d's columns. */
 #include "model/kernels/cuda/lt.h"
 
+#include "model/core/log.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +16,9 @@ typedef struct {
     int64_t a_transposed, b_transposed;
     int64_t type, d_type;
     int64_t lda, ldb, ldd;
-    int64_t epilogue, operand_ld, accumulate;
-    int64_t a_alignment, b_alignment, d_alignment, operand_alignment;
+    int64_t epilogue, aux_ld, accumulate;
+    int64_t a_alignment, b_alignment, d_alignment;
+    int64_t bias_alignment, aux_alignment; /* 0: absent */
     int64_t workspace_bytes;
 } PlanKey;
 
@@ -39,11 +42,11 @@ static cudaDataType_t library_type(DType t)
 }
 
 /* The largest power of two that divides an address, up to 256: the most that algorithms ask for.
- * What the heuristics are not told they take to be 256. */
+ * What the heuristics are not told they take to be 256. 0 for an absent tensor. */
 static int64_t alignment_of(Tensor t)
 {
     uintptr_t at = (uintptr_t)t.data | 256;
-    return (int64_t)(at & -at);
+    return tensor_present(t) ? (int64_t)(at & -at) : 0;
 }
 
 /* The row stride; of a single row it is never used, but must not be less than the row. */
@@ -52,9 +55,14 @@ static int64_t stride_of(Tensor t)
     return t.ld < tensor_cols(t) ? tensor_cols(t) : t.ld;
 }
 
+/* Whether aux lies as the library wants it: rows of whole packs of 8, whole packs of 16 bytes. */
+static bool aux_fits(Tensor aux)
+{
+    return !tensor_present(aux) || (stride_of(aux) % 8 == 0 && alignment_of(aux) >= 16);
+}
+
 static PlanKey key_of(const LtProduct *p)
 {
-    bool operand = p->epilogue != LT_PLAIN;
     return (PlanKey){
         .m = tensor_cols(p->d),
         .n = tensor_rows(p->d),
@@ -67,24 +75,43 @@ static PlanKey key_of(const LtProduct *p)
         .ldb = stride_of(p->a),
         .ldd = stride_of(p->d),
         .epilogue = p->epilogue,
-        .operand_ld = p->epilogue == LT_DGELU ? stride_of(p->operand) : 0,
+        .aux_ld = tensor_present(p->aux) ? stride_of(p->aux) : 0,
         .accumulate = p->accumulate,
         .a_alignment = alignment_of(p->b),
         .b_alignment = alignment_of(p->a),
         .d_alignment = alignment_of(p->d),
-        .operand_alignment = operand ? alignment_of(p->operand) : 0,
+        .bias_alignment = alignment_of(p->bias),
+        .aux_alignment = alignment_of(p->aux),
         .workspace_bytes = (int64_t)p->workspace_bytes,
     };
 }
 
-/* Where the operand lies is told call by call. */
-static void set_operand(const Lt *lt, const LtPlan *plan, const void *operand)
+static void set(const Lt *lt, const LtPlan *plan, cublasLtMatmulDescAttributes_t which,
+                const void *value, size_t bytes)
 {
-    if (plan->key.epilogue == LT_PLAIN) return;
-    cublasLtMatmulDescAttributes_t which = plan->key.epilogue == LT_BIAS
-                                               ? CUBLASLT_MATMUL_DESC_BIAS_POINTER
-                                               : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
-    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, which, &operand, sizeof operand));
+    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, which, value, bytes));
+}
+
+/* Where bias and aux lie is told call by call. */
+static void set_pointers(const Lt *lt, const LtPlan *plan, const LtProduct *p)
+{
+    const void *bias = p->bias.data, *aux = p->aux.data;
+    if (tensor_present(p->bias))
+        set(lt, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (tensor_present(p->aux))
+        set(lt, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
+}
+
+static uint32_t library_epilogue(const LtProduct *p)
+{
+    bool bias = tensor_present(p->bias), aux = tensor_present(p->aux);
+    switch (p->epilogue) {
+    case LT_PLAIN: return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case LT_DGELU: return CUBLASLT_EPILOGUE_DGELU;
+    case LT_GELU: break;
+    }
+    if (aux) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
 static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
@@ -97,25 +124,25 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
                                       CUDA_R_32F));
     int32_t op_a = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t op_b = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint32_t epilogue = p->epilogue == LT_BIAS    ? CUBLASLT_EPILOGUE_BIAS
-                        : p->epilogue == LT_DGELU ? CUBLASLT_EPILOGUE_DGELU
-                                                  : CUBLASLT_EPILOGUE_DEFAULT;
-    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a,
-                                            sizeof op_a));
-    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b,
-                                            sizeof op_b));
-    LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                            sizeof epilogue));
-    if (p->epilogue == LT_DGELU)
-        LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-                                                &key->operand_ld, sizeof key->operand_ld));
-    set_operand(lt, plan, p->operand.data);
+    uint32_t epilogue = library_epilogue(p);
+    set(lt, plan, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
+    set(lt, plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
+    set(lt, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (tensor_present(p->aux))
+        set(lt, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->aux_ld, sizeof key->aux_ld);
+    set_pointers(lt, plan, p); /* the heuristics read their alignment off their values */
     uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n;
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->a, type, (uint64_t)tensor_cols(p->b),
                                         (uint64_t)tensor_rows(p->b), key->lda));
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->b, type, (uint64_t)tensor_cols(p->a),
                                         (uint64_t)tensor_rows(p->a), key->ldb));
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
+}
+
+/* Whether the library says that it does not compute this; every other failure ends the run. */
+static bool refusal(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
 /* Partial sums of a product cut along k are added in f32 and outside the result: the default would
@@ -146,40 +173,56 @@ static void find_algorithm(const Lt *lt, LtPlan *plan)
     int n = 0;
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
                                                        plan->d, plan->d, wish, 1, &result, &n);
+    if (!refusal(status)) LT_CHECK(lt, status);
     plan->found = status == CUBLAS_STATUS_SUCCESS && n > 0 && result.state == status;
     if (plan->found) plan->algorithm = result.algo;
     LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
 }
 
-static const LtPlan *plan_of(Lt *lt, const LtProduct *p)
+/* Once for a product that nothing but the plain kernel is left for; epilogues have other ways. */
+static void say_refused(const LtProduct *p, const PlanKey *key)
+{
+    if (p->epilogue != LT_PLAIN || tensor_present(p->bias)) return;
+    log_warning(
+        "cuBLASLt does not multiply (%lld, %lld) by (%lld, %lld) in %s; a plain kernel does, "
+        "and takes many times as long",
+        (long long)key->n, (long long)key->k, (long long)key->k, (long long)key->m,
+        dtype_name(p->a.dtype));
+}
+
+static LtPlan *plan_of(Lt *lt, const LtProduct *p)
 {
     PlanKey key = key_of(p);
     for (int i = 0; i < lt->n_plans; i++)
         if (memcmp(&lt->plan[i].key, &key, sizeof key) == 0) return &lt->plan[i];
-    if (lt->n_plans == lt->max_plans) {
-        lt->max_plans = lt->max_plans ? 2 * lt->max_plans : 64;
-        lt->plan = must_realloc(lt->plan, (size_t)lt->max_plans * sizeof *lt->plan);
-    }
+    if (lt->n_plans == LT_PLANS) lt_plans_free(lt);
+    if (lt->plan == NULL) lt->plan = must_calloc(LT_PLANS, sizeof *lt->plan);
     LtPlan *plan = &lt->plan[lt->n_plans++];
     *plan = (LtPlan){.key = key};
     describe_product(lt, plan, p);
     find_algorithm(lt, plan);
+    if (!plan->found) say_refused(p, &key);
     return plan;
 }
 
 bool lt_product(const Device *dev, const LtProduct *p)
 {
     Lt *lt = cuda_device(dev)->lt;
-    /* The epilogue's second operand must have rows of whole packs of 8. */
-    if (p->epilogue == LT_DGELU && stride_of(p->operand) % 8 != 0) return false;
-    const LtPlan *plan = plan_of(lt, p);
+    CHECK(!tensor_present(p->bias) || p->bias.dtype == p->d.dtype, "a bias of %s for %s",
+          dtype_name(p->bias.dtype), dtype_name(p->d.dtype));
+    if (!aux_fits(p->aux)) return false;
+    LtPlan *plan = plan_of(lt, p);
     if (!plan->found) return false;
-    set_operand(lt, plan, p->operand.data);
+    set_pointers(lt, plan, p);
     float one = 1, beta = p->accumulate ? 1 : 0;
-    LT_CHECK(lt, lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b,
-                            &beta, p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm,
-                            p->workspace, p->workspace_bytes, cuda_stream(dev)));
-    return true;
+    cublasStatus_t status =
+        lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
+                   p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
+                   p->workspace_bytes, cuda_stream(dev));
+    if (!refusal(status)) LT_CHECK(lt, status);
+    plan->found = status == CUBLAS_STATUS_SUCCESS;
+    if (!plan->found) say_refused(p, &plan->key);
+    return plan->found;
 }
 
 void lt_plans_free(Lt *lt)
@@ -192,5 +235,5 @@ void lt_plans_free(Lt *lt)
     }
     free(lt->plan);
     lt->plan = NULL;
-    lt->n_plans = lt->max_plans = 0;
+    lt->n_plans = 0;
 }
