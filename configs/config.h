@@ -52,6 +52,7 @@ typedef struct Config {
         PositionKind position;
         double rope_theta;
         ActivationKind activation;
+        bool fused_gelu; /* gelu of the unrounded sum: EPILOGUE_GELU_OF_SUM */
         bool bias, qk_norm, tie_word_embeddings;
         double initializer_range; /* std of weights; residual projections get it over sqrt(2 L) */
     } model;

@@ -130,6 +130,10 @@ const Option option_table[] = {
     CHOICE(model.activation, "\"gelu\"", activation_choices, IMPOSSIBLE,
            "nonlinearity of the feed-forward part: gelu (tanh form), relu2 (squared ReLU), swiglu "
            "(gated; a third matrix)"),
+    FLAG(
+        model.fused_gelu, "false", ROUNDING,
+        "gelu of a product's sum before it is rounded to bf16 or fp16, which on GPUs is one kernel "
+        "with the product; false: of the rounded value"),
     FLAG(model.bias, "true", IMPOSSIBLE, "biases in linear layers and LayerNorm"),
     FLAG(model.qk_norm, "false", IMPOSSIBLE, "normalise each query and key head before attention"),
     FLAG(model.tie_word_embeddings, "true", IMPOSSIBLE,

@@ -128,6 +128,23 @@ static void check_model(Load *load)
                     "accepted, without effect: position is \"learned\"");
 }
 
+static void check_fused_gelu(Load *load)
+{
+    const Config *c = load->config;
+    if (!c->model.fused_gelu || load_wrong(load, "model.fused_gelu")) return;
+    if (c->model.activation != ACTIVATION_GELU && !load_wrong(load, "model.activation"))
+        WRONG(load, "model.fused_gelu",
+              "true is for activation \"gelu\", and activation is \"%s\"; write false",
+              option_choice_name(&option_table[option_find("model.activation")],
+                                 c->model.activation));
+    if (c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
+        !load_wrong(load, "activation_checkpointing.policy"))
+        WRONG(
+            load, "activation_checkpointing.policy",
+            "\"selective\" makes gelu again from rounded values, and model.fused_gelu takes it of "
+            "the unrounded; write \"full\" or \"none\", or model.fused_gelu false");
+}
+
 static void check_data(Load *load)
 {
     const Config *c = load->config;
@@ -287,6 +304,7 @@ void validate_config(Load *load)
 {
     check_batch(load);
     check_model(load);
+    check_fused_gelu(load);
     check_data(load);
     check_precision(load);
     check_optimizer(load);

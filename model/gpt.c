@@ -37,6 +37,7 @@ GptShape gpt_shape(const Config *config)
                   .position = config->model.position,
                   .rope_theta = config->model.rope_theta,
                   .activation = config->model.activation,
+                  .fused_gelu = config->model.fused_gelu,
                   .bias = config->model.bias,
                   .qk_norm = config->model.qk_norm,
                   .tied = config->model.tie_word_embeddings,

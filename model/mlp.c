@@ -2,6 +2,8 @@
  * of their own. */
 #include "model/mlp.h"
 
+#include "model/core/check.h"
+
 void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *remade,
                 Arena *shared)
 {
@@ -24,7 +26,8 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
     Linear down = linear_bind(pass->store, &rows->down, false, false);
     tp_enter_forward(pass->tp, a->normed, a->normed);
     if (s->activation == ACTIVATION_GELU) {
-        linear_forward(pass->dev, &up, true, a->act, a->normed, EPILOGUE_GELU, a->pre);
+        linear_forward(pass->dev, &up, true, a->act, a->normed,
+                       s->fused_gelu ? EPILOGUE_GELU_OF_SUM : EPILOGUE_GELU, a->pre);
     } else {
         linear_forward(pass->dev, &up, true, a->pre, a->normed, EPILOGUE_NONE, NO_TENSOR);
         op_activation_forward(pass->dev, a->act, a->pre, s->activation);
@@ -36,6 +39,7 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
 void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
 {
     ParamStore *store = pass->store;
+    CHECK(!pass->shape->fused_gelu, "gelu of an unrounded sum cannot be made again from pre");
     Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
     op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
                     bias, pass->shape->norm);
