@@ -139,10 +139,13 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
 }
 
-/* Whether the library says that it does not compute this; every other failure ends the run. */
-static bool refusal(cublasStatus_t status)
+/* False where the library says that it does not compute this; every other failure ends the run. */
+static bool accepted(const Lt *lt, cublasStatus_t status, const char *call)
 {
-    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH)
+        return false;
+    lt_check(lt, status, call, __FILE__, __LINE__);
+    return true;
 }
 
 /* Partial sums of a product cut along k are added in f32 and outside the result: the default would
@@ -173,8 +176,8 @@ static void find_algorithm(const Lt *lt, LtPlan *plan)
     int n = 0;
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
                                                        plan->d, plan->d, wish, 1, &result, &n);
-    if (!refusal(status)) LT_CHECK(lt, status);
-    plan->found = status == CUBLAS_STATUS_SUCCESS && n > 0 && result.state == status;
+    plan->found = accepted(lt, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&
+                  result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->found) plan->algorithm = result.algo;
     LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
 }
@@ -219,8 +222,7 @@ bool lt_product(const Device *dev, const LtProduct *p)
         lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
                    p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
                    p->workspace_bytes, cuda_stream(dev));
-    if (!refusal(status)) LT_CHECK(lt, status);
-    plan->found = status == CUBLAS_STATUS_SUCCESS;
+    plan->found = accepted(lt, status, "cublasLtMatmul");
     if (!plan->found) say_refused(p, &plan->key);
     return plan->found;
 }
