@@ -139,11 +139,11 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
         OwnedRun *owned = &run->run;
         if (optimizer->type == OPTIMIZER_SGD) {
             op_sgd(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
-                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group]);
+                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group], NULL);
         } else {
             op_adamw(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
                      run->slot[SLOT_EXP_AVG], run->slot[SLOT_EXP_AVG_SQ], decision,
-                     &optimizer->adamw[owned->group]);
+                     &optimizer->adamw[owned->group], NULL);
         }
         publish_when_done(optimizer, store, i);
     }

@@ -124,7 +124,7 @@ export -f build sanitizer probes
 item probe 75 probes cublaslt cublaslt_gelu cublaslt_bias_gradient cublaslt_splitk cublaslt_operands cublaslt_repeat
 item ptx 20 program test_ptx test_ptx_memory
 item ops 90 program test_ops test_ops_gelu
-item bits 30 program test_ops_step test_ops_cuda
+item bits 30 program test_ops_step test_ops_cuda test_ops_rounding
 item gradients 60 program test_model_cuda test_recompute
 item goldens 40 program test_golden
 item trainer 60 program test_trainer test_device

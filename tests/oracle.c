@@ -15,6 +15,34 @@ double oracle_round(DType type, double x)
     return dtype_get(type, &cell, 0);
 }
 
+double oracle_stochastic(double x, uint64_t seed, uint64_t stream, int64_t update, int64_t element)
+{
+    uint64_t block = (uint64_t)element / 8;
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, word[4];
+    uint32_t ctr[4] = {(uint32_t)block, 0x80000000u + (uint32_t)update, (uint32_t)stream,
+                       (uint32_t)(stream >> 32)};
+    int exponent;
+    philox4x32(ctr, key, word);
+    uint32_t pair = word[element % 8 / 2], random = element % 2 ? pair / 65536 : pair % 65536;
+    frexp(x, &exponent); /* |x| in [2^(exponent - 1), 2^exponent): bf16 has steps of 2^-7 there */
+    double step = ldexp(1, (exponent < -125 ? -125 : exponent) - 8), steps = fabs(x) / step;
+    double up = floor((steps - floor(steps)) * 65536) + random >= 65536;
+    return copysign((floor(steps) + up) * step, x);
+}
+
+double oracle_stochastic_at(double x, uint64_t seed, const Segment *segment, int segments,
+                            int64_t update, int64_t i)
+{
+    int last = segments - 1;
+    while (last > 0 && segment[last].start > i)
+        last--;
+    const Segment *s = &segment[last];
+    int64_t row = 0, col = i - s->start;
+    for (; col >= s->cols; row++)
+        col -= s->cols;
+    return oracle_stochastic(x, seed, s->stream, update, s->first + row * s->whole_cols + col);
+}
+
 /* ---- memory -----------------------------------------------------------------------------------
  */
 

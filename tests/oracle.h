@@ -23,6 +23,13 @@ void oracle_run(OracleCall *call);
 /* x rounded to the type and back. */
 double oracle_round(DType type, double x);
 
+/* x, a finite number, as bf16: the smaller neighbour in magnitude, or the larger one if the 16
+ * random bits of this element and update say so. */
+double oracle_stochastic(double x, uint64_t seed, uint64_t stream, int64_t update, int64_t element);
+/* The same for place i of a range with these segments. */
+double oracle_stochastic_at(double x, uint64_t seed, const Segment *segment, int segments,
+                            int64_t update, int64_t i);
+
 /* The pieces, one file each. */
 void oracle_memory(OracleCall *call);
 void oracle_normal(OracleCall *call);

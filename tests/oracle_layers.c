@@ -210,6 +210,11 @@ void oracle_optimizer(OracleCall *call)
 {
     const OpCase *c = call->c;
     double **v = call->v;
+    Segment segment[CASE_SEGMENTS];
+    const double *words = v[c->op == OP_adamw ? 5 : 4];
+    for (int k = 0; c->stochastic && k < CASE_SEGMENTS; k++, words += SEGMENT_WORDS)
+        segment[k] = (Segment){(uint64_t)words[0], (int64_t)words[1], (int64_t)words[2],
+                               (int64_t)words[3], (int64_t)words[4]};
     for (int64_t i = 0; i < c->n; i++) {
         if (c->op == OP_sq_norm) {
             v[0][0] += v[1][i] * v[1][i];
@@ -218,6 +223,9 @@ void oracle_optimizer(OracleCall *call)
         double *w = v[2] ? &v[2][i] : &v[0][i];
         if (c->op == OP_adamw) adamw_element(c, w, v[1][i], &v[3][i], &v[4][i]);
         if (c->op == OP_sgd) sgd_element(c, w, v[1][i], v[3] ? &v[3][i] : NULL);
+        if (c->stochastic)
+            *w = oracle_stochastic_at(*w, CASE_SEED, segment, CASE_SEGMENTS,
+                                      op_case_decision().update, i);
         v[0][i] = *w;
     }
     call->magnitude[0] = call->magnitude[2] = call->magnitude[3] = 1;

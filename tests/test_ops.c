@@ -60,6 +60,7 @@ static double draw(const Trial *t, int operand, int64_t i)
     case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
     case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
     case FILL_INTEGER: return s->low + floor((s->high - s->low) * u);
+    case FILL_SEGMENTS: return (double)op_case_segment_word(t->c, i);
     default: {
         int64_t last = i % t->c->tq + t->c->attention.causal_offset;
         if (last > t->c->tk - 1) last = t->c->tk - 1;
@@ -289,6 +290,7 @@ static void check_op(void **state)
         if (cases[k].op != op) continue;
         found++;
         for (DType storage = F64; storage <= F16; storage++) {
+            if (cases[k].stochastic && storage != BF16) continue;
             for (int wide = 0; wide < 2; wide++) {
                 DType compute = dtype_compute(storage);
                 if (wide && (compute == storage || !has_gradients(&cases[k]))) continue;

@@ -88,9 +88,9 @@ static void update_run(Device *dev, const Update *u, const StepDecision *decisio
                .weight_decay = 0.01,
                .nesterov = rule == 4};
     if (rule < 2)
-        op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw);
+        op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw, NULL);
     else
-        op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd);
+        op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd, NULL);
 }
 
 /* Rules 0, 1: AdamW, Adam with L2; 2, 3, 4: SGD plain, with momentum and dampening, with

@@ -203,9 +203,9 @@ static void update(Device *dev, Slots *host, const StepDecision *decision, bool 
     Tensor w = tensor_1d(s->weight, BF16, ELEMENTS), g = tensor_1d(s->grad, F32, ELEMENTS);
     Tensor master = tensor_1d(s->master, F32, ELEMENTS), m = tensor_1d(s->slot[0], F32, ELEMENTS);
     if (adam)
-        op_adamw(dev, w, g, master, m, tensor_1d(s->slot[1], F32, ELEMENTS), d, &adamw);
+        op_adamw(dev, w, g, master, m, tensor_1d(s->slot[1], F32, ELEMENTS), d, &adamw, NULL);
     else
-        op_sgd(dev, w, g, master, m, d, &sgd);
+        op_sgd(dev, w, g, master, m, d, &sgd, NULL);
     device_take_bytes(dev, host, s, sizeof *host);
     device_release(dev, d, sizeof *d);
 }
@@ -274,7 +274,7 @@ static void tiny_updates_move_a_bf16_weight(Device *dev)
     StepDecision *far_d = device_put_bytes(dev, &d, sizeof d);
     for (int k = 0; k < 1000; k++)
         op_sgd(dev, tensor_1d(far->weight, BF16, ELEMENTS), tensor_1d(far->grad, F32, ELEMENTS),
-               tensor_1d(far->master, F32, ELEMENTS), NO_TENSOR, far_d, &sgd);
+               tensor_1d(far->master, F32, ELEMENTS), NO_TENSOR, far_d, &sgd, NULL);
     device_take_bytes(dev, &s, far, sizeof s);
     device_release(dev, far_d, sizeof d);
     for (int i = 0; i < ELEMENTS; i++)
@@ -300,7 +300,7 @@ static void sgd_dampens_from_the_second_update(void **state)
         d.update = i + 1;
         if (i == 0) buffer = 0;
         op_sgd(&devices.item[0].device, tensor_1d(&w, F64, 1), tensor_1d(&g, F64, 1), NO_TENSOR,
-               tensor_1d(&buffer, F64, 1), &d, &sgd);
+               tensor_1d(&buffer, F64, 1), &d, &sgd, NULL);
         assert_true(near(buffer, i == 0 ? 2 : 0.9 * 2 + 0.5 * 2));
         assert_true(near(w, i == 0 ? 0.8 : 0.8 - 0.28));
     }

@@ -331,19 +331,27 @@ static int optimizer_operands(const OpCase *c, OperandSpec *s)
         s[1] = vector("x", ROLE_IN, c->n);
         return 2;
     }
-    s[0] = deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), 1, 16);
+    /* Stochastic rounding errs by up to a step, twice what rounding to nearest does. */
+    s[0] =
+        deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), c->stochastic ? 2 : 1, 16);
     s[1] = typed(vector("grad", ROLE_IN, c->n), TYPE_GRAD);
     s[2] =
         optional(deep(typed(vector("master", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 16), c->option);
     s[3] = deep(typed(vector("exp_avg", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 8);
+    OperandSpec segments =
+        typed(matrix("segments", ROLE_IN, CASE_SEGMENTS, SEGMENT_WORDS), TYPE_I64);
+    segments.dense = true;
+    segments = optional(filled(segments, FILL_SEGMENTS, 0, 0), c->stochastic);
     if (c->op == OP_sgd) {
         s[3].name = "momentum";
         s[3] = optional(s[3], c->value != 0);
-        return 4;
+        s[4] = segments;
+        return 5;
     }
     s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
     s[4].name = "exp_avg_sq";
-    return 5;
+    s[5] = segments;
+    return 6;
 }
 
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])

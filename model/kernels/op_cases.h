@@ -17,13 +17,14 @@ typedef enum {
 } Role;
 
 /* TYPE_GRAD is whatever gradient type the call is made with: the storage or the compute type. */
-typedef enum { TYPE_STORAGE, TYPE_COMPUTE, TYPE_GRAD, TYPE_I32, TYPE_F64 } TypeClass;
+typedef enum { TYPE_STORAGE, TYPE_COMPUTE, TYPE_GRAD, TYPE_I32, TYPE_I64, TYPE_F64 } TypeClass;
 
 typedef enum {
-    FILL_NORMAL,   /* low + high * normal */
-    FILL_UNIFORM,  /* [low, high) */
-    FILL_INTEGER,  /* low .. high - 1 */
-    FILL_FIRST_KEY /* per query an integer up to the last key it sees */
+    FILL_NORMAL,    /* low + high * normal */
+    FILL_UNIFORM,   /* [low, high) */
+    FILL_INTEGER,   /* low .. high - 1 */
+    FILL_FIRST_KEY, /* per query an integer up to the last key it sees */
+    FILL_SEGMENTS   /* op_case_segment_word of the element */
 } FillKind;
 
 /* One tensor operand. The error allowed on an output element is
@@ -63,11 +64,12 @@ typedef struct {
     ActivationKind activation;
     Epilogue epilogue;
     bool accumulate, accumulate_dx;
-    bool bias;    /* the optional vector is there */
-    bool option;  /* pre, first_key, inverse, backward, master */
-    bool variant; /* adamw: not decoupled, no bias correction; sgd: nesterov */
-    int alias;    /* 0 none, else which of the permitted ones */
-    double value; /* fill; logits: spread; normal: std; sgd: momentum */
+    bool bias;       /* the optional vector is there */
+    bool option;     /* pre, first_key, inverse, backward, master */
+    bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
+    bool stochastic; /* adamw, sgd: stochastic rounding, so bf16 storage only */
+    int alias;       /* 0 none, else which of the permitted ones */
+    double value;    /* fill; logits: spread; normal: std; sgd: momentum */
 } OpCase;
 
 /* Writes the operands in the order of the op's tensor arguments; returns their number. */
@@ -88,6 +90,10 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n);
 StepDecision op_case_decision(void);
 AdamW op_case_adamw(const OpCase *c);
 Sgd op_case_sgd(const OpCase *c);
+/* The seed of stochastic cases, and word `word` of their table of segments: one that begins before
+ * the range, a cut of columns from an odd border on, and one at a multiple of 4. */
+enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
+int64_t op_case_segment_word(const OpCase *c, int64_t word);
 
 /* Odd, tiny and irregular calls for checking; returns how many there are. */
 int op_cases_check(const OpCase **cases);

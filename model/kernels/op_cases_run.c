@@ -12,6 +12,7 @@ DType op_case_dtype(TypeClass type, DType storage, DType grad)
     case TYPE_COMPUTE: return dtype_compute(storage);
     case TYPE_GRAD: return grad;
     case TYPE_I32: return I32;
+    case TYPE_I64: return I64;
     default: return F64;
     }
 }
@@ -39,15 +40,24 @@ Sgd op_case_sgd(const OpCase *c)
                  .nesterov = c->variant};
 }
 
+int64_t op_case_segment_word(const OpCase *c, int64_t word)
+{
+    const int64_t words[CASE_SEGMENTS][5] = {
+        {11, -3, 0, 7, 7}, {12, c->n / 3 | 1, 5, 9, 20}, {13, c->n / 2 / 4 * 4 + 4, 0, 16, 16}};
+    return words[word / SEGMENT_WORDS][word % SEGMENT_WORDS];
+}
+
 static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
                           const StepDecision *decision)
 {
     AdamW adamw = op_case_adamw(c);
     Sgd sgd = op_case_sgd(c);
+    Rounding stochastic = {.seed = CASE_SEED, .segments = t[c->op == OP_adamw ? 5 : 4]};
+    const Rounding *rounding = c->stochastic ? &stochastic : NULL;
     switch (c->op) {
     case OP_sq_norm: op_sq_norm(dev, t[0], t[1]); break;
-    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw); break;
-    default: op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd); break;
+    case OP_adamw: op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw, rounding); break;
+    default: op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd, rounding); break;
     }
 }
 

@@ -174,10 +174,15 @@ static const OpCase check_cases[] = {
     {OP_adamw, .n = 1031, .option = true},
     {OP_adamw, .n = 67, .variant = true},
     {OP_adamw, .n = 67, .variant = true, .option = true},
+    {OP_adamw, .n = 1, .stochastic = true},
+    {OP_adamw, .n = 1028, .stochastic = true},
+    {OP_adamw, .n = 67, .variant = true, .stochastic = true},
     {OP_sgd, .n = 1},
     {OP_sgd, .n = 1031, .option = true, .value = 0.9},
     {OP_sgd, .n = 67, .value = 0.9, .variant = true},
     {OP_sgd, .n = 67, .option = true},
+    {OP_sgd, .n = 1028, .value = 0.9, .stochastic = true},
+    {OP_sgd, .n = 67, .stochastic = true},
 
     /* Large enough to be cut among threads, and longer than the kernels' inner blocks. */
     {OP_fill, .n = 131, .cols = 1031, .value = 0.3},
@@ -218,6 +223,7 @@ static const OpCase check_cases[] = {
     {OP_sq_norm, .n = 40 * SQ_NORM_BLOCK + 5},
     {OP_adamw, .n = 135001, .option = true},
     {OP_sgd, .n = 135001, .value = 0.9},
+    {OP_adamw, .n = 70000, .stochastic = true},
 };
 
 static const OpCase bench_cases[] = {

@@ -37,7 +37,8 @@ OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
 OP(sq_norm, (Device * dev, Tensor stats, Tensor x))
 OP(step_decide, (Device * dev, StepState *state, StepStats *stats, StepDecision *decision,
                  Tensor lr_table, const StepRules *rules))
-OP(adamw, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper))
+OP(adamw,
+   (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
+    const StepDecision *decision, const AdamW *hyper, const Rounding *rounding))
 OP(sgd, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-         const StepDecision *decision, const Sgd *hyper))
+         const StepDecision *decision, const Sgd *hyper, const Rounding *rounding))

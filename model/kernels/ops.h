@@ -86,6 +86,27 @@ typedef struct {
     bool nesterov;
 } Sgd;
 
+/* Where a parameter lies in a flat range of weights: element i >= start of the range, up to the
+ * next segment's start, is element k = i - start of this rank's part of the parameter, row k / cols
+ * and column k % cols, and so element first + row * whole_cols + column of the whole one. start is
+ * below 0 where the range begins inside the parameter. Gaps belong to the segment before them. */
+typedef struct {
+    uint64_t stream; /* rng_stream of the parameter's name */
+    int64_t start;
+    int64_t first; /* element of the whole parameter at which this rank's part begins */
+    int64_t cols, whole_cols;
+} Segment;
+
+#define SEGMENT_WORDS ((int64_t)(sizeof(Segment) / sizeof(int64_t)))
+
+/* Stochastic rounding of a range's weights to bf16, by random bits that are a function of (seed,
+ * stream, element of the whole parameter, update) alone: however parameters are packed, cut or
+ * sharded, they round alike. The rule stands in rounding_rule.h. */
+typedef struct {
+    uint64_t seed;
+    Tensor segments; /* (S, SEGMENT_WORDS) i64 dense: Segments in ascending order of start */
+} Rounding;
+
 typedef struct OpTable {
 #define OP(name, arguments) void(*name) arguments;
 #include "model/kernels/oplist.h"
@@ -234,12 +255,16 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
 /* One pass over a range, all tensors flat, dense and of n elements: g = grad *
  * decision->grad_scale; AdamW (Loshchilov, Hutter, arXiv:1711.05101), or Adam with L2 when not
  * decoupled; master (compute dtype) is updated and rounded into weight (storage); without a master
- * the weight is its own. Nothing happens when !decision->apply. */
+ * the weight is its own. Weights are rounded to nearest even; with `rounding` (NULL: without),
+ * which goes with bf16 weights that have no master, up or down at random, so that the mean of a
+ * rounding is what was rounded (rounding_rule.h). Nothing happens when !decision->apply. The same
+ * bits on every backend, thread count and cut of a range. */
 void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper);
+              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
+              const Rounding *rounding);
 /* torch.optim.SGD's rule over a range: momentum (compute, absent when 0), dampening from the second
- * update on, nesterov. */
+ * update on, nesterov; the rest as op_adamw. */
 void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-            const StepDecision *decision, const Sgd *hyper);
+            const StepDecision *decision, const Sgd *hyper, const Rounding *rounding);
 
 #endif

@@ -170,8 +170,20 @@ static void check_slot(OpId op, Operand slot, bool required, Operand weight)
     expect_apart(op, slot, weight);
 }
 
+/* Stochastic rounding: of bf16 weights without masters, by a table of segments. */
+static void check_rounding(OpId op, const Rounding *rounding, Operand weight, Operand master)
+{
+    if (rounding == NULL) return;
+    Tensor segments = rounding->segments;
+    expect(op, weight.tensor.dtype == BF16 && !tensor_present(master.tensor),
+           "only bf16 without a master is rounded stochastically", weight, master);
+    expect(op, segments.ndim == 2 && segments.dim[0] > 0 && segments.dim[1] == SEGMENT_WORDS,
+           "segments are rows of SEGMENT_WORDS words", OPERAND(segments), weight);
+    expect_typed(op, OPERAND(segments), I64, segments.dim[0] * SEGMENT_WORDS, weight);
+}
+
 static void check_update(OpId op, Operand weight, Operand grad, Operand master,
-                         const StepDecision *decision, const void *hyper)
+                         const StepDecision *decision, const void *hyper, const Rounding *rounding)
 {
     expect_argument(op, decision && hyper, "the decision and the constants are there", 0);
     expect_vector(op, weight, tensor_count(weight.tensor), weight);
@@ -180,22 +192,26 @@ static void check_update(OpId op, Operand weight, Operand grad, Operand master,
     expect_gradient(op, grad, weight);
     expect_apart(op, grad, weight);
     check_slot(op, master, false, weight);
+    check_rounding(op, rounding, weight, master);
 }
 
 void op_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper)
+              Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
+              const Rounding *rounding)
 {
     OpId op = OP_adamw;
-    check_update(op, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper);
+    check_update(op, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper, rounding);
     check_slot(op, OPERAND(exp_avg), true, OPERAND(weight));
     check_slot(op, OPERAND(exp_avg_sq), true, OPERAND(weight));
-    RUN(adamw, weight.dtype, dev, weight, grad, master, exp_avg, exp_avg_sq, decision, hyper);
+    RUN(adamw, weight.dtype, dev, weight, grad, master, exp_avg, exp_avg_sq, decision, hyper,
+        rounding);
 }
 
 void op_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-            const StepDecision *decision, const Sgd *hyper)
+            const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
 {
-    check_update(OP_sgd, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper);
+    check_update(OP_sgd, OPERAND(weight), OPERAND(grad), OPERAND(master), decision, hyper,
+                 rounding);
     check_slot(OP_sgd, OPERAND(momentum), hyper->momentum != 0, OPERAND(weight));
-    RUN(sgd, weight.dtype, dev, weight, grad, master, momentum, decision, hyper);
+    RUN(sgd, weight.dtype, dev, weight, grad, master, momentum, decision, hyper, rounding);
 }

@@ -2,6 +2,7 @@
  * ranges. */
 #include "model/kernels/cpu/spans.h"
 #include "model/kernels/cpu/vmath.h"
+#include "model/kernels/rounding_rule.h"
 #include "model/kernels/step_rule.h"
 #include "model/kernels/update_rule.h"
 
@@ -80,8 +81,69 @@ void CPU(step_decide)(Device *dev, StepState *state, StepStats *stats, StepDecis
 typedef struct {
     Tensor weight, grad, master, slot1, slot2; /* slots: m and v; momentum */
     UpdateConstants c;
-    int64_t tasks;
+    const Rounding *rounding; /* NULL: to nearest */
+    int64_t update, tasks;
 } UpdateJob;
+
+/* ---- stochastic rounding --------------------------------------------------------------------- */
+
+enum { NOISE_BLOCKS = SPAN / ROUNDING_BLOCK + 1 };
+
+/* The random bits of n <= SPAN elements of a parameter from `element` on. */
+static void noise_run(uint32_t *restrict noise, uint64_t seed, uint64_t stream, int64_t update,
+                      int64_t element, int64_t n)
+{
+    uint32_t word[4][NOISE_BLOCKS];
+    int64_t first = element / ROUNDING_BLOCK, last = (element + n - 1) / ROUNDING_BLOCK;
+    int blocks = (int)(last - first) + 1;
+    for (int b = 0; b < blocks; b++) {
+        uint32_t out[4];
+        rounding_words(seed, stream, update, first + b, out);
+        word[0][b] = out[0];
+        word[1][b] = out[1];
+        word[2][b] = out[2];
+        word[3][b] = out[3];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t b = (element + i) / ROUNDING_BLOCK - first;
+        const uint32_t of_block[4] = {word[0][b], word[1][b], word[2][b], word[3][b]};
+        noise[i] = rounding_bits(of_block, element + i);
+    }
+}
+
+/* The random bits of elements at .. at + n of the range, through segments and rows of their part.
+ */
+static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, int64_t at,
+                     int64_t n)
+{
+    const Segment *s = rounding->segments.data, *end = s + tensor_rows(rounding->segments);
+    for (int64_t done = 0, run; done < n; done += run) {
+        int64_t i = at + done;
+        while (s + 1 < end && s[1].start <= i)
+            s++;
+        run = n - done;
+        if (s + 1 < end && s[1].start - i < run) run = s[1].start - i;
+        int64_t row_rest = s->cols - (i - s->start) % s->cols;
+        if (s->cols != s->whole_cols && row_rest < run) run = row_rest;
+        noise_run(noise + done, rounding->seed, s->stream, update, rounding_element(s, i), run);
+    }
+}
+
+/* The span's values as weights. */
+static void weights_store(const UpdateJob *job, Span s, const real *q)
+{
+    uint16_t *weight = span_address(job->weight, s);
+    uint32_t noise[SPAN];
+    if (job->rounding == NULL) {
+        reals_store(job->weight.dtype, weight, q, s.n);
+        return;
+    }
+    noise_of(noise, job->rounding, job->update, s.col, s.n);
+    for (int64_t i = 0; i < s.n; i++)
+        weight[i] = rounding_bf16((float)q[i], noise[i]);
+}
+
+/* ---- rules over a range ---------------------------------------------------------------------- */
 
 /* m and v in place, p (which may be q) to q. */
 static void adamw_run(real *q, const real *p, const real *grad, real *m, real *v,
@@ -136,9 +198,9 @@ static void update_body(void *context, int64_t task, int worker, bool adam)
             sgd_plain_run(q, p, grad, &job->c, s.n);
         }
         if (slot1) span_store(job->slot1, s, slot1);
-        span_store(values, s, q);
-        if (values.data != job->weight.data)
-            reals_store(job->weight.dtype, span_address(job->weight, s), q, s.n);
+        if (tensor_present(job->master)) span_store(job->master, s, q);
+        if (job->weight.dtype != REAL_DTYPE || tensor_present(job->master))
+            weights_store(job, s, q);
     }
 }
 
@@ -152,23 +214,29 @@ static void sgd_body(void *context, int64_t task, int worker)
     update_body(context, task, worker, false);
 }
 
-/* Reads weight or master, grad, m, v; writes weight, master, m, v: bound by memory. */
+/* Reads weight or master, grad, m, v; writes weight, master, m, v: bound by memory, without masters
+ * by their random bits. */
 void CPU(adamw)(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper)
+                Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
+                const Rounding *rounding)
 {
     if (!decision->apply) return;
     UpdateJob job = {
         .weight = weight, .grad = grad, .master = master, .slot1 = exp_avg, .slot2 = exp_avg_sq};
+    job.rounding = rounding;
+    job.update = decision->update;
     job.c = adamw_constants(decision, hyper);
     job.tasks = tasks_for(dev, tensor_count(weight));
     pool_run(dev->pool, job.tasks, adamw_body, &job);
 }
 
 void CPU(sgd)(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-              const StepDecision *decision, const Sgd *hyper)
+              const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
 {
     if (!decision->apply) return;
     UpdateJob job = {.weight = weight, .grad = grad, .master = master, .slot1 = momentum};
+    job.rounding = rounding;
+    job.update = decision->update;
     job.c = sgd_constants(decision, hyper);
     job.tasks = tasks_for(dev, tensor_count(weight));
     pool_run(dev->pool, job.tasks, sgd_body, &job);

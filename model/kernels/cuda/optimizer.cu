@@ -6,6 +6,7 @@
 typedef float real;
 #define real_sqrt(x) sqrtf(x)
 #define inline inline __host__ __device__
+#include "model/kernels/rounding_rule.h"
 #include "model/kernels/step_rule.h"
 #include "model/kernels/update_rule.h"
 #undef inline
@@ -78,26 +79,94 @@ extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats
            (const double *)lr_table.data, tensor_count(lr_table), *rules);
 }
 
+/* ---- how weights are stored ------------------------------------------------------------------ */
+
+/* To nearest even. */
+struct ToNearest {
+};
+
+/* Stochastically; `at` is the segment that the thread has come to: a thread's places ascend. */
+struct Stochastic {
+    uint64_t seed;
+    const Segment *at, *end;
+};
+
+/* at = the segment of place i. */
+static __device__ __forceinline__ void segment_find(Stochastic &r, int64_t i)
+{
+    while (r.at + 1 < r.end && r.at[1].start <= i)
+        r.at++;
+}
+
+/* 16 random bits for each of places i .. i + N, the first place's lowest. From one Philox block
+ * where the pack lies within a segment, a row and half a block; else, at borders and where rows are
+ * odd, an element at a time. */
+template <int N>
+static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, int64_t update)
+{
+    static_assert(N == 1 || N == 4, "64 bits hold four elements' noise, half a block");
+    uint32_t word[4];
+    segment_find(r, i);
+    int64_t element = rounding_element(r.at, i);
+    bool whole = element % N == 0 && (r.at + 1 == r.end || r.at[1].start >= i + N) &&
+                 rounding_element(r.at, i + N - 1) == element + N - 1;
+    if (N == 4 && whole) {
+        rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
+        return element & 4 ? (uint64_t)word[3] << 32 | word[2] : (uint64_t)word[1] << 32 | word[0];
+    }
+    uint64_t noise = 0;
+#pragma unroll 1
+    for (int j = 0; j < N; j++) {
+        segment_find(r, i + j);
+        element = rounding_element(r.at, i + j);
+        rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
+        noise |= (uint64_t)rounding_bits(word, element) << (16 * j);
+    }
+    return noise;
+}
+
+/* N weights from place i on = p, in the way that the last argument's type says. */
+template <class T, int N>
+static __device__ __forceinline__ void store_weights(T *weight, const float (&p)[N], int64_t i,
+                                                     int64_t, ToNearest &)
+{
+    store(weight + i, p);
+}
+
+template <int N>
+static __device__ __forceinline__ void store_weights(bf16 *weight, const float (&p)[N], int64_t i,
+                                                     int64_t update, Stochastic &to)
+{
+    uint64_t noise = noise_of<N>(to, i, update);
+    Pack<bf16, N> pack;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        pack.at[j] =
+            __ushort_as_bfloat16(rounding_bf16(p[j], (uint32_t)(noise >> (16 * j)) & 0xffffu));
+    *reinterpret_cast<Pack<bf16, N> *>(weight + i) = pack;
+}
+
 /* ---- updates --------------------------------------------------------------------------------- */
 
 /* Blocks of an update loop over the range, as many as run at a time: each works out the constants
  * once, which only the device knows. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4 };
 
-/* AdamW over n elements, N at a time; masters are optional. Reads grad, value, m, v and writes
- * value, m, v and the weight, each once: with f32 masters and gradients and a 16-bit weight 30
- * bytes an element. */
-template <class T, class G, int N>
+/* AdamW over n elements, N at a time; masters are optional; R says how weights are rounded. Reads
+ * grad, value, m, v and writes value, m, v and the weight, each once: with f32 masters and
+ * gradients and a 16-bit weight 30 bytes an element, without masters and with 16-bit gradients 22.
+ */
+template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     adamw_kernel(T *weight, const G *grad, float *master, float *exp_avg, float *exp_avg_sq,
-                 int64_t n, const StepDecision *decision, AdamW hyper)
+                 int64_t n, const StepDecision *decision, AdamW hyper, R rounding)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
     if (threadIdx.x == 0) *constants = adamw_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
-    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N;
+    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N, update = decision->update;
     for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
         float p[N], g[N], m[N], v[N];
         load(g, grad + i);
@@ -113,22 +182,22 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
         store(exp_avg + i, m);
         store(exp_avg_sq + i, v);
         if (master) store(master + i, p);
-        store(weight + i, p);
+        store_weights(weight, p, i, update, rounding);
     }
 }
 
 /* SGD the same way; without momentum plain. */
-template <class T, class G, int N>
+template <class T, class G, int N, class R>
 static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     sgd_kernel(T *weight, const G *grad, float *master, float *momentum, int64_t n,
-               const StepDecision *decision, Sgd hyper)
+               const StepDecision *decision, Sgd hyper, R rounding)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
     if (threadIdx.x == 0) *constants = sgd_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
-    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N;
+    int64_t step = (int64_t)gridDim.x * UPDATE_THREADS * N, update = decision->update;
     for (int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * N; i < n; i += step) {
         float p[N], g[N], b[N];
         load(g, grad + i);
@@ -143,18 +212,21 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
                 momentum ? sgd_element(p[j], g[j], &b[j], &k) : sgd_plain_element(p[j], g[j], &k);
         if (momentum) store(momentum + i, b);
         if (master) store(master + i, p);
-        store(weight + i, p);
+        store_weights(weight, p, i, update, rounding);
     }
 }
 
-/* The tensors of an update; `slot` are m and v, or the momentum. */
+/* What an update is made of; `slot` are m and v, or the momentum; of adamw and sgd one is there. */
 typedef struct {
     Tensor weight, grad, master, slot[2];
+    const StepDecision *decision;
+    const AdamW *adamw;
+    const Sgd *sgd;
+    const Rounding *rounding;
 } Update;
 
-template <class T, class G, int N>
-static void update_launch(Device *dev, const Update *u, const StepDecision *decision,
-                          const AdamW *adamw, const Sgd *sgd)
+template <class T, class G, int N, class R>
+static void update_launch(Device *dev, const Update *u, R rounding)
 {
     int64_t n = tensor_count(u->weight), blocks = ceil_div(n, UPDATE_THREADS * N);
     int64_t most = (int64_t)UPDATE_BLOCKS * cuda_device(dev)->multiprocessors;
@@ -163,45 +235,56 @@ static void update_launch(Device *dev, const Update *u, const StepDecision *deci
     const G *grad = (const G *)u->grad.data;
     float *master = (float *)u->master.data, *slot0 = (float *)u->slot[0].data,
           *slot1 = (float *)u->slot[1].data;
-    if (adamw)
-        LAUNCH((adamw_kernel<T, G, N>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
-               cuda_stream(dev), weight, grad, master, slot0, slot1, n, decision, *adamw);
+    if (u->adamw)
+        LAUNCH((adamw_kernel<T, G, N, R>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
+               cuda_stream(dev), weight, grad, master, slot0, slot1, n, u->decision, *u->adamw,
+               rounding);
     else
-        LAUNCH((sgd_kernel<T, G, N>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
-               cuda_stream(dev), weight, grad, master, slot0, n, decision, *sgd);
+        LAUNCH((sgd_kernel<T, G, N, R>), grid, UPDATE_THREADS, sizeof(UpdateConstants),
+               cuda_stream(dev), weight, grad, master, slot0, n, u->decision, *u->sgd, rounding);
 }
 
-/* Chooses the kernel by types and by whether all ranges fall on packs. */
-static void update(Device *dev, const Update *u, const StepDecision *decision, const AdamW *adamw,
-                   const Sgd *sgd)
+/* Chooses the kernel by the gradient's type and by whether all ranges fall on packs. */
+template <class T, class R> static void update_typed(Device *dev, const Update *u, R rounding)
 {
     bool wide = u->grad.dtype != u->weight.dtype;
     bool packs = packs_fit(u->weight, UPDATE_PACK) && packs_fit(u->grad, UPDATE_PACK) &&
                  packs_fit(u->master, UPDATE_PACK) && packs_fit(u->slot[0], UPDATE_PACK) &&
                  packs_fit(u->slot[1], UPDATE_PACK);
+    if (wide && packs)
+        update_launch<T, float, UPDATE_PACK>(dev, u, rounding);
+    else if (wide)
+        update_launch<T, float, 1>(dev, u, rounding);
+    else if (packs)
+        update_launch<T, T, UPDATE_PACK>(dev, u, rounding);
+    else
+        update_launch<T, T, 1>(dev, u, rounding);
+}
+
+static void update(Device *dev, const Update *u)
+{
     if (tensor_count(u->weight) == 0) return;
-    WITH_STORAGE(u->weight.dtype, T, {
-        if (wide && packs)
-            update_launch<T, float, UPDATE_PACK>(dev, u, decision, adamw, sgd);
-        else if (wide)
-            update_launch<T, float, 1>(dev, u, decision, adamw, sgd);
-        else if (packs)
-            update_launch<T, T, UPDATE_PACK>(dev, u, decision, adamw, sgd);
-        else
-            update_launch<T, T, 1>(dev, u, decision, adamw, sgd);
-    });
+    if (u->rounding) {
+        const Segment *segment = (const Segment *)u->rounding->segments.data;
+        Stochastic rounding = {u->rounding->seed, segment,
+                               segment + tensor_rows(u->rounding->segments)};
+        update_typed<bf16>(dev, u, rounding);
+        return;
+    }
+    WITH_STORAGE(u->weight.dtype, T, update_typed<T>(dev, u, ToNearest{}));
 }
 
 extern "C" void cuda_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper)
+                           Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
+                           const Rounding *rounding)
 {
-    Update u = {weight, grad, master, {exp_avg, exp_avg_sq}};
-    update(dev, &u, decision, hyper, nullptr);
+    Update u = {weight, grad, master, {exp_avg, exp_avg_sq}, decision, hyper, nullptr, rounding};
+    update(dev, &u);
 }
 
 extern "C" void cuda_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-                         const StepDecision *decision, const Sgd *hyper)
+                         const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
 {
-    Update u = {weight, grad, master, {momentum, NO_TENSOR}};
-    update(dev, &u, decision, nullptr, hyper);
+    Update u = {weight, grad, master, {momentum, NO_TENSOR}, decision, nullptr, hyper, rounding};
+    update(dev, &u);
 }
