@@ -231,5 +231,6 @@ int config_grad_dtype(const Config *config)
     case GRAD_DTYPE_BF16: return BF16;
     case GRAD_DTYPE_AUTO: break;
     }
+    if (config->bf16.enabled && config->bf16.bf16_master_weights_and_grads) return BF16;
     return config->fp64.enabled ? F64 : F32;
 }

@@ -128,6 +128,7 @@ typedef struct Config {
     } fp16;
     struct {
         bool enabled, check_grad_overflow;
+        bool bf16_master_weights_and_grads; /* no f32 masters: weights are rounded stochastically */
     } bf16;
     struct {
         bool enabled;
@@ -214,7 +215,8 @@ bool config_set_vocab(Config *config, int64_t vocab_size, const char *tokenizer,
 /* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32
  * (model/core/dtype.h's DType as int). */
 int config_dtype(const Config *config);
-/* dtype in which gradients are accumulated. */
+/* dtype in which gradients are accumulated; by default f32, f64 with fp64, and bf16 where bf16
+ * weights have no f32 masters. */
 int config_grad_dtype(const Config *config);
 
 #endif

@@ -85,7 +85,6 @@ const KnownKey known_table[] = {
     UNBUILT("fp16.fp16_master_weights_and_grads", "|false|", "fp16 master weights"),
     WRONG("bf16.check_overflow", "the key is called check_grad_overflow; write that"),
     IGNORED("bf16.immediate_grad_update", "|false|", "accumulation is always immediate"),
-    UNBUILT("bf16.bf16_master_weights_and_grads", "|false|", "bf16 master weights"),
     UNBUILT("bf16.bf16_optimizer_states", "|false|", "bf16 moments"),
     UNBUILT("data_types.param_dtype", 0, "a type of weights beside fp16, bf16 and fp64"),
     IGNORED("data_types.buffer_dtype", 0, "the model has no buffers"),

@@ -52,7 +52,7 @@ static const Choice decay_choices[] = {
 static const Choice grad_choices[] = {{"auto", GRAD_DTYPE_AUTO, 0},
                                       {"fp32", GRAD_DTYPE_F32, 0},
                                       {"fp16", -1, 0},
-                                      {"bf16", -1, 0},
+                                      {"bf16", GRAD_DTYPE_BF16, 0},
                                       {0}};
 static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
                                         {"selective", RECOMPUTE_SELECTIVE, 0},
@@ -300,10 +300,15 @@ const Option option_table[] = {
          "train in bfloat16; \"auto\": on where the device is CUDA", .flags = OPTION_AUTO),
     FLAG(bf16.check_grad_overflow, "true", NUMBERS, "skip a step whose gradients are not finite",
          .flags = OPTION_AUTO),
+    FLAG(bf16.bf16_master_weights_and_grads, "false", IMPOSSIBLE,
+         "keep no fp32 copy of bf16 weights: updates are rounded stochastically, and gradients add "
+         "up in bf16 unless data_types.grad_accum_dtype says otherwise; moments stay fp32",
+         .flags = OPTION_AUTO),
     FLAG(fp64.enabled, "false", IMPOSSIBLE,
          "weights, gradients, moments and arithmetic in double precision; CPU only"),
     CHOICE(data_types.grad_accum_dtype, "\"auto\"", grad_choices, ROUNDING,
-           "type in which gradients add up; auto is fp32 (fp64 with fp64)"),
+           "type in which gradients add up; auto is fp32 (fp64 with fp64, bf16 with "
+           "bf16.bf16_master_weights_and_grads)"),
     INT(zero_optimization.stage, "0", 0, 3, ROUNDING,
         "ZeRO stage: what is sharded over data-parallel ranks", .built = "|0|",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),

@@ -195,9 +195,18 @@ static void check_precision(Load *load)
     if (dynamic && c->fp16.min_loss_scale == 0 && !load_wrong(load, "fp16.min_loss_scale"))
         WRONG(load, "fp16.min_loss_scale",
               "0 with a dynamic loss scale; write a floor above 0, such as 1");
+    if (c->bf16.bf16_master_weights_and_grads && !c->bf16.enabled &&
+        !load_wrong(load, "bf16.enabled"))
+        WRONG(load, "bf16.bf16_master_weights_and_grads",
+              "true is about bf16 weights, and bf16.enabled is false; write true there, or false "
+              "here");
     if (c->fp64.enabled && c->data_types.grad_accum_dtype == GRAD_DTYPE_F32)
         WRONG(load, "data_types.grad_accum_dtype",
               "\"fp32\" would lose what fp64 keeps; write \"auto\"");
+    if (c->data_types.grad_accum_dtype == GRAD_DTYPE_BF16 && !c->bf16.enabled &&
+        !load_wrong(load, "bf16.enabled"))
+        WRONG(load, "data_types.grad_accum_dtype",
+              "\"bf16\" goes with bf16 weights, and bf16.enabled is false; write \"auto\"");
     if (c->fp64.enabled && c->device == DEVICE_CUDA && !load_wrong(load, "device"))
         WRONG(load, "fp64.enabled", "fp64 is for the CPU; write device \"cpu\" or \"auto\"");
 }

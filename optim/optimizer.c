@@ -2,6 +2,7 @@
 #include "optim/optimizer.h"
 
 #include "model/core/check.h"
+#include "optim/rounding.h"
 
 #include <stdlib.h>
 
@@ -12,10 +13,17 @@ const char *const slot_name[SLOT_COUNT] = {
     [SLOT_MOMENTUM] = "momentum",
 };
 
+/* Whether weights of this type are rounded stochastically, without masters. */
+static bool rounds_stochastically(const Config *config, DType storage)
+{
+    return storage == BF16 && config->bf16.bf16_master_weights_and_grads;
+}
+
 static bool slot_used(const Config *config, Slot slot, DType storage)
 {
     switch (slot) {
-    case SLOT_MASTER: return storage != dtype_compute(storage);
+    case SLOT_MASTER:
+        return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
     case SLOT_EXP_AVG:
     case SLOT_EXP_AVG_SQ: return config->optimizer.type != OPTIMIZER_SGD;
     case SLOT_MOMENTUM:
@@ -49,14 +57,19 @@ static void fill_hyper(Optimizer *optimizer, const Config *config)
     }
 }
 
-/* The slots of a run of `count` elements of `storage`. */
-static void plan_slots(Tensor slots[SLOT_COUNT], const Config *config, DType storage, int64_t count,
-                       Arena *arena)
+/* Slots and segments of the run that run->run describes; its tensors need not be there. */
+static void plan_run(OptimizerRun *run, const Config *config, const ParamTable *table, Arena *arena)
 {
+    const OwnedRun *owned = &run->run;
+    DType storage = table->unit[owned->unit].dtype;
     for (int slot = 0; slot < SLOT_COUNT; slot++) {
         if (!slot_used(config, (Slot)slot, storage)) continue;
-        slots[slot] = arena_tensor(arena, dtype_compute(storage), 1, count, 0, 0);
+        run->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, owned->count, 0, 0);
     }
+    if (!rounds_stochastically(config, storage)) return;
+    int segments = rounding_segments(table, owned->unit, owned->offset, owned->count, NULL, 0);
+    run->rounding.seed = (uint64_t)config->seed;
+    run->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
 }
 
 size_t optimizer_bytes(const Config *config, const ParamTable *table)
@@ -65,8 +78,9 @@ size_t optimizer_bytes(const Config *config, const ParamTable *table)
     for (int u = 0; u < table->n_units; u++) {
         const Unit *unit = &table->unit[u];
         for (int r = 0; r < unit->n_ranges; r++) {
-            Tensor slots[SLOT_COUNT];
-            plan_slots(slots, config, unit->dtype, unit->range[r].count, &arena);
+            const Range *range = &unit->range[r];
+            OptimizerRun run = {.run = {.unit = u, .offset = range->offset, .count = range->count}};
+            plan_run(&run, config, table, &arena);
         }
     }
     return arena.used;
@@ -76,6 +90,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
 {
     *optimizer = (Optimizer){
         .type = config->optimizer.type,
+        .table = store->table,
         .n_runs = store->owned(store, PURPOSE_UPDATE, NULL, 0),
     };
     fill_hyper(optimizer, config);
@@ -86,7 +101,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
         run->run = owned[i];
-        plan_slots(run->slot, config, run->run.weight.dtype, run->run.count, arena);
+        plan_run(run, config, store->table, arena);
     }
     free(owned);
 }
@@ -97,10 +112,25 @@ void optimizer_free(Optimizer *optimizer)
     *optimizer = (Optimizer){0};
 }
 
+/* Puts the run's table of segments where its tensor lies. */
+static void upload_segments(const Optimizer *optimizer, const OptimizerRun *run, Device *dev)
+{
+    const OwnedRun *owned = &run->run;
+    Tensor there = run->rounding.segments;
+    if (!tensor_present(there)) return;
+    int n = (int)tensor_rows(there);
+    Segment *segment = must_calloc((size_t)n, sizeof *segment);
+    rounding_segments(optimizer->table, owned->unit, owned->offset, owned->count, segment, n);
+    device_copy(dev, there, tensor_2d(segment, I64, n, SEGMENT_WORDS));
+    device_synchronize(dev);
+    free(segment);
+}
+
 void optimizer_init(Optimizer *optimizer, Device *dev)
 {
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
+        upload_segments(optimizer, run, dev);
         for (int slot = 0; slot < SLOT_COUNT; slot++) {
             if (!tensor_present(run->slot[slot])) continue;
             if (slot == SLOT_MASTER) {
@@ -137,13 +167,14 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
         OwnedRun *owned = &run->run;
+        const Rounding *rounding = tensor_present(run->rounding.segments) ? &run->rounding : NULL;
         if (optimizer->type == OPTIMIZER_SGD) {
             op_sgd(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
-                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group], NULL);
+                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group], rounding);
         } else {
             op_adamw(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
                      run->slot[SLOT_EXP_AVG], run->slot[SLOT_EXP_AVG_SQ], decision,
-                     &optimizer->adamw[owned->group], NULL);
+                     &optimizer->adamw[owned->group], rounding);
         }
         publish_when_done(optimizer, store, i);
     }

@@ -1,9 +1,10 @@
 /* optimizer.h -- Adam, AdamW and SGD over what this rank owns of the weights.
  *
- * State is a set of named slots per parameter (the master weights of 16-bit storage; exp_avg and
- * exp_avg_sq, or momentum), kept as flat buffers beside the store's owned runs, so one pass over a
- * run updates all its parameters. All of it comes from one arena; step count, lr and clipping come
- * from the device's StepDecision. */
+ * State is a set of named slots per parameter (the master weights of 16-bit storage, unless bf16
+ * weights are their own and are rounded stochastically; exp_avg and exp_avg_sq, or momentum), kept
+ * as flat buffers beside the store's owned runs, so one pass over a run updates all its parameters.
+ * All of it comes from one arena; step count, lr and clipping come from the device's StepDecision.
+ */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
@@ -18,14 +19,16 @@ typedef enum { SLOT_MASTER, SLOT_EXP_AVG, SLOT_EXP_AVG_SQ, SLOT_MOMENTUM, SLOT_C
 extern const char *const slot_name[SLOT_COUNT];
 
 /* One owned run and its state: flat tensors of run.count elements in compute dtype; unused slots
- * are absent. */
+ * are absent. Its table of segments is absent where weights are rounded to nearest. */
 typedef struct {
     OwnedRun run;
     Tensor slot[SLOT_COUNT];
+    Rounding rounding;
 } OptimizerRun;
 
 typedef struct {
     OptimizerType type;
+    const ParamTable *table;
     AdamW adamw[GROUP_COUNT]; /* per group: GROUP_NO_DECAY has weight_decay 0 */
     Sgd sgd[GROUP_COUNT];
     OptimizerRun *run;
@@ -36,14 +39,15 @@ typedef struct {
  * store. */
 size_t optimizer_bytes(const Config *config, const ParamTable *table);
 
-/* Lays the state out over `arena` for the store's runs (PURPOSE_UPDATE), runs of a unit adjacent.
+/* Lays the state and the tables of segments out over `arena` for the store's runs (PURPOSE_UPDATE),
+ * runs of a unit adjacent.
  * With a measuring arena only arena->used means something, and neither init nor step may be called.
  * Free with optimizer_free either way. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena);
 void optimizer_free(Optimizer *optimizer);
 
-/* Fresh state: moments zero, masters = the store's weights. Call once the weights are initialised
- * or read. */
+/* Fresh state: moments zero, masters = the store's weights, segments uploaded (the host waits for
+ * them). Call once the weights are initialised or read. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
 /* weights = masters, rounded, and publishes every unit: after masters came from a checkpoint.
  * Nothing without masters. */

@@ -92,6 +92,17 @@ static void derives_values(void **state)
     c = config_test_keys("\"bfloat16\": {\"enabled\": true}");
     assert_int_equal(config_dtype(c), BF16);
     config_free(c);
+    c = config_test_keys("\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}");
+    assert_true(config_dtype(c) == BF16 && config_grad_dtype(c) == BF16);
+    config_free(c);
+    c = config_test_keys("\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}, "
+                         "\"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
+    assert_true(config_dtype(c) == BF16 && config_grad_dtype(c) == F32);
+    config_free(c);
+    c = config_test_keys("\"bf16\": {\"enabled\": true}, "
+                         "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}");
+    assert_true(!c->bf16.bf16_master_weights_and_grads && config_grad_dtype(c) == BF16);
+    config_free(c);
     c = config_test_keys("\"fp64\": {\"enabled\": true}");
     assert_true(config_dtype(c) == F64 && config_grad_dtype(c) == F64);
     config_free(c);

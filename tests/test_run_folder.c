@@ -136,6 +136,8 @@ static void bug_43_what_may_change(void **unused)
         {"train_steps=20", true, true, EXIT_OK, ""},
         {"data.seq_length=16", true, false, EXIT_CONFIG, "impossible"},
         {"model.hidden_size=64", true, false, EXIT_CONFIG, "model.hidden_size"},
+        {"bf16={\"enabled\": true, \"bf16_master_weights_and_grads\": true}", true, false,
+         EXIT_CONFIG, "bf16.bf16_master_weights_and_grads was false, is true (impossible)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunFolder run;

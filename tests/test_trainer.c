@@ -221,6 +221,20 @@ static void test_bug_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
         check_resume(*state, modes[i], modes[i][0]);
 }
 
+/* Weights without masters are rounded by the number of the update, which a resume continues. */
+static const char *const no_masters[] = {"bf16.enabled=true",
+                                         "bf16.bf16_master_weights_and_grads=true", NULL};
+
+static void test_bug_42_resume_without_masters_is_bitwise(void **state)
+{
+    Outcome whole, parts;
+    uninterrupted(*state, no_masters, &whole);
+    interrupted(*state, no_masters, 3, &parts);
+    check_equal(&whole, &parts, "no masters");
+    free(whole.bytes);
+    free(parts.bytes);
+}
+
 /* fp16 whose first steps overflow: skips, hysteresis and the falling scale go through a resume, too
  * (bugs 8, 11). */
 static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **state)
@@ -384,9 +398,9 @@ static void test_bug_36_every_parameter_moves(void **state)
 /* The plan is what opening takes, to the byte where layouts are exact. */
 static void test_memory_plan_is_exact(void **state)
 {
-    for (int i = 0; i < MODES; i++) {
+    for (int i = 0; i <= MODES; i++) {
         Opened o;
-        open_run(&o, *state, modes[i]);
+        open_run(&o, *state, i < MODES ? modes[i] : no_masters);
         MemoryPlan plan = memory_plan(o.config);
         GptBytes gpt = gpt_bytes(&o.trainer.session.layers.shape, 2, 16, GPT_TRAIN);
         assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
@@ -408,8 +422,11 @@ static int64_t emulated(const char *name)
 static void test_a_step_neither_waits_nor_allocates(void **state)
 {
     static const char *const dtypes[][3] = {
-        {"seed=1"}, {"bf16.enabled=true"}, {"fp16.enabled=true"}};
-    for (int i = 0; i < 3; i++) {
+        {"seed=1"},
+        {"bf16.enabled=true"},
+        {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true"},
+        {"fp16.enabled=true"}};
+    for (int i = 0; i < 4; i++) {
         Opened o;
         open_run(&o, *state, dtypes[i]);
         const Device *dev = &o.trainer.session.dev;
@@ -435,6 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_41_42_44_51_resume_at_every_step_is_bitwise),
+        cmocka_unit_test(test_bug_42_resume_without_masters_is_bitwise),
         cmocka_unit_test(test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise),
         cmocka_unit_test(test_bug_26_50_evaluation_changes_nothing),
         cmocka_unit_test(test_bug_3_45_micro_batches_do_not_matter),

@@ -1,0 +1,37 @@
+/* rounding.c -- see rounding.h. */
+#include "optim/rounding.h"
+
+#include "model/core/check.h"
+#include "model/core/rng.h"
+#include "model/kernels/rounding_rule.h"
+
+/* The row of the unit with the lowest offset above `after` (-1: of all); NULL past the last. */
+static const Param *next_param(const ParamTable *table, const Unit *unit, int64_t after)
+{
+    const Param *next = NULL;
+    for (int i = unit->first; i < unit->first + unit->count; i++) {
+        const Param *p = &table->param[i];
+        if (p->offset > after && (next == NULL || p->offset < next->offset)) next = p;
+    }
+    return next;
+}
+
+int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t count,
+                      Segment *segment, int max)
+{
+    const Unit *u = &table->unit[unit];
+    int n = 0;
+    for (const Param *p = next_param(table, u, -1), *next; p != NULL; p = next) {
+        int64_t cols = p->ndim == 2 ? p->local[1] : 1, elements = p->local[0] * cols;
+        next = next_param(table, u, p->offset);
+        if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
+        CHECK(elements <= ROUNDING_ELEMENTS, "%s has %lld elements", p->name, (long long)elements);
+        if (n++ >= max) continue;
+        segment[n - 1] = (Segment){.stream = rng_stream(p->name),
+                                   .start = p->offset - offset,
+                                   .first = 0,
+                                   .cols = cols,
+                                   .whole_cols = cols};
+    }
+    return n;
+}
