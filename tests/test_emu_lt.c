@@ -96,6 +96,7 @@ typedef struct {
     float alpha, beta;
     cublasLtEpilogue_t epilogue;
     bool aux_misplaced, aux_shifted, no_aux, no_bias, d_misplaced, little_workspace, row_order;
+    bool loose_sums;
 } Case;
 
 typedef struct {
@@ -115,6 +116,8 @@ static void run_describe(Run *r, const Case *t)
     uint32_t epilogue = (uint32_t)t->epilogue, aligned = 256;
     int64_t aux_ld = r->aux->ld + (t->aux_misplaced ? 1 : 0), ld = N;
     uint64_t bytes = WORKSPACE;
+    uint32_t reductions =
+        t->loose_sums ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     char *aux = t->no_aux ? NULL : (char *)r->aux->device + (t->aux_shifted ? 8 : 0);
     void *bias = t->no_bias ? NULL : r->bias->device;
     cublasLtMatmulDescCreate(&r->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -131,6 +134,7 @@ static void run_describe(Run *r, const Case *t)
         SET(MatrixLayout, r->d->layout, CUBLASLT_MATRIX_LAYOUT_LD, ld);
     }
     cublasLtMatmulPreferenceCreate(&r->wish);
+    SET(MatmulPreference, r->wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     SET(MatmulPreference, r->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes);
     SET(MatmulPreference, r->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned);
 }
@@ -327,6 +331,9 @@ static void test_refusals(void **state)
     refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
     wrong = t;
     wrong.d_misplaced = true;
+    refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
+    wrong = t;
+    wrong.loose_sums = true;
     refused(wrong, CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE);
     wrong = t;
     wrong.little_workspace = true;

@@ -2,6 +2,8 @@
  * ever new shapes, tf32. Over the stand-in, whose answers can be chosen. */
 #include "model/core/check.h"
 #include "model/kernels/cuda/lt.h"
+#include "parallel/session.h"
+#include "tests/config_support.h"
 #include "tests/op_devices.h"
 #include "tests/support.h"
 
@@ -39,9 +41,11 @@ static Tensor put_drawn(Bench *b, double *exact, int64_t rows, int64_t cols, uin
 static Bench *bench_open(DType dtype, bool tf32)
 {
     Bench *b = must_calloc(1, sizeof *b);
-    DeviceOptions options = {.threads = 1, .local_ranks = 1, .tf32 = tf32};
+    Config *c = config_test_keys(tf32 ? "\"device\": \"cuda\", \"cuda\": {\"tf32\": true}"
+                                      : "\"device\": \"cuda\"");
     char err[256];
-    if (!device_open(&b->dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
+    if (!session_open_device(&b->dev, c, err, sizeof err)) fail_msg("%s", err);
+    config_free(c);
     b->dtype = dtype;
     b->x = put_drawn(b, b->exact_x, ROWS, TERMS, 1);
     b->w = put_drawn(b, b->exact_w, COLS, TERMS, 2);

@@ -1,10 +1,10 @@
 /* lt_matmul.cc -- which products the stand-in for cuBLASLt computes, the algorithm it names for
  * them, and the checks before it runs one.
  *
- * What it refuses is what the library documents as unsupported, no more; whether the library has a
- * kernel for everything else only a GPU can say. EMU_LT=plain makes it refuse all epilogues,
- * EMU_LT=none everything, so that what its callers fall back to is tested; EMU_LT=broken does not
- * even start. */
+ * What it refuses is what the library documents as unsupported, and to run what the library may
+ * answer by rounding parts of a sum to 16 bits; whether the library has a kernel for everything
+ * else only a GPU can say. EMU_LT=plain makes it refuse all epilogues, EMU_LT=none everything, so
+ * that what its callers fall back to is tested; EMU_LT=broken does not even start. */
 #include "tests/emu/lt.h"
 
 #include <stdio.h>
@@ -265,6 +265,15 @@ static const char *operand_wrong(const EmuLtProblem *problem, const EmuLtAlgorit
     return NULL;
 }
 
+/* Whether parts of a sum may be added in D's 16 bits: the library may then, and nobody would see.
+ */
+static bool sums_may_be_rounded(const EmuLtProblem *problem, const EmuLtAlgorithm *algorithm)
+{
+    const uint32_t in_output =
+        CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    return problem->layout[LT_D]->type != CUDA_R_32F && (algorithm->reductions & in_output) != 0;
+}
+
 static const char *workspace_wrong(const EmuLtAlgorithm *algorithm, const void *workspace,
                                    size_t bytes)
 {
@@ -326,6 +335,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (wrong == NULL) wrong = workspace_wrong(&found, workspace, workspace_bytes);
     if (wrong == NULL && c == d && scale_c != 0 && c_layout->ld != d_layout->ld)
         wrong = "C and D share memory and not the leading dimension";
+    if (wrong == NULL && sums_may_be_rounded(&problem, &found))
+        wrong =
+            "parts of sums may be added in 16 bits; allow the reduction in the compute type alone";
     if (wrong != NULL) return refuse(wrong);
     Asked asked = {*product,  {*a_layout, *b_layout, *c_layout, *d_layout},
                    a,         b,
