@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# quickstart.sh -- scripts/quickstart.sh with stand-ins for all it calls: kernels are compiled where there is a GPU or where
+# CUDA asks for it, arguments reach the program, and what fails ends it.
+. "$(dirname "$0")/lib.sh"
+
+# stand_in FILE TEXT
+stand_in() {
+    mkdir -p "$(dirname "$1")"
+    printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"
+}
+mkdir scripts
+# shellcheck disable=SC2154 # lib.sh says where
+cp "$here/../../scripts/quickstart.sh" scripts/
+# shellcheck disable=SC2016 # the stand-ins expand it
+{
+    stand_in scripts/setup.sh 'echo "setup $*"'
+    stand_in train 'echo "train $*"'
+    stand_in bin/make 'echo "make CUDA=${CUDA:-default}"'
+    stand_in bin/nvidia-smi 'exit "${NO_GPU:-0}"'
+    stand_in cuda/bin/nvcc 'exit 0'
+}
+export PATH=$PWD/bin:$PATH CUDA_HOME=$PWD/cuda
+unset CUDA
+
+# said NAME LINE COMMAND...: the command's output has this line
+said() {
+    local name=$1 line=$2
+    shift 2
+    expect_code "quickstart: $name" 0 "$@" && check "quickstart: $name: said" grep -qxF "$line" output
+}
+said "a GPU" "make CUDA=default" scripts/quickstart.sh
+said "arguments" "train configs/demo.json --set seed=2" scripts/quickstart.sh --set seed=2
+said "packages" "setup --run" scripts/quickstart.sh
+export NO_GPU=1
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+    skip "quickstart: nvcc and no GPU" "there is one"
+else
+    said "nvcc and no GPU" "make CUDA=0" scripts/quickstart.sh
+    check "quickstart: nvcc and no GPU: a line" grep -q '^quickstart: .*building for the CPU only' output
+fi
+CUDA=1 said "CUDA=1 is heeded" "make CUDA=1" scripts/quickstart.sh
+stand_in bin/make 'exit 3'
+expect_code "quickstart: a build that fails ends it" 3 scripts/quickstart.sh
+finish
