@@ -5,6 +5,7 @@
 #   scripts/gpu_probe.sh --out FILE   answers go to FILE
 #   scripts/gpu_probe.sh --notes      also between the markers in model/kernels/cuda/NOTES.md
 #   scripts/gpu_probe.sh --only A,B   these probes only
+#   scripts/gpu_probe.sh --build      only compiles them, into build/probe
 #
 # Needs nvcc (PATH or CUDA_HOME, default /usr/local/cuda) and nothing else built or installed; to be answered, one H100 or
 # H200 and at most six minutes. The PyTorch part (tests/probe/pytorch_step.py) runs where python3 has torch. Exit codes:
@@ -15,7 +16,7 @@ set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 
-out=build/probe/probe.md only='' to_notes=no notes=model/kernels/cuda/NOTES.md
+out=build/probe/probe.md only='' to_notes=no build_only=no notes=model/kernels/cuda/NOTES.md
 while [ $# -gt 0 ]; do
     case $1 in
     --out)
@@ -25,12 +26,13 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --notes) to_notes=yes ;;
+    --build) build_only=yes ;;
     --only)
         [ $# -ge 2 ] || { echo "gpu_probe: --only wants names" >&2; exit 64; }
         only=,$2,
         shift
         ;;
-    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
+    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
     *) echo "gpu_probe: unknown option $1 (see --help)" >&2; exit 64 ;;
     esac
     shift
@@ -225,11 +227,12 @@ write_notes() {
 }
 
 [ -n "${PROBE_BIN:-}" ] || build_all
+[ $build_only = no ] || exit 0
 wheels=$(wheel_folders)
 programs=()
 if [ -n "${PROBE_BIN:-}" ]; then
     for file in "$folder"/*; do
-        [ -x "$file" ] && [ -f "$file" ] && programs+=("${file##*/}")
+        chosen "${file##*/}" && [ -x "$file" ] && [ -f "$file" ] && programs+=("${file##*/}")
     done
 else
     while IFS= read -r -d '' file; do

@@ -7,7 +7,7 @@
 
 /* Past SURVEY_SECONDS only the first heuristic of a combination is timed, so that every one is
  * answered. */
-enum { WORKSPACE_MIB = 128, SURVEY_SECONDS = 65 };
+enum { WORKSPACE_MIB = 128, SURVEY_SECONDS = 45 };
 
 static const struct {
     const char *name;

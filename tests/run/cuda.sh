@@ -1,7 +1,19 @@
 #!/usr/bin/env bash
 # cuda.sh -- a run on the CUDA device beside the same run on the CPU: the losses follow the CPU's, a rerun and a resumed run
 # have the same bits, recomputing changes none, 16-bit types learn. On a GPU, or emulated where the program is built so.
-# STEPS: length of the run (default 16, what the emulation does in seconds).
+# STEPS: length of the run (default 16, what the emulation does in seconds); RERUNS: names of reruns in 16 bits (default one).
+#
+# How closely losses follow. Two programs that add in other orders part by rounding, at first by little; later, at this high
+# learning rate, by chance, so that a whole run is compared by means over 20 steps. Measured over pairs of CPU variants (three
+# levels, OpenBLAS or built-in products, one or two threads; the emulated device as well) and this run's seed, largest relative
+# difference; in brackets over five more seeds:
+#           first 16 steps      means over 20 of 300 steps    single losses of 300 steps
+#   f32     7.4e-7 (3.5e-7)     3.6e-5 (1.5e-4)               3.0e-4 (1.3e-3)            (with f64 among the variants)
+#   bf16    2.4e-3 (0.3)        1.3e-2 (2.8e-2)               8.6e-2 (0.3)
+#   fp16    4.6e-5 (9.1e-5)     2.0e-2 (5.0e-2)               0.12 (0.17)
+# and of bf16 from f32 3.7e-3 and 2.4e-2. The bounds are three to six times what this seed shows. In f32 a learning rate 1 %
+# too large parts by 1.3e-2 and 1.7e-2, 10 % more weight decay by 4.6e-4 and 9e-3; in bf16 a learning rate 10 % too large by
+# 7.5e-2 and 7.2e-2.
 . "$(dirname "$0")/lib.sh"
 make_text
 
@@ -22,21 +34,28 @@ run() {
     expect_code "cuda: $name" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
 }
 
-# follows NAME A B BOUND: the losses of all steps differ by at most BOUND, relative
+# follows NAME A B EARLY LATE: the losses of the first 16 steps differ by at most EARLY, relative, and the means over each 20
+# steps by at most LATE
 follows() {
     paste <(losses "$2/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/') \
         <(losses "$3/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/') |
-        awk -v bound="$4" -v steps="$steps" '
-            { d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > worst) { worst = d; at = NR } n++ }
-            END { printf "worst %.3g at step %d of %d\n", worst, at, n; exit !(n == steps && worst <= bound) }' >worst
+        awk -v early="$4" -v late="$5" -v steps="$steps" '
+            function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
+            NR <= 16 && off($1, $2) > first { first = off($1, $2) }
+            { a += $1; b += $2; n++ }
+            NR % 20 == 0 { if (off(a, b) > mean) mean = off(a, b); a = b = 0 }
+            END {
+                printf "first steps %.3g, means %.3g, %d steps", first, mean, n
+                exit !(n == steps && first <= early && mean <= late)
+            }' >worst
     local code=$?
-    if [ $code -eq 0 ]; then ok "$1 ($(cat worst))"; else not_ok "$1: $(cat worst), allowed $4"; fi
+    if [ $code -eq 0 ]; then ok "$1 ($(cat worst))"; else not_ok "$1: $(cat worst); allowed $4 and $5"; fi
 }
+declare -A early=([f32]=3e-6 [bf16]=7.5e-3 [fp16]=2e-4) late=([f32]=2e-4 [bf16]=6e-2 [fp16]=6e-2)
 
 run cpu --set device=cpu
 run f32 --set device=cuda
-# Two f32 programs that add in other orders part by rounding only; over a long run that grows slowly.
-follows "cuda: f32 losses follow the CPU's" f32 cpu "${BOUND:-1e-6}"
+follows "cuda: f32 losses follow the CPU's" f32 cpu "${early[f32]}" "${late[f32]}"
 run again --set device=cuda
 same_run "cuda: a rerun has the same bits" f32 again
 run third --set device=cuda
@@ -57,17 +76,19 @@ for dtype in bf16 fp16; do
     [ $dtype = bf16 ] || options+=(--set fp16.initial_scale_power=24 --set fp16.loss_scale_window=4 --set fp16.hysteresis=1)
     run "cpu-$dtype" --set device=cpu "${options[@]}"
     run "$dtype" --set device=cuda "${options[@]}"
-    # Activations of 8 or 11 bits: one other rounding moves a loss by about 1e-3.
-    follows "cuda: $dtype losses follow the CPU's" "$dtype" "cpu-$dtype" "${BOUND16:-2e-3}"
-    run "$dtype-again" --set device=cuda "${options[@]}"
-    same_run "cuda: $dtype, a rerun has the same bits" "$dtype" "$dtype-again"
+    follows "cuda: $dtype losses follow the CPU's" "$dtype" "cpu-$dtype" "${early[$dtype]}" "${late[$dtype]}"
+    for again in ${RERUNS:-again}; do
+        run "$dtype-$again" --set device=cuda "${options[@]}"
+        same_run "cuda: $dtype, a rerun has the same bits ($again)" "$dtype" "$dtype-$again"
+    done
 done
+follows "cuda: bf16 losses follow the CPU's f32" bf16 cpu "${early[bf16]}" "${late[bf16]}"
 # A run may move from one device to the other.
 mkdir -p moved/checkpoints
 cp -r cpu/config.json cpu/metrics.jsonl cpu/tokenizer.json moved/
 cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
-follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${BOUND:-1e-6}"
+follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
 expect_code "cuda: generate" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --set device=cuda
 expect_code "cuda: eval" 0 "$TRAIN" eval f32 --set device=cuda
 finish

@@ -5,6 +5,7 @@
 
 # shellcheck disable=SC2154 # lib.sh says where
 script=$here/../../scripts/gpu_check.sh
+results=$here/../../build/gpu_check/results.md
 if nvidia-smi -L >/dev/null 2>&1; then
     skip "gpu_check: without a GPU" "there is one"
 else
@@ -26,6 +27,13 @@ expect_code "gpu_check: an item fails" 1 "$script" ops goldens
 check "gpu_check: it is said" grep -q '^FAIL *ops .*exit 1' output
 check "gpu_check: the next one is run" grep -q '^ok *goldens .*2 tests' output
 check "gpu_check: the closing line" test "$(tail -n 1 output)" = "1 passed, 1 failed, 0 skipped"
+check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$results"
+stand_in tests/test_golden 'echo "[  SKIPPED ] one"'
+expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
+check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
+stand_in tests/test_golden 'sleep 60'
+expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
+check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
 stand_in train 'echo "--    cuda          built in; no device: none here"'
 expect_code "gpu_check: the program finds no GPU" 69 "$script" ops
 finish

@@ -35,6 +35,11 @@ fake bits "a.value = 1"
 expect_code "gpu_probe: all answered" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --notes
 check "gpu_probe: an old table goes" test "$(grep -c 'copy.1MiB' "$notes")" -eq 0
 
+rm other.then
+fake other "b.value = 2"
+expect_code "gpu_probe: only those named" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --only other
+check "gpu_probe: and no other" grep -q '^1 answered, 0 failed, 0 skipped' output
+rm bin/other
 echo 'sleep 60' >slow.then
 fake slow "begun.value = 1"
 expect_code "gpu_probe: a hanging probe is stopped" 1 env PROBE_BIN="$PWD/bin" PROBE_SHARE=1 "$copy/scripts/gpu_probe.sh" --out "$PWD/c.md"
