@@ -90,10 +90,12 @@ static void qk_norm_backward(const Pass *pass, const AttentionRows *rows, const 
     ParamStore *store = pass->store;
     Norm norm = {.kind = NORM_RMSNORM, .epsilon = s->norm.epsilon};
     Heads in = heads_of(s, a->qkv, a->qkv);
-    op_norm_backward(pass->dev, dq, false, store->grad(store, rows->q_norm, 1), NO_TENSOR,
-                     accumulate, dq, in.q, a->q_stats, store->weight(store, rows->q_norm, 1), norm);
-    op_norm_backward(pass->dev, dk, false, store->grad(store, rows->k_norm, 1), NO_TENSOR,
-                     accumulate, dk, in.k, a->k_stats, store->weight(store, rows->k_norm, 1), norm);
+    op_norm_backward(pass->dev, dq, false, NO_TENSOR, store->grad(store, rows->q_norm, 1),
+                     NO_TENSOR, accumulate, dq, in.q, a->q_stats,
+                     store->weight(store, rows->q_norm, 1), norm);
+    op_norm_backward(pass->dev, dk, false, NO_TENSOR, store->grad(store, rows->k_norm, 1),
+                     NO_TENSOR, accumulate, dk, in.k, a->k_stats,
+                     store->weight(store, rows->k_norm, 1), norm);
 }
 
 /* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
@@ -137,7 +139,7 @@ void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionAct
 }
 
 void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
-                        Tensor x, Tensor d, bool accumulate)
+                        Tensor x, ResidualGrad *grad, bool accumulate)
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
@@ -148,8 +150,9 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
     Tensor dout = pass_scratch(pass, N, s->H * s->D);
     Tensor dqkv = pass_scratch(pass, N, shape_qkv_width(s));
     Tensor dnormed = pass_scratch(pass, N, s->C);
-    tp_exit_backward(pass->tp, d, d);
-    linear_backward(pass->dev, &out, dout, d, a->o, EPILOGUE_NONE, NO_TENSOR);
+    tp_exit_backward(pass->tp, grad->d, grad->d);
+    linear_backward(pass->dev, &out, dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
+                    NO_TENSOR);
     Heads heads = heads_of(s, a->qk, a->qkv), dheads = heads_of(s, dqkv, dqkv);
     op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
                           tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(dout, B, T),
@@ -160,11 +163,9 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
         op_rope(pass->dev, tensor_slice_cols(dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, rows, a, dheads.q, dheads.k, accumulate);
-    linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
     tp_enter_backward(pass->tp, dnormed, dnormed);
-    Tensor dbias = rows->norm_bias < 0 ? NO_TENSOR : store->grad(store, rows->norm_bias, 1);
-    op_norm_backward(pass->dev, d, true, store->grad(store, rows->norm_weight, 1), dbias,
-                     accumulate, dnormed, x, a->stats, store->weight(store, rows->norm_weight, 1),
-                     s->norm);
+    residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
+                           dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

@@ -7,6 +7,7 @@
 #define MODEL_ATTENTION_H
 
 #include "model/linear.h"
+#include "model/residual.h"
 
 typedef struct {
     int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
@@ -40,10 +41,10 @@ void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionAct
  * operands, so the same bits. */
 void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *acts,
                          Tensor x);
-/* d (N, C): in, gradient of the residual stream after this half; out, += gradient through it.
+/* grad: in, gradient of the residual stream after this half; out, += gradient through it.
  * dweights as `accumulate`. x as in forward. */
 void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *acts,
-                        Tensor x, Tensor d, bool accumulate);
+                        Tensor x, ResidualGrad *grad, bool accumulate);
 /* The output projection's bias, or NO_TENSOR: the block adds it with the residual. */
 Tensor attention_out_bias(const Pass *pass, const AttentionRows *rows);
 

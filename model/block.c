@@ -161,9 +161,9 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
     }
 }
 
-void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x, Tensor d,
-                    bool accumulate)
+void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
+                    ResidualGrad *grad, bool accumulate)
 {
-    mlp_backward(pass, &block->mlp, &acts->mlp, acts->middle, d, accumulate);
-    attention_backward(pass, &block->attention, &acts->attention, x, d, accumulate);
+    mlp_backward(pass, &block->mlp, &acts->mlp, acts->middle, grad, accumulate);
+    attention_backward(pass, &block->attention, &acts->attention, x, grad, accumulate);
 }

@@ -32,9 +32,8 @@ void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor
 /* Before block_backward: makes again what the shape's policy did not keep, from x as in forward;
  * full overwrites y (N, C) with the same bits. The unit is acquired. */
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
-/* d (N, C): dy in, dx out. Unit and gradient are acquired; acts as forward or
- * recompute left them. */
-void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x, Tensor d,
-                    bool accumulate);
+/* grad: dy in, dx out. Unit and gradient are acquired; acts as forward or recompute left them. */
+void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
+                    ResidualGrad *grad, bool accumulate);
 
 #endif

@@ -79,7 +79,7 @@ static void replay_product(Replay *r, const Product *p)
     else if (p->op == OP_linear_backward_input)
         op_linear_backward_input(r->dev, x, y, w, EPILOGUE_NONE, NO_TENSOR);
     else
-        op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, p->accumulate);
+        op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, NO_TENSOR, p->accumulate);
 }
 
 /* Sizes the buffers by the list and fills them with ordinary numbers. */

@@ -15,7 +15,7 @@ struct Gpt {
     void *feed_context;
     Tensor stats, scale; /* (2) f64 nats and targets; (1) f64 */
     Tensor *x;           /* L + 1 of (N, C): the residual stream between layers */
-    Tensor d;            /* (N, C): its gradient */
+    ResidualGrad grad;   /* of it */
     BlockActs *acts;     /* L */
     HeadActs head;
     Arena slot, scratch;
@@ -78,15 +78,16 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
 }
 
 /* Lays out everything of fixed size; with measuring arenas this is the memory plan. */
-static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x, Tensor *d,
-                       BlockActs *acts, HeadActs *head, Arena *slot, Arena *scratch)
+static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x,
+                       ResidualGrad *grad, BlockActs *acts, HeadActs *head, Arena *slot,
+                       Arena *scratch)
 {
     int64_t N = B * T;
     bool train = mode == GPT_TRAIN;
     RecomputePolicy policy = train ? s->recompute : RECOMPUTE_FULL;
     for (int64_t l = 0; l <= s->L; l++)
         x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, N, s->C, 0) : x[l - 2];
-    *d = train ? arena_tensor(scratch, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
+    *grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
     size_t shared = arena_mark(scratch), most = shared;
     for (int64_t l = 0; l < s->L; l++) {
         arena_rewind(scratch, shared); /* one block runs at a time: they share what is not kept */
@@ -107,10 +108,11 @@ static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Te
 GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
 {
     Arena slot = arena_measuring(), scratch = arena_measuring();
-    Tensor *x = must_calloc((size_t)s->L + 1, sizeof *x), d;
+    Tensor *x = must_calloc((size_t)s->L + 1, sizeof *x);
+    ResidualGrad grad;
     BlockActs *acts = must_calloc((size_t)s->L, sizeof *acts);
     HeadActs head;
-    gpt_layout(s, B, T, mode, x, &d, acts, &head, &slot, &scratch);
+    gpt_layout(s, B, T, mode, x, &grad, acts, &head, &slot, &scratch);
     free(x);
     free(acts);
     size_t angles = (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype));
@@ -149,7 +151,7 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup
     g->scratch = device_arena(dev, g->scratch_memory, g->bytes.scratch);
     g->x = must_calloc((size_t)s->L + 1, sizeof *g->x);
     g->acts = must_calloc((size_t)s->L, sizeof *g->acts);
-    gpt_layout(s, B, T, mode, g->x, &g->d, g->acts, &g->head, &g->slot, &g->scratch);
+    gpt_layout(s, B, T, mode, g->x, &g->grad, g->acts, &g->head, &g->slot, &g->scratch);
     g->pass = (Pass){
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
     if (s->position == POSITION_ROPE) {
@@ -237,17 +239,17 @@ static void stage_backward(void *self, const Action *action, Tensor dout, Tensor
     ParamStore *store = g->pass.store;
     (void)action, (void)dout, (void)din;
     head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, g->scale,
-              true, g->d);
+              &g->grad);
     for (int64_t l = g->pass.shape->L; l-- > 0;) {
         const Block *block = &g->layers->block[l];
         store->acquire(store, block->unit);
         bool accumulate = store->grad_acquire(store, block->unit);
         block_recompute(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
-        block_backward(&g->pass, block, &g->acts[l], g->x[l], g->d, accumulate);
+        block_backward(&g->pass, block, &g->acts[l], g->x[l], &g->grad, accumulate);
         store->grad_release(store, block->unit);
         store->release(store, block->unit);
     }
-    embedding_backward(&g->pass, &g->layers->embedding, g->d);
+    embedding_backward(&g->pass, &g->layers->embedding, g->grad.d);
 }
 
 static void stage_evaluate(void *self, const Action *action, Tensor in, Tensor out)
@@ -255,7 +257,7 @@ static void stage_evaluate(void *self, const Action *action, Tensor in, Tensor o
     Gpt *g = self;
     stage_forward(self, action, in, out);
     head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, NO_TENSOR,
-              false, NO_TENSOR);
+              NULL);
 }
 
 Stage gpt_stage(Gpt *g)

@@ -80,7 +80,7 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
     op_linear_backward_input(pass->dev, tensor_slice_rows(a->dnormed, first, n), logits, table,
                              EPILOGUE_NONE, NO_TENSOR);
     op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, normed,
-                              accumulate);
+                              NO_TENSOR, accumulate);
 }
 
 static void head_acquire(ParamStore *store, const Head *h, bool backward, bool *add_norm,
@@ -101,11 +101,11 @@ static void head_release(ParamStore *store, const Head *h, bool backward)
 }
 
 void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor stats, Tensor scale,
-               bool backward, Tensor d)
+               ResidualGrad *grad)
 {
     ParamStore *store = pass->store;
     int64_t N = pass_rows(pass);
-    bool add_norm = false, add_table = false;
+    bool backward = grad != NULL, add_norm = false, add_table = false;
     head_acquire(store, h, backward, &add_norm, &add_table);
     norm_rows(pass, h, a, x);
     tp_enter_forward(pass->tp, a->normed, a->normed);
@@ -116,10 +116,8 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     op_loss_sum(pass->dev, stats, a->losses, pass->targets);
     if (backward) {
         tp_enter_backward(pass->tp, a->dnormed, a->dnormed);
-        Tensor dbias = h->norm_bias < 0 ? NO_TENSOR : store->grad(store, h->norm_bias, 1);
-        op_norm_backward(pass->dev, d, false, store->grad(store, h->norm_weight, 1), dbias,
-                         add_norm, a->dnormed, x, a->stats, store->weight(store, h->norm_weight, 1),
-                         pass->shape->norm);
+        residual_norm_backward(pass, grad, false, h->norm_weight, h->norm_bias, add_norm,
+                               a->dnormed, x, a->stats);
     }
     head_release(store, h, backward);
 }

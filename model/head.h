@@ -3,7 +3,7 @@
 #ifndef MODEL_HEAD_H
 #define MODEL_HEAD_H
 
-#include "model/shape.h"
+#include "model/residual.h"
 
 typedef struct {
     int norm_unit, norm_weight, norm_bias; /* -1: no bias */
@@ -26,10 +26,10 @@ int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int un
 /* N rows; `backward`: space for gradients too. All of it is scratch of the layer. */
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
-/* stats (2) f64 += {nats, targets}. x (N, C). With backward: d (N, C) = dx, weights' gradients, all
- * times scale (1) f64. Acquires and releases its units. */
+/* stats (2) f64 += {nats, targets}. x (N, C). With grad (else NULL): it = dx, and the weights'
+ * gradients, all times scale (1) f64. Acquires and releases its units. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
-               Tensor scale, bool backward, Tensor d);
+               Tensor scale, ResidualGrad *grad);
 /* logits (n, Vp) of rows x (n, C), n <= acts' rows; for generation and tests. */
 void head_logits(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor logits);
 

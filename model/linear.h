@@ -27,8 +27,10 @@ Linear linear_bind(ParamStore *store, const LinearRows *rows, bool grads, bool a
 void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y, Tensor x,
                     Epilogue epilogue, Tensor pre);
 /* dx (N, I) = dy weight, through the epilogue's derivative at pre; then dweight, dbias =/+= from dy
- * (N, O) and x (N, I). */
+ * (N, O) and x (N, I). columns (O, if present) compute: dbias takes these column sums and does not
+ * read dy. A row-cut linear passes them where it can: under sequence parallel dy has the rows of
+ * all ranks, and the gradient of its bias is of this rank's (residual.h). */
 void linear_backward(Device *dev, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
-                     Epilogue epilogue, Tensor pre);
+                     Tensor columns, Epilogue epilogue, Tensor pre);
 
 #endif

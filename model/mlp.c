@@ -47,28 +47,25 @@ void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
     op_activation_forward(pass->dev, a->act, a->pre, pass->shape->activation);
 }
 
-void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x, Tensor d,
-                  bool accumulate)
+void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x,
+                  ResidualGrad *grad, bool accumulate)
 {
     const GptShape *s = pass->shape;
-    ParamStore *store = pass->store;
     int64_t N = pass_rows(pass);
-    Linear up = linear_bind(store, &rows->up, true, accumulate);
-    Linear down = linear_bind(store, &rows->down, true, accumulate);
+    Linear up = linear_bind(pass->store, &rows->up, true, accumulate);
+    Linear down = linear_bind(pass->store, &rows->down, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
     Tensor dpre = pass_scratch(pass, N, shape_up_width(s));
     Tensor dact = s->activation == ACTIVATION_SWIGLU ? pass_scratch(pass, N, s->F) : dpre;
     Tensor dnormed = pass_scratch(pass, N, s->C);
-    tp_exit_backward(pass->tp, d, d);
-    linear_backward(pass->dev, &down, dact, d, a->act, gelu ? EPILOGUE_GELU : EPILOGUE_NONE,
-                    gelu ? a->pre : NO_TENSOR);
+    tp_exit_backward(pass->tp, grad->d, grad->d);
+    linear_backward(pass->dev, &down, dact, grad->d, a->act, residual_columns(grad),
+                    gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, dpre, dact, a->pre, s->activation);
-    linear_backward(pass->dev, &up, dnormed, dpre, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    linear_backward(pass->dev, &up, dnormed, dpre, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
     tp_enter_backward(pass->tp, dnormed, dnormed);
-    Tensor dbias = rows->norm_bias < 0 ? NO_TENSOR : store->grad(store, rows->norm_bias, 1);
-    op_norm_backward(pass->dev, d, true, store->grad(store, rows->norm_weight, 1), dbias,
-                     accumulate, dnormed, x, a->stats, store->weight(store, rows->norm_weight, 1),
-                     s->norm);
+    residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
+                           dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

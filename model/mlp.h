@@ -4,6 +4,7 @@
 #define MODEL_MLP_H
 
 #include "model/linear.h"
+#include "model/residual.h"
 
 typedef struct {
     int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
@@ -28,10 +29,10 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *acts);
  * the fused words (residual and norm, product and GELU) promise those of the single ones. Not for a
  * shape with fused_gelu: pre does not have what was rounded off. */
 void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *acts, Tensor x);
-/* d (N, C): in, gradient after this half; out, += gradient through it, back to the norm's input x
+/* grad: in, gradient after this half; out, += gradient through it, back to the norm's input x
  * (N, C). */
-void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *acts, Tensor x, Tensor d,
-                  bool accumulate);
+void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *acts, Tensor x,
+                  ResidualGrad *grad, bool accumulate);
 Tensor mlp_down_bias(const Pass *pass, const MlpRows *rows);
 
 #endif

@@ -156,7 +156,7 @@ void oracle_activation(OracleCall *call)
 
 void oracle_derive(OracleCall *call)
 {
-    if (call->c->op == OP_norm_backward) oracle_norm_stats(call->c, call->v[4], call->v[5]);
+    if (call->c->op == OP_norm_backward) oracle_norm_stats(call->c, call->v[5], call->v[6]);
     if (call->c->op == OP_attention_backward) oracle_attention_derive(call);
     for (int64_t i = 0; call->c->op == OP_loss_sum && i < call->c->n; i++)
         if (call->v[2][i] < 0) call->v[1][i] = 0;

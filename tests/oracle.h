@@ -20,6 +20,11 @@ void oracle_derive(OracleCall *call);
 /* Writes every output. */
 void oracle_run(OracleCall *call);
 
+/* sums (C) = column sums of x (N, C) in host memory: what an operand with `sums_of` should hold
+ * once that output is there. The oracle's own output would not do: it may be rounded the other way.
+ */
+void oracle_column_sums(double *sums, Tensor x);
+
 /* x rounded to the type and back. */
 double oracle_round(DType type, double x);
 

@@ -39,8 +39,8 @@ static void normalise(const OpCase *c, double *y, double *stats, const double *x
 static void norm_backward(OracleCall *call)
 {
     const OpCase *c = call->c;
-    double *dx = call->v[0], *dw = call->v[1], *db = call->v[2], magnitude = 0;
-    const double *dy = call->v[3], *x = call->v[4], *stats = call->v[5], *w = call->v[6];
+    double *dx = call->v[0], *dw = call->v[2], *db = call->v[3], magnitude = 0;
+    const double *dy = call->v[4], *x = call->v[5], *stats = call->v[6], *w = call->v[7];
     int64_t width = c->cols / (c->groups ? c->groups : 1), groups = c->n * (c->cols / width);
     for (int64_t j = 0; !c->accumulate && j < width; j++) {
         dw[j] = 0;
@@ -63,8 +63,18 @@ static void norm_backward(OracleCall *call)
             magnitude += term * term / (double)(groups * width);
         }
     }
-    call->magnitude[0] = sqrt(magnitude);
-    call->magnitude[1] = call->magnitude[2] = 1; /* terms are of the order of dy */
+    call->magnitude[0] = call->magnitude[1] = sqrt(magnitude);
+    call->magnitude[2] = call->magnitude[3] = 1; /* terms are of the order of dy */
+}
+
+void oracle_column_sums(double *sums, Tensor x)
+{
+    int64_t cols = tensor_cols(x);
+    for (int64_t j = 0; j < cols; j++)
+        sums[j] = 0;
+    for (int64_t n = 0; n < tensor_rows(x); n++)
+        for (int64_t j = 0; j < cols; j++)
+            sums[j] += dtype_get(x.dtype, tensor_row(x, n), j);
 }
 
 void oracle_norm(OracleCall *call)
@@ -141,8 +151,9 @@ void oracle_linear(OracleCall *call)
         }
         if (v[1] == NULL) continue;
         if (!c->accumulate) v[1][o] = 0;
-        for (int64_t n = 0; n < c->n; n++)
+        for (int64_t n = 0; v[4] == NULL && n < c->n; n++)
             v[1][o] += v[2][n * out + o];
+        if (v[4]) v[1][o] += v[4][o];
     }
 }
 

@@ -97,68 +97,6 @@ static void test_gradients_one_layer_biased_swiglu(void **state)
     check_gradients(&s, 1);
 }
 
-/* One block alone: the gradient of sum(y * c) with respect to its input. */
-static void test_block_input_gradient(void **state)
-{
-    (void)state;
-    Fixture f;
-    GptShape s = fixture_llama_shape();
-    fixture_open(&f, &s, 2, 7, 1, 1, 0);
-    int64_t N = 14, n = N * s.C;
-    Arena measure = arena_measuring();
-    BlockActs acts;
-    block_layout(&acts, &s, 2, 7, RECOMPUTE_NONE, &measure, &measure);
-    size_t bytes = measure.peak + (size_t)(16 * N * (s.C + 4 * s.F + 384)) * sizeof(double);
-    void *memory = must_calloc(1, bytes + (1 << 16)),
-         *rope = must_calloc((size_t)(s.P * s.D), sizeof(double));
-    Arena arena = arena_over(memory, bytes + (1 << 16));
-    Tensor x = arena_tensor(&arena, F64, 2, N, s.C, 0), y = arena_tensor(&arena, F64, 2, N, s.C, 0);
-    Tensor d = arena_tensor(&arena, F64, 2, N, s.C, 0);
-    block_layout(&acts, &s, 2, 7, RECOMPUTE_NONE, &arena, &arena);
-    Pass pass = {.dev = &f.dev,
-                 .store = f.params,
-                 .tp = &f.tp,
-                 .shape = &f.layers.shape,
-                 .scratch = &arena,
-                 .B = 2,
-                 .T = 7};
-    pass.positions = tensor_1d(f.positions, I32, N);
-    pass.rope_table = tensor_2d(rope, F64, s.P, s.D);
-    rope_table_fill(&f.dev, pass.rope_table, s.rope_theta);
-    const Block *block = &f.layers.block[0];
-    Use use = {.unit = block->unit, .weight = true, .gradient = true};
-    f.params->step_begin(f.params, &use, 1);
-    f.params->acquire(f.params, block->unit);
-    bool accumulate = f.params->grad_acquire(f.params, block->unit);
-    double *xs = x.data, *ys = y.data, *ds = d.data, sum[4], h = 1e-4;
-    for (int64_t i = 0; i < n; i++) {
-        xs[i] = drawn_normal(11, i);
-        ds[i] = drawn_normal(12, i);
-    }
-    double steps[4] = {h, -h, 2 * h, -2 * h};
-    for (int k = 0; k < 4; k++) {
-        for (int64_t i = 0; i < n; i++)
-            xs[i] = drawn_normal(11, i) + steps[k] * drawn_normal(13, i);
-        block_forward(&pass, block, &acts, x, y);
-        sum[k] = 0;
-        for (int64_t i = 0; i < n; i++)
-            sum[k] += ys[i] * drawn_normal(12, i);
-    }
-    for (int64_t i = 0; i < n; i++)
-        xs[i] = drawn_normal(11, i);
-    block_forward(&pass, block, &acts, x, y);
-    block_backward(&pass, block, &acts, x, d, accumulate);
-    double exact = 0, measured = (8 * (sum[0] - sum[1]) - (sum[2] - sum[3])) / (12 * h);
-    for (int64_t i = 0; i < n; i++)
-        exact += ds[i] * drawn_normal(13, i);
-    assert_true(fabs(exact - measured) < 1e-8 * (1 + fabs(exact)));
-    f.params->grad_release(f.params, block->unit);
-    f.params->release(f.params, block->unit);
-    fixture_close(&f);
-    free(memory);
-    free(rope);
-}
-
 /* ---- equalities ------------------------------------------------------------------------------ */
 
 /* Runs one backward pass of `shape` and copies all gradients. */
@@ -351,7 +289,6 @@ int main(void)
         cmocka_unit_test(test_gradients_mqa_relu2_chunked_head),
         cmocka_unit_test(test_gradients_accumulated_and_recomputed),
         cmocka_unit_test(test_gradients_one_layer_biased_swiglu),
-        cmocka_unit_test(test_block_input_gradient),
         cmocka_unit_test(test_bug_12_rerun_is_bitwise_equal),
         cmocka_unit_test(test_fused_gelu),
         cmocka_unit_test(test_bug_1_3_accumulation_is_one_batch),

@@ -181,6 +181,38 @@ static void bad_gradient_type(Device *dev)
                       tensor_1d(token, I32, 2), 0, false);
 }
 
+static Tensor row(int i, int64_t n)
+{
+    return tensor_1d(spare[i], F32, n);
+}
+
+/* Column sums of heads would mix them. */
+static void columns_of_heads(Device *dev)
+{
+    op_norm_backward(dev, here(0, 2, 6), false, row(1, 6), row(1, 3), NO_TENSOR, false,
+                     here(1, 2, 6), here(1, 2, 6), here(1, 4, 2), row(1, 3),
+                     (Norm){NORM_RMSNORM, 1e-5});
+}
+
+static void rounded_columns(Device *dev)
+{
+    Tensor x = tensor_2d(spare[1], BF16, 2, 4), w = tensor_1d(spare[1], BF16, 4);
+    op_norm_backward(dev, tensor_2d(spare[0], BF16, 2, 4), false, w, row(1, 4), NO_TENSOR, false, x,
+                     x, here(1, 2, 2), w, (Norm){NORM_RMSNORM, 1e-5});
+}
+
+static void columns_for_nobody(Device *dev)
+{
+    op_linear_backward_weight(dev, here(0, 4, 3), NO_TENSOR, here(1, 5, 4), here(1, 5, 3),
+                              row(1, 4), false);
+}
+
+static void short_columns(Device *dev)
+{
+    op_linear_backward_weight(dev, here(0, 4, 3), row(0, 4), here(1, 5, 4), here(1, 5, 3),
+                              row(1, 3), false);
+}
+
 static void missing_op(Device *dev)
 {
     static OpTable empty;
@@ -201,6 +233,10 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(bad_heads, "op_attention_forward", "kv heads divide heads");
     expect_refusal(bad_vocabulary, "op_loss", "got 6");
     expect_refusal(bad_gradient_type, "op_token_backward", "dtable is (2, 3) f16");
+    expect_refusal(columns_of_heads, "op_norm_backward", "columns go with a w as long as a row");
+    expect_refusal(rounded_columns, "op_norm_backward", "columns is bf16, not f32");
+    expect_refusal(columns_for_nobody, "op_linear_backward_weight", "columns go with db");
+    expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
     expect_refusal(missing_op, "op_fill", "does not have this op");
 }
 
@@ -215,7 +251,7 @@ static void the_profile_lists_products(void **state)
     dev->profile = &profile;
     for (int i = 0; i < 3; i++)
         op_linear_backward_weight(dev, here(0, 4, 3), NO_TENSOR, tensor_2d(spare[1], F32, 5, 4),
-                                  tensor_2d(spare[1] + 20, F32, 5, 3), true);
+                                  tensor_2d(spare[1] + 20, F32, 5, 3), NO_TENSOR, true);
     dev->profile = NULL;
     op_fill(dev, here(0, 2, 2), 0);
     assert_true(profile.calls[OP_linear_backward_weight] == 3 && profile.calls[OP_fill] == 0);

@@ -69,7 +69,7 @@ static void norm_gradients(void **state)
         Tensor w = vector(function_input(f, "w", width), width);
         if (bias) function_input(f, "b", width);
         norm_loss(f);
-        op_norm_backward(&cpu, matrix(f->input[0].dx, s->n, s->cols), false,
+        op_norm_backward(&cpu, matrix(f->input[0].dx, s->n, s->cols), false, NO_TENSOR,
                          vector(f->input[1].dx, width),
                          bias ? vector(f->input[2].dx, width) : NO_TENSOR, false,
                          matrix(f->weight, s->n, s->cols), x,
@@ -78,8 +78,8 @@ static void norm_gradients(void **state)
     }
 }
 
-/* L = sum of y's and of the residual stream itself: its gradient adds to what norm_backward finds.
- */
+/* L = sum of y's and of the residual stream itself: its gradient adds to what norm_backward finds,
+ * and the column sums of both are the bias's. */
 static double residual_norm_loss(const Function *f)
 {
     const NormShape *s = f->options;
@@ -108,15 +108,11 @@ static void residual_norm_gradients(void **state)
         residual_norm_loss(f);
         memcpy(f->input[0].dx, f->weight + n, (size_t)n * sizeof(double));
         op_norm_backward(&cpu, matrix(f->input[0].dx, s->n, s->cols), true,
-                         vector(f->input[3].dx, s->cols), NO_TENSOR, false,
-                         matrix(f->weight, s->n, s->cols), matrix(f->scratch[2], s->n, s->cols),
-                         matrix(f->scratch[1], s->n, 2), vector(f->input[3].x, s->cols), s->norm);
+                         vector(f->input[2].dx, s->cols), vector(f->input[3].dx, s->cols),
+                         NO_TENSOR, false, matrix(f->weight, s->n, s->cols),
+                         matrix(f->scratch[2], s->n, s->cols), matrix(f->scratch[1], s->n, 2),
+                         vector(f->input[3].x, s->cols), s->norm);
         memcpy(f->input[1].dx, f->input[0].dx, (size_t)n * sizeof(double));
-        for (int64_t j = 0; j < s->cols; j++) {
-            f->input[2].dx[j] = 0;
-            for (int64_t r = 0; r < s->n; r++)
-                f->input[2].dx[j] += f->input[0].dx[r * s->cols + j];
-        }
         function_check(f, "residual_norm");
     }
 }
@@ -149,10 +145,10 @@ static void linear_gradients(void **state)
     mlp_loss(f);
     Tensor dy = matrix(f->weight, ROWS, OUT), dpre = matrix(f->scratch[3], ROWS, MIDDLE);
     op_linear_backward_weight(&cpu, matrix(f->input[3].dx, OUT, MIDDLE), NO_TENSOR, dy,
-                              matrix(f->scratch[0], ROWS, MIDDLE), false);
+                              matrix(f->scratch[0], ROWS, MIDDLE), NO_TENSOR, false);
     op_linear_backward_input(&cpu, dpre, dy, v, EPILOGUE_GELU, matrix(f->scratch[1], ROWS, MIDDLE));
     op_linear_backward_weight(&cpu, matrix(f->input[1].dx, MIDDLE, IN),
-                              vector(f->input[2].dx, MIDDLE), dpre, x, false);
+                              vector(f->input[2].dx, MIDDLE), dpre, x, NO_TENSOR, false);
     op_linear_backward_input(&cpu, matrix(f->input[0].dx, ROWS, IN), dpre, w, EPILOGUE_NONE,
                              NO_TENSOR);
     function_check(f, "linear");

@@ -39,9 +39,9 @@ static void bug_6_equal_gradients_add_up(void **state)
         float *far = device_put_bytes(dev, sum, sizeof sum);
         for (int k = 0; k < 1024; k++) {
             op_linear_backward_weight(dev, tensor_2d(far + DW, F32, 1, 1),
-                                      tensor_1d(far + DB, F32, 1), x, x, true);
+                                      tensor_1d(far + DB, F32, 1), x, x, NO_TENSOR, true);
             op_token_backward(dev, tensor_2d(far + DTABLE, F32, 1, 1), x, index, 0, true);
-            op_norm_backward(dev, dx, false, tensor_1d(far + DNORM_W, F32, 1),
+            op_norm_backward(dev, dx, false, NO_TENSOR, tensor_1d(far + DNORM_W, F32, 1),
                              tensor_1d(far + DNORM_B, F32, 1), true, x, x, far_stats, w,
                              (Norm){NORM_LAYERNORM, 1e-5});
         }

@@ -176,18 +176,21 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
         return 8;
     }
     s[0] = deep(matrix("dx", output(c->accumulate_dx), c->n, c->cols), 1, depth);
-    s[0].alias_of = c->alias ? 4 : 0;
-    s[1] = deep(typed(vector("dw", output(c->accumulate), width), TYPE_GRAD), 1,
+    s[0].alias_of = c->alias ? 5 : 0;
+    s[1] = deep(typed(vector("columns", ROLE_OUT, c->cols), TYPE_COMPUTE), 0, 1 + sum_depth(c->n));
+    s[1].sums_of = 1;
+    s[1] = optional(s[1], c->option);
+    s[2] = deep(typed(vector("dw", output(c->accumulate), width), TYPE_GRAD), 1,
                 sum_depth(c->n * groups) + 8);
-    s[2] = s[1];
-    s[2].name = "db";
-    s[2] = optional(s[2], layernorm && c->bias);
-    s[3] = matrix("dy", ROLE_IN, c->n, c->cols);
-    s[4] = matrix("x", ROLE_IN, c->n, c->cols);
-    s[5] = derived(stats, 0.5, 1.5);
-    s[5].role = ROLE_IN;
-    s[6] = w;
-    return 7;
+    s[3] = s[2];
+    s[3].name = "db";
+    s[3] = optional(s[3], layernorm && c->bias);
+    s[4] = matrix("dy", ROLE_IN, c->n, c->cols);
+    s[5] = matrix("x", ROLE_IN, c->n, c->cols);
+    s[6] = derived(stats, 0.5, 1.5);
+    s[6].role = ROLE_IN;
+    s[7] = w;
+    return 8;
 }
 
 static int residual_operands(const OpCase *c, OperandSpec *s)
@@ -227,7 +230,9 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
         s[1] = optional(deep(typed(s[1], TYPE_GRAD), 1, 2 + sum_depth(n)), c->bias);
         s[2] = matrix("dy", ROLE_IN, n, o);
         s[3] = matrix("x", ROLE_IN, n, i);
-        return 4;
+        /* Not dy's: so it shows whose sums were taken. */
+        s[4] = optional(typed(vector("columns", ROLE_IN, o), TYPE_COMPUTE), c->option);
+        return 5;
     }
 }
 

@@ -44,6 +44,7 @@ typedef struct {
     double low, high;
     bool derived; /* what a forward op left behind: stats, o, lse, losses */
     int alias_of; /* 1 + the operand whose memory it shares, 0 none */
+    int sums_of;  /* 1 + the output whose columns it holds the sums of, as they came out; 0 none */
     double roundings, depth;
     double factors; /* further roundings where 16-bit factors of products are rounded on their way:
                        tensor cores take the weights of attention and their gradients so */
@@ -65,7 +66,7 @@ typedef struct {
     Epilogue epilogue;
     bool accumulate, accumulate_dx;
     bool bias;       /* the optional vector is there */
-    bool option;     /* pre, first_key, inverse, backward, master */
+    bool option;     /* pre, first_key, inverse, backward, master, columns */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
     bool stochastic; /* adamw, sgd: stochastic rounding, so bf16 storage only */
     int alias;       /* 0 none, else which of the permitted ones */

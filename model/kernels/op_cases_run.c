@@ -72,7 +72,7 @@ static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
         op_linear_backward_input(dev, t[0], t[1], t[2], c->epilogue, t[3]);
         break;
     case OP_linear_backward_weight:
-        op_linear_backward_weight(dev, t[0], t[1], t[2], t[3], c->accumulate);
+        op_linear_backward_weight(dev, t[0], t[1], t[2], t[3], t[4], c->accumulate);
         break;
     case OP_attention_forward:
         op_attention_forward(dev, t[0], t[1], t[2], t[3], t[4], *a, t[5]);
@@ -93,8 +93,8 @@ static void run_norm(Device *dev, const OpCase *c, const Tensor t[])
         op_residual_norm_forward(dev, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], norm);
         break;
     default:
-        op_norm_backward(dev, t[0], c->accumulate_dx, t[1], t[2], c->accumulate, t[3], t[4], t[5],
-                         t[6], norm);
+        op_norm_backward(dev, t[0], c->accumulate_dx, t[1], t[2], t[3], c->accumulate, t[4], t[5],
+                         t[6], t[7], norm);
         break;
     }
 }

@@ -14,15 +14,16 @@ OP(position_backward, (Device * dev, Tensor dtable, Tensor dx, Tensor positions,
 OP(norm_forward, (Device * dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm))
 OP(residual_norm_forward, (Device * dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                            Tensor bias, Tensor w, Tensor b, Norm norm))
-OP(norm_backward, (Device * dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
-                   bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm))
+OP(norm_backward,
+   (Device * dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw, Tensor db,
+    bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm))
 OP(bias_residual, (Device * dev, Tensor y, Tensor a, Tensor bias, Tensor x))
 OP(linear_forward,
    (Device * dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue, Tensor pre))
 OP(linear_backward_input,
    (Device * dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue, Tensor pre))
 OP(linear_backward_weight,
-   (Device * dev, Tensor dw, Tensor db, Tensor dy, Tensor x, bool accumulate))
+   (Device * dev, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor columns, bool accumulate))
 OP(activation_forward, (Device * dev, Tensor y, Tensor x, ActivationKind kind))
 OP(activation_backward, (Device * dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind))
 OP(rope, (Device * dev, Tensor x, Tensor table, Tensor positions, bool inverse))

@@ -139,8 +139,9 @@ void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, T
     RUN(residual_norm_forward, x.dtype, dev, sum, y, stats, x, a, bias, w, b, norm);
 }
 
-void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
-                      bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm)
+void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
+                      Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
+                      Norm norm)
 {
     OpId op = OP_norm_backward;
     check_norm(op, OPERAND(x), OPERAND(stats), OPERAND(w), norm);
@@ -154,9 +155,15 @@ void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Ten
         expect_vector(op, OPERAND(db), tensor_count(w), OPERAND(w));
         expect_gradient(op, OPERAND(db), OPERAND(w));
     }
+    if (tensor_present(columns)) {
+        expect_typed(op, OPERAND(columns), dtype_compute(x.dtype), tensor_cols(x), OPERAND(x));
+        expect(op, tensor_count(w) == tensor_cols(x), "columns go with a w as long as a row",
+               OPERAND(w), OPERAND(x));
+    }
     expect_apart(op, OPERAND(dx), OPERAND(x));
     if (accumulate_dx) expect_apart(op, OPERAND(dx), OPERAND(dy));
-    RUN(norm_backward, x.dtype, dev, dx, accumulate_dx, dw, db, accumulate, dy, x, stats, w, norm);
+    RUN(norm_backward, x.dtype, dev, dx, accumulate_dx, columns, dw, db, accumulate, dy, x, stats,
+        w, norm);
 }
 
 void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
@@ -232,7 +239,7 @@ void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilo
 }
 
 void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                               bool accumulate)
+                               Tensor columns, bool accumulate)
 {
     OpId op = OP_linear_backward_weight;
     int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(dy);
@@ -245,8 +252,13 @@ void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Ten
         expect_vector(op, OPERAND(db), outputs, OPERAND(dy));
         expect_gradient(op, OPERAND(db), OPERAND(x));
     }
+    if (tensor_present(columns)) {
+        expect(op, tensor_present(db), "columns go with db", OPERAND(columns), OPERAND(db));
+        expect_typed(op, OPERAND(columns), dtype_compute(x.dtype), outputs, OPERAND(dy));
+        expect_apart(op, OPERAND(db), OPERAND(columns));
+    }
     expect_apart(op, OPERAND(dw), OPERAND(x));
     expect_apart(op, OPERAND(dw), OPERAND(dy));
-    RUN(linear_backward_weight, x.dtype, dev, dw, db, dy, x, accumulate);
+    RUN(linear_backward_weight, x.dtype, dev, dw, db, dy, x, columns, accumulate);
     record_product(dev, (Product){op, n, inputs, outputs, accumulate});
 }

@@ -175,10 +175,13 @@ void op_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Te
  * sum. sum may be x. */
 void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                               Tensor bias, Tensor w, Tensor b, Norm norm);
-/* dx (N, K*W) storage =/+= as accumulate_dx; dw, db (W) grad =/+= as accumulate (db absent without
- * a bias). x and stats as forward had them. With "=" dx may be dy. */
-void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
-                      bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm);
+/* dx (N, K*W) storage =/+= as accumulate_dx; columns (W, if present; then K = 1) compute = the
+ * column sums of dx as it now stands in storage: the gradient of a bias that was added to x, for
+ * linear_backward_weight. dw, db (W) grad =/+= as accumulate (db absent without a bias). x and
+ * stats as forward had them. With "=" dx may be dy. */
+void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
+                      Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
+                      Norm norm);
 /* y (N, C) = x + a + bias (C, if present); y may be x or a. */
 void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
 
@@ -196,9 +199,10 @@ void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, E
  * the forward product: the sum itself is kept by nobody. */
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                               Tensor pre);
-/* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy. */
+/* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy: those
+ * in columns (O) compute where the caller has them, else made here by reading dy once more. */
 void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                               bool accumulate);
+                               Tensor columns, bool accumulate);
 
 /* ---- activation ------------------------------------------------------------------------------ */
 

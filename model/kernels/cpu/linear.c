@@ -78,6 +78,7 @@ typedef struct {
     bool a_transposed, b_transposed;
     Tensor out, pre,
         bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
+    Tensor columns; /* backward weight: of dy, if they are known */
     Epilogue epilogue;
     bool accumulate;
 } Job;
@@ -262,31 +263,43 @@ static void gradient_store(Tensor t, int64_t row, int64_t col, const real *value
     reals_store(t.dtype, to, scratch, n);
 }
 
-/* Column sums of a (k, m) over columns [col, col + n), into the bias gradient. Rows are added in
- * groups: an error that grows with the group's length and the number of groups, not with their
- * product. */
-static void column_sums(const Job *job, int64_t col, int64_t n, const Scratch *s)
+/* Columns that are summed at a time. */
+enum { STRIP = 256 };
+
+/* sum (n, at most STRIP) = column sums of a (k, m) from column `col` on. Rows are added in groups:
+ * an error that grows with the group's length and the number of groups, not with their product. */
+static void strip_sums(const Job *job, int64_t col, int64_t n, real *restrict sum)
 {
-    enum { STRIP = 256, GROUP = 64 };
-    for (int64_t j0 = 0; j0 < n; j0 += STRIP) {
-        int64_t nj = n - j0 < STRIP ? n - j0 : STRIP;
-        real sum[STRIP] = {0}, row[STRIP];
-        for (int64_t p0 = 0; p0 < job->k; p0 += GROUP) {
-            int64_t p1 = p0 + GROUP < job->k ? p0 + GROUP : job->k;
-            real group[STRIP] = {0};
-            for (int64_t p = p0; p < p1; p++) {
-                const real *dy = element(job->a, p, col + j0);
-                if (job->a.dtype != REAL_DTYPE) {
-                    reals_load(row, job->a.dtype, dy, nj);
-                    dy = row;
-                }
-                for (int64_t j = 0; j < nj; j++)
-                    group[j] += dy[j];
+    enum { GROUP = 64 };
+    real row[STRIP];
+    memset(sum, 0, sizeof(real) * (size_t)n);
+    for (int64_t p0 = 0; p0 < job->k; p0 += GROUP) {
+        int64_t p1 = p0 + GROUP < job->k ? p0 + GROUP : job->k;
+        real group[STRIP] = {0};
+        for (int64_t p = p0; p < p1; p++) {
+            const real *dy = element(job->a, p, col);
+            if (job->a.dtype != REAL_DTYPE) {
+                reals_load(row, job->a.dtype, dy, n);
+                dy = row;
             }
-            for (int64_t j = 0; j < nj; j++)
-                sum[j] += group[j];
+            for (int64_t j = 0; j < n; j++)
+                group[j] += dy[j];
         }
-        gradient_store(job->bias, 0, col + j0, sum, nj, job->accumulate, s->row);
+        for (int64_t j = 0; j < n; j++)
+            sum[j] += group[j];
+    }
+}
+
+/* The bias gradient in columns [col, col + n): of the sums that the caller has, or made here. */
+static void bias_gradient(const Job *job, int64_t col, int64_t n)
+{
+    real sum[STRIP], old[STRIP];
+    for (int64_t end = col + n; col < end; col += STRIP) {
+        int64_t part = end - col < STRIP ? end - col : STRIP;
+        bool known = tensor_present(job->columns);
+        if (!known) strip_sums(job, col, part, sum);
+        gradient_store(job->bias, 0, col, known ? element(job->columns, 0, col) : sum, part,
+                       job->accumulate, old);
     }
 }
 
@@ -298,7 +311,7 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     if (tensor_present(job->bias)) { /* the tiles of one row of the grid share its part of db */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
-        column_sums(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first, &s);
+        bias_gradient(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first);
     }
     if (job->out.dtype == REAL_DTYPE) {
         job_product(job, worker, t, &s, job->accumulate ? 1 : 0, element(job->out, t.row, t.col),
@@ -312,7 +325,7 @@ static void backward_weight_task(void *context, int64_t task, int worker)
 }
 
 void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                                 bool accumulate)
+                                 Tensor columns, bool accumulate)
 {
     int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(dy);
     Job job = {.dev = dev,
@@ -322,6 +335,7 @@ void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, T
                .b = x,
                .out = dw,
                .bias = db,
+               .columns = columns,
                .accumulate = accumulate,
                .grid = grid_cut(outputs, inputs, n, pool_threads(dev->pool))};
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_weight_task, &job);

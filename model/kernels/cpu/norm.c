@@ -11,11 +11,13 @@ typedef struct {
     Pool *pool;
     /* backward */
     Tensor dx, dy;
-    bool accumulate_dx, want_db;
-    real *partials; /* (tasks, 2, W): dw, db of each task's rows, at the start of worker 0's
-                       workspace */
+    bool accumulate_dx, want_db, want_columns;
+    real *partials; /* (tasks, SUMS, W) of each task's rows, where worker 0's workspace starts */
     size_t shared;  /* bytes of partials: every worker's own rows lie behind them */
 } Job;
+
+/* What backward sums over rows. */
+enum { SUM_DW, SUM_DB, SUM_COLUMNS, SUMS };
 
 /* Sum of (x - mean)^2. */
 static real reals_square_sum(const real *x, real mean, int64_t n)
@@ -186,6 +188,13 @@ static void backward_row(const Job *job, real *dx, const real *dy, const real *x
     }
 }
 
+/* sum += x. */
+static void row_add(real *restrict sum, const real *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
 static void backward_body(void *context, int64_t task, int worker)
 {
     const Job *job = context;
@@ -195,9 +204,10 @@ static void backward_body(void *context, int64_t task, int worker)
         (real *)((char *)pool_workspace(job->pool, worker, job->shared + own) + job->shared);
     real *x_buffer = dy_buffer + cols, *dx_buffer = x_buffer + cols;
     const real *w = vector_load(job->w, dx_buffer + cols);
-    real *dw = job->partials + task * 2 * width, *db = job->want_db ? dw + width : NULL;
+    real *sums = job->partials + task * SUMS * width, *dw = sums + SUM_DW * width;
+    real *db = job->want_db ? sums + SUM_DB * width : NULL;
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
-    memset(dw, 0, sizeof(real) * (size_t)(2 * width));
+    memset(sums, 0, sizeof(real) * (size_t)(SUMS * width));
     for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
         const real *dy = row_load(job->dy, n, dy_buffer), *x = row_load(job->x, n, x_buffer);
         real *dx = row_out(job->dx, n, dx_buffer);
@@ -205,16 +215,19 @@ static void backward_body(void *context, int64_t task, int worker)
             reals_load(dx, job->dx.dtype, tensor_row(job->dx, n), cols);
         backward_row(job, dx, dy, x, tensor_row(job->stats, n * (cols / width)), w, dw, db);
         row_store(job->dx, n, dx);
+        if (job->want_columns)
+            row_add(sums + SUM_COLUMNS * width, row_load(job->dx, n, dx_buffer), cols);
     }
 }
 
-/* d (W) grad =/+= the sum of the tasks' partials, which lie `stride` apart, in ascending order. */
-static void partials_sum(Tensor d, bool accumulate, real *partials, int64_t tasks, int64_t stride)
+/* d (W) grad =/+= the sum `which` over the tasks, in ascending order; nothing where d is absent. */
+static void partials_sum(const Job *job, int which, Tensor d, bool accumulate)
 {
+    if (!tensor_present(d)) return;
     int64_t n = tensor_cols(d);
-    for (int64_t t = 1; t < tasks; t++)
-        for (int64_t i = 0; i < n; i++)
-            partials[i] += partials[t * stride + i];
+    real *partials = job->partials + which * n;
+    for (int64_t t = 1; t < job->tasks; t++)
+        row_add(partials, partials + t * SUMS * n, n);
     for (int64_t begin = 0; accumulate && begin < n; begin += SPAN) {
         real old[SPAN];
         Span s = {.row = 0, .col = begin, .n = n - begin < SPAN ? n - begin : SPAN};
@@ -225,10 +238,11 @@ static void partials_sum(Tensor d, bool accumulate, real *partials, int64_t task
     reals_store(d.dtype, d.data, partials, n);
 }
 
-/* Column sums go through one partial per task, added in ascending order; cost: reads 3 N K W,
- * writes N K W elements. */
-void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
-                        bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm)
+/* Sums over rows go through one partial per task, added in ascending order; cost: reads 3 N K W,
+ * writes N K W elements. The column sums take a row of dx while it is in the cache. */
+void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
+                        Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
+                        Norm norm)
 {
     int64_t width = tensor_cols(w);
     Job job = {.dx = dx,
@@ -239,14 +253,16 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, T
                .norm = norm,
                .pool = dev->pool,
                .accumulate_dx = accumulate_dx,
-               .want_db = tensor_present(db)};
+               .want_db = tensor_present(db),
+               .want_columns = tensor_present(columns)};
     job.tasks = tasks_for(dev, tensor_count(dx));
-    job.shared = sizeof(real) * (size_t)(job.tasks * 2 * width);
+    job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
     job.partials = pool_workspace(dev->pool, 0, job.shared);
     pool_run(dev->pool, job.tasks, backward_body, &job);
-    partials_sum(dw, accumulate, job.partials, job.tasks, 2 * width);
-    if (job.want_db) partials_sum(db, accumulate, job.partials + width, job.tasks, 2 * width);
+    partials_sum(&job, SUM_DW, dw, accumulate);
+    partials_sum(&job, SUM_DB, db, accumulate);
+    partials_sum(&job, SUM_COLUMNS, columns, false);
 }
 
 static void bias_residual_body(void *context, int64_t task, int worker)

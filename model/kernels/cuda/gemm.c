@@ -5,6 +5,7 @@
  * and recomputation see, is the activation's kernel; GELU of the sum is the library's epilogue, or
  * a kernel behind the product in f32. The bias joins the sum before it is rounded. */
 #include "model/kernels/cuda/lt.h"
+#include "model/kernels/cuda/reduce.h"
 
 /* An f32 product that a kernel follows gets half of the scratch, the library the other half. */
 #define PRODUCT_BYTES (CUDA_WORKSPACE / 2)
@@ -128,10 +129,11 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     if (!lt_product(dev, &p)) product_then_gelu(dev, dx, dy, w, pre);
 }
 
-/* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once; db (O) by fixed partial sums:
- * the library's bias-gradient epilogue overwrites where the weight's gradient accumulates. */
+/* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once; db (O) by fixed partial sums,
+ * or from columns, which are one: the library's bias-gradient epilogue overwrites where the
+ * weight's gradient accumulates. */
 void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                                 bool accumulate)
+                                 Tensor columns, bool accumulate)
 {
     if (tensor_rows(dy) == 0) {
         if (!accumulate) cuda_fill(dev, dw, 0);
@@ -141,5 +143,8 @@ void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, T
     LtProduct p = asked(dev, dw, dy, true, x, false);
     p.accumulate = accumulate;
     product(dev, p);
-    if (tensor_present(db)) cuda_column_sums(dev, db, dy, accumulate);
+    if (tensor_present(columns))
+        cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, columns, accumulate);
+    else if (tensor_present(db))
+        cuda_column_sums(dev, db, dy, accumulate);
 }

@@ -7,13 +7,28 @@
  * being worked on; wider ones have 16, and add into dx late. */
 enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 
+/* What is summed over rows. */
+typedef struct {
+    Tensor w, b, columns;
+    bool accumulate;
+} NormGradients;
+
 template <class T> struct NormBackward {
     Rows<T> dx, dy, x;
     const T *w;
     const float *stats;
-    Rows<float> partials; /* of each block: dw, then db if wanted */
-    bool accumulate_dx, center, want_db;
+    Rows<float> partials; /* of each block: dw, then db, then columns, those that are wanted */
+    bool accumulate_dx, center, want_db, want_columns;
+    int outputs;  /* how many these are */
+    int own_sums; /* floats of shared memory before the threads' column sums */
 };
+
+/* A thread's column sums of dx lie in shared memory, which nobody else touches: registers are all
+ * taken. Element i of pack k: neighbours in a warp are neighbours in memory. */
+template <int N> static __device__ __forceinline__ float *own_sum(float *sums, int k, int i)
+{
+    return sums + (k * N + i) * blockDim.x + threadIdx.x;
+}
 
 /* A lane's part of a group as it comes from memory. */
 template <class T, int N, int HELD> struct Fetched {
@@ -66,7 +81,8 @@ static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, 
     }
 }
 
-/* The block's row of partials from its threads' dw and db. Teams of a warp are added in order. */
+/* The block's row of partials from its threads' dw, db and columns. Teams of a warp are added in
+ * order. */
 template <class T, int N, int HELD, bool BLOCK>
 static __device__ __forceinline__ void partials_store(const Teams &t, const NormBackward<T> &p,
                                                       const float (&dw)[HELD][N],
@@ -74,7 +90,7 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
 {
     int lane = threadIdx.x % t.lanes, team = threadIdx.x / t.lanes;
     float *out = row_at(p.partials, blockIdx.x, 0),
-          *own = BLOCK ? out : shared + team * 2 * t.width;
+          *own = BLOCK ? out : shared + team * p.outputs * t.width;
 #pragma unroll
     for (int k = 0; k < HELD; k++)
 #pragma unroll
@@ -83,21 +99,24 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
             if (col >= t.width) continue;
             own[col] = dw[k][i];
             if (p.want_db) own[t.width + col] = db[k][i];
+            if (p.want_columns)
+                own[(p.outputs - 1) * t.width + col] = *own_sum<N>(shared + p.own_sums, k, i);
         }
     if (BLOCK) return;
     __syncthreads();
-    for (int col = threadIdx.x; col < (p.want_db ? 2 : 1) * t.width; col += TEAM_BLOCK) {
+    for (int col = threadIdx.x; col < p.outputs * t.width; col += TEAM_BLOCK) {
         float sum = 0;
         for (int i = 0; i < TEAM_BLOCK / t.lanes; i++)
-            sum += shared[i * 2 * t.width + col];
+            sum += shared[i * p.outputs * t.width + col];
         out[col] = sum;
     }
 }
 
 /* dx (N, K*W) = or += (g - mean(g) - xhat mean(g xhat)) / std with g = dy w, xhat = (x - mean) /
- * std; for RMSNorm without mean(g). Partial sums of dw = dy xhat and db = dy over the groups of a
- * block, which are every gridDim-th: their order is fixed by the grid. Reads dy and x (and dx for
- * +=) and writes dx once. dx may be dy: a thread has read its elements before it writes them. */
+ * std; for RMSNorm without mean(g). Partial sums of dw = dy xhat, db = dy and columns = dx as
+ * rounded over the groups of a block, which are every gridDim-th: their order is fixed by the grid.
+ * Reads dy and x (and dx for +=) and writes dx once. dx may be dy: a thread has read its elements
+ * before it writes them. */
 template <class T, int N, int HELD, bool BLOCK>
 __global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THREADS,
                                   HELD *N == NARROW ? 2 : 1)
@@ -109,6 +128,8 @@ __global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THRE
     int64_t group = (int64_t)blockIdx.x * teams + (BLOCK ? 0 : threadIdx.x / t.lanes);
     float dw[HELD][N] = {}, db[HELD][N] = {};
     Fetched<T, N, HELD> f;
+    for (int i = 0; p.want_columns && i < HELD * N; i++)
+        *own_sum<N>(shared + p.own_sums, 0, i) = 0;
     if (ahead) fetch(f, t, p, group, lane);
     int64_t step = (int64_t)gridDim.x * teams, rounds = (t.groups + step - 1) / step;
     for (int64_t round = 0; round < rounds; round++, group += step) {
@@ -149,6 +170,7 @@ __global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THRE
             for (int i = 0; i < N; i++) {
                 g[k][i] = inverse * (g[k][i] - mean_g - xhat[k][i] * mean_gx);
                 if (p.accumulate_dx) g[k][i] += old[k][i];
+                if (p.want_columns) *own_sum<N>(shared + p.own_sums, k, i) += rounded<T>(g[k][i]);
             }
             store<N>(row_at(p.dx, row, col + pack * N), g[k]);
         }
@@ -157,41 +179,42 @@ __global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THRE
 }
 
 template <class T, int N, int HELD, bool BLOCK>
-static void launch(Device *dev, NormBackward<T> p, Teams t, Tensor dw, Tensor db, bool accumulate)
+static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
 {
     /* As many blocks as are resident at 128 registers a thread; each leaves a row of partials. */
     int64_t resident = (int64_t)512 / t.threads * cuda_device(dev)->multiprocessors;
     int64_t needed = ceil_div(t.groups, t.threads / t.lanes);
-    int64_t cols = (tensor_present(db) ? 2 : 1) * (int64_t)t.width;
-    Tensor partials = cuda_partials(dev, needed < resident ? needed : resident, cols);
+    Tensor partials =
+        cuda_partials(dev, needed < resident ? needed : resident, (int64_t)p.outputs * t.width);
     p.partials = rows_of<float>(partials);
-    size_t sums = sizeof(float) * 4 * WARP;
-    size_t rows = sizeof(float) * 2 * (size_t)t.width * (size_t)(t.threads / t.lanes);
+    p.own_sums = BLOCK ? 4 * WARP : p.outputs * t.width * (t.threads / t.lanes);
+    int floats = p.own_sums + (p.want_columns ? HELD * N * t.threads : 0);
     LAUNCH((norm_backward_kernel<T, N, HELD, BLOCK>), dim3((unsigned)tensor_rows(partials)),
-           dim3((unsigned)t.threads), BLOCK ? sums : rows, cuda_stream(dev), t, p);
-    cuda_partials_sum(dev, dw, db, partials, accumulate);
+           dim3((unsigned)t.threads), sizeof(float) * (size_t)floats, cuda_stream(dev), t, p);
+    cuda_partials_sum(dev, d.w, d.b, d.columns, partials, d.accumulate);
 }
 
 template <class T, int N>
-static void backward_as(Device *dev, NormBackward<T> p, Tensor dx, Tensor dw, Tensor db,
-                        bool accumulate, Tensor w)
+static void backward_as(Device *dev, NormBackward<T> p, Tensor dx, Tensor w, NormGradients d)
 {
     if (tensor_count(w) > NARROW * NARROW_THREADS) {
         constexpr int held = N == 1 ? 12 : WIDE / N; /* single ones: their addresses take room */
         Teams t = teams_of(dx, w, N, held, WIDE_THREADS);
-        launch<T, N, held, true>(dev, p, t, dw, db, accumulate);
+        launch<T, N, held, true>(dev, p, t, d);
         return;
     }
     Teams t = teams_of(dx, w, N, NARROW / N, NARROW_THREADS);
     if (team_is_block(t))
-        launch<T, N, NARROW / N, true>(dev, p, t, dw, db, accumulate);
+        launch<T, N, NARROW / N, true>(dev, p, t, d);
     else
-        launch<T, N, NARROW / N, false>(dev, p, t, dw, db, accumulate);
+        launch<T, N, NARROW / N, false>(dev, p, t, d);
 }
 
-void cuda_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, Tensor db,
-                        bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w, Norm norm)
+void cuda_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
+                        Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
+                        Norm norm)
 {
+    NormGradients d = {dw, db, columns, accumulate};
     int64_t full = pack_size(x.dtype);
     bool whole =
         packs_fit(dx, full) && packs_fit(dy, full) && packs_fit(x, full) && packs_fit(w, full);
@@ -204,7 +227,10 @@ void cuda_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor dw, T
                              .partials = {},
                              .accumulate_dx = accumulate_dx,
                              .center = norm.kind == NORM_LAYERNORM,
-                             .want_db = tensor_present(db)};
-        WITH_PACKS(whole, T, N, (backward_as<T, N>(dev, p, dx, dw, db, accumulate, w)));
+                             .want_db = tensor_present(db),
+                             .want_columns = tensor_present(columns),
+                             .outputs = 1 + tensor_present(db) + tensor_present(columns),
+                             .own_sums = 0};
+        WITH_PACKS(whole, T, N, (backward_as<T, N>(dev, p, dx, w, d)));
     });
 }

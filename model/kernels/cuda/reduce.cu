@@ -8,12 +8,13 @@
  * the latter). */
 enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
 
-/* d[y] (W) = or += column sums of partials (P, 2W from column y W), one column per thread of the
- * first warp: warp i takes rows i, i + 32, ..., then the warps' sums are added in order. */
+/* d, e (W) = or += and f (W) = column sums of partials, those of the y-th that is present (NULL:
+ * absent) from column y W on. One column per thread of the first warp: warp i takes rows i, i + 32,
+ * ..., then the warps' sums are added in order. */
 template <class G>
 __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
-    partials_sum_kernel(G *d, G *e, int64_t width, Rows<const float> partials, int64_t count,
-                        bool accumulate)
+    partials_sum_kernel(G *d, G *e, float *f, int64_t width, Rows<const float> partials,
+                        int64_t count, bool accumulate)
 {
     DYN_SHARED(float, shared);
     int64_t col = (int64_t)blockIdx.x * ACROSS + threadIdx.x;
@@ -27,23 +28,27 @@ __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
     if (threadIdx.y > 0 || col >= width) return;
     for (int i = 1; i < FINAL_ROWS; i++)
         sum += shared[i * ACROSS + threadIdx.x];
-    G *out = (blockIdx.y ? e : d) + col;
-    *out = from_float<G>(accumulate ? to_float(*out) + sum : sum);
+    G *out = blockIdx.y == 0 ? d : blockIdx.y == 1 ? e : NULL;
+    if (out)
+        out[col] = from_float<G>(accumulate ? to_float(out[col]) + sum : sum);
+    else
+        f[col] = sum;
 }
 
-void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor partials, bool accumulate)
+void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate)
 {
     int64_t width = tensor_count(d);
-    unsigned outputs = tensor_present(e) ? 2 : 1;
+    unsigned outputs = 1u + tensor_present(e) + tensor_present(f);
     if (width == 0) return;
-    CHECK(outputs == 1 || e.dtype == d.dtype, "sums of %s and %s", dtype_name(d.dtype),
+    CHECK(!tensor_present(e) || e.dtype == d.dtype, "sums of %s and %s", dtype_name(d.dtype),
           dtype_name(e.dtype));
+    CHECK(!tensor_present(f) || f.dtype == F32, "sums of %s", dtype_name(f.dtype));
     dim3 grid((unsigned)ceil_div(width, ACROSS), outputs);
     WITH_STORAGE(d.dtype, G,
                  LAUNCH(partials_sum_kernel<G>, grid, dim3(ACROSS, FINAL_ROWS),
                         ACROSS * FINAL_ROWS * sizeof(float), cuda_stream(dev), (G *)d.data,
-                        (G *)e.data, width, rows_of<const float>(partials), tensor_rows(partials),
-                        accumulate));
+                        (G *)e.data, (float *)f.data, width, rows_of<const float>(partials),
+                        tensor_rows(partials), accumulate));
 }
 
 Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
@@ -110,7 +115,7 @@ static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
     LAUNCH((column_sums_kernel<T, N>), dim3((unsigned)across, (unsigned)tensor_rows(partials)),
            dim3(ACROSS, SUM_ROWS), sizeof(float) * ACROSS * SUM_ROWS * N, cuda_stream(dev),
            (float *)partials.data, rows_of<T>(dy), rows, cols, share);
-    cuda_partials_sum(dev, db, NO_TENSOR, partials, accumulate);
+    cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, partials, accumulate);
 }
 
 void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate)

@@ -9,9 +9,10 @@
 extern "C" {
 #endif
 
-/* d (W) and e (W, if present), any float types, =/+= as `accumulate`, the column sums of partials
- * (P, W or 2W) f32, d's columns before e's. The order of the sum is fixed by P. */
-void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor partials, bool accumulate);
+/* d (W) and e (W, if present), one float type, =/+= as `accumulate`, and f (W, if present) f32 =,
+ * the column sums of partials f32: rows of W for each of them that is present, in this order. The
+ * order of the sum is fixed by the number of rows. */
+void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate);
 
 /* Scratch for partial sums: (rows, cols) f32, rows at most `most`, but at least 1 and no more than
  * the workspace holds. */

@@ -1,0 +1,31 @@
+/* residual.h -- the gradient of the residual stream on its way down through the layers. */
+#ifndef MODEL_RESIDUAL_H
+#define MODEL_RESIDUAL_H
+
+#include "model/shape.h"
+
+/* d (N, C) storage, and the sums of its columns (C) compute: the gradient of the bias that was
+ * added to the stream just before. The norm's backward that writes d has them for nothing; whoever
+ * stores to d in another way clears `summed`.
+ *
+ * They are sums over this rank's rows: a bias is added after the reduction that ends a
+ * tensor-parallel region, so its gradient is made of d as it stands before tp_exit_backward, and
+ * where the rows are cut (sequence parallel) the ranks' sums are added up later
+ * (TP_GRAD_PARTIAL_IF_SP). */
+typedef struct {
+    Tensor d;
+    Tensor columns; /* absent: the model has no such biases */
+    bool summed;    /* columns are those of d as it stands */
+} ResidualGrad;
+
+/* Memory for the gradient of N rows; nothing is summed yet. */
+ResidualGrad residual_layout(const GptShape *shape, int64_t N, Arena *arena);
+/* The column sums of d, or NO_TENSOR where they are not known. */
+Tensor residual_columns(const ResidualGrad *grad);
+/* d = or, with `add`, += dx of the norm whose rows of the parameter table are weight and bias (-1:
+ * absent); d's columns are summed; the norm's own gradients =/+= as `accumulate`. dy, x (N, C) and
+ * stats as in op_norm_backward. */
+void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add, int weight, int bias,
+                            bool accumulate, Tensor dy, Tensor x, Tensor stats);
+
+#endif
