@@ -30,7 +30,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], Softmax<
             s[i][j] = at >= first[i] && at < end[i] ? s[i][j] * scale : -INFINITY;
             top = fmaxf(top, s[i][j]);
         }
-        top = fmaxf(half_max(top), x.top[i]);
+        top = fmaxf(lanes_max(top, SIDE), x.top[i]);
         float base = top > -INFINITY ? top : 0, rescale = expf(x.top[i] - base);
 #pragma unroll
         for (int j = 0; j < RB; j++) {
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], Softmax<
             sum += s[i][j];
         }
         x.top[i] = top;
-        x.sum[i] = x.sum[i] * rescale + half_sum(sum);
+        x.sum[i] = x.sum[i] * rescale + lanes_sum(sum, SIDE);
 #pragma unroll
         for (int c = 0; c < COLS; c++)
             out[i][c] *= rescale;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         tile_load<T, N, D>(k_tile, KEYS, k + key * k_ld, k_ld, s.tk - key, s.head_size);
         tile_load<T, N, D>(v_tile, KEYS, v + key * v_ld, v_ld, s.tk - key, s.head_size);
         __syncthreads();
-        float score[RA][RB];
+        float score[RA][RB] = {};
         tiles_product<RA, RB, D>(score, q_tile + y * TILE_LD(D), k_tile + x * TILE_LD(D));
         softmax_step(score, state, out, first, end, key, s.scale);
         weights_share(weights + y * TILE_LD(KEYS), score);
@@ -111,17 +111,8 @@ void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor
     Tensor operand[] = {q, k, v, o};
     bool packs = heads_in_packs(operand, 4, attention.head_size);
     Shape s = shape_of(q, k, attention, first_key);
-    /* Packs for f32 alone: 16-bit types come here only for heads that hold no packs, or in tests.
-     */
-    WITH_STORAGE(q.dtype, T, {
-        enum { PACK = sizeof(T) == 4 ? 4 : 1 };
-        WITH_WIDTH(attention.head_size, D, {
-            if (packs)
-                forward_launch<T, PACK, D>(dev, o, lse, q, k, v, s);
-            else
-                forward_launch<T, 1, D>(dev, o, lse, q, k, v, s);
-        });
-    });
+    WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
+               (forward_launch<T, N, D>(dev, o, lse, q, k, v, s)));
 }
 
 static void head_check(Attention attention)

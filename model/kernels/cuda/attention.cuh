@@ -63,10 +63,7 @@ static __device__ __forceinline__ void keys_seen_by(const Shape &s, int64_t b, i
     int least = INT_MAX;
     for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
         least = min(least, s.first_key[b * s.tq + i]);
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
-        least = min(least, __shfl_xor_sync(0xffffffffu, least, step));
-    *first = max(least, 0);
+    *first = max(-warp_max(-least), 0);
 }
 
 /* Keys [first, end) that every one of the queries [t, t + n) of batch row b sees, if any. All lanes
@@ -80,10 +77,7 @@ static __device__ __forceinline__ void keys_seen_by_all(const Shape &s, int64_t 
     int most = 0;
     for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
         most = max(most, s.first_key[b * s.tq + i]);
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
-        most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
-    *first = most;
+    *first = warp_max(most);
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -146,6 +140,32 @@ __device__ __forceinline__ T *head_at(T *x, int64_t ld, int64_t b, int length, i
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */
+
+/* The smallest width of tiles that holds the head. */
+static inline int tile_width(int64_t head_size)
+{
+    int64_t step = head_size <= 128 ? 32 : 64;
+    return (int)(ceil_div(head_size, step) * step);
+}
+
+#define WIDTH_CASE(width, D, ...)                                                                  \
+    case width: {                                                                                  \
+        enum { D = width };                                                                        \
+        __VA_ARGS__;                                                                               \
+    } break;
+
+/* Runs the statements with D as tile_width of the head. */
+#define WITH_WIDTH(head_size, D, ...)                                                              \
+    do {                                                                                           \
+        switch (tile_width(head_size)) {                                                           \
+            WIDTH_CASE(32, D, __VA_ARGS__)                                                         \
+            WIDTH_CASE(64, D, __VA_ARGS__)                                                         \
+            WIDTH_CASE(96, D, __VA_ARGS__)                                                         \
+            WIDTH_CASE(128, D, __VA_ARGS__)                                                        \
+            WIDTH_CASE(192, D, __VA_ARGS__)                                                        \
+            WIDTH_CASE(256, D, __VA_ARGS__)                                                        \
+        }                                                                                          \
+    } while (0)
 
 /* Whether every head's rows of all operands are whole packs of 16 bytes. */
 static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)

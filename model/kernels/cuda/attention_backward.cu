@@ -50,7 +50,7 @@ static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *d
         float sum = 0;
         for (int c = threadIdx.x % SIDE; i < real && c < cols; c += SIDE)
             sum += dout[i * TILE_LD(D) + c] * to_float(o[i * o_ld + c]);
-        delta[i] = half_sum(sum);
+        delta[i] = lanes_sum(sum, SIDE);
     }
 }
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         tile_load<T, N, D>(k_tile, WALKED, k + key * in.k_ld, in.k_ld, s.tk - key, s.head_size);
         tile_load<T, N, D>(v_tile, WALKED, v + key * in.v_ld, in.v_ld, s.tk - key, s.head_size);
         __syncthreads();
-        float score[RA][RB], dp[RA][RB];
+        float score[RA][RB] = {}, dp[RA][RB] = {};
         tiles_product<RA, RB, D>(score, q_tile + y * TILE_LD(D), k_tile + x * TILE_LD(D));
         tiles_product<RA, RB, D>(dp, dout_tile + y * TILE_LD(D), v_tile + x * TILE_LD(D));
         tile_gradient(score, dp, first, end, lse, delta, key, s.scale);
@@ -122,7 +122,7 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
 {
     enum { RA = Tiles::RA, RB = Tiles::RB };
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
-    float score[RA][RB], dp[RA][RB];
+    float score[RA][RB] = {}, dp[RA][RB] = {};
     tiles_product<RA, RB, D>(score, k_tile + y * TILE_LD(D), q_tile + x * TILE_LD(D));
     tiles_product<RA, RB, D>(dp, v_tile + y * TILE_LD(D), dout_tile + x * TILE_LD(D));
 #pragma unroll
@@ -223,13 +223,6 @@ void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
     Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
     bool packs = heads_in_packs(operand, 8, attention.head_size);
     Shape s = shape_of(q, k, attention, first_key);
-    WITH_STORAGE(q.dtype, T, {
-        enum { PACK = sizeof(T) == 4 ? 4 : 1 };
-        WITH_WIDTH(attention.head_size, D, {
-            if (packs)
-                backward_launch<T, PACK, D>(dev, &call, s);
-            else
-                backward_launch<T, 1, D>(dev, &call, s);
-        });
-    });
+    WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
+               (backward_launch<T, N, D>(dev, &call, s)));
 }

@@ -30,15 +30,10 @@ __device__ __forceinline__ void tile_load(float *to, int rows, const T *from, in
     }
 }
 
-/* s[i][j] = a's row i times b's row 16 j; a and b are the thread's first rows. */
+/* s[i][j] += a's row i times b's row 16 j; a and b are the thread's first rows. */
 template <int RA, int RB, int D>
 __device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a, const float *b)
 {
-#pragma unroll
-    for (int i = 0; i < RA; i++)
-#pragma unroll
-        for (int j = 0; j < RB; j++)
-            s[i][j] = 0;
 #pragma unroll 2
     for (int d = 0; d < D; d += 4) {
         float x[RA][4], y[RB][4];
@@ -127,39 +122,19 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     }
 }
 
-/* Sum and maximum over half a warp, in all its lanes. All 32 lanes call them. */
-static __device__ __forceinline__ float half_sum(float x)
-{
-#pragma unroll
-    for (int step = SIDE / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-static __device__ __forceinline__ float half_max(float x)
-{
-#pragma unroll
-    for (int step = SIDE / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
-
-/* Runs the statements with D as the smallest width of tiles that holds the head. */
-#define WITH_WIDTH(head_size, D, ...)                                                              \
-    do {                                                                                           \
-        if ((head_size) <= 32) {                                                                   \
-            enum { D = 32 };                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 64) {                                                            \
-            enum { D = 64 };                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 128) {                                                           \
-            enum { D = 128 };                                                                      \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            enum { D = 256 };                                                                      \
-            __VA_ARGS__;                                                                           \
-        }                                                                                          \
-    } while (0)
+/* Runs the statements with T as the storage type, D as the smallest width of these tiles that holds
+ * the head, and N as what moves at once: packs for f32 alone, since 16-bit types come here only for
+ * heads that hold no packs, or in tests. */
+#define WITH_TILES(dtype, head_size, packs, T, N, D, ...)                                          \
+    WITH_STORAGE(dtype, T, WITH_WIDTH(head_size, WIDTH, {                                          \
+                     enum { D = WIDTH == 96 ? 128 : WIDTH == 192 ? 256 : WIDTH };                  \
+                     if (packs) {                                                                  \
+                         enum { N = sizeof(T) == 4 ? 4 : 1 };                                      \
+                         __VA_ARGS__;                                                              \
+                     } else {                                                                      \
+                         enum { N = 1 };                                                           \
+                         __VA_ARGS__;                                                              \
+                     }                                                                             \
+                 }))
 
 #endif

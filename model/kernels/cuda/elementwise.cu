@@ -281,6 +281,16 @@ void cuda_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
                  }));
 }
 
+void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
+{
+    if (tensor_is_dense(y) && tensor_is_dense(a) && tensor_is_dense(b)) {
+        y = tensor_flat(y);
+        a = tensor_flat(a);
+        b = tensor_flat(b);
+    }
+    cuda_bias_residual(dev, y, b, NO_TENSOR, a);
+}
+
 /* Every row of y (N, O) = bias (O). */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)

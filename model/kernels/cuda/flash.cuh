@@ -57,18 +57,11 @@ __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, in
     }
 }
 
-/* s (16 MT, 8 NT) = a (16 MT, D) times the transpose of b (8 NT, D); a from lane_rows of the warp's
- * first row, b from lane_columns. */
+/* s (16 MT, 8 NT) += a (16 MT, D) times the transpose of b (8 NT, D); a from lane_rows of the
+ * warp's first row, b from lane_columns. */
 template <class T, int D, int MT, int NT>
 __device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const T *a, const T *b)
 {
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[m][n][e] = 0;
 #pragma unroll 8
     for (int k = 0; k < D; k += 16) {
         uint32_t x[MT][4];
@@ -140,17 +133,11 @@ __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &
         }
 }
 
-/* Sum and maximum over the four lanes that share rows, in all of them. */
+/* The sum over the four lanes that share rows, in all of them: neighbours first. */
 static __device__ __forceinline__ float quad_sum(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-static __device__ __forceinline__ float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
 /* The warp's rows of a tile, 8 CT columns, to (real, cols) of memory, or from there. */
@@ -197,31 +184,5 @@ __device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols
     __syncwarp();
     rows_move<T, D, MT, CT, true>(to, ld, real, cols, stage);
 }
-
-/* ---- host ------------------------------------------------------------------------------------ */
-
-/* Runs the statements with D as the smallest width of tiles that holds the head. */
-#define WITH_FLASH_WIDTH(head_size, D, ...)                                                        \
-    do {                                                                                           \
-        if ((head_size) <= 32) {                                                                   \
-            enum { D = 32 };                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 64) {                                                            \
-            enum { D = 64 };                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 96) {                                                            \
-            enum { D = 96 };                                                                       \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 128) {                                                           \
-            enum { D = 128 };                                                                      \
-            __VA_ARGS__;                                                                           \
-        } else if ((head_size) <= 192) {                                                           \
-            enum { D = 192 };                                                                      \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            enum { D = 256 };                                                                      \
-            __VA_ARGS__;                                                                           \
-        }                                                                                          \
-    } while (0)
 
 #endif

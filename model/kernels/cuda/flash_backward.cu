@@ -72,7 +72,7 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
              int t, int key, bool partial)
 {
     enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
-    float p[MT][NT][4], dp[MT][NT][4], scale = s.scale * LOG2E;
+    float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
     product_transposed<T, D>(p, lane_rows(q, LD), lane_columns(k_tile, LD));
     if (partial) scores_hide(p, s, b, t, key);
     product_transposed<T, D>(dp, lane_rows(dout, LD), lane_columns(v_tile, LD));
@@ -154,7 +154,7 @@ keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v
           int t, bool partial)
 {
     enum { LD = FLASH_LD(D) };
-    float p[MT][NT][4], dp[MT][NT][4], scale = s.scale * LOG2E;
+    float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
     product_transposed<T, D>(p, lane_rows(k, LD), lane_columns(q_tile, LD));
     product_transposed<T, D>(dp, lane_rows(v, LD), lane_columns(dout_tile, LD));
     key += threadIdx.x % WARP / 4;
@@ -319,7 +319,7 @@ void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
 {
     Backward call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
     Shape s = shape_of(q, k, attention, first_key);
-    WITH_FLASH_WIDTH(attention.head_size, D, {
+    WITH_WIDTH(attention.head_size, D, {
         if (q.dtype == BF16)
             backward_launch<bf16, D>(dev, &call, s);
         else

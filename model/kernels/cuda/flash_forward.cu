@@ -41,7 +41,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
 #pragma unroll
             for (int n = 0; n < NT; n++)
                 top = fmaxf(top, fmaxf(s[m][n][i * 2], s[m][n][i * 2 + 1]));
-            top = quad_max(top);
+            top = lanes_max(top, 4);
             float base = top > -INFINITY ? top * scale : 0;
             float rescale = exp2_approx(rows.top[m][i] * scale - base);
             rows.top[m][i] = top;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         __syncthreads();
         tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v + key * v_ld, v_ld, s.tk - key, s.head_size);
         cp_async_commit();
-        float score[MT][NT][4];
+        float score[MT][NT][4] = {};
         product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
         cp_async_wait<0>();
         __syncthreads();
@@ -138,7 +138,7 @@ void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor
                              Attention attention, Tensor first_key)
 {
     Shape s = shape_of(q, k, attention, first_key);
-    WITH_FLASH_WIDTH(attention.head_size, D, {
+    WITH_WIDTH(attention.head_size, D, {
         if (q.dtype == BF16)
             forward_launch<bf16, D>(dev, o, lse, q, k, v, s);
         else

@@ -86,29 +86,33 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const floa
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* The sum over the warp, in every lane, in a fixed order. All 32 lanes call it. */
-static __device__ __forceinline__ float warp_sum(float x)
+/* The sum over each team of `lanes` neighbours of a warp (a power of two), in all of them: halves
+ * of the team first, neighbours last. All 32 lanes call it. */
+template <class X> static __device__ __forceinline__ X lanes_sum(X x, int lanes)
 {
 #pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
+    for (int step = lanes / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
 
-static __device__ __forceinline__ double warp_sum(double x)
+/* The maximum, likewise. */
+template <class X> static __device__ __forceinline__ X lanes_max(X x, int lanes)
 {
 #pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
+    for (int step = lanes / 2; step > 0; step /= 2)
+        x = max(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
-static __device__ __forceinline__ float warp_max(float x)
+template <class X> static __device__ __forceinline__ X warp_sum(X x)
 {
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
+    return lanes_sum(x, WARP);
+}
+
+template <class X> static __device__ __forceinline__ X warp_max(X x)
+{
+    return lanes_max(x, WARP);
 }
 
 /* The sum over a block of whole warps (at most 32), in every thread. `shared` is 32 values that
@@ -138,6 +142,22 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
+
+/* Dynamic shared memory beyond this must be asked for kernel by kernel. */
+#define SHARED_DEFAULT ((size_t)48 << 10)
+
+/* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments). A kernel with several template
+ * arguments stands in parentheses. Every kernel says __launch_bounds__(threads). */
+#define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
+    do {                                                                                           \
+        size_t launch_shared = (shared);                                                           \
+        if (launch_shared > SHARED_DEFAULT)                                                        \
+            CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,           \
+                                            (int)launch_shared));                                  \
+        KERNEL_START(kernel, grid, block, launch_shared, stream, __VA_ARGS__);                     \
+        CUDA_CHECK(cudaGetLastError());                                                            \
+    } while (0)
 
 /* Runs the statements with T as the type that `dtype` names. */
 #define WITH_STORAGE(dtype, T, ...)                                                                \

@@ -1,23 +1,11 @@
-/* launch.cuh -- how kernels are started and take shared memory. tests/emu has a twin of this file
- * under the same name that runs the kernels on the CPU. */
+/* launch.cuh -- what of a launch and of shared memory is CUDA's own syntax. tests/emu has a twin of
+ * this file under the same name that runs the kernels on the CPU. */
 #ifndef MODEL_KERNELS_CUDA_LAUNCH_CUH
 #define MODEL_KERNELS_CUDA_LAUNCH_CUH
 
-/* Dynamic shared memory beyond this must be asked for kernel by kernel. */
-#define SHARED_DEFAULT ((size_t)48 << 10)
-
-/* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments). A kernel with several template
- * arguments stands in parentheses. Every kernel says __launch_bounds__(threads). */
-#define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
-    do {                                                                                           \
-        size_t launch_shared = (shared);                                                           \
-        if (launch_shared > SHARED_DEFAULT)                                                        \
-            CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,           \
-                                            (int)launch_shared));                                  \
-        (kernel)<<<(grid), (block), launch_shared, (stream)>>>(__VA_ARGS__);                       \
-        CUDA_CHECK(cudaGetLastError());                                                            \
-    } while (0)
+/* Starts a kernel; for LAUNCH in kernel.cuh, which also looks at what came of it. */
+#define KERNEL_START(kernel, grid, block, shared, stream, ...)                                     \
+    (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 
 /* Declares `name`, a pointer to the block's dynamic shared memory: the only shared memory there is
  * (static __shared__ is not used: the twin could not poison it). 128-byte aligned, no more. */

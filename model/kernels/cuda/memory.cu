@@ -1,4 +1,4 @@
-/* memory.cu -- fill, copy and add: tensors of any stride, any mixture of float types. */
+/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types. */
 #include "model/kernels/cuda/rows.cuh"
 
 /* 16 bytes that are only moved. */
@@ -82,36 +82,4 @@ void cuda_copy(Device *dev, Tensor y, Tensor x)
         x = tensor_flat(x);
     }
     WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
-}
-
-/* y = a + b. Reads two elements, writes one; each thread reads its own before it writes, so y may
- * be a or b. */
-template <class T, int N>
-__global__ void __launch_bounds__(CUT_THREADS) add_kernel(Cut cut, Rows<T> y, Rows<T> a, Rows<T> b)
-{
-    int64_t row, pack;
-    if (!cut_place(cut, &row, &pack)) return;
-    float va[N], vb[N];
-    load<N>(va, row_at(a, row, pack * N));
-    load<N>(vb, row_at(b, row, pack * N));
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        va[i] += vb[i];
-    store<N>(row_at(y, row, pack * N), va);
-}
-
-void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
-{
-    if (tensor_is_dense(y) && tensor_is_dense(a) && tensor_is_dense(b)) {
-        y = tensor_flat(y);
-        a = tensor_flat(a);
-        b = tensor_flat(b);
-    }
-    int64_t full = pack_size(y.dtype);
-    bool whole = packs_fit(y, full) && packs_fit(a, full) && packs_fit(b, full);
-    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-                     LAUNCH_CUT((add_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(a),
-                                rows_of<T>(b));
-                 }));
 }

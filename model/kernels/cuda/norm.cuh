@@ -53,12 +53,4 @@ static __device__ __forceinline__ void group_place(Teams t, int64_t group, int64
     *col = t.per_row == 1 ? 0 : (group - *row * t.per_row) * t.width;
 }
 
-/* The sum over the lanes of each team of a warp, in every lane. All 32 lanes call it. */
-static __device__ __forceinline__ float lanes_sum(float x, int lanes)
-{
-    for (int step = lanes / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 #endif

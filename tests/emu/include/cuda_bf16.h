@@ -5,16 +5,8 @@
 
 #include "tests/emu/include/cuda_runtime.h"
 
-struct __nv_bfloat16_raw {
-    unsigned short x;
-};
-
 struct alignas(2) __nv_bfloat16 {
     unsigned short bits;
-};
-
-struct alignas(4) __nv_bfloat162 {
-    __nv_bfloat16 x, y;
 };
 
 static inline float __bfloat162float(__nv_bfloat16 x)
@@ -53,36 +45,6 @@ static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x)
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits)
 {
     return __nv_bfloat16{bits};
-}
-
-static inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 low, __nv_bfloat16 high)
-{
-    return __nv_bfloat162{low, high};
-}
-
-static inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high)
-{
-    return __nv_bfloat162{__float2bfloat16_rn(low), __float2bfloat16_rn(high)};
-}
-
-static inline __nv_bfloat162 __float22bfloat162_rn(float2 x)
-{
-    return __floats2bfloat162_rn(x.x, x.y);
-}
-
-static inline float2 __bfloat1622float2(__nv_bfloat162 x)
-{
-    return make_float2(__bfloat162float(x.x), __bfloat162float(x.y));
-}
-
-static inline float __low2float(__nv_bfloat162 x)
-{
-    return __bfloat162float(x.x);
-}
-
-static inline float __high2float(__nv_bfloat162 x)
-{
-    return __bfloat162float(x.y);
 }
 
 #endif

@@ -5,16 +5,8 @@
 
 #include "tests/emu/include/cuda_runtime.h"
 
-struct __half_raw {
-    unsigned short x;
-};
-
 struct alignas(2) __half {
     unsigned short bits;
-};
-
-struct alignas(4) __half2 {
-    __half x, y;
 };
 
 static inline float __half2float(__half x)
@@ -48,36 +40,6 @@ static inline unsigned short __half_as_ushort(__half x)
 static inline __half __ushort_as_half(unsigned short bits)
 {
     return __half{bits};
-}
-
-static inline __half2 __halves2half2(__half low, __half high)
-{
-    return __half2{low, high};
-}
-
-static inline __half2 __floats2half2_rn(float low, float high)
-{
-    return __half2{__float2half_rn(low), __float2half_rn(high)};
-}
-
-static inline __half2 __float22half2_rn(float2 x)
-{
-    return __floats2half2_rn(x.x, x.y);
-}
-
-static inline float2 __half22float2(__half2 x)
-{
-    return make_float2(__half2float(x.x), __half2float(x.y));
-}
-
-static inline float __low2float(__half2 x)
-{
-    return __half2float(x.x);
-}
-
-static inline float __high2float(__half2 x)
-{
-    return __half2float(x.y);
 }
 
 #endif

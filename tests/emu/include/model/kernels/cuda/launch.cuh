@@ -5,20 +5,10 @@
 
 #include "tests/emu/include/cuda_runtime.h"
 
-#define SHARED_DEFAULT ((size_t)48 << 10)
-
-#define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
-    do {                                                                                           \
-        size_t launch_shared = (shared);                                                           \
-        if (launch_shared > SHARED_DEFAULT)                                                        \
-            CUDA_CHECK(cudaFuncSetAttribute((const void *)(kernel),                                \
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,           \
-                                            (int)launch_shared));                                  \
-        emu_launch(EmuLaunch{#kernel, __FILE__, __LINE__, NULL, emu_dims(grid), emu_dims(block),   \
-                             launch_shared, (stream), NULL, NULL},                                 \
-                   (kernel), __VA_ARGS__);                                                         \
-        CUDA_CHECK(cudaGetLastError());                                                            \
-    } while (0)
+#define KERNEL_START(kernel, grid, block, shared, stream, ...)                                     \
+    emu_launch(EmuLaunch{#kernel, __FILE__, __LINE__, NULL, emu_dims(grid), emu_dims(block),       \
+                         (shared), (stream), NULL, NULL},                                          \
+               (kernel), __VA_ARGS__)
 
 #define DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu_shared_memory())
 
