@@ -2,8 +2,9 @@
 #
 # Variables: DEBUG=1, CJSON_PREFIX=/path (a cJSON outside pkg-config's reach), CC, BUILD (folder of a flavour's objects).
 # CUDA=0|1|emu: without the CUDA backend; with it (what is chosen where there is an nvcc: $CUDA_HOME/bin, PATH,
-# /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a": what kernels are
-# compiled for, besides PTX for what comes later (default: this machine's GPU; without one "80 90a").
+# /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a 100": what kernels are
+# compiled for, besides PTX of compute capability 8.0 for every other GPU (default: this machine's GPUs; without one "80 90a
+# 100", less what nvcc does not know).
 
 SHELL    := /bin/bash
 comma    := ,
@@ -48,17 +49,22 @@ ifeq ($(NVCC),)
 $(error CUDA=1 asks for nvcc, which is not in $$CUDA_HOME/bin, PATH or /usr/local/cuda/bin)
 endif
 CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
-NVCC_KNOWS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null))
+# Of what nvcc knows, all from compute capability 8.0 on: bf16 products and asynchronous copies begin there.
+NVCC_KNOWS := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
+GPU_FOUND := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]+$$')))
 # 9.0 -> 90a: Hopper's own instructions are had under that name alone.
-GPU_ARCH := $(patsubst 90,90a,$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]+$$'))))
-ARCH     ?= $(or $(GPU_ARCH),$(foreach a,80 90a,$(if $(filter $(a:a=),$(NVCC_KNOWS)),$(a))))
-ARCH_LOWEST := $(patsubst %a,%,$(firstword $(shell printf '%s\n' $(ARCH) | sort -n)))
+ARCH     ?= $(patsubst 90,90a,$(or $(filter $(NVCC_KNOWS),$(GPU_FOUND)),$(filter $(NVCC_KNOWS),80 90 100)))
+# No kernel asks for more than compute capability 8.0: one pass of the front end makes the PTX from which come all plain
+# names, and which is embedded; a GPU that no name fits translates it at the first start. Names with a letter have
+# instructions of their own and a pass of their own.
+ARCH_OWN := $(filter %a %f,$(ARCH))
+CUDA_CODE := -gencode arch=compute_80,code=[$(subst $(space),$(comma),$(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) compute_80)] \
+             $(foreach a,$(ARCH_OWN),-gencode arch=compute_$(a),code=sm_$(a))
 # On the generations that kernels are tuned for, registers in memory are an error.
-CUDA_STRICT := $(if $(filter-out 80 90a,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
-CUDA_CODE := $(foreach a,$(ARCH),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(ARCH_LOWEST),code=compute_$(ARCH_LOWEST)
+CUDA_STRICT := $(if $(filter-out 80 90a 100,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)
 CUDA_CPPFLAGS := -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -lrt
-CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_$(ARCH_LOWEST))
+CUDA_TEXT := 1 ($(NVCC), code for $(ARCH:%=sm_%), PTX compute_80)
 endif
 ifeq ($(CUDA),emu)
 # The emulator's folder comes first: it has files of the toolkit's and of the backend's names.
@@ -251,6 +257,7 @@ help:
 	@echo "make            build ./train"
 	@echo "make test       build and run all tests (release)"
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
+	@echo "make ARCH=...   for these GPUs only: 80 (A100), 90a (H100, H200), 100 (B200); by default those found here, or all three"
 	@echo "make emu        the same with the CUDA backend, its kernels executed on the CPU"
 	@echo "make check      format, clang-tidy, layers, stray conditionals, file and function sizes"
 	@echo "make bench      op table and step benchmark"

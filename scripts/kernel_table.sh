@@ -5,7 +5,7 @@
 #   scripts/kernel_table.sh [BUILD]     default build/release
 #
 # Exit 1 if a kernel has what no launch reckons with: static shared memory (the emulated device could not poison it), or, for
-# sm_80 and sm_90a, a stack frame or spills. Registers are held to an SM's 65,536 a block by nvcc itself, which knows each
+# sm_80, sm_90a and sm_100, a stack frame or spills. Registers are held to an SM's 65,536 a block by nvcc itself, which knows each
 # kernel's launch bounds; that launches keep to those bounds and to a device's shared memory, the emulated device sees.
 # Exit 69 where nvcc built nothing.
 set -u
@@ -32,7 +32,7 @@ cat "$folder"/*.cu.o.log | c++filt | awk '
         key = arch " " name
         printf "%-8s %4d registers %6d shared %4d stack %4d spilled  %s\n", arch, registers, shared, stack, spill, name
         if (shared > 0) { print "kernel_table: " key ": static shared memory"; bad = 1 }
-        if ((arch == "sm_80" || arch == "sm_90a") && stack + spill > 0) { print "kernel_table: " key ": a stack frame or spills"; bad = 1 }
+        if (arch ~ /^sm_(80|90a|100)$/ && stack + spill > 0) { print "kernel_table: " key ": a stack frame or spills"; bad = 1 }
     }
     END {
         printf "%d kernels\n", kernels

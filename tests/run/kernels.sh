@@ -17,16 +17,18 @@ else
     check "kernels: no library of CUDA or C++ is linked" bash -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
 fi
 
-# log STACK SPILLED SHARED: what nvcc says of a kernel
+# log STACK SPILLED SHARED [ARCH]: what nvcc says of a kernel
 log() {
     mkdir -p made/model/kernels/cuda
-    printf '%s\n' "ptxas info    : Compiling entry function '_Z5k_onev' for 'sm_90a'" "ptxas info    : Function properties for _Z5k_onev" \
+    printf '%s\n' "ptxas info    : Compiling entry function '_Z5k_onev' for '${4:-sm_90a}'" "ptxas info    : Function properties for _Z5k_onev" \
         "    $1 bytes stack frame, $2 bytes spill stores, 0 bytes spill loads" \
         "ptxas info    : Used 32 registers, used 1 barriers, $3 bytes smem, 400 bytes cmem[0]" >made/model/kernels/cuda/k.cu.o.log
 }
 log 0 0 0 && expect_code "kernels: a sound kernel passes" 0 "$table" made
 log 16 0 0 && expect_code "kernels: a stack frame is found" 1 "$table" made
 log 0 12 0 && expect_code "kernels: spills are found" 1 "$table" made
+log 0 12 0 sm_100 && expect_code "kernels: for sm_100, too" 1 "$table" made
+log 0 12 0 sm_120 && expect_code "kernels: where none is tuned for, they may be" 0 "$table" made
 log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$table" made
 expect_code "kernels: nothing built" 69 "$table" nowhere
 finish

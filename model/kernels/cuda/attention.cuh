@@ -61,6 +61,7 @@ static __device__ __forceinline__ void keys_seen_by(const Shape &s, int64_t b, i
     *end = min(min(t + n, s.tq) + s.offset, s.tk);
     if (!s.first_key) return;
     int least = INT_MAX;
+#pragma unroll 1
     for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
         least = min(least, s.first_key[b * s.tq + i]);
     *first = max(-warp_max(-least), 0);
@@ -75,6 +76,7 @@ static __device__ __forceinline__ void keys_seen_by_all(const Shape &s, int64_t 
     *end = min(t + s.offset + 1, s.tk);
     if (!s.first_key) return;
     int most = 0;
+#pragma unroll 1
     for (int i = t + (int)(threadIdx.x % WARP); i < min(t + n, s.tq); i += WARP)
         most = max(most, s.first_key[b * s.tq + i]);
     *first = warp_max(most);

@@ -110,12 +110,12 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
 }
 
 /* Scores of queries from t on, rows, with keys from `key` on, columns, become -infinity where the
- * query does not see the key. Reads the masks anew: few tiles need it. */
+ * query does not see the key. Reads the masks anew and keeps nothing of them: few tiles need it. */
 template <int MT, int NT>
 __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &shape, int64_t b,
                                             int t, int key)
 {
-    t += threadIdx.x % WARP / 4;
+    t = unmoved(t) + threadIdx.x % WARP / 4;
     key += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int m = 0; m < MT; m++)

@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     int t = at.row, start, stop;
     keys_seen_by(s, at.b, t, F::QUERIES, &start, &stop);
     q = head_at(q, q_ld, at.b, s.tq, at.head, s);
-    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s);
-    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s);
+    k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s) + start * k_ld;
+    v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s) + start * v_ld;
     tile_copy<T, D, F::QUERIES, N_THREADS>(q_tile, q + t * q_ld, q_ld, s.tq - t, s.head_size);
-    tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k + start * k_ld, k_ld, s.tk - start, s.head_size);
+    tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - start, s.head_size);
     cp_async_commit();
     int warp_row = threadIdx.x / WARP * MT * 16;
     T *own = q_tile + warp_row * LD;
@@ -91,18 +91,18 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     int all_first, all_end;
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
     float out[MT][F::CT][4] = {}, scale = s.scale * LOG2E;
-    for (int key = start; key < stop; key += F::KEYS) {
+    for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * v_ld) {
         cp_async_wait<0>();
         __syncthreads();
-        tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v + key * v_ld, v_ld, s.tk - key, s.head_size);
+        tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, v_ld, s.tk - key, s.head_size);
         cp_async_commit();
         float score[MT][NT][4] = {};
         product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
         cp_async_wait<0>();
         __syncthreads();
+        k += F::KEYS * k_ld;
         if (key + F::KEYS < stop)
-            tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k + (key + F::KEYS) * k_ld, k_ld,
-                                                s.tk - key - F::KEYS, s.head_size);
+            tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - key - F::KEYS, s.head_size);
         cp_async_commit();
         if (key >= t + MT * 16 + s.offset) continue; /* not even the warp's last query sees it */
         if (key < all_first || key + F::KEYS > all_end) scores_hide(score, s, at.b, t, key);

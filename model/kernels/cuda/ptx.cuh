@@ -138,6 +138,14 @@ template <int N> static __device__ __forceinline__ void cp_async_wait()
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
+/* x. What follows from it is computed where it stands: the compiler cannot know that x stays the
+ * same, so it does not move the computation in front of a loop to keep the results in registers. */
+static __device__ __forceinline__ int unmoved(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* 2^x to about 2 ulp, results below 2^-126 are 0: one instruction. 2^-infinity is 0. */
 static __device__ __forceinline__ float exp2_approx(float x)
 {

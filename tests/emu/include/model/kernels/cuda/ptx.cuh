@@ -160,6 +160,11 @@ template <int N> static inline void cp_async_wait()
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
+static inline int unmoved(int x)
+{
+    return x;
+}
+
 static inline float exp2_approx(float x)
 {
     float y = exp2f(x);
