@@ -58,7 +58,7 @@ ARCH     ?= $(patsubst 90,90a,$(or $(filter $(NVCC_KNOWS),$(GPU_FOUND)),$(filter
 # names, and which is embedded; a GPU that no name fits translates it at the first start. Names with a letter have
 # instructions of their own and a pass of their own.
 ARCH_OWN := $(filter %a %f,$(ARCH))
-CUDA_CODE := -gencode arch=compute_80,code=[$(subst $(space),$(comma),$(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) compute_80)] \
+CUDA_CODE := -gencode arch=compute_80,code=[$(subst $(space),$(comma),$(strip $(patsubst %,sm_%,$(filter-out $(ARCH_OWN),$(ARCH))) compute_80))] \
              $(foreach a,$(ARCH_OWN),-gencode arch=compute_$(a),code=sm_$(a))
 # On the generations that kernels are tuned for, registers in memory are an error.
 CUDA_STRICT := $(if $(filter-out 80 90a 100,$(ARCH)),,--ptxas-options=--warn-on-spills$(comma)--warn-on-local-memory-usage$(comma)--warning-as-error)

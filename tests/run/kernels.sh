@@ -17,6 +17,23 @@ else
     check "kernels: no library of CUDA or C++ is linked" bash -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
 fi
 
+# with_gpu CAPABILITY TARGET: make's answer where a driver shows one GPU of that capability
+with_gpu() {
+    mkdir -p driver
+    printf '#!/bin/sh\necho %s\n' "$1" >driver/nvidia-smi
+    chmod +x driver/nvidia-smi
+    PATH=$PWD/driver:$PATH make -s -C "$here/../.." CUDA=1 BUILD="$PWD/gpu" "$2"
+}
+# compiled_for CAPABILITY NAME: whether code for that GPU is of that name, and nothing but PTX beside it
+compiled_for() { with_gpu "$1" print-config | grep -q "code for $2, PTX"; }
+if [ $code -eq 69 ]; then
+    skip "kernels: built for the GPU that is there" "no nvcc"
+else
+    check "kernels: a Hopper's code has its own name" compiled_for 9.0 sm_90a
+    check "kernels: and is all that nvcc makes" with_gpu 9.0 "$PWD/gpu/model/kernels/cuda/memory.cu.o"
+    check "kernels: another GPU's has its number" compiled_for 8.6 sm_86
+fi
+
 # log STACK SPILLED SHARED [ARCH]: what nvcc says of a kernel
 log() {
     mkdir -p made/model/kernels/cuda
