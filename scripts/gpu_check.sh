@@ -21,7 +21,7 @@ logs=build/gpu_check
 small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
 items=( # name | limit | command | what
     "ptx|15|programs test_ptx test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
-    "bits|20|programs test_ops_step test_ops_rounding test_ops_cuda|optimizers, initial weights and step decisions equal the CPU's bit for bit"
+    "bits|20|programs test_ops_step test_ops_rounding test_ops_cuda test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|80|programs test_ops test_ops_gelu test_ops_named test_ops_normal test_ops_doors|every op, dtype and odd shape against the oracle"
     "gradients|40|programs test_model_cuda test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs test_golden|logits, gradients and 20 losses against PyTorch's"
@@ -33,8 +33,8 @@ items=( # name | limit | command | what
     "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over a third of the ops' cases"
 )
 build_limit=150
-tests=(test_ptx test_ptx_memory test_ops_step test_ops_rounding test_ops_cuda test_ops test_ops_gelu test_ops_named
-    test_ops_normal test_ops_doors test_model_cuda test_recompute test_golden test_trainer test_device)
+tests=(test_ptx test_ptx_memory test_ops_step test_ops_rounding test_ops_cuda test_ops_cuda_tables test_ops test_ops_gelu
+    test_ops_named test_ops_normal test_ops_doors test_model_cuda test_recompute test_golden test_trainer test_device)
 
 case ${1:-} in
 --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;

@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
+#include "tests/cuda_pair.h"
 #include "tests/op_devices.h"
 #include "tests/support.h"
 
@@ -16,49 +17,6 @@
 
 #include <cmocka.h>
 
-static Device cpu, cuda;
-static bool cuda_is_there;
-
-static void need_cuda(void)
-{
-    if (!cuda_is_there) skip();
-}
-
-/* ---- host tensors ---------------------------------------------------------------------------- */
-
-/* Element i is low + spread * normal i of the stream, or its absolute value. */
-static Tensor drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive)
-{
-    Tensor t = tensor_1d(must_alloc((size_t)n * dtype_size(dtype) + 1), dtype, n);
-    for (int64_t i = 0; i < n; i++) {
-        double x = spread * drawn_normal(stream, i);
-        dtype_set(dtype, t.data, i, positive ? fabs(x) : x);
-    }
-    return t;
-}
-
-static Tensor copy_of(Tensor t)
-{
-    if (!tensor_present(t)) return t;
-    void *data = must_alloc(tensor_bytes(t) + 1);
-    memcpy(data, t.data, tensor_bytes(t));
-    t.data = data;
-    return t;
-}
-
-static void same_bits(Tensor expected, Tensor found, const char *what)
-{
-    size_t size = dtype_size(expected.dtype);
-    for (int64_t i = 0; tensor_present(expected) && i < tensor_count(expected); i++) {
-        const char *a = (char *)expected.data + (size_t)i * size,
-                   *b = (char *)found.data + (size_t)i * size;
-        if (memcmp(a, b, size) != 0)
-            fail_msg("%s: element %lld is %a on the CPU and %a on CUDA", what, (long long)i,
-                     dtype_get(expected.dtype, expected.data, i),
-                     dtype_get(found.dtype, found.data, i));
-    }
-}
-
 /* ---- updates --------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -67,10 +25,10 @@ typedef struct {
 
 static Update update_drawn(DType storage, DType grad, bool master, int slots, int64_t n)
 {
-    Update u = {.tensor = {drawn(storage, n, 1, 1, false), drawn(grad, n, 2, 1, false)}};
-    if (master) u.tensor[2] = drawn(F32, n, 3, 1, false);
-    if (slots > 0) u.tensor[3] = drawn(F32, n, 4, 0.1, false);
-    if (slots > 1) u.tensor[4] = drawn(F32, n, 5, 0.01, true);
+    Update u = {.tensor = {host_drawn(storage, n, 1, 1, false), host_drawn(grad, n, 2, 1, false)}};
+    if (master) u.tensor[2] = host_drawn(F32, n, 3, 1, false);
+    if (slots > 0) u.tensor[3] = host_drawn(F32, n, 4, 0.1, false);
+    if (slots > 1) u.tensor[4] = host_drawn(F32, n, 5, 0.01, true);
     return u;
 }
 
@@ -105,7 +63,7 @@ static void check_update(DType storage, DType grad, bool master, int rule, int64
     StepDecision decision = {.apply = 1, .update = update, .lr = 6e-4, .grad_scale = 0.37};
     Update there, here = update_drawn(storage, grad, master, rule < 2 ? 2 : rule > 2, n), back;
     for (int i = 0; i < 5; i++) {
-        back.tensor[i] = copy_of(here.tensor[i]);
+        back.tensor[i] = host_copy(here.tensor[i]);
         there.tensor[i] = device_put(&cuda, here.tensor[i]);
     }
     StepDecision *told = device_put_bytes(&cuda, &decision, sizeof decision);
@@ -123,7 +81,7 @@ static void check_update(DType storage, DType grad, bool master, int rule, int64
 static void updates_have_the_cpu_s_bits(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     const int64_t count[] = {1, 67, 1028}, update[] = {1, 2, 1000, 98765};
     for (DType storage = F32; storage <= F16; storage++)
         for (int wide = 0; wide < (storage == F32 ? 1 : 2); wide++)
@@ -140,7 +98,7 @@ static void updates_have_the_cpu_s_bits(void **state)
 static void squared_norms_have_the_cpu_s_bits(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     const int64_t count[] = {1,
                              15,
                              17,
@@ -153,7 +111,7 @@ static void squared_norms_have_the_cpu_s_bits(void **state)
                              70 * SQ_NORM_BLOCK};
     for (DType storage = F32; storage <= F16; storage++)
         for (int k = 0; k < 50; k++) {
-            Tensor x = drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
+            Tensor x = host_drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
                    there = device_put(&cuda, x);
             /* From the large number on the sum stays between two powers of two. */
             double here = k < 10 ? 66666.6 : 0, back = here;
@@ -189,7 +147,7 @@ static float drawn_loss(int kind, int64_t i)
 static void losses_add_up_in_ascending_order(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     static float loss[LOSSES];
     static int32_t target[LOSSES];
     const double start[] = {0, 777.7, 1e6 / 3};
@@ -259,7 +217,7 @@ static void check_decisions(StepRules rules, int steps)
 static void decisions_have_the_cpu_s_bits(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     StepRules rules = {.max_norm = 1,
                        .nominal_targets = 64,
                        .samples = 4,
@@ -282,12 +240,12 @@ static void decisions_have_the_cpu_s_bits(void **state)
 static void normals_have_the_cpu_s_bits(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     const int64_t count[] = {1, 2, 1031, 5000}, first[] = {0, 1, 17, ((int64_t)1 << 33) + 1};
     for (DType storage = F32; storage <= F16; storage++)
         for (int k = 0; k < 16; k++) {
             int64_t n = count[k % 4];
-            Tensor here = drawn(storage, n, 0, 0, false), back = copy_of(here);
+            Tensor here = host_drawn(storage, n, 0, 0, false), back = host_copy(here);
             Tensor there = device_put(&cuda, back);
             op_normal(&cpu, here, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4], 0.02);
             op_normal(&cuda, there, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4], 0.02);
@@ -308,11 +266,11 @@ static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double t
     float loss[2][ROWS];
     double one = 0.5;
     int32_t target[ROWS] = {(int32_t)vocab - 1, -1, 200};
-    Tensor here = drawn(storage, ROWS * cols, 31, 2, false), scale = tensor_1d(&one, F64, 1);
+    Tensor here = host_drawn(storage, ROWS * cols, 31, 2, false), scale = tensor_1d(&one, F64, 1);
     here = tensor_2d(here.data, storage, ROWS, cols);
     for (int64_t i = 0; i < 100; i++)
         dtype_set(storage, here.data, i, -(double)INFINITY);
-    Tensor back = copy_of(here), there = device_put(&cuda, here);
+    Tensor back = host_copy(here), there = device_put(&cuda, here);
     Tensor targets = tensor_1d(target, I32, ROWS), t = device_put(&cuda, targets),
            s = device_put(&cuda, scale), l = device_put(&cuda, tensor_1d(loss[1], F32, ROWS));
     op_loss(&cpu, tensor_1d(loss[0], F32, ROWS), here, targets, vocab, scale, true);
@@ -335,31 +293,12 @@ static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double t
 static void long_rows_agree_with_the_cpu(void **state)
 {
     (void)state;
-    need_cuda();
+    pair_needed();
     check_long_rows(F32, 9000, 8999, 1e-5);
     check_long_rows(BF16, 50304, 50257, 0x1p-7);
     check_long_rows(F32, 60000, 59973, 1e-5); /* shared memory does not hold these */
     check_long_rows(BF16, 120064, 120001, 0x1p-7);
     check_long_rows(F16, 120001, 120001, 0x1p-9);
-}
-
-static int open_devices(void **state)
-{
-    DeviceOptions options = {.threads = 2, .local_ranks = 1};
-    char err[256];
-    (void)state;
-    if (!device_open(&cpu, "cpu", &options, err, sizeof err)) return -1;
-    cuda_is_there = device_open(&cuda, "cuda", &options, err, sizeof err);
-    if (!cuda_is_there) printf("skipped: cuda: %s\n", err);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    device_close(&cpu);
-    device_close(&cuda);
-    return 0;
 }
 
 int main(void)
@@ -372,5 +311,5 @@ int main(void)
         cmocka_unit_test(normals_have_the_cpu_s_bits),
         cmocka_unit_test(long_rows_agree_with_the_cpu),
     };
-    return cmocka_run_group_tests_name("step's end on cuda", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("step's end on cuda", tests, pair_setup, pair_teardown);
 }
