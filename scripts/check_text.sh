@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_text.sh -- habits that no compiler checks: no conditional compilation but include guards, files of at most 400 lines
-# and functions of at most 60 in the program (in tests a remark), no words that promise work for later. CUDA code may
-# ask which architecture it is compiled for: one source, several machine codes. Headers may ask whether C++ reads them.
+# and functions of at most 60 in the program (in tests a remark), no words that promise work for later. Headers may ask
+# whether C++ reads them.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort | xargs awk '
@@ -20,10 +20,9 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
     function end_of_file() { if (lines > 400) { line = lines; say(lines " lines; 400 are the limit") } }
     FNR == 1 { if (NR > 1) { saved = FILENAME; FILENAME = previous; end_of_file(); FILENAME = saved } previous = FILENAME; open_at = 0 }
     { lines = FNR; line = FNR }
-    /^[ \t]*#[ \t]*if.*(__CUDA_ARCH|__has_include)/ { by_architecture = 1; next }
-    /^[ \t]*#[ \t]*ifdef __cplusplus$/ && FILENAME ~ /\.h$/ { by_architecture = 1; next }
-    /^[ \t]*#[ \t]*endif/ { by_architecture = 0 }
-    /^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)/ && !(FILENAME ~ /\.(h|cuh)$/ && $1 == "#ifndef" && $2 == guard()) && !by_architecture {
+    /^[ \t]*#[ \t]*ifdef __cplusplus$/ && FILENAME ~ /\.h$/ { by_language = 1; next }
+    /^[ \t]*#[ \t]*endif/ { by_language = 0 }
+    /^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)/ && !(FILENAME ~ /\.(h|cuh)$/ && $1 == "#ifndef" && $2 == guard()) && !by_language {
         printf "%s:%d: conditional compilation (the guard of a header would be %s)\n", FILENAME, FNR, guard()
         bad = 1
     }

@@ -37,7 +37,6 @@ template <int COUNT, bool TRANS> static __global__ void ldmatrix_kernel(uint32_t
  * 0xffff where nothing was stored. */
 template <int COUNT, bool TRANS> static __global__ void stmatrix_kernel(uint16_t *out)
 {
-#if __CUDA_ARCH__ >= 900
     __shared__ __align__(128) uint16_t matrix[ELEMENTS];
     const int lane = (int)threadIdx.x;
     uint32_t r[MATRICES];
@@ -61,9 +60,6 @@ template <int COUNT, bool TRANS> static __global__ void stmatrix_kernel(uint16_t
     __syncwarp();
     for (int i = lane; i < ELEMENTS; i += LANES)
         out[i] = matrix[i];
-#else
-    (void)out;
-#endif
 }
 
 /* The manual's layout of `count` matrices in a warp. */
@@ -112,7 +108,7 @@ static void answer(const char *name, const Map *found, const Map *expected, cuda
     if (found->slots == 2 * MATRICES) map_print(name, found);
 }
 
-template <int COUNT, bool TRANS> static void ask(bool has_stmatrix)
+template <int COUNT, bool TRANS> static void ask(void)
 {
     static Map found, expected;
     uint32_t loaded[LANES][MATRICES];
@@ -128,28 +124,22 @@ template <int COUNT, bool TRANS> static void ask(bool has_stmatrix)
     if (code == cudaSuccess) code = cudaMemcpy(loaded, d, sizeof loaded, cudaMemcpyDeviceToHost);
     map_from_loads(&found, loaded);
     answer(probe_name("ldmatrix.%s", kind), &found, &expected, code);
-    if (!has_stmatrix) {
-        probe_word(probe_name("stmatrix.%s", kind), "skipped: needs sm_90");
-    } else {
-        stmatrix_kernel<COUNT, TRANS><<<1, LANES>>>((uint16_t *)d);
-        code = cudaGetLastError();
-        if (code == cudaSuccess)
-            code = cudaMemcpy(stored, d, sizeof stored, cudaMemcpyDeviceToHost);
-        map_from_stores(&found, stored);
-        answer(probe_name("stmatrix.%s", kind), &found, &expected, code);
-    }
+    stmatrix_kernel<COUNT, TRANS><<<1, LANES>>>((uint16_t *)d);
+    code = cudaGetLastError();
+    if (code == cudaSuccess) code = cudaMemcpy(stored, d, sizeof stored, cudaMemcpyDeviceToHost);
+    map_from_stores(&found, stored);
+    answer(probe_name("stmatrix.%s", kind), &found, &expected, code);
     CUDA_OK(cudaFree(d));
 }
 
 int main(void)
 {
-    cudaDeviceProp device = probe_device();
-    bool has_stmatrix = device.major == 9;
-    ask<1, false>(has_stmatrix);
-    ask<1, true>(has_stmatrix);
-    ask<2, false>(has_stmatrix);
-    ask<2, true>(has_stmatrix);
-    ask<4, false>(has_stmatrix);
-    ask<4, true>(has_stmatrix);
+    probe_device();
+    ask<1, false>();
+    ask<1, true>();
+    ask<2, false>();
+    ask<2, true>();
+    ask<4, false>();
+    ask<4, true>();
     return 0;
 }

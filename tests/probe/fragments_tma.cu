@@ -26,7 +26,6 @@ static const Swizzle SWIZZLES[] = {{"none", CU_TENSOR_MAP_SWIZZLE_NONE, 64, 0},
 static __global__ void tile_kernel(const __grid_constant__ CUtensorMap map, uint16_t *out,
                                    int *arrived, int x, int y, uint32_t base, uint32_t bytes)
 {
-#if __CUDA_ARCH__ >= 900
     __shared__ __align__(1024) uint16_t space[SPACE / 2];
     __shared__ __align__(8) uint64_t barrier;
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(space) + base;
@@ -59,9 +58,6 @@ static __global__ void tile_kernel(const __grid_constant__ CUtensorMap map, uint
     __syncthreads();
     for (int i = (int)threadIdx.x; i < SPACE / 2; i += THREADS)
         out[i] = space[i];
-#else
-    (void)out, (void)arrived, (void)x, (void)y, (void)base, (void)bytes;
-#endif
 }
 
 static uint32_t swizzled(uint32_t address, uint32_t mask)
@@ -171,14 +167,10 @@ static void ask_tile(const Session *session, const Swizzle *s)
 int main(void)
 {
     static uint16_t tensor[HEIGHT * WIDTH];
-    cudaDeviceProp device = probe_device();
     cudaDriverEntryPointQueryResult found;
     void *encode = NULL;
     Session session;
-    if (device.major != 9) {
-        probe_word("tma", "skipped: needs sm_90");
-        return 0;
-    }
+    probe_device();
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
                                          cudaEnableDefault, &found) != cudaSuccess ||
         found != cudaDriverEntryPointSuccess || !encode) {

@@ -3,8 +3,6 @@
  * its time: the whole buffer of an all-reduce, what goes into a reduce-scatter, what comes out of
  * an all-gather, what one rank sends in a ring), what two communicators used in different orders
  * do, what a killed peer looks like to the others, and how threads of one process fare. */
-#if __has_include(<nccl.h>)
-
 #include "tests/probe/nccl_collectives.h"
 #include "tests/probe/nccl_faults.h"
 
@@ -49,16 +47,3 @@ int main(int argc, char **argv)
     }
     return 0;
 }
-
-#else
-
-#include "tests/probe/probe.h"
-
-int main(void)
-{
-    probe_device();
-    probe_word("nccl", "skipped: nccl.h was not found when this was built");
-    return 0;
-}
-
-#endif

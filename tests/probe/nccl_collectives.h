@@ -221,7 +221,10 @@ static int collectives_run(struct set *s, const char *prefix, int n, int operati
     s->first = 0;
     for (s->report_init = 1;; s->report_init = 0) {
         double left = seconds - set_seconds_since(from);
-        if (s->first && left < 3) return 0;
+        if (s->first && left < 3) {
+            probe_word(probe_name("%s.unasked", prefix), "skipped: the time was over");
+            return 0;
+        }
         if (set_run(s, prefix, n, collectives_body, left) == 0) return 0;
         if (s->step < 0) return s->first ? 0 : -1;
         s->first = s->step + 1;

@@ -53,19 +53,38 @@ static inline const char *probe_name(const char *format, ...)
     return text;
 }
 
-/* Device 0, made current; ends the probe with PROBE_NO_GPU and a sentence where there is none. */
+/* Ends the probe: there is nobody to ask, and why. */
+static inline void probe_end_unasked(const char *why)
+{
+    fprintf(stderr, "no GPU to ask: %s\n", why);
+    exit(PROBE_NO_GPU);
+}
+
+/* Device 0, made current; ends the probe with PROBE_NO_GPU and a sentence where there is none, no
+ * driver that this runtime can use, or a GPU of a generation that the probes are not compiled for.
+ */
 static inline cudaDeviceProp probe_device(void)
 {
     cudaDeviceProp device;
-    int n = 0;
+    int n = 0, driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(&n);
-    if (code != cudaSuccess || n == 0) {
-        fprintf(stderr, "no GPU to ask: %s\n",
-                code != cudaSuccess ? cudaGetErrorString(code) : "none is visible");
-        exit(PROBE_NO_GPU);
-    }
+    cudaDriverGetVersion(&driver); /* 0 where none is installed */
+    cudaRuntimeGetVersion(&runtime);
+    if (code == cudaErrorInsufficientDriver && driver != 0)
+        probe_end_unasked(probe_name("the driver is too old: it knows CUDA %d.%d, these probes are "
+                                     "built with CUDA %d.%d",
+                                     driver / 1000, driver % 100 / 10, runtime / 1000,
+                                     runtime % 100 / 10));
+    if (code == cudaErrorInsufficientDriver) probe_end_unasked("no NVIDIA driver is installed");
+    if (code != cudaSuccess) probe_end_unasked(cudaGetErrorString(code));
+    if (n == 0) probe_end_unasked("none is visible");
     CUDA_OK(cudaSetDevice(0));
     CUDA_OK(cudaGetDeviceProperties(&device, 0));
+    if (device.major != 9)
+        probe_end_unasked(
+            probe_name("these probes ask Hopper (sm_90: H100, H200), this is sm_%d%d, "
+                       "%.80s",
+                       device.major, device.minor, device.name));
     return device;
 }
 

@@ -17,7 +17,7 @@ try:
     from torch import nn
     from torch.nn import functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
-except ImportError as error:
+except (ImportError, OSError) as error:  # OSError: a library that torch loads is not there or broken
     print(f"no PyTorch to ask: {error}", file=sys.stderr)
     sys.exit(69)
 

@@ -40,7 +40,6 @@ enum { WG_THREADS = 128, WG_IMAGE = 8192, WG_SPACE = 2 * 2 * WG_IMAGE + 1024 };
 template <int N, int TA, int TB>
 static __device__ void wg_mma(float (&d)[N / 2], uint64_t desc_a, uint64_t desc_b)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         asm volatile("" : "+f"(d[i])::"memory"); /* in registers before the fence */
@@ -56,9 +55,6 @@ static __device__ void wg_mma(float (&d)[N / 2], uint64_t desc_a, uint64_t desc_
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         asm volatile("" : "+f"(d[i])::"memory"); /* read only after the wait */
-#else
-    (void)d, (void)desc_a, (void)desc_b;
-#endif
 }
 
 /* out[thread * N / 2 + register] = A B. desc_a, desc_b: descriptors whose address field counts from
@@ -67,7 +63,6 @@ template <int N, int TA, int TB>
 static __global__ void __launch_bounds__(WG_THREADS)
     wg_kernel(float *out, const uint16_t *a, const uint16_t *b, uint64_t desc_a, uint64_t desc_b)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t shared[];
     const uint32_t raw = (uint32_t)__cvta_generic_to_shared(shared), base = (raw + 1023) & ~1023u;
     uint16_t *image = (uint16_t *)(shared + (base - raw));
@@ -87,9 +82,6 @@ static __global__ void __launch_bounds__(WG_THREADS)
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         out[(int)threadIdx.x * (N / 2) + i] = d[i];
-#else
-    (void)out, (void)a, (void)b, (void)desc_a, (void)desc_b;
-#endif
 }
 
 #endif
