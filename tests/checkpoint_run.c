@@ -188,3 +188,55 @@ int64_t file_size(const char *path)
     assert_int_equal(stat(path, &st), 0);
     return st.st_size;
 }
+
+/* ---- a device ------------------------------------------------------------------------------- */
+
+static void offset_copy(Device *device, Stream stream, Tensor dst, Tensor src)
+{
+    (void)stream;
+    assert_int_not_equal(dst.place, src.place);
+    char *to = (char *)dst.data - (dst.place == PLACE_DEVICE ? DEVICE_OFFSET : 0);
+    char *from = (char *)src.data - (src.place == PLACE_DEVICE ? DEVICE_OFFSET : 0);
+    memcpy(to, from, tensor_bytes(src));
+    device->index++;
+}
+
+/* Marks are counted, and so are waits for them, in this event. */
+static void offset_record(Device *device, Event *event, Stream stream)
+{
+    (void)stream;
+    assert_int_equal(event->seconds, (double)device->index - 1); /* one behind each copy */
+    event->seconds = device->index;
+}
+
+static void offset_await(Device *device, Event *event)
+{
+    assert_int_equal(event->seconds, device->index); /* before the next copy */
+    device->waits++;
+}
+
+static void offset_destroy(Device *device, Event *event)
+{
+    (void)device;
+    (void)event;
+}
+
+static void *offset_host_alloc(Device *device, size_t bytes)
+{
+    (void)device;
+    return must_alloc(bytes);
+}
+
+static void offset_host_release(Device *device, void *p)
+{
+    (void)device;
+    free(p);
+}
+
+const Backend test_offset_backend = {.name = "offset",
+                                     .copy = offset_copy,
+                                     .event_record = offset_record,
+                                     .event_synchronize = offset_await,
+                                     .event_destroy = offset_destroy,
+                                     .host_alloc = offset_host_alloc,
+                                     .host_release = offset_host_release};

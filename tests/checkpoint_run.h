@@ -48,4 +48,9 @@ bool test_run_whole(TestRun *r, int64_t step);
 void file_flip(const char *path, int64_t at, unsigned char mask);
 int64_t file_size(const char *path);
 
+/* A device whose memory the host must not touch: addresses are off by a page until the copy puts
+ * them right. It counts copies in its index, and waits for their events. */
+enum { DEVICE_OFFSET = 4096 };
+extern const Backend test_offset_backend;
+
 #endif
