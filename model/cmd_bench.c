@@ -1,9 +1,10 @@
 /* cmd_bench.c -- `./train bench step`: a whole training step beside the matrix products it is made
- * of, in one run.
+ * of, in one run, on the config's device.
  *
- * Step, replay of its list of products, and a memory loop like AdamW's take turns, so that a noisy
- * machine slows all of them alike; the medians' ratios are the result. One micro-batch of random
- * tokens, whatever the config says. */
+ * Step, the same step with marks around its ops, replay of its list of products, and a memory loop
+ * like AdamW's take turns, so that a noisy machine slows all of them alike; the medians' ratios are
+ * the result. Times are the device's own, between two events. One micro-batch of random tokens,
+ * whatever the config says. */
 #include "model/cmd_bench.h"
 
 #include "model/core/log.h"
@@ -12,9 +13,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { MAX_STEPS = 1000, MAX_PRODUCTS = 100000 };
+enum { MAX_STEPS = 1000, MAX_PRODUCTS = 100000, MAX_MARKS = 16384 };
 
 typedef struct {
     const char *config;
@@ -33,31 +33,16 @@ typedef struct {
     DType dtype;
 } Replay;
 
-/* Medians of one measurement, in seconds. */
+/* What every round measures, in seconds; behind these the ops. */
+enum { ROW_STEP, ROW_FORWARD, ROW_BACKWARD, ROW_UPDATE, ROW_PRODUCTS, ROW_LOOP, ROW_OP };
+enum { ROWS = ROW_OP + OP_COUNT };
+
+/* Medians of one measurement. */
 typedef struct {
-    double step, products, optimizer, loop, attention;
-    double op[OP_COUNT];
+    double seconds[ROWS];
+    double optimizer, attention;
     double product_flops;
 } Result;
-
-double bench_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, ascending);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
 
 /* The next O x I weights of the walk. */
 static Tensor next_weight(Replay *r, int64_t outputs, int64_t inputs)
@@ -101,32 +86,13 @@ static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list
     op_normal(dev, tensor_1d(r->w, dtype, r->n_weights), 1, 3, 0, 0.02);
 }
 
-/* Four reads and three writes of n floats, in place: what AdamW must move at the least. */
-typedef struct {
-    float *a, *b, *c;
-    const float *d;
-    int64_t n, tasks;
-} Loop;
-
-static void loop_body(void *context, int64_t task, int worker)
-{
-    const Loop *l = context;
-    int64_t first = pool_cut(l->n, l->tasks, 4096, task),
-            last = pool_cut(l->n, l->tasks, 4096, task + 1);
-    (void)worker;
-    for (int64_t i = first; i < last; i++) {
-        float d = l->d[i];
-        l->a[i] = 0.999f * l->a[i] + d;
-        l->b[i] = 0.999f * l->b[i] + d;
-        l->c[i] = 0.999f * l->c[i] + d;
-    }
-}
-
 static Profile *profile_create(void)
 {
     Profile *p = must_calloc(1, sizeof *p);
     p->max_products = MAX_PRODUCTS;
     p->product = must_calloc(MAX_PRODUCTS, sizeof *p->product);
+    p->max_marks = MAX_MARKS;
+    p->mark = must_calloc(MAX_MARKS, sizeof *p->mark);
     return p;
 }
 
@@ -139,18 +105,62 @@ static double product_flops(const Profile *list)
     return flops;
 }
 
-/* One timed step with its seconds per op. */
-static double timed_step(Trainer *t, Profile *profile)
+/* One step; with a profile its seconds per op. Returns the whole step's. */
+static double timed_step(Trainer *t, Watch *watch, Profile *profile)
 {
+    Device *dev = &t->session.dev;
     StepRecord record[TRAINER_HISTORY];
-    double start = bench_now();
-    memset(profile->seconds, 0, sizeof profile->seconds);
-    profile->n_products = 0;
-    t->session.dev.profile = profile;
+    if (profile) {
+        memset(profile->seconds, 0, sizeof profile->seconds);
+        profile->n_products = 0;
+    }
+    dev->profile = profile;
+    watch_start(dev, watch);
     trainer_step(t);
+    double seconds = watch_stop(dev, watch);
+    dev->profile = NULL;
     trainer_drain(t, record);
-    t->session.dev.profile = NULL;
-    return bench_now() - start;
+    if (profile) profile_collect(dev, profile);
+    return seconds;
+}
+
+/* One round: a step and its phases, its ops, its products, the loop. */
+static void measure_round(Trainer *t, Profile *profile, Replay *replay, Loop *loop, double x[ROWS])
+{
+    Device *dev = &t->session.dev;
+    Watch watch = {0};
+    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
+    x[ROW_STEP] = timed_step(t, &watch, NULL);
+    x[ROW_FORWARD] = t->seconds_forward;
+    x[ROW_BACKWARD] = t->seconds_backward;
+    x[ROW_UPDATE] = t->seconds_optimizer;
+    timed_step(t, &watch, profile);
+    memcpy(x + ROW_OP, profile->seconds, sizeof profile->seconds);
+    watch_start(dev, &watch);
+    for (int64_t p = 0; p < profile->n_products; p++)
+        replay_product(replay, &profile->product[p]);
+    x[ROW_PRODUCTS] = watch_stop(dev, &watch);
+    watch_start(dev, &watch);
+    loop_run(dev, loop);
+    x[ROW_LOOP] = watch_stop(dev, &watch);
+    watch_close(dev, &watch);
+}
+
+/* The median of every row over `n` rounds. */
+static Result medians(double (*round)[ROWS], int n)
+{
+    Result r = {0};
+    double *x = must_calloc((size_t)n, sizeof *x);
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < n; i++)
+            x[i] = round[i][row];
+        r.seconds[row] = bench_median(x, n);
+    }
+    free(x);
+    const double *op = r.seconds + ROW_OP;
+    r.optimizer = op[OP_adamw] + op[OP_sgd];
+    r.attention = op[OP_attention_forward] + op[OP_attention_backward];
+    return r;
 }
 
 static Result measure(Trainer *t, int steps)
@@ -158,42 +168,23 @@ static Result measure(Trainer *t, int steps)
     Device *dev = &t->session.dev;
     Profile *profile = profile_create();
     Replay replay;
-    Loop loop = {.n = param_table_count(&t->session.table), .tasks = 8 * pool_threads(dev->pool)};
-    Result r = {0};
-    double *x = must_calloc((size_t)steps * (OP_COUNT + 3), sizeof *x), *op = x + 3 * steps;
-    timed_step(t, profile); /* warm: pages, plans */
-    replay_open(&replay, dev, t->session.layers.shape.dtype, profile, loop.n);
+    Watch watch = {0};
+    double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
+    timed_step(t, &watch, profile); /* warm: pages, plans */
+    watch_close(dev, &watch);
+    int64_t n = param_table_count(&t->session.table);
+    replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
+    Loop loop = loop_open(dev, n);
+    measure_round(t, profile, &replay, &loop, round[0]); /* only touches the pages */
+    for (int i = 0; i < steps; i++)
+        measure_round(t, profile, &replay, &loop, round[i]);
+    Result r = medians(round, steps);
     r.product_flops = product_flops(profile);
-    loop.a = device_alloc(dev, 4 * (size_t)loop.n * sizeof(float), "the memory loop");
-    loop.b = loop.a + loop.n;
-    loop.c = loop.b + loop.n;
-    loop.d = loop.c + loop.n;
-    /* Memory that was only ever read is one shared page of zeros, and comes from the cache. */
-    op_normal(dev, tensor_1d(loop.a, F32, 4 * loop.n), 1, 4, 0, 1.0);
-    for (int i = -1; i < steps; i++) { /* the first round only touches the pages */
-        int at = i < 0 ? 0 : i;
-        double start;
-        x[at] = timed_step(t, profile);
-        for (int o = 0; o < OP_COUNT; o++)
-            op[o * steps + at] = profile->seconds[o];
-        start = bench_now();
-        for (int64_t p = 0; p < profile->n_products; p++)
-            replay_product(&replay, &profile->product[p]);
-        x[steps + at] = bench_now() - start;
-        start = bench_now();
-        pool_run(dev->pool, loop.tasks, loop_body, &loop);
-        x[2 * steps + at] = bench_now() - start;
-    }
-    r.step = bench_median(x, steps);
-    r.products = bench_median(x + steps, steps);
-    r.loop = bench_median(x + 2 * steps, steps);
-    for (int o = 0; o < OP_COUNT; o++)
-        r.op[o] = bench_median(op + o * steps, steps);
-    r.optimizer = r.op[OP_adamw] + r.op[OP_sgd];
-    r.attention = r.op[OP_attention_forward] + r.op[OP_attention_backward];
+    profile_close(dev, profile);
+    free(profile->mark);
     free(profile->product);
     free(profile);
-    free(x);
+    free(round);
     return r; /* the replay's memory goes with the process */
 }
 
@@ -203,44 +194,49 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
     const GptShape *s = &t->session.layers.shape;
     char device[256];
     int64_t tokens = c->train_micro_batch_size_per_gpu * c->data.seq_length;
+    const double *x = r->seconds, step = x[ROW_STEP], products = x[ROW_PRODUCTS];
     double flops = gpt_flops_per_token(s, c->data.seq_length) * (double)tokens;
-    double rate = r->product_flops / r->products;
+    double rate = r->product_flops / products;
     double attention =
         6.0 * (double)(s->L * s->H * s->D * c->data.seq_length * tokens) / r->attention;
     device_describe(&t->session.dev, device, sizeof device);
     if (a->json) {
         printf("{\"ms\":%.6g,\"tokens_per_s\":%.6g,\"gflops\":%.6g,\"products_ms\":%.6g,\"products_"
                "gflops\":%.6g,"
-               "\"share\":%.6g,\"attention_share\":%.6g,\"optimizer_ms\":%.6g,\"loop_ms\":%.6g,"
+               "\"forward_ms\":%.6g,\"backward_ms\":%.6g,\"update_ms\":%.6g,\"share\":%.6g,"
+               "\"attention_share\":%.6g,\"optimizer_ms\":%.6g,\"loop_ms\":%.6g,"
                "\"steps\":%d,"
                "\"device\":\"%s\"}\n",
-               1e3 * r->step, (double)tokens / r->step, flops / r->step / 1e9, 1e3 * r->products,
-               rate / 1e9, r->product_flops / r->step / rate, attention / rate, 1e3 * r->optimizer,
-               1e3 * r->loop, a->steps, device);
+               1e3 * step, (double)tokens / step, flops / step / 1e9, 1e3 * products, rate / 1e9,
+               1e3 * x[ROW_FORWARD], 1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE],
+               r->product_flops / step / rate, attention / rate, 1e3 * r->optimizer,
+               1e3 * x[ROW_LOOP], a->steps, device);
         return;
     }
     printf("device      %s\n", device);
     printf("step        %.1f ms   %.1f tokens/s   %.1f GFLOP/s   (one micro-batch of %lld x %lld "
            "random tokens, %s, "
            "median of %d)\n",
-           1e3 * r->step, (double)tokens / r->step, flops / r->step / 1e9,
+           1e3 * step, (double)tokens / step, flops / step / 1e9,
            (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
            dtype_name(s->dtype), a->steps);
+    printf("phases      forward %.1f ms   backward %.1f ms   update %.1f ms\n",
+           1e3 * x[ROW_FORWARD], 1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE]);
     printf(
         "products    %.1f ms   %.1f GFLOP/s   the step's own list of matrix products, replayed\n",
-        1e3 * r->products, rate / 1e9);
+        1e3 * products, rate / 1e9);
     printf(
         "ratio       %.1f %%   the step's products at the whole step's time, of the list's rate\n",
-        100 * r->product_flops / r->step / rate);
+        100 * r->product_flops / step / rate);
     printf(
         "attention   %.1f ms   %.1f GFLOP/s   %.1f %% of the list's rate (causal counted once)\n",
         1e3 * r->attention, attention / 1e9, 100 * attention / rate);
     printf("optimizer   %.1f ms   %.1f %% of a loop of four reads and three writes (%.1f ms)\n",
-           1e3 * r->optimizer, 100 * r->loop / r->optimizer, 1e3 * r->loop);
+           1e3 * r->optimizer, 100 * x[ROW_LOOP] / r->optimizer, 1e3 * x[ROW_LOOP]);
     for (int o = 0; o < OP_COUNT; o++)
-        if (r->op[o] > 0)
-            printf("  %-24s%9.2f ms  %5.1f %%\n", op_name[o], 1e3 * r->op[o],
-                   100 * r->op[o] / r->step);
+        if (x[ROW_OP + o] > 0)
+            printf("  %-24s%9.2f ms  %5.1f %%\n", op_name[o], 1e3 * x[ROW_OP + o],
+                   100 * x[ROW_OP + o] / step);
 }
 
 static void print_help(void)
@@ -301,6 +297,7 @@ static Config *bench_config(Arguments *a)
     c->gradient_accumulation_steps = 1;
     c->train_batch_size = c->train_micro_batch_size_per_gpu;
     c->eval.sample_tokens = 0;
+    c->wall_clock_breakdown = true;
     return c;
 }
 

@@ -1,6 +1,6 @@
 /* cmd_bench_ops.c -- `./train bench ops` and `./train bench gemm`: medians of single ops, each
- * beside a ceiling measured in the same run: a copy loop for ops that move data, a large product
- * for those that compute. */
+ * beside a ceiling measured in the same run: a copy for ops that move data, a large product for
+ * those that compute. Times are the device's own, between two events. */
 #include "model/cmd_bench.h"
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REPETITIONS = 101, SCRUB_BYTES = 64 << 20, LINE = 4096 };
+enum { MAX_REPETITIONS = 101, MAX_TOKENS = 1 << 20, SCRUB_BYTES = 64 << 20 };
 
 typedef struct {
     DType dtype;
-    int repetitions, threads;
+    int repetitions, threads, tokens;
+    const char *device;
 } Arguments;
 
 /* The value after an option; ends the program when there is none. */
@@ -36,14 +37,19 @@ static int option_number(int argc, char **argv, int i, long most)
 
 static void print_usage(const char *mode)
 {
-    printf("usage: ./train bench %s [--dtype f32|f64|bf16|f16] [--repetitions N] [--threads N]\n",
-           mode);
+    printf("usage: ./train bench %s [--dtype f32|f64|bf16|f16] [--repetitions N] [--threads N]%s\n",
+           mode,
+           strcmp(mode, "ops") == 0 ? " [--device auto|cuda|cpu] [--tokens N]\n\n"
+                                      "ops: the calls of a GPT-2 124M step over N tokens (default "
+                                      "1024), each beside its floor"
+                                    : "\n\ngemm: OpenBLAS beside the built-in products");
 }
 
 /* False when only the usage was asked for. */
 static bool arguments_read(Arguments *a, int argc, char **argv)
 {
-    *a = (Arguments){.dtype = F32, .repetitions = 9};
+    *a = (Arguments){.dtype = F32, .repetitions = 9, .tokens = 1024, .device = "auto"};
+    bool ops = strcmp(argv[0], "ops") == 0;
     for (int i = 1; i < argc; i += 2) {
         if (strcmp(argv[i], "--help") == 0) {
             print_usage(argv[0]);
@@ -58,6 +64,10 @@ static bool arguments_read(Arguments *a, int argc, char **argv)
             a->repetitions = option_number(argc, argv, i, MAX_REPETITIONS);
         } else if (strcmp(argv[i], "--threads") == 0) {
             a->threads = option_number(argc, argv, i, 4096);
+        } else if (ops && strcmp(argv[i], "--tokens") == 0) {
+            a->tokens = option_number(argc, argv, i, MAX_TOKENS);
+        } else if (ops && strcmp(argv[i], "--device") == 0) {
+            a->device = option_value(argc, argv, i);
         } else {
             fail(EXIT_USAGE, "bench %s: unknown option \"%s\"; --help lists them", argv[0],
                  argv[i]);
@@ -66,7 +76,18 @@ static bool arguments_read(Arguments *a, int argc, char **argv)
     return true;
 }
 
-/* Opens the CPU with OpenBLAS (1), the built-in products (2) or what there is (0). */
+/* Opens the device asked for. */
+static void open_device(Device *dev, const Arguments *a)
+{
+    DeviceOptions options = {.threads = a->threads, .local_ranks = 1};
+    char err[256];
+    if (!device_open(dev, a->device, &options, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (a->dtype == F64 && dev->ops_f64 == NULL)
+        fail(EXIT_USAGE, "bench ops: %s has no f64; give --dtype f32, bf16 or f16",
+             dev->backend->name);
+}
+
+/* Opens the CPU with OpenBLAS (1) or the built-in products (2). */
 static bool open_cpu(Device *dev, const Arguments *a, int blas)
 {
     DeviceOptions options = {.threads = a->threads, .local_ranks = 1, .blas = blas};
@@ -92,19 +113,31 @@ static Tensor words_of(StepDecision *decision)
     return tensor_1d(decision, I64, sizeof *decision / sizeof(int64_t));
 }
 
-static void fill_operand(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
+/* What integers start as: steps by a prime, so that rows of a table are visited out of order; zero
+ * for first keys. Doubles are one number. By way of the host, which has every type. */
+static void fill_from_host(Device *dev, const OperandSpec *s, Tensor t)
 {
-    if (t.dtype == I32) {
-        /* Steps by a prime, so that rows of a table are visited out of order. */
-        int64_t range = s->fill == FILL_INTEGER ? (int64_t)(s->high - s->low) : c->tk;
-        for (int64_t i = 0; i < tensor_count(t); i++)
-            ((int32_t *)t.data)[i] =
-                s->fill == FILL_INTEGER ? (int32_t)(s->low + (double)(i * 7919 % range)) : 0;
-    } else if (s->fill == FILL_NORMAL) {
-        op_normal(dev, tensor_flat(t), 1, 2, 0, s->high);
-    } else {
-        op_fill(dev, t, 0.5 * (s->low + s->high));
+    int64_t n = tensor_count(t), range = (int64_t)(s->high - s->low);
+    void *host = must_calloc((size_t)n, dtype_size(t.dtype));
+    for (int64_t i = 0; i < n; i++) {
+        if (t.dtype == F64)
+            ((double *)host)[i] = 0.5 * (s->low + s->high);
+        else if (s->fill == FILL_INTEGER)
+            ((int32_t *)host)[i] = (int32_t)(s->low + (double)(i * 7919 % range));
     }
+    device_copy(dev, tensor_flat(t), tensor_1d(host, t.dtype, n));
+    device_synchronize(dev);
+    free(host);
+}
+
+static void fill_operand(Device *dev, const OperandSpec *s, DType storage, Tensor t)
+{
+    if (t.dtype == I32 || (t.dtype == F64 && storage != F64))
+        fill_from_host(dev, s, t);
+    else if (s->fill == FILL_NORMAL)
+        op_normal(dev, tensor_flat(t), 1, 2, 0, s->high);
+    else
+        op_fill(dev, t, 0.5 * (s->low + s->high));
 }
 
 static Operands operands_create(Device *dev, const OpCase *c, DType storage)
@@ -114,15 +147,16 @@ static Operands operands_create(Device *dev, const OpCase *c, DType storage)
     StepDecision decision = op_case_decision();
     o.decision = device_alloc(dev, sizeof decision, "a decision");
     device_copy(dev, words_of(o.decision), words_of(&decision));
+    device_synchronize(dev);
     for (int i = 0; i < o.count; i++) {
         if (spec[i].role == ROLE_ABSENT) continue;
         Tensor t = {.dtype = op_case_dtype(spec[i].type, storage, dtype_compute(storage)),
-                    .place = PLACE_DEVICE,
+                    .place = dev->backend->place,
                     .ndim = spec[i].ndim,
                     .ld = spec[i].dim[spec[i].ndim - 1]};
         memcpy(t.dim, spec[i].dim, sizeof spec[i].dim);
         t.data = device_alloc(dev, tensor_bytes(t), spec[i].name);
-        fill_operand(dev, c, &spec[i], t);
+        fill_operand(dev, &spec[i], storage, t);
         o.tensor[i] = t;
     }
     return o;
@@ -139,53 +173,51 @@ static void operands_release(Device *dev, Operands *o)
 /* ---- measuring --------------------------------------------------------------------------------
  */
 
-typedef struct {
-    char *to;
-    const char *from;
-    int64_t bytes, tasks;
-} CopyLoop;
-
-static void copy_body(void *context, int64_t task, int worker)
+/* Bytes per second of the copy. */
+static double copy_rate(Device *dev, Scrub *scrub, int repetitions)
 {
-    const CopyLoop *loop = context;
-    int64_t at = pool_cut(loop->bytes, loop->tasks, LINE, task);
-    int64_t end = pool_cut(loop->bytes, loop->tasks, LINE, task + 1);
-    (void)worker;
-    memcpy(loop->to + at, loop->from + at, (size_t)(end - at));
-}
-
-/* Bytes per second, read and written, of a copy by all threads between blocks beyond any cache;
- * also evicts. */
-static double copy_rate(Device *dev, char *block, int repetitions)
-{
-    CopyLoop loop = {.to = block,
-                     .from = block + SCRUB_BYTES,
-                     .bytes = SCRUB_BYTES,
-                     .tasks = pool_threads(dev->pool)};
     double seconds[MAX_REPETITIONS];
-    for (int i = 0; i < repetitions; i++) {
-        double start = bench_now();
-        pool_run(dev->pool, loop.tasks, copy_body, &loop);
-        seconds[i] = bench_now() - start;
+    Watch watch = {0};
+    for (int i = -1; i < repetitions; i++) {
+        watch_start(dev, &watch);
+        scrub_run(dev, scrub);
+        double s = watch_stop(dev, &watch);
+        if (i >= 0) seconds[i] = s;
     }
-    return 2.0 * SCRUB_BYTES / bench_median(seconds, repetitions);
+    watch_close(dev, &watch);
+    return 2.0 * (double)scrub->bytes / bench_median(seconds, repetitions);
 }
 
-/* Median seconds of the call with cold caches. */
-static double case_seconds(Device *dev, const OpCase *c, const Arguments *a, char *block)
+/* Median seconds of the call with cold caches, of the device's time. */
+static double case_seconds(Device *dev, const OpCase *c, const Arguments *a, Scrub *scrub)
 {
     Operands o = operands_create(dev, c, a->dtype);
     double seconds[MAX_REPETITIONS];
+    Watch watch = {0};
     op_case_run(dev, c, o.tensor, o.decision);
     for (int i = 0; i < a->repetitions; i++) {
-        copy_rate(dev, block, 1);
-        double start = bench_now();
+        scrub_run(dev, scrub);
+        watch_start(dev, &watch);
         op_case_run(dev, c, o.tensor, o.decision);
-        device_synchronize(dev);
-        seconds[i] = bench_now() - start;
+        seconds[i] = watch_stop(dev, &watch);
     }
+    watch_close(dev, &watch);
     operands_release(dev, &o);
     return bench_median(seconds, a->repetitions);
+}
+
+/* One line: the time, the least it could be at the ceilings, what was reached of them. */
+static void case_line(Device *dev, const OpCase *c, const Arguments *a, Scrub *scrub, double copy,
+                      double product)
+{
+    char text[160];
+    double seconds = case_seconds(dev, c, a, scrub);
+    double bytes = op_case_bytes(c, a->dtype, dtype_compute(a->dtype)), flops = op_case_flops(c);
+    double floor = flops > 0 ? flops / product : bytes / copy;
+    printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
+           1e3 * seconds, 1e3 * floor, 1e-9 * bytes / seconds, 1e-9 * flops / seconds,
+           100 * floor / seconds);
+    fflush(stdout);
 }
 
 int cmd_bench_ops(int argc, char **argv)
@@ -193,30 +225,27 @@ int cmd_bench_ops(int argc, char **argv)
     Arguments a;
     Device dev;
     char text[160];
-    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
-    open_cpu(&dev, &a, 0);
-    char *block = must_calloc(2, SCRUB_BYTES);
-    memset(block, 1, 2 * (size_t)SCRUB_BYTES);
-    double copy = copy_rate(&dev, block, a.repetitions);
-    const OpCase large = {OP_linear_forward, .n = 1024, .cols = 768, .outputs = 3072};
-    double product = op_case_flops(&large) / case_seconds(&dev, &large, &a, block);
     const OpCase *cases;
+    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
+    open_device(&dev, &a);
+    Scrub scrub = scrub_open(&dev, op_bench_scaled(SCRUB_BYTES, a.tokens));
+    double copy = copy_rate(&dev, &scrub, a.repetitions);
+    /* A GPU wants it deep and wide. */
+    int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a.tokens);
+    const OpCase large = {OP_linear_forward, .n = a.tokens, .cols = width, .outputs = 4 * width};
+    double product = op_case_flops(&large) / case_seconds(&dev, &large, &a, &scrub);
     int count = op_cases_bench(&cases);
-    printf("%s, %s, medians of %d, cold caches\n", device_describe(&dev, text, sizeof text),
-           dtype_name(a.dtype), a.repetitions);
-    printf("ceilings: copy loop %.2f GB/s; product 1024x768x3072 %.1f GFLOP/s\n", 1e-9 * copy,
-           1e-9 * product);
-    printf("%-62s %10s %9s %9s %10s\n", "op", "ms", "GB/s", "GFLOP/s", "% ceiling");
+    printf("%s, %s, %d tokens, medians of %d, cold caches\n",
+           device_describe(&dev, text, sizeof text), dtype_name(a.dtype), a.tokens, a.repetitions);
+    printf("ceilings: copy loop %.2f GB/s; product %dx%lldx%lld %.1f GFLOP/s\n", 1e-9 * copy,
+           a.tokens, (long long)width, (long long)(4 * width), 1e-9 * product);
+    printf("%-62s %10s %10s %9s %9s %10s\n", "op", "ms", "floor ms", "GB/s", "GFLOP/s",
+           "% ceiling");
     for (int i = 0; i < count; i++) {
-        const OpCase *c = &cases[i];
-        double seconds = case_seconds(&dev, c, &a, block);
-        double bytes = op_case_bytes(c, a.dtype, dtype_compute(a.dtype)), flops = op_case_flops(c);
-        double share = flops > 0 ? flops / seconds / product : bytes / seconds / copy;
-        printf("%-62s %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
-               1e3 * seconds, 1e-9 * bytes / seconds, 1e-9 * flops / seconds, 100 * share);
-        fflush(stdout);
+        OpCase c = op_case_at(&cases[i], a.tokens);
+        case_line(&dev, &c, &a, &scrub, copy, product);
     }
-    free(block);
+    scrub_close(&dev, &scrub);
     device_close(&dev);
     return EXIT_OK;
 }
@@ -227,10 +256,10 @@ int cmd_bench_ops(int argc, char **argv)
 /* Seconds of one call. */
 static double timed_run(Device *dev, const OpCase *c, const Operands *o)
 {
-    double start = bench_now();
+    Watch watch = {0};
+    watch_start(dev, &watch);
     op_case_run(dev, c, o->tensor, o->decision);
-    device_synchronize(dev);
-    return bench_now() - start;
+    return watch_stop(dev, &watch);
 }
 
 /* One line: both devices in turns on operands of the same shape. The first may be closed (no

@@ -1,7 +1,7 @@
 /* test_ops_doors.c -- what the front doors refuse and by which words, what the profile keeps, and
  * the ops that take any type. */
 #include "model/core/check.h"
-#include "model/kernels/ops.h"
+#include "model/kernels/op_cases.h"
 #include "tests/op_devices.h"
 #include "tests/support.h"
 
@@ -245,7 +245,8 @@ static void the_profile_lists_products(void **state)
 {
     (void)state;
     Product list[2];
-    Profile profile = {.product = list, .max_products = 2};
+    OpMark mark[2] = {{{0}, {0}, OP_fill}};
+    Profile profile = {.product = list, .max_products = 2, .mark = mark, .max_marks = 2};
     Device *dev = &devices.item[0].device;
     memset(spare, 0, sizeof spare);
     dev->profile = &profile;
@@ -255,10 +256,32 @@ static void the_profile_lists_products(void **state)
     dev->profile = NULL;
     op_fill(dev, here(0, 2, 2), 0);
     assert_true(profile.calls[OP_linear_backward_weight] == 3 && profile.calls[OP_fill] == 0);
-    assert_true(profile.seconds[OP_linear_backward_weight] > 0 && profile.n_products == 2);
+    double collected = profile.seconds[OP_linear_backward_weight];
+    assert_true(collected > 0 && profile.n_marks == 1 && profile.n_products == 2);
+    profile_collect(dev, &profile);
+    assert_true(profile.seconds[OP_linear_backward_weight] > collected && profile.n_marks == 0);
+    profile_close(dev, &profile);
     Product p = list[1];
     assert_true(p.op == OP_linear_backward_weight && p.n == 5 && p.inputs == 3 && p.outputs == 4 &&
                 p.accumulate);
+}
+
+/* The calls of the benchmark grow with the tokens, and shrink whole. */
+static void bench_calls_are_scaled(void **state)
+{
+    (void)state;
+    const OpCase copy = {OP_copy, .n = 1024, .cols = 3072}, adamw = {OP_adamw, .n = 1 << 23},
+                 attention = {OP_attention_forward, .batch = 4, .tq = 64, .tk = 64},
+                 token = {OP_token_forward, .n = 1024, .cols = 768, .table = 50304};
+    assert_int_equal(op_case_at(&copy, 65536).n, 65536);
+    assert_int_equal(op_case_at(&copy, 4).n, 4);
+    assert_int_equal(op_case_at(&adamw, 65536).n, 1 << 23);
+    assert_int_equal(op_case_at(&adamw, 4).n, 1 << 15);
+    assert_int_equal(op_case_at(&attention, 65536).batch, 256);
+    assert_int_equal(op_case_at(&attention, 65536).tq, 64);
+    assert_int_equal(op_case_at(&attention, 512).tk, 32);
+    assert_int_equal(op_case_at(&token, 65536).table, 50304);
+    assert_int_equal(op_case_at(&token, 4).table, 196);
 }
 
 static int open_devices(void **state)
@@ -282,6 +305,7 @@ int main(void)
         cmocka_unit_test(fill_knows_every_type),
         cmocka_unit_test(front_doors_refuse_by_name),
         cmocka_unit_test(the_profile_lists_products),
+        cmocka_unit_test(bench_calls_are_scaled),
     };
     return cmocka_run_group_tests_name("front doors of ops", tests, open_devices, close_devices);
 }

@@ -98,7 +98,13 @@ int64_t op_case_segment_word(const OpCase *c, int64_t word);
 
 /* Odd, tiny and irregular calls for checking; returns how many there are. */
 int op_cases_check(const OpCase **cases);
-/* Calls of a GPT-2 124M step for timing. */
+/* Calls of a GPT-2 124M step for timing, at 1024 tokens. */
 int op_cases_bench(const OpCase **cases);
+/* One of these at other counts of tokens: as many rows, sequences of attention, logits. Below 1024
+ * all that is large shrinks in proportion, sequences, tables and ranges of parameters too, so that
+ * everything can be tried in a moment. */
+OpCase op_case_at(const OpCase *c, int64_t tokens);
+/* `at_1024` below 1024 tokens, at least 1. */
+int64_t op_bench_scaled(int64_t at_1024, int64_t tokens);
 
 #endif

@@ -288,3 +288,36 @@ int op_cases_bench(const OpCase **cases)
     *cases = bench_cases;
     return (int)(sizeof bench_cases / sizeof bench_cases[0]);
 }
+
+enum { BENCH_TOKENS = 1024 };
+
+static int64_t scaled(int64_t at_1024, int64_t tokens)
+{
+    int64_t n = at_1024 * tokens / BENCH_TOKENS;
+    return n > 0 ? n : 1;
+}
+
+int64_t op_bench_scaled(int64_t at_1024, int64_t tokens)
+{
+    return scaled(at_1024, tokens < BENCH_TOKENS ? tokens : BENCH_TOKENS);
+}
+
+OpCase op_case_at(const OpCase *c, int64_t tokens)
+{
+    OpCase at = *c;
+    switch (c->op) {
+    case OP_normal:
+    case OP_sq_norm:
+    case OP_adamw:
+    case OP_sgd: at.n = op_bench_scaled(c->n, tokens); break;
+    case OP_attention_forward:
+    case OP_attention_backward:
+        at.tq = at.tk = op_bench_scaled(c->tq, tokens);
+        if (tokens > BENCH_TOKENS) at.batch = scaled(c->batch, tokens);
+        break;
+    default:
+        at.n = scaled(c->n, tokens);
+        at.table = c->table > BENCH_TOKENS ? op_bench_scaled(c->table, tokens) : c->table;
+    }
+    return at;
+}

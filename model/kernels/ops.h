@@ -129,13 +129,27 @@ typedef struct {
     bool accumulate;
 } Product;
 
-/* Filled by the front door while dev->profile is set. */
+/* One call on the device's time line. */
+typedef struct {
+    Event from, to;
+    OpId op;
+} OpMark;
+
+/* Filled by the front door while dev->profile is set. The device marks where each call begins and
+ * ends and nobody waits, except when the marks are used up. */
 typedef struct Profile {
-    double seconds[OP_COUNT];
+    double seconds[OP_COUNT]; /* of the device's time, of what has been collected */
     int64_t calls[OP_COUNT];
     Product *product; /* capacity max_products; NULL: not recorded */
     int64_t n_products, max_products;
+    OpMark *mark; /* max_marks > 0 of them, zeroed */
+    int64_t n_marks, max_marks;
 } Profile;
+
+/* Waits for the calls marked so far and adds up their seconds. */
+void profile_collect(Device *dev, Profile *profile);
+/* Gives the marks' events back. */
+void profile_close(Device *dev, Profile *profile);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

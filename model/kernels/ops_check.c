@@ -3,8 +3,6 @@
 
 #include "model/core/check.h"
 
-#include <time.h>
-
 const char *const op_name[OP_COUNT] = {
 #define OP(name, arguments) [OP_##name] = #name,
 #include "model/kernels/oplist.h"
@@ -77,11 +75,21 @@ void expect_argument(OpId op, bool ok, const char *rule, long long value)
     CHECK(ok, "op_%s: %s, got %lld", op_name[op], rule, value);
 }
 
-static double seconds_now(void)
+void profile_collect(Device *dev, Profile *profile)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    for (int64_t i = 0; i < profile->n_marks; i++) {
+        OpMark *m = &profile->mark[i];
+        profile->seconds[m->op] += device_event_seconds(dev, &m->from, &m->to);
+    }
+    profile->n_marks = 0;
+}
+
+void profile_close(Device *dev, Profile *profile)
+{
+    for (int64_t i = 0; i < profile->max_marks; i++) {
+        device_event_destroy(dev, &profile->mark[i].from);
+        device_event_destroy(dev, &profile->mark[i].to);
+    }
 }
 
 Call call_begin(Device *dev, OpId op, DType storage)
@@ -90,7 +98,11 @@ Call call_begin(Device *dev, OpId op, DType storage)
     CHECK(call.table != NULL, "op_%s: device %s has no ops for %s", op_name[op],
           dev->backend ? dev->backend->name : "(closed)", dtype_name(storage));
     if (dev->backend->range_begin) dev->backend->range_begin(op_name[op]);
-    if (dev->profile) call.start = seconds_now();
+    Profile *p = dev->profile;
+    if (p == NULL) return call;
+    if (p->n_marks == p->max_marks) profile_collect(dev, p);
+    p->mark[p->n_marks].op = op;
+    device_event_record(dev, &p->mark[p->n_marks].from);
     return call;
 }
 
@@ -103,8 +115,8 @@ void call_require(const Device *dev, Call call, bool present)
 void call_end(Device *dev, Call call)
 {
     if (dev->backend->range_end) dev->backend->range_end();
-    if (dev->profile == NULL) return;
-    device_synchronize(dev);
-    dev->profile->seconds[call.op] += seconds_now() - call.start;
-    dev->profile->calls[call.op]++;
+    Profile *p = dev->profile;
+    if (p == NULL) return;
+    device_event_record(dev, &p->mark[p->n_marks++].to);
+    p->calls[call.op]++;
 }

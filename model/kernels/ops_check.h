@@ -33,21 +33,21 @@ void expect_apart(OpId op, Operand a, Operand b);
 /* `ok`, or the program ends saying what an argument that is no tensor must be. */
 void expect_argument(OpId op, bool ok, const char *rule, long long value);
 
-/* One running call: its table, and when it began (if somebody measures). */
+/* One running call and its table. */
 typedef struct {
     const OpTable *table;
     OpId op;
-    double start;
 } Call;
 
-/* Chooses the table by the storage type and starts the clock. */
+/* Chooses the table by the storage type and marks the beginning, if somebody measures. */
 Call call_begin(Device *dev, OpId op, DType storage);
 /* Ends the program, naming the op and the device, unless `present` (the table's entry is not NULL).
  */
 void call_require(const Device *dev, Call call, bool present);
 void call_end(Device *dev, Call call);
 
-/* Runs `name` from the table for this storage type, inside the clock; `dev` is the caller's device.
+/* Runs `name` from the table for this storage type, between the marks; `dev` is the caller's
+ * device.
  */
 #define RUN(name, storage, ...)                                                                    \
     do {                                                                                           \

@@ -91,4 +91,13 @@ run moved --set device=cuda
 follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
 expect_code "cuda: generate" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --set device=cuda
 expect_code "cuda: eval" 0 "$TRAIN" eval f32 --set device=cuda
+# Whether everything runs; how fast is another question.
+expect_code "cuda: bench ops" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
+check "cuda: bench ops times every op" test "$(grep -cE ' [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output)" -ge 36
+check "cuda: bench ops, at as many tokens" grep -qE '^fill 4x3072 ' output
+expect_code "cuda: bench ops in f64" 64 "$TRAIN" bench ops --device cuda --dtype f64
+expect_code "cuda: bench step" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1
+check "cuda: bench step, on the device" grep -q '^device *cuda: ' output
+check "cuda: bench step, phases" grep -qE '^phases +forward [0-9.]+ ms +backward [0-9.]+ ms +update [0-9.]+ ms$' output
+check "cuda: bench step, ops" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
 finish
