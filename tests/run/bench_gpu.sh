@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# bench_gpu.sh -- scripts/bench_gpu.sh itself: one sentence without a GPU; with a stand-in for the program, one table, with as
+# many sequences as fit.
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck disable=SC2154 # lib.sh says where
+script=$here/../../scripts/bench_gpu.sh
+if nvidia-smi -L >/dev/null 2>&1; then
+    skip "bench_gpu: without a GPU" "there is one"
+else
+    expect_code "bench_gpu: without a GPU" 69 "$script"
+    check "bench_gpu: one sentence" test "$(wc -l <output)" -eq 1
+fi
+expect_code "bench_gpu: an unknown option" 64 "$script" --fast
+
+# stand_in SIZE: a program for a GPU that takes steps of less than SIZE sequences
+stand_in() {
+    cat >train <<END
+#!/bin/sh
+case "\$*" in
+doctor) echo "ok    cuda          cuda: Paper 1 (sm_90), cuBLASLt 13" ;;
+--version) echo "train 0.1 (commit 1a2b3c4)" ;;
+"bench step"*)
+    batch=\$(echo "\$*" | sed -E 's/.*per_gpu=([0-9]+).*/\1/')
+    [ "\$batch" -lt $1 ] || exit 90
+    echo '{"ms":106.25,"tokens_per_s":616000,"gflops":540000,"products_ms":84,"products_gflops":637000,"forward_ms":30,"backward_ms":70,"update_ms":1,"share":0.85,"attention_share":0.5,"optimizer_ms":1.1,"loop_ms":1}' ;;
+"bench ops"*)
+    echo "ceilings: copy loop 3740.00 GB/s; product 65536x4096x16384 637000.0 GFLOP/s"
+    echo "copy n 65536 cols 3072                                              0.215      0.208   3600.00       0.0       96.5" ;;
+esac
+END
+    chmod +x train
+}
+stand_in 33
+export BENCH_TRAIN=$PWD/train PYTHON=/none
+expect_code "bench_gpu: measures" 0 "$script" "$PWD/gpu.md"
+check "bench_gpu: device, commit" grep -q '^Paper 1 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
+check "bench_gpu: half of what was too large" grep -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 540.0 TFLOP/s | 85.0 % of its products'"'"' rate |' gpu.md
+check "bench_gpu: phases" grep -qxF '| backward | 70.0 ms | | |' gpu.md
+check "bench_gpu: ceilings" grep -qxF '| product 65536x4096x16384 | | 637000.0 GFLOP/s | ceiling |' gpu.md
+check "bench_gpu: ops" grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
+check "bench_gpu: one table" test "$(grep -c '^|---' gpu.md)" -eq 1
+check "bench_gpu: without PyTorch" grep -q '^| PyTorch | not installed' gpu.md
+stand_in 0
+expect_code "bench_gpu: no step fits" 1 "$script" "$PWD/gpu.md"
+check "bench_gpu: the ops stand there all the same" grep -q '^| copy n 65536' gpu.md
+finish
