@@ -33,8 +33,7 @@ items=( # name | limit | command | what
     "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over a third of the ops' cases"
 )
 build_limit=150
-tests=(test_ptx test_ptx_memory test_ops_step test_ops_rounding test_ops_cuda test_ops_cuda_tables test_ops test_ops_gelu
-    test_ops_named test_ops_normal test_ops_doors test_model_cuda test_recompute test_golden test_trainer test_device)
+test_names=$(printf '%s\n' "${items[@]}" | grep -o 'test_[a-z_]*' | sort -u)
 
 case ${1:-} in
 --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
@@ -90,10 +89,15 @@ item() {
     esac
 }
 
-# build: the program and the tests, for this GPU only; beside them the probes
+# build: the program and the tests, for this GPU only; beside them the probes, whose failure is that of their own items
 build() {
+    local code targets
+    mapfile -t targets <<<"$test_names"
     scripts/gpu_probe.sh --build --only "cublaslt,$small_probes" &
-    make -s -j "$(nproc)" CUDA=1 BUILD=build/gpu build/gpu/train "${tests[@]/#/build/gpu/tests/}" && wait $!
+    make -s -j "$(nproc)" CUDA=1 BUILD=build/gpu build/gpu/train "${targets[@]/#/build/gpu/tests/}"
+    code=$?
+    wait $!
+    return $code
 }
 
 # programs NAME...: test programs, all of them; fails if one did, or if one skipped what it was asked for: the GPU
@@ -116,7 +120,7 @@ runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
 
 # probes SHARE NAMES: the programs of the probe of these names, at most SHARE seconds each; answers in probes_FIRST.md
 probes() {
-    [ -x "build/probe/${2%%,*}" ] || { echo "the probe is not built"; exit 69; }
+    [ -x "build/probe/${2%%,*}" ] || { echo "ERROR: it was not built: see $logs/build.log"; return 1; }
     PROBE_BIN=build/probe PROBE_SHARE=$1 scripts/gpu_probe.sh --out "$logs/probes_${2%%,*}.md" --only "$2"
 }
 
@@ -149,7 +153,7 @@ results() {
     cat "$logs"/probes_*.md 2>/dev/null
 }
 
-export logs
+export logs test_names small_probes
 export -f build programs runs probes sanitizer
 if [ -z "${CHECK_TRAIN:-}" ]; then
     item build $build_limit build

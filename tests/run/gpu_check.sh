@@ -34,6 +34,14 @@ check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
 stand_in tests/test_golden 'sleep 60'
 expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
+mkdir bin
+stand_in bin/nvidia-smi 'echo 9.0'
+stand_in bin/nvcc 'exit 0'
+stand_in bin/make "echo \"\$@\" >$PWD/made"
+env -u CHECK_TRAIN -u CHECK_TESTS PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$script" ptx >output 2>&1
+for name in train tests/test_ptx tests/test_model_cuda tests/test_trainer; do
+    check "gpu_check: $name is built" grep -q "build/gpu/$name " <(sed 's/$/ /' made)
+done
 stand_in train 'echo "--    cuda          built in; no device: none here"'
 expect_code "gpu_check: the program finds no GPU" 69 "$script" ops
 finish
