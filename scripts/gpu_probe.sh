@@ -72,7 +72,7 @@ chosen() { [ -z "$only" ] || [[ $only == *",$1,"* ]]; }
 nccl_folder() {
     local folder
     for folder in "$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/include")' 2>/dev/null)" \
-        "$cuda/include" /usr/include; do
+        "$cuda/include" /usr/local/include /usr/include; do
         if [ -f "$folder/nccl.h" ]; then echo "$folder"; return; fi
     done
 }
@@ -93,7 +93,7 @@ build_one() {
     name=$(basename "$1" .cu)
     case $name in
     bits) options=(-fmad=false) ;; # as the backend compiles the same rules
-    nccl) options=(-isystem "$nccl_include") ;;
+    nccl) options=(-I"$nccl_include") ;;
     esac
     "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a "${options[@]}" -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers \
         -o "build/probe/$name" "$1" -ldl -lpthread >"build/probe/$name.log" 2>&1 ||

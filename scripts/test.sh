@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh -- every test there is: packages, build, unit tests (release, ASan + UBSan, part of them under TSan; what computes,
-# again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed,
-# N skipped". About ten minutes on two cores.
+# again on the CUDA backend with its kernels executed on the CPU), end-to-end tests, one program a core at a time. Its last
+# line is "N passed, N failed, N skipped". About eleven minutes on two cores.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 scripts/setup.sh || echo "test.sh: going on with what is there"
@@ -18,7 +18,10 @@ asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests
 
 # What computes on a device: in emulation with threads forwards, then backwards without cuBLASLt, then with streams that lag
 # behind the host as far as they may, and under ASan.
-emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|generate|device)$'
+emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|recompute|generate|device)$'
+emu_reversed='test_(ops|ops_cuda.*|golden)$'
+emu_deferred='test_(trainer|device)$'
+emu_asan_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda.*)$'
 emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
 
 # flavour NAME: its settings for make
@@ -30,61 +33,65 @@ flavour() {
     esac
 }
 
-# targets FLAVOUR: its test programs, as make knows them
-targets() {
+# programs FLAVOUR: the test programs that it runs, of those that make knows
+programs() {
+    local pattern=.
     case $1 in
-    emu*) find tests -maxdepth 1 -name 'test_*.c*' -printf '%f\n' | sed 's/\..*//' | grep -E "$emu_programs|test_trainer$" | sed "s|^|build/$1/tests/|" ;;
-    *) echo test-programs ;;
+    tsan) pattern=$tsan_programs ;;
+    emu) pattern="$emu_programs|$emu_reversed|$emu_deferred" ;;
+    emu_asan) pattern=$emu_asan_programs ;;
     esac
+    read -ra settings < <(flavour "$1")
+    make -s "${settings[@]}" BUILD="build/$1" test-list | grep -E "$pattern"
 }
 
 # build FLAVOUR: the program and its tests; a build that fails is a test that fails
 build() {
     echo "== build $1"
     read -ra settings < <(flavour "$1")
-    mapfile -t targets < <(targets "$1")
+    mapfile -t targets < <(programs "$1")
     if make -s -j "$(nproc)" "${settings[@]}" BUILD="build/$1" "build/$1/train" "${targets[@]}" </dev/null; then return 0; fi
     echo "0 0 1 0 build_$1" >>"$RESULTS"
     bad=1
     return 1
 }
 
-# tests LABEL PROGRAM...
-tests() {
-    echo "== $1"
-    local label=$1:
-    shift
-    [ $# -gt 0 ] || return 0
-    LABEL=$label scripts/run_tests.sh "$@" || bad=1
+# entries FLAVOUR: its test programs, with their settings before them
+entries() {
+    case $1 in
+    emu)
+        programs emu | grep -E "$emu_programs"
+        programs emu | grep -E "$emu_reversed" | sed 's/^/EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1 /'
+        programs emu | grep -E "$emu_deferred" | sed 's/^/EMU_STREAMS=deferred /'
+        ;;
+    asan) # beside each other, so that both cores have work
+        programs asan
+        programs emu_asan | sed 's/^/TEST_DEVICE=cuda /'
+        ;;
+    *) programs "$1" ;;
+    esac
 }
 
-# unit FLAVOUR [PATTERN]: the test programs of a flavour, those whose names match
-unit() {
-    mapfile -t programs < <(find "build/$1/tests" -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -E "${2:-.}" | sort)
-    tests "$1" "${programs[@]}"
-}
-
-# run FLAVOUR SCRIPT...: end-to-end tests with that flavour's program
+# run FLAVOUR SCRIPT...: its test programs, and end-to-end tests with its ./train, one a core; the long ones first, so that
+# no core waits for one in the end
 run() {
-    TRAIN=$PWD/build/$1/train tests "$@"
+    local flavour=$1 long='(test_(ops|golden|recompute|trainer)|(cuda|gpu_probe|kill|learns|resume|signals)\.sh)$'
+    shift
+    echo "== $flavour"
+    mapfile -t all < <(entries "$flavour"; printf '%s\n' "$@")
+    mapfile -t all < <(printf '%s\n' "${all[@]}" | grep -E "$long"; printf '%s\n' "${all[@]}" | grep -vE "$long|^$")
+    TRAIN=$PWD/build/$flavour/train LABEL=$flavour: JOBS=$(nproc) scripts/run_tests.sh "${all[@]}" || bad=1
 }
 
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 
 mapfile -t scripts < <(find tests/run -name '*.sh' ! -name lib.sh | sort)
-build release && { unit release; run release "${scripts[@]}"; }
-build asan && { unit asan; STEPS=150 run asan "${asan_scripts[@]}"; }
-export TEST_DEVICE=cuda
-build emu && {
-    unit emu "$emu_programs"
-    run emu "${emu_scripts[@]}"
-    EMU_ORDER=reverse EMU_LT=none unit emu 'test_(ops|ops_cuda|golden)$'
-    EMU_STREAMS=deferred unit emu 'test_(trainer|device)$'
-}
-build emu_asan && unit emu_asan 'test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda)$'
-unset TEST_DEVICE
-build tsan && { unit tsan "$tsan_programs"; STEPS=80 run tsan "${tsan_scripts[@]}"; }
+build release && run release "${scripts[@]}"
+build emu && TEST_DEVICE=cuda run emu "${emu_scripts[@]}"
+export TEST_SAMPLE=1 # under sanitizers: what they see once they do not see better in a second run
+build asan && build emu_asan && STEPS=150 run asan "${asan_scripts[@]}"
+build tsan && STEPS=80 run tsan "${tsan_scripts[@]}"
 
 echo "== slowest"
 sort -rn "$RESULTS" | head -n 10 | awk '{ printf "%8s s  %s\n", $1, $5 }'

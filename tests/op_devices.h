@@ -21,12 +21,20 @@ typedef struct {
     int count;
 } TestDevices;
 
-/* Opens all CPU devices that there are and prints by name those that are not; with TEST_DEVICE set
- * in the environment one, to compare that device with. At least one is. */
-void devices_open(TestDevices *all);
-/* Opens these and, as the last, the CUDA device if it is built in and there. */
-void devices_open_all(TestDevices *all);
-void devices_close(TestDevices *all);
+/* Setup of a group of tests: opens all CPU devices that there are, at least one, and as the last
+ * the CUDA device if it is built in and there; prints by name those that are not. The environment
+ * thins them: with TEST_DEVICE set one CPU device is enough, to compare that device with; with
+ * TEST_SAMPLE set, for programs in which every access is watched, none has two threads: their
+ * accesses are those of one or of three. */
+int devices_setup(void **state);
+/* Its teardown: closes them. */
+int devices_teardown(void **state);
+extern TestDevices devices;
+
+/* How often a call is made on each device: twice, to compare the bits; once with TEST_SAMPLE. */
+int devices_calls(void);
+/* Whether TEST_DEVICE, which names a backend, leaves this device to be tested. */
+bool device_asked_for(const TestDevice *d);
 
 /* Whether a device computes on this storage type. */
 bool device_has_storage(const Device *dev, DType storage);

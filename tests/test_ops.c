@@ -18,8 +18,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 /* One call made ready: exact values before and after, and guarded tensors to make it with. */
 typedef struct {
     const OpCase *c;
@@ -52,22 +50,47 @@ static bool operand_present(const Trial *t, int i)
 }
 
 /* Element i of operand `operand` before rounding. */
-static double draw(const Trial *t, int operand, int64_t i)
+static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i)
 {
-    const OperandSpec *s = &t->spec[operand];
-    uint64_t stream = (uint64_t)(operand + 1) * 1000003u + (uint64_t)t->c->op;
+    uint64_t stream = (uint64_t)(operand + 1) * 1000003u + (uint64_t)c->op;
     double u = drawn_uniform(stream, i);
     switch (s->fill) {
     case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
     case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
     case FILL_INTEGER: return s->low + floor((s->high - s->low) * u);
-    case FILL_SEGMENTS: return (double)op_case_segment_word(t->c, i);
+    case FILL_SEGMENTS: return (double)op_case_segment_word(c, i);
     default: {
-        int64_t last = i % t->c->tq + t->c->attention.causal_offset;
-        if (last > t->c->tk - 1) last = t->c->tk - 1;
+        int64_t last = i % c->tq + c->attention.causal_offset;
+        if (last > c->tk - 1) last = c->tk - 1;
         return floor((double)(last + 1) * u);
     }
     }
+}
+
+/* The inputs of a case, which all its trials round to their types. */
+typedef struct {
+    double *v[CASE_OPERANDS];
+} Draws;
+
+static Draws draws_make(const OpCase *c)
+{
+    Draws d = {0};
+    OperandSpec spec[CASE_OPERANDS];
+    int count = op_case_operands(c, spec);
+    for (int i = 0; i < count; i++) {
+        if (spec[i].role == ROLE_ABSENT || spec[i].role == ROLE_OUT) continue;
+        int64_t n = operand_size(&spec[i]);
+        d.v[i] = must_calloc((size_t)n, sizeof(double));
+        for (int64_t k = 0; k < n; k++)
+            d.v[i][k] = draw(c, &spec[i], i, k);
+    }
+    return d;
+}
+
+static void draws_free(Draws *d)
+{
+    for (int i = 0; i < CASE_OPERANDS; i++)
+        free(d->v[i]);
 }
 
 static void round_operand(Trial *t, int i)
@@ -77,8 +100,8 @@ static void round_operand(Trial *t, int i)
         t->oracle.v[i][k] = oracle_round(dtype, t->oracle.v[i][k]);
 }
 
-/* Draws the inputs, lets the oracle answer. */
-static void trial_prepare(Trial *t, const OpCase *c, DType storage, DType grad)
+/* Rounds the inputs, lets the oracle answer. */
+static void trial_prepare(Trial *t, const OpCase *c, const Draws *draws, DType storage, DType grad)
 {
     *t = (Trial){.c = c, .storage = storage, .grad = grad, .oracle = {.c = c, .storage = storage}};
     t->count = op_case_operands(c, t->spec);
@@ -87,8 +110,7 @@ static void trial_prepare(Trial *t, const OpCase *c, DType storage, DType grad)
         int64_t n = operand_size(&t->spec[i]);
         t->oracle.v[i] = must_calloc((size_t)n, sizeof(double));
         t->start[i] = must_calloc((size_t)n, sizeof(double));
-        for (int64_t k = 0; t->spec[i].role != ROLE_OUT && k < n; k++)
-            t->oracle.v[i][k] = draw(t, i, k);
+        if (draws->v[i]) memcpy(t->oracle.v[i], draws->v[i], (size_t)n * sizeof(double));
         round_operand(t, i);
     }
     oracle_derive(&t->oracle);
@@ -239,39 +261,56 @@ static void buffers_release(Trial *t, Device *dev)
         if (t->guarded[i].on_device) guarded_release(&t->guarded[i], dev);
 }
 
-/* Runs on every device that can differ. Buffers that are, bands and all, the bits of a run that
- * passed have passed too. */
-static void trial_on_devices(Trial *t, int64_t gap)
+/* Whether this trial on that device can differ from the others, and is asked for. */
+static bool worth_running(const Trial *t, const TestDevice *d)
 {
     bool products = op_case_flops(t->c) > 0 && t->c->batch == 0;
+    return device_asked_for(d) && (!d->openblas || products) &&
+           device_has_storage(&d->device, t->storage);
+}
+
+/* The call once more, when it is to be made twice: the same bits. */
+static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char *once)
+{
+    size_t bytes;
+    if (devices_calls() < 2) return;
+    run_on(t, d, gap);
+    unsigned char *again = snapshot(t, &bytes);
+    if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
+    free(again);
+}
+
+/* Runs on every device that can differ; how many there were. Buffers that are, bands and all, the
+ * bits of a run that passed have passed too. */
+static int trial_on_devices(Trial *t, int64_t gap)
+{
     unsigned char *passed = NULL, *single = NULL;
+    int runs = 0;
     size_t bytes;
     buffers_create(t, gap);
     for (int i = 0; i < devices.count; i++) {
         TestDevice *d = &devices.item[i];
-        if ((d->openblas && !products) || !device_has_storage(&d->device, t->storage)) continue;
+        if (!worth_running(t, d)) continue;
         run_on(t, d, gap);
+        runs++;
         unsigned char *once = snapshot(t, &bytes);
         if (passed == NULL || memcmp(once, passed, bytes) != 0)
             check_after(t, d->cuda && gap == 0 && t->storage != F32);
-        run_on(t, d, gap);
-        unsigned char *again = snapshot(t, &bytes);
-        if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
+        if (d->threads == 1) {
+            free(single);
+            single = snapshot(t, &bytes);
+        } else if (same_bits_for_all_threads(t->c->op) && memcmp(single, once, bytes) != 0) {
+            fail_msg("%s: differs in bits from one thread", t->name);
+        }
+        run_again(t, d, gap, once);
         buffers_release(t, &d->device);
         free(passed);
-        passed = again;
-        if (d->threads > 1) {
-            if (same_bits_for_all_threads(t->c->op) && memcmp(single, once, bytes) != 0)
-                fail_msg("%s: differs in bits from one thread", t->name);
-            free(once);
-            continue;
-        }
-        free(single);
-        single = once;
+        passed = once;
     }
     free(passed);
     free(single);
     buffers_free(t);
+    return runs;
 }
 
 static bool has_gradients(const OpCase *c)
@@ -283,42 +322,46 @@ static bool has_gradients(const OpCase *c)
     return false;
 }
 
+static bool somebody_has(DType storage)
+{
+    for (int i = 0; i < devices.count; i++)
+        if (device_asked_for(&devices.item[i]) &&
+            device_has_storage(&devices.item[i].device, storage))
+            return true;
+    return false;
+}
+
+/* Every storage and gradient type that somebody has; the number of runs. */
+static int check_case(const OpCase *c)
+{
+    Draws draws = draws_make(c);
+    int runs = 0;
+    for (DType storage = F64; storage <= F16; storage++) {
+        if (!somebody_has(storage) || (c->stochastic && storage != BF16)) continue;
+        for (int wide = 0; wide < 2; wide++) {
+            DType compute = dtype_compute(storage);
+            if (wide && (compute == storage || !has_gradients(c))) continue;
+            Trial t;
+            trial_prepare(&t, c, &draws, storage, wide ? compute : storage);
+            runs += trial_on_devices(&t, 0);
+            runs += trial_on_devices(&t, 3);
+            trial_free(&t);
+        }
+    }
+    draws_free(&draws);
+    return runs;
+}
+
 static void check_op(void **state)
 {
     OpId op = *(const OpId *)*state;
     const OpCase *cases;
     const char *word = getenv("TEST_EVERY");
-    int count = op_cases_check(&cases), found = 0, every = word && atoi(word) > 0 ? atoi(word) : 1;
-    for (int k = 0; k < count; k++) {
-        if (cases[k].op != op || found++ % every != 0) continue;
-        for (DType storage = F64; storage <= F16; storage++) {
-            if (cases[k].stochastic && storage != BF16) continue;
-            for (int wide = 0; wide < 2; wide++) {
-                DType compute = dtype_compute(storage);
-                if (wide && (compute == storage || !has_gradients(&cases[k]))) continue;
-                Trial t;
-                trial_prepare(&t, &cases[k], storage, wide ? compute : storage);
-                trial_on_devices(&t, 0);
-                trial_on_devices(&t, 3);
-                trial_free(&t);
-            }
-        }
-    }
-    if (found == 0) fail_msg("op_%s has no case", op_name[op]);
-}
-
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
+    int count = op_cases_check(&cases), runs = 0, found = 0,
+        every = word && atoi(word) > 0 ? atoi(word) : 1;
+    for (int k = 0; k < count; k++)
+        if (cases[k].op == op && found++ % every == 0) runs += check_case(&cases[k]);
+    if (runs == 0) fail_msg("op_%s has no case, or no device that was asked for", op_name[op]);
 }
 
 int main(void)
@@ -333,5 +376,6 @@ int main(void)
             .name = op_name[op], .test_func = check_op, .initial_state = &id[n]};
         n++;
     }
-    return _cmocka_run_group_tests("ops against the oracle", tests, n, open_devices, close_devices);
+    return _cmocka_run_group_tests("ops against the oracle", tests, n, devices_setup,
+                                   devices_teardown);
 }

@@ -16,8 +16,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 /* ---- conversions ------------------------------------------------------------------------------
  */
 
@@ -284,20 +282,6 @@ static void bench_calls_are_scaled(void **state)
     assert_int_equal(op_case_at(&token, 4).table, 196);
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,5 +291,6 @@ int main(void)
         cmocka_unit_test(the_profile_lists_products),
         cmocka_unit_test(bench_calls_are_scaled),
     };
-    return cmocka_run_group_tests_name("front doors of ops", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("front doors of ops", tests, devices_setup,
+                                       devices_teardown);
 }

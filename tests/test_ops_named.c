@@ -15,8 +15,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 /* ---- precision --------------------------------------------------------------------------------
  */
 
@@ -354,20 +352,6 @@ static void bug_48_rows_lie_beyond_2_to_the_31(void **state)
     free(memory);
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,5 +364,5 @@ int main(void)
         cmocka_unit_test(bug_18_the_norm_is_summed_in_double),
         cmocka_unit_test(bug_48_rows_lie_beyond_2_to_the_31),
     };
-    return cmocka_run_group_tests_name("ops, bugs by name", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("ops, bugs by name", tests, devices_setup, devices_teardown);
 }

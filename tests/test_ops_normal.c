@@ -14,8 +14,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 static void philox_answers_its_published_vectors(void **state)
 {
     (void)state;
@@ -118,20 +116,6 @@ static void normals_are_normal(void **state)
     assert_true(fabs(sum[3] / n) < 4 / sqrt(n));
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,5 +123,5 @@ int main(void)
         cmocka_unit_test(normals_have_the_same_bits_everywhere),
         cmocka_unit_test(normals_are_normal),
     };
-    return cmocka_run_group_tests_name("random numbers", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("random numbers", tests, devices_setup, devices_teardown);
 }

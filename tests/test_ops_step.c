@@ -14,8 +14,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 /* ---- decision ---------------------------------------------------------------------------------
  */
 
@@ -306,20 +304,6 @@ static void sgd_dampens_from_the_second_update(void **state)
     }
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,5 +315,5 @@ int main(void)
         cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
         cmocka_unit_test(sgd_dampens_from_the_second_update),
     };
-    return cmocka_run_group_tests_name("end of a step", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("end of a step", tests, devices_setup, devices_teardown);
 }

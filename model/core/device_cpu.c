@@ -18,8 +18,9 @@
 #include <time.h>
 
 extern const OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
-extern const OpTable cpu_table_v3_f32, cpu_table_v3_f64;
-extern const OpTable cpu_table_v4_f32, cpu_table_v4_f64;
+/* Weak: sanitized programs have the baseline alone. */
+extern const OpTable cpu_table_v3_f32 __attribute__((weak)), cpu_table_v3_f64 __attribute__((weak));
+extern const OpTable cpu_table_v4_f32 __attribute__((weak)), cpu_table_v4_f64 __attribute__((weak));
 extern const Backend backend_cpu;
 
 /* Values of DeviceOptions.level and .blas. */
@@ -38,7 +39,7 @@ static const Level levels[LEVEL_COUNT] = {
 };
 
 /* The highest level that this CPU has. */
-static int level_best(void)
+static int level_of_cpu(void)
 {
     __builtin_cpu_init();
     unsigned a, b, c = 0, extended = 0, d;
@@ -51,6 +52,15 @@ static int level_best(void)
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
     return v4 ? LEVEL_V4 : v3 ? LEVEL_V3 : LEVEL_BASELINE;
+}
+
+/* The highest of these that is linked. */
+static int level_best(void)
+{
+    int level = level_of_cpu();
+    while (levels[level].f32 == NULL)
+        level--;
+    return level;
 }
 
 /* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
@@ -111,6 +121,10 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     int best = level_best();
     int level = options->level == LEVEL_AUTO ? best : options->level;
     CHECK(level > LEVEL_AUTO && level < LEVEL_COUNT, "CPU level %d", options->level);
+    if (levels[level].f32 == NULL)
+        return error_set(err, n,
+                         "this program is built without kernels for %s; the best it has is %s",
+                         levels[level].name, levels[best].name);
     if (level > best)
         return error_set(err, n, "this CPU lacks %s; the best it has is %s", levels[level].name,
                          levels[best].name);
