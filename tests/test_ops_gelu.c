@@ -15,7 +15,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
 static const DType storages[] = {F64, F32, BF16, F16};
 
 /* Rows of whole packs of 8, which cuBLASLt's epilogues want, and others; PAIR terms a sum. */
@@ -161,25 +160,12 @@ static void the_two_gelus_are_one_in_f32_and_f64(void **state)
     }
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
         cmocka_unit_test(the_two_gelus_are_one_in_f32_and_f64),
     };
-    return cmocka_run_group_tests_name("gelu behind a product", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("gelu behind a product", tests, devices_setup,
+                                       devices_teardown);
 }

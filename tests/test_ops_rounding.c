@@ -17,8 +17,6 @@
 
 #include <cmocka.h>
 
-static TestDevices devices;
-
 /* ---- the rule -------------------------------------------------------------------------------- */
 
 /* Of the 2^16 random bits exactly as many round away from zero as x is 2^-16 steps above its lower
@@ -309,20 +307,6 @@ static void blocks_are_not_those_of_initial_weights(void **state)
         }
 }
 
-static int open_devices(void **state)
-{
-    (void)state;
-    devices_open_all(&devices);
-    return 0;
-}
-
-static int close_devices(void **state)
-{
-    (void)state;
-    devices_close(&devices);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,5 +318,6 @@ int main(void)
         cmocka_unit_test(noise_is_keyed_and_unbiased),
         cmocka_unit_test(blocks_are_not_those_of_initial_weights),
     };
-    return cmocka_run_group_tests_name("stochastic rounding", tests, open_devices, close_devices);
+    return cmocka_run_group_tests_name("stochastic rounding", tests, devices_setup,
+                                       devices_teardown);
 }
