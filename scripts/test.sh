@@ -16,12 +16,12 @@ tsan_programs='test_(core|pool|loader|data|gemm|optim|trainer|metrics)$'
 tsan_scripts=(tests/run/learns.sh tests/run/signals.sh)
 asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh tests/run/device.sh)
 
-# What computes on a device: in emulation with threads forwards, then backwards without cuBLASLt, then with streams that lag
-# behind the host as far as they may, and under ASan.
+# What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
+# cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
 emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|recompute|generate|device)$'
-emu_reversed='test_(ops|ops_cuda.*|golden)$'
+emu_reversed='test_(ops|ops_cuda.*|golden|model_cuda|recompute)$'
 emu_deferred='test_(trainer|device)$'
-emu_asan_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda.*)$'
+emu_asan_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda.*|golden|model_cuda|recompute|device)$'
 emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
 
 # flavour NAME: its settings for make
@@ -62,7 +62,7 @@ entries() {
     emu)
         programs emu | grep -E "$emu_programs"
         programs emu | grep -E "$emu_reversed" | sed 's/^/EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1 /'
-        programs emu | grep -E "$emu_deferred" | sed 's/^/EMU_STREAMS=deferred /'
+        programs emu | grep -E "$emu_deferred" | sed 's/^/EMU_ORDER=reverse EMU_STREAMS=deferred /'
         ;;
     asan) # beside each other, so that both cores have work
         programs asan
