@@ -1,5 +1,6 @@
-/* test_ops_gelu.c -- the two gelus behind a product: one of the rounded value, one of the sum. What
- * tells them apart lies within test_ops.c's bounds, so here the sums are exact. */
+/* test_ops_gelu.c -- the two gelus behind a product, one of the rounded value, one of the sum, and
+ * gelu' behind the product of backward. What tells them from each other, or from other forms of
+ * gelu, lies within test_ops.c's bounds, so here the sums are exact. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/op_devices.h"
@@ -160,9 +161,75 @@ static void the_two_gelus_are_one_in_f32_and_f64(void **state)
     }
 }
 
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* Where gelu' is taken: values of the storage type over the stretch in which it bends. */
+static double pre_at(DType dtype, int64_t n, int64_t i)
+{
+    return oracle_round(dtype, (double)((n * 67 + i * 29) % 1201 - 600) / 128);
+}
+
+/* Every dx is the sum, exact in f32, times gelu' of the tanh form, rounded once: f32's own errors
+ * are allowed and no more. A gelu' by erf is up to 1e-3 off, one by the hardware's approximate tanh
+ * 2^-11: some of the elements then round otherwise in 16 bits, and in f32 all differ. */
+static void check_slopes(const char *name, Tensor dx, Tensor pre)
+{
+    DType dtype = dx.dtype;
+    double unit = dtype_info[dtype].roundoff, compute = dtype_info[dtype_compute(dtype)].roundoff;
+    int64_t cols = tensor_cols(dx);
+    for (int64_t i = 0; i < tensor_count(dx); i++) {
+        double sum = fine(i / cols) + coarse(i % cols), x = dtype_get(dtype, pre.data, i);
+        double exact = sum * oracle_gelu_slope(x), got = dtype_get(dtype, dx.data, i);
+        double bound = unit * fabs(exact) + 32 * compute * fabs(sum) + (dtype == F16 ? 0x1p-25 : 0);
+        if (!(fabs(got - exact) <= bound))
+            fail_msg("%s: %.9g gelu'(%.9g) is %.9g, not %.9g", name, sum, x, got, exact);
+    }
+}
+
+static void check_backward(TestDevice *d, DType dtype, int64_t inputs)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%s, %s, %lld columns", d->name, dtype_name(dtype),
+             (long long)inputs);
+    Tensor dy = host(dtype, ROWS, PAIR), w = host(dtype, PAIR, inputs);
+    Tensor pre = host(dtype, ROWS, inputs), dx = host(dtype, ROWS, inputs);
+    for (int64_t n = 0; n < ROWS; n++) {
+        dtype_set(dtype, dy.data, PAIR * n, 1);
+        dtype_set(dtype, dy.data, PAIR * n + 1, fine(n));
+        for (int64_t i = 0; i < inputs; i++)
+            dtype_set(dtype, pre.data, n * inputs + i, pre_at(dtype, n, i));
+    }
+    for (int64_t i = 0; i < inputs; i++) {
+        dtype_set(dtype, w.data, i, coarse(i));
+        dtype_set(dtype, w.data, inputs + i, 1);
+    }
+    Device *dev = &d->device;
+    Tensor a = device_put(dev, dy), b = device_put(dev, w), c = device_put(dev, pre);
+    Tensor out = device_put(dev, dx);
+    op_linear_backward_input(dev, out, a, b, EPILOGUE_GELU, c);
+    device_take(dev, dx, out);
+    check_slopes(name, dx, pre);
+    Tensor far[] = {a, b, c}, near[] = {dy, w, pre, dx};
+    for (int i = 0; i < 3; i++)
+        device_drop(dev, far[i]);
+    for (int i = 0; i < 4; i++)
+        free(near[i].data);
+}
+
+static void backward_takes_the_slope_of_the_tanh_form(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count * 4 * 2; i++) {
+        TestDevice *d = &devices.item[i / 8];
+        DType dtype = storages[i / 2 % 4];
+        if (device_has_storage(&d->device, dtype)) check_backward(d, dtype, i & 1 ? WIDE : ODD);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backward_takes_the_slope_of_the_tanh_form),
         cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
         cmocka_unit_test(the_two_gelus_are_one_in_f32_and_f64),
     };

@@ -3,7 +3,8 @@
  *
  * What follows a product keeps the contract's roundings. GELU of the rounded value, which backward
  * and recomputation see, is the activation's kernel; GELU of the sum is the library's epilogue, or
- * a kernel behind the product in f32. The bias joins the sum before it is rounded. */
+ * a kernel behind the product in f32; so is gelu' of backward. The bias joins the sum before it is
+ * rounded. */
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
@@ -115,6 +116,9 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     if (epilogue != EPILOGUE_NONE) cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
 }
 
+/* dx (N, I) = dy (N, O) w (O, I), times gelu'(pre (N, I)) where a gelu came before; one rounding.
+ * In f32 gelu' is ours, as gelu is forward: what the library takes for it is seen in 16 bits only.
+ */
 void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                                 Tensor pre)
 {
@@ -126,7 +130,8 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     }
     p.epilogue = LT_DGELU;
     p.aux = pre;
-    if (!lt_product(dev, &p)) product_then_gelu(dev, dx, dy, w, pre);
+    bool done = dx.dtype != F32 && lt_product(dev, &p);
+    if (!done) product_then_gelu(dev, dx, dy, w, pre);
 }
 
 /* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once; db (O) by fixed partial sums,
