@@ -95,7 +95,8 @@ typedef struct {
     bool transpose_a, transpose_b;
     float alpha, beta;
     cublasLtEpilogue_t epilogue;
-    bool aux_misplaced, aux_shifted, no_aux, no_bias, d_misplaced, little_workspace, row_order;
+    bool aux_misplaced, aux_shifted, no_aux, no_bias, bias_shifted, d_misplaced, little_workspace,
+        row_order;
     bool loose_sums;
 } Case;
 
@@ -119,7 +120,7 @@ static void run_describe(Run *r, const Case *t)
     uint32_t reductions =
         t->loose_sums ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     char *aux = t->no_aux ? NULL : (char *)r->aux->device + (t->aux_shifted ? 8 : 0);
-    void *bias = t->no_bias ? NULL : r->bias->device;
+    char *bias = t->no_bias ? NULL : (char *)r->bias->device + (t->bias_shifted ? 8 : 0);
     cublasLtMatmulDescCreate(&r->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
     SET(MatmulDesc, r->desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
@@ -328,6 +329,9 @@ static void test_refusals(void **state)
     refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
     wrong.no_aux = false;
     wrong.no_bias = true;
+    refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
+    wrong.no_bias = false;
+    wrong.bias_shifted = true;
     refused(wrong, CUBLAS_STATUS_INVALID_VALUE, 0);
     wrong = t;
     wrong.d_misplaced = true;

@@ -5,6 +5,7 @@
 #include "parallel/session.h"
 #include "tests/config_support.h"
 #include "tests/op_devices.h"
+#include "tests/oracle.h"
 #include "tests/support.h"
 
 #include <math.h>
@@ -13,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -64,12 +67,18 @@ static void bench_close(Bench *b)
     free(b);
 }
 
-/* The largest error of y against x w^T + bias, in units of the sum of the terms' sizes. */
-static double worst(Bench *b)
+static double itself(double x)
+{
+    return x;
+}
+
+/* The largest error of got (ROWS, COLS) against f(x w^T + bias), in units of the sum of the terms'
+ * sizes; infinite where it has no number. */
+static double worst(Bench *b, Tensor got, double (*f)(double))
 {
     Tensor y = tensor_2d(must_calloc(ROWS * COLS, 4), b->dtype, ROWS, COLS);
     double most = 0;
-    device_copy(&b->dev, y, b->y);
+    device_copy(&b->dev, y, got);
     device_synchronize(&b->dev);
     for (int n = 0; n < ROWS; n++)
         for (int o = 0; o < COLS; o++) {
@@ -79,73 +88,141 @@ static double worst(Bench *b)
                 sum += term;
                 size += fabs(term);
             }
-            most = fmax(most, fabs(dtype_get(b->dtype, y.data, n * COLS + o) - sum) / size);
+            double error = fabs(dtype_get(b->dtype, y.data, n * COLS + o) - f(sum)) / size;
+            most = isnan(error) ? INFINITY : fmax(most, error);
         }
     free(y.data);
     return most;
 }
 
+/* What one call makes of y and, behind a gelu, of pre; both held NaN before. */
 static double forward(Bench *b, Epilogue epilogue)
 {
     bool gelu = epilogue != EPILOGUE_NONE;
+    op_fill(&b->dev, b->y, NAN);
+    op_fill(&b->dev, b->pre, NAN);
     op_linear_forward(&b->dev, b->y, b->x, b->w, b->bias, epilogue, gelu ? b->pre : NO_TENSOR);
-    return gelu ? 0 : worst(b);
+    return gelu ? fmax(worst(b, b->y, oracle_gelu), worst(b, b->pre, itself))
+                : worst(b, b->y, itself);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
+
+/* What the stand-in answers from now on; NULL: what it can. */
+static void answer(const char *word)
+{
+    if (word) setenv("EMU_LT", word, 1);
+    if (!word) unsetenv("EMU_LT");
+}
 
 /* An algorithm was found, and then the library does not run it: the product is made without its
  * epilogue, then without the library, now and whenever it is asked for again. */
 static void test_a_product_refused_when_it_is_to_run(void **state)
 {
     (void)state;
-    static const char *const answers[] = {NULL, "plain", "none", NULL};
+    static const char *const answers[] = {NULL, "invalid", "plain", "none", NULL};
     const char *before = getenv("EMU_LT");
     char *kept = before ? must_strdup(before) : NULL;
     for (DType t = F32; t <= F16; t++) {
         Bench *b = bench_open(t, false);
         double bound = dtype_info[t].roundoff + 16 * dtype_info[F32].roundoff;
-        for (int i = 0; i < 4; i++) {
-            if (answers[i]) setenv("EMU_LT", answers[i], 1);
-            if (!answers[i]) unsetenv("EMU_LT");
+        for (int i = 0; i < 5; i++) {
+            answer(answers[i]);
             assert_true(forward(b, EPILOGUE_NONE) <= bound);
-            forward(b, EPILOGUE_GELU_OF_SUM);
+            assert_true(forward(b, EPILOGUE_GELU_OF_SUM) <= bound);
         }
         bench_close(b);
     }
-    if (kept) setenv("EMU_LT", kept, 1);
+    answer(kept);
     free(kept);
 }
 
-static bool asked(Bench *b, Tensor aux, LtEpilogue epilogue)
+static bool asked(Bench *b, Tensor bias, Tensor aux, LtEpilogue epilogue)
 {
     LtProduct p = {.d = b->y,
                    .a = b->x,
                    .b = b->w,
                    .b_transposed = true,
                    .epilogue = epilogue,
+                   .bias = bias,
                    .aux = aux,
                    .workspace = cuda_workspace(&b->dev, 1 << 16),
                    .workspace_bytes = 1 << 16};
     return lt_product(&b->dev, &p);
 }
 
-/* The second matrix of an epilogue lies in whole packs of 8 elements and 16 bytes, or the library
- * is not asked. */
-static void test_aux_that_does_not_fit_is_not_asked_for(void **state)
+/* An epilogue that the library calls invalid, from the first or from now on, is not had; a product
+ * without one that it calls so ends the run with a sentence. */
+static void test_an_epilogue_is_invalid(void **state)
+{
+    (void)state;
+    const char *before = getenv("EMU_LT");
+    char *kept = before ? must_strdup(before) : NULL;
+    for (int late = 0; late < 2; late++) {
+        Bench *b = bench_open(BF16, false);
+        answer(NULL);
+        if (late) assert_true(asked(b, b->bias, NO_TENSOR, LT_PLAIN));
+        if (late) assert_true(asked(b, NO_TENSOR, b->pre, LT_DGELU));
+        answer("invalid");
+        for (int again = 0; again < 2; again++) {
+            assert_false(asked(b, b->bias, NO_TENSOR, LT_PLAIN));
+            assert_false(asked(b, NO_TENSOR, b->pre, LT_DGELU));
+            assert_true(asked(b, NO_TENSOR, NO_TENSOR, LT_PLAIN));
+        }
+        bench_close(b);
+    }
+    answer(kept);
+    free(kept);
+}
+
+static void test_a_product_is_invalid(void **state)
+{
+    (void)state;
+    char words[1024] = "";
+    int ends[2], status = 0;
+    Bench *b = bench_open(BF16, false);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        answer("all_invalid");
+        asked(b, NO_TENSOR, NO_TENSOR, LT_PLAIN);
+        _exit(0);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], words, sizeof words - 1) > 0);
+    close(ends[0]);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), EXIT_SYSTEM);
+    assert_non_null(strstr(words, "calls the product of (37, 40) by (40, 24) in bf16 invalid"));
+    bench_close(b);
+}
+
+/* The second matrix of an epilogue lies in whole packs of 8 elements and 16 bytes, a bias in whole
+ * packs of 16 bytes, or the library is not asked. */
+static void test_what_does_not_fit_is_not_asked_for(void **state)
 {
     (void)state;
     bool epilogues = getenv("EMU_LT") == NULL;
     Bench *b = bench_open(BF16, false);
     Tensor wide = put_drawn(b, NULL, ROWS, COLS + 9, 0), odd = tensor_slice_cols(wide, 0, COLS);
     Tensor even = put_drawn(b, NULL, ROWS, COLS + 8, 0), moved = tensor_slice_cols(even, 4, COLS);
+    Tensor rows[] = {b->pre, tensor_slice_cols(even, 0, COLS), tensor_slice_cols(even, 8, COLS)};
+    Tensor line = tensor_slice_rows(even, 0, 1);
+    for (LtEpilogue e = LT_GELU; e <= LT_DGELU; e++)
+        for (int i = 0; i < 3; i++)
+            assert_true(asked(b, NO_TENSOR, rows[i], e) == epilogues);
+    assert_true(asked(b, tensor_flat(tensor_slice_cols(line, 8, COLS)), NO_TENSOR, LT_PLAIN) ==
+                epilogues);
+    int plans = cuda_device(&b->dev)->lt->n_plans;
     for (LtEpilogue e = LT_GELU; e <= LT_DGELU; e++) {
-        assert_true(asked(b, b->pre, e) == epilogues);
-        assert_true(asked(b, tensor_slice_cols(even, 0, COLS), e) == epilogues);
-        assert_true(asked(b, tensor_slice_cols(even, 8, COLS), e) == epilogues);
-        assert_false(asked(b, moved, e));
-        assert_false(asked(b, odd, e));
+        assert_false(asked(b, NO_TENSOR, moved, e));
+        assert_false(asked(b, NO_TENSOR, odd, e));
     }
+    assert_false(asked(b, tensor_flat(tensor_slice_cols(line, 4, COLS)), NO_TENSOR, LT_PLAIN));
+    assert_false(asked(b, tensor_flat(tensor_slice_cols(line, 4, COLS)), NO_TENSOR, LT_GELU));
+    assert_int_equal(cuda_device(&b->dev)->lt->n_plans, plans);
     device_drop(&b->dev, wide);
     device_drop(&b->dev, even);
     bench_close(b);
@@ -197,7 +274,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_product_refused_when_it_is_to_run),
-        cmocka_unit_test(test_aux_that_does_not_fit_is_not_asked_for),
+        cmocka_unit_test(test_an_epilogue_is_invalid),
+        cmocka_unit_test(test_a_product_is_invalid),
+        cmocka_unit_test(test_what_does_not_fit_is_not_asked_for),
         cmocka_unit_test(test_more_shapes_than_plans),
         cmocka_unit_test(test_tf32_is_for_f32_alone_and_when_asked),
     };

@@ -4,7 +4,8 @@
  * What it refuses is what the library documents as unsupported, and to run what the library may
  * answer by rounding parts of a sum to 16 bits; whether the library has a kernel for everything
  * else only a GPU can say. EMU_LT=plain makes it refuse all epilogues, EMU_LT=none everything, so
- * that what its callers fall back to is tested; EMU_LT=broken does not even start. */
+ * that what its callers fall back to is tested; EMU_LT=invalid calls all epilogues invalid instead,
+ * EMU_LT=all_invalid everything; EMU_LT=broken does not even start. */
 #include "tests/emu/lt.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@
 enum {
     MARK = 0x454d554c,
     AUX_PACK = 8,
-    AUX_ALIGNMENT = 16,
+    EPILOGUE_ALIGNMENT = 16, /* of bias and aux */
     WORKSPACE_MOST = 1 << 20,
     WORKSPACE_ALIGNMENT = 256
 };
@@ -75,22 +76,35 @@ static bool types_supported(const EmuLtProduct *p, const EmuLtProblem *problem)
            l[LT_C]->order == l[LT_D]->order && p->transpose_c == CUBLAS_OP_N;
 }
 
+/* Whether EMU_LT is this word. */
+static bool asked_to_be(const char *word)
+{
+    const char *given = getenv("EMU_LT");
+    return given != NULL && strcmp(given, word) == 0;
+}
+
+static bool pointer_fits(const void *p)
+{
+    return p != NULL && (uintptr_t)p % EPILOGUE_ALIGNMENT == 0;
+}
+
 /* What the attributes of an epilogue must be; the pointers' values count here, not what is there.
  */
 static bool epilogue_complete(const EmuLtProduct *p)
 {
-    if ((is_bias(p->epilogue) || is_bias_gradient(p->epilogue)) && p->bias == NULL) return false;
-    return !has_aux(p->epilogue) ||
-           (p->aux != NULL && (uintptr_t)p->aux % AUX_ALIGNMENT == 0 && p->aux_ld > 0);
+    if (asked_to_be("all_invalid")) return false;
+    if (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && asked_to_be("invalid")) return false;
+    bool bias = is_bias(p->epilogue) || is_bias_gradient(p->epilogue);
+    if (bias && !pointer_fits(p->bias)) return false;
+    return !has_aux(p->epilogue) || (pointer_fits(p->aux) && p->aux_ld > 0);
 }
 
 static bool epilogue_supported(const EmuLtProduct *p, const EmuLtProblem *problem)
 {
     const EmuLtLayout *d = problem->layout[LT_D];
-    const char *allowed = getenv("EMU_LT");
-    if (allowed != NULL && strcmp(allowed, "none") == 0) return false;
+    if (asked_to_be("none")) return false;
     if (p->epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
-    if (allowed != NULL && strcmp(allowed, "plain") == 0) return false;
+    if (asked_to_be("plain")) return false;
     if (!epilogue_known(p->epilogue) || d->order == CUBLASLT_ORDER_ROW) return false;
     if (has_aux(p->epilogue) && (p->aux_ld < problem->m || p->aux_ld % AUX_PACK != 0)) return false;
     return emu_lt_type(p->bias_type, d) == d->type && emu_lt_type(p->aux_type, d) == d->type;

@@ -73,8 +73,10 @@ typedef struct {
     size_t workspace_bytes;
 } LtProduct;
 
-/* Puts the product on the compute stream; false, and nothing done, when the library has no
- * algorithm for it or says only now that it does not run it. The algorithm is the first that its
+/* Puts the product on the compute stream; false, and nothing done, when bias or aux do not lie in
+ * whole packs of 16 bytes, or the library has no algorithm for it, says only now that it does not
+ * run it, or calls its epilogue invalid. A product without bias and epilogue that the library calls
+ * invalid ends the run, as every other failure does. The algorithm is the first that its
  * heuristics name for shapes, strides, types and alignments: never chosen by timing, so the same
  * bits in every run on one kind of GPU. */
 bool lt_product(const Device *dev, const LtProduct *p);

@@ -7,6 +7,7 @@
 
 #include "model/core/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,10 +56,14 @@ static int64_t stride_of(Tensor t)
     return t.ld < tensor_cols(t) ? tensor_cols(t) : t.ld;
 }
 
-/* Whether aux lies as the library wants it: rows of whole packs of 8, whole packs of 16 bytes. */
-static bool aux_fits(Tensor aux)
+/* Whether what an epilogue reads and writes lies as the library wants it: in whole packs of 16
+ * bytes, rows of aux in whole packs of 8. */
+static bool epilogue_fits(const LtProduct *p)
 {
-    return !tensor_present(aux) || (stride_of(aux) % 8 == 0 && alignment_of(aux) >= 16);
+    bool bias = !tensor_present(p->bias) || alignment_of(p->bias) >= 16;
+    bool aux =
+        !tensor_present(p->aux) || (stride_of(p->aux) % 8 == 0 && alignment_of(p->aux) >= 16);
+    return bias && aux;
 }
 
 static PlanKey key_of(const LtProduct *p)
@@ -139,18 +144,41 @@ static void describe_product(const Lt *lt, LtPlan *plan, const LtProduct *p)
     LT_CHECK(lt, lt->MatrixLayoutCreate(&plan->d, library_type(p->d.dtype), m, n, key->ldd));
 }
 
-/* False where the library says that it does not compute this; every other failure ends the run. */
-static bool accepted(const Lt *lt, cublasStatus_t status, const char *call)
+/* "(1024, 768) by (768, 3072) in bf16" */
+static const char *product_text(const LtProduct *p, const PlanKey *key, char *buf, size_t n)
 {
+    snprintf(buf, n, "(%lld, %lld) by (%lld, %lld) in %s", (long long)key->n, (long long)key->k,
+             (long long)key->k, (long long)key->m, dtype_name(p->a.dtype));
+    return buf;
+}
+
+/* False where the library says that it does not compute this, or calls an epilogue invalid, which
+ * can be done without; every other failure ends the run. */
+static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cublasStatus_t status,
+                     const char *call)
+{
+    char text[128];
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH)
         return false;
-    lt_check(lt, status, call, __FILE__, __LINE__);
-    return true;
+    if (status != CUBLAS_STATUS_INVALID_VALUE) {
+        lt_check(lt, status, call, __FILE__, __LINE__);
+        return true;
+    }
+    product_text(p, key, text, sizeof text);
+    if (library_epilogue(p) == CUBLASLT_EPILOGUE_DEFAULT)
+        fail(EXIT_SYSTEM,
+             "%s calls the product of %s invalid; another cuBLAS 13 may take it, and with device "
+             "\"cpu\" the run needs none",
+             call, text);
+    log_warning("%s calls an epilogue of the product of %s invalid; kernels behind the product do "
+                "its work",
+                call, text);
+    return false;
 }
 
 /* Partial sums of a product cut along k are added in f32 and outside the result: the default would
  * also allow the result's own type, with a rounding per part. */
-static void find_algorithm(const Lt *lt, LtPlan *plan)
+static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
 {
     const PlanKey *key = &plan->key;
     cublasLtMatmulPreference_t wish;
@@ -176,7 +204,7 @@ static void find_algorithm(const Lt *lt, LtPlan *plan)
     int n = 0;
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
                                                        plan->d, plan->d, wish, 1, &result, &n);
-    plan->found = accepted(lt, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&
+    plan->found = accepted(lt, p, key, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&
                   result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->found) plan->algorithm = result.algo;
     LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
@@ -185,12 +213,10 @@ static void find_algorithm(const Lt *lt, LtPlan *plan)
 /* Once for a product that nothing but the plain kernel is left for; epilogues have other ways. */
 static void say_refused(const LtProduct *p, const PlanKey *key)
 {
-    if (p->epilogue != LT_PLAIN || tensor_present(p->bias)) return;
-    log_warning(
-        "cuBLASLt does not multiply (%lld, %lld) by (%lld, %lld) in %s; a plain kernel does, "
-        "and takes many times as long",
-        (long long)key->n, (long long)key->k, (long long)key->k, (long long)key->m,
-        dtype_name(p->a.dtype));
+    char text[128];
+    if (library_epilogue(p) != CUBLASLT_EPILOGUE_DEFAULT) return;
+    log_warning("cuBLASLt does not multiply %s; a plain kernel does, and takes many times as long",
+                product_text(p, key, text, sizeof text));
 }
 
 static LtPlan *plan_of(Lt *lt, const LtProduct *p)
@@ -203,7 +229,7 @@ static LtPlan *plan_of(Lt *lt, const LtProduct *p)
     LtPlan *plan = &lt->plan[lt->n_plans++];
     *plan = (LtPlan){.key = key};
     describe_product(lt, plan, p);
-    find_algorithm(lt, plan);
+    find_algorithm(lt, plan, p);
     if (!plan->found) say_refused(p, &key);
     return plan;
 }
@@ -213,7 +239,7 @@ bool lt_product(const Device *dev, const LtProduct *p)
     Lt *lt = cuda_device(dev)->lt;
     CHECK(!tensor_present(p->bias) || p->bias.dtype == p->d.dtype, "a bias of %s for %s",
           dtype_name(p->bias.dtype), dtype_name(p->d.dtype));
-    if (!aux_fits(p->aux)) return false;
+    if (!epilogue_fits(p)) return false;
     LtPlan *plan = plan_of(lt, p);
     if (!plan->found) return false;
     set_pointers(lt, plan, p);
@@ -222,7 +248,7 @@ bool lt_product(const Device *dev, const LtProduct *p)
         lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
                    p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
                    p->workspace_bytes, cuda_stream(dev));
-    plan->found = accepted(lt, status, "cublasLtMatmul");
+    plan->found = accepted(lt, p, &plan->key, status, "cublasLtMatmul");
     if (!plan->found) say_refused(p, &plan->key);
     return plan->found;
 }
