@@ -2,15 +2,17 @@
 # kernel_table.sh -- what nvcc made of each kernel: registers a thread, static shared memory, stack, spills; from the logs
 # beside the objects.
 #
-#   scripts/kernel_table.sh [BUILD]     default build/release
+#   scripts/kernel_table.sh [BUILD [SOURCES]]     default build/release, model/kernels/cuda
 #
 # Exit 1 if a kernel has what no launch reckons with: static shared memory (the emulated device could not poison it), or, for
-# sm_80, sm_90a and sm_100, a stack frame or spills. Registers are held to an SM's 65,536 a block by nvcc itself, which knows each
-# kernel's launch bounds; that launches keep to those bounds and to a device's shared memory, the emulated device sees.
-# Exit 69 where nvcc built nothing.
+# sm_80, sm_90a and sm_100, a stack frame or spills. nvcc itself holds registers to an SM's 65,536: __launch_bounds__(threads,
+# blocks) leaves each thread no more than so many blocks have room for, and what does not fit then spills. So a launch that sizes
+# its grid by the blocks that are resident, a multiple of the multiprocessors, must name what its kernel says there, or exit 1.
+# That launches keep to their bounds and to a device's shared memory, the emulated device sees. Exit 69 where nvcc built nothing.
 set -u
 folder=${1:-$(dirname "$0")/../build/release}/model/kernels/cuda
 compgen -G "$folder/*.cu.o.log" >/dev/null || { echo "kernel_table: nvcc built nothing in $folder" >&2; exit 69; }
+sources=${2:-$(dirname "$0")/../model/kernels/cuda}
 cat "$folder"/*.cu.o.log | c++filt | awk '
     /Compiling entry function/ {
         arch = $NF
@@ -38,3 +40,35 @@ cat "$folder"/*.cu.o.log | c++filt | awk '
         printf "%d kernels\n", kernels
         exit bad || kernels == 0
     }'
+code=$?
+
+# Every statement about the multiprocessors shares a name with the blocks of some __launch_bounds__ of its file.
+for source in "$sources"/*.cu; do
+    sed 's|/\*.*\*/||' "$source" | tr '\n' ' ' | awk -v file="${source##*/}" '
+        function names(text, into,    n, word, i) {
+            n = split(text, word, /[^A-Za-z0-9_]+/)
+            for (i = 1; i <= n; i++)
+                if (word[i] ~ /^[A-Z][A-Z0-9_]+$/) into[word[i]] = 1
+        }
+        {
+            for (rest = $0; match(rest, /__launch_bounds__\([^()]*\)/); rest = substr(rest, RSTART + RLENGTH)) {
+                bounds = substr(rest, RSTART, RLENGTH)
+                if (sub(/.*,/, "", bounds)) names(bounds, blocks)
+            }
+            n = split($0, statement, /[;{}]/)
+            for (i = 1; i <= n; i++) {
+                if (statement[i] !~ /multiprocessors/) continue
+                split("", used)
+                names(statement[i], used)
+                held = 0
+                for (name in used)
+                    if (name in blocks) held = 1
+                if (held) continue
+                gsub(/^ +| +$/, "", statement[i])
+                print "kernel_table: " file ": no __launch_bounds__ holds the kernel to \"" statement[i] "\""
+                bad = 1
+            }
+        }
+        END { exit bad }' || code=1
+done
+exit $code

@@ -46,6 +46,19 @@ log 16 0 0 && expect_code "kernels: a stack frame is found" 1 "$table" made
 log 0 12 0 && expect_code "kernels: spills are found" 1 "$table" made
 log 0 12 0 sm_100 && expect_code "kernels: for sm_100, too" 1 "$table" made
 log 0 12 0 sm_120 && expect_code "kernels: where none is tuned for, they may be" 0 "$table" made
+# launch BLOCKS STATEMENT: a kernel of so many blocks, and what its launch says
+launch() {
+    mkdir -p sources
+    printf '%s\n' "enum { RESIDENT = 4 };" "__global__ void __launch_bounds__(THREADS$1)" "k_one(void) {}" \
+        "void launch(void) { int64_t x = 0;" "int64_t most =" "$2; }" >sources/k.cu
+}
+log 0 0 0
+launch ", RESIDENT" "RESIDENT * cuda_device(dev)->multiprocessors"
+expect_code "kernels: a grid of resident blocks is one of the launch bounds" 0 "$table" made sources
+launch "" "RESIDENT * cuda_device(dev)->multiprocessors"
+expect_code "kernels: or it is found" 1 "$table" made sources
+launch ", RESIDENT" "512 / THREADS * cuda_device(dev)->multiprocessors"
+expect_code "kernels: and so is another number of blocks" 1 "$table" made sources
 log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$table" made
 expect_code "kernels: nothing built" 69 "$table" nowhere
 finish

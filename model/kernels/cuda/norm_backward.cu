@@ -7,6 +7,13 @@
  * being worked on; wider ones have 16, and add into dx late. */
 enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 
+/* A block of a thread's `ELEMENTS`: how many threads it has at most, and how many such blocks an SM
+ * keeps: 512 threads either way, which leaves 128 registers to each. */
+template <int ELEMENTS> struct NormBlock {
+    enum { THREADS = ELEMENTS == NARROW ? NARROW_THREADS : WIDE_THREADS };
+    enum { BLOCKS = ELEMENTS == NARROW ? 2 : 1 };
+};
+
 /* What is summed over rows. */
 typedef struct {
     Tensor w, b, columns;
@@ -118,8 +125,7 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
  * Reads dy and x (and dx for +=) and writes dx once. dx may be dy: a thread has read its elements
  * before it writes them. */
 template <class T, int N, int HELD, bool BLOCK>
-__global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THREADS,
-                                  HELD *N == NARROW ? 2 : 1)
+__global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD * N>::BLOCKS)
     norm_backward_kernel(Teams t, NormBackward<T> p)
 {
     DYN_SHARED(float, shared);
@@ -181,8 +187,10 @@ __global__ void __launch_bounds__(HELD *N == NARROW ? NARROW_THREADS : WIDE_THRE
 template <class T, int N, int HELD, bool BLOCK>
 static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
 {
-    /* As many blocks as are resident at 128 registers a thread; each leaves a row of partials. */
-    int64_t resident = (int64_t)512 / t.threads * cuda_device(dev)->multiprocessors;
+    typedef NormBlock<HELD * N> Most;
+    /* As many blocks as are resident; each leaves a row of partials. */
+    int64_t resident =
+        (int64_t)(Most::BLOCKS * Most::THREADS / t.threads) * cuda_device(dev)->multiprocessors;
     int64_t needed = ceil_div(t.groups, t.threads / t.lanes);
     Tensor partials =
         cuda_partials(dev, needed < resident ? needed : resident, (int64_t)p.outputs * t.width);
