@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -337,6 +338,41 @@ static void a_gpu_that_cannot_be_used_is_said(void **state)
     }
 }
 
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* Rows farther apart than CUDA's largest pitch, 2^31 - 1 bytes: of memory that is never touched
+ * between them. */
+static void rows_far_apart_are_copied(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, COLS = 5 };
+    const int64_t LD = ((int64_t)1 << 29) + 64;
+    const size_t bytes = (size_t)((ROWS - 1) * LD + COLS) * sizeof(float);
+    if (!device_is_there()) skip();
+    Device dev;
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    char err[512];
+    assert_true(device_open(&dev, "cuda", &options, err, sizeof err));
+    float *wide = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(wide != MAP_FAILED);
+    float back[ROWS * COLS] = {0};
+    Tensor from = tensor_2d(wide, F32, ROWS, COLS), to = tensor_2d(back, F32, ROWS, COLS);
+    Tensor there = tensor_2d(device_alloc(&dev, sizeof back, "rows"), F32, ROWS, COLS);
+    from.ld = LD;
+    there.place = dev.backend->place;
+    for (int i = 0; i < ROWS * COLS; i++)
+        wide[i / COLS * LD + i % COLS] = (float)(i + 1);
+    device_copy(&dev, there, from);
+    device_copy(&dev, to, there);
+    device_synchronize(&dev);
+    for (int i = 0; i < ROWS * COLS; i++)
+        assert_true(back[i] == (float)(i + 1));
+    munmap(wide, bytes);
+    device_release(&dev, there.data, sizeof back);
+    device_close(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,6 +381,7 @@ int main(void)
         cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
+        cmocka_unit_test(rows_far_apart_are_copied),
     };
     return cmocka_run_group_tests_name("device", tests, place_open, place_close);
 }

@@ -185,6 +185,8 @@ static void test_copies(void **)
     assert_int_equal(cudaMemcpy(p, x, 17, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(p, x, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(x, y, 16, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy2DAsync(p, (size_t)1 << 31, x, 4, 4, 1, cudaMemcpyDefault, 0),
+                     cudaErrorInvalidValue);
     assert_int_equal(cudaMemsetAsync(x, 0, 4, 0), cudaErrorInvalidValue);
     assert_int_equal(cudaMemsetAsync(p + 2, 0, 12, 0), cudaErrorInvalidValue);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);

@@ -192,9 +192,14 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     return copy("cudaMemcpyAsync", rows, kind, stream);
 }
 
+/* cudaDevAttrMaxPitch of every GPU so far. */
+static const size_t MOST_PITCH = 2147483647;
+
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
+    if (dst_pitch > MOST_PITCH || src_pitch > MOST_PITCH)
+        return refuse("cudaMemcpy2DAsync", "a pitch above 2147483647 bytes", dst, width);
     Rows rows = {(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height, NULL};
     return copy("cudaMemcpy2DAsync", rows, kind, stream);
 }

@@ -171,18 +171,24 @@ static void device_cuda_release(Device *device, void *p, size_t bytes)
 }
 
 /* The direction follows from the addresses, which are unique among host and devices. */
+/* Rows that lie farther apart than the runtime's largest pitch are copied one by one. */
 static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
+    const size_t MOST_PITCH = INT32_MAX;
     (void)device;
     if (tensor_count(src) == 0) return;
+    cudaStream_t on = (cudaStream_t)stream.impl;
     size_t size = dtype_size(src.dtype), row = (size_t)tensor_cols(src) * size;
+    size_t from = (size_t)src.ld * size, to = (size_t)dst.ld * size;
     if (tensor_is_dense(dst) && tensor_is_dense(src))
-        CUDA_CHECK(cudaMemcpyAsync(dst.data, src.data, tensor_bytes(src), cudaMemcpyDefault,
-                                   (cudaStream_t)stream.impl));
+        CUDA_CHECK(cudaMemcpyAsync(dst.data, src.data, tensor_bytes(src), cudaMemcpyDefault, on));
+    else if (from <= MOST_PITCH && to <= MOST_PITCH)
+        CUDA_CHECK(cudaMemcpy2DAsync(dst.data, to, src.data, from, row, (size_t)tensor_rows(src),
+                                     cudaMemcpyDefault, on));
     else
-        CUDA_CHECK(cudaMemcpy2DAsync(dst.data, (size_t)dst.ld * size, src.data,
-                                     (size_t)src.ld * size, row, (size_t)tensor_rows(src),
-                                     cudaMemcpyDefault, (cudaStream_t)stream.impl));
+        for (size_t i = 0; i < (size_t)tensor_rows(src); i++)
+            CUDA_CHECK(cudaMemcpyAsync((char *)dst.data + i * to, (char *)src.data + i * from, row,
+                                       cudaMemcpyDefault, on));
 }
 
 /* An event is made when it is first recorded. */
