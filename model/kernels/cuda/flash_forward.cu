@@ -109,6 +109,8 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         softmax_step(score, rows, out, scale);
         product_weighed<T, D>(out, score, lane_rows(v_tile, LD));
     }
+    cp_async_wait<0>(); /* where no query sees a key, its own tile may still be arriving */
+    __syncthreads();
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++)
