@@ -137,12 +137,14 @@ static void check_fused_gelu(Load *load)
               "true is for activation \"gelu\", and activation is \"%s\"; write false",
               option_choice_name(&option_table[option_find("model.activation")],
                                  c->model.activation));
-    if (c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
+    bool rounds = c->bf16.enabled || c->fp16.enabled;
+    if (rounds && c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
         !load_wrong(load, "activation_checkpointing.policy"))
         WRONG(
             load, "activation_checkpointing.policy",
             "\"selective\" makes gelu again from rounded values, and model.fused_gelu takes it of "
-            "the unrounded; write \"full\" or \"none\", or model.fused_gelu false");
+            "the unrounded; in %s write \"full\" or \"none\", or model.fused_gelu false",
+            c->bf16.enabled ? "bf16" : "fp16");
 }
 
 static void check_data(Load *load)

@@ -38,13 +38,15 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
 
 void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
 {
+    const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
-    CHECK(!pass->shape->fused_gelu, "gelu of an unrounded sum cannot be made again from pre");
+    CHECK(!s->fused_gelu || s->dtype == dtype_compute(s->dtype),
+          "gelu of an unrounded sum cannot be made again from a pre in %s", dtype_name(s->dtype));
     Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
     op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
-                    bias, pass->shape->norm);
+                    bias, s->norm);
     tp_enter_forward(pass->tp, a->normed, a->normed);
-    op_activation_forward(pass->dev, a->act, a->pre, pass->shape->activation);
+    op_activation_forward(pass->dev, a->act, a->pre, s->activation);
 }
 
 void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x,

@@ -15,7 +15,7 @@ typedef struct {
     PositionKind position;
     double rope_theta;
     ActivationKind activation;
-    bool fused_gelu; /* gelu of the unrounded sum; not with selective recompute */
+    bool fused_gelu; /* gelu of the unrounded sum; in 16 bits not with selective recompute */
     bool bias, qk_norm, tied;
     double init_std;
     WeightDecayOn decay_on;
