@@ -117,6 +117,24 @@ static void bug_28_heads_that_do_not_divide(void **state)
                  "12; write 12");
 }
 
+/* In 16 bits it is refused: config_errors.txt. */
+static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(void **state)
+{
+    (void)state;
+    static const char both[] = "\"model\": {\"fused_gelu\": true}, "
+                               "\"activation_checkpointing\": {\"policy\": \"selective\"}";
+    char keys[256];
+    for (int f64 = 0; f64 < 2; f64++) {
+        snprintf(keys, sizeof keys, "%s, \"fp64\": {\"enabled\": %s}", both,
+                 f64 ? "true" : "false");
+        Config *c = config_test_keys(keys);
+        assert_true(c->model.fused_gelu);
+        assert_int_equal(c->activation_checkpointing.policy, RECOMPUTE_SELECTIVE);
+        assert_true(c->fp64.enabled == f64 && !c->bf16.enabled);
+        config_free(c);
+    }
+}
+
 static void names_files_that_cannot_be_read(void **state)
 {
     (void)state;
@@ -286,6 +304,7 @@ int main(void)
         cmocka_unit_test(says_everything_at_once_in_order),
         cmocka_unit_test(bounds_its_complaints),
         cmocka_unit_test(bug_28_heads_that_do_not_divide),
+        cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
         cmocka_unit_test(names_files_that_cannot_be_read),
         cmocka_unit_test(loads_every_preset),
         cmocka_unit_test(reads_files_made_for_other_trainers),

@@ -108,24 +108,6 @@ static void derives_values(void **state)
     config_free(c);
 }
 
-/* In 16 bits it is refused: config_errors.txt. */
-static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(void **state)
-{
-    (void)state;
-    static const char both[] = "\"model\": {\"fused_gelu\": true}, "
-                               "\"activation_checkpointing\": {\"policy\": \"selective\"}";
-    char keys[256];
-    for (int f64 = 0; f64 < 2; f64++) {
-        snprintf(keys, sizeof keys, "%s, \"fp64\": {\"enabled\": %s}", both,
-                 f64 ? "true" : "false");
-        Config *c = config_test_keys(keys);
-        assert_true(c->model.fused_gelu);
-        assert_int_equal(c->activation_checkpointing.policy, RECOMPUTE_SELECTIVE);
-        assert_int_equal(config_dtype(c), f64 ? F64 : F32);
-        config_free(c);
-    }
-}
-
 static void settles_the_batch(void **state)
 {
     (void)state;
@@ -414,7 +396,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fills_defaults),
         cmocka_unit_test(derives_values),
-        cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
         cmocka_unit_test(settles_the_batch),
         cmocka_unit_test(takes_sets),
         cmocka_unit_test(lets_a_set_replace_what_the_file_says),
