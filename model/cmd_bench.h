@@ -21,8 +21,9 @@ void watch_close(Device *dev, Watch *w);
 /* Median of x[0..n), which it sorts. */
 double bench_median(double *x, int n);
 
-/* Four reads and three writes of n floats: what AdamW must move at the least. Where the host
- * computes, in place by its threads; elsewhere as copies of as many bytes. */
+/* Four reads and three writes of n floats, as AdamW has them in f32: LOOP_BYTES an element. Where
+ * the host computes, in place by its threads; elsewhere as copies of as many bytes. */
+enum { LOOP_BYTES = 28 };
 typedef struct {
     float *a, *b, *c, *d;
     int64_t n, tasks;

@@ -114,14 +114,17 @@ static Tensor words_of(StepDecision *decision)
 }
 
 /* What integers start as: steps by a prime, so that rows of a table are visited out of order; zero
- * for first keys. Doubles are one number. By way of the host, which has every type. */
-static void fill_from_host(Device *dev, const OperandSpec *s, Tensor t)
+ * for first keys; a table of segments. Doubles are one number. By way of the host, which has every
+ * type. */
+static void fill_from_host(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
 {
     int64_t n = tensor_count(t), range = (int64_t)(s->high - s->low);
     void *host = must_calloc((size_t)n, dtype_size(t.dtype));
     for (int64_t i = 0; i < n; i++) {
         if (t.dtype == F64)
             ((double *)host)[i] = 0.5 * (s->low + s->high);
+        else if (s->fill == FILL_SEGMENTS)
+            ((int64_t *)host)[i] = op_bench_segment_word(c, i);
         else if (s->fill == FILL_INTEGER)
             ((int32_t *)host)[i] = (int32_t)(s->low + (double)(i * 7919 % range));
     }
@@ -130,10 +133,11 @@ static void fill_from_host(Device *dev, const OperandSpec *s, Tensor t)
     free(host);
 }
 
-static void fill_operand(Device *dev, const OperandSpec *s, DType storage, Tensor t)
+static void fill_operand(Device *dev, const OpCase *c, const OperandSpec *s, DType storage,
+                         Tensor t)
 {
-    if (t.dtype == I32 || (t.dtype == F64 && storage != F64))
-        fill_from_host(dev, s, t);
+    if (t.dtype == I32 || t.dtype == I64 || (t.dtype == F64 && storage != F64))
+        fill_from_host(dev, c, s, t);
     else if (s->fill == FILL_NORMAL)
         op_normal(dev, tensor_flat(t), 1, 2, 0, s->high);
     else
@@ -150,13 +154,13 @@ static Operands operands_create(Device *dev, const OpCase *c, DType storage)
     device_synchronize(dev);
     for (int i = 0; i < o.count; i++) {
         if (spec[i].role == ROLE_ABSENT) continue;
-        Tensor t = {.dtype = op_case_dtype(spec[i].type, storage, dtype_compute(storage)),
+        Tensor t = {.dtype = op_case_dtype(spec[i].type, storage, op_case_grad(c, storage)),
                     .place = dev->backend->place,
                     .ndim = spec[i].ndim,
                     .ld = spec[i].dim[spec[i].ndim - 1]};
         memcpy(t.dim, spec[i].dim, sizeof spec[i].dim);
         t.data = device_alloc(dev, tensor_bytes(t), spec[i].name);
-        fill_operand(dev, &spec[i], storage, t);
+        fill_operand(dev, c, &spec[i], storage, t);
         o.tensor[i] = t;
     }
     return o;
@@ -212,7 +216,7 @@ static void case_line(Device *dev, const OpCase *c, const Arguments *a, Scrub *s
 {
     char text[160];
     double seconds = case_seconds(dev, c, a, scrub);
-    double bytes = op_case_bytes(c, a->dtype, dtype_compute(a->dtype)), flops = op_case_flops(c);
+    double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
     printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
            1e3 * seconds, 1e3 * floor, 1e-9 * bytes / seconds, 1e-9 * flops / seconds,
@@ -243,6 +247,7 @@ int cmd_bench_ops(int argc, char **argv)
            "% ceiling");
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a.tokens);
+        if (c.stochastic && a.dtype != BF16) continue;
         case_line(&dev, &c, &a, &scrub, copy, product);
     }
     scrub_close(&dev, &scrub);

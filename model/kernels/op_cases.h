@@ -95,6 +95,12 @@ Sgd op_case_sgd(const OpCase *c);
  * the range, a cut of columns from an odd border on, and one at a multiple of 4. */
 enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
 int64_t op_case_segment_word(const OpCase *c, int64_t word);
+/* The same of a table as one rank has it, for timing: whole parameters, begun at multiples of 128.
+ */
+int64_t op_bench_segment_word(const OpCase *c, int64_t word);
+/* The gradient's type that a case is timed with: the compute type, but storage where there are no
+ * masters to add up for. */
+DType op_case_grad(const OpCase *c, DType storage);
 
 /* Odd, tiny and irregular calls for checking; returns how many there are. */
 int op_cases_check(const OpCase **cases);

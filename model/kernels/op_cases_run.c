@@ -47,6 +47,18 @@ int64_t op_case_segment_word(const OpCase *c, int64_t word)
     return words[word / SEGMENT_WORDS][word % SEGMENT_WORDS];
 }
 
+int64_t op_bench_segment_word(const OpCase *c, int64_t word)
+{
+    const int64_t segment = word / SEGMENT_WORDS, share = c->n / CASE_SEGMENTS / 128 * 128;
+    const int64_t words[5] = {11 + segment, segment * share, 0, 768, 768};
+    return words[word % SEGMENT_WORDS];
+}
+
+DType op_case_grad(const OpCase *c, DType storage)
+{
+    return c->stochastic ? storage : dtype_compute(storage);
+}
+
 static void run_optimizer(Device *dev, const OpCase *c, const Tensor t[],
                           const StepDecision *decision)
 {
@@ -192,10 +204,10 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
     if (c->table) k += snprintf(buf + k, n - (size_t)k, " table %lld", (long long)c->table);
     if (c->groups) k += snprintf(buf + k, n - (size_t)k, " K%lld", (long long)c->groups);
     if (c->vocab_size) k += snprintf(buf + k, n - (size_t)k, " V%lld", (long long)c->vocab_size);
-    snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
+    snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
              is_norm ? norm[c->norm] : "", is_activation ? " " : "",
              is_activation ? activation[c->activation] : "", epilogue[c->epilogue],
              c->accumulate ? " +=" : "", c->bias ? " bias" : "", c->option ? " option" : "",
-             c->alias ? " in place" : "");
+             c->alias ? " in place" : "", c->stochastic ? " stochastic" : "");
     return buf;
 }

@@ -274,6 +274,8 @@ static const OpCase bench_cases[] = {
     {OP_loss_sum, .n = 1024},
     {OP_sq_norm, .n = 1 << 23},
     {OP_adamw, .n = 1 << 23},
+    {OP_adamw, .n = 1 << 23, .stochastic = true},
+    {OP_sgd, .n = 1 << 23, .value = 0.9, .stochastic = true},
     {OP_sgd, .n = 1 << 23, .value = 0.9},
 };
 

@@ -94,10 +94,12 @@ expect_code "cuda: eval" 0 "$TRAIN" eval f32 --set device=cuda
 # Whether everything runs; how fast is another question.
 expect_code "cuda: bench ops" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
 check "cuda: bench ops times every op, to the last" grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output
+check "cuda: bench ops, those rounded stochastically, too" grep -qE '^adamw .* stochastic +[0-9]+\.[0-9]{3} ' output
 check "cuda: bench ops, at as many tokens" grep -qE '^fill 4x3072 ' output
 expect_code "cuda: bench ops in f64" 64 "$TRAIN" bench ops --device cuda --dtype f64
 expect_code "cuda: bench step" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1
 check "cuda: bench step, on the device" grep -q '^device *cuda: ' output
+check "cuda: bench step, beside what AdamW moves" grep -q '^optimizer .* as many bytes, 28 an element' output
 check "cuda: bench step, phases" grep -qE '^phases +forward [0-9.]+ ms +backward [0-9.]+ ms +update [0-9.]+ ms$' output
 check "cuda: bench step, ops" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
 finish
