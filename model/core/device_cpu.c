@@ -122,9 +122,11 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     int level = options->level == LEVEL_AUTO ? best : options->level;
     CHECK(level > LEVEL_AUTO && level < LEVEL_COUNT, "CPU level %d", options->level);
     if (levels[level].f32 == NULL)
-        return error_set(err, n,
-                         "this program is built without kernels for %s; the best it has is %s",
-                         levels[level].name, levels[best].name);
+        return error_set(
+            err, n,
+            "this program is built without kernels for %s, the best it has are for %s; "
+            "write cpu.level \"auto\"",
+            levels[level].name, levels[best].name);
     if (level > best)
         return error_set(err, n, "this CPU lacks %s; the best it has is %s", levels[level].name,
                          levels[best].name);

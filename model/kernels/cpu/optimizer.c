@@ -132,12 +132,12 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
 /* The span's values as weights. */
 static void weights_store(const UpdateJob *job, Span s, const real *q)
 {
-    uint16_t *weight = span_address(job->weight, s);
-    uint32_t noise[SPAN];
     if (job->rounding == NULL) {
-        reals_store(job->weight.dtype, weight, q, s.n);
+        reals_store(job->weight.dtype, span_address(job->weight, s), q, s.n);
         return;
     }
+    uint16_t *weight = span_address(job->weight, s);
+    uint32_t noise[SPAN];
     noise_of(noise, job->rounding, job->update, s.col, s.n);
     for (int64_t i = 0; i < s.n; i++)
         weight[i] = rounding_bf16((float)q[i], noise[i]);

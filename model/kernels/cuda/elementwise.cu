@@ -232,17 +232,27 @@ void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre)
     WITH_STORAGE(dx.dtype, T, (backward_as<T, float, ACTIVATION_GELU>(dev, dx, product, pre)));
 }
 
-void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
+template <class T>
+static void gelu_of_sum_as(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
 {
-    CHECK(sum.dtype == F32, "the sum is %s, not f32", dtype_name(sum.dtype));
     int64_t full = pack_size(y.dtype);
     bool whole =
         packs_fit(y, full) && packs_fit(pre, full) && packs_fit(sum, full) && packs_fit(bias, full);
-    WITH_STORAGE(y.dtype, T, WITH_PACKS(whole, T, N, {
-                     Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
-                     LAUNCH_CUT((gelu_of_sum_kernel<T, N>), cut, dev, rows_of<T>(y),
-                                rows_of<T>(pre), rows_of<float>(sum), (const T *)bias.data);
-                 }));
+    WITH_PACKS(whole, T, N, {
+        Cut cut = cut_of(tensor_rows(y), tensor_cols(y) / N);
+        LAUNCH_CUT((gelu_of_sum_kernel<T, N>), cut, dev, rows_of<T>(y), rows_of<T>(pre),
+                   rows_of<float>(sum), (const T *)bias.data);
+    });
+}
+
+void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias)
+{
+    CHECK(sum.dtype == F32, "the sum is %s, not f32", dtype_name(sum.dtype));
+    CHECK(y.dtype == BF16 || y.dtype == F16, "a sum of %s is its own pre", dtype_name(y.dtype));
+    if (y.dtype == BF16)
+        gelu_of_sum_as<bf16>(dev, y, pre, sum, bias);
+    else
+        gelu_of_sum_as<f16>(dev, y, pre, sum, bias);
 }
 
 /* ---- sums and copies of rows ----------------------------------------------------------------- */
