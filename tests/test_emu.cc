@@ -246,6 +246,8 @@ static void test_copies_beside(void **)
     assert_int_equal(wrong_orders(FLOATS, run_copy<0>, same), 0);
     assert_int_equal(wrong_orders(FLOATS, run_copy<1>, same), ORDER_COUNT);
     assert_int_equal(wrong_orders(THREADS * 4, run_copy_part, part), 0);
+    DIES(LAUNCH(copy_forgotten_kernel, 1, THREADS, THREADS * 16, 0, out),
+         "exits with 1 copies under way that nothing waited for");
     DIES(LAUNCH(copy_misaligned_kernel, 1, THREADS, THREADS * 16, 0, out), "cp_async_16",
          "must be multiples of 16");
     DIES(LAUNCH(copy_kernel<0>, 1, THREADS, FLOATS * sizeof(float) - 16, 0, out, out),

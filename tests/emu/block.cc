@@ -65,10 +65,14 @@ static void barrier_release(EmuBlock *block)
     block->at_barrier = 0;
 }
 
-/* A lane that leaves may be the one that others were waiting for. */
+/* A lane that leaves may be the one that others were waiting for. A copy that nothing has waited
+ * for may land on whatever was put there since. */
 static void thread_exit(EmuThread *thread)
 {
     EmuWarp *warp = thread->warp;
+    if (thread->copies.n > 0)
+        emu_die("the thread exits with %d copies under way that nothing waited for",
+                thread->copies.n);
     thread->state = EmuState::EXITED;
     warp->alive &= ~(1u << thread->lane);
     thread->block->live--;

@@ -206,6 +206,14 @@ __global__ void __launch_bounds__(THREADS) copy_kernel(float *out, const float *
     __syncthreads();
     for (int i = threadIdx.x; i < half; i += THREADS)
         out[half + i] = shared[half + i];
+    cp_async_wait<0>();
+}
+
+static __global__ void __launch_bounds__(THREADS) copy_forgotten_kernel(const float *x)
+{
+    DYN_SHARED(float, shared);
+    cp_async_16(shared + threadIdx.x * 4, x + threadIdx.x * 4);
+    cp_async_commit();
 }
 
 /* Copies of 0, 4, .. 16 bytes: the rest is zeros. */
