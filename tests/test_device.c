@@ -1,7 +1,7 @@
 /* test_device.c -- what a run promises on a device with memory of its own: everything is used once
- * before the first step, the plan covers what opening takes, saving neither allocates nor waits for
- * more than its copy, and a device that cannot be used is said. Where CUDA is not built in, or
- * there is no device, nothing is to be tested here. */
+ * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
+ * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
+ * tested here. */
 #include "parallel/trainer.h"
 #include "tests/data_support.h"
 
@@ -292,52 +292,6 @@ static void saving_neither_allocates_nor_drains_the_device(void **state)
     free(run);
 }
 
-/* ---- devices that cannot be used ------------------------------------------------------------- */
-
-/* "auto" goes on with the CPU and says why, unless there simply is no GPU; "cuda" says it, too. */
-static void a_gpu_that_cannot_be_used_is_said(void **state)
-{
-    static const struct {
-        const char *variable, *value;
-        bool trouble;
-        const char *words;
-    } list[] = {
-        {"EMU_DEVICES", "0", false, "shows no GPU"},
-        {"EMU_DRIVER", "none", false, "no NVIDIA driver"},
-        {"EMU_DRIVER", "old", true, "made for CUDA 12.4"},
-        {"EMU_DRIVER", "broken", true, "the GPU cannot be used: "},
-        {"EMU_CAPABILITY", "75", true, "compute capability 7.5; 8.0 is the least"},
-        {"EMU_LT", "broken", true, "cuBLASLt cannot start"},
-    };
-    (void)state;
-    if (dlsym(RTLD_DEFAULT, "emu_count_allocations") == NULL) skip();
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        Device device;
-        char err[512],
-            *old = getenv(list[i].variable) ? must_strdup(getenv(list[i].variable)) : NULL;
-        DeviceOptions options = {.threads = 1, .local_ranks = 1};
-        setenv(list[i].variable, list[i].value, 1);
-        assert_false(device_open(&device, "cuda", &options, err, sizeof err));
-        assert_non_null(strstr(err, list[i].words));
-        assert_string_equal(device.trouble, list[i].trouble ? err : "");
-        assert_true(device_open(&device, "auto", &options, err, sizeof err));
-        assert_string_equal(device.backend->name, "cpu");
-        if (list[i].trouble)
-            assert_non_null(strstr(device.trouble, list[i].words));
-        else
-            assert_string_equal(device.trouble, "");
-        device_close(&device);
-        assert_true(device_open(&device, "cpu", &options, err, sizeof err));
-        assert_string_equal(device.trouble, "");
-        device_close(&device);
-        if (old)
-            setenv(list[i].variable, old, 1);
-        else
-            unsetenv(list[i].variable);
-        free(old);
-    }
-}
-
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Rows farther apart than CUDA's largest pitch, 2^31 - 1 bytes: of memory that is never touched
@@ -380,7 +334,6 @@ int main(void)
         cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
         cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
-        cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
         cmocka_unit_test(rows_far_apart_are_copied),
     };
     return cmocka_run_group_tests_name("device", tests, place_open, place_close);
