@@ -1,6 +1,7 @@
-# train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make, pkg-config and cJSON; for GPUs nvcc.
+# train.c -- `make` builds ./train; `make help` lists the targets. Needs gcc, make and cJSON; for tests cmocka, for GPUs nvcc.
 #
-# Variables: DEBUG=1, CJSON_PREFIX=/path (a cJSON outside pkg-config's reach), CC, BUILD (folder of a flavour's objects).
+# Variables: DEBUG=1, CJSON_PREFIX=/path and CMOCKA_PREFIX=/path (where neither pkg-config nor the compiler finds them), CC,
+# BUILD (folder of a flavour's objects).
 # CUDA=0|1|emu: without the CUDA backend; with it (what is chosen where there is an nvcc: $CUDA_HOME/bin, PATH,
 # /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a 100": what kernels are
 # compiled for, besides PTX of compute capability 8.0 for every other GPU (default: this machine's GPUs; without one "80 90a
@@ -16,23 +17,42 @@ PKG_CONFIG ?= pkg-config
 FLAVOUR  ?= release
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
+# Where pkg-config is missing or does not know a library, its header is asked of the compiler: $(call header,cjson/cJSON.h) is
+# that file's path, or nothing.
+header   = $(filter %/$(1),$(shell printf '\043include <$(1)>' | $(CC) -M -x c - 2>/dev/null))
+knows    = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 ifdef CJSON_PREFIX
+HAVE_CJSON   := yes
 CJSON_CFLAGS := -I$(CJSON_PREFIX)/include -I$(CJSON_PREFIX)/include/cjson
 CJSON_LIBS   := -L$(CJSON_PREFIX)/lib -Wl,-rpath,$(CJSON_PREFIX)/lib -lcjson
+else ifeq ($(call knows,libcjson),yes)
 HAVE_CJSON   := yes
+CJSON_CFLAGS := $(shell $(PKG_CONFIG) --cflags libcjson)
+CJSON_LIBS   := $(shell $(PKG_CONFIG) --libs libcjson)
 else
-HAVE_CJSON   := $(shell $(PKG_CONFIG) --exists libcjson 2>/dev/null && echo yes)
-CJSON_CFLAGS := $(shell $(PKG_CONFIG) --cflags libcjson 2>/dev/null)
-CJSON_LIBS   := $(shell $(PKG_CONFIG) --libs libcjson 2>/dev/null)
+CJSON_HEADER := $(firstword $(call header,cjson/cJSON.h) $(call header,cJSON.h))
+HAVE_CJSON   := $(if $(CJSON_HEADER),yes)
+CJSON_CFLAGS := $(addprefix -I,$(patsubst %/,%,$(dir $(CJSON_HEADER))))
+CJSON_LIBS   := -lcjson
+endif
+ifdef CMOCKA_PREFIX
+HAVE_CMOCKA  := yes
+CMOCKA_CFLAGS := -I$(CMOCKA_PREFIX)/include
+CMOCKA_LIBS  := -L$(CMOCKA_PREFIX)/lib -Wl,-rpath,$(CMOCKA_PREFIX)/lib -lcmocka
+else ifeq ($(call knows,cmocka),yes)
+HAVE_CMOCKA  := yes
+CMOCKA_CFLAGS := $(shell $(PKG_CONFIG) --cflags cmocka)
+CMOCKA_LIBS  := $(shell $(PKG_CONFIG) --libs cmocka)
+else
+HAVE_CMOCKA  := $(if $(call header,cmocka.h),yes)
+CMOCKA_LIBS  := -lcmocka
 endif
 # Commands are shown with V=1; otherwise a word per file.
 Q        := $(if $(V),,@)
-HAVE_CMOCKA  := $(shell $(PKG_CONFIG) --exists cmocka 2>/dev/null && echo yes)
-CMOCKA_LIBS  := $(shell $(PKG_CONFIG) --libs cmocka 2>/dev/null)
 COMMIT       := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
 
 # ---- CUDA ------------------------------------------------------------------------------------------------------------
-NVCC     := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+NVCC     := $(shell . scripts/cuda_lib.sh && CUDA_HOME='$(CUDA_HOME)' find_nvcc)
 # Sanitizers see through the emulator only, and nvcc's objects would be all that is new in their programs.
 CUDA     ?= $(if $(filter release,$(FLAVOUR)),$(if $(NVCC),1,0),0)
 ifeq ($(filter 0 1 emu,$(CUDA)),)
@@ -51,7 +71,7 @@ endif
 CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
 # Of what nvcc knows, all from compute capability 8.0 on: bf16 products and asynchronous copies begin there.
 NVCC_KNOWS := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
-GPU_FOUND := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]+$$')))
+GPU_FOUND := $(shell . scripts/cuda_lib.sh && gpu_capabilities '$(CUDA_ROOT)')
 # 9.0 -> 90a: Hopper's own instructions are had under that name alone.
 ARCH     ?= $(patsubst 90,90a,$(or $(filter $(NVCC_KNOWS),$(GPU_FOUND)),$(filter $(NVCC_KNOWS),80 90 100)))
 # No kernel asks for more than compute capability 8.0: one pass of the front end makes the PTX from which come all plain
@@ -78,7 +98,7 @@ endif
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
-CPPFLAGS := -I. -D_GNU_SOURCE $(CJSON_CFLAGS)
+CPPFLAGS := -I. -D_GNU_SOURCE $(strip $(CJSON_CFLAGS) $(CMOCKA_CFLAGS))
 OPT      := $(if $(DEBUG),-O0 -g,-O2 -g)
 KOPT     := $(if $(DEBUG),-O0 -g,-O3 -g -fno-math-errno -fno-trapping-math)
 SAN      :=
@@ -97,9 +117,9 @@ LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
 CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
 # C with templates needs no C++ library: the program links none, and starts where there is none.
 CXX_BARE := -fno-exceptions -fno-rtti -fno-threadsafe-statics
-NVFLAGS  := -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
+NVFLAGS  := -I. -D_GNU_SOURCE$(addprefix $() ,$(CMOCKA_CFLAGS)) -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
             $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN) $(CXX_BARE))
-EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-O1 -g,-O2 -g)) -ffp-contract=off \
+EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE $(CMOCKA_CFLAGS) -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-O1 -g,-O2 -g)) -ffp-contract=off \
             $(CXX_WARN) -Wno-maybe-uninitialized -Wno-enum-compare -Werror \
             $(or $(SAN),-fsanitize=alignment -fsanitize-undefined-trap-on-error) # a GPU refuses what is not aligned
 
@@ -135,7 +155,7 @@ TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS),$(wildcard tests/*.c))
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 
-.PHONY: force all test test-programs test-list check asan tsan emu bench size clean help format print-config
+.PHONY: force all test test-programs test-list check asan tsan emu bench size clean help format print-config missing
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -149,9 +169,15 @@ $(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(SAN) -o $@ $(PROGRAM_OBJECTS) $(LDLIBS)
 
+CJSON_MISSING := cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is
+CMOCKA_MISSING := cmocka is missing: apt-get install libcmocka-dev, or make CMOCKA_PREFIX=/where/it/is
+# What the program and its tests lack, in a line
+missing:
+	@echo "$(if $(HAVE_CJSON),,$(CJSON_MISSING))$(if $(HAVE_CJSON)$(HAVE_CMOCKA),,; )$(if $(HAVE_CMOCKA),,$(CMOCKA_MISSING))"
+
 print-config:
-	@[ "$(HAVE_CJSON)" = yes ] || { echo "cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is"; exit 1; }
-	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(CJSON_PREFIX)), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
+	@[ "$(HAVE_CJSON)" = yes ] || { echo "$(CJSON_MISSING)"; exit 1; }
+	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(or $(CJSON_PREFIX),$(CJSON_HEADER))), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
 	@echo "CUDA $(CUDA_TEXT)"
 
 define C_RULE

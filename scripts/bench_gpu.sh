@@ -9,6 +9,7 @@
 # BENCH_TRAIN=PROGRAM: measures that program instead of building (how the script itself is tested).
 set -u
 cd "$(dirname "$0")/.." || exit 71
+. scripts/cuda_lib.sh
 case ${1:-} in
 --help | -h) sed -n '2,9s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
 -*) echo "bench_gpu: unknown option $1 (see --help)" >&2; exit 64 ;;
@@ -22,8 +23,10 @@ no_gpu() {
 }
 train=${BENCH_TRAIN:-build/gpu/train}
 if [ -z "${BENCH_TRAIN:-}" ]; then
-    command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || no_gpu "there is no nvcc here (PATH, CUDA_HOME)"
-    nvidia-smi -L >/dev/null 2>&1 || compgen -G '/dev/nvidia[0-9]*' >/dev/null || no_gpu "there is no GPU here"
+    nvcc=$(find_nvcc) || no_gpu "there is no nvcc here (PATH, CUDA_HOME)"
+    has_gpu || no_gpu "there is no GPU here"
+    LD_LIBRARY_PATH=$(cuda_library_path "${nvcc%/bin/nvcc}")
+    export LD_LIBRARY_PATH
     make -s -j "$(nproc)" CUDA=1 BUILD=build/gpu build/gpu/train || exit 1
 fi
 device=$("$train" doctor | sed -n 's/^ok  *cuda  *cuda: //p')

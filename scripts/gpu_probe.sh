@@ -15,6 +15,7 @@
 set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71
+. scripts/cuda_lib.sh
 
 out=build/probe/probe.md only='' to_notes=no build_only=no notes=model/kernels/cuda/NOTES.md
 while [ $# -gt 0 ]; do
@@ -39,7 +40,8 @@ while [ $# -gt 0 ]; do
 done
 
 whole=345 # seconds for everything, so that six minutes hold, killing what hangs and writing included
-cuda=${CUDA_HOME:-/usr/local/cuda}
+nvcc=$(find_nvcc) || nvcc=''
+cuda=${nvcc%/bin/nvcc}
 folder=${PROBE_BIN:-build/probe}
 known=(bits bits_contracted functions fragments fragments_matrix fragments_tma fragments_wgmma ceilings cublaslt cublaslt_gelu cublaslt_bias_gradient
     cublaslt_splitk cublaslt_operands cublaslt_repeat nccl)
@@ -102,8 +104,7 @@ build_one() {
 
 # build_all: every probe, one nvcc a core
 build_all() {
-    nvcc=$(command -v nvcc || echo "$cuda/bin/nvcc")
-    if ! has "$nvcc"; then
+    if [ -z "$nvcc" ]; then
         echo "gpu_probe: there is no nvcc here (PATH, CUDA_HOME), so no probe can be built" >&2
         exit 69
     fi
@@ -113,20 +114,8 @@ build_all() {
     sources | xargs -0 -n 1 -P "$(nproc)" bash -c 'build_one "$1"' build_one >&2 || exit 1
 }
 
-# wheel_folders: where python's packages keep libnccl and libcublasLt, each followed by a colon
-wheel_folders() {
-    python3 - 2>/dev/null <<'END'
-import glob, os, site, sys
-folders = {os.path.dirname(f) for p in sys.path + site.getsitepackages()
-           for n in ("libnccl.so.2", "libcublasLt.so.1?") for f in glob.glob(p + "/nvidia/*/lib/" + n)}
-print("".join(f + ":" for f in sorted(folders)), end="")
-END
-}
-
-# cuda_program NAME: runs a probe with the toolkit's libraries first, then the wheels'
-cuda_program() {
-    LD_LIBRARY_PATH="$cuda/lib64:$wheels${LD_LIBRARY_PATH:-}" exec timeout -k 5 "$limit" "$folder/$1"
-}
+# cuda_program NAME: runs a probe, which is told how many seconds it has
+cuda_program() { LD_LIBRARY_PATH=$libraries PROBE_SHARE=$limit exec timeout -k 5 "$limit" "$folder/$1"; }
 
 answered=0 failed=0 skipped=0 first=yes ran=()
 # skip NAME WHY: says so in the probe's place
@@ -246,7 +235,7 @@ write_notes() {
 nccl_include=$(nccl_folder)
 [ -n "${PROBE_BIN:-}" ] || build_all
 [ $build_only = no ] || exit 0
-wheels=$(wheel_folders)
+libraries=$(cuda_library_path "${cuda:-/usr/local/cuda}")
 programs=()
 if [ -n "${PROBE_BIN:-}" ]; then
     for file in "$folder"/*; do

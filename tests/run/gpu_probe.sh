@@ -5,7 +5,7 @@
 root=$(realpath "$(dirname "$TINY")/../..")
 copy=$PWD/project # the script writes below the folder it lies in
 mkdir -p "$copy/scripts" "$copy/tests" bin
-cp "$root/scripts/gpu_probe.sh" "$copy/scripts/"
+cp "$root"/scripts/{gpu_probe,cuda_lib}.sh "$copy/scripts/"
 cp -r "$root/tests/probe" "$copy/tests/"
 cp -r "$root/model" "$copy/"
 notes=$copy/model/kernels/cuda/NOTES.md

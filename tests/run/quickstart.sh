@@ -10,7 +10,7 @@ stand_in() {
 }
 mkdir scripts
 # shellcheck disable=SC2154 # lib.sh says where
-cp "$here/../../scripts/quickstart.sh" scripts/
+cp "$here"/../../scripts/{quickstart,cuda_lib}.sh scripts/
 # shellcheck disable=SC2016 # the stand-ins expand it
 {
     stand_in scripts/setup.sh 'echo "setup $*"'

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# build.sh -- what the Makefile finds: libraries with and without pkg-config, in folders that it is told of, and the toolkit
+# behind a link. Nothing is built: make says what it would do.
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck disable=SC2154 # lib.sh says where
+root=$(realpath "$here/../..")
+# stand_in FILE TEXT
+stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
+mkdir -p bin toolkit/bin
+stand_in bin/pkg-config 'exit 127' # as if there were none
+make=(make -s -k -C "$root" BUILD="$PWD/build" PKG_CONFIG="$PWD/bin/pkg-config" CUDA=0)
+
+if [ -f /usr/include/cjson/cJSON.h ] && [ -f /usr/include/cmocka.h ]; then
+    "${make[@]}" -n "$PWD/build/train" "$PWD/build/tests/test_core" missing >commands 2>&1
+    check "build: cJSON's header without pkg-config" grep -q -- '-I/usr/include/cjson .*train.c' commands
+    check "build: cJSON without pkg-config" grep -q -- '/build/train .*-lcjson' commands
+    check "build: cmocka without pkg-config" grep -q -- '/build/tests/test_core .*-lcmocka' commands
+    check "build: nothing is missing" grep -qx 'echo ""' commands
+else
+    skip "build: libraries without pkg-config" "their headers are not in /usr/include"
+fi
+expect_code "build: neither library" 2 "${make[@]}" CC="gcc -nostdinc" missing print-config
+check "build: both are named in a line" grep -q '^cJSON is missing: .*CJSON_PREFIX=.*; cmocka is missing: .*CMOCKA_PREFIX=' output
+check "build: without cJSON it ends with a sentence" grep -q '^cJSON is missing: [^;]*$' output
+expect_code "build: one library" 0 "${make[@]}" CC="gcc -nostdinc" CJSON_PREFIX=/far missing
+check "build: it is named alone" grep -q '^cmocka is missing: ' output
+
+stand_in toolkit/bin/nvcc 'echo compute_80; echo compute_90'
+ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
+# The driver tells by nvidia-smi or, without it, by the toolkit's own question.
+stand_in bin/nvidia-smi 'exit 9'
+stand_in toolkit/bin/__nvcc_device_query 'echo 90'
+PATH=$PWD/bin:$PATH CUDA_HOME='' "${make[@]}" CUDA=1 CJSON_PREFIX=/far CMOCKA_PREFIX=/away -n \
+    "$PWD/build/tests/test_core" "$PWD/build/tests/test_ptx" print-config >commands 2>&1
+check "build: prefixes, headers" grep -q -- '-I/far/include .*-I/away/include .*test_core.c' commands
+check "build: prefixes, libraries" grep -q -- '/build/tests/test_core .*-L/far/lib .*-L/away/lib .*-lcmocka' commands
+check "build: prefixes, for nvcc" grep -q -- "toolkit/bin/nvcc .*-I/away/include .*test_ptx.cu" commands
+check "build: the toolkit behind a link" grep -q -- "/build/tests/test_core .*-L$PWD/toolkit/lib64 " commands
+check "build: and its headers" grep -q -- "-isystem $PWD/toolkit/include .*cuda/device.c" commands
+check "build: for the GPU that is there" grep -q 'code for sm_90a, PTX' commands
+finish
