@@ -10,8 +10,8 @@
 # Needs nvcc (PATH or CUDA_HOME, default /usr/local/cuda) and nothing else built or installed; to be answered, one H100 or
 # H200 and at most six minutes. nccl is built where there is an nccl.h, pytorch_step.py runs where python3 has torch. Exit
 # codes: 0 all answered or skipped, 1 a probe failed or does not compile, 69 no nvcc or (after compiling everything) no Hopper.
-# PROBE_BIN=FOLDER runs the programs of that folder instead of building, each for PROBE_SHARE seconds (how the script itself
-# is tested).
+# PROBE_BIN=FOLDER runs the programs of that folder instead of building; PROBE_SHARE: seconds for each. A probe is told its
+# seconds by the same name.
 set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 71

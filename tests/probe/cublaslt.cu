@@ -5,9 +5,17 @@
 #include "tests/probe/cublaslt_gpt2.h"
 #include <time.h>
 
-/* Past SURVEY_SECONDS only the first heuristic of a combination is timed, so that every one is
- * answered. */
-enum { WORKSPACE_MIB = 128, SURVEY_SECONDS = 45 };
+/* The seconds that the probe has are told by PROBE_SHARE. Past HASTE of them only the first
+ * heuristic of a combination is timed, so that every one is answered; past END none is asked any
+ * more, and each that was not is listed as such. */
+enum { WORKSPACE_MIB = 128, USUAL_SHARE = 100 };
+static const double HASTE = 0.6, END = 0.85;
+
+/* The survey's clock, and what the time did not suffice for. */
+struct Survey {
+    double from, share;
+    int not_asked;
+};
 
 static const struct {
     const char *name;
@@ -74,26 +82,33 @@ static void survey_combination(const struct Bench *bench, struct Product product
     product_close(&plans);
 }
 
-static void survey_product(const struct Bench *bench, const struct Gpt2Product *row, double from)
+static void survey_product(const struct Bench *bench, const struct Gpt2Product *row,
+                           struct Survey *survey)
 {
     static struct Fastest fastest;
     char name[64];
     memset(&fastest, 0, sizeof fastest);
     snprintf(name, sizeof name, "lt.%s.%s.%s", row->model, row->name, way_name(row->way));
-    fprintf(stderr, "%5.1f s: %s, m %llu n %llu k %llu\n", wall_seconds() - from, name,
+    fprintf(stderr, "%5.1f s: %s, m %llu n %llu k %llu\n", wall_seconds() - survey->from, name,
             (unsigned long long)row->product.m, (unsigned long long)row->product.n,
             (unsigned long long)row->product.k);
     for (size_t e = 0; e < sizeof EPILOGUES / sizeof *EPILOGUES; e++)
         for (int f32 = 0; f32 < 2; f32++)
             for (int beta = 0; beta < 2; beta++) {
                 struct Product product = row->product;
+                double used = (wall_seconds() - survey->from) / survey->share;
+                const char *combination =
+                    probe_name("%s.%s.beta%d", EPILOGUES[e].name, f32 ? "f32" : "bf16", beta);
+                if (used > END) {
+                    probe_word(probe_name("%s.%s", name, combination),
+                               "not asked: the time was over");
+                    survey->not_asked++;
+                    continue;
+                }
                 product.epilogue = EPILOGUES[e].epilogue;
                 product.out = f32 ? CUDA_R_32F : CUDA_R_16BF;
                 product.beta = (float)beta;
-                survey_combination(
-                    bench, product, name,
-                    probe_name("%s.%s.beta%d", EPILOGUES[e].name, f32 ? "f32" : "bf16", beta),
-                    wall_seconds() - from > SURVEY_SECONDS, &fastest);
+                survey_combination(bench, product, name, combination, used > HASTE, &fastest);
             }
     if (fastest.tflops > 0)
         probe_word(probe_name("%s.fastest", name),
@@ -104,14 +119,16 @@ int main(void)
 {
     static struct Gpt2Product list[GPT2_PRODUCTS];
     struct Bench bench;
-    double from;
+    const char *share = getenv("PROBE_SHARE");
+    struct Survey survey = {wall_seconds(), USUAL_SHARE, 0};
+    if (share && atoi(share) > 0) survey.share = atoi(share);
     probe_device();
     gpt2_products(list);
     bench_open(&bench, list, GPT2_PRODUCTS, (size_t)WORKSPACE_MIB << 20, false);
-    from = wall_seconds();
     for (int i = 0; i < GPT2_PRODUCTS; i++)
-        survey_product(&bench, &list[i], from);
-    probe_number("lt.survey", wall_seconds() - from, "s");
+        survey_product(&bench, &list[i], &survey);
+    probe_number("lt.survey", wall_seconds() - survey.from, "s");
+    probe_number("lt.not_asked", survey.not_asked, "combinations");
     bench_close(&bench);
     return 0;
 }

@@ -40,6 +40,12 @@ fake other "b.value = 2"
 expect_code "gpu_probe: only those named" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/b.md" --only other
 check "gpu_probe: and no other" grep -q '^1 answered, 0 failed, 0 skipped' output
 rm bin/other
+# shellcheck disable=SC2016 # the probe expands it
+echo 'echo "told.share = $PROBE_SHARE s"' >told.then
+fake told
+expect_code "gpu_probe: a probe ends within its share" 0 env PROBE_BIN="$PWD/bin" "$copy/scripts/gpu_probe.sh" --out "$PWD/d.md"
+check "gpu_probe: which it is told" grep -qxF '| told.share | 20 | s |' d.md
+rm bin/told
 echo 'sleep 60' >slow.then
 fake slow "begun.value = 1"
 expect_code "gpu_probe: a hanging probe is stopped" 1 env PROBE_BIN="$PWD/bin" PROBE_SHARE=1 "$copy/scripts/gpu_probe.sh" --out "$PWD/c.md"
