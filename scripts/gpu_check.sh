@@ -8,11 +8,12 @@
 # Needs gcc, g++, make, the CUDA toolkit, cJSON and cmocka; no network, OpenBLAS or MPI; its data is made. One line per item;
 # an item that fails does not stop the others; the last line is "N passed, N failed, N skipped". What each item said lies in
 # build/gpu_check/NAME.log, and all of it that is worth keeping (model/kernels/cuda/NOTES.md) in build/gpu_check/results.md.
-# Exit codes: 0 nothing failed, 1 something did, 69 no nvcc or no GPU.
+# Exit codes: 0 nothing failed, 1 something did (a GPU that cannot be used, too), 69 no GPU, or a tool or library is missing.
 # CHECK_TRAIN=PROGRAM CHECK_TESTS=FOLDER: checks that program and those tests instead of building; CHECK_LIMIT: seconds for
 # every item (how the script itself is tested).
 set -u
 cd "$(dirname "$0")/.." || exit 71
+. scripts/cuda_lib.sh
 
 # The cheapest and most telling first. Limits, in seconds, are for 16 cores and one H100, several times what is expected;
 # together with the build they exceed the whole, which is enforced: what comes too late is skipped, and its line says so.
@@ -21,18 +22,19 @@ logs=build/gpu_check
 small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
 items=( # name | limit | command | what
     "ptx|15|programs test_ptx test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
+    "probe|70|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
     "bits|20|programs test_ops_step test_ops_rounding test_ops_cuda test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|80|programs test_ops test_ops_gelu test_ops_named test_ops_normal test_ops_doors|every op, dtype and odd shape against the oracle"
     "gradients|40|programs test_model_cuda test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs test_golden|logits, gradients and 20 losses against PyTorch's"
     "trainer|40|programs test_trainer test_device|resume at every step bit for bit; host waits and allocations inside a step: none"
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
-    "epilogues|30|probes 12 $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
-    "probe|70|probes 62 cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
-    "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over a third of the ops' cases"
-    "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over a third of the ops' cases"
+    "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
+    "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
+    "racecheck|100|sanitizer racecheck|compute-sanitizer racecheck over cases of every op, as many as time allows"
 )
 build_limit=150
+complaints='^========= .*(Invalid|Misaligned|out of bounds|Race reported)' # compute-sanitizer's
 test_names=$(printf '%s\n' "${items[@]}" | grep -o 'test_[a-z_]*' | sort -u)
 
 case ${1:-} in
@@ -52,9 +54,12 @@ no_gpu() {
 }
 
 if [ -z "${CHECK_TRAIN:-}" ]; then
-    cuda=${CUDA_HOME:-/usr/local/cuda}
-    has nvcc || has "$cuda/bin/nvcc" || no_gpu "there is no nvcc here (PATH, CUDA_HOME)"
-    nvidia-smi -L >/dev/null 2>&1 || compgen -G '/dev/nvidia[0-9]*' >/dev/null || no_gpu "there is no GPU here"
+    nvcc=$(find_nvcc) || no_gpu "there is no nvcc here (PATH, CUDA_HOME)"
+    has_gpu || no_gpu "there is no GPU here"
+    for tool in make gcc g++; do has $tool || no_gpu "there is no $tool here"; done
+    export CUDA_HOME=${nvcc%/bin/nvcc}
+    missing=$(make -s CUDA=1 missing)
+    [ -z "$missing" ] || no_gpu "$missing"
 fi
 mkdir -p "$logs" || exit 73
 rm -f "$logs"/*.log "$logs"/*.md
@@ -63,9 +68,10 @@ passed=0 failed=0 skipped=0
 # say WORD NAME SECONDS WHAT
 say() { printf '%-5s %-10s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
 
-# item NAME LIMIT COMMAND...: runs it within its limit and what is left of the whole. Exit 69 of the command is a skip.
+# item NAME LIMIT COMMAND...: runs it within its limit and what is left of the whole. Exit 69 of the command is a skip; a line
+# "found: WORDS" of its output is what its own line says instead of how many tests there were.
 item() {
-    local name=$1 limit=$2 code from=$SECONDS left=$((whole - SECONDS)) tests
+    local name=$1 limit=$2 code from=$SECONDS left=$((whole - SECONDS)) tests found
     shift 2
     [ "$left" -ge "$limit" ] || limit=$left
     if [ "$limit" -lt 5 ]; then
@@ -76,28 +82,46 @@ item() {
     export limit
     timeout -k 5 "$limit" bash -c '"$@"' item "$@" >"$logs/$name.log" 2>&1 </dev/null
     code=$?
+    [ "$name$code" != doctor69 ] || no_gpu "$(tail -n 1 "$logs/$name.log")"
+    found=$(sed -n 's/^found: //p' "$logs/$name.log" | tail -n 1)
     tests=$(($(grep -cE '^(ok |\[       OK \])' "$logs/$name.log")))
+    [ -n "$found" ] || [ $tests -eq 0 ] || found="$tests tests"
     case $code in
-    0) say ok "$name" $((SECONDS - from)) "$([ $tests -eq 0 ] || echo "$tests tests")"; passed=$((passed + 1)) ;;
+    0) say ok "$name" $((SECONDS - from)) "$found"; passed=$((passed + 1)) ;;
     69) say skip "$name" $((SECONDS - from)) "$(tail -n 1 "$logs/$name.log")"; skipped=$((skipped + 1)) ;;
     124 | 137) say FAIL "$name" $((SECONDS - from)) "stopped after $limit s; see $logs/$name.log"; failed=$((failed + 1)) ;;
     *)
         say FAIL "$name" $((SECONDS - from)) "exit $code; see $logs/$name.log; its first complaint:"
-        grep -m 3 -E '^not ok|\[  ERROR|error\[|Error|ERROR|CHECK' "$logs/$name.log" | sed 's/^/      | /' | tee -a "$logs/lines.log"
+        grep -m 3 -E "^not ok|\[  ERROR|error\[|Error|ERROR|CHECK|$complaints" "$logs/$name.log" | sed 's/^/      | /' | tee -a "$logs/lines.log"
         failed=$((failed + 1))
         ;;
     esac
 }
 
-# build: the program and the tests, for this GPU only; beside them the probes, whose failure is that of their own items
+# build: the program and the tests, for this GPU only (Hopper where nobody tells which it is: three would take too long); beside
+# them the probes, whose failure is that of their own items
 build() {
-    local code targets
+    local code targets arch=()
     mapfile -t targets <<<"$test_names"
+    [ -n "$(gpu_capabilities "$CUDA_HOME")" ] || arch=(ARCH=90a)
     scripts/gpu_probe.sh --build --only "cublaslt,$small_probes" &
-    make -s -j "$(nproc)" CUDA=1 BUILD=build/gpu build/gpu/train "${targets[@]/#/build/gpu/tests/}"
+    make -s -j "$(nproc)" CUDA=1 "${arch[@]}" BUILD=build/gpu build/gpu/train "${targets[@]/#/build/gpu/tests/}"
     code=$?
     wait $!
     return $code
+}
+
+# doctor: what the program says of its device; exit 69 where it says that there is none
+doctor() {
+    local line words
+    line=$("$CHECK_TRAIN" doctor | grep -m 1 -E '^(ok|--|!!) +cuda ')
+    # shellcheck disable=SC2001 # a class of blanks and their number
+    words=$(sed 's/^.. *cuda *//' <<<"$line")
+    case $line in
+    ok*) echo "found: $words" ;;
+    --*"no device"*) echo "$words"; exit 69 ;;
+    *) echo "ERROR: ${words:-the program does not say what it has of CUDA}"; return 1 ;;
+    esac
 }
 
 # programs NAME...: test programs, all of them; fails if one did, or if one skipped what it was asked for: the GPU
@@ -118,26 +142,41 @@ programs() {
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
 
-# probes SHARE NAMES: the programs of the probe of these names, at most SHARE seconds each; answers in probes_FIRST.md
+# probes NAMES: the programs of the probe of these names, which share the item's time; answers in probes_FIRST.md
 probes() {
-    [ -x "build/probe/${2%%,*}" ] || { echo "ERROR: it was not built: see $logs/build.log"; return 1; }
-    PROBE_BIN=build/probe PROBE_SHARE=$1 scripts/gpu_probe.sh --out "$logs/probes_${2%%,*}.md" --only "$2"
+    local names
+    IFS=, read -ra names <<<"$1"
+    [ -x "build/probe/${names[0]}" ] || { echo "ERROR: it was not built: see $logs/build.log"; return 1; }
+    PROBE_BIN=build/probe PROBE_SHARE=$(((limit - 3) / ${#names[@]})) \
+        scripts/gpu_probe.sh --out "$logs/probes_${names[0]}.md" --only "$1"
 }
 
-# sanitizer TOOL OPTION...: the ops under compute-sanitizer, as many as the time suffices for; only the GPU's part of the test
+# sanitizer TOOL OPTION...: the ops under compute-sanitizer, only the GPU's part of the test: few cases of every op, then more of
+# them while time is left. Exit 69 where it did not suffice for the few.
 sanitizer() {
-    local program out=$logs/$1.out code tool=$1
+    local program out=$logs/$1.out code tool=$1 every share='' left until=$((SECONDS + limit - 4))
     shift
-    program=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+    program=$(command -v compute-sanitizer || echo "$CUDA_HOME/bin/compute-sanitizer")
     command -v "$program" >/dev/null || { echo "compute-sanitizer is not installed"; exit 69; }
-    TEST_DEVICE=cuda TEST_EVERY=3 timeout -k 2 $((limit - 4)) "$program" --tool "$tool" "$@" --error-exitcode 1 \
-        "$CHECK_TESTS/test_ops" >"$out" 2>&1
-    code=$?
-    cat "$out"
-    [ $code -eq 124 ] || return $code
-    ! grep -qE '^========= .*(Invalid|Misaligned|out of bounds|Race reported)' "$out" || return 1
-    echo "no complaint over the first $(grep -c 'OK \]' "$out") ops, for which the time sufficed"
-    exit 69
+    for every in 24 8 3; do
+        left=$((until - SECONDS))
+        [ $left -gt 0 ] || break
+        TEST_DEVICE=cuda TEST_EVERY=$every timeout -k 2 $left "$program" --tool "$tool" "$@" --error-exitcode 1 \
+            "$CHECK_TESTS/test_ops" >"$out" 2>&1
+        code=$?
+        cat "$out"
+        case $code in
+        0) share="no complaint over one case in $every of every op" ;;
+        124 | 137)
+            ! grep -qE "$complaints" "$out" || return 1
+            share="${share:+$share; }no complaint over one case in $every of the first $(grep -c 'OK \]' "$out") ops, then the time was over"
+            [ $every -lt 24 ] || { echo "$share"; exit 69; }
+            break
+            ;;
+        *) return $code ;;
+        esac
+    done
+    echo "found: $share"
 }
 
 # results: what there is to keep, in one file
@@ -145,26 +184,35 @@ results() {
     echo "# What scripts/gpu_check.sh found"
     echo
     echo "$(date -u +%Y-%m-%d), commit $(git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)."
-    "$CHECK_TRAIN" doctor | sed -n 's/^ok *cuda *//p'
+    sed -n 's/^found: //p' "$logs/doctor.log" 2>/dev/null
     nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null
     printf '\n```\n%s\n```\n' "$(cat "$logs/lines.log")"
     printf '\nThe 300-step runs:\n\n```\n%s\n```\n' "$(grep -s 'losses follow\|moves from' "$logs/runs.log")"
-    printf '\nSanitizers:\n\n```\n%s\n```\n\n' "$(grep -hs 'SUMMARY\|no complaint' "$logs"/memcheck.log "$logs"/racecheck.log)"
+    printf '\nSanitizers:\n\n```\n%s\n```\n\n' "$(grep -hs 'SUMMARY\|no complaint over' "$logs"/memcheck.log "$logs"/racecheck.log)"
     cat "$logs"/probes_*.md 2>/dev/null
 }
 
-export logs test_names small_probes
-export -f build programs runs probes sanitizer
+# close: the last line, what is worth keeping, and the exit code
+close() {
+    echo "$passed passed, $failed failed, $skipped skipped" | tee -a "$logs/lines.log"
+    results >"$logs/results.md"
+    exit $((failed > 0))
+}
+
+export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
+export -f gpu_capabilities build doctor programs runs probes sanitizer
 if [ -z "${CHECK_TRAIN:-}" ]; then
     item build $build_limit build
     if [ $failed -ne 0 ]; then
         tail -n 20 "$logs/build.log"
-        echo "$passed passed, $failed failed, $skipped skipped"
-        exit 1
+        close
     fi
     export CHECK_TRAIN=$PWD/build/gpu/train CHECK_TESTS=$PWD/build/gpu/tests
 fi
-"$CHECK_TRAIN" doctor | grep '^ok .*cuda ' || no_gpu "$("$CHECK_TRAIN" doctor | sed -n 's/^.. *cuda *//p')"
+LD_LIBRARY_PATH=$(cuda_library_path "$CUDA_HOME")
+export LD_LIBRARY_PATH
+item doctor "${CHECK_LIMIT:-20}" doctor
+[ $failed -eq 0 ] || close # nothing else could be asked
 
 for line in "${items[@]}"; do
     IFS='|' read -r name limit command _ <<<"$line"
@@ -172,6 +220,4 @@ for line in "${items[@]}"; do
     read -ra words <<<"$command"
     item "$name" "${CHECK_LIMIT:-$limit}" "${words[@]}"
 done
-echo "$passed passed, $failed failed, $skipped skipped" | tee -a "$logs/lines.log"
-results >"$logs/results.md"
-[ $failed -eq 0 ]
+close

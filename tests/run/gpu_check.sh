@@ -1,32 +1,72 @@
 #!/usr/bin/env bash
-# gpu_check.sh -- scripts/gpu_check.sh itself: one sentence without a GPU; with stand-ins for the program and its tests, one
-# line per item, going on past one that fails or hangs.
+# gpu_check.sh -- scripts/gpu_check.sh itself: one sentence without a GPU; with stand-ins for the program, its tests and the
+# toolkit, one line per item, going on past one that fails or hangs. In a copy, so that a real run's results stay.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
-script=$here/../../scripts/gpu_check.sh
-results=$here/../../build/gpu_check/results.md
-if nvidia-smi -L >/dev/null 2>&1; then
-    skip "gpu_check: without a GPU" "there is one"
-else
-    expect_code "gpu_check: without a GPU" 69 "$script"
-    check "gpu_check: one sentence" test "$(wc -l <output)" -eq 1
-fi
-expect_code "gpu_check: an unknown item" 64 "$script" nonsense
-expect_code "gpu_check: the list" 0 "$script" --list
-
-mkdir tests
+root=$(realpath "$here/../..")
+copy=$PWD/project
+mkdir -p "$copy/tests" bin tests
+cp -r "$root/scripts" "$copy/"
+cp -r "$root"/tests/{run,probe} "$copy/tests/"
+script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
 # stand_in NAME TEXT
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
-stand_in train 'echo "ok    cuda          cuda: a stand-in"'
+
+expect_code "gpu_check: an unknown item" 64 "$script" nonsense
+expect_code "gpu_check: the list" 0 "$script" --list
+check "gpu_check: cuBLASLt is asked early" test "$(sed -n 2p output | cut -d ' ' -f 1)" = probe
+
+# ---- what is there
+# bare COMMAND...: with the stand-ins in bin, and a toolkit of them
+bare() { env -u CHECK_TRAIN -u CHECK_TESTS -u CUDA_HOME PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$@"; }
+stand_in bin/nvidia-smi 'exit 9'
+sed -i "s|/dev/nvidia\[0-9\]\*|$PWD/nodes/nvidia[0-9]*|" "$copy/scripts/cuda_lib.sh"
+stand_in bin/nvcc 'exit 0'
+expect_code "gpu_check: without a GPU" 69 bare "$script"
+check "gpu_check: one sentence" grep -qx 'gpu_check: there is no GPU here; nothing was checked' output
+stand_in bin/nvidia-smi 'echo 9.0'
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in bin/make 'case $* in *missing) echo "cmocka is missing: say so" ;; esac'
+expect_code "gpu_check: a library is missing" 69 bare "$script"
+check "gpu_check: it is named in a line" grep -qx 'gpu_check: cmocka is missing: say so; nothing was checked' output
+stand_in bin/make "echo \"\$@\" \"\$CUDA_HOME\" >>$PWD/made; case \$* in *missing) ;; *) echo 'x.cu: Error: no'; exit 2 ;; esac"
+expect_code "gpu_check: a build fails" 1 bare "$script"
+check "gpu_check: and it is said" grep -q '^FAIL *build .*exit 2' output
+check "gpu_check: with a closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+check "gpu_check: and kept" grep -q '^FAIL *build .*exit 2' "$results"
+# The toolkit behind a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
+mkdir -p toolkit/bin nodes
+mv bin/nvcc toolkit/bin/ && ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
+touch nodes/nvidia0
+stand_in bin/nvidia-smi 'exit 9'
+rm made
+bare "$script" >output 2>&1
+check "gpu_check: one architecture" grep -q 'ARCH=90a .*build/gpu/train' made
+check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* $PWD/toolkit$" made
+for name in train tests/test_ptx tests/test_model_cuda tests/test_trainer; do
+    check "gpu_check: $name is built" grep -q "build/gpu/$name " made
+done
+# A test that skips fails its item, so that nothing but a missing GPU may make one skip.
+mapfile -t sources < <(grep -o 'gpu/tests/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
+for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
+mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
+grep -n 'skip()' "${sources[@]}" | grep -vE 'if \(!(device_is_there|fixture_cuda)\(\)\) skip\(\);' >skips
+check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
+
+# ---- items
+good='case $1 in doctor) echo "ok    cuda          cuda: a stand-in" ;; esac'
+stand_in train "$good"
 stand_in tests/test_ops 'echo "[       OK ] one"; exit 1'
 # shellcheck disable=SC2016 # the stand-in expands it
-stand_in tests/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda'
-export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests
+stand_in tests/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
+export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests CUDA_HOME=/toolkit
 expect_code "gpu_check: an item fails" 1 "$script" ops goldens
 check "gpu_check: it is said" grep -q '^FAIL *ops .*exit 1' output
 check "gpu_check: the next one is run" grep -q '^ok *goldens .*2 tests' output
-check "gpu_check: the closing line" test "$(tail -n 1 output)" = "1 passed, 1 failed, 0 skipped"
+check "gpu_check: the device" grep -q '^ok *doctor .* cuda: a stand-in$' output
+check "gpu_check: every line an item's" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
+check "gpu_check: the closing line" test "$(tail -n 1 output)" = "2 passed, 1 failed, 0 skipped"
 check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$results"
 stand_in tests/test_golden 'echo "[  SKIPPED ] one"'
 expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
@@ -34,14 +74,38 @@ check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
 stand_in tests/test_golden 'sleep 60'
 expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
-mkdir bin
-stand_in bin/nvidia-smi 'echo 9.0'
-stand_in bin/nvcc 'exit 0'
-stand_in bin/make "echo \"\$@\" >$PWD/made"
-env -u CHECK_TRAIN -u CHECK_TESTS PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$script" ptx >output 2>&1
-for name in train tests/test_ptx tests/test_model_cuda tests/test_trainer; do
-    check "gpu_check: $name is built" grep -q "build/gpu/$name " <(sed 's/$/ /' made)
-done
+
+# ---- the sanitizer: few cases first, more while there is time
+# shellcheck disable=SC2016 # the stand-ins expand it
+{
+    stand_in bin/compute-sanitizer 'while [ "${1#*/tests/}" = "$1" ]; do shift; done; exec "$@"'
+    stand_in tests/test_ops 'echo "[       OK ] op $TEST_EVERY"; test "$TEST_EVERY" -gt "$SLOW" || exec sleep 60'
+}
+# checked SLOW CODE: memcheck of tests that hang where more than every SLOW-th case is tried
+checked() { expect_code "gpu_check: memcheck, slow from $1 on" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$script" memcheck; }
+checked 0 0
+check "gpu_check: memcheck says how far it came" grep -q '^ok *memcheck .* no complaint over one case in 3 of every op$' output
+checked 8 0
+check "gpu_check: cut short, the few count" \
+    grep -q '^ok *memcheck .* one case in 24 of every op; no complaint over one case in 8 of the first 1 ops' output
+checked 24 0
+check "gpu_check: not even the few" grep -q '^skip *memcheck .* one case in 24 of the first 1 ops, then the time was over$' output
+stand_in tests/test_ops "trap '' TERM; echo '[       OK ] op'; sleep 60"
+checked 24 0
+check "gpu_check: a test that must be killed" grep -q '^skip *memcheck .* first 1 ops' output
+stand_in tests/test_ops "echo '========= Invalid __global__ read of size 4'; exec sleep 60"
+checked 24 1
+check "gpu_check: a complaint before the time is over" grep -q '^ *| ========= Invalid __global__ read' output
+
+# ---- a device that cannot be used
 stand_in train 'echo "--    cuda          built in; no device: none here"'
 expect_code "gpu_check: the program finds no GPU" 69 "$script" ops
+check "gpu_check: it says so" grep -qx 'gpu_check: built in; no device: none here; nothing was checked' output
+stand_in train 'echo "!!    cuda          built in; trouble: no cuBLASLt; the CPU path is ready"'
+expect_code "gpu_check: the program finds trouble" 1 "$script" ops
+check "gpu_check: trouble is a failed item" grep -q '^FAIL *doctor ' output
+check "gpu_check: its sentence" grep -q '^ *| ERROR: built in; trouble: no cuBLASLt' output
+check "gpu_check: trouble, closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+stand_in train 'echo "--    cuda          not built into this program"'
+expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
 finish
