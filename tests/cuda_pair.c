@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-Device cpu, cuda;
+Device pair_cpu, pair_cuda;
 static bool cuda_is_there;
 
 int pair_setup(void **state)
@@ -20,8 +20,8 @@ int pair_setup(void **state)
     DeviceOptions options = {.threads = 2, .local_ranks = 1};
     char err[256];
     (void)state;
-    if (!device_open(&cpu, "cpu", &options, err, sizeof err)) return -1;
-    cuda_is_there = device_open(&cuda, "cuda", &options, err, sizeof err);
+    if (!device_open(&pair_cpu, "cpu", &options, err, sizeof err)) return -1;
+    cuda_is_there = device_open(&pair_cuda, "cuda", &options, err, sizeof err);
     if (!cuda_is_there) printf("skipped: cuda: %s\n", err);
     return 0;
 }
@@ -29,8 +29,8 @@ int pair_setup(void **state)
 int pair_teardown(void **state)
 {
     (void)state;
-    device_close(&cpu);
-    device_close(&cuda);
+    device_close(&pair_cpu);
+    device_close(&pair_cuda);
     return 0;
 }
 
@@ -39,7 +39,7 @@ void pair_needed(void)
     if (!cuda_is_there) skip();
 }
 
-Tensor host_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive)
+Tensor pair_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive)
 {
     Tensor t = tensor_1d(must_alloc((size_t)n * dtype_size(dtype) + 1), dtype, n);
     for (int64_t i = 0; i < n; i++) {
@@ -49,7 +49,7 @@ Tensor host_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool p
     return t;
 }
 
-Tensor host_copy(Tensor t)
+Tensor pair_copy(Tensor t)
 {
     if (!tensor_present(t)) return t;
     void *data = must_alloc(tensor_bytes(t) + 1);
@@ -58,7 +58,7 @@ Tensor host_copy(Tensor t)
     return t;
 }
 
-void same_bits(Tensor expected, Tensor found, const char *what)
+void pair_same_bits(Tensor expected, Tensor found, const char *what)
 {
     size_t size = dtype_size(expected.dtype);
     for (int64_t i = 0; tensor_present(expected) && i < tensor_count(expected); i++) {

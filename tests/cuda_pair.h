@@ -5,7 +5,7 @@
 
 #include "model/core/device.h"
 
-extern Device cpu, cuda;
+extern Device pair_cpu, pair_cuda;
 
 /* Setup of a group of tests: opens both (the CPU with two threads); teardown closes them. */
 int pair_setup(void **state);
@@ -15,10 +15,10 @@ void pair_needed(void);
 
 /* n elements: spread * normal i of the stream, or its absolute value. The caller frees the
  * data. */
-Tensor host_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive);
+Tensor pair_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive);
 /* The same tensor in memory of its own, absent if t is. */
-Tensor host_copy(Tensor t);
+Tensor pair_copy(Tensor t);
 /* Fails with `what` and the first element unless both have the same bits. */
-void same_bits(Tensor expected, Tensor found, const char *what);
+void pair_same_bits(Tensor expected, Tensor found, const char *what);
 
 #endif

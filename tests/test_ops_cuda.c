@@ -25,10 +25,10 @@ typedef struct {
 
 static Update update_drawn(DType storage, DType grad, bool master, int slots, int64_t n)
 {
-    Update u = {.tensor = {host_drawn(storage, n, 1, 1, false), host_drawn(grad, n, 2, 1, false)}};
-    if (master) u.tensor[2] = host_drawn(F32, n, 3, 1, false);
-    if (slots > 0) u.tensor[3] = host_drawn(F32, n, 4, 0.1, false);
-    if (slots > 1) u.tensor[4] = host_drawn(F32, n, 5, 0.01, true);
+    Update u = {.tensor = {pair_drawn(storage, n, 1, 1, false), pair_drawn(grad, n, 2, 1, false)}};
+    if (master) u.tensor[2] = pair_drawn(F32, n, 3, 1, false);
+    if (slots > 0) u.tensor[3] = pair_drawn(F32, n, 4, 0.1, false);
+    if (slots > 1) u.tensor[4] = pair_drawn(F32, n, 5, 0.01, true);
     return u;
 }
 
@@ -63,16 +63,16 @@ static void check_update(DType storage, DType grad, bool master, int rule, int64
     StepDecision decision = {.apply = 1, .update = update, .lr = 6e-4, .grad_scale = 0.37};
     Update there, here = update_drawn(storage, grad, master, rule < 2 ? 2 : rule > 2, n), back;
     for (int i = 0; i < 5; i++) {
-        back.tensor[i] = host_copy(here.tensor[i]);
-        there.tensor[i] = device_put(&cuda, here.tensor[i]);
+        back.tensor[i] = pair_copy(here.tensor[i]);
+        there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
     }
-    StepDecision *told = device_put_bytes(&cuda, &decision, sizeof decision);
-    update_run(&cpu, &here, &decision, rule);
-    update_run(&cuda, &there, told, rule);
-    device_take_bytes(&cuda, &decision, told, sizeof decision);
+    StepDecision *told = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+    update_run(&pair_cpu, &here, &decision, rule);
+    update_run(&pair_cuda, &there, told, rule);
+    device_take_bytes(&pair_cuda, &decision, told, sizeof decision);
     for (int i = 0; i < 5; i++) {
-        device_take(&cuda, back.tensor[i], there.tensor[i]);
-        same_bits(here.tensor[i], back.tensor[i], name);
+        device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+        pair_same_bits(here.tensor[i], back.tensor[i], name);
         free(here.tensor[i].data);
         free(back.tensor[i].data);
     }
@@ -111,18 +111,18 @@ static void squared_norms_have_the_cpu_s_bits(void **state)
                              70 * SQ_NORM_BLOCK};
     for (DType storage = F32; storage <= F16; storage++)
         for (int k = 0; k < 50; k++) {
-            Tensor x = host_drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
-                   there = device_put(&cuda, x);
+            Tensor x = pair_drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
+                   there = device_put(&pair_cuda, x);
             /* From the large number on the sum stays between two powers of two. */
             double here = k < 10 ? 66666.6 : 0, back = here;
-            Tensor sum = device_put(&cuda, tensor_1d(&back, F64, 1));
+            Tensor sum = device_put(&pair_cuda, tensor_1d(&back, F64, 1));
             for (int twice = 0; twice < 2; twice++) {
-                op_sq_norm(&cpu, tensor_1d(&here, F64, 1), x);
-                op_sq_norm(&cuda, sum, there);
+                op_sq_norm(&pair_cpu, tensor_1d(&here, F64, 1), x);
+                op_sq_norm(&pair_cuda, sum, there);
             }
-            device_take(&cuda, tensor_1d(&back, F64, 1), sum);
-            device_drop(&cuda, there);
-            same_bits(tensor_1d(&here, F64, 1), tensor_1d(&back, F64, 1), "sq_norm");
+            device_take(&pair_cuda, tensor_1d(&back, F64, 1), sum);
+            device_drop(&pair_cuda, there);
+            pair_same_bits(tensor_1d(&here, F64, 1), tensor_1d(&back, F64, 1), "sq_norm");
             free(x.data);
         }
 }
@@ -160,16 +160,16 @@ static void losses_add_up_in_ascending_order(void **state)
             double here[2] = {start[kind / 6], 3}, back[2] = {here[0], here[1]};
             Tensor losses = tensor_1d(loss, F32, n), targets = tensor_1d(target, I32, n);
             Tensor stats = tensor_1d(here, F64, 2), taken = tensor_1d(back, F64, 2);
-            Tensor a = device_put(&cuda, losses), b = device_put(&cuda, targets),
-                   c = device_put(&cuda, taken);
+            Tensor a = device_put(&pair_cuda, losses), b = device_put(&pair_cuda, targets),
+                   c = device_put(&pair_cuda, taken);
             for (int twice = 0; twice < 2; twice++) {
-                op_loss_sum(&cpu, stats, losses, targets);
-                op_loss_sum(&cuda, c, a, b);
+                op_loss_sum(&pair_cpu, stats, losses, targets);
+                op_loss_sum(&pair_cuda, c, a, b);
             }
-            device_take(&cuda, taken, c);
-            device_drop(&cuda, a);
-            device_drop(&cuda, b);
-            same_bits(stats, taken, "loss_sum");
+            device_take(&pair_cuda, taken, c);
+            device_drop(&pair_cuda, a);
+            device_drop(&pair_cuda, b);
+            pair_same_bits(stats, taken, "loss_sum");
         }
 }
 
@@ -190,18 +190,18 @@ static void check_decisions(StepRules rules, int steps)
 {
     double lr[] = {0.1, 0.2, 0.3};
     StepState here = {.loss_scale = 65536, .hysteresis = 2, .last_overflow = -1}, back;
-    StepState *there = device_put_bytes(&cuda, &here, sizeof here);
-    Tensor table = tensor_1d(lr, F64, 3), rates = device_put(&cuda, table);
+    StepState *there = device_put_bytes(&pair_cuda, &here, sizeof here);
+    Tensor table = tensor_1d(lr, F64, 3), rates = device_put(&pair_cuda, table);
     for (int i = 0; i < steps; i++) {
         StepStats stats = drawn_stats(i), cleared;
         StepDecision decision, found = {0};
-        StepStats *sums = device_put_bytes(&cuda, &stats, sizeof stats);
-        StepDecision *made = device_put_bytes(&cuda, &found, sizeof found);
+        StepStats *sums = device_put_bytes(&pair_cuda, &stats, sizeof stats);
+        StepDecision *made = device_put_bytes(&pair_cuda, &found, sizeof found);
         memset(&decision, 0, sizeof decision);
-        op_step_decide(&cpu, &here, &stats, &decision, table, &rules);
-        op_step_decide(&cuda, there, sums, made, rates, &rules);
-        device_take_bytes(&cuda, &found, made, sizeof found);
-        device_take_bytes(&cuda, &cleared, sums, sizeof cleared);
+        op_step_decide(&pair_cpu, &here, &stats, &decision, table, &rules);
+        op_step_decide(&pair_cuda, there, sums, made, rates, &rules);
+        device_take_bytes(&pair_cuda, &found, made, sizeof found);
+        device_take_bytes(&pair_cuda, &cleared, sums, sizeof cleared);
         assert_memory_equal(&stats, &cleared, sizeof stats);
         if (isnan(decision.grad_norm) && isnan(found.grad_norm))
             found.grad_norm = decision.grad_norm; /* a NaN's other bits are nobody's */
@@ -209,8 +209,8 @@ static void check_decisions(StepRules rules, int steps)
             found.grad_scale = decision.grad_scale;
         assert_memory_equal(&decision, &found, sizeof decision);
     }
-    device_drop(&cuda, rates);
-    device_take_bytes(&cuda, &back, there, sizeof back);
+    device_drop(&pair_cuda, rates);
+    device_take_bytes(&pair_cuda, &back, there, sizeof back);
     assert_memory_equal(&here, &back, sizeof here);
 }
 
@@ -245,12 +245,14 @@ static void normals_have_the_cpu_s_bits(void **state)
     for (DType storage = F32; storage <= F16; storage++)
         for (int k = 0; k < 16; k++) {
             int64_t n = count[k % 4];
-            Tensor here = host_drawn(storage, n, 0, 0, false), back = host_copy(here);
-            Tensor there = device_put(&cuda, back);
-            op_normal(&cpu, here, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4], 0.02);
-            op_normal(&cuda, there, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4], 0.02);
-            device_take(&cuda, back, there);
-            same_bits(here, back, "normal");
+            Tensor here = pair_drawn(storage, n, 0, 0, false), back = pair_copy(here);
+            Tensor there = device_put(&pair_cuda, back);
+            op_normal(&pair_cpu, here, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
+                      0.02);
+            op_normal(&pair_cuda, there, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
+                      0.02);
+            device_take(&pair_cuda, back, there);
+            pair_same_bits(here, back, "normal");
             free(here.data);
             free(back.data);
         }
@@ -266,19 +268,20 @@ static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double t
     float loss[2][ROWS];
     double one = 0.5;
     int32_t target[ROWS] = {(int32_t)vocab - 1, -1, 200};
-    Tensor here = host_drawn(storage, ROWS * cols, 31, 2, false), scale = tensor_1d(&one, F64, 1);
+    Tensor here = pair_drawn(storage, ROWS * cols, 31, 2, false), scale = tensor_1d(&one, F64, 1);
     here = tensor_2d(here.data, storage, ROWS, cols);
     for (int64_t i = 0; i < 100; i++)
         dtype_set(storage, here.data, i, -(double)INFINITY);
-    Tensor back = host_copy(here), there = device_put(&cuda, here);
-    Tensor targets = tensor_1d(target, I32, ROWS), t = device_put(&cuda, targets),
-           s = device_put(&cuda, scale), l = device_put(&cuda, tensor_1d(loss[1], F32, ROWS));
-    op_loss(&cpu, tensor_1d(loss[0], F32, ROWS), here, targets, vocab, scale, true);
-    op_loss(&cuda, l, there, t, vocab, s, true);
-    device_take(&cuda, back, there);
-    device_take(&cuda, tensor_1d(loss[1], F32, ROWS), l);
-    device_drop(&cuda, t);
-    device_drop(&cuda, s);
+    Tensor back = pair_copy(here), there = device_put(&pair_cuda, here);
+    Tensor targets = tensor_1d(target, I32, ROWS), t = device_put(&pair_cuda, targets),
+           s = device_put(&pair_cuda, scale),
+           l = device_put(&pair_cuda, tensor_1d(loss[1], F32, ROWS));
+    op_loss(&pair_cpu, tensor_1d(loss[0], F32, ROWS), here, targets, vocab, scale, true);
+    op_loss(&pair_cuda, l, there, t, vocab, s, true);
+    device_take(&pair_cuda, back, there);
+    device_take(&pair_cuda, tensor_1d(loss[1], F32, ROWS), l);
+    device_drop(&pair_cuda, t);
+    device_drop(&pair_cuda, s);
     for (int i = 0; i < ROWS; i++)
         assert_true(fabsf(loss[0][i] - loss[1][i]) <= 1e-6f * loss[0][i]);
     for (int64_t i = 0; i < ROWS * cols; i++) {

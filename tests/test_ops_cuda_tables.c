@@ -53,16 +53,17 @@ static void check_sums(Sums s)
              (long long)s.cols, (long long)s.table, (long long)s.first_row, s.accumulate);
     for (int64_t n = 0; n < ROWS; n++)
         at[n] = drawn_index(n, s.table, s.first_row, !s.positions);
-    Tensor index = tensor_1d(at, I32, ROWS), far_index = device_put(&cuda, index);
-    Tensor dx = host_drawn(s.storage, ROWS * s.cols, 43, 1, false), far_dx = device_put(&cuda, dx);
-    Tensor dtable = host_drawn(s.grad, s.table * s.cols, 44, 1, false), back = host_copy(dtable);
-    Tensor far = device_put(&cuda, back);
-    sums_run(&cpu, &s, dtable, dx, index);
-    sums_run(&cuda, &s, far, far_dx, far_index);
-    device_take(&cuda, back, far);
-    same_bits(dtable, back, name);
-    device_drop(&cuda, far_dx);
-    device_drop(&cuda, far_index);
+    Tensor index = tensor_1d(at, I32, ROWS), far_index = device_put(&pair_cuda, index);
+    Tensor dx = pair_drawn(s.storage, ROWS * s.cols, 43, 1, false),
+           far_dx = device_put(&pair_cuda, dx);
+    Tensor dtable = pair_drawn(s.grad, s.table * s.cols, 44, 1, false), back = pair_copy(dtable);
+    Tensor far = device_put(&pair_cuda, back);
+    sums_run(&pair_cpu, &s, dtable, dx, index);
+    sums_run(&pair_cuda, &s, far, far_dx, far_index);
+    device_take(&pair_cuda, back, far);
+    pair_same_bits(dtable, back, name);
+    device_drop(&pair_cuda, far_dx);
+    device_drop(&pair_cuda, far_index);
     free(dx.data);
     free(dtable.data);
     free(back.data);
