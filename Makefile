@@ -147,11 +147,13 @@ KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
-# Tests of the emulator itself are built where it is; tests that are kernels (.cu) where something compiles them.
+# Tests of the emulator itself are built where it is; tests that are kernels (.cu) or speak to the CUDA runtime (test_cuda_*.c)
+# where the backend is.
 EMU_TESTS := $(wildcard tests/test_emu*.c tests/test_emu*.cc)
-TEST_SOURCES := $(filter-out $(EMU_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
-                $(if $(filter-out 0,$(CUDA)),$(wildcard tests/test_*.cu))
-TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
+CUDA_TESTS := $(wildcard tests/test_cuda_*.c tests/test_*.cu)
+TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
+                $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
+TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 
@@ -215,7 +217,7 @@ $(BUILD)/cuda: force
 	@mkdir -p $(@D)
 	@echo '$(CUDA_ANSWERS)' | cmp -s - $@ || echo '$(CUDA_ANSWERS)' > $@
 
-$(CUDA_C_OBJECTS) $(BUILD)/tests/test_emu%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
+$(CUDA_C_OBJECTS) $(BUILD)/tests/test_emu%.o $(BUILD)/tests/test_cuda_%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
 
 # Their arithmetic equals the CPU's bit for bit: no product and sum is contracted.
 UNCONTRACTED := $(BUILD)/model/kernels/cuda/init.cu.o $(BUILD)/model/kernels/cuda/optimizer.cu.o

@@ -24,12 +24,12 @@ typedef struct {
     RunFolder folder;
     Trainer trainer;
     Metrics *metrics;
-    char *config_text, *machine; /* what checkpoints keep of the run's origin */
-    StepRecord last;             /* the newest record the host has */
-    EvalRecord eval;             /* the newest evaluation */
-    char *sample;                /* the newest sample */
-    double window_start, window_seconds,
-        drained_at; /* host seconds; the window since the last report */
+    char *config_text, *machine;         /* what checkpoints keep of the run's origin */
+    StepRecord last;                     /* the newest record the host has */
+    EvalRecord eval;                     /* the newest evaluation */
+    char *sample;                        /* the newest sample */
+    double window_start, window_seconds; /* host seconds; the window since the last report */
+    double shown_at;                     /* the live line */
     int64_t window_steps, saved_step;
     bool save_failed;
 } Run;

@@ -84,11 +84,11 @@ static void check_divergence(Run *run, const StepRecord *r)
          (long long)r->step, why, run->folder.path);
 }
 
-/* Fetches the records of the steps so far. */
-static void drain(Run *run)
+/* Takes the records of the steps that have ended, or waits for all. */
+static void take_records(Run *run, bool all)
 {
     StepRecord record[TRAINER_HISTORY];
-    int n = trainer_drain(&run->trainer, record);
+    int n = (all ? trainer_drain : trainer_collect)(&run->trainer, record);
     for (int i = 0; i < n; i++) {
         metrics_step(run->metrics, &record[i]);
         if (!record[i].applied)
@@ -98,7 +98,20 @@ static void drain(Run *run)
     }
     if (n > 0) run->last = record[n - 1];
     run->window_steps += n;
-    run->drained_at = run_now();
+}
+
+static void drain(Run *run)
+{
+    take_records(run, true);
+}
+
+/* The live line, between printed steps twice a second at most. */
+static void show_live(Run *run, bool print)
+{
+    double now = run_now(), seconds = run->window_seconds + now - run->window_start;
+    if (run->window_steps == 0 || (!print && now - run->shown_at < 0.5)) return;
+    metrics_live(run->metrics, &run->last, seconds / (double)run->window_steps);
+    run->shown_at = now;
 }
 
 static void report(Run *run)
@@ -128,13 +141,9 @@ void run_report(Run *run)
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = due(step, c->steps_per_print) || step == c->train_steps;
-    bool full = step - run->trainer.drained == TRAINER_HISTORY;
-    /* A device that runs ahead is waited for twice a second at most. */
-    if (!print && !full && run_now() - run->drained_at < 0.5) return;
-    drain(run);
-    double seconds = run->window_seconds + run_now() - run->window_start;
-    if (run->window_steps > 0)
-        metrics_live(run->metrics, &run->last, seconds / (double)run->window_steps);
+    /* The device is waited for when its step is to be printed, and else only for lack of room. */
+    take_records(run, print || step - run->trainer.drained == TRAINER_HISTORY);
+    show_live(run, print);
     if (print && c->steps_per_print > 0) {
         report(run);
         run_tell_memory(run, "after a step");
@@ -157,6 +166,7 @@ static void sample(Run *run)
 {
     const Config *c = run->config;
     pause_clock(run);
+    drain(run);
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     if (text) {
         metrics_sample(run->metrics, run->trainer.steps, c->eval.sample_prompt, text);

@@ -344,5 +344,5 @@ void run_open_trainer(Run *run)
     run->saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
     run_watch_signals();
-    run->window_start = run->drained_at = run_now();
+    run->window_start = run->shown_at = run_now();
 }

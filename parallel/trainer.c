@@ -58,6 +58,30 @@ static void open_state(Trainer *t)
     t->rules = step_rules(c);
 }
 
+/* Events, each recorded once: a step would make them. */
+static Event *open_events(Device *dev, int64_t n)
+{
+    Event *events = must_calloc((size_t)n, sizeof *events);
+    for (int64_t i = 0; i < n; i++)
+        device_event_record(dev, &events[i]);
+    return events;
+}
+
+static void close_events(Device *dev, Event *events, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        device_event_destroy(dev, &events[i]);
+    free(events);
+}
+
+/* Where the records of steps come to. */
+static void open_history(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    t->history = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->history, "steps' records");
+    t->left = open_events(dev, TRAINER_HISTORY);
+}
+
 static void open_optimizer(Trainer *t)
 {
     Arena measuring = arena_measuring();
@@ -94,7 +118,7 @@ static void open_schedule(Trainer *t)
     int64_t micros = t->config->gradient_accumulation_steps;
     t->actions = must_calloc(2 * (size_t)micros, sizeof *t->actions);
     t->n_actions = schedule_one_stage(micros, t->actions);
-    t->phase = must_calloc((size_t)t->n_actions + 2, sizeof *t->phase);
+    t->phase = open_events(&t->session.dev, t->n_actions + 2);
     t->uses = must_calloc((size_t)gpt_max_uses(t->gpt, t->n_actions), sizeof *t->uses);
     t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
@@ -108,6 +132,7 @@ bool trainer_open(Trainer *t, const Config *config, const DataSet *data, char *e
     *code = EXIT_DAMAGED;
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
+    open_history(t);
     t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
                         config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
@@ -143,15 +168,15 @@ void trainer_close(Trainer *t)
         device_release(dev, t->optimizer_memory, t->optimizer_bytes);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
-        for (int64_t i = 0; i < t->n_actions + 2; i++)
-            device_event_destroy(dev, &t->phase[i]);
+        close_events(dev, t->phase, t->n_actions + 2);
+        close_events(dev, t->left, TRAINER_HISTORY);
+        device_host_release(dev, t->history);
         device_release(dev, t->state, sizeof *t->state);
     }
     free(t->slot_names);
     free(t->slots);
     free(t->weights);
     free(t->actions);
-    free(t->phase);
     free(t->uses);
     session_close(&t->session);
     *t = (Trainer){0};
@@ -188,29 +213,38 @@ static void add_phases(Trainer *t)
     t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
 }
 
-/* What follows a step's gradients up to its decision, which goes to place `at` of the history. */
-static void decide(Trainer *t, int64_t at)
+/* What follows a step's gradients up to its decision. */
+static void decide(Trainer *t)
 {
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
     comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
-    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision[at], t->lr_table,
+    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->rules);
+}
+
+/* Sends what the step leaves on its way to the host. */
+static void leave_outcome(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t at = t->steps % TRAINER_HISTORY;
+    CHECK(t->steps - t->drained < TRAINER_HISTORY, "%lld steps not drained",
+          (long long)(t->steps - t->drained));
+    copy_words(dev, &t->history[at].decision, &t->state->decision, sizeof t->state->decision);
+    copy_words(dev, &t->history[at].after, &t->state->state, sizeof t->state->state);
+    device_event_record(dev, &t->left[at]);
 }
 
 void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
-    int64_t at = t->steps % TRAINER_HISTORY;
-    CHECK(t->steps - t->drained < TRAINER_HISTORY, "%lld steps not drained",
-          (long long)(t->steps - t->drained));
     params->step_begin(params, t->uses, (int)t->n_uses);
     run_actions(t);
     params->step_end(params);
-    decide(t, at);
-    optimizer_step(&t->optimizer, dev, params, &t->state->decision[at]);
-    copy_words(dev, &t->state->after[at], &t->state->state, sizeof(StepState));
+    decide(t);
+    optimizer_step(&t->optimizer, dev, params, &t->state->decision);
+    leave_outcome(t);
     if (t->config->wall_clock_breakdown) add_phases(t);
     t->steps++;
     t->samples += t->rules.samples;
@@ -239,15 +273,14 @@ void trainer_warm_up(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
-    int64_t at = t->steps % TRAINER_HISTORY; /* nobody reads it before the step that writes it */
     StepDecision nothing = {.apply = 0};
     Feed feed = t->feed;
     if (dev->backend->place == PLACE_HOST) return;
     StepState kept = trainer_state(t);
     warm_up_model(t);
-    decide(t, at);
-    copy_words(dev, &t->state->decision[at], &nothing, sizeof nothing);
-    optimizer_step(&t->optimizer, dev, params, &t->state->decision[at]);
+    decide(t);
+    copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
+    optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     free(trainer_sample(t, t->config->eval.sample_prompt, 1)); /* the prompt, then a token */
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
     copy_words(dev, &t->state->state, &kept, sizeof kept);
@@ -256,31 +289,40 @@ void trainer_warm_up(Trainer *t)
     t->feed.target_bytes = feed.target_bytes;
 }
 
-int trainer_drain(Trainer *t, StepRecord *out)
+static StepRecord record_of(const StepOutcome *o)
+{
+    const StepDecision *d = &o->decision;
+    const StepState *s = &o->after;
+    return (StepRecord){.step = s->steps,
+                        .updates = s->updates,
+                        .samples = s->samples,
+                        .tokens = s->tokens,
+                        .skipped = s->skipped,
+                        .skips_in_row = s->skips_in_row,
+                        .stop = s->stop != 0,
+                        .loss = d->loss,
+                        .lr = d->lr,
+                        .grad_norm = d->grad_norm,
+                        .loss_scale = d->loss_scale,
+                        .applied = d->apply != 0};
+}
+
+int trainer_collect(Trainer *t, StepRecord *out)
 {
     int n = 0;
-    device_synchronize(&t->session.dev);
-    for (; t->drained < t->steps; t->drained++, n++) {
-        StepDecision d;
-        StepState s;
+    for (; t->drained < t->steps; t->drained++) {
         int64_t at = t->drained % TRAINER_HISTORY;
-        copy_words(&t->session.dev, &d, &t->state->decision[at], sizeof d);
-        copy_words(&t->session.dev, &s, &t->state->after[at], sizeof s);
-        device_synchronize(&t->session.dev);
-        out[n] = (StepRecord){.step = s.steps,
-                              .updates = s.updates,
-                              .samples = s.samples,
-                              .tokens = s.tokens,
-                              .skipped = s.skipped,
-                              .skips_in_row = s.skips_in_row,
-                              .stop = s.stop != 0,
-                              .loss = d.loss,
-                              .lr = d.lr,
-                              .grad_norm = d.grad_norm,
-                              .loss_scale = d.loss_scale,
-                              .applied = d.apply != 0};
+        if (!device_event_reached(&t->session.dev, &t->left[at])) break;
+        out[n++] = record_of(&t->history[at]);
     }
     return n;
+}
+
+int trainer_drain(Trainer *t, StepRecord *out)
+{
+    if (t->drained < t->steps)
+        device_event_synchronize(&t->session.dev, &t->left[(t->steps - 1) % TRAINER_HISTORY]);
+    return trainer_collect(t, out);
 }
 
 StepState trainer_state(Trainer *t)

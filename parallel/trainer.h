@@ -15,16 +15,21 @@ typedef struct {
 } MemoryPlan;
 MemoryPlan memory_plan(const Config *config);
 
-/* Steps whose records wait on the device until the host asks for them. */
+/* Steps whose records wait until the host asks for them. */
 enum { TRAINER_HISTORY = 256 };
 
 /* What lives on the device besides tensors. */
 typedef struct {
     StepState state;
     StepStats stats, eval_stats;
-    StepDecision decision[TRAINER_HISTORY];
-    StepState after[TRAINER_HISTORY]; /* the state after that step */
+    StepDecision decision; /* of the step under way */
 } TrainerState;
+
+/* What a step leaves for its record, in page-locked memory. */
+typedef struct {
+    StepDecision decision;
+    StepState after; /* the state after the step */
+} StepOutcome;
 
 typedef struct {
     const Config *config;
@@ -35,9 +40,11 @@ typedef struct {
     Optimizer optimizer;
     GradNorm norm;
     StepRules rules;
-    Loader *train, *val; /* val NULL: no validation data */
-    TrainerState *state; /* device memory */
-    Tensor lr_table;     /* (train_steps) f64 on the device */
+    Loader *train, *val;  /* val NULL: no validation data */
+    TrainerState *state;  /* device memory */
+    StepOutcome *history; /* page-locked: step s in place s % TRAINER_HISTORY */
+    Event *left;          /* per place: the outcome is there */
+    Tensor lr_table;      /* (train_steps) f64 on the device */
     Feed feed;
     Action *actions;
     int64_t n_actions;
@@ -65,13 +72,16 @@ void trainer_close(Trainer *trainer);
 /* Uses once whatever a step, an evaluation and a sample use of a device with memory of its own: its
  * first kernels and products are what loads code, chooses algorithms and allocates behind them, and
  * memory that is not there is missed before the run. Changes no number: a run with it and one
- * without have the same bits. Nothing on the CPU. Before the first step, or trainer_load. */
+ * without have the same bits. Nothing on the CPU. Call it before the first step and before
+ * trainer_load. */
 void trainer_warm_up(Trainer *trainer);
 /* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
  * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
 void trainer_step(Trainer *trainer);
-/* Waits for the device and hands over the records of all steps since the last call, oldest first;
- * at most TRAINER_HISTORY of them may be outstanding. Returns their number. */
+/* Hands over the records of the steps since the last call that the device has ended, oldest first,
+ * and waits for none; at most TRAINER_HISTORY of them may be outstanding. Returns their number. */
+int trainer_collect(Trainer *trainer, StepRecord *out);
+/* The same for all steps, waiting for the last one. */
 int trainer_drain(Trainer *trainer, StepRecord *out);
 /* The state on the host, waiting for the device. */
 StepState trainer_state(Trainer *trainer);

@@ -20,7 +20,7 @@ asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests
 # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
 emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|recompute|generate|device)$'
 emu_reversed='test_(ops|ops_cuda.*|golden|model_cuda|recompute)$'
-emu_deferred='test_(trainer|device)$'
+emu_deferred='test_(trainer|device|cuda_ahead)$'
 emu_asan_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda.*|golden|model_cuda|recompute|device)$'
 emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
 

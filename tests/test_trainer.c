@@ -23,10 +23,10 @@ static void uninterrupted(const Folder *p, const char *const *sets, Outcome *out
 {
     Opened o;
     *out = (Outcome){0};
-    open_run(&o, p, sets);
-    steps(&o, out, STEPS);
-    outcome(&o, out);
-    close_run(&o);
+    trainer_run_open(&o, p, sets);
+    trainer_run_steps(&o, out, STEPS);
+    trainer_run_outcome(&o, out);
+    trainer_run_close(&o);
 }
 
 /* STEPS steps with a save, an end and a new start after step k. */
@@ -37,19 +37,19 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Out
     char *run = text_format("%s/run_%lld", p->folder, (long long)k);
     Checkpoint *c;
     *out = (Outcome){0};
-    open_run(&o, p, sets);
-    steps(&o, out, k);
+    trainer_run_open(&o, p, sets);
+    trainer_run_steps(&o, out, k);
     if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
-    close_run(&o);
-    open_run(&o, p, sets);
+    trainer_run_close(&o);
+    trainer_run_open(&o, p, sets);
     if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
         fail_msg("%s", err);
     if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
     checkpoint_close(c);
     assert_int_equal(o.trainer.steps, k);
-    steps(&o, out, STEPS);
-    outcome(&o, out);
-    close_run(&o);
+    trainer_run_steps(&o, out, STEPS);
+    trainer_run_outcome(&o, out);
+    trainer_run_close(&o);
     char *command = text_format("rm -rf '%s'", run);
     assert_int_equal(system(command), 0);
     free(command);
@@ -64,7 +64,7 @@ static void check_resume(const Folder *p, const char *const *sets, int64_t first
     uninterrupted(p, sets, &whole);
     for (int64_t k = all ? 1 : first; k < STEPS; k += all ? 1 : 2) {
         interrupted(p, sets, k, &parts);
-        check_equal(&whole, &parts, what);
+        trainer_outcomes_equal(&whole, &parts, what);
         free(parts.bytes);
     }
     free(whole.bytes);
@@ -97,7 +97,7 @@ static void test_bug_42_resume_without_masters_is_bitwise(void **state)
     Outcome whole, parts;
     uninterrupted(*state, no_masters, &whole);
     interrupted(*state, no_masters, 3, &parts);
-    check_equal(&whole, &parts, "no masters");
+    trainer_outcomes_equal(&whole, &parts, "no masters");
     free(whole.bytes);
     free(parts.bytes);
 }
@@ -124,18 +124,18 @@ static void test_bug_26_50_evaluation_changes_nothing(void **state)
     Opened o;
     Outcome whole, with = {0};
     uninterrupted(*state, (const char *const[]){NULL}, &whole);
-    open_run(&o, *state, (const char *const[]){NULL});
+    trainer_run_open(&o, *state, (const char *const[]){NULL});
     for (int64_t s = 1; s <= STEPS; s++) {
-        steps(&o, &with, s);
+        trainer_run_steps(&o, &with, s);
         EvalRecord e = trainer_evaluate(&o.trainer, s % 2 ? 0 : 1);
         assert_true(e.loss > 0 && e.bits_per_byte > 0);
         free(trainer_sample(&o.trainer, "the water", 8));
     }
-    outcome(&o, &with);
-    check_equal(&whole, &with, "evaluation");
+    trainer_run_outcome(&o, &with);
+    trainer_outcomes_equal(&whole, &with, "evaluation");
     free(whole.bytes);
     free(with.bytes);
-    close_run(&o);
+    trainer_run_close(&o);
 }
 
 /* Bug 45: the same global batch in other micro-batches is the same training, to rounding (f64). */
@@ -167,38 +167,38 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
 {
     Opened a, b;
     Outcome after_skip = {0}, alone = {0};
-    open_run(&a, *state, (const char *const[]){NULL});
-    open_run(&b, *state, (const char *const[]){NULL});
+    trainer_run_open(&a, *state, (const char *const[]){NULL});
+    trainer_run_open(&b, *state, (const char *const[]){NULL});
     Device *dev = &a.trainer.session.dev;
     Tensor weight = tensor_1d((float *)a.trainer.weights[1].tensor.data + 5, F32, 1);
     float kept, nan = NAN;
     device_copy(dev, tensor_1d(&kept, F32, 1), weight);
     Outcome before;
-    outcome(&a, &before);
+    trainer_run_outcome(&a, &before);
     device_copy(dev, weight, tensor_1d(&nan, F32, 1));
-    steps(&a, &after_skip, 1);
+    trainer_run_steps(&a, &after_skip, 1);
     assert_false(after_skip.record[0].applied);
     assert_true(isnan(after_skip.record[0].loss));
     assert_int_equal(after_skip.record[0].skips_in_row, 1);
     device_copy(dev, weight, tensor_1d(&kept, F32, 1));
     Outcome unchanged;
-    outcome(&a, &unchanged);
+    trainer_run_outcome(&a, &unchanged);
     assert_memory_equal(before.bytes, unchanged.bytes, before.size);
-    steps(&a, &after_skip, 2);
+    trainer_run_steps(&a, &after_skip, 2);
     assert_true(after_skip.record[1].applied);
     assert_int_equal(after_skip.record[1].skips_in_row, 0);
     b.trainer.samples = b.trainer.rules.samples; /* the second batch first */
-    steps(&b, &alone, 1);
-    outcome(&a, &after_skip);
-    outcome(&b, &alone);
+    trainer_run_steps(&b, &alone, 1);
+    trainer_run_outcome(&a, &after_skip);
+    trainer_run_outcome(&b, &alone);
     assert_memory_equal(after_skip.bytes, alone.bytes, alone.size);
     assert_true(after_skip.record[1].loss == alone.record[0].loss);
     free(before.bytes);
     free(unchanged.bytes);
     free(after_skip.bytes);
     free(alone.bytes);
-    close_run(&a);
-    close_run(&b);
+    trainer_run_close(&a);
+    trainer_run_close(&b);
 }
 
 /* Bug 5: the loss of the log is the mean over all micro-batches; bug 41: so is the lr that of the
@@ -208,10 +208,10 @@ static void test_bug_5_41_records_tell_the_step(void **state)
     Opened o;
     Outcome out = {0};
     double sum = 0;
-    open_run(&o, *state,
-             (const char *const[]){"fp64.enabled=true", "data.shuffle=false",
-                                   "optimizer.params.lr=0", NULL});
-    steps(&o, &out, 1);
+    trainer_run_open(&o, *state,
+                     (const char *const[]){"fp64.enabled=true", "data.shuffle=false",
+                                           "optimizer.params.lr=0", NULL});
+    trainer_run_steps(&o, &out, 1);
     for (int micro = 0; micro < 2;
          micro++) { /* each micro-batch alone, at weights that lr 0 did not move */
         Batch batch;
@@ -237,7 +237,7 @@ static void test_bug_5_41_records_tell_the_step(void **state)
     assert_true(out.record[0].lr == lr_schedule(o.config, 0));
     assert_int_equal(out.record[0].samples, 4);
     assert_int_equal(out.record[0].tokens, 64);
-    close_run(&o);
+    trainer_run_close(&o);
 }
 
 /* Bug 36: after one update every parameter has moved (warmup's first update has lr 0). */
@@ -245,11 +245,11 @@ static void test_bug_36_every_parameter_moves(void **state)
 {
     Opened o;
     Outcome a, b, out = {0};
-    open_run(&o, *state,
-             (const char *const[]){"scheduler.type=Constant", "scheduler.params={}", NULL});
-    outcome(&o, &a);
-    steps(&o, &out, 1);
-    outcome(&o, &b);
+    trainer_run_open(&o, *state,
+                     (const char *const[]){"scheduler.type=Constant", "scheduler.params={}", NULL});
+    trainer_run_outcome(&o, &a);
+    trainer_run_steps(&o, &out, 1);
+    trainer_run_outcome(&o, &b);
     size_t at = 0;
     for (int i = 0; i < o.trainer.session.table.n_params; i++) {
         size_t size = tensor_bytes(o.trainer.weights[i].tensor);
@@ -259,7 +259,7 @@ static void test_bug_36_every_parameter_moves(void **state)
     }
     free(a.bytes);
     free(b.bytes);
-    close_run(&o);
+    trainer_run_close(&o);
 }
 
 /* The plan is what opening takes, to the byte where layouts are exact. */
@@ -267,13 +267,14 @@ static void test_memory_plan_is_exact(void **state)
 {
     for (int i = 0; i <= MODES; i++) {
         Opened o;
-        open_run(&o, *state, i < MODES ? modes[i] : no_masters);
+        trainer_run_open(&o, *state, i < MODES ? modes[i] : no_masters);
         MemoryPlan plan = memory_plan(o.config);
         GptBytes gpt = gpt_bytes(&o.trainer.session.layers.shape, 2, 16, GPT_TRAIN);
         assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
         assert_int_equal(plan.activations, gpt.activations);
         assert_int_equal(plan.scratch, gpt.scratch);
-        close_run(&o);
+        assert_int_equal(plan.total, o.trainer.session.dev.held);
+        trainer_run_close(&o);
     }
 }
 
@@ -282,6 +283,29 @@ static int64_t emulated(const char *name)
 {
     int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
     return count ? count() : 0;
+}
+
+/* Records are taken while the device goes on: whole, in order, and never waited for. */
+static void test_collecting_records_does_not_wait(void **state)
+{
+    Opened o;
+    Outcome whole, some = {0};
+    uninterrupted(*state, (const char *const[]){NULL}, &whole);
+    trainer_run_open(&o, *state, (const char *const[]){NULL});
+    const Device *dev = &o.trainer.session.dev;
+    while (o.trainer.steps < STEPS) {
+        trainer_step(&o.trainer);
+        int64_t waits = dev->waits, emu_waits = emulated("emu_count_waits");
+        some.n += trainer_collect(&o.trainer, some.record + some.n);
+        assert_int_equal(dev->waits, waits);
+        assert_int_equal(emulated("emu_count_waits"), emu_waits);
+    }
+    trainer_run_steps(&o, &some, STEPS);
+    trainer_run_outcome(&o, &some);
+    trainer_outcomes_equal(&whole, &some, "collected");
+    free(whole.bytes);
+    free(some.bytes);
+    trainer_run_close(&o);
 }
 
 /* Steps only give orders: no memory is asked for and no device waited for, once the first step has
@@ -295,10 +319,10 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         {"fp16.enabled=true"}};
     for (int i = 0; i < 4; i++) {
         Opened o;
-        open_run(&o, *state, dtypes[i]);
+        trainer_run_open(&o, *state, dtypes[i]);
         const Device *dev = &o.trainer.session.dev;
         Outcome first = {0};
-        steps(&o, &first, 1);
+        trainer_run_steps(&o, &first, 1);
         int64_t waits = dev->waits, allocations = dev->allocations;
         int64_t emu_waits = emulated("emu_count_waits");
         int64_t emu_allocations = emulated("emu_count_allocations");
@@ -311,7 +335,7 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         /* Every op stands in a range of its name for a profiler, and every range ends. */
         assert_int_equal(emulated("emu_ranges_open"), 0);
         assert_int_equal(emulated("emu_ranges_begun") > 0, emulated("emu_count_allocations") > 0);
-        close_run(&o);
+        trainer_run_close(&o);
     }
 }
 
@@ -327,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_bug_5_41_records_tell_the_step),
         cmocka_unit_test(test_bug_36_every_parameter_moves),
         cmocka_unit_test(test_memory_plan_is_exact),
+        cmocka_unit_test(test_collecting_records_does_not_wait),
         cmocka_unit_test(test_a_step_neither_waits_nor_allocates),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

@@ -54,17 +54,28 @@ static const char base[] =
     " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 4}},"
     " \"gradient_clipping\": 1.0, \"eval\": {\"sample_tokens\": 8}, \"cpu\": {\"threads\": 2}}";
 
-void open_run(Opened *o, const Folder *p, const char *const *sets)
+static bool any_starts(const char *const *sets, const char *start)
+{
+    for (; *sets; sets++)
+        if (strncmp(*sets, start, strlen(start)) == 0) return true;
+    return false;
+}
+
+void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
 {
     const char *all[MAX_SETS];
     char *text = text_format("data.text=%s", p->text),
          *cache = text_format("data.cache=%s", p->cache);
+    const char *named = getenv("TEST_DEVICE");
+    char *device = named ? text_format("device=%s", named) : NULL;
     char err[1024];
     int n = 0;
     ConfigReport report = {0};
     ExitCode code;
     all[n++] = text;
     all[n++] = cache;
+    if (device && !any_starts(sets, "device=") && !any_starts(sets, "fp64.enabled=true"))
+        all[n++] = device;
     while (*sets)
         all[n++] = *sets++;
     o->config = config_parse("test", base, strlen(base), n, all, &report);
@@ -80,23 +91,24 @@ void open_run(Opened *o, const Folder *p, const char *const *sets)
         fail_msg("%s", err);
     free(text);
     free(cache);
+    free(device);
 }
 
-void close_run(Opened *o)
+void trainer_run_close(Opened *o)
 {
     trainer_close(&o->trainer);
     data_close(&o->data);
     config_free(o->config);
 }
 
-void steps(Opened *o, Outcome *out, int64_t until)
+void trainer_run_steps(Opened *o, Outcome *out, int64_t until)
 {
     while (o->trainer.steps < until)
         trainer_step(&o->trainer);
     out->n += trainer_drain(&o->trainer, out->record + out->n);
 }
 
-void outcome(Opened *o, Outcome *out)
+void trainer_run_outcome(Opened *o, Outcome *out)
 {
     Trainer *t = &o->trainer;
     int n = t->session.table.n_params;
@@ -113,7 +125,7 @@ void outcome(Opened *o, Outcome *out)
     out->state = trainer_state(t);
 }
 
-void check_equal(const Outcome *a, const Outcome *b, const char *what)
+void trainer_outcomes_equal(const Outcome *a, const Outcome *b, const char *what)
 {
     assert_int_equal(a->size, b->size);
     for (size_t i = 0; i < a->size; i++)

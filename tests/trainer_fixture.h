@@ -20,9 +20,10 @@ typedef struct {
     Trainer trainer;
 } Opened;
 
-/* A trainer over the folder's text; sets ("key=value", over the fixture's config) end with NULL. */
-void open_run(Opened *o, const Folder *p, const char *const *sets);
-void close_run(Opened *o);
+/* A trainer over the folder's text; sets ("key=value", over the fixture's config) end with NULL. On
+ * TEST_DEVICE where that is set and the sets name no device; doubles are the CPU's. */
+void trainer_run_open(Opened *o, const Folder *p, const char *const *sets);
+void trainer_run_close(Opened *o);
 
 /* Weights, slots and state after a run, with its records. */
 typedef struct {
@@ -34,10 +35,10 @@ typedef struct {
 } Outcome;
 
 /* Takes steps until `until` are done, and adds their records. */
-void steps(Opened *o, Outcome *out, int64_t until);
+void trainer_run_steps(Opened *o, Outcome *out, int64_t until);
 /* Fills in all but the records; the caller frees the bytes. */
-void outcome(Opened *o, Outcome *out);
+void trainer_run_outcome(Opened *o, Outcome *out);
 /* Fails unless weights, slots, state and records are the same bits. */
-void check_equal(const Outcome *a, const Outcome *b, const char *what);
+void trainer_outcomes_equal(const Outcome *a, const Outcome *b, const char *what);
 
 #endif

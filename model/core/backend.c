@@ -46,6 +46,7 @@ void *device_alloc(Device *device, size_t bytes, const char *what)
 {
     void *p = device->backend->alloc(device, bytes ? bytes : 1);
     device->allocations++;
+    device->held += bytes;
     if (p == NULL)
         fail(EXIT_NO_MEMORY,
              "%zu bytes for %s were refused; lower train_micro_batch_size_per_gpu or the model's "
@@ -56,7 +57,9 @@ void *device_alloc(Device *device, size_t bytes, const char *what)
 
 void device_release(Device *device, void *p, size_t bytes)
 {
-    if (p) device->backend->release(device, p, bytes ? bytes : 1);
+    if (p == NULL) return;
+    device->backend->release(device, p, bytes ? bytes : 1);
+    device->held -= bytes;
 }
 
 void device_copy(Device *device, Tensor dst, Tensor src)
@@ -78,13 +81,21 @@ void device_event_record(Device *device, Event *event)
     device->backend->event_record(device, event, device->compute);
 }
 
+bool device_event_reached(Device *device, Event *event)
+{
+    return device->backend->event_reached(device, event);
+}
+
 void device_event_synchronize(Device *device, Event *event)
 {
+    if (device_event_reached(device, event)) return;
+    device->waits++;
     device->backend->event_synchronize(device, event);
 }
 
 double device_event_seconds(Device *device, Event *from, Event *to)
 {
+    device_event_synchronize(device, to);
     return device->backend->event_seconds(device, from, to);
 }
 

@@ -49,6 +49,7 @@ typedef struct Backend {
                  Tensor src); /* equal shapes and dtypes, any places */
     void (*event_record)(Device *device, Event *event, Stream stream);
     void (*event_wait)(Device *device, Event *event, Stream stream);
+    bool (*event_reached)(Device *device, Event *event); /* never waits */
     void (*event_synchronize)(Device *device, Event *event);
     double (*event_seconds)(Device *device, Event *from, Event *to);
     void (*event_destroy)(Device *device, Event *event);
@@ -76,7 +77,10 @@ struct Device {
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
-    int64_t waits, allocations; /* by the host so far: what a step has none of */
+    /* By the host so far: what a step has none of. An event that the device had come past by then
+     * is no wait. */
+    int64_t waits, allocations;
+    size_t held; /* bytes of device_alloc that were not given back */
 };
 
 /* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present).
@@ -103,6 +107,8 @@ void device_synchronize(Device *device);
 
 /* Marks what the compute stream has been given so far. */
 void device_event_record(Device *device, Event *event);
+/* Whether the device has come past the mark, as it has past one never recorded. Never waits. */
+bool device_event_reached(Device *device, Event *event);
 /* The host waits until the device has come past the mark; at once for an event never recorded. */
 void device_event_synchronize(Device *device, Event *event);
 /* Seconds of the device's time between two marks; the host waits for the later one. */

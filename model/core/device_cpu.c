@@ -223,6 +223,13 @@ static void cpu_event_nothing(Device *device, Event *event)
     (void)event;
 }
 
+static bool cpu_event_reached(Device *device, Event *event)
+{
+    (void)device;
+    (void)event;
+    return true;
+}
+
 static double cpu_event_seconds(Device *device, Event *from, Event *to)
 {
     (void)device;
@@ -265,6 +272,7 @@ const Backend backend_cpu = {
     .copy = cpu_copy,
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
+    .event_reached = cpu_event_reached,
     .event_synchronize = cpu_event_nothing,
     .event_seconds = cpu_event_seconds,
     .event_destroy = cpu_event_nothing,

@@ -15,6 +15,7 @@ enum { ALIVE_STREAM = 0x53545245, ALIVE_EVENT = 0x45564e54 };
 typedef struct Op {
     void (*work)(void *context);
     struct Op *next;
+    bool host; /* a function of the host's, which may wait for somebody */
     alignas(16) unsigned char context[];
 } Op;
 
@@ -64,10 +65,11 @@ cudaError_t emu_stream_check(cudaStream_t stream)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Does what the stream was asked for, up to its point-th piece. */
-static void run_until(cudaStream_t stream, int64_t point)
+/* Does what the stream was asked for, up to its point-th piece; somebody who only asks how far it
+ * is must not be held up by the host's functions: they are left to who waits. */
+static void run_until(cudaStream_t stream, int64_t point, bool asks)
 {
-    while (stream->done < point) {
+    while (stream->done < point && !(asks && stream->first->host)) {
         Op *op = stream->first;
         stream->first = op->next;
         if (op->next == NULL) stream->last = NULL;
@@ -80,15 +82,17 @@ static void run_until(cudaStream_t stream, int64_t point)
 static void run_all(bool blocking_only)
 {
     for (cudaStream_t s = all_streams; s != NULL; s = s->next)
-        if (s->blocking || !blocking_only) run_until(s, s->issued);
+        if (s->blocking || !blocking_only) run_until(s, s->issued, false);
 }
 
-static void append(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes)
+static void append(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes,
+                   bool host)
 {
     Op *op = (Op *)malloc(sizeof *op + bytes);
     if (op == NULL) emu_die("no memory for a stream's work");
     op->work = work;
     op->next = NULL;
+    op->host = host;
     memcpy(op->context, context, bytes);
     if (stream->last != NULL)
         stream->last->next = op;
@@ -98,7 +102,8 @@ static void append(cudaStream_t stream, void (*work)(void *), const void *contex
     stream->issued++;
 }
 
-void emu_stream_do(cudaStream_t name, void (*work)(void *), void *context, size_t bytes)
+static void stream_do(cudaStream_t name, void (*work)(void *), void *context, size_t bytes,
+                      bool host)
 {
     cudaStream_t stream = stream_of(name);
     if (stream == NULL) emu_die("work for a stream that does not exist (any more)");
@@ -108,25 +113,30 @@ void emu_stream_do(cudaStream_t name, void (*work)(void *), void *context, size_
     }
     pthread_mutex_lock(&lock);
     if (stream == &default_stream) run_all(true);
-    if (stream->blocking) run_until(&default_stream, default_stream.issued);
-    append(stream, work, context, bytes);
+    if (stream->blocking) run_until(&default_stream, default_stream.issued, false);
+    append(stream, work, context, bytes, host);
     pthread_mutex_unlock(&lock);
 }
 
+void emu_stream_do(cudaStream_t stream, void (*work)(void *), void *context, size_t bytes)
+{
+    stream_do(stream, work, context, bytes, false);
+}
+
 /* Runs a stream up to a point, -1: all that was asked; whether there was anything left to do. */
-static bool catch_up(cudaStream_t stream, int64_t point)
+static bool catch_up(cudaStream_t stream, int64_t point, bool asks)
 {
     pthread_mutex_lock(&lock);
     if (point < 0) point = stream->issued;
     bool behind = stream->done < point;
-    run_until(stream, point);
+    run_until(stream, point, asks);
     pthread_mutex_unlock(&lock);
     return behind;
 }
 
 void emu_stream_wait(cudaStream_t stream)
 {
-    catch_up(stream_of(stream), -1);
+    catch_up(stream_of(stream), -1, false);
 }
 
 void emu_streams_wait(void)
@@ -172,7 +182,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     if (stream_of(stream) == NULL || stream_of(stream) == &default_stream)
         return emu_error(cudaErrorInvalidResourceHandle);
-    catch_up(stream, -1);
+    catch_up(stream, -1, false);
     stream->alive = 0;
     return cudaSuccess;
 }
@@ -180,7 +190,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
-    catch_up(stream_of(stream), -1);
+    catch_up(stream_of(stream), -1, false);
     emu_count_wait();
     return cudaSuccess;
 }
@@ -188,13 +198,33 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
-    return catch_up(stream_of(stream), -1) ? cudaErrorNotReady : cudaSuccess;
+    return catch_up(stream_of(stream), -1, true) ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
     emu_streams_wait();
     emu_count_wait();
+    return cudaSuccess;
+}
+
+typedef struct {
+    cudaHostFn_t function;
+    void *data;
+} HostCall;
+
+static void call_host(void *context)
+{
+    const HostCall *call = (const HostCall *)context;
+    call->function(call->data);
+}
+
+/* In the thread of who waits for the stream. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
+{
+    HostCall call = {function, data};
+    if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
+    stream_do(stream, call_host, &call, sizeof call, true);
     return cudaSuccess;
 }
 
@@ -208,7 +238,7 @@ typedef struct {
 static void wait_for_point(void *context)
 {
     const Point *p = (const Point *)context;
-    catch_up(p->stream, p->point);
+    catch_up(p->stream, p->point, false);
 }
 
 static void stamp(void *context)
@@ -229,6 +259,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
+    emu_count_allocation();
     *event = (cudaEvent_t)calloc(1, sizeof **event);
     if (*event == NULL) return emu_error(cudaErrorMemoryAllocation);
     (*event)->alive = ALIVE_EVENT;
@@ -244,7 +275,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    if (event->stream != NULL && event->timing) catch_up(event->stream, event->point);
+    if (event->stream != NULL && event->timing) catch_up(event->stream, event->point, false);
     event->alive = 0;
     free(event);
     return cudaSuccess;
@@ -266,7 +297,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    if (event->stream != NULL) catch_up(event->stream, event->point);
+    if (event->stream != NULL) catch_up(event->stream, event->point, false);
     emu_count_wait();
     return cudaSuccess;
 }
@@ -274,7 +305,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    bool behind = event->stream != NULL && catch_up(event->stream, event->point);
+    bool behind = event->stream != NULL && catch_up(event->stream, event->point, true);
     return behind ? cudaErrorNotReady : cudaSuccess;
 }
 

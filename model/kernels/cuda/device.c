@@ -209,19 +209,28 @@ static void device_cuda_event_wait(Device *device, Event *event, Stream stream)
         CUDA_CHECK(cudaStreamWaitEvent((cudaStream_t)stream.impl, (cudaEvent_t)event->impl, 0));
 }
 
+static bool device_cuda_event_reached(Device *device, Event *event)
+{
+    (void)device;
+    if (event->impl == NULL) return true;
+    cudaError_t code = cudaEventQuery((cudaEvent_t)event->impl);
+    if (code == cudaErrorNotReady)
+        cudaGetLastError(); /* or the next check would find it */
+    else
+        CUDA_CHECK(code);
+    return code == cudaSuccess;
+}
+
 static void device_cuda_event_synchronize(Device *device, Event *event)
 {
-    cudaEvent_t made = (cudaEvent_t)event->impl;
     (void)device;
-    if (made == NULL || cudaEventQuery(made) == cudaSuccess) return;
-    cudaGetLastError(); /* "not ready" is no error */
-    CUDA_CHECK(cudaEventSynchronize(made));
+    CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)event->impl));
 }
 
 static double device_cuda_event_seconds(Device *device, Event *from, Event *to)
 {
     float milliseconds = 0;
-    device_cuda_event_synchronize(device, to);
+    (void)device;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, (cudaEvent_t)from->impl, (cudaEvent_t)to->impl));
     return 1e-3 * (double)milliseconds;
 }
@@ -288,6 +297,7 @@ const Backend backend_cuda = {
     .copy = device_cuda_copy,
     .event_record = device_cuda_event_record,
     .event_wait = device_cuda_event_wait,
+    .event_reached = device_cuda_event_reached,
     .event_synchronize = device_cuda_event_synchronize,
     .event_seconds = device_cuda_event_seconds,
     .event_destroy = device_cuda_event_destroy,

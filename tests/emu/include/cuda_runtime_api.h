@@ -85,6 +85,7 @@ typedef struct dim3 {
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef void (*cudaHostFn_t)(void *data);
 
 /* What the project reads of a device. */
 typedef struct cudaDeviceProp {
@@ -125,6 +126,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -154,8 +156,8 @@ const char *cudaGetErrorString(cudaError_t code);
 
 /* ---- what a test may ask the emulation ------------------------------------------------------- */
 
-/* Calls of cudaMalloc, cudaMallocHost and their frees, and calls that make the host wait for the
- * device, since the program started. A step makes neither. */
+/* Calls of cudaMalloc, cudaMallocHost and their frees, events made, and calls that make the host
+ * wait for the device, since the program started. A step makes neither. */
 int64_t emu_count_allocations(void);
 int64_t emu_count_waits(void);
 
