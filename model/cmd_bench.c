@@ -301,7 +301,7 @@ static int parse(Arguments *a, int argc, char **argv)
     return 0;
 }
 
-/* The config with one micro-batch, as many steps as are measured, and no samples. */
+/* The config with one micro-batch a step, its phases timed, and no samples. */
 static Config *bench_config(Arguments *a)
 {
     ConfigReport report = {0};

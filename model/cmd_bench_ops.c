@@ -76,12 +76,13 @@ static bool arguments_read(Arguments *a, int argc, char **argv)
     return true;
 }
 
-/* Opens the device asked for. */
+/* Opens the device asked for; "auto" may pass over one with a warning. */
 static void open_device(Device *dev, const Arguments *a)
 {
     DeviceOptions options = {.threads = a->threads, .local_ranks = 1};
     char err[256];
     if (!device_open(dev, a->device, &options, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    device_warn(dev);
     if (a->dtype == F64 && dev->ops_f64 == NULL)
         fail(EXIT_USAGE, "bench ops: %s has no f64; give --dtype f32, bf16 or f16",
              dev->backend->name);

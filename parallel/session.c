@@ -1,7 +1,6 @@
 /* session.c -- see session.h. */
 #include "parallel/session.h"
 
-#include "model/core/log.h"
 #include "parallel/run_folder.h"
 
 #include <stdlib.h>
@@ -26,9 +25,7 @@ bool session_open(Session *s, const Config *config, bool gradients, char *err, s
 {
     *s = (Session){.config = config};
     if (!session_open_device(&s->dev, config, err, n)) return false;
-    if (s->dev.trouble[0])
-        log_warning("going on with the CPU: %s (device \"cpu\" chooses it, \"cuda\" insists)",
-                    s->dev.trouble);
+    device_warn(&s->dev);
     GptShape shape = gpt_shape(config);
     s->grid = grid_single();
     s->tp = (TpGroup){.comm = &s->grid.tp};

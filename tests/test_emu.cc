@@ -204,6 +204,8 @@ static void test_refused_memory(void **)
     setenv("EMU_MEMORY", "1", 1);
     assert_int_equal(cudaMalloc(&p, 2 << 20), cudaErrorMemoryAllocation);
     assert_null(p);
+    DIES(void *q; CUDA_CHECK(cudaMalloc(&q, 2 << 20)), "cudaErrorMemoryAllocation",
+                  "lower train_micro_batch_size_per_gpu");
     unsetenv("EMU_MEMORY");
     cudaGetLastError();
 }

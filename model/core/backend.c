@@ -2,6 +2,7 @@
  * conditionals. */
 #include "model/core/check.h"
 #include "model/core/device.h"
+#include "model/core/log.h"
 
 #include <string.h>
 
@@ -36,6 +37,13 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
     return false;
 }
 
+void device_warn(const Device *device)
+{
+    if (device->trouble[0])
+        log_warning("going on with the CPU: %s (device \"cpu\" chooses it, \"cuda\" insists)",
+                    device->trouble);
+}
+
 void device_close(Device *device)
 {
     if (device->backend) device->backend->close(device);
@@ -48,10 +56,7 @@ void *device_alloc(Device *device, size_t bytes, const char *what)
     device->allocations++;
     device->held += bytes;
     if (p == NULL)
-        fail(EXIT_NO_MEMORY,
-             "%zu bytes for %s were refused; lower train_micro_batch_size_per_gpu or the model's "
-             "size",
-             bytes, what);
+        fail(EXIT_NO_MEMORY, "%zu bytes for %s were refused; " MEMORY_ADVICE, bytes, what);
     return p;
 }
 

@@ -11,6 +11,9 @@
 #include "model/core/pool.h"
 #include "model/core/tensor.h"
 
+/* What to do about a device whose memory is full: the end of a sentence. */
+#define MEMORY_ADVICE "lower train_micro_batch_size_per_gpu or the model's size"
+
 struct OpTable; /* model/kernels/ops.h */
 struct Profile; /* model/kernels/ops.h */
 typedef struct Device Device;
@@ -61,7 +64,7 @@ typedef struct Backend {
     void (*synchronize)(Device *device);
     /* Bytes of device memory, free and in all; NULL where it is the host's own. */
     void (*memory)(Device *device, size_t *available, size_t *total);
-    /* Products that were planned so far; NULL where none is. */
+    /* How many kinds of product an algorithm is kept for; NULL where none is. */
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
@@ -88,6 +91,8 @@ struct Device {
  * which trouble repeats when it is not just that there is no such device. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
+/* Warns of device->trouble, where there is any. */
+void device_warn(const Device *device);
 void device_close(Device *device);
 /* Zeroed device memory for an arena; ends the run with EXIT_NO_MEMORY, naming `what`. Never called
  * inside a step. */
@@ -121,7 +126,8 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
-/* How many kinds of product the device has chosen an algorithm for so far. */
+/* How many kinds of product the device has chosen an algorithm for and keeps it: a table that is
+ * full begins anew. */
 int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
 

@@ -5,7 +5,8 @@
  * answer by rounding parts of a sum to 16 bits; whether the library has a kernel for everything
  * else only a GPU can say. EMU_LT=plain makes it refuse all epilogues, EMU_LT=none everything, so
  * that what its callers fall back to is tested; EMU_LT=invalid calls all epilogues invalid instead,
- * EMU_LT=all_invalid everything; EMU_LT=broken does not even start. */
+ * EMU_LT=all_invalid everything; EMU_LT=broken does not even start, EMU_LT=full has no memory for a
+ * product. */
 #include "tests/emu/lt.h"
 
 #include <stdio.h>

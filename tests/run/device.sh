@@ -43,11 +43,27 @@ if [ -n "$emulated" ]; then
     check "device: auto without a GPU is no reason to warn" bash -c "! grep -i warning output"
     EMU_CAPABILITY=75 expect_code "device: auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --out old
     check "device: auto with a GPU that is too old warns" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
+    EMU_CAPABILITY=75 expect_code "device: bench ops, auto with a GPU that is too old" 0 "$TRAIN" bench ops --tokens 1 --repetitions 1
+    check "device: bench ops warns, too" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
     check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=300 refused "a GPU that is too small" 90 "of the GPU's memory are available; lower train_micro_batch" \
+    EMU_MEMORY=300 refused "a GPU that is too small" 90 "of the GPU's memory are available for it; lower train_micro_batch" \
         "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_LT=full refused "a GPU that fills up in the first products" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
+        "$TRAIN" "$TINY" --set device=cuda --dry-run
+    check "device: what to lower then" grep -q 'lower train_micro_batch_size_per_gpu' output
+    # Streams that lag change neither what is recorded nor its order.
+    head -c 20000 text.txt >short.txt
+    for streams in now deferred; do
+        EMU_STREAMS=$streams expect_code "device: a run whose streams are $streams" 0 "$TRAIN" "$TINY" --set device=cuda --set data.text=short.txt \
+            --set train_steps=5 --set steps_per_print=4 --set model.num_layers=1 --set train_micro_batch_size_per_gpu=1 \
+            --set eval.sample_interval=2 --set eval.sample_tokens=2 --set eval.interval=3 --set eval.steps=1 --out $streams
+        sed -E 's/, "(t|seconds|tokens_per_second|gflops|eta|path)": ("[^"]*"|[0-9.e+-]+)//g' $streams/metrics.jsonl >$streams.records
+    done
+    check "device: the same records with and without lag" diff now.records deferred.records
+    check "device: a step's sample comes after its line" \
+        bash -c "grep -oE '\"(train|sample)\", \"step\": [0-9]+' now.records | grep -B1 sample | grep -q 'train.* 2$'"
     check "device: nothing is left of these runs" test ! -e missing
 fi
 

@@ -42,7 +42,8 @@ static inline cudaStream_t cuda_stream(const Device *dev)
  * CUDA_WORKSPACE bytes is a bug: ops cut their work so that it suffices. */
 void *cuda_workspace(const Device *dev, size_t bytes);
 
-/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory), the call and CUDA's words. */
+/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and CUDA's
+ * words. */
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
 void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 

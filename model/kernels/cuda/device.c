@@ -20,8 +20,9 @@ enum { CAPABILITY_LEAST = 8 };
 void cuda_check(cudaError_t code, const char *call, const char *file, int line)
 {
     if (code == cudaSuccess) return;
-    fail(code == cudaErrorMemoryAllocation ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s (%s)",
-         file, line, call, cudaGetErrorString(code), cudaGetErrorName(code));
+    bool full = code == cudaErrorMemoryAllocation;
+    fail(full ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s (%s)%s", file, line, call,
+         cudaGetErrorString(code), cudaGetErrorName(code), full ? "; " MEMORY_ADVICE : "");
 }
 
 void *cuda_workspace(const Device *dev, size_t bytes)

@@ -8,8 +8,9 @@
 void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char *file, int line)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    fail(status == CUBLAS_STATUS_ALLOC_FAILED ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s", file,
-         line, call, lt->GetStatusName(status));
+    bool full = status == CUBLAS_STATUS_ALLOC_FAILED;
+    fail(full ? EXIT_NO_MEMORY : EXIT_SYSTEM, "%s:%d: %s: %s%s", file, line, call,
+         lt->GetStatusName(status), full ? "; " MEMORY_ADVICE : "");
 }
 
 /* False, naming the first that is missing. */

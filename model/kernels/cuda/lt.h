@@ -47,7 +47,8 @@ void lt_close(Lt *lt);
 /* "13.1.0" */
 const char *lt_version(const Lt *lt, char *buf, size_t n);
 
-/* Ends the run with EXIT_SYSTEM, the call and the library's word for the failure. */
+/* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and the
+ * library's word for the failure. */
 #define LT_CHECK(lt, call) lt_check((lt), (call), #call, __FILE__, __LINE__)
 void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char *file, int line);
 
