@@ -57,6 +57,13 @@ typedef struct {
     size_t available, total;
 } Room;
 
+/* How much of it the plan may take. */
+static size_t room_for_plan(const Room *room)
+{
+    size_t slack = room->device ? DEVICE_SLACK : 0;
+    return room->available > slack ? room->available - slack : 0;
+}
+
 /* Opens the device to ask it: its context, product library and scratch are then taken off already.
  * Ends the program when there is no such device. */
 static Room find_room(const Config *c)
@@ -67,8 +74,6 @@ static Room find_room(const Config *c)
     if (!session_open_device(&device, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     room.device = device_memory(&device, &room.available, &room.total);
     device_close(&device);
-    if (room.device)
-        room.available -= room.available < DEVICE_SLACK ? room.available : DEVICE_SLACK;
     return room;
 }
 
@@ -95,12 +100,12 @@ void run_plan(Run *run)
     const MemoryPlan *p = &run->plan;
     tell_memory(p, &room);
     check_disk(c, p);
-    if (p->total > room.available)
+    if (p->total > room_for_plan(&room))
         fail(EXIT_NO_MEMORY,
-             "the plan needs %.1f GiB and %.1f GiB%s are available; lower "
+             "the plan needs %.1f GiB and %.1f GiB%s are available for it; lower "
              "train_micro_batch_size_per_gpu (now %lld), data.seq_length, or the model, or set "
              "activation_checkpointing.policy to \"selective\" or \"full\"",
-             (double)p->total / MiB / 1024, (double)room.available / MiB / 1024,
+             (double)p->total / MiB / 1024, (double)room_for_plan(&room) / MiB / 1024,
              room.device ? " of the GPU's memory" : "",
              (long long)c->train_micro_batch_size_per_gpu);
 }

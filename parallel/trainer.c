@@ -258,6 +258,7 @@ static void warm_up_model(Trainer *t)
     Stage stage = gpt_stage(t->gpt);
     Action evaluate = {.kind = ACT_EVALUATE};
     int64_t n = t->n_actions < 4 ? t->n_actions : 4;
+    /* The uses of the first n actions come first in t->uses, and are written there once more. */
     params->step_begin(params, t->uses, (int)gpt_uses(t->gpt, t->actions, n, t->uses));
     pipeline_run(&stage, t->actions, n);
     params->step_end(params);
