@@ -316,24 +316,26 @@ static void queries_without_keys_disturb_no_other(void **state)
     float lse[T] = {0};
     Attention attention = {.heads = 1, .kv_heads = 1, .head_size = D, .scale = 0.125};
     pair_needed();
-    Tensor drawn = host_drawn(BF16, 3 * T * D, 41, 1, false), in[3], made[2], seeing[2];
+    Tensor drawn = pair_drawn(BF16, 3 * T * D, 41, 1, false), in[3], made[2], seeing[2];
     for (int i = 0; i < 3; i++)
-        in[i] = device_put(&cuda, tensor_3d((uint16_t *)drawn.data + i * T * D, BF16, 1, T, D));
+        in[i] =
+            device_put(&pair_cuda, tensor_3d((uint16_t *)drawn.data + i * T * D, BF16, 1, T, D));
     for (int i = 0; i < 2; i++) {
         made[i] = tensor_3d(must_calloc(T * D, 2), BF16, 1, T, D);
         seeing[i] = tensor_1d((uint16_t *)made[i].data + BLIND * D, BF16, (T - BLIND) * D);
         for (int t = 0; i > 0 && t < BLIND; t++)
             first[t] = T - 8;
-        Tensor o = device_put(&cuda, made[i]), keys = device_put(&cuda, tensor_1d(first, I32, T));
-        Tensor sums = device_put(&cuda, tensor_3d(lse, F32, 1, 1, T));
-        op_attention_forward(&cuda, o, sums, in[0], in[1], in[2], attention, keys);
-        device_take(&cuda, made[i], o);
-        device_drop(&cuda, sums);
-        device_drop(&cuda, keys);
+        Tensor o = device_put(&pair_cuda, made[i]),
+               keys = device_put(&pair_cuda, tensor_1d(first, I32, T));
+        Tensor sums = device_put(&pair_cuda, tensor_3d(lse, F32, 1, 1, T));
+        op_attention_forward(&pair_cuda, o, sums, in[0], in[1], in[2], attention, keys);
+        device_take(&pair_cuda, made[i], o);
+        device_drop(&pair_cuda, sums);
+        device_drop(&pair_cuda, keys);
     }
-    same_bits(seeing[0], seeing[1], "what queries behind blind ones see");
+    pair_same_bits(seeing[0], seeing[1], "what queries behind blind ones see");
     for (int i = 0; i < 3; i++)
-        device_drop(&cuda, in[i]);
+        device_drop(&pair_cuda, in[i]);
     free(made[0].data);
     free(made[1].data);
     free(drawn.data);
