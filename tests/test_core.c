@@ -244,6 +244,21 @@ static void test_failures_speak(void **state)
     assert_int_equal(child(overrun_an_arena, text, sizeof text), EXIT_BUG);
 }
 
+/* A sanitized program has the baseline alone, and no CPU need have them all. */
+static void test_a_cpu_level_that_is_not_there(void **state)
+{
+    (void)state;
+    for (int level = 1; level <= 3; level++) {
+        Device dev;
+        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = level, .blas = 2};
+        char err[256] = "";
+        if (device_open(&dev, "cpu", &options, err, sizeof err))
+            device_close(&dev);
+        else
+            assert_non_null(strstr(err, "; write cpu.level \"auto\""));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_pool_cut_covers),
         cmocka_unit_test(test_philox_vectors),
         cmocka_unit_test(test_failures_speak),
+        cmocka_unit_test(test_a_cpu_level_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,8 +128,9 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
             "write cpu.level \"auto\"",
             levels[level].name, levels[best].name);
     if (level > best)
-        return error_set(err, n, "this CPU lacks %s; the best it has is %s", levels[level].name,
-                         levels[best].name);
+        return error_set(err, n,
+                         "this CPU lacks %s, the best it has is %s; write cpu.level \"auto\"",
+                         levels[level].name, levels[best].name);
     CpuDevice *cpu = must_calloc(1, sizeof *cpu);
     cpu->level = level;
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
