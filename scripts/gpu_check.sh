@@ -27,7 +27,7 @@ items=( # name | limit | command | what
     "ops|80|programs test_ops test_ops_gelu test_ops_named test_ops_normal test_ops_doors|every op, dtype and odd shape against the oracle"
     "gradients|40|programs test_model_cuda test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs test_golden|logits, gradients and 20 losses against PyTorch's"
-    "trainer|40|programs test_trainer test_device|resume at every step bit for bit; host waits and allocations inside a step: none"
+    "trainer|40|programs test_trainer test_device test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
