@@ -44,6 +44,7 @@ typedef struct {
     double optimizer, attention;
     double product_flops;
     double update_bytes; /* an element */
+    double held;         /* bytes of the device's memory that training has */
 } Result;
 
 /* The next O x I weights of the walk. */
@@ -186,6 +187,7 @@ static Result measure(Trainer *t, int steps)
     double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
     timed_step(t, &watch, profile); /* warm: pages, plans */
     watch_close(dev, &watch);
+    double held = (double)dev->held;
     int64_t n = param_table_count(&t->session.table);
     replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
     double bytes = update_bytes(t, n);
@@ -196,6 +198,7 @@ static Result measure(Trainer *t, int steps)
     Result r = medians(round, steps);
     r.product_flops = product_flops(profile);
     r.update_bytes = bytes / (double)n;
+    r.held = held;
     profile_close(dev, profile);
     free(profile->mark);
     free(profile->product);
@@ -204,49 +207,75 @@ static Result measure(Trainer *t, int steps)
     return r; /* the replay's memory goes with the process */
 }
 
-static void print_result(const Trainer *t, const Result *r, const Arguments *a)
+/* Operations of the step, and rates of what it is made of, a second. */
+typedef struct {
+    double tokens, flops, flops12; /* causal attention counted once (MFU6); as a square (MFU12) */
+    double products, attention;
+    char device[256];
+} Rates;
+
+static Rates rates_of(const Trainer *t, const Result *r)
 {
     const Config *c = t->config;
     const GptShape *s = &t->session.layers.shape;
-    char device[256];
-    int64_t tokens = c->train_micro_batch_size_per_gpu * c->data.seq_length;
-    const double *x = r->seconds, step = x[ROW_STEP], products = x[ROW_PRODUCTS];
-    double flops = gpt_flops_per_token(s, c->data.seq_length) * (double)tokens;
-    double rate = r->product_flops / products;
-    double attention =
-        6.0 * (double)(s->L * s->H * s->D * c->data.seq_length * tokens) / r->attention;
-    device_describe(&t->session.dev, device, sizeof device);
+    Rates rates = {.tokens = (double)(c->train_micro_batch_size_per_gpu * c->data.seq_length)};
+    double square = 6.0 * (double)(s->L * s->H * s->D * c->data.seq_length) * rates.tokens;
+    rates.flops = gpt_flops_per_token(s, c->data.seq_length) * rates.tokens;
+    rates.flops12 = rates.flops + square;
+    rates.products = r->product_flops / r->seconds[ROW_PRODUCTS];
+    rates.attention = square / r->attention;
+    device_describe(&t->session.dev, rates.device, sizeof rates.device);
+    return rates;
+}
+
+static void print_json(const Result *r, const Rates *rates, const Arguments *a)
+{
+    const double *x = r->seconds, step = x[ROW_STEP];
+    double ops = 0;
+    printf("{\"ms\":%.6g,\"tokens_per_s\":%.6g,\"gflops\":%.6g,\"gflops12\":%.6g,", 1e3 * step,
+           rates->tokens / step, rates->flops / step / 1e9, rates->flops12 / step / 1e9);
+    printf("\"products_ms\":%.6g,\"products_gflops\":%.6g,", 1e3 * x[ROW_PRODUCTS],
+           rates->products / 1e9);
+    printf("\"forward_ms\":%.6g,\"backward_ms\":%.6g,\"update_ms\":%.6g,", 1e3 * x[ROW_FORWARD],
+           1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE]);
+    printf("\"share\":%.6g,\"attention_share\":%.6g,", r->product_flops / step / rates->products,
+           rates->attention / rates->products);
+    printf("\"optimizer_ms\":%.6g,\"loop_ms\":%.6g,", 1e3 * r->optimizer, 1e3 * x[ROW_LOOP]);
+    for (int o = 0; o < OP_COUNT; o++) {
+        ops += x[ROW_OP + o];
+        if (x[ROW_OP + o] > 0) printf("\"op_%s_ms\":%.6g,", op_name[o], 1e3 * x[ROW_OP + o]);
+    }
+    printf("\"ops_ms\":%.6g,\"memory_mib\":%.6g,\"steps\":%d,\"device\":\"%s\"}\n", 1e3 * ops,
+           r->held / 1048576, a->steps, rates->device);
+}
+
+static void print_result(const Trainer *t, const Result *r, const Arguments *a)
+{
+    const Config *c = t->config;
+    const double *x = r->seconds, step = x[ROW_STEP];
+    Rates rates = rates_of(t, r);
     if (a->json) {
-        printf("{\"ms\":%.6g,\"tokens_per_s\":%.6g,\"gflops\":%.6g,\"products_ms\":%.6g,\"products_"
-               "gflops\":%.6g,"
-               "\"forward_ms\":%.6g,\"backward_ms\":%.6g,\"update_ms\":%.6g,\"share\":%.6g,"
-               "\"attention_share\":%.6g,\"optimizer_ms\":%.6g,\"loop_ms\":%.6g,"
-               "\"steps\":%d,"
-               "\"device\":\"%s\"}\n",
-               1e3 * step, (double)tokens / step, flops / step / 1e9, 1e3 * products, rate / 1e9,
-               1e3 * x[ROW_FORWARD], 1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE],
-               r->product_flops / step / rate, attention / rate, 1e3 * r->optimizer,
-               1e3 * x[ROW_LOOP], a->steps, device);
+        print_json(r, &rates, a);
         return;
     }
-    printf("device      %s\n", device);
+    printf("device      %s\n", rates.device);
     printf("step        %.1f ms   %.1f tokens/s   %.1f GFLOP/s   (one micro-batch of %lld x %lld "
            "random tokens, %s, "
            "median of %d)\n",
-           1e3 * step, (double)tokens / step, flops / step / 1e9,
+           1e3 * step, rates.tokens / step, rates.flops / step / 1e9,
            (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-           dtype_name(s->dtype), a->steps);
+           dtype_name(t->session.layers.shape.dtype), a->steps);
     printf("phases      forward %.1f ms   backward %.1f ms   update %.1f ms\n",
            1e3 * x[ROW_FORWARD], 1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE]);
     printf(
         "products    %.1f ms   %.1f GFLOP/s   the step's own list of matrix products, replayed\n",
-        1e3 * products, rate / 1e9);
+        1e3 * x[ROW_PRODUCTS], rates.products / 1e9);
     printf(
         "ratio       %.1f %%   the step's products at the whole step's time, of the list's rate\n",
-        100 * r->product_flops / step / rate);
+        100 * r->product_flops / step / rates.products);
     printf(
         "attention   %.1f ms   %.1f GFLOP/s   %.1f %% of the list's rate (causal counted once)\n",
-        1e3 * r->attention, attention / 1e9, 100 * attention / rate);
+        1e3 * r->attention, rates.attention / 1e9, 100 * rates.attention / rates.products);
     printf(
         "optimizer   %.1f ms   %.1f %% of a loop that moves as many bytes, %.0f an element (%.1f "
         "ms)\n",

@@ -50,6 +50,23 @@ step_rows() {
     echo "| its products, replayed | $(value products_ms) ms | $(value products_gflops 0.001) TFLOP/s | |"
     echo "| attention | | | $(value attention_share 100) % of its products' rate |"
     echo "| optimizer | $(value optimizer_ms) ms | | copies of as many bytes take $(value loop_ms) ms |"
+    echo "| the model's operations, causal attention once (6) and as a square (12) | | $(value gflops 0.001), $(value gflops12 0.001) TFLOP/s | $(utilisation) |"
+    echo "| idle: the step less all its ops | $(awk -v a="$(value ms)" -v b="$(value ops_ms)" 'BEGIN { printf "%.1f", a - b }') ms | | |"
+    echo "| memory of weights, gradients, optimizer, activations | $(value memory_mib) MiB | | |"
+    grep -oE '"op_[a-z_]+_ms":[0-9.e+-]+' "$scratch/step" | sed -E 's/"op_(.*)_ms":(.*)/| in the step: \1 | \2 ms | | |/'
+}
+# peak: dense bf16 TFLOP/s that the maker states for this GPU; nothing where no figure is kept here
+peak() {
+    case $device in
+    *H200* | *"H100 80GB HBM3"*) echo 989.4 ;;
+    *A100*) echo 312 ;;
+    esac
+}
+utilisation() {
+    local of
+    of=$(peak)
+    [ -z "$of" ] || awk -v a="$(value gflops 0.001)" -v b="$(value gflops12 0.001)" -v p="$of" \
+        'BEGIN { printf "MFU6 %.1f %%, MFU12 %.1f %% of %s TFLOP/s", 100 * a / p, 100 * b / p, p }'
 }
 # The table of `bench ops`: behind the name, columns stand apart by blanks
 ops_rows() {

@@ -18,12 +18,12 @@ stand_in() {
     cat >train <<END
 #!/bin/sh
 case "\$*" in
-doctor) echo "ok    cuda          cuda: Paper 1 (sm_90), cuBLASLt 13" ;;
+doctor) echo "ok    cuda          cuda: Paper H200 (sm_90), cuBLASLt 13" ;;
 --version) echo "train 0.1 (commit 1a2b3c4)" ;;
 "bench step"*)
     batch=\$(echo "\$*" | sed -E 's/.*per_gpu=([0-9]+).*/\1/')
     [ "\$batch" -lt $1 ] || exit 90
-    echo '{"ms":106.25,"tokens_per_s":616000,"gflops":540000,"products_ms":84,"products_gflops":637000,"forward_ms":30,"backward_ms":70,"update_ms":1,"share":0.85,"attention_share":0.5,"optimizer_ms":1.1,"loop_ms":1}' ;;
+    echo '{"ms":106.25,"tokens_per_s":616000,"gflops":494700,"gflops12":519435,"products_ms":84,"products_gflops":637000,"forward_ms":30,"backward_ms":70,"update_ms":1,"share":0.85,"attention_share":0.5,"optimizer_ms":1.1,"loop_ms":1,"op_norm_forward_ms":0.6,"op_adamw_ms":1.1,"ops_ms":104.25,"memory_mib":61000}' ;;
 "bench ops"*)
     echo "ceilings: copy loop 3740.00 GB/s; product 65536x4096x16384 637000.0 GFLOP/s"
     echo "copy n 65536 cols 3072                                              0.215      0.208   3600.00       0.0       96.5" ;;
@@ -34,9 +34,13 @@ END
 stand_in 33
 export BENCH_TRAIN=$PWD/train PYTHON=/none
 expect_code "bench_gpu: measures" 0 "$script" "$PWD/gpu.md"
-check "bench_gpu: device, commit" grep -q '^Paper 1 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
-check "bench_gpu: half of what was too large" grep -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 540.0 TFLOP/s | 85.0 % of its products'"'"' rate |' gpu.md
+check "bench_gpu: device, commit" grep -q '^Paper H200 (sm_90), cuBLASLt 13; driver .*; 20.*; train 0.1 (commit 1a2b3c4)$' gpu.md
+check "bench_gpu: half of what was too large" grep -qxF '| step, 32 x 1024 tokens, bf16 | 106.2 ms | 616000.0 tokens/s, 494.7 TFLOP/s | 85.0 % of its products'"'"' rate |' gpu.md
 check "bench_gpu: phases" grep -qxF '| backward | 70.0 ms | | |' gpu.md
+check "bench_gpu: utilisation" grep -qF '| 494.7, 519.4 TFLOP/s | MFU6 50.0 %, MFU12 52.5 % of 989.4 TFLOP/s |' gpu.md
+check "bench_gpu: idle" grep -qxF '| idle: the step less all its ops | 2.0 ms | | |' gpu.md
+check "bench_gpu: memory" grep -q '^| memory .* | 61000.0 MiB |' gpu.md
+check "bench_gpu: each op of the step" grep -qxF '| in the step: adamw | 1.1 ms | | |' gpu.md
 check "bench_gpu: ceilings" grep -qxF '| product 65536x4096x16384 | | 637000.0 GFLOP/s | ceiling |' gpu.md
 check "bench_gpu: ops" grep -qxF '| copy n 65536 cols 3072 | 0.215 ms | 3600.00 GB/s, 0.0 GFLOP/s | 96.5 % |' gpu.md
 check "bench_gpu: one table" test "$(grep -c '^|---' gpu.md)" -eq 1

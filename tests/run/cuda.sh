@@ -125,4 +125,8 @@ check "cuda: bench step, on the device" grep -q '^device *cuda: ' output
 check "cuda: bench step, beside what AdamW moves" grep -q '^optimizer .* as many bytes, 28 an element' output
 check "cuda: bench step, phases" grep -qE '^phases +forward [0-9.]+ ms +backward [0-9.]+ ms +update [0-9.]+ ms$' output
 check "cuda: bench step, ops" grep -qE '^ +attention_backward +[0-9]+\.[0-9]{2} ms' output
+expect_code "cuda: bench step for programs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1 --json
+for key in tokens_per_s gflops12 op_attention_backward_ms ops_ms memory_mib; do # what bench_gpu.sh reads
+    check "cuda: bench step, $key" grep -qE "\"$key\":[0-9.e+]+[,}]" output
+done
 finish
