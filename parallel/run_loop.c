@@ -153,8 +153,8 @@ void run_report(Run *run)
 static void evaluate(Run *run, int64_t batches, bool final)
 {
     if (run->trainer.val == NULL) return;
+    drain(run); /* what the device still owes is step time */
     pause_clock(run);
-    drain(run);
     run->eval = trainer_evaluate(&run->trainer, batches);
     run->eval.final = final;
     metrics_eval(run->metrics, &run->eval);
@@ -165,8 +165,8 @@ static void evaluate(Run *run, int64_t batches, bool final)
 static void sample(Run *run)
 {
     const Config *c = run->config;
-    pause_clock(run);
     drain(run);
+    pause_clock(run);
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     if (text) {
         metrics_sample(run->metrics, run->trainer.steps, c->eval.sample_prompt, text);
@@ -182,9 +182,9 @@ static void sample(Run *run)
 static void save(Run *run)
 {
     char err[2048];
+    drain(run);
     double start = run_now();
     pause_clock(run);
-    drain(run);
     bool ok = metrics_flush(run->metrics, err, sizeof err) &&
               trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
                            sizeof err);

@@ -8,7 +8,9 @@ find_nvcc() {
     for path in "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc 2>/dev/null)" /usr/local/cuda/bin/nvcc; do
         [ -n "$path" ] && [ -x "$path" ] || continue
         real=$(readlink -f "$path")
-        if [[ $real == */bin/nvcc ]]; then echo "$real"; else echo "$path"; fi
+        [[ $real == */bin/nvcc ]] || real=$path
+        [[ $real == */bin/nvcc ]] || continue
+        echo "$real"
         return
     done
     return 1
@@ -34,4 +36,8 @@ END
 }
 
 # cuda_library_path ROOT: LD_LIBRARY_PATH with the toolkit's libraries first, then the wheels'
-cuda_library_path() { echo "$1/lib64:$(cuda_wheels)${LD_LIBRARY_PATH:-}"; }
+cuda_library_path() {
+    local wheels
+    wheels=$(cuda_wheels)
+    echo "$1/lib64:$1/lib${wheels:+:${wheels%:}}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+}

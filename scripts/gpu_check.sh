@@ -144,11 +144,16 @@ runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
 
 # probes NAMES: the programs of the probe of these names, which share the item's time; answers in probes_FIRST.md
 probes() {
-    local names
+    local names name code bad=0
     IFS=, read -ra names <<<"$1"
-    [ -x "build/probe/${names[0]}" ] || { echo "ERROR: it was not built: see $logs/build.log"; return 1; }
+    for name in "${names[@]}"; do
+        [ -x "build/probe/$name" ] || { echo "ERROR: $name was not built: see $logs/build.log"; bad=1; }
+    done
     PROBE_BIN=build/probe PROBE_SHARE=$(((limit - 3) / ${#names[@]})) \
         scripts/gpu_probe.sh --out "$logs/probes_${names[0]}.md" --only "$1"
+    code=$?
+    [ $bad -eq 0 ] || code=1
+    return $code
 }
 
 # sanitizer TOOL OPTION...: the ops under compute-sanitizer, only the GPU's part of the test: few cases of every op, then more of

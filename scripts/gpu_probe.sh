@@ -97,6 +97,7 @@ build_one() {
     bits) options=(-fmad=false) ;; # as the backend compiles the same rules
     nccl) options=(-I"$nccl_include") ;;
     esac
+    rm -f "build/probe/$name" # one of another day answers for nothing
     "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a "${options[@]}" -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers \
         -o "build/probe/$name" "$1" -ldl -lpthread >"build/probe/$name.log" 2>&1 ||
         { echo "gpu_probe: $1 does not compile:"; cat "build/probe/$name.log"; exit 1; }

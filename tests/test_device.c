@@ -16,19 +16,6 @@
 
 enum { STEPS = 3 };
 
-static bool device_is_there(void)
-{
-    Device device;
-    char err[512];
-    DeviceOptions options = {.threads = 1, .local_ranks = 1};
-    bool there = device_open(&device, "cuda", &options, err, sizeof err);
-    if (there)
-        device_close(&device);
-    else
-        print_message("skipped: %s\n", err);
-    return there;
-}
-
 /* A trainer on the device, of one layer; with one more setting, or NULL. */
 static void open_on_device(Opened *o, const Folder *p, const char *set)
 {

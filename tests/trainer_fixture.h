@@ -25,6 +25,9 @@ typedef struct {
 void trainer_run_open(Opened *o, const Folder *p, const char *const *sets);
 void trainer_run_close(Opened *o);
 
+/* Whether the program has a CUDA device to run on; says why not. */
+bool device_is_there(void);
+
 /* Weights, slots and state after a run, with its records. */
 typedef struct {
     unsigned char *bytes;

@@ -171,8 +171,8 @@ static void device_cuda_release(Device *device, void *p, size_t bytes)
     CUDA_CHECK(cudaFree(p));
 }
 
-/* The direction follows from the addresses, which are unique among host and devices. */
-/* Rows that lie farther apart than the runtime's largest pitch are copied one by one. */
+/* The direction follows from the addresses, which are unique among host and devices. Rows that lie
+ * farther apart than the runtime's largest pitch are copied one by one. */
 static void device_cuda_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
     const size_t MOST_PITCH = INT32_MAX;
