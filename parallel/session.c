@@ -3,6 +3,7 @@
 
 #include "parallel/run_folder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,7 +19,11 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
                              .tf32 = config->cuda.tf32};
     /* Doubles are computed on the CPU alone, so "auto" means it. */
     bool cpu = config->fp64.enabled && config->device == DEVICE_AUTO;
-    return device_open(dev, cpu ? "cpu" : name[config->device], &options, err, n);
+    if (device_open(dev, cpu ? "cpu" : name[config->device], &options, err, n)) return true;
+    size_t used = strlen(err);
+    if (config->device == DEVICE_CUDA)
+        snprintf(err + used, n - used, "; to go on without it write device \"cpu\" or \"auto\"");
+    return false;
 }
 
 bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)

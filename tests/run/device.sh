@@ -30,6 +30,7 @@ if [ $state = present ]; then
     skip "device: a GPU that is not there" "there is one"
 else
     refused "cuda where there is none" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --out missing
+    check "device: cuda where there is none: what to write" grep -qF 'write device "cpu" or "auto"' output
     refused "cuda where there is none, dry run" 69 "$sentence" "$TRAIN" "$TINY" --set device=cuda --dry-run
     refused "cuda where there is none, generate" 69 "$sentence" "$TRAIN" generate auto --prompt x --set device=cuda
     refused "cuda where there is none, eval" 69 "$sentence" "$TRAIN" eval auto --set device=cuda
