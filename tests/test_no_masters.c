@@ -121,8 +121,31 @@ static void test_bug_7_tiny_updates_move_the_mean(void **state)
     store_close(s);
 }
 
-/* Every element of a parameter is found in its run's table under its name and number, from wherever
- * the run begins. */
+/* Every element from `offset` on is found in the run's table under its parameter's name and number;
+ * the table begins with what lies at the offset, or before the gap there. */
+static void check_segments(const ParamTable *table, int u, int64_t offset)
+{
+    const Unit *unit = &table->unit[u];
+    Segment segment[64];
+    int n = rounding_segments(table, u, offset, unit->size - offset, segment, 64);
+    assert_true(n > 0 && n <= unit->count && segment[0].start <= 0);
+    assert_true(n == 1 || segment[1].start > 0);
+    for (int p = unit->first; p < unit->first + unit->count; p++) {
+        const Param *row = &table->param[p];
+        for (int64_t k = 0; k < param_count(row); k += 7) {
+            int64_t i = row->offset + k - offset;
+            int at = n - 1;
+            while (at > 0 && segment[at].start > i)
+                at--;
+            if (i < 0) continue;
+            assert_true(segment[at].stream == rng_stream(row->name));
+            assert_true(segment[at].cols == segment[at].whole_cols);
+            assert_int_equal(segment[at].first + i - segment[at].start, k);
+        }
+    }
+}
+
+/* From wherever a run begins: within parameters, in gaps, and where a parameter does. */
 static void test_segments_name_every_element(void **state)
 {
     (void)state;
@@ -130,26 +153,13 @@ static void test_segments_name_every_element(void **state)
     ParamTable table = {0};
     GptShape shape = fixture_with_dtype(fixture_llama_shape(), BF16);
     gpt_layers_build(&layers, &table, &shape);
-    for (int u = 0; u < table.n_units; u++)
-        for (int64_t offset = 0; offset < table.unit[u].size; offset += 389) {
-            Segment segment[64];
-            int n = rounding_segments(&table, u, offset, table.unit[u].size - offset, segment, 64);
-            assert_true(n > 0 && n <= table.unit[u].count && segment[0].start <= 0);
-            assert_true(n == 1 || segment[1].start > 0);
-            for (int p = table.unit[u].first; p < table.unit[u].first + table.unit[u].count; p++) {
-                const Param *row = &table.param[p];
-                for (int64_t k = 0; k < param_count(row); k += 7) {
-                    int64_t i = row->offset + k - offset;
-                    int at = n - 1;
-                    while (at > 0 && segment[at].start > i)
-                        at--;
-                    if (i < 0) continue;
-                    assert_true(segment[at].stream == rng_stream(row->name));
-                    assert_true(segment[at].cols == segment[at].whole_cols);
-                    assert_int_equal(segment[at].first + i - segment[at].start, k);
-                }
-            }
-        }
+    for (int u = 0; u < table.n_units; u++) {
+        const Unit *unit = &table.unit[u];
+        for (int64_t offset = 0; offset < unit->size; offset += 389)
+            check_segments(&table, u, offset);
+        for (int p = unit->first; p < unit->first + unit->count; p++)
+            check_segments(&table, u, table.param[p].offset);
+    }
     gpt_layers_free(&layers);
     param_table_free(&table);
 }
