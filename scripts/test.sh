@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh -- every test there is: packages, build, unit tests (release, ASan + UBSan, part of them under TSan; what computes,
 # again on the CUDA backend with its kernels executed on the CPU), end-to-end tests, one program a core at a time. Its last
-# line is "N passed, N failed, N skipped". About eleven minutes on two cores.
+# line is "N passed, N failed, N skipped". About nine minutes on two cores.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 scripts/setup.sh || echo "test.sh: going on with what is there"
