@@ -33,6 +33,17 @@ typedef struct {
     bool any_case;
 } Choice;
 
+/* What a run shows of a key: a set, empty where only one value is built. Named are the first signs:
+ * other losses draw other samples and write other files. */
+typedef enum {
+    CHANGES_NOTHING = 0,
+    CHANGES_LOSSES = 1,  /* the training losses: their values or how many there are */
+    CHANGES_SAMPLES = 2, /* the text drawn between steps, over the same losses */
+    CHANGES_PLAN = 4,    /* the bytes of the memory plan */
+    CHANGES_FILES = 8,   /* which files a run leaves, or which validation records are in them */
+    CHANGES_CONSOLE = 16 /* what is printed, over the same losses */
+} OptionChanges;
+
 typedef struct {
     const char *key; /* "optimizer.params.lr" */
     size_t offset;
@@ -45,6 +56,7 @@ typedef struct {
     const char *built; /* the values that are built, as "|a|b|" of their JSON; NULL: all */
     unsigned types;    /* bits of the optimizer's or scheduler's types that take this key; 0: all */
     ConfigEffect effect;
+    unsigned changes; /* of OptionChanges */
     const char *help;
 } Option;
 
