@@ -112,6 +112,17 @@ SAN      := -fsanitize=thread
 OPT      := -O1 -g
 KOPT     := -O2 -g -fno-math-errno -fno-trapping-math
 endif
+KCC      := $(CC)
+KSAN     := $(SAN)
+# clang, for its fuzzer; `make fuzz` sets CC. Kernels are gcc's, which has the vectors that they are written in. clang 14 has
+# no _Float16 on x86, but a type that is as good for conversions.
+ifeq ($(FLAVOUR),fuzz)
+SAN      := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT      := -O1 -g $(shell echo '_Float16 x;' | $(CC) -fsyntax-only -x c - 2>/dev/null || echo -D_Float16=__fp16 -mf16c)
+WARN     := -w
+KCC      := $(FUZZ_KERNEL_CC)
+KSAN     :=
+endif
 CFLAGS   := -std=c11 $(OPT) $(WARN) $(SAN)
 LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
 CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
@@ -157,7 +168,7 @@ TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS) $(CUDA_TESTS),$(wildca
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 
-.PHONY: force all test test-programs test-list check asan tsan emu bench size clean help format print-config missing
+.PHONY: force all test test-programs test-list check asan tsan emu fuzz fuzz-programs bench size clean help format print-config missing
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -202,11 +213,11 @@ define KERNEL_RULES
 $(COMMON)/%.$(1).f32.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f32"
-	$(Q)$(CC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(SAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32 -MMD -MP -c -o $$@ $$<
+	$(Q)$(KCC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32 -MMD -MP -c -o $$@ $$<
 $(COMMON)/%.$(1).f64.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f64"
-	$(Q)$(CC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(SAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=double -DREAL_DTYPE=F64 -DREAL_SUFFIX=f64 -MMD -MP -c -o $$@ $$<
+	$(Q)$(KCC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=double -DREAL_DTYPE=F64 -DREAL_SUFFIX=f64 -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
@@ -249,6 +260,9 @@ endef
 $(eval $(call TEST_RULE,.o))
 $(eval $(call TEST_RULE,.cu.o))
 
+# It asks for functions by name.
+$(BUILD)/tests/test_fuzz_corpus: LDLIBS += -rdynamic
+
 test-programs: $(TESTS)
 
 test-list:
@@ -265,6 +279,27 @@ tsan:
 
 emu:
 	$(MAKE) CUDA=emu all test
+
+# ---- fuzzing ---------------------------------------------------------------------------------------------------------
+# Each tests/fuzz/fuzz_NAME.c and the program's code as a libFuzzer program, run one after the other from the inputs in
+# tests/fuzz/corpus/NAME; what they find stays in build/fuzz.
+FUZZ_SECONDS ?= 60
+FUZZ_CC  ?= clang
+FUZZ_KERNEL_CC := gcc
+FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+
+fuzz:
+	@echo 'int LLVMFuzzerTestOneInput(void); int LLVMFuzzerTestOneInput(void) { return 0; }' | \
+	    $(FUZZ_CC) -fsanitize=fuzzer,address -x c -o /dev/null - 2>/dev/null || \
+	    { echo "make fuzz needs clang and its runtime: apt-get install clang libclang-rt-dev, or make fuzz FUZZ_CC=/path/to/clang"; exit 1; }
+	@$(MAKE) --no-print-directory FLAVOUR=fuzz CUDA=0 CC='$(FUZZ_CC)' FUZZ_KERNEL_CC='$(CC)' fuzz-programs
+	@scripts/fuzz.sh $(FUZZ_SECONDS) $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+
+fuzz-programs: $(FUZZERS)
+
+$(FUZZERS): $(BUILD)/%: $(COMMON)/tests/fuzz/%.o $(LIB_OBJECTS)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(SAN) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 # ---- habits ----------------------------------------------------------------------------------------------------------
 bench: all
@@ -291,6 +326,7 @@ help:
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
 	@echo "make ARCH=...   for these GPUs only: 80 (A100), 90a (H100, H200), 100 (B200); by default those found here, or all three"
 	@echo "make emu        the same with the CUDA backend, its kernels executed on the CPU"
+	@echo "make fuzz       each tests/fuzz/fuzz_*.c under libFuzzer for FUZZ_SECONDS=60 (apt-get install clang libclang-rt-dev)"
 	@echo "make check      format, clang-tidy, layers, stray conditionals, file and function sizes"
 	@echo "make bench      op table and step benchmark"
 	@echo "make size       lines per room"
