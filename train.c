@@ -9,9 +9,12 @@
 
 #include "model/core/check.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* `./train CONFIG.json`: the run. */
 static int train(int argc, char **argv)
@@ -96,8 +99,22 @@ static int help(const char *topic)
     return EXIT_USAGE;
 }
 
+/* A standard stream that the caller closed becomes /dev/null: the next file to be opened would take
+ * its number, and what is printed would go into the run's lock or metrics. */
+static void fill_standard_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        int opened = open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        if (opened != fd)
+            fail(EXIT_SYSTEM, "stream %d is closed, and /dev/null cannot stand in for it: %s", fd,
+                 strerror(errno));
+    }
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, not a death */
     if (argc < 2) {
         print_help();
