@@ -59,6 +59,13 @@ void run_report(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);
 void run_save_if_due(Run *run);
+/* Waits for the device and takes the records of all steps. */
+void run_drain(Run *run);
+/* An evaluation over `batches` micro-batches (0: all); nothing without validation data. */
+void run_evaluate(Run *run, int64_t batches, bool final);
+void run_sample(Run *run);
+/* Commits a checkpoint; a failure is said, noted in save_failed, and the run goes on. */
+void run_save(Run *run);
 /* With memory_breakdown: what the process holds now and held at most, beside the plan. */
 void run_tell_memory(const Run *run, const char *when);
 /* SIGINT, SIGTERM and SIGUSR1 ask for a stop from here on; the second one acts at once. */

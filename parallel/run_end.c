@@ -1,0 +1,128 @@
+/* run_end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
+#include "model/core/log.h"
+#include "parallel/metrics_file.h"
+#include "parallel/run.h"
+
+#include <cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Closes what the run holds. */
+static void run_close(Run *run)
+{
+    metrics_close(run->metrics);
+    trainer_close(&run->trainer);
+    run_folder_close(&run->folder);
+    data_close(&run->data);
+    free(run->config_text);
+    free(run->machine);
+    free(run->sample);
+    free(run->arguments.set);
+    config_free(run->config);
+}
+
+int run_leave(Run *run)
+{
+    char err[512];
+    run_drain(run);
+    if (run->saved_step != run->trainer.steps) run_save(run);
+    bool saved = !run->save_failed;
+    metrics_note(run->metrics, "end", run->trainer.steps,
+                 saved ? "stopped on request" : "stopped, not saved");
+    metrics_flush(run->metrics, err, sizeof err);
+    if (saved)
+        log_info("stopped after step %lld; the same command goes on from there",
+                 (long long)run->trainer.steps);
+    else
+        log_warning("stopped after step %lld, which is not saved; the same command goes on from "
+                    "the newest checkpoint there is",
+                    (long long)run->trainer.steps);
+    run_close(run);
+    return saved ? EXIT_REQUEUE : EXIT_INPUT_OUTPUT;
+}
+
+/* The final figures as JSON, for result.json. */
+static char *result_text(const Run *run)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "steps", (double)run->trainer.steps);
+    cJSON_AddNumberToObject(o, "tokens", (double)run->last.tokens);
+    cJSON_AddNumberToObject(o, "loss", run->last.loss);
+    if (run->trainer.val) {
+        cJSON_AddNumberToObject(o, "val_loss", run->eval.loss);
+        cJSON_AddNumberToObject(o, "bits_per_byte", run->eval.bits_per_byte);
+    }
+    if (run->sample) {
+        cJSON_AddStringToObject(o, "prompt", run->config->eval.sample_prompt);
+        cJSON_AddStringToObject(o, "sample", run->sample);
+    }
+    char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* The last lines of a run: figures, sample, and what to try next. */
+static void print_result(const char *folder, const char *text, const char *config, bool with_sample)
+{
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(o, "prompt");
+    const cJSON *sampled = cJSON_GetObjectItemCaseSensitive(o, "sample");
+    const char *said = cJSON_IsString(prompt) ? prompt->valuestring : "";
+    char loss[64] = "";
+    if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
+        snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
+    log_info("done    %.0f steps, %.2f M tokens%s", number_of(o, "steps"),
+             number_of(o, "tokens") / 1e6, loss);
+    if (with_sample && cJSON_IsString(sampled))
+        log_info("sample  %s%s", said, sampled->valuestring);
+    if (!isnan(number_of(o, "val_loss")))
+        log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
+                 number_of(o, "bits_per_byte"));
+    log_info("next    ./train generate %s --prompt \"%s\"", folder, *said ? said : "...");
+    log_info("        ./train %s --set data.text=my.txt --set model.num_layers=6     your own "
+             "text, another model",
+             config);
+    cJSON_Delete(o);
+}
+
+int run_show_result(Run *run)
+{
+    char *text = run_folder_result(&run->folder);
+    log_info("run     %s is finished; --resume never starts another", run->folder.path);
+    run_say_data_change(run);
+    if (text) print_result(run->folder.path, text, run->arguments.config, true);
+    free(text);
+    run_folder_close(&run->folder);
+    data_close(&run->data);
+    config_free(run->config);
+    free(run->arguments.set);
+    return EXIT_OK;
+}
+
+int run_finish(Run *run)
+{
+    char err[2048];
+    run_drain(run);
+    run_evaluate(run, 0, true);
+    run_sample(run);
+    if (run->saved_step != run->trainer.steps) run_save(run);
+    metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
+    if (run->save_failed)
+        fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its last checkpoint is not written; "
+                                "make room, and the same command goes on from the one before");
+    char *text = result_text(run);
+    if (!metrics_flush(run->metrics, err, sizeof err) ||
+        !run_folder_finish(&run->folder, text, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
+    print_result(run->folder.path, text, run->arguments.config, false);
+    free(text);
+    run_close(run);
+    return EXIT_OK;
+}
