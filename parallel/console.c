@@ -2,13 +2,11 @@
 #include "parallel/console.h"
 
 #include "data/utf8.h"
-#include "model/core/log.h"
+#include "model/core/progress.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 enum { ROWS_PER_HEADER = 40 };
 
@@ -58,27 +56,10 @@ static const char *tokens_text(char *buf, size_t n, int64_t tokens)
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Registered with the log only while a line stands, so that it needs to know nothing. */
-static void clear_live_line(void)
-{
-    log_set_clear_line(NULL);
-    fputs("\r\033[K", stdout);
-    fflush(stdout);
-}
-
 /* Makes room for a result: afterwards the cursor stands at the start of an empty line. */
 static void begin_result(const Console *c)
 {
-    if (!c->terminal) return;
-    log_set_clear_line(NULL);
-    fputs("\r\033[K", c->to);
-}
-
-static int terminal_width(const Console *c)
-{
-    struct winsize size;
-    int fd = fileno(c->to); /* -1 for a memory stream, which has no size either */
-    return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+    if (c->terminal) live_line_clear(c->to);
 }
 
 void console_live(Console *c, const StepRecord *r, double tokens_per_second, double eta)
@@ -86,14 +67,11 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
     if (!c->terminal) return;
     char line[160], speed[32], left[32];
     double share = c->train_steps > 0 ? (double)r->step / (double)c->train_steps : 0;
-    int length = snprintf(
-        line, sizeof line, "  step %lld of %lld (%.0f %%)   loss %.4f   %s tok/s   eta %s",
-        (long long)r->step, (long long)c->train_steps, 100 * share, r->loss,
-        comma_text(speed, sizeof speed, tokens_per_second), duration_text(left, sizeof left, eta));
-    int width = terminal_width(c) - 1;
-    fprintf(c->to, "\r%.*s\033[K", length < width ? length : width, line);
-    fflush(c->to);
-    log_set_clear_line(clear_live_line);
+    snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)   loss %.4f   %s tok/s   eta %s",
+             (long long)r->step, (long long)c->train_steps, 100 * share, r->loss,
+             comma_text(speed, sizeof speed, tokens_per_second),
+             duration_text(left, sizeof left, eta));
+    live_line_show(c->to, line);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */

@@ -1,17 +1,11 @@
 /* feed.c -- see feed.h. */
 #include "parallel/feed.h"
 
+#include "model/core/progress.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Tokens, targets and positions of a micro-batch of N rows from `arena`. */
 static GptBatch batch_layout(Arena *arena, int64_t N)
@@ -77,11 +71,11 @@ GptBatch feed_batch(void *context, const Action *action)
     bool evaluate = action->kind == ACT_EVALUATE;
     Batch batch;
     char err[1024];
-    double start = now();
+    double start = seconds_now();
     if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->samples, action->micro,
                      &batch, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
-    f->seconds += now() - start;
+    f->seconds += seconds_now() - start;
     f->target_bytes += batch.target_bytes;
     send(f, &batch);
     return f->batch;
@@ -92,7 +86,7 @@ EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, 
     Device *dev = &session->dev;
     Stage stage = gpt_stage(gpt);
     StepStats sums = {0};
-    double start = now(), waited = f->seconds;
+    double start = seconds_now(), waited = f->seconds;
     int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
     Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
     if (batches == 0 || batches > all) batches = all;
@@ -112,7 +106,7 @@ EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, 
                     .bytes = f->target_bytes,
                     .loss = sums.nats / sums.targets,
                     .bits_per_byte = -1,
-                    .seconds = now() - start};
+                    .seconds = seconds_now() - start};
     if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
     return r;
 }

@@ -70,8 +70,6 @@ void run_save(Run *run);
 void run_tell_memory(const Run *run, const char *when);
 /* SIGINT, SIGTERM and SIGUSR1 ask for a stop from here on; the second one acts at once. */
 void run_watch_signals(void);
-/* Monotonic host seconds. */
-double run_now(void);
 /* A signal came or RUN/STOP appeared. */
 bool run_stop_asked(const Run *run);
 /* Saves and leaves with EXIT_REQUEUE. */

@@ -1,17 +1,10 @@
 /* run_loop.c -- what happens between steps: reports, evaluations, samples, saves. */
 #include "model/core/log.h"
+#include "model/core/progress.h"
 #include "parallel/metrics_file.h"
 #include "parallel/run.h"
 
 #include <stdlib.h>
-#include <time.h>
-
-double run_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool due(int64_t step, int64_t interval)
 {
@@ -21,12 +14,12 @@ static bool due(int64_t step, int64_t interval)
 /* Host time outside of steps does not count as speed. */
 static void pause_clock(Run *run)
 {
-    run->window_seconds += run_now() - run->window_start;
+    run->window_seconds += seconds_now() - run->window_start;
 }
 
 static void resume_clock(Run *run)
 {
-    run->window_start = run_now();
+    run->window_start = seconds_now();
 }
 
 /* Ends the run when its numbers have left it. */
@@ -72,7 +65,7 @@ void run_drain(Run *run)
 /* The live line, between printed steps twice a second at most. */
 static void show_live(Run *run, bool print)
 {
-    double now = run_now(), seconds = run->window_seconds + now - run->window_start;
+    double now = seconds_now(), seconds = run->window_seconds + now - run->window_start;
     if (run->window_steps == 0 || (!print && now - run->shown_at < 0.5)) return;
     metrics_live(run->metrics, &run->last, seconds / (double)run->window_steps);
     run->shown_at = now;
@@ -146,7 +139,7 @@ void run_save(Run *run)
 {
     char err[2048];
     run_drain(run);
-    double start = run_now();
+    double start = seconds_now();
     pause_clock(run);
     bool ok = metrics_flush(run->metrics, err, sizeof err) &&
               trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
@@ -155,7 +148,7 @@ void run_save(Run *run)
     if (ok) {
         char *path = checkpoint_path(run->folder.path, run->trainer.steps);
         run->saved_step = run->trainer.steps;
-        metrics_saved(run->metrics, run->trainer.steps, run_now() - start, path);
+        metrics_saved(run->metrics, run->trainer.steps, seconds_now() - start, path);
         free(path);
     } else {
         log_warning("step %lld is not saved: %s; trying again at the next interval",

@@ -1,5 +1,6 @@
 /* run_open.c -- from the command line to a trainer that is ready to step. */
 #include "model/core/log.h"
+#include "model/core/progress.h"
 #include "parallel/machine.h"
 #include "parallel/run.h"
 #include "parallel/version.h"
@@ -344,5 +345,5 @@ void run_open_trainer(Run *run)
     run->saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
     run_watch_signals();
-    run->window_start = run->shown_at = run_now();
+    run->window_start = run->shown_at = seconds_now();
 }

@@ -1,0 +1,79 @@
+/* progress.c -- see progress.h. */
+#include "model/core/progress.h"
+
+#include "model/core/log.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double first_after = 1, terminal_every = 0.5, message_every = 60;
+
+double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the live line --------------------------------------------------------------------------- */
+
+int terminal_width(FILE *to)
+{
+    struct winsize size;
+    int fd = fileno(to); /* -1 for a memory stream, which has no size either */
+    return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+static void clear_stdout(void)
+{
+    live_line_clear(stdout);
+    fflush(stdout);
+}
+
+void live_line_show(FILE *to, const char *text)
+{
+    fprintf(to, "\r%.*s\033[K", terminal_width(to) - 1, text);
+    fflush(to);
+    log_set_clear_line(clear_stdout);
+}
+
+void live_line_clear(FILE *to)
+{
+    log_set_clear_line(NULL);
+    fputs("\r\033[K", to);
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+Progress progress_begin(void)
+{
+    return (Progress){.next =
+                          seconds_now() + (isatty(STDOUT_FILENO) ? first_after : message_every)};
+}
+
+void progress_tell(Progress *p, const char *fmt, ...)
+{
+    char text[256] = "  "; /* as the rows of a table are indented */
+    double now = seconds_now();
+    if (now < p->next || log_rank() != 0 || log_level() > LOG_INFO) return;
+    bool terminal = isatty(STDOUT_FILENO);
+    p->next = now + (terminal ? terminal_every : message_every);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + 2, sizeof text - 2, fmt, args);
+    va_end(args);
+    p->stands = terminal;
+    if (terminal)
+        live_line_show(stdout, text);
+    else
+        log_info("%s", text);
+}
+
+void progress_end(Progress *p)
+{
+    if (p->stands) clear_stdout();
+    p->stands = false;
+}

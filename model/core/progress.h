@@ -1,0 +1,42 @@
+/* progress.h -- telling how far long work has come, and the live line in which a terminal shows it.
+ *
+ *     Progress p = progress_begin();
+ *     for (int64_t i = 0; i < n; i++) {
+ *         progress_tell(&p, "reading: %lld of %lld files", (long long)i, (long long)n);
+ *         ...
+ *     }
+ *     progress_end(&p);
+ *
+ * Where stdout is a terminal the text stands in one line, redrawn twice a second at most, and goes
+ * when a message comes; elsewhere it is a message once a minute. Work of less than a second shows
+ * nothing, nor does a rank other than 0 or a log quieter than LOG_INFO. */
+#ifndef MODEL_CORE_PROGRESS_H
+#define MODEL_CORE_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Monotonic host seconds. */
+double seconds_now(void);
+
+typedef struct {
+    double next; /* seconds_now() of the next showing */
+    bool stands; /* in the live line */
+} Progress;
+
+Progress progress_begin(void);
+/* Where the work stands, in words that begin with what it is. When it is not time to show it, it
+ * costs a look at the clock. */
+void progress_tell(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The work is over: takes its line away. */
+void progress_end(Progress *progress);
+
+/* Columns of the terminal behind `to`; 80 where it is none or does not say. */
+int terminal_width(FILE *to);
+/* Draws `text` in the line of the cursor, cut to the terminal's width, and has the next message
+ * clear it. */
+void live_line_show(FILE *to, const char *text);
+/* Afterwards the cursor stands at the start of an empty line. For terminals only. */
+void live_line_clear(FILE *to);
+
+#endif
