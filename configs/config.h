@@ -102,6 +102,7 @@ typedef struct Config {
         struct {
             double warmup_min_lr, warmup_max_lr; /* warmup_max_lr < 0: the optimizer's lr */
             int64_t warmup_num_steps, total_num_steps;
+            double warmup_ratio, decay_ratio; /* < 0: not given; else they settle the steps */
             WarmupType warmup_type;
             double warmup_min_ratio, cos_min_ratio;
             double lr_range_test_min_lr, lr_range_test_step_rate;
@@ -183,7 +184,8 @@ void config_report_free(ConfigReport *report);
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
- * JSON with comments that config_load reads back to the same Config. */
+ * JSON with comments that config_load reads back to the same Config. What follows from other keys
+ * of a schedule is such a comment, so that it follows them under another train_steps, too. */
 void config_print(const Config *config, bool with_origins, FILE *to);
 /* Every key with its default and help, as JSON with comments: what `./train config defaults`
  * prints. */
@@ -202,8 +204,8 @@ typedef struct {
     ConfigEffect effect;
     char *was, *now; /* as JSON */
 } ConfigDifference;
-/* All keys whose values differ, in table order; returns their number, *out is malloc'ed (free with
- * config_diff_free). */
+/* All keys whose values differ, in table order, but for ratios that come to the same steps; returns
+ * their number, *out is malloc'ed (free with config_diff_free). */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 

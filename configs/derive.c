@@ -4,52 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sets an integer that was not given; leaves it where what it follows from was refused. */
-static void follow(Load *load, const char *key, int64_t *field, int64_t value)
-{
-    if (load_given(load, key) || value <= 0) return;
-    *field = value;
-    load_derived(load, key);
-}
-
 static void derive_model(Load *load)
 {
     Config *c = load->config;
     int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads;
     int64_t narrow =
         (8 * hidden + 2) / 3; /* swiglu has three matrices: 8/3 keeps the parameters of 4 */
-    follow(load, "model.num_key_value_heads", &c->model.num_key_value_heads, heads);
-    if (hidden % heads == 0) follow(load, "model.head_dim", &c->model.head_dim, hidden / heads);
-    follow(load, "model.intermediate_size", &c->model.intermediate_size,
-           c->model.activation == ACTIVATION_SWIGLU ? (narrow + 63) / 64 * 64 : 4 * hidden);
-    follow(load, "model.max_position_embeddings", &c->model.max_position_embeddings,
-           c->data.seq_length);
-}
-
-static void derive_scheduler(Load *load)
-{
-    Config *c = load->config;
-    SchedulerType type = c->scheduler.type;
-    if (type == SCHEDULER_WARMUP_DECAY_LR || type == SCHEDULER_WARMUP_COSINE_LR ||
-        type == SCHEDULER_WSD)
-        follow(load, "scheduler.params.total_num_steps", &c->scheduler.params.total_num_steps,
-               c->train_steps);
-    if (type == SCHEDULER_WSD)
-        follow(load, "scheduler.params.decay_num_steps", &c->scheduler.params.decay_num_steps,
-               (c->scheduler.params.total_num_steps + 4) / 5);
-    if (!load_given(load, "scheduler.params.warmup_max_lr") &&
-        (type == SCHEDULER_WARMUP_LR || type == SCHEDULER_WARMUP_DECAY_LR)) {
-        bool own =
-            type == SCHEDULER_WARMUP_LR || load_automatic(load, "scheduler.params.warmup_max_lr");
-        c->scheduler.params.warmup_max_lr = own ? c->optimizer.params.lr : 0.001;
-        load_derived(load, "scheduler.params.warmup_max_lr");
-    }
-    if (type != SCHEDULER_ONE_CYCLE) return;
-    follow(load, "scheduler.params.cycle_second_step_size",
-           &c->scheduler.params.cycle_second_step_size, c->scheduler.params.cycle_first_step_size);
-    if (load_given(load, "scheduler.params.cycle_second_stair_count")) return;
-    c->scheduler.params.cycle_second_stair_count = c->scheduler.params.cycle_first_stair_count;
-    load_derived(load, "scheduler.params.cycle_second_stair_count");
+    load_follow(load, "model.num_key_value_heads", &c->model.num_key_value_heads, heads);
+    if (hidden % heads == 0)
+        load_follow(load, "model.head_dim", &c->model.head_dim, hidden / heads);
+    load_follow(load, "model.intermediate_size", &c->model.intermediate_size,
+                c->model.activation == ACTIVATION_SWIGLU ? (narrow + 63) / 64 * 64 : 4 * hidden);
+    load_follow(load, "model.max_position_embeddings", &c->model.max_position_embeddings,
+                c->data.seq_length);
 }
 
 /* The micro-batch of a file that leaves it to a trainer: the largest power of two up to 8 (Hugging
@@ -81,20 +48,21 @@ static void derive_batch(Load *load)
         load_wrong(load, "parallel.data"))
         return;
     if (!micro && automatic) {
-        follow(load, micro_key, M, automatic_micro_batch(train ? *T / dp / (accum ? *A : 1) : 0));
+        load_follow(load, micro_key, M,
+                    automatic_micro_batch(train ? *T / dp / (accum ? *A : 1) : 0));
         if (load->path != NULL)
             load_notice(load, load_place(load, micro_key), micro_key,
                         "no trainer fills it in here; %lld taken", (long long)*M);
         micro = true;
     }
     if (train && micro) {
-        follow(load, accum_key, A, *T / *M / dp);
+        load_follow(load, accum_key, A, *T / *M / dp);
     } else if (train) {
-        follow(load, accum_key, A, 1);
-        follow(load, micro_key, M, *T / dp / *A);
+        load_follow(load, accum_key, A, 1);
+        load_follow(load, micro_key, M, *T / dp / *A);
     } else if (micro) {
-        follow(load, accum_key, A, 1);
-        follow(load, train_key, T, *M * *A * dp);
+        load_follow(load, accum_key, A, 1);
+        load_follow(load, train_key, T, *M * *A * dp);
     }
 }
 
@@ -141,6 +109,17 @@ static void displace_params(Load *load)
     }
 }
 
+/* Likewise a share of the run for a number of steps, and the other way round. */
+static void displace_steps(Load *load)
+{
+    for (int i = 0; i < option_count; i++) {
+        const char *ratio = option_table[i].key, *steps = option_table[i].settles;
+        if (steps == NULL) continue;
+        if (by_set(load, steps)) displace(load, ratio, steps);
+        if (by_set(load, ratio)) displace(load, steps, ratio);
+    }
+}
+
 static void derive_precision(Load *load)
 {
     Config *c = load->config;
@@ -165,6 +144,7 @@ void derive_values(Load *load)
 {
     displace_sources(load);
     displace_params(load);
+    displace_steps(load);
     derive_model(load);
     derive_scheduler(load);
     derive_batch(load);

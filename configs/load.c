@@ -141,3 +141,10 @@ void load_derived(Load *load, const char *key)
 {
     origin_of(load, key)->kind = ORIGIN_DERIVED;
 }
+
+void load_follow(Load *load, const char *key, int64_t *field, int64_t value)
+{
+    if (load_given(load, key) || value <= 0) return;
+    *field = value;
+    load_derived(load, key);
+}

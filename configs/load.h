@@ -59,6 +59,9 @@ bool load_wrong(const Load *load, const char *key);
 Place load_place(const Load *load, const char *key);
 /* Marks the key's value as computed from others. */
 void load_derived(Load *load, const char *key);
+/* Sets an integer that was not given to what follows from others; leaves it where that was refused
+ * (value <= 0). */
+void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
 
 /* assign.c: all keys of one document; one --set. */
 void assign_document(Load *load, Json *json);
@@ -68,8 +71,11 @@ bool assign_field(Load *load, const Json *json, int node, int row, Place at);
 /* The same with its origin, null and "auto"; `key_at` is where its key stands, `value_at` the
  * value. */
 void assign_value(Load *load, const Json *json, int node, int row, Place key_at, Place value_at);
-/* derive.c: values that follow from others. validate.c: rules between keys. */
+/* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
+ * its section. */
 void derive_values(Load *load);
 void validate_config(Load *load);
+void derive_scheduler(Load *load);
+void check_scheduler(Load *load);
 
 #endif

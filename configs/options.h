@@ -53,8 +53,10 @@ typedef struct {
     const char *derived;  /* the default in words where it depends on other keys or is absent */
     double min, max;
     const Choice *choices;
-    const char *built; /* the values that are built, as "|a|b|" of their JSON; NULL: all */
-    unsigned types;    /* bits of the optimizer's or scheduler's types that take this key; 0: all */
+    const char *built;   /* the values that are built, as "|a|b|" of their JSON; NULL: all */
+    const char *settles; /* the row that follows from this one where this one is given: a ratio's
+                            steps */
+    unsigned types; /* bits of the optimizer's or scheduler's types that take this key; 0: all */
     ConfigEffect effect;
     unsigned changes; /* of OptionChanges */
     const char *help;

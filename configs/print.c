@@ -44,6 +44,14 @@ static const char *leaf_of(const char *key)
     return dot ? dot + 1 : key;
 }
 
+/* What follows from other keys of a schedule is shown and not said: read under another train_steps
+ * it follows those. */
+static bool is_shown_only(const Option *option, const Origin *origin)
+{
+    return strncmp(option->key, "scheduler.", 10) == 0 && origin->kind == ORIGIN_DERIVED &&
+           !origin->automatic;
+}
+
 void config_print(const Config *config, bool with_origins, FILE *to)
 {
     const Origin *origin = config->provenance;
@@ -54,7 +62,9 @@ void config_print(const Config *config, bool with_origins, FILE *to)
         if (!option_applies(option, config)) continue;
         int indent = change_section(last, option->key, to);
         char *value = option_text(option, config);
-        int width = fprintf(to, "%*s\"%s\": %s,", indent, "", leaf_of(option->key), value);
+        int width =
+            fprintf(to, "%*s%s\"%s\": %s,", indent, "",
+                    is_shown_only(option, &origin[i]) ? "// " : "", leaf_of(option->key), value);
         if (with_origins)
             fprintf(to, "%*s // %s\n", width < 56 ? 56 - width : 0, "", origin[i].text);
         else
@@ -148,6 +158,18 @@ bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
     return found > 0;
 }
 
+/* Whether the rows differ only in how they say the same steps: as a ratio, or as a number. */
+static bool comes_to_the_same(const Option *option, const Config *was, const Config *now)
+{
+    if (option->settles == NULL) return false;
+    const Option *steps = &option_table[option_find(option->settles)];
+    char *a = option_text(steps, was), *b = option_text(steps, now);
+    bool same = option_applies(steps, was) && option_applies(steps, now) && strcmp(a, b) == 0;
+    free(a);
+    free(b);
+    return same;
+}
+
 int config_diff(const Config *was, const Config *now, ConfigDifference **out)
 {
     int n = 0;
@@ -156,7 +178,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
         const Option *option = &option_table[i];
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
         char *a = option_text(option, was), *b = option_text(option, now);
-        if (strcmp(a, b) != 0) {
+        if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
             (*out)[n++] = (ConfigDifference){
                 .key = option->key, .effect = option->effect, .was = a, .now = b};
             continue;

@@ -255,62 +255,6 @@ static void check_types(Load *load)
     }
 }
 
-static void check_one_cycle(Load *load)
-{
-    const Config *c = load->config;
-    const char *keys[] = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
-    for (int i = 0; i < 2; i++)
-        if (!load_given(load, keys[i]))
-            load_error(load, load_place(load, "scheduler.type"), keys[i],
-                       "OneCycle needs it; write a learning rate");
-    if (!load_given(load, "scheduler.params.cycle_momentum"))
-        load_error(load, load_place(load, "scheduler.type"), "scheduler.params.cycle_momentum",
-                   "true is the default of OneCycle, and cycling of momentum is known, not built "
-                   "yet; write false");
-    if (load_given(load, keys[0]) && load_given(load, keys[1]) &&
-        !UNUSABLE(load, keys[0], keys[1]) &&
-        c->scheduler.params.cycle_max_lr < c->scheduler.params.cycle_min_lr)
-        WRONG(load, keys[1], "below cycle_min_lr; swap the two");
-}
-
-static void check_scheduler(Load *load)
-{
-    const Config *c = load->config;
-    static const char total_key[] = "scheduler.params.total_num_steps",
-                      warmup_key[] = "scheduler.params.warmup_num_steps";
-    if (load_wrong(load, "scheduler.type")) return;
-    SchedulerType type = c->scheduler.type;
-    if (type == SCHEDULER_ONE_CYCLE) check_one_cycle(load);
-    if (type != SCHEDULER_WARMUP_DECAY_LR && type != SCHEDULER_WARMUP_COSINE_LR &&
-        type != SCHEDULER_WSD)
-        return;
-    if (UNUSABLE(load, total_key, warmup_key, "train_steps", "scheduler.params.decay_num_steps"))
-        return;
-    int64_t total = c->scheduler.params.total_num_steps,
-            warmup = c->scheduler.params.warmup_num_steps;
-    int64_t decay = type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
-    const char *place = load_given(load, warmup_key)  ? warmup_key
-                        : load_given(load, total_key) ? total_key
-                                                      : "scheduler.type";
-    if (warmup > total)
-        load_error(load, load_place(load, place), warmup_key,
-                   "%lld is more than total_num_steps %lld%s; write at most that, such as %lld",
-                   (long long)warmup, (long long)total,
-                   load_given(load, total_key) ? "" : " (= train_steps)",
-                   (long long)total / 100 + 1);
-    else if (warmup + decay > total)
-        load_error(load, load_place(load, place), warmup_key,
-                   "%lld and decay_num_steps %lld together are more than total_num_steps %lld; "
-                   "shorten one of them",
-                   (long long)warmup, (long long)decay, (long long)total);
-    if (load_given(load, total_key) && total != c->train_steps)
-        load_notice(load, load_place(load, total_key), total_key,
-                    "%lld, but train_steps is %lld: %s", (long long)total,
-                    (long long)c->train_steps,
-                    total < c->train_steps ? "the last steps run at the final learning rate"
-                                           : "the run ends before the schedule does");
-}
-
 void validate_config(Load *load)
 {
     check_batch(load);

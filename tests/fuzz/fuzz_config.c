@@ -15,6 +15,10 @@ static void check_sound(const Config *c)
           "batch %lld", (long long)c->train_batch_size);
     CHECK(c->model.head_dim > 0 && c->model.num_attention_heads % c->model.num_key_value_heads == 0,
           "head_dim %lld", (long long)c->model.head_dim);
+    bool wsd = c->scheduler.type == SCHEDULER_WSD;
+    CHECK(!wsd || c->scheduler.params.warmup_num_steps + c->scheduler.params.decay_num_steps <=
+                      c->scheduler.params.total_num_steps,
+          "warmup %lld", (long long)c->scheduler.params.warmup_num_steps);
     CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
 }
 
