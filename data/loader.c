@@ -6,6 +6,7 @@
 
 #include "data/sampler.h"
 #include "model/core/check.h"
+#include "model/core/pool.h"
 #include "model/core/rng.h"
 
 #include <pthread.h>
@@ -177,9 +178,8 @@ static void start_thread(Loader *l)
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&l->thread, NULL, prefetch, l);
+    thread_start(&l->thread, prefetch, l, "the loader's thread");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) fail(EXIT_SYSTEM, "the loader's thread cannot be started: %s", strerror(error));
 }
 
 static int64_t count_windows(const DataSet *data, const LoaderOptions *o)

@@ -72,6 +72,8 @@ static void say_device(void)
     const CpuDevice *cpu = device.impl;
     if (cpu->library != NULL)
         say("ok", "blas", "%s", cpu->blas_name);
+    else if (device.loss[0])
+        say("!!", "blas", "%s", device.loss);
     else
         say("--", "blas",
             "no OpenBLAS: products are several times slower; apt-get install libopenblas0-pthread");

@@ -77,6 +77,7 @@ struct Device {
     Pool *pool;   /* the CPU's threads; on a GPU those of the loader's host side */
     Stream compute, copy, comm;
     char trouble[512]; /* what "auto" would have taken and cannot use, and why; "" when nothing */
+    char loss[384];    /* what the device itself goes without, and why; "" when nothing */
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
@@ -91,7 +92,7 @@ struct Device {
  * which trouble repeats when it is not just that there is no such device. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
-/* Warns of device->trouble, where there is any. */
+/* Warns of device->trouble and device->loss, where there is any. */
 void device_warn(const Device *device);
 void device_close(Device *device);
 /* Zeroed device memory for an arena; ends the run with EXIT_NO_MEMORY, naming `what`. Never called

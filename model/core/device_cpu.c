@@ -1,12 +1,9 @@
 /* device_cpu.c -- the CPU backend: picks the kernels' level and the matrix product library, starts
- * the threads.
- *
- * OpenBLAS is opened at run time and kept to one thread: the pool cuts every product into tiles and
- * calls it once per tile. The environment has no say: variables that would change its kernels or
- * threads are overruled before it loads. */
+ * the threads. */
 #include "model/core/device_cpu.h"
 
 #include "model/core/check.h"
+#include "model/core/openblas.h"
 #include "model/kernels/ops.h"
 
 #include <cpuid.h>
@@ -63,57 +60,33 @@ static int level_best(void)
     return level;
 }
 
-/* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
-static void environment_force(const char *name, const char *value)
+static void cpu_close(Device *device)
 {
-    const char *now = getenv(name);
-    if (value == NULL && now != NULL) unsetenv(name);
-    if (value != NULL && (now == NULL || strcmp(now, value) != 0)) setenv(name, value, 1);
+    CpuDevice *cpu = device->impl;
+    pool_destroy(device->pool);
+    if (cpu->library) dlclose(cpu->library);
+    free(cpu);
 }
 
-/* Opens a thread-safe OpenBLAS; NULL when the system has none. The pthread build comes first: of
- * the three that Debian packages it is the one whose threads, were they ever started, sleep. */
-static void *openblas_load(void)
+/* OpenBLAS or the built-in products, after the pool: what the system has left is OpenBLAS's. False
+ * with a sentence when OpenBLAS was asked for and cannot serve. */
+static bool open_products(Device *device, CpuDevice *cpu, int choice, char *err, size_t n)
 {
-    static const char *const name[] = {
-        "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
-        "libopenblas.so.0",
-        "libopenblasp.so.0",
-        "libopenblas.so",
-    };
-    environment_force("OPENBLAS_CORETYPE", NULL);
-    environment_force("OPENBLAS_NUM_THREADS", "1");
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        void *library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (library == NULL) continue;
-        int (*parallel)(void) = (int (*)(void))dlsym(library, "openblas_get_parallel");
-        if (parallel != NULL && parallel() != 0) return library; /* 0: built without locks */
-        dlclose(library);
+    char why[256] = "";
+    snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
+    if (choice == CHOICE_BUILTIN) return true;
+    if (openblas_open(cpu, pool_threads(device->pool), why, sizeof why)) return true;
+    snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
+    if (choice == CHOICE_AUTO) {
+        if (why[0])
+            snprintf(device->loss, sizeof device->loss,
+                     "%s: the built-in products serve, several times slower", why);
+        return true;
     }
-    return NULL;
-}
-
-/* Fills cpu's product functions from OpenBLAS; false when it is not there or not whole. */
-static bool openblas_open(CpuDevice *cpu)
-{
-    void *library = openblas_load();
-    if (library == NULL) return false;
-    void (*set_threads)(int) = (void (*)(int))dlsym(library, "openblas_set_num_threads");
-    char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
-    BlasSgemm sgemm = (BlasSgemm)dlsym(library, "cblas_sgemm");
-    BlasDgemm dgemm = (BlasDgemm)dlsym(library, "cblas_dgemm");
-    if (set_threads == NULL || config == NULL || sgemm == NULL || dgemm == NULL) {
-        dlclose(library);
-        return false;
-    }
-    set_threads(1);
-    cpu->library = library;
-    cpu->sgemm = sgemm;
-    cpu->dgemm = dgemm;
-    char product[64] = "OpenBLAS", version[32] = "";
-    sscanf(config(), "%63s %31s", product, version);
-    snprintf(cpu->blas_name, sizeof cpu->blas_name, "%s %s", product, version);
-    return true;
+    if (why[0]) return error_set(err, n, "%s; write cpu.blas \"auto\" or \"builtin\"", why);
+    return error_set(err, n,
+                     "OpenBLAS was asked for but no libopenblas.so.0 with threads can be "
+                     "loaded; install libopenblas0-pthread or choose the built-in products");
 }
 
 static bool cpu_open(Device *device, const DeviceOptions *options, char *err, size_t n)
@@ -131,32 +104,18 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
         return error_set(err, n,
                          "this CPU lacks %s, the best it has is %s; write cpu.level \"auto\"",
                          levels[level].name, levels[best].name);
-    CpuDevice *cpu = must_calloc(1, sizeof *cpu);
-    cpu->level = level;
-    snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
-    if (options->blas != CHOICE_BUILTIN && !openblas_open(cpu) &&
-        options->blas == CHOICE_OPENBLAS) {
-        free(cpu);
-        return error_set(err, n,
-                         "OpenBLAS was asked for but no libopenblas.so.0 with threads can be "
-                         "loaded; install libopenblas0-pthread or choose the built-in products");
-    }
     int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
+    CpuDevice *cpu = must_calloc(1, sizeof *cpu);
+    cpu->level = level;
     device->backend = &backend_cpu;
     device->impl = cpu;
     device->ops = levels[level].f32;
     device->ops_f64 = levels[level].f64;
     device->pool = pool_create(threads > 0 ? threads : 1);
-    return true;
-}
-
-static void cpu_close(Device *device)
-{
-    CpuDevice *cpu = device->impl;
-    pool_destroy(device->pool);
-    if (cpu->library) dlclose(cpu->library);
-    free(cpu);
+    if (open_products(device, cpu, options->blas, err, n)) return true;
+    cpu_close(device);
+    return false;
 }
 
 /* Blocks from here on start on a huge page's border and ask for huge pages: the optimizer and the

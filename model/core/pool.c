@@ -89,6 +89,23 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what)
+{
+    pthread_attr_t attributes;
+    size_t stack = 0;
+    int error = pthread_create(thread, NULL, body, context);
+    if (error == 0) return;
+    pthread_attr_init(&attributes);
+    pthread_attr_getstacksize(&attributes, &stack);
+    pthread_attr_destroy(&attributes);
+    /* EAGAIN says both: too many threads, and no room for the stack. */
+    void *room = mmap(NULL, stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        fail(EXIT_NO_MEMORY, "%s does not get its stack, %zu bytes of address space", what, stack);
+    munmap(room, stack);
+    fail(EXIT_SYSTEM, "%s cannot be started: %s", what, strerror(error));
+}
+
 Pool *pool_create(int threads)
 {
     CHECK(threads >= 1 && threads <= 4096, "%d threads", threads);
@@ -108,9 +125,7 @@ Pool *pool_create(int threads)
     for (int i = 1; i < threads; i++) {
         Worker *w = must_alloc(sizeof *w);
         *w = (Worker){.pool = pool, .worker = i};
-        int error = pthread_create(&pool->thread[i - 1], NULL, worker_main, w);
-        if (error)
-            fail(EXIT_SYSTEM, "thread %d of %d cannot be started: %s", i, threads, strerror(error));
+        thread_start(&pool->thread[i - 1], worker_main, w, "a thread of the pool");
     }
     return pool;
 }

@@ -7,6 +7,7 @@
 #ifndef MODEL_CORE_POOL_H
 #define MODEL_CORE_POOL_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,8 +16,8 @@ typedef struct Pool Pool;
 /* One call of the body: task in [0, n_tasks), worker in [0, threads). */
 typedef void (*PoolBody)(void *context, int64_t task, int worker);
 
-/* threads >= 1, the caller's included: threads - 1 are started here. Ends the run with EXIT_SYSTEM
- * if the system refuses. */
+/* threads >= 1, the caller's included: threads - 1 are started here. Ends the run with
+ * EXIT_NO_MEMORY or EXIT_SYSTEM if the system refuses. */
 Pool *pool_create(int threads);
 void pool_destroy(Pool *pool);
 int pool_threads(const Pool *pool);
@@ -30,6 +31,10 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context);
  * more than the reservation is a bug. */
 #define POOL_WORKSPACE ((size_t)256 << 20)
 void *pool_workspace(Pool *pool, int worker, size_t bytes);
+
+/* Starts a thread, called `what` in a sentence. Ends the run with EXIT_NO_MEMORY when there is no
+ * room for its stack, with EXIT_SYSTEM when the system refuses otherwise. */
+void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
 
 /* Cores this process may use: min(affinity, cgroup's cpu.max), at least 1. */
 int pool_allowed_cores(void);

@@ -34,4 +34,30 @@ for name in stdout stderr all; do same_run "environment: $name: the bits of the 
 check "environment: stdout closed: errors are said with their code" test $? -eq 78 -a -s err
 "$TRAIN" - <&- >console 2>&1
 check "environment: stdin closed: a config from there is empty, not another file" test $? -eq 78
+
+# ---- limits on address space (ulimit -v, in KiB): from what holds nothing to what holds all, a run trains or says why not.
+# A thread takes 256 MiB, OpenBLAS another 128 for it; in between the built-in products serve.
+unlimited=$(losses all/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
+served=0
+for size in 100000 300000 360000 440000 2000000; do
+    limited() { (ulimit -v $size && exec timeout -k 1 10 "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out "limit-$size"); }
+    limited >output 2>err </dev/null
+    code=$?
+    if [ $code -eq 90 ]; then
+        check "environment: $size KiB: refused with a sentence" grep -qE '^error\[90\] .*(bytes|memory)' err
+    else
+        check "environment: $size KiB: trains (exit code $code)" test $code -eq 0
+        losses "limit-$size/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/' >limited.losses
+        check "environment: $size KiB: the losses, to rounding" awk -v all="$unlimited" 'BEGIN { split(all, a, "\n") }
+            { n++; d = $1 / a[n] - 1; if (!($1 > 0) || d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || n != 6 }' limited.losses
+        grep -q 'warning: OpenBLAS does not get its memory' err && grep -q '^device .*built-in products' output && served=1
+    fi
+    [ $size -ne 100000 ] || check "environment: $size KiB is too little for anything" test $code -eq 90
+    [ $size -ne 2000000 ] || check "environment: $size KiB is enough for all" test $code -eq 0 -a ! -s err
+done
+if "$TRAIN" doctor | grep -q '^ok  blas '; then
+    check "environment: without OpenBLAS's memory the built-in products serve, with a warning" test $served -eq 1
+else
+    skip "environment: OpenBLAS without its memory" "there is no OpenBLAS"
+fi
 finish

@@ -1,0 +1,190 @@
+/* openblas.c -- see openblas.h.
+ *
+ * OpenBLAS is kept to one thread: the pool cuts every product into tiles and calls it once per
+ * tile. The environment has no say: variables that would change its kernels or threads are
+ * overruled before it loads.
+ *
+ * Each concurrent call works in a buffer of its own (128 MiB), which OpenBLAS maps when it first
+ * needs it; where the system refuses, it asks again for ever, with its lock held. So all buffers
+ * are taken here, and where address space is limited a forked child takes them first. */
+#include "model/core/openblas.h"
+
+#include "model/core/check.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What a trial may take of the CPU's time: twenty times what it takes where memory is given. */
+enum { TRIAL_MICROSECONDS = 250000 };
+/* Address space that a trial must leave: for files, stacks of threads and a small model. */
+#define TRIAL_LEAVES ((size_t)64 << 20)
+/* A product that is too large for the kernels that need no buffer. */
+enum { TRIAL_SIDE = 128 };
+
+/* How a trial ends, if not by a signal. */
+enum { TRIAL_GOOD, TRIAL_NOT_THERE, TRIAL_REFUSED };
+
+/* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
+static void environment_force(const char *name, const char *value)
+{
+    const char *now = getenv(name);
+    if (value == NULL && now != NULL) unsetenv(name);
+    if (value != NULL && (now == NULL || strcmp(now, value) != 0)) setenv(name, value, 1);
+}
+
+/* Opens a thread-safe OpenBLAS. NULL when the system has none, or, with the reason, none that can
+ * be loaded. The pthread build comes first: of the three that Debian packages it is the one whose
+ * threads, were they ever started, sleep. */
+static void *library_open(char *why, size_t n)
+{
+    static const char *const name[] = {
+        "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0",
+        "libopenblas.so.0",
+        "libopenblasp.so.0",
+        "libopenblas.so",
+    };
+    environment_force("OPENBLAS_CORETYPE", NULL);
+    environment_force("OPENBLAS_NUM_THREADS", "1");
+    error_set(why, n, "%s", "");
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        void *library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library == NULL) {
+            const char *error = dlerror();
+            if (why[0] == '\0' && error && strstr(error, "No such file") == NULL)
+                error_set(why, n, "%s", error);
+            continue;
+        }
+        int (*parallel)(void) = (int (*)(void))dlsym(library, "openblas_get_parallel");
+        if (parallel != NULL && parallel() != 0) return library; /* 0: built without locks */
+        dlclose(library);
+    }
+    return NULL;
+}
+
+/* Fills cpu's fields; false when the library is not whole. */
+static bool find_functions(CpuDevice *cpu, void *library)
+{
+    void (*set_threads)(int) = (void (*)(int))dlsym(library, "openblas_set_num_threads");
+    char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
+    BlasSgemm sgemm = (BlasSgemm)dlsym(library, "cblas_sgemm");
+    BlasDgemm dgemm = (BlasDgemm)dlsym(library, "cblas_dgemm");
+    if (set_threads == NULL || config == NULL || sgemm == NULL || dgemm == NULL) return false;
+    set_threads(1);
+    cpu->library = library;
+    cpu->sgemm = sgemm;
+    cpu->dgemm = dgemm;
+    char product[64] = "OpenBLAS", version[32] = "";
+    sscanf(config(), "%63s %31s", product, version);
+    snprintf(cpu->blas_name, sizeof cpu->blas_name, "%s %s", product, version);
+    return true;
+}
+
+/* Lets the library map the buffers of `threads` concurrent calls, which it keeps: by the functions
+ * with which its own calls take and give back theirs. One that hides them maps as it goes. */
+static void take_buffers(void *library, int threads)
+{
+    void *(*take)(int) = (void *(*)(int))dlsym(library, "blas_memory_alloc");
+    void (*give_back)(void *) = (void (*)(void *))dlsym(library, "blas_memory_free");
+    if (take == NULL || give_back == NULL) return;
+    void **buffer = must_calloc((size_t)threads, sizeof *buffer);
+    for (int i = 0; i < threads; i++)
+        buffer[i] = take(0);
+    for (int i = 0; i < threads; i++)
+        if (buffer[i]) give_back(buffer[i]);
+    free(buffer);
+}
+
+/* Whether a product of ones counts them. */
+static bool multiplies(const CpuDevice *cpu)
+{
+    const int side = TRIAL_SIDE, count = side * side;
+    float *x = must_calloc((size_t)(2 * count), sizeof *x), *y = x + count;
+    for (int i = 0; i < count; i++)
+        x[i] = 1;
+    cpu->sgemm(101, 111, 112, side, side, side, 1, x, side, x, side, 0, y, side);
+    bool good = true;
+    for (int i = 0; i < count; i++)
+        good &= y[i] == (float)side;
+    free(x);
+    return good;
+}
+
+/* Opens it for good. */
+static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
+{
+    void *library = library_open(why, n);
+    if (library == NULL) return false;
+    if (!find_functions(cpu, library)) {
+        dlclose(library);
+        return error_set(why, n, "OpenBLAS lacks functions that every release has");
+    }
+    take_buffers(library, threads);
+    if (multiplies(cpu)) return true;
+    *cpu = (CpuDevice){.level = cpu->level};
+    dlclose(library);
+    return error_set(why, n, "OpenBLAS computes 1 + 1 wrongly on this CPU");
+}
+
+/* Whether a mapping may be refused although memory is free: by a limit of the process, or where the
+ * system promises no more than it has. */
+static bool address_space_is_limited(void)
+{
+    struct rlimit space, data;
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) return true;
+    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur != RLIM_INFINITY) return true;
+    FILE *f = fopen("/proc/sys/vm/overcommit_memory", "r");
+    if (f == NULL) return false;
+    int policy = fgetc(f);
+    fclose(f);
+    return policy == '2';
+}
+
+/* The child: opens it as the process will, with an alarm on its CPU time that ends an endless loop.
+ * Never returns. */
+static void try_and_exit(int threads)
+{
+    CpuDevice cpu = {0};
+    char why[256];
+    struct itimerval limit = {.it_value = {.tv_usec = TRIAL_MICROSECONDS}};
+    struct rlimit no_core = {0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGPROF, SIG_DFL);
+    setitimer(ITIMER_PROF, &limit, NULL);
+    if (!open_here(&cpu, threads, why, sizeof why)) _exit(why[0] ? TRIAL_REFUSED : TRIAL_NOT_THERE);
+    void *rest =
+        mmap(NULL, TRIAL_LEAVES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    _exit(rest == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
+}
+
+/* How the opening ends in a child. */
+static int trial(int threads)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) try_and_exit(threads);
+    if (child < 0) return TRIAL_REFUSED;
+    while (waitpid(child, &status, 0) < 0) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : TRIAL_REFUSED;
+}
+
+bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
+{
+    int end = address_space_is_limited() ? trial(threads) : TRIAL_GOOD;
+    if (end == TRIAL_GOOD) return open_here(cpu, threads, why, n);
+    error_set(why, n, "%s", "");
+    if (end == TRIAL_NOT_THERE) return false;
+    return error_set(
+        why, n,
+        "OpenBLAS does not get its memory, 128 MiB for each of %d thread%s, within the "
+        "limit on address space (ulimit -v)",
+        threads, threads == 1 ? "" : "s");
+}
