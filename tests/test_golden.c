@@ -8,13 +8,8 @@
  * rounding 6e-8 of the larger terms, so 1e-4 of the rms bounds the worst element; losses are means
  * and stay within 2e-6. */
 #include "model/core/check.h"
-#include "optim/clip.h"
-#include "optim/loss_scale.h"
-#include "optim/lr_schedule.h"
-#include "optim/optimizer.h"
 #include "tests/golden.h"
-#include "tests/model_fixture.h"
-#include "tests/op_devices.h"
+#include "tests/own_training.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -134,44 +129,22 @@ static void check_forward_backward(const char *name, const char *backend, bool f
     close_golden(g, c, &f);
 }
 
-/* Twenty steps through norm, decision and optimizer, as the trainer makes them. */
+/* Twenty steps through norm, decision and optimizer. */
 static void check_training(const char *name, const char *backend, bool f64,
                            RecomputePolicy recompute)
 {
     Golden *g;
     Config *c;
     Fixture f;
-    Optimizer optimizer;
-    StepDecision decision;
-    double lr[STEPS], tolerance = f64 ? 1e-9 : 2e-5;
+    OwnTraining training;
+    double tolerance = f64 ? 1e-9 : 2e-5;
     open_golden(name, backend, f64, recompute, &g, &c, &f);
-    Arena measure = arena_measuring();
-    optimizer_plan(&optimizer, c, f.params, &measure);
-    optimizer_free(&optimizer);
-    void *memory = device_alloc(&f.dev, measure.peak, "slots");
-    Arena arena = device_arena(&f.dev, memory, measure.peak);
-    optimizer_plan(&optimizer, c, f.params, &arena);
-    optimizer_init(&optimizer, &f.dev);
-    GradNorm norm = grad_norm_create(f.params);
-    StepRules rules = step_rules(c);
-    StepState state = step_state_initial(c);
-    lr_schedule_fill(c, lr, STEPS);
-    StepState *far_state = device_put_bytes(&f.dev, &state, sizeof state);
-    StepDecision *far_decision = device_alloc(&f.dev, sizeof decision, "a decision");
-    Tensor far_lr = device_put(&f.dev, tensor_1d(lr, F64, STEPS));
+    own_training_open(&training, &f, c, STEPS);
     double *losses = golden_tensor(g, "train.losses").data,
            *norms = golden_tensor(g, "train.norms").data;
     for (int step = 0; step < STEPS; step++) {
         set_batch(&f, g, step);
-        fixture_backward(&f);
-        StepStats *far_stats = device_put_bytes(&f.dev, &f.stats, sizeof f.stats);
-        grad_norm_add(&norm, &f.dev, far_stats);
-        op_step_decide(&f.dev, far_state, far_stats, far_decision, far_lr, &rules);
-        optimizer_step(&optimizer, &f.dev, f.params, far_decision);
-        device_take_bytes(&f.dev, &f.stats, far_stats, sizeof f.stats);
-        device_copy(&f.dev, tensor_1d(&decision, I64, sizeof decision / 8),
-                    tensor_1d(far_decision, I64, sizeof decision / 8));
-        device_synchronize(&f.dev);
+        StepDecision decision = own_training_step(&training);
         if (!(fabs(decision.loss - losses[step]) <= tolerance * losses[step]))
             fail_msg("%s: loss of step %d is %.17g, PyTorch says %.17g", name, step, decision.loss,
                      losses[step]);
@@ -179,12 +152,7 @@ static void check_training(const char *name, const char *backend, bool f64,
             fail_msg("%s: norm of step %d is %.17g, PyTorch says %.17g", name, step,
                      decision.grad_norm, norms[step]);
     }
-    device_drop(&f.dev, far_lr);
-    device_release(&f.dev, far_decision, sizeof decision);
-    device_release(&f.dev, far_state, sizeof state);
-    grad_norm_free(&norm);
-    optimizer_free(&optimizer);
-    device_release(&f.dev, memory, measure.peak);
+    own_training_close(&training);
     close_golden(g, c, &f);
 }
 
