@@ -95,6 +95,7 @@ static Config *parse(Load *load, const char *text, size_t length, ConfigReport *
     size_t at;
     load->config = must_calloc(1, sizeof *load->config);
     load->origin = must_calloc((size_t)option_count, sizeof *load->origin);
+    load->seen = must_calloc((size_t)(option_count + known_count), sizeof *load->seen);
     load->config->provenance = load->origin;
     load->config->path = must_strdup(load->path ? load->path : "");
     load->config->name = run_name(load->path);
@@ -119,6 +120,7 @@ static Config *parse(Load *load, const char *text, size_t length, ConfigReport *
         validate_config(load);
     }
     name_origins(load);
+    free(load->seen);
     bool good = load->n_errors == 0;
     report_findings(load, report);
     if (good) return load->config;

@@ -21,13 +21,22 @@ static int attach(Json *json, int node, const cJSON *item)
     return next;
 }
 
-static bool numbers_finite(const Json *json, char *err, size_t n, size_t *error_at)
+/* Whether a double holds every number. */
+static bool numbers_fit(const Json *json, char *err, size_t n, size_t *error_at)
 {
     for (int i = 0; i < json->n_nodes; i++) {
         const cJSON *item = json->node[i].item;
-        if (!cJSON_IsNumber(item) || isfinite(item->valuedouble)) continue;
+        if (!cJSON_IsNumber(item)) continue;
+        const char *digits = json->text + json->node[i].value_at;
+        bool large = !isfinite(item->valuedouble), small = item->valuedouble == 0 &&
+                                                           digits[strspn(digits, "-0.")] >= '1' &&
+                                                           digits[strspn(digits, "-0.")] <= '9';
+        if (!large && !small) continue;
         *error_at = json->node[i].value_at;
-        return error_set(err, n, "this number is larger than any that a double holds");
+        return error_set(err, n,
+                         large ? "this number is larger than any that a double holds"
+                               : "this number is smaller than any that a double holds, and would "
+                                 "be read as 0; write 0 if that is meant");
     }
     return true;
 }
@@ -54,7 +63,7 @@ bool json_parse(Json *json, const char *text, size_t length, char *err, size_t n
         return error_set(err, n, "this is not JSON");
     }
     attach(json, 0, json->root);
-    return numbers_finite(json, err, n, error_at);
+    return numbers_fit(json, err, n, error_at);
 }
 
 void json_free(Json *json)

@@ -2,13 +2,21 @@
  * refused by name.
  *
  * Whatever would change the numbers, the memory or the files is refused; what only concerns
- * PyTorch's machinery passes with a notice; what belongs to something that is off passes in
- * silence. */
+ * PyTorch's machinery, or work between ranks, passes with a notice; what belongs to something that
+ * is off passes in silence. */
 #include "configs/options.h"
 
 #define IGNORED(key_, inert_, why_)                                                                \
     {                                                                                              \
         .key = key_, .kind = KNOWN_IGNORED, .inert = inert_, .why = why_                           \
+    }
+#define IGNORED_LIKE(key_, example_, why_)                                                         \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_IGNORED, .example = example_, .why = why_                       \
+    }
+#define OTHER_NAME(key_, name_, inert_, why_)                                                      \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_IGNORED, .stands_for = name_, .inert = inert_, .why = why_      \
     }
 #define QUIET(key_, why_)                                                                          \
     {                                                                                              \
@@ -22,6 +30,14 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_SWITCH, .why = why_                                             \
     }
+#define ON_SWITCH(key_, why_)                                                                      \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_ON_SWITCH, .why = why_                                          \
+    }
+#define SHORT(key_, name_, why_)                                                                   \
+    {                                                                                              \
+        .key = key_, .kind = KNOWN_SHORT, .stands_for = name_, .why = why_                         \
+    }
 #define TREE(key_, why_)                                                                           \
     {                                                                                              \
         .key = key_, .kind = KNOWN_TREE, .why = why_                                               \
@@ -33,11 +49,11 @@
 
 const KnownKey known_table[] = {
     UNBUILT("managed_gradient_accumulation", "|true|", "accumulation boundaries set by user code"),
-    IGNORED("log_level", 0, "log level of DeepSpeed's engine"),
+    IGNORED_LIKE("log_level", "\"\"", "log level of DeepSpeed's engine"),
     IGNORED("timers.throughput.enabled", "|true|", "tokens per second are always printed"),
     IGNORED("timers.throughput.synchronized", "|true|", "steps are timed on the device"),
     IGNORED("dataloader_drop_last", "|false|", "a stream of tokens has no short batch"),
-    IGNORED("vocabulary_size", 0, "the vocabulary is padded inside to a fast size"),
+    IGNORED_LIKE("vocabulary_size", "0", "the vocabulary is padded inside to a fast size"),
     UNBUILT("sequence_parallel_size", "|1|", "context parallelism"),
     IGNORED("use_data_before_expert_parallelism", "|false|", "order of expert ranks"),
     IGNORED("optimizer.legacy_fusion", "|false|", "fusion of optimizer kernels"),
@@ -67,9 +83,10 @@ const KnownKey known_table[] = {
     UNBUILT("scheduler.params.cycle_min_mom", 0, "cycling of momentum"),
     UNBUILT("scheduler.params.cycle_max_mom", 0, "cycling of momentum"),
     UNBUILT("scheduler.params.decay_mom_rate", "|0|", "cycling of momentum"),
-    IGNORED("communication_data_type", 0, "one rank reduces nothing"),
-    IGNORED("seq_parallel_communication_data_type", 0, "one rank reduces nothing"),
-    IGNORED("seq_parallel_comm_data_type", 0, "one rank reduces nothing"),
+    IGNORED_LIKE("communication_data_type", "\"\"", "one rank reduces nothing"),
+    IGNORED("seq_parallel_communication_data_type", "|\"fp32\"|", "one rank reduces nothing"),
+    OTHER_NAME("seq_parallel_comm_data_type", "seq_parallel_communication_data_type", "|\"fp32\"|",
+               "one rank reduces nothing"),
     IGNORED("gradient_allreduce_op", "|\"mean\"|", "one rank reduces nothing"),
     IGNORED("prescale_gradients", "|false|", "one rank reduces nothing"),
     IGNORED("gradient_predivide_factor", "|1|", "one rank reduces nothing"),
@@ -87,51 +104,74 @@ const KnownKey known_table[] = {
     IGNORED("bf16.immediate_grad_update", "|false|", "accumulation is always immediate"),
     UNBUILT("bf16.bf16_optimizer_states", "|false|", "bf16 moments"),
     UNBUILT("data_types.param_dtype", 0, "a type of weights beside fp16, bf16 and fp64"),
-    IGNORED("data_types.buffer_dtype", 0, "the model has no buffers"),
+    IGNORED_LIKE("data_types.buffer_dtype", "\"\"", "the model has no buffers"),
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
-    UNBUILT("zero_optimization", "|false|", "ZeRO; true is stage 1"),
-    IGNORED("zero_optimization.contiguous_gradients", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.reduce_scatter", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.reduce_bucket_size", "|500000000|", "stage 0 shards nothing"),
+    SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
+    IGNORED("zero_optimization.contiguous_gradients", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.reduce_scatter", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.reduce_bucket_size", "|500000000|", "one rank shards nothing"),
     IGNORED("zero_optimization.use_multi_rank_bucket_allreduce", "|true|",
-            "stage 0 shards nothing"),
-    IGNORED("zero_optimization.allgather_partitions", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.allgather_bucket_size", "|500000000|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.overlap_comm", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.load_from_fp32_weights", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.elastic_checkpoint", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.ignore_unused_parameters", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.round_robin_gradients", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.sub_group_size", "|1000000000|", "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    IGNORED("zero_optimization.allgather_partitions", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.allgather_bucket_size", "|500000000|", "one rank shards nothing"),
+    IGNORED("zero_optimization.overlap_comm", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.load_from_fp32_weights", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.elastic_checkpoint", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.ignore_unused_parameters", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.round_robin_gradients", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.sub_group_size", "|1000000000|", "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_prefetch_bucket_size", "|50000000|",
-            "stage 0 shards nothing"),
-    IGNORED("zero_optimization.prefetch_bucket_size", "|50000000|", "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.prefetch_bucket_size",
+               "zero_optimization.stage3_prefetch_bucket_size", "|50000000|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_param_persistence_threshold", "|100000|",
-            "stage 0 shards nothing"),
-    IGNORED("zero_optimization.param_persistence_threshold", "|100000|", "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.param_persistence_threshold",
+               "zero_optimization.stage3_param_persistence_threshold", "|100000|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_model_persistence_threshold", "|9.22337203685478e+18|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.model_persistence_threshold",
+               "zero_optimization.stage3_model_persistence_threshold", "|9.22337203685478e+18|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_max_live_parameters", "|1000000000|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.max_live_parameters",
+               "zero_optimization.stage3_max_live_parameters", "|1000000000|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_max_reuse_distance", "|1000000000|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.max_reuse_distance",
+               "zero_optimization.stage3_max_reuse_distance", "|1000000000|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_gather_16bit_weights_on_model_save", "|false|",
-            "stage 0 shards nothing"),
-    IGNORED("zero_optimization.stage3_gather_fp16_weights_on_model_save", "|false|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.stage3_gather_fp16_weights_on_model_save",
+               "zero_optimization.stage3_gather_16bit_weights_on_model_save", "|false|",
+               "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.gather_16bit_weights_on_model_save",
+               "zero_optimization.stage3_gather_16bit_weights_on_model_save", "|false|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_module_granularity_threshold", "|0|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.module_granularity_threshold",
+               "zero_optimization.stage3_module_granularity_threshold", "|0|",
+               "one rank shards nothing"),
     IGNORED("zero_optimization.stage3_use_all_reduce_for_fetch_params", "|false|",
-            "stage 0 shards nothing"),
-    IGNORED("zero_optimization.stage3_allgather_sequential", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.memory_efficient_linear", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.override_module_apply", "|true|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.pipeline_loading_checkpoint", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.log_trace_cache_warnings", "|false|", "stage 0 shards nothing"),
-    IGNORED("zero_optimization.enable_sanity_checks", "|false|", "stage 0 shards nothing"),
+            "one rank shards nothing"),
+    OTHER_NAME("zero_optimization.use_all_reduce_for_fetch_params",
+               "zero_optimization.stage3_use_all_reduce_for_fetch_params", "|false|",
+               "one rank shards nothing"),
+    IGNORED("zero_optimization.stage3_allgather_sequential", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.memory_efficient_linear", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.override_module_apply", "|true|", "one rank shards nothing"),
+    IGNORED("zero_optimization.pipeline_loading_checkpoint", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.log_trace_cache_warnings", "|false|", "one rank shards nothing"),
+    IGNORED("zero_optimization.enable_sanity_checks", "|false|", "one rank shards nothing"),
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
-            "stage 0 shards nothing"),
+            "one rank shards nothing"),
     UNBUILT("zero_optimization.legacy_stage1", "|false|", "the old stage 1"),
     UNBUILT("zero_optimization.offload_optimizer.device", "|\"none\"|", "offload to host or NVMe"),
     QUIET("zero_optimization.offload_optimizer.nvme_path", "offload"),
@@ -170,7 +210,7 @@ const KnownKey known_table[] = {
     UNBUILT("zero_optimization.zenflow", 0, "asynchronous offload"),
     WRONG("zero_optimization.grad_hooks", "documented by DeepSpeed, and refused by it; remove it"),
     WRONG("zero_optimization.aio", "belongs at the top level; move it there"),
-    UNBUILT("allgather_size", 0, "a dead form of zero_optimization.allgather_bucket_size"),
+    IGNORED_LIKE("allgather_size", "0", "one rank shards nothing"),
     TREE("aio", "no NVMe offload"),
     UNBUILT("tensor_parallel.autotp_size", "|0|1|",
             "tensor parallelism; here the key is parallel.tensor"),
@@ -201,7 +241,7 @@ const KnownKey known_table[] = {
             "saved activations on the host"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", "|false|",
             "memory is always contiguous"),
-    IGNORED("activation_checkpointing.number_checkpoints", 0, "memory is always contiguous"),
+    IGNORED_LIKE("activation_checkpointing.number_checkpoints", "0", "memory is always contiguous"),
     IGNORED("activation_checkpointing.synchronize_checkpoint_boundary", "|false|",
             "a debugging aid of DeepSpeed's"),
     IGNORED("activation_checkpointing.profile", "|false|", "wall_clock_breakdown times the phases"),
@@ -264,7 +304,7 @@ const KnownKey known_table[] = {
     SWITCH("progressive_layer_drop", "dropping of layers"),
     SWITCH("eigenvalue", "eigenvalues of the Hessian"),
     SWITCH("quantize_training", "quantised training"),
-    SWITCH("weight_quantization", "quantised weights"),
+    ON_SWITCH("weight_quantization", "quantised weights"),
     SWITCH("hybrid_engine", "generation inside DeepSpeed"),
     SWITCH("data_efficiency.data_sampling", "curriculum sampling"),
     SWITCH("data_efficiency.data_routing", "random layer-token drop"),

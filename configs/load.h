@@ -36,6 +36,7 @@ typedef struct {
     int n_sets;
     Config *config;
     Origin *origin;  /* one per option; becomes config->provenance */
+    Place *seen;     /* one per option and known key: where the document that is read gives it */
     Place root;      /* where the config begins: the place of what is missing */
     bool unreadable; /* the file is not JSON: rules between keys are silent */
     Finding *finding;

@@ -219,7 +219,7 @@ const Option option_table[] = {
     CHOICE(optimizer.weight_decay_on, "\"matrices\"", decay_on_choices, NUMBERS, LOSSES,
            "what decays: tensors of two dimensions (embeddings included), or all"),
     NUMBER(optimizer.params.lr, "0.001", 0, 1e6, NUMBERS, LOSSES,
-           "learning rate; the peak that a scheduler scales"),
+           "learning rate; the peak that a scheduler scales", .flags = OPTION_NO_NULL),
     {ROW(optimizer.params.betas, BETAS), .fallback = "[0.9, 0.999]", .min = 0, .max = 1,
      .flags = OPTION_AUTO | OPTION_BELOW, .types = ADAMS, .effect = EFFECT_NUMBERS,
      .changes = LOSSES, .help = "decay rates of Adam's two running means"},
@@ -339,7 +339,7 @@ const Option option_table[] = {
            "type in which gradients add up; auto is fp32 (fp64 with fp64, bf16 with "
            "bf16.bf16_master_weights_and_grads)"),
     INT(zero_optimization.stage, "0", 0, 3, ROUNDING, NOTHING,
-        "ZeRO stage: what is sharded over data-parallel ranks", .built = "|0|",
+        "ZeRO stage: what is sharded over data-parallel ranks; of one rank, nothing",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),
     CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING, PLAN,
            "what the backward pass computes again instead of keeping it: nothing; norm outputs and "

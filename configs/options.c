@@ -46,6 +46,11 @@ bool option_among(const char *list, const char *value)
     return false;
 }
 
+const char *known_example(const KnownKey *known)
+{
+    return known->inert != NULL ? known->inert + 1 : known->example ? known->example : "{}";
+}
+
 const char *option_choice_name(const Option *option, int value)
 {
     for (const Choice *c = option->choices; c->name != NULL; c++)

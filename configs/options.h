@@ -24,6 +24,7 @@ typedef enum {
     OPTION_ABOVE = 2,    /* the minimum itself is outside */
     OPTION_BELOW = 4,    /* the maximum itself is outside */
     OPTION_BOOL_INT = 8, /* true and false are accepted for 1 and 0 (a dead form of DeepSpeed's) */
+    OPTION_NO_NULL = 16, /* null is refused, where the default is nobody's choice */
 } OptionFlags;
 
 /* One value of a choice; the list ends with name NULL. */
@@ -66,19 +67,23 @@ extern const Option option_table[];
 extern const int option_count;
 
 typedef enum {
-    KNOWN_IGNORED, /* any value passes; one that differs from `inert` with a notice */
+    KNOWN_IGNORED, /* any value of its type passes; one that is not inert with a notice */
     KNOWN_QUIET,   /* any value passes in silence: it belongs to something that is off */
     KNOWN_UNBUILT, /* only the inert values pass */
     KNOWN_SWITCH,  /* an object with anything inside, as long as its "enabled" is false or absent */
-    KNOWN_TREE,    /* an object with anything inside passes with a notice */
-    KNOWN_WRONG,   /* no value passes: `why` says what to write instead */
+    KNOWN_ON_SWITCH, /* the same with true as the default of "enabled" */
+    KNOWN_TREE,      /* an object with anything inside passes with a notice */
+    KNOWN_WRONG,     /* no value passes: `why` says what to write instead */
+    KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
 } KnownKind;
 
 typedef struct {
     const char *key;
     KnownKind kind;
-    const char *inert; /* "|a|b|" of JSON values */
-    const char *why;   /* what the key asks for */
+    const char *inert;      /* "|a|b|" of JSON values */
+    const char *why;        /* what the key asks for */
+    const char *example;    /* a value of the type of an ignored key that has no inert values */
+    const char *stands_for; /* the key that this is another name of */
 } KnownKey;
 
 extern const KnownKey known_table[];
@@ -91,6 +96,8 @@ int known_find(const char *key);
 bool option_is_section(const char *key);
 /* Whether "|a|b|" holds `value`. */
 bool option_among(const char *list, const char *value);
+/* A value of the type that the key takes, as the beginning of a JSON text. */
+const char *known_example(const KnownKey *known);
 /* The name of a choice's value. */
 const char *option_choice_name(const Option *option, int value);
 /* Whether the row is read by this config's optimizer and scheduler. */
@@ -109,7 +116,11 @@ void number_text(double x, char *out, size_t n);
 /* suggest.c: a key for a misspelt one: its sibling, an alias, the same name in another section; ""
  * if none. */
 void suggest_key(const char *key, char *out, size_t n);
-/* The same as a whole key. */
+/* Whether the name is near enough to the word to be meant by it. */
+bool suggest_is_near(const char *word, const char *name);
+/* A key's misspelt sibling alone; false if none is near. */
+bool suggest_sibling(const char *key, char *out, size_t n);
+/* The same as suggest_key, as a whole key. */
 void suggest_path(const char *key, char *out, size_t n);
 /* The choice nearest to `value`, NULL if none is near. */
 const char *suggest_choice(const Choice *choices, const char *value);

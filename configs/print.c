@@ -128,6 +128,8 @@ static void explain_known(const KnownKey *known, FILE *to)
         [KNOWN_QUIET] = "accepted, without effect here",
         [KNOWN_UNBUILT] = "not built yet",
         [KNOWN_SWITCH] = "not built yet; passes as long as its \"enabled\" is false",
+        [KNOWN_ON_SWITCH] = "not built yet; passes when its \"enabled\" is false",
+        [KNOWN_SHORT] = "read",
         [KNOWN_TREE] = "accepted, without effect here",
         [KNOWN_WRONG] = "refused",
     };

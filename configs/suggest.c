@@ -131,6 +131,17 @@ static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
     return best;
 }
 
+bool suggest_is_near(const char *word, const char *name)
+{
+    return edit_distance(word, name) <= tolerance(word);
+}
+
+bool suggest_sibling(const char *key, char *out, size_t n)
+{
+    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
+    return nearest_sibling(key, (size_t)(word - key), out, n) <= tolerance(word);
+}
+
 void suggest_key(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;

@@ -255,6 +255,17 @@ static void check_types(Load *load)
     }
 }
 
+static void check_zero(Load *load)
+{
+    static const char key[] = "zero_optimization.stage";
+    const Config *c = load->config;
+    if (c->zero_optimization.stage > 0 && c->parallel.data == 1 &&
+        !UNUSABLE(load, key, "parallel.data"))
+        load_notice(load, load_place(load, key), key,
+                    "%lld: one rank has nothing to shard, so it trains as stage 0 does",
+                    (long long)c->zero_optimization.stage);
+}
+
 void validate_config(Load *load)
 {
     check_batch(load);
@@ -265,4 +276,5 @@ void validate_config(Load *load)
     check_optimizer(load);
     check_types(load);
     check_scheduler(load);
+    check_zero(load);
 }

@@ -193,7 +193,13 @@ void assign_value(Load *load, const Json *json, int node, int row, Place key_at,
                      strcmp(item->valuestring, "auto") == 0;
     *origin = (Origin){
         .kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE, .place = key_at, .automatic = automatic};
-    if (automatic || cJSON_IsNull(item)) {
+    bool null = cJSON_IsNull(item);
+    if (null && a.option->flags & OPTION_NO_NULL) {
+        origin->wrong = !refuse(&a);
+    } else if (automatic || null) {
+        if (null && key_at.set == 0 && a.option->fallback != NULL)
+            load_notice(load, value_at, a.option->key, "null is read as the default, %s",
+                        a.option->fallback);
         load_default(load, row);
         origin->kind = ORIGIN_DEFAULT;
     } else {

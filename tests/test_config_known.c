@@ -1,0 +1,203 @@
+/* test_config_known.c -- configs as DeepSpeed's users have them: what one rank accepts, and what is
+ * said about keys that do nothing here. What is refused: golden/config_errors.txt. */
+#include "configs/config.h"
+#include "configs/options.h"
+#include "model/core/check.h"
+#include "tests/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The config with more keys on its second line, under at most one --set; it must be good and say
+ * exactly this ("": nothing). The caller frees it. */
+static Config *says(const char *keys, const char *set, const char *notice)
+{
+    ConfigReport report;
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                             "\"gradient_clipping\": 1%s\n%s}",
+                             *keys ? "," : "", keys);
+    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    int expected = *notice != '\0';
+    if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
+    if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))
+        fail_msg("%s %s\n%d notices: %s\ninstead of %s", text, set ? set : "", report.n_notices,
+                 report.n_notices ? report.notice[0] : "", notice);
+    config_report_free(&report);
+    free(text);
+    return c;
+}
+
+static void accepts_every_zero_stage_on_one_rank(void **state)
+{
+    (void)state;
+    for (int stage = 1; stage <= 3; stage++) {
+        char keys[80], notice[160];
+        snprintf(keys, sizeof keys, "\"zero_optimization\": {\"stage\": %d}", stage);
+        snprintf(notice, sizeof notice,
+                 "c.json:2:23: notice: zero_optimization.stage: %d: one rank has nothing to shard, "
+                 "so it trains as stage 0 does",
+                 stage);
+        Config *c = says(keys, NULL, notice);
+        assert_int_equal(c->zero_optimization.stage, stage);
+        config_free(c);
+    }
+    config_free(says("\"zero_optimization\": {\"stage\": 0}", NULL, ""));
+}
+
+/* A dead form of DeepSpeed's. */
+static void reads_zero_as_true_or_false(void **state)
+{
+    (void)state;
+    Config *c = says("\"zero_optimization\": true", NULL,
+                     "c.json:2:1: notice: zero_optimization.stage: 1: one rank has nothing to "
+                     "shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+    c = says("\"zero_optimization\": false", NULL, "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    config_free(says("\"zero_optimization\": null", NULL, ""));
+    c = says("\"zero_optimization\": {\"stage\": 3}", "zero_optimization=false", "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    c = says("\"zero_optimization\": false", "zero_optimization=true",
+             "--set zero_optimization=true: notice: zero_optimization.stage: 1: one rank has "
+             "nothing to shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+}
+
+static void keeps_the_stage_and_calls_it_rounding(void **state)
+{
+    (void)state;
+    char *text;
+    size_t length;
+    Config *plain = config_test_set("seed=1337"),
+           *sharded = config_test_set("zero_optimization.stage=3");
+    FILE *to = open_memstream(&text, &length);
+    config_print(sharded, true, to);
+    fclose(to);
+    Config *again = config_test_parse(text, 0, NULL);
+    assert_int_equal(again->zero_optimization.stage, 3);
+    assert_non_null(strstr(text, "\"stage\": 3,"));
+    ConfigDifference *d;
+    assert_int_equal(config_diff(plain, sharded, &d), 1);
+    assert_string_equal(d[0].key, "zero_optimization.stage");
+    assert_int_equal(d[0].effect, EFFECT_ROUNDING);
+    config_diff_free(d, 1);
+    config_free(plain);
+    config_free(sharded);
+    config_free(again);
+    free(text);
+}
+
+static void says_what_has_no_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set, *notice;
+    } cases[] = {
+        {"\"compile\": {\"enabled\": true}", NULL,
+         "c.json:2:13: notice: compile.enabled: accepted, without effect here (torch.compile)"},
+        {"\"compile\": {\"backend\": \"inductor\"}", NULL,
+         "c.json:2:13: notice: compile.backend: accepted, without effect here (torch.compile)"},
+        {"\"compile\": {\"enabled\": false, \"deepcompile\": false}", NULL, ""},
+        {"", "compile.passes=[1]",
+         "--set compile.passes=[1]: notice: compile.passes: accepted, without effect here "
+         "(torch.compile)"},
+        {"", "aio.block_size=4096",
+         "--set aio.block_size=4096: notice: aio.block_size: accepted, without effect here (no "
+         "NVMe offload)"},
+        {"\"aio.block_size\": 4096", NULL,
+         "c.json:2:1: notice: aio.block_size: accepted, without effect here (no NVMe offload)"},
+        {"", "zero_optimization.leaf_module.names=[\"a\"]",
+         "--set zero_optimization.leaf_module.names=[\"a\"]: notice: "
+         "zero_optimization.leaf_module.names: accepted, without effect here (modules of Hugging "
+         "Face models)"},
+        {"", "amp.opt_level=O2",
+         "--set amp.opt_level=O2: notice: amp.opt_level: accepted, without effect here (NVIDIA "
+         "Apex; bf16 does without)"},
+        {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* it is off */
+        {"\"amp\": {\"enabled\": false}", "amp.enabled=false", ""},
+        {"\"weight_quantization\": {\"enabled\": false, \"post_init_quant\": {}}", NULL, ""},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": \"auto\"}", NULL,
+         "c.json:2:23: notice: zero_optimization.zero_quantized_weights: \"auto\" is read as the "
+         "default, which is false (ZeRO++ weight quantisation is not built yet)"},
+        {"\"zero_optimization\": {\"zenflow\": \"auto\"}", NULL,
+         "c.json:2:23: notice: zero_optimization.zenflow: \"auto\" is read as the default, which "
+         "is absent (asynchronous offload is not built yet)"},
+        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* DeepSpeed's default */
+        {"\"zero_optimization\": {\"overlap_comm\": true}", NULL,
+         "c.json:2:23: notice: zero_optimization.overlap_comm: accepted, without effect here (one "
+         "rank shards nothing)"},
+        {"\"zero_optimization\": {\"overlap_comm\": null, \"reduce_bucket_size\": \"auto\"}", NULL,
+         ""},
+        {"\"seed\": null", NULL, "c.json:2:9: notice: seed: null is read as the default, 1337"},
+        {"\"seed\": 3", "seed=null", ""},
+        {"\"data_efficiency\": {\"seed\": \"x\"}", NULL, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        config_free(says(cases[i].keys, cases[i].set, cases[i].notice));
+}
+
+static void lets_a_set_take_back_what_is_refused(void **state)
+{
+    (void)state;
+    config_free(says("\"weight_quantization\": {\"post_init_quant\": {}}",
+                     "weight_quantization.enabled=false", ""));
+    config_free(says("\"amp\": {\"enabled\": true}", "amp.enabled=false", ""));
+    config_free(says("\"zero_optimization\": {\"overlap_comm\": \"banana\"}",
+                     "zero_optimization.overlap_comm=null", ""));
+}
+
+/* Doubles reach down to 4.9e-324, in fewer digits each. */
+static void takes_small_numbers_and_every_zero(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *lr;
+        double value;
+    } cases[] = {{"0", 0},           {"-0.0e-999", 0},
+                 {"0.000E5", 0},     {"5e-324", 0x1p-1074},
+                 {"1e-300", 1e-300}, {"0.00000001e-100", 1e-108}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char keys[80];
+        snprintf(keys, sizeof keys, "\"optimizer\": {\"params\": {\"lr\": %s}}", cases[i].lr);
+        Config *c = says(keys, NULL, "");
+        assert_true(c->optimizer.params.lr == cases[i].value);
+        config_free(c);
+    }
+}
+
+/* Every key that is read and dropped knows its type, and other names lead to a key. */
+static void knows_the_types_and_names_of_ignored_keys(void **state)
+{
+    (void)state;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        if (k->kind == KNOWN_IGNORED && strchr("\"tf-0123456789", known_example(k)[0]) == NULL)
+            fail_msg("%s takes %s", k->key, known_example(k));
+        if (k->stands_for != NULL && k->kind == KNOWN_IGNORED)
+            assert_true(known_find(k->stands_for) >= 0);
+        if (k->kind == KNOWN_SHORT) assert_true(option_find(k->stands_for) >= 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
+        cmocka_unit_test(reads_zero_as_true_or_false),
+        cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
+        cmocka_unit_test(says_what_has_no_effect),
+        cmocka_unit_test(lets_a_set_take_back_what_is_refused),
+        cmocka_unit_test(takes_small_numbers_and_every_zero),
+        cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
+    };
+    return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
+}
