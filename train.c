@@ -30,12 +30,13 @@ static int train(int argc, char **argv)
     run_choose_folder(&run);
     if (run.folder.state == RUN_FINISHED) return run_show_result(&run);
     run_open_trainer(&run);
+    run_catch_up(&run);
     while (run.trainer.steps < run.config->train_steps) {
         trainer_step(&run.trainer);
         run_report(&run);
+        run_save_if_due(&run); /* first, so that a death in what follows loses nothing */
         run_evaluate_if_due(&run);
         run_sample_if_due(&run);
-        run_save_if_due(&run);
         if (run_stop_asked(&run)) return run_leave(&run);
     }
     return run_finish(&run);

@@ -65,12 +65,19 @@ static void send(Feed *f, const Batch *batch)
     device_event_record(f->dev, &f->copied[slot]);
 }
 
+bool feed_goes_on(const Feed *f, WorkKind kind, int64_t done, int64_t all)
+{
+    Work work = {.kind = kind, .done = done, .all = all};
+    return f->watch == NULL || f->watch(f->watch_context, &work);
+}
+
 GptBatch feed_batch(void *context, const Action *action)
 {
     Feed *f = context;
     bool evaluate = action->kind == ACT_EVALUATE;
     Batch batch;
     char err[1024];
+    if (!evaluate) feed_goes_on(f, WORK_STEP, action->micro, f->micros);
     double start = seconds_now();
     if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->samples, action->micro,
                      &batch, err, sizeof err))
@@ -94,8 +101,9 @@ EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, 
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
     session->params->step_begin(session->params, NULL, 0);
-    for (int64_t i = 0; i < batches; i++) {
-        Action action = {.kind = ACT_EVALUATE, .micro = i};
+    int64_t done = 0;
+    while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
+        Action action = {.kind = ACT_EVALUATE, .micro = done++};
         pipeline_run(&stage, &action, 1);
     }
     session->params->step_end(session->params);
@@ -106,7 +114,8 @@ EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, 
                     .bytes = f->target_bytes,
                     .loss = sums.nats / sums.targets,
                     .bits_per_byte = -1,
-                    .seconds = seconds_now() - start};
+                    .seconds = seconds_now() - start,
+                    .cut = done < batches};
     if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
     return r;
 }

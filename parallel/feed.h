@@ -7,14 +7,28 @@
 #include "parallel/metrics.h"
 #include "parallel/session.h"
 
+/* What is under way, and how far it is: micro-batches of a step or an evaluation, tokens of a
+ * sample. */
+typedef enum { WORK_STEP, WORK_EVALUATION, WORK_SAMPLE } WorkKind;
+typedef struct {
+    WorkKind kind;
+    int64_t done, all;
+} Work;
+/* Called before each piece of work. False ends an evaluation or a sample there; a step is always
+ * ended. Must not wait for the device. */
+typedef bool (*FeedWatch)(void *context, const Work *work);
+
 typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
     const int64_t *samples; /* consumed before this step; read by training actions */
     GptBatch batch;         /* device */
-    int64_t target_bytes;   /* text behind the targets handed out so far */
-    double seconds;         /* waiting for the loaders so far */
-    void *memory;           /* of `batch` */
+    FeedWatch watch;        /* or NULL */
+    void *watch_context;
+    int64_t micros;       /* of a step, for the watch */
+    int64_t target_bytes; /* text behind the targets handed out so far */
+    double seconds;       /* waiting for the loaders so far */
+    void *memory;         /* of `batch` */
     size_t bytes;
     char *staging; /* n_slots times `bytes` of page-locked host memory, used in turn */
     Event *copied; /* per slot: the device has it */
@@ -30,8 +44,11 @@ void feed_close(Feed *feed);
 /* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
+/* Asks the watch, if there is one. */
+bool feed_goes_on(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
 /* Mean loss and bits per byte over `batches` validation micro-batches (0: all), summed in `stats`
- * on the device. The model's feed is `feed`. Changes nothing that training reads. */
+ * on the device; `cut` where the watch ended it, and then its figures are no result. The model's
+ * feed is `feed`. Changes nothing that training reads. */
 EvalRecord feed_evaluate(Feed *feed, Session *session, Gpt *gpt, StepStats *stats, int64_t batches);
 
 #endif

@@ -23,6 +23,7 @@ struct Metrics {
     Console console;
     MetricsFile file;    /* RUN/metrics.jsonl */
     MetricsFile samples; /* RUN/samples.txt */
+    MetricsTail tail;    /* of the file, when it was opened */
     StepRecord latest;
     int64_t first_step; /* before the first step of this attempt */
     double overhead;    /* seconds of evaluations and saves in this attempt */
@@ -49,10 +50,11 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     bool good = true;
     if (options->run_folder != NULL) {
         int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
-        good = metrics_file_open(&m->file, options->run_folder, "metrics.jsonl", upto, &m->latest,
+        good = metrics_file_open(&m->file, options->run_folder, "metrics.jsonl", upto, &m->tail,
                                  err, n) &&
                metrics_file_open(&m->samples, options->run_folder, "samples.txt", -1, NULL, err, n);
     }
+    m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
     *out = good ? m : NULL;
     if (!good) metrics_close(m);
@@ -67,6 +69,11 @@ void metrics_close(Metrics *m)
     metrics_file_close(&m->samples);
     fclose(m->line_to);
     free(m);
+}
+
+MetricsTail metrics_tail(const Metrics *m)
+{
+    return m->tail;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */

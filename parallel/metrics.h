@@ -35,6 +35,7 @@ typedef struct {
     double bits_per_byte;         /* negative: unknown */
     double seconds;
     bool final;
+    bool cut; /* ended before its last micro-batch, so its figures are no result */
 } EvalRecord;
 
 typedef struct {
@@ -54,6 +55,13 @@ typedef struct Metrics Metrics;
 /* Opens RUN/metrics.jsonl for appending; false with a sentence naming the file. */
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
+
+/* What metrics.jsonl holds of the last step that it keeps, that of the checkpoint to go on from. */
+typedef struct {
+    StepRecord last; /* its totals; of the rest the loss alone, and that if `trained` */
+    bool trained, evaluated, sampled;
+} MetricsTail;
+MetricsTail metrics_tail(const Metrics *metrics);
 
 /* {"event":"start","format":1,...}: `fields` is the inside of a JSON object (config name, commit,
  * machine, attempt). */

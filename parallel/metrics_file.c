@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,9 +31,31 @@ static bool integer_in(const char *line, size_t bytes, const char *key, int64_t 
     return errno == 0 && end != at + length;
 }
 
-/* Whether a line (without its line feed) stays: it is whole and not beyond `upto`. Notes its
- * totals. */
-static bool keep_line(const char *line, size_t bytes, int64_t upto, StepRecord *last)
+static bool is_event(const char *line, size_t bytes, const char *event)
+{
+    char pattern[40];
+    int length = snprintf(pattern, sizeof pattern, "{\"event\": \"%s\",", event);
+    return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
+}
+
+/* Notes a line that stays: its totals `r`, and what it is of its step. */
+static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
+{
+    static const char key[] = "\"loss\": ";
+    if (r.step != tail->last.step) *tail = (MetricsTail){0};
+    r.loss = tail->last.loss;
+    if (is_event(line, bytes, "train")) {
+        const char *at = memmem(line, bytes, key, sizeof key - 1);
+        tail->trained = at != NULL;
+        r.loss = at == NULL || at[sizeof key - 1] == 'n' ? NAN : strtod(at + sizeof key - 1, NULL);
+    }
+    tail->evaluated |= is_event(line, bytes, "val");
+    tail->sampled |= is_event(line, bytes, "sample");
+    tail->last = r;
+}
+
+/* Whether a line (without its line feed) stays: it is whole and not beyond `upto`. */
+static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail *tail)
 {
     StepRecord r = {0};
     bool whole =
@@ -43,19 +66,19 @@ static bool keep_line(const char *line, size_t bytes, int64_t upto, StepRecord *
             integer_in(line, bytes, "tokens", &r.tokens) &&
             integer_in(line, bytes, "skipped", &r.skipped);
     if (!whole || r.step > upto) return false;
-    *last = r;
+    note_line(line, bytes, r, tail);
     return true;
 }
 
 /* Moves the lines that stay to the front; returns their bytes. */
-static size_t keep_lines(char *text, size_t bytes, int64_t upto, StepRecord *last)
+static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail)
 {
     size_t kept = 0;
     for (size_t at = 0; at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
         if (end == NULL) break; /* torn */
         size_t length = (size_t)(end - text) - at;
-        if (keep_line(text + at, length, upto, last)) {
+        if (keep_line(text + at, length, upto, tail)) {
             memmove(text + kept, text + at, length + 1);
             kept += length + 1;
         }
@@ -64,7 +87,7 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, StepRecord *las
     return kept;
 }
 
-static bool cut_back(const char *path, int64_t upto, StepRecord *last, char *err, size_t n)
+static bool cut_back(const char *path, int64_t upto, MetricsTail *tail, char *err, size_t n)
 {
     if (access(path, F_OK) != 0) return true;
     int64_t bytes = 0;
@@ -75,7 +98,7 @@ static bool cut_back(const char *path, int64_t upto, StepRecord *last, char *err
     close(fd);
     if (good) {
         text[bytes] = '\0';
-        size_t kept = keep_lines(text, (size_t)bytes, upto, last);
+        size_t kept = keep_lines(text, (size_t)bytes, upto, tail);
         if (kept != (size_t)bytes) good = fs_write_file(&fs_system, path, text, kept, err, n);
     }
     free(text);
@@ -85,10 +108,10 @@ static bool cut_back(const char *path, int64_t upto, StepRecord *last, char *err
 /* ---- appending ------------------------------------------------------------------------------- */
 
 bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int64_t upto,
-                       StepRecord *last, char *err, size_t n)
+                       MetricsTail *tail, char *err, size_t n)
 {
     *f = (MetricsFile){.fd = -1, .path = text_format("%s/%s", folder, name)};
-    if (upto >= 0 && !cut_back(f->path, upto, last, err, n)) return false;
+    if (upto >= 0 && !cut_back(f->path, upto, tail, err, n)) return false;
     f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (f->fd < 0) return error_set(err, n, "cannot open %s: %s", f->path, strerror(errno));
     f->pending = must_alloc(PENDING_BYTES);

@@ -14,10 +14,10 @@ typedef struct {
 } MetricsFile;
 
 /* Opens FOLDER/NAME for appending. upto >= 0: a file that is there loses the lines beyond that
- * step, those that cannot be read and a torn last one, by a rewritten file renamed over it; `last`
- * gets the totals of its last line. False with a sentence. */
+ * step, those that cannot be read and a torn last one, by a rewritten file renamed over it; `tail`
+ * gets what is known of its last step. False with a sentence. */
 bool metrics_file_open(MetricsFile *file, const char *folder, const char *name, int64_t upto,
-                       StepRecord *last, char *err, size_t n);
+                       MetricsTail *tail, char *err, size_t n);
 void metrics_file_close(MetricsFile *file);
 /* Appends whole lines; a failure shows at the next sync. */
 void metrics_file_put(MetricsFile *file, const char *text, size_t bytes);

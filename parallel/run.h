@@ -3,6 +3,7 @@
 #ifndef PARALLEL_RUN_H
 #define PARALLEL_RUN_H
 
+#include "model/core/progress.h"
 #include "parallel/run_folder.h"
 #include "parallel/trainer.h"
 
@@ -30,8 +31,11 @@ typedef struct {
     char *sample;                        /* the newest sample */
     double window_start, window_seconds; /* host seconds; the window since the last report */
     double shown_at;                     /* the live line */
-    int64_t window_steps, saved_step;
+    int64_t window_steps;
+    int64_t first_step, saved_step; /* before this attempt; of the newest checkpoint, -1: none */
     bool save_failed;
+    Progress progress; /* of the work under way, and when it began */
+    double work_start;
 } Run;
 
 /* Fills arguments from argv. False when the program is to end with *code (help was printed, or a
@@ -55,26 +59,37 @@ void run_say_data_change(const Run *run);
 int run_show_result(Run *run);
 void run_open_trainer(Run *run);
 
+/* What an earlier attempt left out at the step that this one goes on from, because it was stopped
+ * there: an evaluation, a sample. */
+void run_catch_up(Run *run);
 void run_report(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);
 void run_save_if_due(Run *run);
 /* Waits for the device and takes the records of all steps. */
 void run_drain(Run *run);
-/* An evaluation over `batches` micro-batches (0: all); nothing without validation data. */
-void run_evaluate(Run *run, int64_t batches, bool final);
-void run_sample(Run *run);
+/* An evaluation or a sample; nothing without validation data or tokenizer. False when a stop is
+ * asked for meanwhile: it ends there and leaves no result. */
+bool run_evaluate(Run *run, bool final);
+bool run_sample(Run *run);
 /* Commits a checkpoint; a failure is said, noted in save_failed, and the run goes on. */
 void run_save(Run *run);
+/* The watch over a run's work (feed.h); the context is the run. */
+bool run_watch(void *context, const Work *work);
 /* With memory_breakdown: what the process holds now and held at most, beside the plan. */
 void run_tell_memory(const Run *run, const char *when);
-/* SIGINT, SIGTERM and SIGUSR1 ask for a stop from here on; the second one acts at once. */
+/* SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP ask for a stop from here on
+ * and are answered on stderr; a second one but SIGHUP acts at once. */
 void run_watch_signals(void);
+/* What those answers will say: `doing` is what a first signal would wait for, and a second one
+ * would lose the steps since the newest checkpoint. */
+void run_prepare_answers(const Run *run, const char *doing);
 /* A signal came or RUN/STOP appeared. */
 bool run_stop_asked(const Run *run);
 /* Saves and leaves with EXIT_REQUEUE. */
 int run_leave(Run *run);
-/* Final evaluation, sample, checkpoint and result. */
+/* Checkpoint, final evaluation, sample and result; run_leave's when a stop is asked for meanwhile.
+ */
 int run_finish(Run *run);
 
 #endif

@@ -31,7 +31,10 @@ int run_leave(Run *run)
     metrics_note(run->metrics, "end", run->trainer.steps,
                  saved ? "stopped on request" : "stopped, not saved");
     metrics_flush(run->metrics, err, sizeof err);
-    if (saved)
+    if (saved && run->trainer.steps >= run->config->train_steps)
+        log_info("stopped after the last step, %lld; the same command evaluates and ends the run",
+                 (long long)run->trainer.steps);
+    else if (saved)
         log_info("stopped after step %lld; the same command goes on from there",
                  (long long)run->trainer.steps);
     else
@@ -110,9 +113,9 @@ int run_finish(Run *run)
 {
     char err[2048];
     run_drain(run);
-    run_evaluate(run, 0, true);
-    run_sample(run);
     if (run->saved_step != run->trainer.steps) run_save(run);
+    if (!run_evaluate(run, true) || !run_sample(run)) return run_leave(run);
+    if (run->save_failed) run_save(run); /* there may be room by now */
     metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
     if (run->save_failed)
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its last checkpoint is not written; "

@@ -6,6 +6,9 @@
 
 #include <stdlib.h>
 
+/* What the first Ctrl-C waits for, most of the time. */
+static const char doing_step[] = "finishing this step, then saving";
+
 static bool due(int64_t step, int64_t interval)
 {
     return interval > 0 && step % interval == 0;
@@ -101,38 +104,70 @@ void run_report(Run *run)
     /* The device is waited for when its step is to be printed, and else only for lack of room. */
     take_records(run, print || step - run->trainer.drained == TRAINER_HISTORY);
     show_live(run, print);
+    run_prepare_answers(run, doing_step);
     if (print && c->steps_per_print > 0) {
         report(run);
         run_tell_memory(run, "after a step");
     }
 }
 
-void run_evaluate(Run *run, int64_t batches, bool final)
+/* ---- work between steps ---------------------------------------------------------------------- */
+
+static void begin_work(Run *run, const char *doing)
 {
-    if (run->trainer.val == NULL) return;
-    run_drain(run); /* what the device still owes is step time */
-    pause_clock(run);
-    run->eval = trainer_evaluate(&run->trainer, batches);
-    run->eval.final = final;
-    metrics_eval(run->metrics, &run->eval);
-    run_tell_memory(run, "after an evaluation");
-    resume_clock(run);
+    run->progress = progress_begin();
+    run->work_start = seconds_now();
+    run_prepare_answers(run, doing);
 }
 
-void run_sample(Run *run)
+static void end_work(Run *run)
+{
+    progress_end(&run->progress);
+    run_prepare_answers(run, doing_step);
+}
+
+bool run_watch(void *context, const Work *work)
+{
+    Run *run = context;
+    return work->kind == WORK_STEP || !run_stop_asked(run);
+}
+
+bool run_evaluate(Run *run, bool final)
+{
+    if (run->trainer.val == NULL) return true;
+    run_drain(run); /* what the device still owes is step time */
+    pause_clock(run);
+    begin_work(run, "ending this evaluation");
+    EvalRecord r = trainer_evaluate(&run->trainer, run->config->eval.steps);
+    end_work(run);
+    if (!r.cut) {
+        run->eval = r;
+        run->eval.final = final;
+        metrics_eval(run->metrics, &run->eval);
+        run_tell_memory(run, "after an evaluation");
+    }
+    resume_clock(run);
+    return !r.cut;
+}
+
+bool run_sample(Run *run)
 {
     const Config *c = run->config;
     run_drain(run);
     pause_clock(run);
+    begin_work(run, "ending this sample");
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
+    end_work(run);
     if (text) {
         metrics_sample(run->metrics, run->trainer.steps, c->eval.sample_prompt, text);
         free(run->sample);
         run->sample =
             metrics_clean_text(text); /* result.json is UTF-8, whatever the model has drawn */
-        free(text);
     }
+    bool whole = text != NULL || !run_stop_asked(run);
+    free(text);
     resume_clock(run);
+    return whole;
 }
 
 void run_save(Run *run)
@@ -141,6 +176,7 @@ void run_save(Run *run)
     run_drain(run);
     double start = seconds_now();
     pause_clock(run);
+    begin_work(run, "finishing this save");
     bool ok = metrics_flush(run->metrics, err, sizeof err) &&
               trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
                            sizeof err);
@@ -155,21 +191,39 @@ void run_save(Run *run)
                     (long long)run->trainer.steps, err);
         metrics_note(run->metrics, "warn", run->trainer.steps, err);
     }
+    end_work(run);
     resume_clock(run);
+}
+
+static bool evaluation_due(const Run *run)
+{
+    const Config *c = run->config;
+    return due(run->trainer.steps, c->eval.interval) && run->trainer.steps < c->train_steps;
+}
+
+static bool sample_due(const Run *run)
+{
+    const Config *c = run->config;
+    return due(run->trainer.steps, c->eval.sample_interval) && run->trainer.steps < c->train_steps;
 }
 
 void run_evaluate_if_due(Run *run)
 {
-    const Config *c = run->config;
-    if (due(run->trainer.steps, c->eval.interval) && run->trainer.steps < c->train_steps)
-        run_evaluate(run, c->eval.steps, false);
+    if (evaluation_due(run)) run_evaluate(run, false);
 }
 
 void run_sample_if_due(Run *run)
 {
-    const Config *c = run->config;
-    if (due(run->trainer.steps, c->eval.sample_interval) && run->trainer.steps < c->train_steps)
-        run_sample(run);
+    if (sample_due(run)) run_sample(run);
+}
+
+void run_catch_up(Run *run)
+{
+    MetricsTail tail = metrics_tail(run->metrics);
+    bool known = tail.last.step == run->trainer.steps;
+    if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
+    if (evaluation_due(run) && !(known && tail.evaluated)) run_evaluate(run, false);
+    if (sample_due(run) && !(known && tail.sampled)) run_sample(run);
 }
 
 void run_save_if_due(Run *run)

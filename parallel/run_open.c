@@ -344,6 +344,10 @@ void run_open_trainer(Run *run)
     log_info("run     %s", run->folder.path);
     run->saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
+    run->first_step = run->trainer.steps;
+    run->trainer.feed.watch = run_watch;
+    run->trainer.feed.watch_context = run;
+    run_prepare_answers(run, "ending the start");
     run_watch_signals();
     run->window_start = run->shown_at = seconds_now();
 }

@@ -55,6 +55,7 @@ static void open_state(Trainer *t)
     t->feed.train = t->train;
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
+    t->feed.micros = c->gradient_accumulation_steps;
     t->rules = step_rules(c);
 }
 
@@ -342,10 +343,13 @@ EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
     return r;
 }
 
-/* Collects sampled tokens until the end of a text. */
+/* Collects sampled tokens until the end of a text, or until the watch ends it. */
 typedef struct {
     TokenBuffer tokens;
     int32_t end;
+    const Feed *feed;
+    int64_t all;
+    bool cut;
 } Collected;
 
 static bool collect(void *context, int32_t token)
@@ -353,7 +357,8 @@ static bool collect(void *context, int32_t token)
     Collected *c = context;
     if (token == c->end) return false;
     token_buffer_add(&c->tokens, token);
-    return true;
+    c->cut = !feed_goes_on(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
+    return !c->cut;
 }
 
 char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
@@ -365,14 +370,15 @@ char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
                          .top_p = 1.0,
                          .seed = (uint64_t)t->config->seed};
     TokenBuffer start = {0};
-    Collected out = {.end = tokenizer_end_of_text(tokenizer)};
+    Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
     Encoder *encoder = encoder_create(tokenizer);
     encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), &start);
     encoder_free(encoder);
     if (start.count == 0) token_buffer_add(&start, out.end >= 0 ? out.end : 0);
     t->session.params->step_begin(t->session.params, NULL, 0);
     generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
-    char *text = tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
+    char *text =
+        out.cut ? NULL : tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
     token_buffer_free(&start);
     token_buffer_free(&out.tokens);
     return text;

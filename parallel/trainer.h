@@ -86,10 +86,11 @@ int trainer_drain(Trainer *trainer, StepRecord *out);
 /* The state on the host, waiting for the device. */
 StepState trainer_state(Trainer *trainer);
 
-/* Mean loss and bits per byte over `batches` validation micro-batches (0: all). Changes nothing
- * that training reads. */
+/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), or less where the
+ * feed's watch ends it (`cut`). Changes nothing that training reads. */
 EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
-/* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer. */
+/* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer, or when
+ * the feed's watch ended it. */
 char *trainer_sample(Trainer *trainer, const char *prompt, int64_t tokens);
 
 /* Commits a checkpoint of the present state below `run` and prunes by config->checkpoint.keep. */
