@@ -282,6 +282,43 @@ static void test_memory_of_gpt2(void **state)
     assert_int_equal(evaluated[RECOMPUTE_FULL], evaluated[RECOMPUTE_NONE]);
 }
 
+/* ---- that it is done ------------------------------------------------------------------------- */
+
+/* Calls of each op in a backward pass over one micro-batch. */
+static void count_calls(RecomputePolicy policy, Profile *profile)
+{
+    Fixture f;
+    GptShape s = fixture_with_dtype(fixture_shape(), F32);
+    s.recompute = policy;
+    *profile = (Profile){.mark = must_calloc(1024, sizeof(OpMark)), .max_marks = 1024};
+    fixture_open(&f, &s, 3, 7, 1, 1, 0);
+    f.dev.profile = profile;
+    fixture_backward(&f);
+    f.dev.profile = NULL;
+    profile_close(&f.dev, profile);
+    free(profile->mark);
+    fixture_close(&f);
+}
+
+/* The policy is followed: full calls a block's forward again, selective norms and the activation
+ * alone. */
+static void test_words_are_called_again_as_the_policy_says(void **state)
+{
+    (void)state;
+    Profile none, selective, full;
+    int64_t L = fixture_shape().L;
+    count_calls(RECOMPUTE_NONE, &none);
+    count_calls(RECOMPUTE_SELECTIVE, &selective);
+    count_calls(RECOMPUTE_FULL, &full);
+    assert_int_equal(none.calls[OP_attention_forward], L);
+    assert_int_equal(selective.calls[OP_attention_forward], L);
+    assert_int_equal(full.calls[OP_attention_forward], 2 * L);
+    assert_int_equal(selective.calls[OP_linear_forward], none.calls[OP_linear_forward]);
+    assert_int_equal(full.calls[OP_linear_forward], none.calls[OP_linear_forward] + 4 * L);
+    assert_int_equal(selective.calls[OP_norm_forward], none.calls[OP_norm_forward] + 2 * L);
+    assert_int_equal(selective.calls[OP_activation_forward], none.calls[OP_activation_forward] + L);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +328,7 @@ int main(void)
                                         devices_setup, devices_teardown),
         cmocka_unit_test(test_selective_keeps_less_than_none_and_more_than_full),
         cmocka_unit_test(test_memory_of_gpt2),
+        cmocka_unit_test(test_words_are_called_again_as_the_policy_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
