@@ -3,7 +3,6 @@
 #include "configs/walk.h"
 #include "model/core/check.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,11 +142,11 @@ static bool read_set_value(Load *load, Place at, const char *key, const char *va
     bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
     if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))
         return true;
+    /* Good JSON but for a number that no double holds. */
+    bool beyond = !read && json->root != NULL && row >= 0 && !wants_string &&
+                  option_table[row].type != OPTION_STRINGS;
     json_free(json);
-    bool number = row >= 0 &&
-                  (option_table[row].type == OPTION_INT || option_table[row].type == OPTION_NUMBER);
-    if (!read && number && strspn(value, "0123456789+-.eE") == strlen(value) &&
-        (value[0] == '-' || isdigit((unsigned char)value[0]))) {
+    if (beyond) {
         load_error(load, at, key, "%s: %s", value, err);
         return false;
     }
