@@ -87,7 +87,8 @@ static const char *contradiction(const Option *row, const OptionCase *c, const S
     }
     unsigned differ = differences(c, was, now);
     *seen |= differ & row->changes;
-    if (row->changes == CHANGES_NOTHING) return "the row names nothing, and the value is taken";
+    if (row->changes == CHANGES_NOTHING)
+        return differ ? "the row names nothing, and something is another" : NULL;
     if (!(differ & row->changes)) return "nothing that the row names is another";
     if (differ & ~allowed_to_differ(row)) return "something that the row does not name is another";
     if (row->effect == EFFECT_ROUNDING && !(row->changes & CHANGES_LOSSES) &&
