@@ -3,6 +3,7 @@
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "parallel/commands.h"
+#include "parallel/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +20,13 @@ typedef struct {
     const char *name, *usage, *help;
     int min_words, max_words;
     int (*run)(const Arguments *);
-} Action;
+} ConfigAction;
 
 /* Loads and says what was found wrong or noticed; NULL if it is not a good config. */
 static Config *load_aloud(const char *path, const Arguments *a)
 {
     ConfigReport report;
-    Config *config = config_load(path, a->n_sets, a->sets, &report);
+    Config *config = config_load_for(path, a->n_sets, a->sets, session_on_cuda, &report);
     config_report_print(&report, a->verbose, stderr);
     if (config == NULL)
         fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
@@ -104,7 +105,7 @@ static int run_diff(const Arguments *a)
     return code;
 }
 
-static const Action actions[] = {
+static const ConfigAction actions[] = {
     {"check", "check CONFIG... [--set KEY=VALUE]... [--verbose]",
      "says all that is wrong with a config, with the place of each", 1, 1000, run_check},
     {"show", "show CONFIG [--set KEY=VALUE]... [--verbose]",
@@ -118,7 +119,7 @@ static const Action actions[] = {
 };
 #define N_ACTIONS (sizeof actions / sizeof *actions)
 
-static void print_help(FILE *to, const Action *only)
+static void print_help(FILE *to, const ConfigAction *only)
 {
     fprintf(to, "usage:\n");
     for (size_t i = 0; i < N_ACTIONS; i++)
@@ -128,7 +129,7 @@ static void print_help(FILE *to, const Action *only)
                 "(config).\n");
 }
 
-static int misuse(const Action *action, const char *what, const char *word)
+static int misuse(const ConfigAction *action, const char *what, const char *word)
 {
     fprintf(stderr, "./train config%s%s: %s%s\n", action ? " " : "", action ? action->name : "",
             what, word);
@@ -136,7 +137,7 @@ static int misuse(const Action *action, const char *what, const char *word)
     return EXIT_USAGE;
 }
 
-static int run_action(const Action *action, int argc, char **argv, Arguments *a)
+static int run_action(const ConfigAction *action, int argc, char **argv, Arguments *a)
 {
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];

@@ -148,7 +148,13 @@ static char *read_all(FILE *file, size_t *length)
 
 Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report)
 {
-    Load load = {.path = path, .sets = sets, .n_sets = n_sets};
+    return config_load_for(path, n_sets, sets, NULL, report);
+}
+
+Config *config_load_for(const char *path, int n_sets, const char *const *sets, ConfigOnCuda on_cuda,
+                        ConfigReport *report)
+{
+    Load load = {.path = path, .sets = sets, .n_sets = n_sets, .on_cuda = on_cuda};
     if (path == NULL) return parse(&load, NULL, 0, report);
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "rb");

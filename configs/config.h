@@ -173,7 +173,13 @@ typedef struct {
  * defaults and derived values, and validates. Returns NULL if report->n_errors > 0. Never exits.
  * The caller frees both. */
 Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report);
-/* The same from memory, `path` being what messages call it; for tests, stored configs and fuzzing.
+/* The same, asking where tensors will live when a value depends on it (bf16.enabled "auto"): the
+ * answer is whether that is a CUDA device. NULL: only device "cuda" is one. */
+typedef bool (*ConfigOnCuda)(const Config *config);
+Config *config_load_for(const char *path, int n_sets, const char *const *sets, ConfigOnCuda on_cuda,
+                        ConfigReport *report);
+/* The same as config_load from memory, `path` being what messages call it; for tests, stored
+ * configs and fuzzing.
  */
 Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
                      const char *const *sets, ConfigReport *report);

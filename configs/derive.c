@@ -120,11 +120,19 @@ static void displace_steps(Load *load)
     }
 }
 
+/* Whether tensors will live on a CUDA device; nobody is asked for a config that is refused. */
+static bool is_on_cuda(const Load *load)
+{
+    const Config *c = load->config;
+    if (load->on_cuda == NULL || load->n_errors > 0) return c->device == DEVICE_CUDA;
+    return load->on_cuda(c);
+}
+
 static void derive_precision(Load *load)
 {
     Config *c = load->config;
     if (load_automatic(load, "bf16.enabled")) {
-        c->bf16.enabled = c->device == DEVICE_CUDA;
+        c->bf16.enabled = !c->fp16.enabled && !c->fp64.enabled && is_on_cuda(load);
         load_derived(load, "bf16.enabled");
         load_notice(load, load_place(load, "bf16.enabled"), "bf16.enabled",
                     "\"auto\" is %s here (on where the device is CUDA)",

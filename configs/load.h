@@ -34,6 +34,7 @@ typedef struct {
     const char *path; /* what messages call the file; NULL: none */
     const char *const *sets;
     int n_sets;
+    ConfigOnCuda on_cuda; /* NULL: device "cuda" alone is CUDA */
     Config *config;
     Origin *origin;  /* one per option; becomes config->provenance */
     Place *seen;     /* one per option and known key: where the document that is read gives it */

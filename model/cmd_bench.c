@@ -334,7 +334,7 @@ static int parse(Arguments *a, int argc, char **argv)
 static Config *bench_config(Arguments *a)
 {
     ConfigReport report = {0};
-    Config *c = config_load(a->config, a->n_sets, a->set, &report);
+    Config *c = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);
         exit(EXIT_CONFIG);

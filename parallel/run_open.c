@@ -114,7 +114,7 @@ void run_configure(Run *run, const RunArguments *a)
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
-    run->config = config_load(a->config, a->n_sets, a->set, &report);
+    run->config = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     config_report_free(&report);
     if (run->config == NULL) exit(EXIT_CONFIG);

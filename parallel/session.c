@@ -8,18 +8,40 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
+/* The device to open by name. Doubles are computed on the CPU alone, so "auto" means it. */
+static const char *device_name(const Config *config)
 {
     static const char *const name[] = {
         [DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
-    DeviceOptions options = {.threads = (int)config->cpu.threads,
-                             .local_ranks = 1,
-                             .level = (int)config->cpu.level,
-                             .blas = (int)config->cpu.blas,
-                             .tf32 = config->cuda.tf32};
-    /* Doubles are computed on the CPU alone, so "auto" means it. */
     bool cpu = config->fp64.enabled && config->device == DEVICE_AUTO;
-    if (device_open(dev, cpu ? "cpu" : name[config->device], &options, err, n)) return true;
+    return cpu ? "cpu" : name[config->device];
+}
+
+static DeviceOptions device_options(const Config *config)
+{
+    return (DeviceOptions){.threads = (int)config->cpu.threads,
+                           .local_ranks = 1,
+                           .level = (int)config->cpu.level,
+                           .blas = (int)config->cpu.blas,
+                           .tf32 = config->cuda.tf32};
+}
+
+bool session_on_cuda(const Config *config)
+{
+    const char *name = device_name(config);
+    DeviceOptions options = device_options(config);
+    Device device;
+    char err[2048];
+    if (strcmp(name, "auto") != 0) return strcmp(name, "cuda") == 0;
+    if (!device_open(&device, "cuda", &options, err, sizeof err)) return false;
+    device_close(&device);
+    return true;
+}
+
+bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
+{
+    DeviceOptions options = device_options(config);
+    if (device_open(dev, device_name(config), &options, err, n)) return true;
     size_t used = strlen(err);
     if (config->device == DEVICE_CUDA)
         snprintf(err + used, n - used, "; to go on without it write device \"cpu\" or \"auto\"");
@@ -110,7 +132,7 @@ static Config *read_config(const char *run, int n_sets, const char *const *sets)
     struct stat info;
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    Config *config = config_load(path, n_sets, sets, &report);
+    Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
         exit(EXIT_CONFIG);

@@ -22,6 +22,9 @@ typedef struct {
 
 /* The backend that config->device asks for, with its cpu section. False with a sentence. */
 bool session_open_device(Device *dev, const Config *config, char *err, size_t n);
+/* Whether that will be a CUDA device: looks for one where the config leaves it open. The answer
+ * that config_load_for asks for. */
+bool session_on_cuda(const Config *config);
 
 /* Opens device, grid, table and weights (zeroed; gradients too when asked), and warns where "auto"
  * had to pass over a device that is there.

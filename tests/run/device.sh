@@ -44,6 +44,13 @@ if [ -n "$emulated" ]; then
     check "device: auto without a GPU is no reason to warn" bash -c "! grep -i warning output"
     EMU_CAPABILITY=75 expect_code "device: auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --out old
     check "device: auto with a GPU that is too old warns" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
+    # bf16 "auto" is what the device that is opened can do, not what the config calls it.
+    expect_code "device: bf16 auto with a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto --set bf16.enabled=auto
+    check "device: ... is on" grep -qF '"enabled": true,' output
+    EMU_DEVICES=0 expect_code "device: bf16 auto without a GPU" 0 "$TRAIN" config show "$TINY" --set device=auto --set bf16.enabled=auto
+    check "device: ... is off" bash -c "! grep -qF '\"enabled\": true,' output"
+    EMU_CAPABILITY=75 expect_code "device: bf16 auto with a GPU that is too old" 0 "$TRAIN" "$TINY" "${short[@]}" --set bf16.enabled=auto --dry-run
+    check "device: ... trains in f32" grep -q ', f32: ' output
     EMU_CAPABILITY=75 expect_code "device: bench ops, auto with a GPU that is too old" 0 "$TRAIN" bench ops --tokens 1 --repetitions 1
     check "device: bench ops warns, too" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
     check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
