@@ -5,9 +5,9 @@
  * Each of these lives in a room of its own. */
 #include "parallel/commands.h"
 #include "parallel/run.h"
-#include "parallel/version.h"
 
 #include "model/core/check.h"
+#include "model/core/nearest.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,8 +21,7 @@ static int train(int argc, char **argv)
 {
     RunArguments arguments;
     Run run;
-    int code;
-    if (!run_arguments(&arguments, argc, argv, &code)) return code;
+    if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
     run_configure(&run, &arguments);
     run_open_data(&run);
     run_plan(&run);
@@ -93,11 +92,23 @@ static int help(const char *topic)
     if (strcmp(topic, "train") == 0) return train(2, argv);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(topic, commands[i].name) == 0) return commands[i].run(2, argv);
-    fprintf(stderr,
-            "there is no help on \"%s\"; topics are train, exit-codes and the commands of ./train "
-            "--help\n",
-            topic);
-    return EXIT_USAGE;
+    char end[256];
+    const char *near = nearest_name(topic, commands, N_COMMANDS, sizeof commands[0]);
+    fail(EXIT_USAGE, "there is no help on \"%s\"%s", topic,
+         did_you_mean(end, sizeof end, near,
+                      "topics are train, exit-codes and the commands of ./train --help"));
+}
+
+/* Ends the program where the first word is neither a command nor a file, but looks like a command.
+ */
+static void check_command(const char *word)
+{
+    char end[256];
+    if (word[0] == '-' || strpbrk(word, "./") != NULL || access(word, F_OK) == 0) return;
+    const char *near = nearest_name(word, commands, N_COMMANDS, sizeof commands[0]);
+    fail(EXIT_USAGE, "%s is neither a command nor a config file%s", word,
+         did_you_mean(end, sizeof end, near,
+                      "./train CONFIG.json trains, ./train --help lists the commands"));
 }
 
 /* A standard stream that the caller closed becomes /dev/null: the next file to be opened would take
@@ -124,11 +135,8 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
         return help(argc > 2 ? argv[2] : NULL);
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("%s\n", program_version());
-        return EXIT_OK;
-    }
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    check_command(argv[1]);
     return train(argc, argv);
 }

@@ -1,7 +1,9 @@
 /* cmd_config.c -- ./train config check|show|explain|defaults|diff: the config room from the command
  * line. */
 #include "configs/config.h"
+#include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/nearest.h"
 #include "parallel/commands.h"
 #include "parallel/session.h"
 
@@ -19,8 +21,13 @@ typedef struct {
 typedef struct {
     const char *name, *usage, *help;
     int min_words, max_words;
+    int n_options; /* of `options`: all where configs are read */
     int (*run)(const Arguments *);
 } ConfigAction;
+
+enum { SET, VERBOSE, N_OPTIONS };
+static const ArgOption options[N_OPTIONS] = {
+    [SET] = {"--set", ARG_SETTING}, [VERBOSE] = {"--verbose", ARG_FLAG}};
 
 /* Loads and says what was found wrong or noticed; NULL if it is not a good config. */
 static Config *load_aloud(const char *path, const Arguments *a)
@@ -64,11 +71,10 @@ static int run_explain(const Arguments *a)
     for (int i = 0; i < a->n_words; i++) {
         char near[200];
         if (config_explain(a->words[i], stdout, near, sizeof near)) continue;
-        fprintf(stderr, "there is no key \"%s\"; ", a->words[i]);
-        if (near[0] != '\0')
-            fprintf(stderr, "did you mean \"%s\"?\n", near);
-        else
-            fprintf(stderr, "./train config defaults lists all keys\n");
+        char end[512];
+        fprintf(stderr, "error[%d] there is no key \"%s\"%s\n", EXIT_USAGE, a->words[i],
+                did_you_mean(end, sizeof end, near[0] ? near : NULL,
+                             "./train config defaults lists all keys"));
         code = EXIT_USAGE;
     }
     return code;
@@ -107,15 +113,16 @@ static int run_diff(const Arguments *a)
 
 static const ConfigAction actions[] = {
     {"check", "check CONFIG... [--set KEY=VALUE]... [--verbose]",
-     "says all that is wrong with a config, with the place of each", 1, 1000, run_check},
+     "says all that is wrong with a config, with the place of each", 1, 1000, N_OPTIONS, run_check},
     {"show", "show CONFIG [--set KEY=VALUE]... [--verbose]",
-     "every key with its value and where the value comes from", 1, 1, run_show},
+     "every key with its value and where the value comes from", 1, 1, N_OPTIONS, run_show},
     {"explain", "explain KEY...",
-     "what a key means, takes and does; a section explains all its keys", 1, 1000, run_explain},
-    {"defaults", "defaults", "every key with its default, as a config with comments", 0, 0,
+     "what a key means, takes and does; a section explains all its keys", 1, 1000, 0, run_explain},
+    {"defaults", "defaults", "every key with its default, as a config with comments", 0, 0, 0,
      run_defaults},
-    {"diff", "diff A B [--set KEY=VALUE]...",
-     "what two configs differ in, and what that means for a resumed run", 2, 2, run_diff},
+    {"diff", "diff A B [--set KEY=VALUE]... [--verbose]",
+     "what two configs differ in, and what that means for a resumed run", 2, 2, N_OPTIONS,
+     run_diff},
 };
 #define N_ACTIONS (sizeof actions / sizeof *actions)
 
@@ -131,55 +138,61 @@ static void print_help(FILE *to, const ConfigAction *only)
 
 static int misuse(const ConfigAction *action, const char *what, const char *word)
 {
-    fprintf(stderr, "./train config%s%s: %s%s\n", action ? " " : "", action ? action->name : "",
-            what, word);
+    fprintf(stderr, "error[%d] ./train config%s%s: %s%s\n", EXIT_USAGE, action ? " " : "",
+            action ? action->name : "", what, word);
     print_help(stderr, action);
     return EXIT_USAGE;
 }
 
-static int run_action(const ConfigAction *action, int argc, char **argv, Arguments *a)
+/* What the command line asks for; the exit code. */
+static int run_action(const ConfigAction *action, Args *args, Arguments *a)
 {
-    for (int i = 0; i < argc; i++) {
-        const char *word = argv[i];
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            print_help(stdout, action);
-            return EXIT_OK;
-        }
-        if (strcmp(word, "--set") == 0) {
-            if (i + 1 == argc) return misuse(action, "a KEY=VALUE is missing after ", word);
-            a->sets[a->n_sets++] = argv[++i];
-        } else if (strncmp(word, "--set=", 6) == 0) {
-            a->sets[a->n_sets++] = word + 6;
-        } else if (strcmp(word, "--verbose") == 0) {
-            a->verbose = true;
-        } else if (word[0] == '-' && word[1] != '\0') {
-            return misuse(action, "there is no option ", word);
-        } else {
-            a->words[a->n_words++] = word;
+    for (;;) {
+        switch (args_next(args)) {
+        case ARGS_OPTION:
+            if (args->option == SET)
+                a->sets[a->n_sets++] = args->value;
+            else
+                a->verbose = true;
+            break;
+        case ARGS_WORD: a->words[a->n_words++] = args->value; break;
+        case ARGS_HELP: print_help(stdout, action); return EXIT_OK;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args->error);
+        case ARGS_END:
+            if (a->n_words < action->min_words) return misuse(action, "something is missing", "");
+            if (a->n_words > action->max_words)
+                return misuse(action, "one word too many: ", a->words[action->max_words]);
+            return action->run(a);
         }
     }
-    if (a->n_words < action->min_words) return misuse(action, "something is missing", "");
-    if (a->n_words > action->max_words)
-        return misuse(action, "one word too many: ", a->words[action->max_words]);
-    return action->run(a);
 }
 
 /* The subcommand; argv[0] is "config". Returns the exit code of the program. */
 int cmd_config(int argc, char **argv)
 {
     if (argc < 2) return misuse(NULL, "an action is missing", "");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (args_is_help(argv[1])) {
         print_help(stdout, NULL);
         return EXIT_OK;
     }
     for (size_t i = 0; i < N_ACTIONS; i++) {
         if (strcmp(argv[1], actions[i].name) != 0) continue;
+        char *command = text_format("./train config %s", argv[1]);
+        Args args = {.command = command,
+                     .options = options,
+                     .count = actions[i].n_options,
+                     .argc = argc - 1,
+                     .argv = argv + 1};
         Arguments a = {.sets = must_calloc((size_t)argc, sizeof *a.sets),
                        .words = must_calloc((size_t)argc, sizeof *a.words)};
-        int code = run_action(&actions[i], argc - 2, argv + 2, &a);
+        int code = run_action(&actions[i], &args, &a);
         free(a.sets);
         free(a.words);
+        free(command);
         return code;
     }
-    return misuse(NULL, "there is no action ", argv[1]);
+    char end[256];
+    const char *near = nearest_name(argv[1], actions, N_ACTIONS, sizeof *actions);
+    fail(EXIT_USAGE, "./train config has no action \"%s\"%s", argv[1],
+         did_you_mean(end, sizeof end, near, "see ./train config --help"));
 }

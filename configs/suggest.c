@@ -1,13 +1,11 @@
 /* suggest.c -- what somebody may have meant: Damerau-Levenshtein over the tables, and the names of
  * other programs. */
 #include "configs/options.h"
+#include "model/core/nearest.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-
-#define MAX_WORD     64
-#define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
 /* Names that other trainers use. */
 static const struct {
@@ -77,36 +75,6 @@ static const struct {
     {"pipeline_model_parallel_size", "parallel.pipeline"},
 };
 
-/* Edits (insert, delete, replace, swap of neighbours) from a to b; MAX_WORD if either is too long.
- */
-static int edit_distance(const char *a, const char *b)
-{
-    int na = (int)strnlen(a, MAX_WORD), nb = (int)strnlen(b, MAX_WORD), d[3][MAX_WORD + 1];
-    if (na == MAX_WORD || nb == MAX_WORD) return MAX_WORD;
-    for (int j = 0; j <= nb; j++)
-        d[0][j] = j;
-    for (int i = 1; i <= na; i++) {
-        int *row = d[i % 3], *above = d[(i + 2) % 3], *above2 = d[(i + 1) % 3];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            best = LESSER(best, above[j] + 1);
-            best = LESSER(best, row[j - 1] + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = LESSER(best, above2[j - 2] + 1);
-            row[j] = best;
-        }
-    }
-    return d[na % 3][nb];
-}
-
-/* Two edits turn any short word into any other. */
-static int tolerance(const char *word)
-{
-    size_t n = strlen(word);
-    return n <= 2 ? 0 : n <= 4 ? 1 : 2;
-}
-
 /* The row of either table, options first. */
 static const char *key_of(int i)
 {
@@ -117,11 +85,11 @@ static const char *key_of(int i)
 static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
 {
     const char *word = key + n;
-    int best = MAX_WORD;
+    int best = EDIT_FAR;
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other = key_of(i);
         if (strncmp(other, key, n) != 0) continue;
-        char name[MAX_WORD];
+        char name[EDIT_FAR];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(other + n, "."), other + n);
         int d = edit_distance(word, name);
         if (d >= best) continue;
@@ -133,27 +101,27 @@ static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
 
 bool suggest_is_near(const char *word, const char *name)
 {
-    return edit_distance(word, name) <= tolerance(word);
+    return edit_distance(word, name) <= edit_tolerance(word);
 }
 
 bool suggest_sibling(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
-    return nearest_sibling(key, (size_t)(word - key), out, n) <= tolerance(word);
+    return nearest_sibling(key, (size_t)(word - key), out, n) <= edit_tolerance(word);
 }
 
 void suggest_key(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
     size_t section = (size_t)(word - key);
-    if (nearest_sibling(key, section, out, n) <= tolerance(word)) return;
+    if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(aliases[i].alias, word) == 0) {
             snprintf(out, n, "%s", aliases[i].key);
             return;
         }
     out[0] = '\0';
-    int best = tolerance(word) + 1;
+    int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {
         const char *other = key_of(i), *last = strrchr(other, '.');
         int d = edit_distance(word, last ? last + 1 : other);
@@ -165,7 +133,7 @@ void suggest_key(const char *key, char *out, size_t n)
 
 void suggest_path(const char *key, char *out, size_t n)
 {
-    char near[MAX_WORD * 2];
+    char near[EDIT_FAR * 2];
     const char *dot = strrchr(key, '.');
     suggest_key(key, near, sizeof near);
     snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);

@@ -6,8 +6,10 @@
 #include "data/text.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
+#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/fs.h"
+#include "model/core/nearest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -40,6 +42,7 @@ static const Flag flags[] = {
     {"--tokenizer", FLAG_TEXT, offsetof(DataArgs, tokenizer), "tokenize inspect decode"},
     {"--text-key", FLAG_TEXT, offsetof(DataArgs, text_key), "train-bpe tokenize"},
 };
+enum { N_FLAGS = sizeof flags / sizeof *flags };
 
 /* Says the sentence on stderr and returns the code, for a command to return. */
 static int refuse(ExitCode code, const char *sentence)
@@ -60,39 +63,36 @@ static bool set_flag(const Flag *f, const char *value, DataArgs *a)
     return errno == 0 && end != value && *end == 0;
 }
 
-static const Flag *find_flag(const char *argument, size_t length, const char *command)
+/* The flags of this command, as options; their rows in `flag`. Returns how many. */
+static int flags_of(const char *command, ArgOption *options, const Flag **flag)
 {
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (strlen(flags[i].name) == length && memcmp(flags[i].name, argument, length) == 0 &&
-            strstr(flags[i].commands, command) != NULL)
-            return &flags[i];
-    return NULL;
+    int n = 0;
+    for (int i = 0; i < N_FLAGS; i++) {
+        if (strstr(flags[i].commands, command) == NULL) continue;
+        options[n] = (ArgOption){flags[i].name, ARG_VALUE};
+        flag[n++] = &flags[i];
+    }
+    return n;
 }
 
-/* Flags as "--name value" or "--name=value"; everything else is a file. a->files must have room for
- * argc items. */
-static bool parse_args(const char *command, int argc, char **argv, DataArgs *a, char *err, size_t n)
+/* Everything that is no flag is a file. a->files must have room for argc items. */
+static bool parse_args(Args *args, const Flag **flag, DataArgs *a, char *err, size_t n)
 {
-    for (int i = 0; i < argc; i++) {
-        const char *equals = strchr(argv[i], '=');
-        size_t length = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
-        if (argv[i][0] != '-') {
-            a->files.item[a->files.count++] = argv[i];
-            continue;
+    for (;;) {
+        switch (args_next(args)) {
+        case ARGS_WORD: a->files.item[a->files.count++] = (char *)args->value; break;
+        case ARGS_OPTION:
+            if (!set_flag(flag[args->option], args->value, a))
+                return error_set(err, n, "%s: \"%s\" is not a number", flag[args->option]->name,
+                                 args->value);
+            break;
+        case ARGS_HELP: break; /* looked for before */
+        case ARGS_WRONG: return error_set(err, n, "%s", args->error);
+        case ARGS_END:
+            if (a->files.count > 0) return true;
+            return error_set(err, n, "which file? see %s --help", args->command);
         }
-        const Flag *f = find_flag(argv[i], length, command);
-        if (f == NULL)
-            return error_set(err, n, "data %s has no option %.*s (see ./train data %s --help)",
-                             command, (int)length, argv[i], command);
-        const char *value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
-        if (value == NULL) return error_set(err, n, "%s needs a value", f->name);
-        if (!set_flag(f, value, a))
-            return error_set(err, n, "%s: \"%s\" is not a number", f->name, value);
     }
-    if (a->files.count == 0)
-        return error_set(err, n, "data %s needs a file (see ./train data %s --help)", command,
-                         command);
-    return true;
 }
 
 static int train_bpe(const DataArgs *a, char *err, size_t n)
@@ -310,22 +310,25 @@ static int help(FILE *to, int code)
     return code;
 }
 
-static bool asks_help(const char *argument)
-{
-    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
-}
-
 static int run_command(const Command *c, int argc, char **argv)
 {
-    for (int i = 0; i < argc; i++) {
-        if (!asks_help(argv[i])) continue;
+    for (int i = 1; i < argc; i++) {
+        if (!args_is_help(argv[i])) continue;
         printf("usage: ./train data %s %s\n\n%s", c->name, c->usage, c->help);
         return EXIT_OK;
     }
-    char err[1024] = "";
+    char err[1024] = "", command[64];
+    ArgOption options[N_FLAGS];
+    const Flag *flag[N_FLAGS];
+    snprintf(command, sizeof command, "./train data %s", c->name);
+    Args args = {.command = command,
+                 .options = options,
+                 .count = flags_of(c->name, options, flag),
+                 .argc = argc,
+                 .argv = argv};
     DataArgs a = {.count = -1, .text_key = "text"};
     a.files.item = must_calloc((size_t)argc + 1, sizeof *a.files.item);
-    bool good = parse_args(c->name, argc, argv, &a, err, sizeof err);
+    bool good = parse_args(&args, flag, &a, err, sizeof err);
     int code = good ? c->run(&a, err, sizeof err) : refuse(EXIT_USAGE, err);
     free(a.files.item);
     if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
@@ -336,10 +339,12 @@ static int run_command(const Command *c, int argc, char **argv)
 int cmd_data(int argc, char **argv)
 {
     if (argc < 2) return help(stderr, EXIT_USAGE);
-    if (asks_help(argv[1])) return help(stdout, EXIT_OK);
+    if (args_is_help(argv[1])) return help(stdout, EXIT_OK);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return run_command(&commands[i], argc - 2, argv + 2);
-    fprintf(stderr, "error[%d] there is no command \"data %s\"\n", (int)EXIT_USAGE, argv[1]);
-    return help(stderr, EXIT_USAGE);
+            return run_command(&commands[i], argc - 1, argv + 1);
+    char end[256];
+    const char *near = nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands);
+    fail(EXIT_USAGE, "./train data has no command \"%s\"%s", argv[1],
+         did_you_mean(end, sizeof end, near, "see ./train data --help"));
 }

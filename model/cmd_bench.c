@@ -7,7 +7,9 @@
  * whatever the config says. */
 #include "model/cmd_bench.h"
 
+#include "model/core/args.h"
 #include "model/core/log.h"
+#include "model/core/nearest.h"
 #include "model/kernels/op_cases.h"
 #include "parallel/commands.h"
 #include "parallel/trainer.h"
@@ -303,31 +305,40 @@ static int steps_of(const char *text)
     return (int)n;
 }
 
-static int parse(Arguments *a, int argc, char **argv)
+/* False after help, and then with nothing to free. */
+static bool parse(Arguments *a, int argc, char **argv)
 {
-    *a = (Arguments){.steps = 7, .set = must_calloc((size_t)argc + 2, sizeof *a->set)};
-    for (int i = 1; i < argc; i++) {
-        bool value = i + 1 < argc;
-        if (strcmp(argv[i], "--help") == 0) {
+    enum { SET, STEPS, JSON, N_OPTIONS };
+    static const ArgOption options[N_OPTIONS] = {[SET] = {"--set", ARG_SETTING},
+                                                 [STEPS] = {"--steps", ARG_VALUE},
+                                                 [JSON] = {"--json", ARG_FLAG}};
+    Args args = {.command = "./train bench step",
+                 .options = options,
+                 .count = N_OPTIONS,
+                 .argc = argc,
+                 .argv = argv};
+    *a = (Arguments){.steps = 7, .set = must_calloc((size_t)argc, sizeof *a->set)};
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_OPTION:
+            if (args.option == SET) a->set[a->n_sets++] = args.value;
+            if (args.option == STEPS) a->steps = steps_of(args.value);
+            a->json |= args.option == JSON;
+            break;
+        case ARGS_WORD:
+            if (a->config) fail(EXIT_USAGE, "a second config, %s: give one", args.value);
+            a->config = args.value;
+            break;
+        case ARGS_HELP:
             print_help();
             free(a->set);
-            return -1;
+            return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END:
+            if (a->config) return true;
+            fail(EXIT_USAGE, "which config? ./train bench step configs/gpt2_124m.json");
         }
-        if (strcmp(argv[i], "--json") == 0)
-            a->json = true;
-        else if (strcmp(argv[i], "--set") == 0 && value)
-            a->set[a->n_sets++] = argv[++i];
-        else if (strcmp(argv[i], "--steps") == 0 && value)
-            a->steps = steps_of(argv[++i]);
-        else if (argv[i][0] != '-' && a->config == NULL)
-            a->config = argv[i];
-        else
-            fail(EXIT_USAGE,
-                 "%s: unknown option, or its value is missing; see ./train bench --help", argv[i]);
     }
-    if (a->config == NULL)
-        fail(EXIT_USAGE, "which config? ./train bench step configs/gpt2_124m.json");
-    return 0;
 }
 
 /* The config with one micro-batch a step, its phases timed, and no samples. */
@@ -355,7 +366,7 @@ static int bench_step(int argc, char **argv)
     Trainer t;
     char err[1024];
     ExitCode code;
-    if (parse(&a, argc, argv) < 0) return EXIT_OK;
+    if (!parse(&a, argc, argv)) return EXIT_OK;
     Config *c = bench_config(&a);
     data_open_random(&data, c->model.vocab_size);
     if (!trainer_open(&t, c, &data, err, sizeof err, &code)) fail(code, "%s", err);
@@ -370,14 +381,20 @@ static int bench_step(int argc, char **argv)
 
 int cmd_bench(int argc, char **argv)
 {
-    const char *mode = argc > 1 ? argv[1] : "";
-    if (strcmp(mode, "step") == 0) return bench_step(argc - 1, argv + 1);
-    if (strcmp(mode, "ops") == 0) return cmd_bench_ops(argc - 1, argv + 1);
-    if (strcmp(mode, "gemm") == 0) return cmd_bench_gemm(argc - 1, argv + 1);
-    if (strcmp(mode, "--help") == 0) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } modes[] = {{"step", bench_step}, {"ops", cmd_bench_ops}, {"gemm", cmd_bench_gemm}};
+    enum { MODES = sizeof modes / sizeof *modes };
+    char end[256];
+    if (argc < 2) fail(EXIT_USAGE, "bench what? step CONFIG.json, ops or gemm");
+    if (args_is_help(argv[1])) {
         print_help();
         return EXIT_OK;
     }
-    fail(EXIT_USAGE,
-         "bench what? ./train bench step CONFIG.json, ./train bench ops, ./train bench gemm");
+    for (int i = 0; i < MODES; i++)
+        if (strcmp(argv[1], modes[i].name) == 0) return modes[i].run(argc - 1, argv + 1);
+    fail(EXIT_USAGE, "./train bench has no mode \"%s\"%s", argv[1],
+         did_you_mean(end, sizeof end, nearest_name(argv[1], modes, MODES, sizeof *modes),
+                      "it has step, ops and gemm"));
 }

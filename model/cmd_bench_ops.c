@@ -2,6 +2,7 @@
  * beside a ceiling measured in the same run: a copy for ops that move data, a large product for
  * those that compute. Times are the device's own, between two events. */
 #include "model/cmd_bench.h"
+#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 
@@ -17,21 +18,14 @@ typedef struct {
     const char *device;
 } Arguments;
 
-/* The value after an option; ends the program when there is none. */
-static const char *option_value(int argc, char **argv, int i)
+/* The value of an option that is a count. */
+static int number_of(const Args *args, long most)
 {
-    if (i + 1 >= argc) fail(EXIT_USAGE, "bench %s: %s needs a value", argv[0], argv[i]);
-    return argv[i + 1];
-}
-
-static int option_number(int argc, char **argv, int i, long most)
-{
-    const char *text = option_value(argc, argv, i);
     char *end;
-    long x = strtol(text, &end, 10);
-    if (*text == 0 || *end != 0 || x < 1 || x > most)
-        fail(EXIT_USAGE, "bench %s: %s is a number from 1 to %ld, not \"%s\"", argv[0], argv[i],
-             most, text);
+    long x = strtol(args->value, &end, 10);
+    if (*end != 0 || x < 1 || x > most)
+        fail(EXIT_USAGE, "%s: %s is a number from 1 to %ld, not \"%s\"", args->command,
+             args->options[args->option].name, most, args->value);
     return (int)x;
 }
 
@@ -45,35 +39,49 @@ static void print_usage(const char *mode)
                                     : "\n\ngemm: OpenBLAS beside the built-in products");
 }
 
+enum { DTYPE, REPETITIONS, THREADS, TOKENS, DEVICE, N_OPTIONS }; /* gemm has the first three */
+static const ArgOption bench_options[N_OPTIONS] = {
+    [DTYPE] = {"--dtype", ARG_VALUE},     [REPETITIONS] = {"--repetitions", ARG_VALUE},
+    [THREADS] = {"--threads", ARG_VALUE}, [TOKENS] = {"--tokens", ARG_VALUE},
+    [DEVICE] = {"--device", ARG_VALUE},
+};
+
+static void take_option(Arguments *a, const Args *args)
+{
+    switch (args->option) {
+    case DTYPE:
+        if (!dtype_from_name(args->value, &a->dtype) || !dtype_is_float(a->dtype))
+            fail(EXIT_USAGE, "%s: --dtype is f64, f32, bf16 or f16, not \"%s\"", args->command,
+                 args->value);
+        break;
+    case REPETITIONS: a->repetitions = number_of(args, MAX_REPETITIONS); break;
+    case THREADS: a->threads = number_of(args, 4096); break;
+    case TOKENS: a->tokens = number_of(args, MAX_TOKENS); break;
+    default: a->device = args->value; break;
+    }
+}
+
 /* False when only the usage was asked for. */
 static bool arguments_read(Arguments *a, int argc, char **argv)
 {
-    *a = (Arguments){.dtype = F32, .repetitions = 9, .tokens = 1024, .device = "auto"};
     bool ops = strcmp(argv[0], "ops") == 0;
-    for (int i = 1; i < argc; i += 2) {
-        if (strcmp(argv[i], "--help") == 0) {
-            print_usage(argv[0]);
-            return false;
-        }
-        if (strcmp(argv[i], "--dtype") == 0) {
-            const char *name = option_value(argc, argv, i);
-            if (!dtype_from_name(name, &a->dtype) || !dtype_is_float(a->dtype))
-                fail(EXIT_USAGE, "bench %s: --dtype is f64, f32, bf16 or f16, not \"%s\"", argv[0],
-                     name);
-        } else if (strcmp(argv[i], "--repetitions") == 0) {
-            a->repetitions = option_number(argc, argv, i, MAX_REPETITIONS);
-        } else if (strcmp(argv[i], "--threads") == 0) {
-            a->threads = option_number(argc, argv, i, 4096);
-        } else if (ops && strcmp(argv[i], "--tokens") == 0) {
-            a->tokens = option_number(argc, argv, i, MAX_TOKENS);
-        } else if (ops && strcmp(argv[i], "--device") == 0) {
-            a->device = option_value(argc, argv, i);
-        } else {
-            fail(EXIT_USAGE, "bench %s: unknown option \"%s\"; --help lists them", argv[0],
-                 argv[i]);
+    Args args = {.command = ops ? "./train bench ops" : "./train bench gemm",
+                 .options = bench_options,
+                 .count = ops ? N_OPTIONS : TOKENS,
+                 .argc = argc,
+                 .argv = argv};
+    *a = (Arguments){.dtype = F32, .repetitions = 9, .tokens = 1024, .device = "auto"};
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_OPTION: take_option(a, &args); break;
+        case ARGS_WORD:
+            fail(EXIT_USAGE, "%s takes options only, not \"%s\"; see %s --help", args.command,
+                 args.value, args.command);
+        case ARGS_HELP: print_usage(argv[0]); return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END: return true;
         }
     }
-    return true;
 }
 
 /* Opens the device asked for; "auto" may pass over one with a warning. */

@@ -1,4 +1,5 @@
 /* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
+#include "model/core/args.h"
 #include "model/core/log.h"
 #include "parallel/commands.h"
 #include "parallel/feed.h"
@@ -48,30 +49,45 @@ static void evaluate(OpenedRun *run)
     feed_close(&feed);
 }
 
+typedef struct {
+    const char *run;
+    const char **set;
+    int n_sets;
+} Arguments;
+
+/* False after help. */
+static bool parse(Arguments *a, int argc, char **argv)
+{
+    static const ArgOption options[] = {{"--set", ARG_SETTING}};
+    Args args = {
+        .command = "./train eval", .options = options, .count = 1, .argc = argc, .argv = argv};
+    *a = (Arguments){.set = must_calloc((size_t)argc, sizeof *a->set)};
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_OPTION: a->set[a->n_sets++] = args.value; break;
+        case ARGS_WORD:
+            if (a->run != NULL)
+                fail(EXIT_USAGE, "two runs, %s and %s: give one", a->run, args.value);
+            a->run = args.value;
+            break;
+        case ARGS_HELP: print_help(); return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END:
+            if (a->run == NULL) fail(EXIT_USAGE, "which run? ./train eval out/demo");
+            return true;
+        }
+    }
+}
+
 int cmd_eval(int argc, char **argv)
 {
+    Arguments a;
     OpenedRun run;
-    const char *path = NULL;
-    const char **set = must_calloc((size_t)argc, sizeof *set);
-    int n_sets = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            print_help();
-            free(set);
-            return EXIT_OK;
-        }
-        if (strcmp(argv[i], "--set") == 0 && i + 1 < argc)
-            set[n_sets++] = argv[++i];
-        else if (argv[i][0] != '-' && path == NULL)
-            path = argv[i];
-        else
-            fail(EXIT_USAGE, "%s: unknown option, or its value is missing; see ./train eval --help",
-                 argv[i]);
+    if (parse(&a, argc, argv)) {
+        opened_run_open(&run, a.run, true, a.n_sets, a.set);
+        evaluate(&run);
+        opened_run_close(&run);
     }
-    if (path == NULL) fail(EXIT_USAGE, "which run? ./train eval out/demo");
-    opened_run_open(&run, path, true, n_sets, set);
-    evaluate(&run);
-    opened_run_close(&run);
-    free(set);
+    free(a.set);
     return EXIT_OK;
 }

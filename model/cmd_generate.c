@@ -1,5 +1,6 @@
 /* cmd_generate.c -- `./train generate RUN`: text from the newest checkpoint of a run, as it is
  * made. */
+#include "model/core/args.h"
 #include "model/core/log.h"
 #include "model/generate.h"
 #include "parallel/commands.h"
@@ -39,49 +40,59 @@ static double number(const char *option, const char *text, double least, double 
     return x;
 }
 
-/* Takes "--option value"; false if it is no option of ours. */
-static bool take_option(Arguments *a, const char *option, const char *value)
+enum { PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, SEED, SET, N_OPTIONS };
+
+static const ArgOption options[N_OPTIONS] = {
+    [PROMPT] = {"--prompt", ARG_TEXT},
+    [TOKENS] = {"--tokens", ARG_VALUE},
+    [TEMPERATURE] = {"--temperature", ARG_VALUE},
+    [TOP_K] = {"--top-k", ARG_VALUE},
+    [TOP_P] = {"--top-p", ARG_VALUE},
+    [SEED] = {"--seed", ARG_VALUE},
+    [SET] = {"--set", ARG_SETTING},
+};
+
+static void take_option(Arguments *a, int option, const char *value)
 {
-    if (strcmp(option, "--prompt") == 0)
-        a->prompt = value;
-    else if (strcmp(option, "--tokens") == 0)
-        a->tokens = (int64_t)number(option, value, 1, 1e9);
-    else if (strcmp(option, "--temperature") == 0)
-        a->sampling.temperature = number(option, value, 0, 1e6);
-    else if (strcmp(option, "--top-k") == 0)
-        a->sampling.top_k = (int64_t)number(option, value, 0, 1e9);
-    else if (strcmp(option, "--top-p") == 0)
-        a->sampling.top_p = number(option, value, 0, 1);
-    else if (strcmp(option, "--seed") == 0)
-        a->sampling.seed = (uint64_t)number(option, value, 0, 9e15);
-    else if (strcmp(option, "--set") == 0)
-        a->set[a->n_sets++] = value;
-    else
-        return false;
-    return true;
+    const char *name = options[option].name;
+    switch (option) {
+    case PROMPT: a->prompt = value; break;
+    case TOKENS: a->tokens = (int64_t)number(name, value, 1, 1e9); break;
+    case TEMPERATURE: a->sampling.temperature = number(name, value, 0, 1e6); break;
+    case TOP_K: a->sampling.top_k = (int64_t)number(name, value, 0, 1e9); break;
+    case TOP_P: a->sampling.top_p = number(name, value, 0, 1); break;
+    case SEED: a->sampling.seed = (uint64_t)number(name, value, 0, 9e15); break;
+    default: a->set[a->n_sets++] = value; break;
+    }
 }
 
-static void parse(Arguments *a, int argc, char **argv)
+/* False after help. */
+static bool parse(Arguments *a, int argc, char **argv)
 {
+    Args args = {.command = "./train generate",
+                 .options = options,
+                 .count = N_OPTIONS,
+                 .argc = argc,
+                 .argv = argv};
     *a = (Arguments){.tokens = 200, .sampling = {.temperature = 0.8, .top_p = 1.0, .seed = 1337}};
     a->set = must_calloc((size_t)argc, sizeof *a->set);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            print_help();
-            exit(EXIT_OK);
-        }
-        if (strncmp(argv[i], "--", 2) != 0 && a->run == NULL) {
-            a->run = argv[i];
-        } else if (i + 1 < argc && take_option(a, argv[i], argv[i + 1])) {
-            i++;
-        } else {
-            fail(EXIT_USAGE,
-                 "%s: unknown option, or its value is missing; see ./train generate --help",
-                 argv[i]);
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_OPTION: take_option(a, args.option, args.value); break;
+        case ARGS_WORD:
+            if (a->run != NULL)
+                fail(EXIT_USAGE,
+                     "two runs, %s and %s: give one (a prompt goes behind --prompt, in quotes)",
+                     a->run, args.value);
+            a->run = args.value;
+            break;
+        case ARGS_HELP: print_help(); return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END:
+            if (a->run != NULL) return true;
+            fail(EXIT_USAGE, "which run? ./train generate out/demo --prompt \"In the beginning\"");
         }
     }
-    if (a->run == NULL)
-        fail(EXIT_USAGE, "which run? ./train generate out/demo --prompt \"In the beginning\"");
 }
 
 typedef struct {
@@ -112,7 +123,10 @@ int cmd_generate(int argc, char **argv)
     Arguments a;
     OpenedRun run;
     TokenBuffer prompt = {0};
-    parse(&a, argc, argv);
+    if (!parse(&a, argc, argv)) {
+        free(a.set);
+        return EXIT_OK;
+    }
     opened_run_open(&run, a.run, false, a.n_sets, a.set);
     const Tokenizer *tokenizer = run.tokenizer;
     if (tokenizer == NULL)

@@ -1,6 +1,8 @@
 /* cmd_ckpt.c -- `./train ckpt list|inspect|verify`: what a run has saved, what is in it, and
  * whether it is whole. */
+#include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/nearest.h"
 #include "parallel/checkpoint.h"
 #include "parallel/commands.h"
 
@@ -185,36 +187,49 @@ static const struct {
     {"verify", help_verify, run_verify},
 };
 
-static bool is_help(const char *word)
-{
-    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
-}
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-static int usage_error(const char *what, const char *word)
+/* The run or checkpoint folder of the command line; NULL after help. */
+static const char *parse(const char *command, const char *help, int argc, char **argv)
 {
-    char *text =
-        text_format("%s%s%s; see ./train ckpt --help", what, word ? " " : "", word ? word : "");
-    complain(EXIT_USAGE, text);
-    free(text);
-    return EXIT_USAGE;
+    const char *path = NULL;
+    Args args = {.command = command, .argc = argc, .argv = argv};
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_WORD:
+            if (path != NULL)
+                fail(EXIT_USAGE, "%s: two folders, %s and %s: give one", command, path, args.value);
+            path = args.value;
+            break;
+        case ARGS_HELP: fputs(help, stdout); return NULL;
+        case ARGS_OPTION: /* there is none */
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END:
+            if (path == NULL)
+                fail(EXIT_USAGE, "%s: which run or checkpoint? %s out/demo", command, command);
+            return path;
+        }
+    }
 }
 
 int cmd_ckpt(int argc, char **argv)
 {
-    if (argc < 2) return usage_error("ckpt needs a command: list, inspect or verify", NULL);
-    if (is_help(argv[1])) return fputs(help_all, stdout), EXIT_OK;
+    char command[64], end[256];
+    if (argc < 2) fail(EXIT_USAGE, "ckpt needs a command: list, inspect or verify");
+    if (args_is_help(argv[1])) return fputs(help_all, stdout), EXIT_OK;
     size_t k = 0;
-    while (k < sizeof commands / sizeof *commands && strcmp(commands[k].name, argv[1]) != 0)
+    while (k < N_COMMANDS && strcmp(commands[k].name, argv[1]) != 0)
         k++;
-    if (k == sizeof commands / sizeof *commands)
-        return usage_error("ckpt has the commands list, inspect and verify, not", argv[1]);
-    for (int i = 2; i < argc; i++) {
-        if (is_help(argv[i])) return fputs(commands[k].help, stdout), EXIT_OK;
-        if (argv[i][0] == '-') return usage_error("ckpt has no option", argv[i]);
-    }
-    if (argc != 3) return usage_error("ckpt takes exactly one run or checkpoint folder", NULL);
+    if (k == N_COMMANDS)
+        fail(EXIT_USAGE, "./train ckpt has no command \"%s\"%s", argv[1],
+             did_you_mean(end, sizeof end,
+                          nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands),
+                          "it has list, inspect and verify"));
+    snprintf(command, sizeof command, "./train ckpt %s", commands[k].name);
+    const char *path = parse(command, commands[k].help, argc - 1, argv + 1);
+    if (path == NULL) return EXIT_OK;
     char **found;
-    int n = find(argv[2], &found);
+    int n = find(path, &found);
     int code = n > 0 ? commands[k].run(found, n) : EXIT_MISSING;
     free_found(found, n);
     if (fflush(stdout) != 0 || ferror(stdout))

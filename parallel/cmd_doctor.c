@@ -1,5 +1,6 @@
 /* cmd_doctor.c -- ./train doctor: what this machine has, and which Debian package turns on the
  * rest. */
+#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/device_cpu.h"
 #include "parallel/commands.h"
@@ -153,14 +154,15 @@ static void say_programs(void)
 
 int cmd_doctor(int argc, char **argv)
 {
-    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    if (argc > 1) {
-        FILE *to = help ? stdout : stderr;
-        if (!help) fprintf(to, "error[64] doctor: unexpected argument %s\n", argv[1]);
-        fprintf(to, "usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the "
-                    "Debian package that "
-                    "has it), !! (trouble).\n");
-        return help ? EXIT_OK : EXIT_USAGE;
+    Args args = {.command = "./train doctor", .argc = argc, .argv = argv};
+    switch (args_next(&args)) {
+    case ARGS_END: break;
+    case ARGS_HELP:
+        printf("usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the Debian "
+               "package that has it), !! (trouble).\n");
+        return EXIT_OK;
+    case ARGS_WORD: fail(EXIT_USAGE, "./train doctor takes no argument, not \"%s\"", args.value);
+    default: fail(EXIT_USAGE, "%s", args.error);
     }
     say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
     say_device();

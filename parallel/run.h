@@ -38,9 +38,9 @@ typedef struct {
     double work_start;
 } Run;
 
-/* Fills arguments from argv. False when the program is to end with *code (help was printed, or a
- * usage error). */
-bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
+/* Fills arguments from argv. False when the program is to end with 0: help or the version was
+ * printed. */
+bool run_arguments(RunArguments *arguments, int argc, char **argv);
 void run_configure(Run *run, const RunArguments *arguments);
 void run_open_data(Run *run);
 void run_plan(Run *run);

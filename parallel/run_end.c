@@ -2,6 +2,7 @@
 #include "model/core/log.h"
 #include "parallel/metrics_file.h"
 #include "parallel/run.h"
+#include "parallel/shell_text.h"
 
 #include <cJSON.h>
 #include <math.h>
@@ -71,8 +72,31 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
+/* What to try next, as commands that can be pasted; a prompt that would fill the screen is left
+ * out. */
+static void print_next(const Run *run, const char *prompt)
+{
+    enum { LONGEST = 400 };
+    const char *label = "next", *shown = *prompt && strlen(prompt) <= LONGEST ? prompt : "...";
+    char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(shown);
+    char *config = shell_quoted_path(run->arguments.config);
+    if (run->data.tokenizer)
+        log_info("next    ./train generate %s --prompt%s%s", folder,
+                 strncmp(shown, "--", 2) == 0 ? "=" : " ", said);
+    else if (run->data.val.n_files > 0)
+        log_info("next    ./train eval %s", folder);
+    if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
+    if (strcmp(run->arguments.config, "-") != 0)
+        log_info("%-8s./train %s --set data.text=my.txt --set model.num_layers=6   # your own "
+                 "text, another model",
+                 label, config);
+    free(config);
+    free(said);
+    free(folder);
+}
+
 /* The last lines of a run: figures, sample, and what to try next. */
-static void print_result(const char *folder, const char *text, const char *config, bool with_sample)
+static void print_result(const Run *run, const char *text, bool with_sample)
 {
     cJSON *o = cJSON_Parse(text);
     const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(o, "prompt");
@@ -88,19 +112,17 @@ static void print_result(const char *folder, const char *text, const char *confi
     if (!isnan(number_of(o, "val_loss")))
         log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
                  number_of(o, "bits_per_byte"));
-    log_info("next    ./train generate %s --prompt \"%s\"", folder, *said ? said : "...");
-    log_info("        ./train %s --set data.text=my.txt --set model.num_layers=6     your own "
-             "text, another model",
-             config);
+    print_next(run, said);
     cJSON_Delete(o);
 }
 
 int run_show_result(Run *run)
 {
     char *text = run_folder_result(&run->folder);
-    log_info("run     %s is finished; --resume never starts another", run->folder.path);
+    log_info("run     %s is finished; %s starts another", run->folder.path,
+             run->arguments.out ? "another --out" : "--resume never");
     run_say_data_change(run);
-    if (text) print_result(run->folder.path, text, run->arguments.config, true);
+    if (text) print_result(run, text, true);
     free(text);
     run_folder_close(&run->folder);
     data_close(&run->data);
@@ -124,7 +146,7 @@ int run_finish(Run *run)
     if (!metrics_flush(run->metrics, err, sizeof err) ||
         !run_folder_finish(&run->folder, text, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
-    print_result(run->folder.path, text, run->arguments.config, false);
+    print_result(run, text, false);
     free(text);
     run_close(run);
     return EXIT_OK;

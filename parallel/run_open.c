@@ -1,4 +1,4 @@
-/* run_open.c -- from the command line to a trainer that is ready to step. */
+/* run_open.c -- from a config to a trainer that is ready to step. */
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "parallel/machine.h"
@@ -9,99 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static void print_help(void)
-{
-    printf("usage: ./train CONFIG.json [options]      (CONFIG.json may be - for standard input)\n\n"
-           "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3; may be "
-           "repeated\n"
-           "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
-           "  --resume auto          go on from the newest checkpoint of the run, if it has one "
-           "(default)\n"
-           "  --resume never         start a new run\n"
-           "  --resume PATH          start from the checkpoint in folder PATH\n"
-           "  --allow-config-change  resume although the config changed in a way that changes the "
-           "run\n"
-           "  --dry-run              check config, data and memory, run one micro-batch, start "
-           "no run\n"
-           "  --json                 print JSON lines instead of a table\n"
-           "  --verbose              print all notices\n\n"
-           "SIGINT, SIGTERM or SIGUSR1, or creating RUN/STOP, ends the run after the current step "
-           "with a checkpoint and\n"
-           "exit code 85; the same command goes on from there.\n");
-}
-
-/* Options with a value. */
-static bool take_value(RunArguments *a, int argc, char **argv, int *i)
-{
-    const char *name = argv[*i];
-    const char **where = strcmp(name, "--out") == 0      ? &a->out
-                         : strcmp(name, "--resume") == 0 ? &a->resume
-                                                         : NULL;
-    bool set = strcmp(name, "--set") == 0;
-    if ((where == NULL && !set) || *i + 1 >= argc) return false;
-    const char *value = argv[++*i];
-    if (*value == '\0') fail(EXIT_USAGE, "%s \"\": give a value", name);
-    if (set)
-        a->set[a->n_sets++] = value;
-    else
-        *where = value;
-    return true;
-}
-
-static bool take_flag(RunArguments *a, const char *name)
-{
-    struct {
-        const char *name;
-        bool *flag;
-    } flags[] = {{"--dry-run", &a->dry_run},
-                 {"--allow-config-change", &a->allow_config_change},
-                 {"--json", &a->json},
-                 {"--verbose", &a->verbose}};
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        if (strcmp(name, flags[i].name) == 0) return *flags[i].flag = true;
-    }
-    return false;
-}
-
-/* False with a message and *code when the program is to end. */
-static bool parse(RunArguments *a, int argc, char **argv, int *code)
-{
-    *a = (RunArguments){.resume = "auto", .set = must_calloc((size_t)argc, sizeof *a->set)};
-    *code = EXIT_USAGE;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            print_help();
-            *code = EXIT_OK;
-            return false;
-        }
-        if (take_flag(a, argv[i]) || take_value(a, argc, argv, &i)) continue;
-        if (argv[i][0] == '-' && argv[i][1] != '\0') {
-            fprintf(
-                stderr,
-                "error[64] %s: unknown option, or its value is missing; see ./train --help train\n",
-                argv[i]);
-            return false;
-        }
-        if (a->config != NULL) {
-            fprintf(stderr,
-                    "error[64] two configs, %s and %s: give one, and --set for what differs\n",
-                    a->config, argv[i]);
-            return false;
-        }
-        a->config = argv[i];
-    }
-    if (a->config == NULL)
-        fprintf(stderr, "error[64] no config given; try ./train configs/demo.json\n");
-    return a->config != NULL;
-}
-
-bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
-{
-    if (parse(a, argc, argv, code)) return true;
-    free(a->set);
-    return false;
-}
 
 void run_configure(Run *run, const RunArguments *a)
 {

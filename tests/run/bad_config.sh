@@ -31,7 +31,7 @@ bad "an unknown activation" 78 'activation' "$TINY" --set model.activation=gleu
 bad "batch arithmetic" 78 'train_batch_size' "$TINY" --set train_batch_size=17
 bad "fp16 and bf16 together" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
 bad "known but not built" 78 'zero_optimization' "$TINY" --set zero_optimization.offload_optimizer.device=cpu
-bad "a --set without =" 78 'train_steps' "$TINY" --set train_steps
+bad "a --set without =" 64 '[-]-set train_steps: this is not key=value' "$TINY" --set train_steps
 bad "missing text" 66 'absent\.txt' "$TINY" --set data.text=absent.txt
 bad "an unknown corpus" 66 'atlantis' "$TINY" --set data.text=null --set data.corpus=atlantis
 : >empty.txt

@@ -54,4 +54,82 @@ misuse "two configs" "$TINY" "$TINY"
 misuse "an unknown help topic" --help nonsense
 for command in config data ckpt bench doctor; do misuse "$command nonsense" $command nonsense; done
 for command in config data ckpt bench generate eval; do misuse "$command without arguments" $command; done
+
+# said NAME WORDS ARGUMENT...: a usage error with these words in a line that begins with its code
+said() {
+    local name=$1 words=$2
+    shift 2
+    misuse "$name" "$@"
+    check "cli: $name: says so" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
+}
+said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
+said "train is no command" './train CONFIG.json trains' train "$TINY"
+said "a slip in a help topic" 'did you mean "doctor"?' --help dcotor
+said "a slip in an action" 'did you mean "show"?' config shwo "$TINY"
+said "a slip in a data command" 'did you mean "tokenize"?' data tokenise x
+said "a slip in a ckpt command" 'did you mean "verify"?' ckpt verfiy x
+said "a slip in a bench mode" 'did you mean "gemm"?' bench gem
+said "a slip in an option of train" 'did you mean "--allow-config-change"?' "$TINY" --alow-config-change
+said "a slip in an option of config" 'did you mean "--verbose"?' config check --vebose "$TINY"
+said "a slip in an option of data" 'did you mean "--from"?' data decode --form=3 x
+said "a slip in an option of generate" 'did you mean "--prompt"?' generate x --promt y
+said "a slip in an option of eval" 'did you mean "--set"?' eval x --sett a=1
+said "a slip in an option of bench step" 'did you mean "--steps"?' bench step "$TINY" --step 3
+said "a slip in an option of bench ops" 'did you mean "--tokens"?' bench ops --token 3
+said "an option of ckpt" 'see ./train ckpt list --help' ckpt list --json x
+said "an option of doctor" 'see ./train doctor --help' doctor --json
+said "a prompt without quotes" 'give one' generate run the king
+for line in "$TINY --out" "config check --set" "data tokenize --out" "generate x --prompt" "eval x --set" "bench step x --steps" \
+    "bench gemm --dtype"; do
+    read -ra words <<<"$line"
+    said "${words[0]##*/} ${words[-1]} without its value" 'its value is missing; see ./train' "${words[@]}"
+    said "${words[0]##*/} ${words[-1]} before an option" 'its value is missing, an option follows: --json' "${words[@]}" --json
+done
+check "cli: no folder is named like an option" test -z "$(find . -name '*--*')"
+for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
+    read -ra words <<<"$line"
+    said "${words[0]##*/} --set without =" '--set seed: this is not key=value' "${words[@]}" --set seed
+done
+said "a flag with a value" '--dry-run takes no value' "$TINY" --dry-run=yes
+help "-h after a config" "$TINY" -h
+for command in "config check" "data decode" generate eval "ckpt list" "bench step" doctor; do
+    read -ra words <<<"$command"
+    help "$command -h" "${words[@]}" -h
+done
+
+# What a run says is tried as it stands; both forms of an option are one.
+make_text
+rm -r out
+ln -s "$TRAIN" train
+few=(--set=train_steps=6 --set eval.interval=0 --set=eval.sample_interval=0 --set eval.sample_tokens=2)
+# pasted LABEL: the line of "output" behind this label, in a shell; its output goes to "pasted"
+pasted() {
+    local line
+    line=$(sed -nE "s/^$1(\\.\\/train .*)/\\1/p" output)
+    test -n "$line" && bash -c "$line" >pasted 2>err </dev/null
+}
+expect_code "cli: --name=value" 0 "$TRAIN" "$TINY" "${few[@]}" --out=equal
+check "cli: --name=value: every --set is heeded" test "$(losses equal/metrics.jsonl | wc -l)" -eq 6
+check "cli: the next command" pasted 'next    '
+check "cli: the next command goes on from the prompt" grep -q '^the king' pasted
+expect_code "cli: a finished run" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
+check "cli: a finished run in a folder of one's own: another folder" grep -q 'is finished; another --out starts another' output
+expect_code "cli: a run in out/" 0 "$TRAIN" "$TINY" "${few[@]}"
+expect_code "cli: a finished run in out/" 0 "$TRAIN" "$TINY" "${few[@]}"
+check "cli: a finished run in out/: --resume never" grep -q 'is finished; --resume never starts another' output
+expect_code "cli: ... which does" 0 "$TRAIN" "$TINY" "${few[@]}" --resume=never
+check "cli: ... start another" test -s out/tiny-2/result.json
+# shellcheck disable=SC2016 # nothing is to be expanded
+prompts=('say "$HOME" `id` \\ !' "it's" $'two\nlines "$5"' '--the king')
+cp "$TINY" "a config's.json"
+tr 'a-m' 'n-z' <text.txt >my.txt
+for i in "${!prompts[@]}"; do
+    folder="a b'\$i \"$i\"" prompt=${prompts[i]}
+    expect_code "cli: prompt $i" 0 "$TRAIN" "a config's.json" "${few[@]}" --out "$folder" --set "eval.sample_prompt=$prompt"
+    check "cli: prompt $i: the next command" pasted 'next    '
+    check "cli: prompt $i: the same prompt" test "$(head -c ${#prompt} pasted)" = "$prompt"
+done
+sed -i 's/--set/--set train_steps=5 --set/' output # not all 40
+check "cli: the next command but one" pasted '        '
+check "cli: the next command but one: trains on the other text" grep -q '^data    my.txt' pasted
 finish

@@ -1,0 +1,95 @@
+/* run_arguments.c -- the command line of a training run. */
+#include "model/core/args.h"
+#include "model/core/check.h"
+#include "parallel/run.h"
+#include "parallel/version.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void print_help(void)
+{
+    printf("usage: ./train CONFIG.json [options]      (CONFIG.json may be - for standard input)\n\n"
+           "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3; may be "
+           "repeated\n"
+           "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
+           "  --resume auto          go on from the newest checkpoint of the run, if it has one "
+           "(default)\n"
+           "  --resume never         start a new run\n"
+           "  --resume PATH          start from the checkpoint in folder PATH\n"
+           "  --allow-config-change  resume although the config changed in a way that changes the "
+           "run\n"
+           "  --dry-run              check config, data and memory, run one micro-batch, start "
+           "no run\n"
+           "  --json                 print JSON lines instead of a table\n"
+           "  --verbose              print all notices\n"
+           "  --version              print the program's version\n\n"
+           "SIGINT, SIGTERM or SIGUSR1, or creating RUN/STOP, ends the run after the current step "
+           "with a checkpoint and\n"
+           "exit code 85; the same command goes on from there.\n");
+}
+
+enum { SET, OUT, RESUME, ALLOW_CHANGE, DRY_RUN, JSON, VERBOSE, VERSION, N_OPTIONS };
+
+static const ArgOption options[N_OPTIONS] = {
+    [SET] = {"--set", ARG_SETTING},      [OUT] = {"--out", ARG_VALUE},
+    [RESUME] = {"--resume", ARG_VALUE},  [ALLOW_CHANGE] = {"--allow-config-change", ARG_FLAG},
+    [DRY_RUN] = {"--dry-run", ARG_FLAG}, [JSON] = {"--json", ARG_FLAG},
+    [VERBOSE] = {"--verbose", ARG_FLAG}, [VERSION] = {"--version", ARG_FLAG},
+};
+
+static void take_option(RunArguments *a, int option, const char *value)
+{
+    switch (option) {
+    case SET: a->set[a->n_sets++] = value; break;
+    case OUT: a->out = value; break;
+    case RESUME: a->resume = value; break;
+    case ALLOW_CHANGE: a->allow_config_change = true; break;
+    case DRY_RUN: a->dry_run = true; break;
+    case JSON: a->json = true; break;
+    case VERBOSE: a->verbose = true; break;
+    default: break;
+    }
+}
+
+/* False after help or the version. */
+static bool parse(RunArguments *a, Args *args)
+{
+    for (;;) {
+        switch (args_next(args)) {
+        case ARGS_OPTION:
+            if (args->option == VERSION) {
+                printf("%s\n", program_version());
+                return false;
+            }
+            take_option(a, args->option, args->value);
+            break;
+        case ARGS_WORD:
+            if (a->config != NULL)
+                fail(EXIT_USAGE, "two configs, %s and %s: give one, and --set for what differs",
+                     a->config, args->value);
+            a->config = args->value;
+            break;
+        case ARGS_HELP: print_help(); return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args->error);
+        case ARGS_END:
+            if (a->config == NULL)
+                fail(EXIT_USAGE, "no config is given; try ./train configs/demo.json");
+            return true;
+        }
+    }
+}
+
+bool run_arguments(RunArguments *a, int argc, char **argv)
+{
+    Args args = {.command = "./train",
+                 .help = "./train --help train",
+                 .options = options,
+                 .count = N_OPTIONS,
+                 .argc = argc,
+                 .argv = argv};
+    *a = (RunArguments){.resume = "auto", .set = must_calloc((size_t)argc, sizeof *a->set)};
+    if (parse(a, &args)) return true;
+    free(a->set);
+    return false;
+}
