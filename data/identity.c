@@ -1,41 +1,34 @@
 /* identity.c -- see identity.h. */
 #include "data/identity.h"
 
-#include "data/hash.h"
 #include "model/core/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { END_BYTES = 64 << 10 }; /* of each end of a shard that is not read whole */
-
-static uint64_t hash_file(uint64_t h, const TokenFile *f, bool whole)
-{
-    if (whole || f->size <= 2 * END_BYTES) return hash_bytes(h, f->map, f->size);
-    h = hash_bytes(h, f->map, END_BYTES);
-    h = hash_bytes(h, f->map + f->size - END_BYTES, END_BYTES);
-    return hash_mix(h, (uint64_t)f->size);
-}
-
-static char *split_identity(const char *name, const TokenSet *s, bool whole)
+/* "NAME N tokens HASH", the hash continued from shard to shard; NULL if one cannot be read. */
+static char *split_identity(const char *name, const TokenSet *s, bool whole, char *err, size_t n)
 {
     uint64_t h = 1;
     if (s->n_files == 0) return text_format("%s none", name);
-    for (int i = 0; i < s->n_files; i++)
-        h = hash_file(h, &s->file[i], whole);
+    for (int i = 0; i < s->n_files; i++) {
+        const TokenFile *f = &s->file[i];
+        bool good = whole ? token_file_hash(f, &h, err, n) : token_file_hash_ends(f, &h, err, n);
+        if (!good) return NULL;
+    }
     return text_format("%s %lld tokens %016llx", name, (long long)s->n_tokens,
                        (unsigned long long)h);
 }
 
-char *data_identity(const DataSet *d)
+char *data_identity(const DataSet *d, char *err, size_t n)
 {
     if (d->random) return must_strdup("tokenizer none; random tokens");
     char *tokenizer = d->tokenizer ? text_format("tokenizer %016llx",
                                                  (unsigned long long)tokenizer_hash(d->tokenizer))
                                    : must_strdup("tokenizer none");
-    char *train = split_identity("train", &d->train, d->prepared);
-    char *val = split_identity("val", &d->val, d->prepared);
-    char *text = text_format("%s; %s; %s", tokenizer, train, val);
+    char *train = split_identity("train", &d->train, d->prepared, err, n);
+    char *val = train ? split_identity("val", &d->val, d->prepared, err, n) : NULL;
+    char *text = val ? text_format("%s; %s; %s", tokenizer, train, val) : NULL;
     free(tokenizer);
     free(train);
     free(val);

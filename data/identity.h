@@ -8,8 +8,9 @@
 /* "tokenizer HASH; train N tokens HASH; val N tokens HASH", hashes of contents in 16 hexadecimal
  * digits, "none" for what is not there. Names and places of files do not count. Tokens that were
  * prepared from text are hashed whole; of a shard given as such, which may be large, the count and
- * the first and last 64 KiB are. The caller frees. */
-char *data_identity(const DataSet *data);
+ * the first and last 64 KiB are. The caller frees; NULL with a sentence if a shard cannot be read.
+ */
+char *data_identity(const DataSet *data, char *err, size_t n);
 
 /* How two of them differ, "train 9 tokens ... -> train 10 tokens ...", part by part; NULL if they
  * do not. Any text is allowed. The caller frees. */

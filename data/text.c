@@ -12,8 +12,8 @@
 
 static void reserve(Text *text, int64_t more)
 {
-    if (more > text->capacity - text->size) {
-        text->capacity = 2 * text->size + more;
+    if (more > text->capacity - text->size || text->bytes == NULL) {
+        text->capacity = 2 * text->size + more + 1; /* never NULL, so that it may be counted from */
         text->bytes = must_realloc(text->bytes, (size_t)text->capacity);
     }
     if (text->n_documents == text->documents_capacity) {

@@ -2,13 +2,14 @@
  */
 #include "data/token_file.h"
 
+#include "data/hash.h"
 #include "model/core/check.h"
+#include "model/core/fs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,31 +45,34 @@ bool token_header_parse(const char *name, const void *header, int64_t file_size,
     return true;
 }
 
+/* Opens a shard for reading. They all stay open, which may be more files than the soft limit that a
+ * shell sets: the process may raise it to the hard one by itself. */
+static int open_shard(const char *path, int64_t *size, const char **why)
+{
+    struct rlimit limit;
+    int fd = fs_open_input(path, false, size, why);
+    if (fd >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return fd;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    return fs_open_input(path, false, size, why);
+}
+
 bool token_file_open(TokenFile *f, const char *path, char *err, size_t n)
 {
-    *f = (TokenFile){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, strerror(errno));
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return error_set(err, n, "%s is not a regular file", path);
-    }
+    int64_t size;
+    const char *why;
     TokenFileHeader header;
     uint8_t bytes[TOKEN_FILE_HEADER] = {0};
-    int64_t size = st.st_size;
+    *f = (TokenFile){0};
+    int fd = open_shard(path, &size, &why);
+    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
-    bool good = token_header_parse(path, bytes, got < 0 ? 0 : size, &header, err, n);
-    void *map = MAP_FAILED;
-    if (good) {
-        map = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
-        if (map == MAP_FAILED)
-            good = error_set(err, n, "%s cannot be mapped: %s", path, strerror(errno));
+    if (!token_header_parse(path, bytes, got < 0 ? 0 : size, &header, err, n)) {
+        close(fd);
+        return false;
     }
-    close(fd);
-    if (!good) return false;
     *f = (TokenFile){.path = must_strdup(path),
-                     .map = map,
+                     .fd = fd,
                      .size = size,
                      .width = header.width,
                      .n_tokens = header.n_tokens};
@@ -77,9 +81,53 @@ bool token_file_open(TokenFile *f, const char *path, char *err, size_t n)
 
 void token_file_close(TokenFile *f)
 {
-    if (f->map) munmap((void *)(uintptr_t)f->map, (size_t)f->size);
+    if (f->path) close(f->fd);
     free(f->path);
     *f = (TokenFile){0};
+}
+
+/* Reads bytes of an open shard. It had them when it was opened. */
+static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t offset, char *err,
+                       size_t n)
+{
+    struct stat st;
+    if (fs_read_at(f->fd, out, (size_t)bytes, offset, f->path, err, n)) return true;
+    if (fstat(f->fd, &st) == 0 && st.st_size < f->size)
+        error_set(
+            err, n,
+            "%s has been cut since it was opened: it had %lld bytes and has %lld; put it back "
+            "as it was and start again",
+            f->path, (long long)f->size, (long long)st.st_size);
+    return false;
+}
+
+bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
+{
+    enum { PIECE = 1 << 20 }; /* whole words of the hash */
+    uint8_t *piece = must_alloc(PIECE);
+    int64_t at = 0;
+    bool good = true;
+    for (; good && f->size - at > PIECE; at += PIECE) {
+        good = read_bytes(f, piece, PIECE, at, err, n);
+        if (good) *hash = hash_words(*hash, piece, PIECE);
+    }
+    good = good && read_bytes(f, piece, f->size - at, at, err, n);
+    if (good) *hash = hash_tail(*hash, piece, f->size - at, f->size);
+    free(piece);
+    return good;
+}
+
+bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t n)
+{
+    enum { END = 64 << 10 };
+    uint8_t end[END];
+    if (f->size <= 2 * END) return token_file_hash(f, hash, err, n);
+    for (int last = 0; last < 2; last++) {
+        if (!read_bytes(f, end, END, last ? f->size - END : 0, err, n)) return false;
+        *hash = hash_bytes(*hash, end, END);
+    }
+    *hash = hash_mix(*hash, (uint64_t)f->size);
+    return true;
 }
 
 bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n)
@@ -110,33 +158,39 @@ void token_set_close(TokenSet *s)
     *s = (TokenSet){0};
 }
 
-/* Copies `count` tokens of one file; returns the first index whose id is too large, else -1. The
- * check is a maximum over the run, so that the loop stays free of branches; only a bad run is
- * searched. */
-static int64_t copy_tokens(const TokenFile *f, int64_t first, int64_t count, int64_t vocab_size,
-                           int32_t *out)
+/* Makes 32-bit ids of 16-bit ones in the second half of `out`'s bytes, from the first on: none is
+ * overwritten before it is read. */
+static void widen(int32_t *out, int64_t count)
 {
-    const uint8_t *from = f->map + token_offset(f->width, first);
-    uint32_t largest = 0;
-    if (f->width == 2) {
-        for (int64_t i = 0; i < count; i++) {
-            uint16_t id;
-            memcpy(&id, from + 2 * i, sizeof id);
-            largest = id > largest ? id : largest;
-            out[i] = id;
-        }
-    } else {
-        for (int64_t i = 0; i < count; i++) {
-            uint32_t id;
-            memcpy(&id, from + 4 * i, sizeof id);
-            largest = id > largest ? id : largest;
-            out[i] = (int32_t)id;
-        }
+    const uint8_t *from = (const uint8_t *)out + 2 * count;
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t id;
+        memcpy(&id, from + 2 * i, sizeof id);
+        out[i] = id;
     }
+}
+
+/* The first of `count` ids that is too large, else -1. A maximum over the run, so that the loop
+ * stays free of branches; only a bad run is searched. */
+static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
+{
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = (uint32_t)id[i] > largest ? (uint32_t)id[i] : largest;
     if (count == 0 || largest < vocab_size) return -1;
     for (int64_t i = 0; i < count; i++)
-        if ((uint32_t)out[i] >= vocab_size) return i;
+        if ((uint32_t)id[i] >= vocab_size) return i;
     return -1;
+}
+
+/* Reads `count` tokens of one file. */
+static bool read_tokens(const TokenFile *f, int64_t first, int64_t count, int32_t *out, char *err,
+                        size_t n)
+{
+    uint8_t *to = (uint8_t *)out + (f->width == 2 ? 2 * count : 0);
+    if (!read_bytes(f, to, count * f->width, token_offset(f->width, first), err, n)) return false;
+    if (f->width == 2) widen(out, count);
+    return true;
 }
 
 /* The last file that begins at or before token `index`. */
@@ -162,7 +216,8 @@ bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t voc
         const TokenFile *f = &s->file[k];
         int64_t from = first - s->first[k], some = f->n_tokens - from;
         if (some > count) some = count;
-        int64_t bad = copy_tokens(f, from, some, vocab_size, out);
+        if (!read_tokens(f, from, some, out, err, n)) return false;
+        int64_t bad = find_bad(out, some, vocab_size);
         if (bad >= 0)
             return error_set(err, n,
                              "%s: token id %u at byte %lld (token %lld) is not in a vocabulary of "

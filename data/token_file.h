@@ -1,11 +1,10 @@
-/* token_file.h -- token shards: 256 int32 of header, then tokens; memory-mapped, 64-bit offsets
- * throughout.
+/* token_file.h -- token shards: 256 int32 of header, then tokens; 64-bit offsets throughout.
  *
  * Two versions are read and written, those of llm.c: {20240520, 1, count} with 16-bit and
  * {20240801, 7, count} with 32-bit tokens. The size of the file must be what the header says,
- * checked once at opening (a file that is cut while it is mapped ends the process by SIGBUS: shards
- * in use must not be rewritten in place, and nothing here does). Token ids are checked against the
- * vocabulary whenever they are read, so a bad id is reported by the batch that meets it. */
+ * checked once at opening. Tokens are read, not mapped: of a shard that is cut while it is in use a
+ * read can say so, where a mapping would end the process by SIGBUS. Token ids are checked against
+ * the vocabulary whenever they are read, so a bad id is reported by the batch that meets it. */
 #ifndef DATA_TOKEN_FILE_H
 #define DATA_TOKEN_FILE_H
 
@@ -28,8 +27,8 @@ typedef struct {
 
 typedef struct {
     char *path;
-    const uint8_t *map; /* the whole file */
-    int64_t size;
+    int fd;
+    int64_t size; /* of the file, when it was opened */
     int width;
     int64_t n_tokens;
 } TokenFile;
@@ -52,13 +51,20 @@ bool token_header_parse(const char *name, const void *header, int64_t file_size,
 int64_t token_offset(int width, int64_t index);
 
 bool token_file_open(TokenFile *f, const char *path, char *err, size_t n);
+/* Closing a file of {0} does nothing. */
 void token_file_close(TokenFile *f);
+/* Continues *hash by every byte of the file; or by the first and last 64 KiB and the size, if that
+ * is less. False if it cannot be read. */
+bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n);
+bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t n);
 
 /* Opens every shard; at least one is needed. A set of {0} may be closed. */
 bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n);
 void token_set_close(TokenSet *s);
-/* Copies tokens [first, first + count) to `out`, across files. False if one is >= vocab_size: the
- * sentence names the file and the offset in bytes. */
+/* Copies tokens [first, first + count) to `out`, across files. False if one is >= vocab_size or if
+ * a file is not what it was when it was opened: the sentence names the file and the offset in
+ * bytes.
+ */
 bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t vocab_size,
                     int32_t *out, char *err, size_t n);
 /* Reads every token of every file once. */

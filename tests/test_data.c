@@ -110,6 +110,22 @@ static void test_files_are_read_in_order(void **state)
     folder_drop(folder);
 }
 
+/* Its end may be counted from like that of any other. */
+static void test_a_text_may_begin_with_an_empty_document(void **state)
+{
+    (void)state;
+    char err[256];
+    Text t = {0};
+    assert_true(text_add_document(&t, "a", 0, (const uint8_t *)"", 0, err, sizeof err));
+    assert_non_null(t.bytes);
+    assert_int_equal(t.size, 0);
+    assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"\"}\n{\"text\":\"b\"}"), "text",
+                              err, sizeof err));
+    assert_int_equal(t.n_documents, 3);
+    assert_int_equal(t.size, 1);
+    text_free(&t);
+}
+
 static int64_t split_of(const char *text, double fraction)
 {
     char err[256];
@@ -229,7 +245,8 @@ static char *identity_with(const char *folder, bool whole, int64_t at)
         fclose(f);
     }
     if (!token_set_open(&d.train, &(StringList){1, &path}, err, sizeof err)) fail_msg("%s", err);
-    char *identity = data_identity(&d);
+    char *identity = data_identity(&d, err, sizeof err);
+    if (identity == NULL) fail_msg("%s", err);
     data_close(&d);
     free(path);
     return identity;
@@ -290,6 +307,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_crlf_becomes_lf_and_the_mark_goes),
     cmocka_unit_test(test_what_is_not_text_is_refused_by_place),
     cmocka_unit_test(test_files_are_read_in_order),
+    cmocka_unit_test(test_a_text_may_begin_with_an_empty_document),
     cmocka_unit_test(test_split_falls_on_a_border),
     cmocka_unit_test(test_fuzz_text),
     cmocka_unit_test(test_corpus_bible),

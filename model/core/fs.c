@@ -188,6 +188,27 @@ bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, si
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **why)
+{
+    /* O_NONBLOCK: a pipe that nobody writes to must not make us wait. */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+    *bytes = 0;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        *why =
+            errno == ENXIO ? "it is a socket or a device, and a file is needed" : strerror(errno);
+    else if (S_ISDIR(st.st_mode))
+        *why = strerror(EISDIR);
+    else if (S_ISREG(st.st_mode) || (or_pipe && S_ISFIFO(st.st_mode))) {
+        *bytes = st.st_size;
+        return fd;
+    } else
+        *why = S_ISFIFO(st.st_mode) ? "it is a pipe, and a file is needed"
+                                    : "it is a device, and a file is needed";
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
                  size_t n)
 {

