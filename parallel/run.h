@@ -27,6 +27,7 @@ typedef struct {
     Metrics *metrics;
     char *config_text, *machine;         /* what checkpoints keep of the run's origin */
     StepRecord last;                     /* the newest record the host has */
+    bool last_known;                     /* its loss, too: else it is of an earlier attempt */
     EvalRecord eval;                     /* the newest evaluation */
     char *sample;                        /* the newest sample */
     double window_start, window_seconds; /* host seconds; the window since the last report */
@@ -74,6 +75,8 @@ bool run_evaluate(Run *run, bool final);
 bool run_sample(Run *run);
 /* Commits a checkpoint; a failure is said, noted in save_failed, and the run goes on. */
 void run_save(Run *run);
+/* Whether the newest loss says that training goes well; else `why` says what does not. */
+bool run_goes_well(const Run *run, char *why, size_t n);
 /* The watch over a run's work (feed.h); the context is the run. */
 bool run_watch(void *context, const Work *work);
 /* With memory_breakdown: what the process holds now and held at most, beside the plan. */

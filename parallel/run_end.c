@@ -131,12 +131,32 @@ int run_show_result(Run *run)
     return EXIT_OK;
 }
 
+/* Ends the run when what it has come to is no number. Its checkpoints stay, and it has no result.
+ */
+static void check_last(Run *run, const char *what, double loss)
+{
+    char err[512];
+    if (isfinite(loss)) return;
+    metrics_note(run->metrics, "end", run->trainer.steps, "diverged");
+    metrics_flush(run->metrics, err, sizeof err);
+    fail(EXIT_DIVERGED,
+         "step %lld is the last, and %s is not finite: the run has diverged and has no result. Its "
+         "checkpoints stay; lower optimizer.params.lr, or start from one that was saved before "
+         "with --resume %s/checkpoints/STEP --out ANOTHER",
+         (long long)run->trainer.steps, what, run->folder.path);
+}
+
 int run_finish(Run *run)
 {
-    char err[2048];
+    char err[2048], why[160];
     run_drain(run);
     if (run->saved_step != run->trainer.steps) run_save(run);
-    if (!run_evaluate(run, true) || !run_sample(run)) return run_leave(run);
+    if (run->last_known) check_last(run, "its loss", run->last.loss);
+    if (!run_evaluate(run, true)) return run_leave(run);
+    if (run->trainer.val) check_last(run, "the validation loss", run->eval.loss);
+    if (!run_goes_well(run, why, sizeof why))
+        log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
+    if (!run_sample(run)) return run_leave(run);
     if (run->save_failed) run_save(run); /* there may be room by now */
     metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
     if (run->save_failed)

@@ -4,7 +4,12 @@
 #include "parallel/metrics_file.h"
 #include "parallel/run.h"
 
+#include <math.h>
 #include <stdlib.h>
+
+/* A loss so many times that of uniform guessing is no start of a training and no noise of a batch:
+ * the run has left its course. */
+enum { MUCH_WORSE = 4 };
 
 /* What the first Ctrl-C waits for, most of the time. */
 static const char doing_step[] = "finishing this step, then saving";
@@ -57,6 +62,7 @@ static void take_records(Run *run, bool all)
         check_divergence(run, &record[i]);
     }
     if (n > 0) run->last = record[n - 1];
+    run->last_known |= n > 0;
     run->window_steps += n;
 }
 
@@ -170,10 +176,26 @@ bool run_sample(Run *run)
     return whole;
 }
 
+bool run_goes_well(const Run *run, char *why, size_t n)
+{
+    double uniform = log((double)run->config->model.vocab_size);
+    if (run->last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
+    if (!run->last_known) return true;
+    if (!isfinite(run->last.loss)) return error_set(why, n, "the loss is not finite");
+    if (run->last.loss > MUCH_WORSE * uniform)
+        return error_set(why, n, "the loss is %.4g, far above that of uniform guessing (%.4g)",
+                         run->last.loss, uniform);
+    return true;
+}
+
 void run_save(Run *run)
 {
-    char err[2048];
+    char err[2048], why[160];
     run_drain(run);
+    run->trainer.keep_all = !run_goes_well(run, why, sizeof why);
+    if (run->trainer.keep_all && run->config->checkpoint.keep > 0)
+        log_warning("step %lld: %s, so no older checkpoint is removed",
+                    (long long)run->trainer.steps, why);
     double start = seconds_now();
     pause_clock(run);
     begin_work(run, "finishing this save");

@@ -243,7 +243,12 @@ void run_open_trainer(Run *run)
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
     if (checkpoint) {
         StepState s = trainer_state(&run->trainer);
-        run->last = (StepRecord){.step = s.steps, .tokens = s.tokens, .loss = NAN};
+        MetricsTail tail = metrics_tail(run->metrics);
+        run->last_known = same_run && tail.trained && tail.last.step == s.steps;
+        run->last = (StepRecord){.step = s.steps,
+                                 .tokens = s.tokens,
+                                 .skips_in_row = s.skips_in_row,
+                                 .loss = run->last_known ? tail.last.loss : NAN};
         log_info("resume  step %lld from %s", (long long)run->trainer.steps,
                  checkpoint_folder(checkpoint));
         metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));

@@ -61,6 +61,7 @@ typedef struct {
     char **slot_names;
     int n_slots;
     CheckpointIo io;
+    bool keep_all; /* saves remove no older checkpoint */
 } Trainer;
 
 /* Opens everything for config and data and initialises weights and optimizer from the seed. False
@@ -93,7 +94,8 @@ EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
  * the feed's watch ended it. */
 char *trainer_sample(Trainer *trainer, const char *prompt, int64_t tokens);
 
-/* Commits a checkpoint of the present state below `run` and prunes by config->checkpoint.keep. */
+/* Commits a checkpoint of the present state below `run` and, unless keep_all, prunes by
+ * config->checkpoint.keep. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
 /* Goes on from a checkpoint: weights, optimizer slots, state. */

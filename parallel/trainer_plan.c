@@ -46,7 +46,7 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
                                    .code = program_version(),
                                    .data = t->data->identity};
     if (!checkpoint_write(&t->io, run, &contents, err, n)) return false;
-    if (t->config->checkpoint.keep == 0) return true;
+    if (t->config->checkpoint.keep == 0 || t->keep_all) return true;
     if (!checkpoint_prune(&t->io, run, state.steps, (int)t->config->checkpoint.keep, err, n))
         log_warning("%s; older checkpoints stay", err);
     return true;

@@ -1,0 +1,221 @@
+/* test_run_ends.c -- signals and what a run answers them, and how a run ends whose numbers have
+ * left it. */
+#include "tests/run_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void says(const char *text, const char *what)
+{
+    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void interrupt_once(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+}
+
+static void interrupt_twice(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+    raise(SIGINT);
+}
+
+static void hang_up(Run *run)
+{
+    (void)run;
+    raise(SIGHUP);
+    raise(SIGHUP);
+}
+
+static void hear_hang_up(void)
+{
+    signal(SIGHUP, SIG_DFL); /* the tests may be under nohup themselves */
+}
+
+static void ignore_hang_up(void)
+{
+    signal(SIGHUP, SIG_IGN);
+}
+
+/* Within the second micro-batch of step `step`. */
+static void disturb_step(int64_t step, void (*act)(Run *))
+{
+    disturbance = (Disturbance){.kind = WORK_STEP, .round = step - 1, .at = 1, .act = act};
+}
+
+static void test_the_first_signal_is_answered(void **state)
+{
+    (void)state;
+    disturb_step(3, interrupt_once);
+    char *said = run_expecting("once", NULL, EXIT_REQUEUE);
+    says(said, "finishing this step, then saving; Ctrl-C again quits at once\n");
+    says(said, "stopped after step 3;");
+    assert_true(is_there("once/checkpoints/step_00000003"));
+    free(said);
+    disturb_step(3, ask_by_signal);
+    said = run_expecting("term", NULL, EXIT_REQUEUE);
+    says(said, "SIGTERM: finishing this step, then saving; a second signal ends the run at once\n");
+    free(said);
+    disturbance = (Disturbance){.kind = WORK_EVALUATION, .at = 2, .act = interrupt_once};
+    said = run_expecting("within", NULL, EXIT_REQUEUE);
+    says(said, "ending this evaluation; Ctrl-C again quits at once\n");
+    free(said);
+}
+
+static void test_the_second_signal_says_what_is_lost(void **state)
+{
+    (void)state;
+    disturb_step(4, interrupt_twice);
+    char *said = run_expecting("twice", NULL, 128 + SIGINT);
+    says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+    disturb_step(3, interrupt_twice);
+    said = run_expecting("lucky", NULL, 128 + SIGINT);
+    says(said, "quit at once; only the work under way is lost\n");
+    free(said);
+    disturb_step(6, interrupt_twice);
+    said = run_expecting("unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
+                         128 + SIGINT);
+    says(said, "quit at once; steps 1 to 5 are not saved: there is no checkpoint\n");
+    free(said);
+    disturb_step(2, interrupt_twice); /* counted from where the attempt began */
+    said = run_expecting("twice", NULL, 128 + SIGINT);
+    says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+}
+
+/* A terminal that closes is a stop, however often it says so; under nohup it is nothing. */
+static void test_a_hang_up(void **state)
+{
+    (void)state;
+    disturb_step(3, hang_up);
+    disturbance.first = hear_hang_up;
+    char *said = run_expecting("closed", NULL, EXIT_REQUEUE);
+    says(said, "SIGHUP: finishing this step, then saving\n");
+    assert_true(is_there("closed/checkpoints/step_00000003"));
+    free(said);
+    disturb_step(3, hang_up);
+    disturbance.first = ignore_hang_up;
+    free(run_expecting("nohup", NULL, 0));
+}
+
+/* ---- divergence ------------------------------------------------------------------------------ */
+
+enum { ROWS = 256, WIDTH = 16 }; /* of the tied table: as many rows as every text has bytes */
+
+/* NaN in a column of the tied table while steps 4 and 5 are made; then as before. */
+static void be_sick_for_two_steps(Run *run)
+{
+    static float kept[ROWS];
+    float *weight = run->trainer.weights[0].tensor.data;
+    for (int i = 0; i < ROWS; i++) {
+        float *x = &weight[i * WIDTH + 7];
+        if (run->trainer.steps == 3) {
+            kept[i] = *x;
+            *x = NAN;
+        }
+        if (run->trainer.steps == 5) *x = kept[i];
+    }
+}
+
+static void be_sick(Run *run)
+{
+    float *weight = run->trainer.weights[0].tensor.data;
+    if (run->trainer.steps >= 3)
+        for (int i = 0; i < ROWS * WIDTH; i++)
+            weight[i] = NAN;
+}
+
+/* The last steps' losses are finite and mean nothing. */
+static void blow_up(Run *run)
+{
+    float *weight = run->trainer.weights[0].tensor.data;
+    if (run->trainer.steps == 4)
+        for (int i = 0; i < ROWS * WIDTH; i++)
+            weight[i] *= 1e6f;
+}
+
+static void disturb_weights(void (*act)(Run *))
+{
+    disturbance = (Disturbance){.kind = WORK_STEP, .at = 0, .act = act, .each = true};
+}
+
+static const char *const keep_one[] = {"checkpoint.keep=1", NULL};
+
+static void test_skipped_updates_remove_no_checkpoint(void **state)
+{
+    (void)state;
+    disturb_weights(be_sick_for_two_steps);
+    char *said = run_expecting(
+        "sick-1", (const char *[]){"checkpoint.keep=1", "train_steps=5", NULL}, EXIT_DIVERGED);
+    says(said, "step 4: updates are being skipped, so no older checkpoint is removed\n");
+    says(said, "error[88] step 5 is the last, and its loss is not finite");
+    says(said, "sick-1/checkpoints/");
+    assert_true(is_there("sick-1/checkpoints/step_00000002"));
+    assert_true(is_there("sick-1/checkpoints/step_00000004"));
+    assert_true(is_there("sick-1/checkpoints/step_00000005"));
+    assert_false(is_there("sick-1/result.json"));
+    assert_int_equal(lines_of("sick-1", "val"), 2); /* that of step 4 is of no number */
+    free(said);
+    disturb_weights(be_sick_for_two_steps);
+    free(run_expecting("well-again", keep_one, 0));
+    assert_false(is_there("well-again/checkpoints/step_00000002"));
+    assert_false(is_there("well-again/checkpoints/step_00000006"));
+    assert_true(is_there("well-again/checkpoints/step_00000007"));
+}
+
+/* It ends with 88, and again when it is started again, where no step is left to make. */
+static void test_a_last_loss_that_is_no_number(void **state)
+{
+    (void)state;
+    /* Nothing is evaluated, so that training's own loss is all there is. */
+    static const char *const sets[] = {"checkpoint.keep=1", "data.val_fraction=0", NULL};
+    disturb_weights(be_sick);
+    free(run_expecting("sick", sets, EXIT_DIVERGED));
+    disturbance = (Disturbance){0};
+    char *said = run_expecting("sick", sets, EXIT_DIVERGED);
+    says(said, "resume  step 7");
+    says(said, "is not finite");
+    assert_true(is_there("sick/checkpoints/step_00000002"));
+    assert_false(is_there("sick/result.json"));
+    free(said);
+}
+
+static void test_a_loss_far_above_guessing(void **state)
+{
+    (void)state;
+    disturb_weights(blow_up);
+    char *said = run_expecting("blown-up", keep_one, 0);
+    says(said, "far above that of uniform guessing (5.598), so no older checkpoint is removed\n");
+    says(said, "the run ends at step 7 while the loss is ");
+    assert_false(is_there("blown-up/checkpoints/step_00000002"));
+    assert_true(is_there("blown-up/checkpoints/step_00000004"));
+    assert_true(is_there("blown-up/checkpoints/step_00000006"));
+    assert_true(is_there("blown-up/result.json"));
+    free(said);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_signal_is_answered),
+        cmocka_unit_test(test_the_second_signal_says_what_is_lost),
+        cmocka_unit_test(test_a_hang_up),
+        cmocka_unit_test(test_skipped_updates_remove_no_checkpoint),
+        cmocka_unit_test(test_a_last_loss_that_is_no_number),
+        cmocka_unit_test(test_a_loss_far_above_guessing),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, run_fixture_teardown);
+}
