@@ -126,8 +126,7 @@ static int train(int argc, char **argv)
 {
     RunArguments arguments;
     Run run;
-    int code;
-    if (!run_arguments(&arguments, argc, argv, &code)) return code;
+    if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
     run_configure(&run, &arguments);
     run_open_data(&run);
     run_plan(&run);
