@@ -136,6 +136,12 @@ static void print_help(FILE *to, const ConfigAction *only)
                 "(config).\n");
 }
 
+static int refuse(const char *sentence)
+{
+    fprintf(stderr, "error[%d] %s\n", EXIT_USAGE, sentence);
+    return EXIT_USAGE;
+}
+
 static int misuse(const ConfigAction *action, const char *what, const char *word)
 {
     fprintf(stderr, "error[%d] ./train config%s%s: %s%s\n", EXIT_USAGE, action ? " " : "",
@@ -157,7 +163,7 @@ static int run_action(const ConfigAction *action, Args *args, Arguments *a)
             break;
         case ARGS_WORD: a->words[a->n_words++] = args->value; break;
         case ARGS_HELP: print_help(stdout, action); return EXIT_OK;
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args->error);
+        case ARGS_WRONG: return refuse(args->error);
         case ARGS_END:
             if (a->n_words < action->min_words) return misuse(action, "something is missing", "");
             if (a->n_words > action->max_words)
@@ -191,8 +197,9 @@ int cmd_config(int argc, char **argv)
         free(command);
         return code;
     }
-    char end[256];
+    char sentence[512], end[256];
     const char *near = nearest_name(argv[1], actions, N_ACTIONS, sizeof *actions);
-    fail(EXIT_USAGE, "./train config has no action \"%s\"%s", argv[1],
-         did_you_mean(end, sizeof end, near, "see ./train config --help"));
+    did_you_mean(end, sizeof end, near, "see ./train config --help");
+    snprintf(sentence, sizeof sentence, "./train config has no action \"%.200s\"%s", argv[1], end);
+    return refuse(sentence);
 }
