@@ -97,3 +97,31 @@ until_step() {
     done
     return 1
 }
+
+# held STEP RUN OPTION...: a run of $TINY in the background, its number in $child, once it has made that step. Its console is a
+# pipe that nobody reads before `let_go` and that is full but for 8 KiB, about fifteen steps' JSON lines: however long the test
+# takes to disturb it, the run is not over.
+held() {
+    local step=$1 run=$2
+    shift 2
+    [ -p held.lines ] || mkfifo held.lines
+    exec 4<>held.lines
+    exec 3<held.lines
+    head -c $((56 * 1024)) /dev/zero >&4
+    "$TRAIN" "$TINY" --json "$@" --out "$run" >&4 2>err </dev/null 3<&- 4>&- &
+    child=$!
+    children+=("$child")
+    exec 4>&-
+    until grep -qs '"event": "train", "step": '"$step," "$run/metrics.jsonl"; do
+        kill -0 "$child" 2>/dev/null || return 1
+        sleep 0.02
+    done
+}
+
+# let_go: waits for the held run to end; its exit code in $code
+let_go() {
+    cat <&3 >/dev/null
+    wait "$child" 2>/dev/null
+    code=$?
+    exec 3<&-
+}

@@ -3,24 +3,8 @@
 # bit for bit, in every dtype; and what it does with damaged checkpoints and torn lines.
 . "$(dirname "$0")/lib.sh"
 make_text
-mkfifo lines
+child='' code=''
 set -m
-
-# stopped FOLDER STEP OPTION...: a run that is asked to stop at about that step
-stopped() {
-    local folder=$1 step=$2
-    shift 2
-    "$TRAIN" "$TINY" --json "$@" --out "$folder" >lines 2>err </dev/null &
-    local child=$!
-    children+=("$child")
-    exec 3<lines
-    until_step "$step" <&3
-    kill -TERM $child
-    cat <&3 >/dev/null
-    wait $child 2>/dev/null
-    code=$?
-    exec 3<&-
-}
 
 common=(--set eval.interval=0 --set eval.sample_interval=0 --set train_steps=60 --set checkpoint.keep=0)
 for dtype in f32 bf16 fp16 fp64; do
@@ -41,8 +25,10 @@ for dtype in f32 bf16 fp16 fp64; do
         expect_code "resume: $dtype from step $step" 0 "$TRAIN" "$TINY" "${options[@]}" --out cut-$dtype-$step
         same_run "resume: $dtype from step $step, same bits" whole-$dtype cut-$dtype-$step
     done
-    stopped stopped-$dtype 7 "${options[@]}"
-    if [ $code -ne 85 ]; then not_ok "resume: $dtype stopped: exit code $code, not 85"; continue; fi
+    held 7 stopped-$dtype "${options[@]}"
+    kill -TERM "$child"
+    let_go
+    if [ "$code" -ne 85 ]; then not_ok "resume: $dtype stopped: exit code $code, not 85"; continue; fi
     expect_code "resume: $dtype stopped run goes on" 0 "$TRAIN" "$TINY" "${options[@]}" --out stopped-$dtype
     same_run "resume: $dtype stopped, same bits" whole-$dtype stopped-$dtype
 done
