@@ -5,9 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -23,6 +26,8 @@ static const Corpus corpora[] = {
      .command = {"bible", "-f", "gen1:1-rev22:21", NULL},
      .least = 4000000},
 };
+
+const CorpusLimits corpus_limits = {.bytes = 64 << 20, .seconds = 120};
 
 static const Corpus *find_corpus(const char *name)
 {
@@ -50,50 +55,84 @@ static _Noreturn void run_child(const Corpus *c, int out, int report)
     _exit(127);
 }
 
-/* Everything that comes out of a pipe, until its end. */
-static char *read_pipe(int fd, int64_t *size)
+/* Milliseconds of a clock that never goes back. */
+static int64_t clock_ms(void)
 {
-    int64_t capacity = 1 << 16;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
+}
+
+/* Everything that comes out of a pipe until its end, the deadline or more than `most` bytes;
+ * *ended says whether it was the end. */
+static char *read_pipe(int fd, int64_t most, int64_t deadline, int64_t *size, bool *ended)
+{
+    int64_t capacity = 1 << 16, left;
     char *text = must_alloc((size_t)capacity);
     *size = 0;
-    for (;;) {
+    *ended = false;
+    while (*size <= most && (left = deadline - clock_ms()) > 0) {
+        struct pollfd waiting = {.fd = fd, .events = POLLIN};
+        if (poll(&waiting, 1, (int)left) <= 0) continue;
         if (*size == capacity) text = must_realloc(text, (size_t)(capacity *= 2));
         ssize_t got = read(fd, text + *size, (size_t)(capacity - *size));
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return text;
+        *ended = got <= 0;
+        if (*ended) break;
         *size += got;
     }
+    return text;
 }
 
-/* Output of the corpus's program; *error is errno if it could not be run, *status its exit status.
- */
-static char *run(const Corpus *c, int64_t *size, int *error, int *status)
+/* Waits until the child has ended, which closing its output leads to if it is not stuck; at the
+ * deadline it is made to. Returns its status. */
+static int end_child(pid_t child, bool orderly, int64_t deadline)
+{
+    int status = 0;
+    pid_t done = 0;
+    while (orderly && done == 0 && clock_ms() < deadline) {
+        done = waitpid(child, &status, WNOHANG);
+        if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (done == child) return status;
+    kill(child, SIGKILL);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
+/* What became of a corpus's program. */
+typedef struct {
+    char *text; /* its output; NULL if it could not be run */
+    int64_t size;
+    int error;  /* errno if it could not be run */
+    int status; /* as waitpid tells it */
+    bool ended; /* by itself, within the limits */
+} Outcome;
+
+static Outcome run(const Corpus *c, const CorpusLimits *limits)
 {
     int out[2], report[2];
-    *error = *status = 0;
-    *size = 0;
-    if (pipe2(out, O_CLOEXEC) != 0) {
-        *error = errno;
-        return NULL;
-    }
+    Outcome o = {0};
+    int64_t deadline = clock_ms() + 1000 * limits->seconds;
+    if (pipe2(out, O_CLOEXEC) != 0) return (Outcome){.error = errno};
     if (pipe2(report, O_CLOEXEC) != 0) {
-        *error = errno;
+        o.error = errno;
         close(out[0]);
         close(out[1]);
-        return NULL;
+        return o;
     }
     pid_t child = fork();
     if (child == 0) run_child(c, out[1], report[1]);
-    if (child < 0) *error = errno;
+    if (child < 0) o.error = errno;
     close(out[1]);
     close(report[1]);
-    char *text = child > 0 ? read_pipe(out[0], size) : NULL;
-    if (child > 0 && read(report[0], error, sizeof *error) < 0) *error = EIO;
+    if (child > 0) o.text = read_pipe(out[0], limits->bytes, deadline, &o.size, &o.ended);
     close(out[0]);
+    if (child > 0) o.status = end_child(child, o.ended, deadline);
+    if (child > 0 && read(report[0], &o.error, sizeof o.error) < 0) o.error = EIO;
     close(report[0]);
-    while (child > 0 && waitpid(child, status, 0) < 0 && errno == EINTR)
-        ;
-    return text;
+    return o;
 }
 
 /* Takes "Ge1:1 " off the front of every line, in place; returns the new size. A line without a
@@ -114,33 +153,46 @@ static int64_t strip_labels(char *text, int64_t size)
     return kept;
 }
 
-bool corpus_read(Text *text, const char *name, char *err, size_t n, ExitCode *code)
+/* Whether the program came to a good end. */
+static bool check_outcome(const Corpus *c, const CorpusLimits *limits, const Outcome *o, char *err,
+                          size_t n)
+{
+    if (!o->ended)
+        return error_set(err, n,
+                         "the program \"%s\" was ended after %lld bytes: a text of at most %lld "
+                         "bytes within %lld seconds was expected of it",
+                         c->command[0], (long long)o->size, (long long)limits->bytes,
+                         (long long)limits->seconds);
+    if (!WIFEXITED(o->status) || WEXITSTATUS(o->status) != 0)
+        return error_set(err, n, "the program \"%s\" failed with status %d", c->command[0],
+                         o->status);
+    return true;
+}
+
+bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char *err, size_t n,
+                 ExitCode *code)
 {
     const Corpus *c = find_corpus(name);
     *code = EXIT_MISSING;
     if (c == NULL)
         return error_set(err, n, "data.corpus: there is no corpus \"%s\"; known is \"bible-kjv\"",
                          name);
-    int error, status;
-    int64_t size;
-    char *output = run(c, &size, &error, &status);
-    bool good = error == 0;
+    Outcome o = run(c, limits);
+    bool good = o.error == 0;
     if (!good) {
         error_set(
             err, n,
             "the program \"%s\" cannot be run (%s): install it with apt-get install %s, or train "
             "on a text of your own with --set data.text=FILE",
-            c->command[0], strerror(error), c->package);
+            c->command[0], strerror(o.error), c->package);
     } else {
         *code = EXIT_DAMAGED;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-            good = error_set(err, n, "the program \"%s\" failed with status %d", c->command[0],
-                             status);
+        good = check_outcome(c, limits, &o, err, n);
     }
-    if (good && (size < c->least || (size = strip_labels(output, size)) < 0))
+    if (good && (o.size < c->least || (o.size = strip_labels(o.text, o.size)) < 0))
         good = error_set(err, n, "the program \"%s\" printed something else than the whole text",
                          c->command[0]);
-    if (good) good = text_add_document(text, c->title, 0, (uint8_t *)output, size, err, n);
-    free(output);
+    if (good) good = text_add_document(text, c->title, 0, (uint8_t *)o.text, o.size, err, n);
+    free(o.text);
     return good;
 }

@@ -4,11 +4,19 @@
 
 #include "data/text.h"
 
+/* What a corpus's program may take; one that takes more is ended. */
+typedef struct {
+    int64_t bytes;   /* of output */
+    int64_t seconds; /* until it has ended */
+} CorpusLimits;
+extern const CorpusLimits corpus_limits; /* of a run */
+
 /* Appends the corpus called `name` ("bible-kjv": one verse a line, without its labels) as one
  * document. On false *code is EXIT_MISSING (unknown name, program not installed: the sentence names
- * the Debian package and data.text) or EXIT_DAMAGED (the program failed or said something else than
- * expected). */
-bool corpus_read(Text *text, const char *name, char *err, size_t n, ExitCode *code);
+ * the Debian package and data.text) or EXIT_DAMAGED (the program failed, said something else than
+ * expected, or did not come to an end). */
+bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char *err, size_t n,
+                 ExitCode *code);
 /* What a person calls it; NULL if the name is unknown. */
 const char *corpus_title(const char *name);
 

@@ -129,7 +129,7 @@ static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode
     Text text = {0}, val_text = {0};
     bool from_corpus = c->data.text.count == 0;
     char *name = from_corpus ? must_strdup(c->data.corpus) : folder_name(c->data.text.item[0]);
-    bool good = from_corpus ? corpus_read(&text, c->data.corpus, err, n, code)
+    bool good = from_corpus ? corpus_read(&text, c->data.corpus, &corpus_limits, err, n, code)
                             : text_read_files(&text, &c->data.text, c->data.text_key, err, n, code);
     good = good && text_read_files(&val_text, &c->data.val_text, c->data.text_key, err, n, code) &&
            prepare_config(d, c, &text, &val_text, name, err, n, code);

