@@ -343,8 +343,9 @@ int cmd_data(int argc, char **argv)
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run_command(&commands[i], argc - 1, argv + 1);
-    char end[256];
+    char sentence[512], end[256];
     const char *near = nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands);
-    fail(EXIT_USAGE, "./train data has no command \"%s\"%s", argv[1],
-         did_you_mean(end, sizeof end, near, "see ./train data --help"));
+    did_you_mean(end, sizeof end, near, "see ./train data --help");
+    snprintf(sentence, sizeof sentence, "./train data has no command \"%.200s\"%s", argv[1], end);
+    return refuse(EXIT_USAGE, sentence);
 }

@@ -189,25 +189,39 @@ static const struct {
 
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* The run or checkpoint folder of the command line; NULL after help. */
-static const char *parse(const char *command, const char *help, int argc, char **argv)
+/* A sentence of two words; NULL. */
+static const char *misuse(const char *fmt, const char *a, const char *b)
+    __attribute__((format(printf, 1, 0)));
+static const char *misuse(const char *fmt, const char *a, const char *b)
+{
+    char *text = text_format(fmt, a, b);
+    complain(EXIT_USAGE, text);
+    free(text);
+    return NULL;
+}
+
+/* The run or checkpoint folder of the command line. NULL with *code after help or a sentence. */
+static const char *parse(const char *command, const char *help, int argc, char **argv, int *code)
 {
     const char *path = NULL;
     Args args = {.command = command, .argc = argc, .argv = argv};
+    *code = EXIT_USAGE;
     for (;;) {
         switch (args_next(&args)) {
         case ARGS_WORD:
             if (path != NULL)
-                fail(EXIT_USAGE, "%s: two folders, %s and %s: give one", command, path, args.value);
+                return misuse("%s: a second folder, %s: give one", command, args.value);
             path = args.value;
             break;
-        case ARGS_HELP: fputs(help, stdout); return NULL;
+        case ARGS_HELP:
+            fputs(help, stdout);
+            *code = EXIT_OK;
+            return NULL;
         case ARGS_OPTION: /* there is none */
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_WRONG: return misuse("%s%s", args.error, "");
         case ARGS_END:
-            if (path == NULL)
-                fail(EXIT_USAGE, "%s: which run or checkpoint? %s out/demo", command, command);
-            return path;
+            return path ? path
+                        : misuse("%s: which run or checkpoint? %s out/demo", command, command);
         }
     }
 }
@@ -215,22 +229,25 @@ static const char *parse(const char *command, const char *help, int argc, char *
 int cmd_ckpt(int argc, char **argv)
 {
     char command[64], end[256];
-    if (argc < 2) fail(EXIT_USAGE, "ckpt needs a command: list, inspect or verify");
+    int code = EXIT_USAGE;
+    if (argc < 2)
+        return complain(EXIT_USAGE, "./train ckpt needs a command: list, inspect or verify");
     if (args_is_help(argv[1])) return fputs(help_all, stdout), EXIT_OK;
     size_t k = 0;
     while (k < N_COMMANDS && strcmp(commands[k].name, argv[1]) != 0)
         k++;
-    if (k == N_COMMANDS)
-        fail(EXIT_USAGE, "./train ckpt has no command \"%s\"%s", argv[1],
-             did_you_mean(end, sizeof end,
-                          nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands),
-                          "it has list, inspect and verify"));
+    if (k == N_COMMANDS) {
+        did_you_mean(end, sizeof end, nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands),
+                     "it has list, inspect and verify");
+        misuse("./train ckpt has no command \"%s\"%s", argv[1], end);
+        return EXIT_USAGE;
+    }
     snprintf(command, sizeof command, "./train ckpt %s", commands[k].name);
-    const char *path = parse(command, commands[k].help, argc - 1, argv + 1);
-    if (path == NULL) return EXIT_OK;
+    const char *path = parse(command, commands[k].help, argc - 1, argv + 1, &code);
+    if (path == NULL) return code;
     char **found;
     int n = find(path, &found);
-    int code = n > 0 ? commands[k].run(found, n) : EXIT_MISSING;
+    code = n > 0 ? commands[k].run(found, n) : EXIT_MISSING;
     free_found(found, n);
     if (fflush(stdout) != 0 || ferror(stdout))
         return complain(EXIT_INPUT_OUTPUT, "the output cannot be written");
