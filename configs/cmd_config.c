@@ -1,6 +1,7 @@
 /* cmd_config.c -- ./train config check|show|explain|defaults|diff: the config room from the command
  * line. */
 #include "configs/config.h"
+#include "data/dataset.h"
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
@@ -47,10 +48,15 @@ static int run_check(const Arguments *a)
     int code = EXIT_OK;
     for (int i = 0; i < a->n_words; i++) {
         Config *config = load_aloud(a->words[i], a);
-        if (config != NULL)
+        ExitCode trouble = EXIT_CONFIG;
+        char err[2048];
+        if (config != NULL && data_check(config, err, sizeof err, &trouble)) {
             printf("%s: good\n", a->words[i]);
-        else
-            code = EXIT_CONFIG;
+            trouble = EXIT_OK;
+        } else if (config != NULL) {
+            fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words[i], err);
+        }
+        if (code == EXIT_OK || trouble == EXIT_CONFIG) code = trouble;
         config_free(config);
     }
     return code;
@@ -113,7 +119,8 @@ static int run_diff(const Arguments *a)
 
 static const ConfigAction actions[] = {
     {"check", "check CONFIG... [--set KEY=VALUE]... [--verbose]",
-     "says all that is wrong with a config, with the place of each", 1, 1000, N_OPTIONS, run_check},
+     "says all that is wrong with a config, with the place of each, and whether its data are there",
+     1, 1000, N_OPTIONS, run_check},
     {"show", "show CONFIG [--set KEY=VALUE]... [--verbose]",
      "every key with its value and where the value comes from", 1, 1, N_OPTIONS, run_show},
     {"explain", "explain KEY...",
@@ -133,7 +140,7 @@ static void print_help(FILE *to, const ConfigAction *only)
         if (only == NULL || only == &actions[i])
             fprintf(to, "  ./train config %s\n      %s\n", actions[i].usage, actions[i].help);
     fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 78 "
-                "(config).\n");
+                "(config); of check also 66 (data missing), 65 (data damaged).\n");
 }
 
 static int refuse(const char *sentence)

@@ -153,6 +153,46 @@ static int64_t strip_labels(char *text, int64_t size)
     return kept;
 }
 
+static bool refuse_name(const char *name, char *err, size_t n)
+{
+    return error_set(err, n, "data.corpus: there is no corpus \"%s\"; known is \"bible-kjv\"",
+                     name);
+}
+
+static bool refuse_program(const Corpus *c, int error, char *err, size_t n)
+{
+    return error_set(
+        err, n,
+        "the program \"%s\" cannot be run (%s): install it with apt-get install %s, or train "
+        "on a text of your own with --set data.text=FILE",
+        c->command[0], strerror(error), c->package);
+}
+
+/* Whether exec would find the program: 0, or the errno of the last folder of PATH that has no such
+ * program. */
+static int find_program(const char *program)
+{
+    const char *path = getenv("PATH");
+    char *folders = must_strdup(path ? path : "/usr/bin:/bin"), *rest = folders, *folder;
+    int error = ENOENT;
+    while (error != 0 && (folder = strsep(&rest, ":")) != NULL) {
+        char *file = text_format("%s/%s", *folder ? folder : ".", program);
+        error = access(file, X_OK) == 0 ? 0 : errno == EACCES ? EACCES : error;
+        free(file);
+    }
+    free(folders);
+    return error;
+}
+
+bool corpus_check(const char *name, char *err, size_t n, ExitCode *code)
+{
+    const Corpus *c = find_corpus(name);
+    *code = EXIT_MISSING;
+    if (c == NULL) return refuse_name(name, err, n);
+    int error = find_program(c->command[0]);
+    return error == 0 || refuse_program(c, error, err, n);
+}
+
 /* Whether the program came to a good end. */
 static bool check_outcome(const Corpus *c, const CorpusLimits *limits, const Outcome *o, char *err,
                           size_t n)
@@ -174,17 +214,11 @@ bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char 
 {
     const Corpus *c = find_corpus(name);
     *code = EXIT_MISSING;
-    if (c == NULL)
-        return error_set(err, n, "data.corpus: there is no corpus \"%s\"; known is \"bible-kjv\"",
-                         name);
+    if (c == NULL) return refuse_name(name, err, n);
     Outcome o = run(c, limits);
     bool good = o.error == 0;
     if (!good) {
-        error_set(
-            err, n,
-            "the program \"%s\" cannot be run (%s): install it with apt-get install %s, or train "
-            "on a text of your own with --set data.text=FILE",
-            c->command[0], strerror(o.error), c->package);
+        refuse_program(c, o.error, err, n);
     } else {
         *code = EXIT_DAMAGED;
         good = check_outcome(c, limits, &o, err, n);

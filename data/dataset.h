@@ -30,6 +30,10 @@ typedef struct {
  * one sentence and *code: no data named or a file missing (EXIT_MISSING), damaged contents or too
  * little text for one window (EXIT_DAMAGED), the cache cannot be written (EXIT_CANNOT_CREATE). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
+/* What can be said of them without preparing or reading text: files match, can be opened and are
+ * not empty; shards have good headers and enough tokens; the corpus's program is installed; the
+ * tokenizer is one. Refused as by data_open. */
+bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
 /* Random tokens below vocab_size instead of files: for benchmarks and for dry runs without data. */
 void data_open_random(DataSet *out, int64_t vocab_size);
 void data_close(DataSet *d);

@@ -12,6 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+bool file_check(const char *path, size_t *size, char *err, size_t n)
+{
+    int64_t bytes = 0;
+    const char *why;
+    int fd = fs_open_input(path, false, &bytes, &why);
+    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
+    close(fd);
+    *size = (size_t)bytes;
+    return true;
+}
+
 bool file_read(const char *path, char **contents, size_t *size, bool *missing, char *err, size_t n)
 {
     *contents = NULL;

@@ -13,6 +13,9 @@
  * not be opened. */
 bool file_read(const char *path, char **contents, size_t *size, bool *missing, char *err, size_t n);
 
+/* Whether file_read could open it, and how large it is. */
+bool file_check(const char *path, size_t *size, char *err, size_t n);
+
 /* A file that appears under `path` complete or not at all: written under a temporary name beside
  * it, fsynced, renamed. Writing to `to` is the caller's; errors may be left to the commit, which
  * finds them. */

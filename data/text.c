@@ -136,10 +136,15 @@ static bool ends_with(const char *name, const char *ending)
     return a >= b && strcmp(name + a - b, ending) == 0;
 }
 
+static bool refuse_empty(const char *name, char *err, size_t n)
+{
+    return error_set(err, n, "%s is empty", name);
+}
+
 bool text_add_file(Text *text, const char *name, const char *contents, size_t size,
                    const char *text_key, char *err, size_t n)
 {
-    if (size == 0) return error_set(err, n, "%s is empty", name);
+    if (size == 0) return refuse_empty(name, err, n);
     if (ends_with(name, ".jsonl") || ends_with(name, ".json"))
         return add_json_lines(text, name, contents, (int64_t)size, text_key, err, n);
     return text_add_document(text, name, 0, (const uint8_t *)contents, (int64_t)size, err, n);
@@ -161,6 +166,23 @@ bool text_read_files(Text *text, const StringList *patterns, const char *text_ke
         *code = EXIT_DAMAGED;
         good = text_add_file(text, files.item[i], contents, size, text_key, err, n);
         free(contents);
+    }
+    string_list_free(&files);
+    return good;
+}
+
+bool text_check_files(const StringList *patterns, char *err, size_t n, ExitCode *code)
+{
+    StringList files;
+    *code = EXIT_MISSING;
+    if (!file_list(patterns, &files, err, n)) return false;
+    bool good = true;
+    for (int i = 0; good && i < files.count; i++) {
+        size_t size = 0;
+        good = file_check(files.item[i], &size, err, n);
+        if (!good || size > 0) continue;
+        *code = EXIT_DAMAGED;
+        good = refuse_empty(files.item[i], err, n);
     }
     string_list_free(&files);
     return good;

@@ -26,6 +26,9 @@ typedef struct {
  * On false *code is EXIT_MISSING (nothing matches, cannot open) or EXIT_DAMAGED (contents). */
 bool text_read_files(Text *text, const StringList *patterns, const char *text_key, char *err,
                      size_t n, ExitCode *code);
+/* Whether text_read_files will find files and something in each, without reading them; else false
+ * with its sentence and code. */
+bool text_check_files(const StringList *patterns, char *err, size_t n, ExitCode *code);
 /* Appends the contents of one file that is already in memory; `name` decides between plain text and
  * JSON lines. */
 bool text_add_file(Text *text, const char *name, const char *contents, size_t size,

@@ -35,6 +35,7 @@ typedef struct {
     int64_t window_steps;
     int64_t first_step, saved_step; /* before this attempt; of the newest checkpoint, -1: none */
     bool save_failed;
+    ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
     Progress progress; /* of the work under way, and when it began */
     double work_start;
 } Run;
@@ -45,7 +46,8 @@ bool run_arguments(RunArguments *arguments, int argc, char **argv);
 void run_configure(Run *run, const RunArguments *arguments);
 void run_open_data(Run *run);
 void run_plan(Run *run);
-/* One micro-step on the real device with everything opened; returns the exit code. */
+/* One micro-step on the real device with everything opened; returns the exit code, which is that of
+ * missing or damaged data where random tokens stood in for them. */
 int run_dry(Run *run);
 void run_choose_folder(Run *run);
 /* A run that goes on has the data of its newest checkpoint, or --allow-config-change; otherwise the

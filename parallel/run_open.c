@@ -30,6 +30,14 @@ void run_configure(Run *run, const RunArguments *a)
     log_info("%s   config %s", program_version(), a->config);
 }
 
+/* The vocabulary that the data would have brought, as far as the config tells. */
+static int64_t vocabulary_without_data(const Config *c)
+{
+    bool trained = c->data.train.count == 0 && c->data.tokenizer == NULL;
+    if (c->model.vocab_size > 0) return c->model.vocab_size;
+    return trained ? c->data.tokenizer_vocab_size : 50257;
+}
+
 void run_open_data(Run *run)
 {
     char err[2048];
@@ -38,7 +46,8 @@ void run_open_data(Run *run)
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
-        data_open_random(&run->data, c->model.vocab_size > 0 ? c->model.vocab_size : 50257);
+        run->no_data = code;
+        data_open_random(&run->data, vocabulary_without_data(c));
     }
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
     if (run->data.vocab_size > 0 &&
@@ -100,6 +109,9 @@ int run_dry(Run *run)
     data_close(&run->data);
     config_free(c);
     free(run->arguments.set);
+    if (run->no_data != EXIT_OK)
+        fail(run->no_data, "all but the data is ready: they are %s, see the warning above",
+             run->no_data == EXIT_MISSING ? "missing" : "not usable");
     return EXIT_OK;
 }
 

@@ -2,10 +2,13 @@
 #include "tests/config_support.h"
 
 #include "model/core/check.h"
+#include "parallel/commands.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 char *config_test_file(const char *path)
 {
@@ -39,4 +42,22 @@ Config *config_test_keys(const char *keys)
 Config *config_test_set(const char *set)
 {
     return config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}", 1, &set);
+}
+
+int config_test_command(char **argv)
+{
+    int argc = 0, out = dup(1), err = dup(2), nowhere = open("/dev/null", O_WRONLY);
+    while (argv[argc] != NULL)
+        argc++;
+    fflush(stdout);
+    dup2(nowhere, 1);
+    dup2(nowhere, 2);
+    int code = cmd_config(argc, argv);
+    fflush(stdout);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out);
+    close(err);
+    close(nowhere);
+    return code;
 }

@@ -14,4 +14,8 @@ Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
 Config *config_test_keys(const char *keys);
 Config *config_test_set(const char *set);
 
+/* Runs `./train config ...`: argv[0] is "config", NULL ends it. What it says goes nowhere; its exit
+ * code. */
+int config_test_command(char **argv);
+
 #endif

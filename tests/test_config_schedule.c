@@ -27,6 +27,14 @@ static Config *preset(const char *path, const char *a, const char *b, const char
     return config;
 }
 
+/* `config check` with data that are there. */
+static int check(char *path, const char *set)
+{
+    char *argv[] = {"config", "check", path, "--set", (char *)set, "--set", "data.text=README.md",
+                    NULL};
+    return config_test_command(argv);
+}
+
 static void takes_every_preset_at_every_length(void **state)
 {
     (void)state;
@@ -41,6 +49,7 @@ static void takes_every_preset_at_every_length(void **state)
             assert_int_equal(c->scheduler.params.total_num_steps, c->train_steps);
             assert_true(c->scheduler.params.warmup_num_steps <= c->train_steps / 10);
             config_free(c);
+            assert_int_equal(check(found.gl_pathv[i], steps[j]), EXIT_OK);
         }
     globfree(&found);
 }

@@ -46,7 +46,31 @@ check "bad_config: nothing was written" test ! -e out/tiny -a ! -e out/bad
 
 expect_code "bad_config: comments and trailing commas are read" 0 "$TRAIN" "$TINY" --dry-run
 check "bad_config: a dry run writes no run" test ! -e out/tiny
-expect_code "bad_config: a dry run without data is a finding, not an error" 0 "$TRAIN" "$TINY" --dry-run --set data.text=absent.txt
+expect_code "bad_config: a dry run without data ends with 66" 66 "$TRAIN" "$TINY" --dry-run --set data.text=absent.txt
+check "bad_config: ... having shown the plan" grep -q '^memory  plan ' output
+check "bad_config: ... and made a step" grep -q '^dry run: one micro-batch of random tokens' output
+check "bad_config: ... and says why last" bash -c "tail -n 1 output | grep -q 'error.66. .*missing'"
+expect_code "bad_config: a dry run over empty text ends with 65" 65 "$TRAIN" "$TINY" --dry-run --set data.text=empty.txt
+expect_code "bad_config: ... over a shard that is none with 65" 65 "$TRAIN" "$TINY" --dry-run --set data.train=text.txt
+mkdir -p bin
+expect_code "bad_config: ... without a corpus's program with 66" 66 env PATH="$PWD/bin" "$TRAIN" "$TINY" --dry-run --set data.corpus=bible-kjv
+check "bad_config: ... in the vocabulary that would have been trained" grep -q 'vocabulary 300 ' output
+bad "config check: no such text" 66 'tiny\.json: the config is good, its data are not: no file matches absent\.txt' \
+    config check "$TINY" --set data.text=absent.txt
+bad "config check: text to validate on" 66 'absent\.txt' config check "$TINY" --set 'data.val_text=absent.txt'
+bad "config check: empty text" 65 'empty\.txt is empty' config check "$TINY" --set data.text=empty.txt
+bad "config check: a shard that is none" 65 'text\.txt' config check "$TINY" --set data.train=text.txt
+bad "config check: a tokenizer that is missing" 66 'absent\.json' config check "$TINY" --set data.tokenizer=absent.json
+bad "config check: a tokenizer that is none" 65 'text\.txt' config check "$TINY" --set data.tokenizer=text.txt
+bad "config check: an unknown corpus" 66 'atlantis' config check "$TINY" --set data.corpus=atlantis
+own=(--set data.text=null --set data.corpus=bible-kjv --set data.cache=cache)
+expect_code "bad_config: config check: a corpus without its program" 66 env PATH="$PWD/bin" "$TRAIN" config check "$TINY" "${own[@]}"
+check "bad_config: ... and how to get it" grep -q 'apt-get install bible-kjv' output
+printf '#!/bin/sh\n' >bin/bible
+chmod +x bin/bible
+expect_code "bad_config: config check: a corpus with its program" 0 env PATH="$PWD/bin" "$TRAIN" config check "$TINY" "${own[@]}"
+expect_code "bad_config: config check: data that are there" 0 "$TRAIN" config check "$TINY" --set data.cache=cache
+check "bad_config: ... and prepares nothing" test ! -e cache
 expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
 expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=4000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
