@@ -72,11 +72,13 @@ static bool by_set(const Load *load, const char *key)
     return load_given(load, key) && load_place(load, key).set > 0;
 }
 
-/* Takes back what the file said about `key`, because of `winner` on the command line. */
+/* Takes back what the file said about `key`, and what was found about it, because of `winner` on
+ * the command line. */
 static void displace(Load *load, const char *key, const char *winner)
 {
     int row = option_find(key);
     if (!load_given(load, key) || by_set(load, key)) return;
+    load_forget(load, key);
     load_notice(load, load_place(load, key), key, "set aside for --set %s", winner);
     load_default(load, row);
     load->origin[row] = (Origin){0};

@@ -148,8 +148,9 @@ const Option option_table[] = {
         "gelu of a product's sum before it is rounded to bf16 or fp16, which on GPUs is one kernel "
         "with the product; false: of the rounded value"),
     FLAG(model.bias, "true", IMPOSSIBLE, LOSSES | PLAN, "biases in linear layers and LayerNorm"),
-    FLAG(model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,
-         "normalise each query and key head before attention"),
+    FLAG(
+        model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,
+        "normalise each query and key head before attention, by an RMSNorm whatever model.norm is"),
     FLAG(model.tie_word_embeddings, "true", IMPOSSIBLE, LOSSES | PLAN,
          "the head reads the token table instead of a matrix of its own"),
     NUMBER(model.initializer_range, "0.02", 0, 10, NONE, LOSSES,

@@ -174,6 +174,18 @@ static void takes_small_numbers_and_every_zero(void **state)
     }
 }
 
+static void explains_that_qk_norm_is_an_rmsnorm(void **state)
+{
+    (void)state;
+    char *text, near[100];
+    size_t length;
+    FILE *to = open_memstream(&text, &length);
+    assert_true(config_explain("model.qk_norm", to, near, sizeof near));
+    fclose(to);
+    assert_non_null(strstr(text, "by an RMSNorm whatever model.norm is"));
+    free(text);
+}
+
 /* Every key that is read and dropped knows its type, and other names lead to a key. */
 static void knows_the_types_and_names_of_ignored_keys(void **state)
 {
@@ -197,6 +209,7 @@ int main(void)
         cmocka_unit_test(says_what_has_no_effect),
         cmocka_unit_test(lets_a_set_take_back_what_is_refused),
         cmocka_unit_test(takes_small_numbers_and_every_zero),
+        cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);

@@ -157,6 +157,12 @@ static void lets_a_set_choose_steps_or_ratio(void **state)
                           1, &set);
     assert_int_equal(c->scheduler.params.warmup_num_steps, 500);
     config_free(c);
+    /* A file for a trainer that fills the steps in. */
+    c = config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"scheduler\": "
+                          "{\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\"}}}",
+                          1, &set);
+    assert_int_equal(c->scheduler.params.warmup_num_steps, 500);
+    config_free(c);
 }
 
 /* The text of a resolved config, as a run folder keeps it; the caller frees. */
