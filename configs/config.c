@@ -6,6 +6,7 @@
 #include "configs/config.h"
 
 #include "configs/load.h"
+#include "data/utf8.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/fs.h"
@@ -49,18 +50,20 @@ static char *run_name(const char *path)
     return text_format("%.*s", (int)dot, base);
 }
 
-/* The words of config_origin. */
+/* The words of config_origin. A printed config has them in comments, which end with the line. */
 static void name_origins(Load *load)
 {
+    char *path = utf8_line(load->path ? load->path : "");
     for (int i = 0; i < option_count; i++) {
         Origin *o = &load->origin[i];
         switch (o->kind) {
         case ORIGIN_DEFAULT: o->text = must_strdup("default"); break;
         case ORIGIN_DERIVED: o->text = must_strdup("derived"); break;
         case ORIGIN_SET: o->text = must_strdup("--set"); break;
-        case ORIGIN_FILE: o->text = text_format("%s:%d", load->path, o->place.line); break;
+        case ORIGIN_FILE: o->text = text_format("%s:%d", path, o->place.line); break;
         }
     }
+    free(path);
 }
 
 static int compare_findings(const void *x, const void *y)

@@ -2,6 +2,7 @@
  * load.h. */
 #include "configs/load.h"
 
+#include "data/utf8.h"
 #include "model/core/check.h"
 
 #include <stdarg.h>
@@ -15,9 +16,9 @@ static char *presentable(const char *text)
     size_t n = strlen(text), kept = n > 120 ? 120 : n;
     while (kept < n && kept > 0 && ((unsigned char)text[kept] & 0xc0u) == 0x80u)
         kept--;
-    char *out = text_format("%.*s%s", (int)kept, text, kept < n ? "..." : "");
-    for (char *c = out; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    char *cut = text_format("%.*s%s", (int)kept, text, kept < n ? "..." : "");
+    char *out = utf8_line(cut);
+    free(cut);
     return out;
 }
 

@@ -1,5 +1,5 @@
-/* utf8.h -- one step of strict UTF-8 decoding: no overlong forms, no surrogates, nothing above
- * U+10FFFF. */
+/* utf8.h -- one step of strict UTF-8 decoding (no overlong forms, no surrogates, nothing above
+ * U+10FFFF), and text from outside made to fit where UTF-8 is demanded. */
 #ifndef DATA_UTF8_H
 #define DATA_UTF8_H
 
@@ -38,5 +38,10 @@ static inline int utf8_encode_short(uint32_t code, char *out)
     out[1] = (char)(0x80 | (code & 0x3F));
     return 2;
 }
+
+/* The text with every byte that is no UTF-8 replaced by U+FFFD; the caller frees. */
+char *utf8_clean(const char *text);
+/* The same with every control character as '?': one line, as a comment or a message needs it. */
+char *utf8_line(const char *text);
 
 #endif

@@ -175,8 +175,9 @@ char *json_take_string(JsonCursor *j)
 
 void json_print_string(FILE *to, const char *text)
 {
+    char *clean = utf8_clean(text);
     fputc('"', to);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    for (const unsigned char *p = (const unsigned char *)clean; *p; p++) {
         if (*p == '"' || *p == '\\')
             fprintf(to, "\\%c", *p);
         else if (*p == '\n')
@@ -187,4 +188,16 @@ void json_print_string(FILE *to, const char *text)
             fputc(*p, to);
     }
     fputc('"', to);
+    free(clean);
+}
+
+char *json_string(const char *text)
+{
+    char *quoted = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&quoted, &size);
+    CHECK(to != NULL, "no memory stream for a text of %zu bytes", strlen(text));
+    json_print_string(to, text);
+    fclose(to);
+    return quoted;
 }

@@ -32,7 +32,10 @@ bool json_expect_end(JsonCursor *j);
 /* Notes an error at the cursor's place and returns false. */
 bool json_error(JsonCursor *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes `text` in quotes. */
+/* Writes `text` in quotes. Whatever its bytes, the cursor reads it back: what is no UTF-8 (a path,
+ * a host's name) becomes U+FFFD. */
 void json_print_string(FILE *to, const char *text);
+/* The same as a string; the caller frees. */
+char *json_string(const char *text);
 
 #endif

@@ -101,13 +101,11 @@ static void print_number(FILE *to, const char *key, double value, bool *odd)
     }
 }
 
-/* The same, with every string made valid UTF-8 first: a sample may end within a character. */
+/* A member with a text: a sample may end within a character. */
 static void print_string(FILE *to, const char *key, const char *text)
 {
-    char *clean = metrics_clean_text(text);
     fprintf(to, ", \"%s\": ", key);
-    json_print_string(to, clean);
-    free(clean);
+    json_print_string(to, text);
 }
 
 static void print_tail(FILE *to, bool odd)

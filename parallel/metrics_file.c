@@ -1,7 +1,6 @@
 /* metrics_file.c -- see metrics_file.h. */
 #include "parallel/metrics_file.h"
 
-#include "data/utf8.h"
 #include "model/core/check.h"
 #include "model/core/fs.h"
 
@@ -159,23 +158,4 @@ void metrics_file_close(MetricsFile *f)
     free(f->path);
     free(f->pending);
     *f = (MetricsFile){.fd = -1};
-}
-
-char *metrics_clean_text(const char *text)
-{
-    size_t left = strlen(text), n = 0;
-    char *clean = must_alloc(3 * left + 1);
-    while (left > 0) {
-        uint32_t code;
-        int length = utf8_decode((const uint8_t *)text, (int64_t)left, &code);
-        if (length > 0)
-            memcpy(clean + n, text, (size_t)length);
-        else
-            memcpy(clean + n, "\xEF\xBF\xBD", 3);
-        n += length > 0 ? (size_t)length : 3;
-        text += length > 0 ? length : 1;
-        left -= length > 0 ? (size_t)length : 1;
-    }
-    clean[n] = '\0';
-    return clean;
 }

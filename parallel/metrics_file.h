@@ -23,7 +23,5 @@ void metrics_file_close(MetricsFile *file);
 void metrics_file_put(MetricsFile *file, const char *text, size_t bytes);
 /* True when all lines are on disk; false with a sentence. */
 bool metrics_file_sync(MetricsFile *file, char *err, size_t n);
-/* The text with every byte that is no UTF-8 replaced by U+FFFD; the caller frees. */
-char *metrics_clean_text(const char *text);
 
 #endif

@@ -1,7 +1,7 @@
 /* run_loop.c -- what happens between steps: reports, evaluations, samples, saves. */
+#include "data/utf8.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
-#include "parallel/metrics_file.h"
 #include "parallel/run.h"
 
 #include <math.h>
@@ -167,8 +167,7 @@ bool run_sample(Run *run)
     if (text) {
         metrics_sample(run->metrics, run->trainer.steps, c->eval.sample_prompt, text);
         free(run->sample);
-        run->sample =
-            metrics_clean_text(text); /* result.json is UTF-8, whatever the model has drawn */
+        run->sample = utf8_clean(text); /* result.json is UTF-8, whatever the model has drawn */
     }
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);

@@ -1,6 +1,7 @@
 /* run_open.c -- from a config to a trainer that is ready to step. */
 #include "model/core/log.h"
 #include "model/core/progress.h"
+#include "parallel/json_text.h"
 #include "parallel/machine.h"
 #include "parallel/run.h"
 #include "parallel/version.h"
@@ -210,10 +211,12 @@ static void open_metrics(Run *run, int64_t resumed_step)
                               .attempt = run->folder.attempt,
                               .loss_scale_shown = c->fp16.enabled};
     if (!metrics_open(&run->metrics, &options, err, sizeof err)) fail(EXIT_INPUT_OUTPUT, "%s", err);
-    char *fields = text_format("\"name\":\"%s\",\"commit\":\"%s\",\"machine\":%s", c->name,
+    char *name = json_string(c->name);
+    char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,
                                program_commit(), run->machine);
     metrics_start(run->metrics, fields);
     free(fields);
+    free(name);
 }
 
 /* A run goes on in its own tokens only: with those of a text that has changed since, every id would

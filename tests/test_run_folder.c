@@ -183,6 +183,26 @@ static void the_stored_config_is_the_config(void **unused)
     assert_non_null(strstr(err, "absent/config.json"));
 }
 
+/* Paths are bytes of anybody's; the origins in config.json name them in comments. */
+static void a_config_from_any_path_is_read_again(void **unused)
+{
+    (void)unused;
+    static const char *const paths[] = {"d\xe9/demo.json", "a\n} b\xff.json", "\r\n\x1b/demo.json",
+                                        "\xed\xa0\x80.json"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        RunFolder run;
+        ExitCode code;
+        char err[1024], out[32];
+        snprintf(out, sizeof out, "path-%zu", i);
+        Config *config = config_of(paths[i], NULL);
+        assert_string_equal(start(&run, config, (RunRequest){.out = out}, &code, false), "");
+        Config *stored = run_folder_config(out, err, sizeof err);
+        if (stored == NULL) fail_msg("path %zu: %s", i, err);
+        config_free(stored);
+        config_free(config);
+    }
+}
+
 static void a_second_process_is_refused(void **unused)
 {
     (void)unused;
@@ -307,6 +327,7 @@ int main(void)
         cmocka_unit_test(the_first_folder_that_fits),
         cmocka_unit_test(bug_43_what_may_change),
         cmocka_unit_test(the_stored_config_is_the_config),
+        cmocka_unit_test(a_config_from_any_path_is_read_again),
         cmocka_unit_test(a_second_process_is_refused),
         cmocka_unit_test(foreign_folders_are_left_alone),
         cmocka_unit_test(a_finished_run_says_so),
