@@ -1,13 +1,13 @@
-/* checkpoint.c -- saving: write a temporary folder, sync it, rename it; then prune. See
+/* checkpoint.c -- saving: write a temporary folder, sync it, read it back, rename it. See
  * checkpoint.h. */
 #include "parallel/checkpoint.h"
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/log.h"
+#include "parallel/checkpoint_folder.h"
 #include "parallel/checkpoint_io.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,6 +23,7 @@ typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
     char *run, *parent, *temporary, *final; /* paths */
+    char *aside;                            /* the name that what stands under `final` shall get */
     int parent_fd, fd;                      /* RUN/checkpoints; the temporary folder */
     Manifest manifest;
     char *err;
@@ -32,83 +33,6 @@ typedef struct {
 static const char *last_part(const char *path)
 {
     return strrchr(path, '/') + 1;
-}
-
-/* ---- what is in the folder ------------------------------------------------------------------- */
-
-static void step_name(char out[32], int64_t step)
-{
-    snprintf(out, 32, "step_%08" PRId64, step);
-}
-
-/* The step that a folder's name tells; -1 if it is not one that this program writes. */
-static int64_t step_of_name(const char *name)
-{
-    char *end, again[32];
-    if (strncmp(name, "step_", 5) != 0) return -1;
-    errno = 0;
-    int64_t step = strtoll(name + 5, &end, 10);
-    step_name(again, step);
-    return errno == 0 && step >= 0 && strcmp(name, again) == 0 ? step : -1;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-static char *checkpoints_path(const char *run)
-{
-    return text_format("%s/checkpoints", run);
-}
-
-char *checkpoint_path(const char *run, int64_t step)
-{
-    char name[32];
-    step_name(name, step);
-    return text_format("%s/checkpoints/%s", run, name);
-}
-
-int checkpoint_list(const char *run, int64_t **steps)
-{
-    char *path = checkpoints_path(run);
-    DIR *dir = opendir(path);
-    int n = 0, capacity = 16;
-    *steps = must_alloc((size_t)capacity * sizeof **steps);
-    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
-        int64_t step = step_of_name(e->d_name);
-        if (step < 0) continue;
-        if (n == capacity) *steps = must_realloc(*steps, (size_t)(capacity *= 2) * sizeof **steps);
-        (*steps)[n++] = step;
-    }
-    if (dir != NULL) closedir(dir);
-    free(path);
-    qsort(*steps, (size_t)n, sizeof **steps, newest_first);
-    return n;
-}
-
-/* What a save or a removal leaves behind when it dies. */
-static bool is_left_over(const char *name)
-{
-    return strncmp(name, ".trash-", 7) == 0 ||
-           (strncmp(name, "step_", 5) == 0 && strstr(name, ".tmp-") != NULL);
-}
-
-/* Removes all left-overs. The run's lock tells that nobody else is writing here. */
-static bool remove_left_overs(CheckpointIo *io, int parent_fd, char *err, size_t n)
-{
-    int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        if (fd >= 0) close(fd);
-        return error_set(err, n, "cannot list the checkpoints: %s", strerror(errno));
-    }
-    bool good = true;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (is_left_over(e->d_name)) good &= fs_remove_tree(io->fs, parent_fd, e->d_name, err, n);
-    closedir(dir);
-    return good;
 }
 
 /* ---- writing one file ------------------------------------------------------------------------ */
@@ -135,7 +59,7 @@ static bool write_file(Save *s, const char *path,
 {
     const FsOps *fs = s->io->fs;
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    int fd = fs->open(fs->self, s->fd, last_part(path), flags, 0600);
+    int fd = fs->open(fs->self, s->fd, last_part(path), flags, 0666);
     if (fd < 0) return error_set(s->err, s->n, "cannot create %s: %s", path, strerror(errno));
     bool good = write(s, fd, path, which) && fs_sync(fs, fd, path, s->err, s->n);
     if (fs->close(fs->self, fd) != 0 && good)
@@ -227,10 +151,20 @@ static bool write_manifest(Save *s, int fd, const char *path, int which)
 
 /* ---- the save -------------------------------------------------------------------------------- */
 
+/* What is about to be called a checkpoint must be one to who opens it. */
+static bool reads_back(Save *s)
+{
+    char why[1024];
+    Checkpoint *c = NULL;
+    bool good = checkpoint_open_unnamed(s->temporary, &c, why, sizeof why);
+    checkpoint_close(c);
+    return good || error_set(s->err, s->n, "what was written does not read back: %s", why);
+}
+
 static bool write_content(Save *s)
 {
     const FsOps *fs = s->io->fs;
-    if (fs->make_folder(fs->self, s->parent_fd, last_part(s->temporary), 0700) != 0)
+    if (fs->make_folder(fs->self, s->parent_fd, last_part(s->temporary), 0777) != 0)
         return error_set(s->err, s->n, "cannot create the folder %s: %s", s->temporary,
                          strerror(errno));
     s->fd = fs_open_folder(s->temporary, s->err, s->n);
@@ -242,7 +176,7 @@ static bool write_content(Save *s)
         good = write_file(s, path, last ? write_manifest : write_tensors, f);
         free(path);
     }
-    return good && fs_sync(fs, s->fd, s->temporary, s->err, s->n);
+    return good && fs_sync(fs, s->fd, s->temporary, s->err, s->n) && reads_back(s);
 }
 
 /* Both folders' entries reach the disk: the step in `checkpoints`, and `checkpoints` in the run. */
@@ -255,20 +189,14 @@ static bool sync_parents(Save *s)
     return good;
 }
 
-/* The rename that makes the save be there. A damaged folder of that name steps aside first. */
+/* The rename that makes the save be there. What stands under that name steps aside first. */
 static bool commit(Save *s)
 {
     const FsOps *fs = s->io->fs;
     const char *temporary = last_part(s->temporary), *final = last_part(s->final);
-    struct stat st;
-    if (fstatat(s->parent_fd, final, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-        char *trash = text_format(".trash-%s-%s", final, s->manifest.save_id);
-        int moved = fs->rename(fs->self, s->parent_fd, final, s->parent_fd, trash);
-        free(trash);
-        if (moved != 0)
-            return error_set(s->err, s->n, "cannot rename the damaged %s: %s", s->final,
-                             strerror(errno));
-    }
+    if (s->aside && fs->rename(fs->self, s->parent_fd, final, s->parent_fd, s->aside) != 0)
+        return error_set(s->err, s->n, "cannot rename %s, which is not this save: %s", s->final,
+                         strerror(errno));
     if (fs->rename(fs->self, s->parent_fd, temporary, s->parent_fd, final) != 0)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
@@ -277,18 +205,31 @@ static bool commit(Save *s)
     return false;
 }
 
-/* Whether this step is saved already, and whole. */
-static bool is_saved(Save *s)
+/* Looks at what stands under the final name. *saved: this very step, whole. Otherwise s->aside is
+ * where it goes: a damaged one to the trash, another step's under a name that tells it. False when
+ * that cannot be told, for want of permission. */
+static bool look_at_final(Save *s, bool *saved)
 {
     char why[1024];
-    struct stat st;
+    const char *final = last_part(s->final);
     Checkpoint *c = NULL;
-    if (lstat(s->final, &st) != 0) return false;
-    bool whole = checkpoint_open(s->final, &c, why, sizeof why) &&
-                 checkpoint_verify(s->io, c, why, sizeof why);
+    *saved = false;
+    if (checkpoint_gone(s->final)) return true;
+    bool opens = checkpoint_open_unnamed(s->final, &c, why, sizeof why);
+    int64_t step = opens ? checkpoint_manifest(c)->state.steps : -1;
+    *saved =
+        opens && step == s->contents->state->steps && checkpoint_verify(s->io, c, why, sizeof why);
     checkpoint_close(c);
-    if (!whole) log_warning("a damaged checkpoint is written anew: %s", why);
-    return whole;
+    if (*saved) return true;
+    if (opens && step != s->contents->state->steps) {
+        s->aside = text_format("%s.holds-%" PRId64 "-%s", final, step, s->manifest.save_id);
+        log_warning("%s holds step %" PRId64 ": it is moved to %s", s->final, step, s->aside);
+        return true;
+    }
+    if (error_exit_code(why, EXIT_OK) == EXIT_PERMISSION) return error_set(s->err, s->n, "%s", why);
+    s->aside = text_format(".trash-%s-%s", final, s->manifest.save_id);
+    log_warning("a damaged checkpoint is written anew: %s", why);
+    return true;
 }
 
 static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
@@ -314,19 +255,21 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
                       char *err, size_t n)
 {
     Save s = {.io = io, .contents = contents, .parent_fd = -1, .fd = -1, .err = err, .n = n};
+    bool saved = false;
     s.run = must_strdup(run);
-    s.parent = checkpoints_path(run);
+    s.parent = checkpoint_parent(run);
     s.final = checkpoint_path(run, contents->state->steps);
+    describe(&s);
     bool good = fs_make_folders(io->fs, s.parent, err, n);
     if (good) good = (s.parent_fd = fs_open_folder(s.parent, err, n)) >= 0;
-    if (good && !is_saved(&s)) {
-        char ignored[256];
-        remove_left_overs(io, s.parent_fd, ignored, sizeof ignored); /* they may fill the disk */
-        describe(&s);
+    if (good) good = look_at_final(&s, &saved);
+    if (good && !saved) {
+        char ignored[256]; /* left-overs may fill the disk */
+        checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
         good = write_content(&s) && commit(&s);
         if (!good)
             fs_remove_tree(io->fs, s.parent_fd, last_part(s.temporary), ignored, sizeof ignored);
-        if (good) remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
+        if (good) checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
     }
     if (s.fd >= 0) close(s.fd);
     if (s.parent_fd >= 0) close(s.parent_fd);
@@ -335,7 +278,18 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     free(s.parent);
     free(s.final);
     free(s.temporary);
+    free(s.aside);
     return good;
+}
+
+bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
+                                  const CheckpointContents *contents, char *err, size_t n)
+{
+    while (!checkpoint_write(io, run, contents, err, n)) {
+        bool full = error_says(err, ENOSPC) || error_says(err, EDQUOT);
+        if (!full || checkpoint_make_room(io, run, checkpoint_bytes(contents)) == 0) return false;
+    }
+    return true;
 }
 
 int64_t checkpoint_bytes(const CheckpointContents *contents)
@@ -353,44 +307,4 @@ int64_t checkpoint_bytes(const CheckpointContents *contents)
         }
     }
     return total;
-}
-
-/* ---- pruning --------------------------------------------------------------------------------- */
-
-static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err, size_t n)
-{
-    char name[32], trash[48];
-    step_name(name, step);
-    snprintf(trash, sizeof trash, ".trash-%s", name);
-    if (io->fs->rename(io->fs->self, parent_fd, name, parent_fd, trash) != 0)
-        return error_set(err, n, "cannot rename the old checkpoint %s: %s", name, strerror(errno));
-    return fs_remove_tree(io->fs, parent_fd, trash, err, n);
-}
-
-bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
-                      size_t n)
-{
-    CHECK(keep >= 1, "%d checkpoints to keep", keep);
-    char *parent = checkpoints_path(run);
-    int parent_fd = fs_open_folder(parent, err, n), kept = 0;
-    free(parent);
-    if (parent_fd < 0) return false;
-    bool good = remove_left_overs(io, parent_fd, err, n);
-    int64_t *steps;
-    int n_steps = checkpoint_list(run, &steps);
-    for (int i = 0; i < n_steps; i++) {
-        if (steps[i] > newest) continue;
-        if (kept >= keep) {
-            good &= remove_step(io, parent_fd, steps[i], err, n);
-            continue;
-        }
-        char why[512], *path = checkpoint_path(run, steps[i]);
-        Checkpoint *c = NULL;
-        kept += steps[i] == newest || checkpoint_open(path, &c, why, sizeof why);
-        checkpoint_close(c);
-        free(path);
-    }
-    free(steps);
-    close(parent_fd);
-    return good;
 }

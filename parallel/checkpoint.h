@@ -44,9 +44,14 @@ void checkpoint_io_close(CheckpointIo *io);
  * save is durable. When it returns false older ones are untouched, nothing of it remains (unless
  * the disk dies at the last sync: then all of it may), and the caller may go on and try again
  * later. A step that is there and verifies is not written again; one that is there and damaged is
- * replaced. */
+ * replaced; a folder of that name that holds another step is moved aside, and one that must not be
+ * read stops the save. What is committed reads back. */
 bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
                       char *err, size_t n);
+/* The same, on a disk that may be full: then checkpoints older than the newest that verifies go,
+ * oldest first, and the save is tried again. */
+bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
+                                  const CheckpointContents *contents, char *err, size_t n);
 /* After the commit of step `newest`: keeps it and the `keep` - 1 newest readable ones before it,
  * removes those older still, and what dead saves and removals left behind. Damaged ones newer than
  * the last kept one stay as evidence. */
@@ -59,22 +64,27 @@ int64_t checkpoint_bytes(const CheckpointContents *contents);
 
 typedef struct Checkpoint Checkpoint;
 
-/* The steps with a folder below RUN/checkpoints, newest first; returns how many (0 without the
- * folder). The caller frees *steps. */
-int checkpoint_list(const char *run, int64_t **steps);
+/* The steps with a folder below RUN/checkpoints, newest first; returns how many: 0 without the
+ * folder, -1 with a sentence when it is there and cannot be listed. The caller frees *steps. */
+int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* "RUN/checkpoints/step_00000123"; the caller frees. */
 char *checkpoint_path(const char *run, int64_t step);
+/* Whether nothing stands under a path that was listed: a live run that prunes has taken it away,
+ * which is no damage. */
+bool checkpoint_gone(const char *path);
 
 /* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
- * each other, without reading the data. False with a sentence. Otherwise checkpoint_close is due.
+ * each other and against the folder's name, where that is a step, without reading the data. False
+ * with a sentence. Otherwise checkpoint_close is due.
  */
 bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
 /* Reads all data and compares every checksum; the sentence names the first damaged file and tensor.
  */
 bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
 /* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
- * over. True with *out == NULL when the run has none at all; false with a sentence when it has some
- * and none verifies. */
+ * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run
+ * has none at all; false with a sentence when it has some and none verifies, or when they cannot be
+ * listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
 /* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/log.h"
+#include "parallel/checkpoint_folder.h"
 #include "parallel/checkpoint_io.h"
 
 #include <fcntl.h>
@@ -98,7 +99,7 @@ static bool open_tensors(Checkpoint *c, int folder, int which, char *err, size_t
     return good;
 }
 
-bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
+bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size_t n)
 {
     *out = NULL;
     int folder = fs_open_folder(path, err, n);
@@ -116,6 +117,29 @@ bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
     else
         checkpoint_close(c);
     return good;
+}
+
+/* A folder called step_N holds step N. */
+static bool check_name(const Checkpoint *c, char *err, size_t n)
+{
+    char *path = must_strdup(c->path);
+    for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
+        path[last - 1] = '\0';
+    const char *slash = strrchr(path, '/');
+    int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
+    free(path);
+    if (named < 0 || named == held) return true;
+    return error_set(err, n, "%s holds step %lld, which is not what it is called", c->path,
+                     (long long)held);
+}
+
+bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
+{
+    if (!checkpoint_open_unnamed(path, out, err, n)) return false;
+    if (check_name(*out, err, n)) return true;
+    checkpoint_close(*out);
+    *out = NULL;
+    return false;
 }
 
 void checkpoint_close(Checkpoint *c)
@@ -179,29 +203,54 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
     return true;
 }
 
-bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
-                            size_t n)
+/* What became of looking for the newest in a list of steps. */
+typedef enum { FOUND, NONE_VERIFIES, NOT_TO_BE_READ, LIST_IS_OLD } Search;
+
+/* Goes through the list. A folder that has gone since was pruned by a live run, which has made a
+ * newer one first. */
+static Search search(CheckpointIo *io, const char *run, const int64_t *steps, int n_steps,
+                     Checkpoint **out, char *why, size_t n)
 {
-    int64_t *steps;
-    int n_steps = checkpoint_list(run, &steps);
-    char why[1024] = "";
-    *out = NULL;
-    for (int i = 0; *out == NULL && i < n_steps; i++) {
+    bool old = false;
+    for (int i = 0; i < n_steps; i++) {
         char *path = checkpoint_path(run, steps[i]);
         Checkpoint *c = NULL;
-        bool whole =
-            checkpoint_open(path, &c, why, sizeof why) && checkpoint_verify(io, c, why, sizeof why);
+        bool whole = checkpoint_open(path, &c, why, n) && checkpoint_verify(io, c, why, n);
+        bool gone = !whole && checkpoint_gone(path);
         free(path);
         if (whole) {
             *out = c;
-        } else {
-            log_warning("%s; this checkpoint is refused%s", why,
-                        i + 1 < n_steps ? ", an older one is tried" : "");
-            checkpoint_close(c);
+            return FOUND;
         }
+        checkpoint_close(c);
+        old |= gone;
+        if (gone) continue;
+        if (error_exit_code(why, EXIT_DAMAGED) == EXIT_PERMISSION) return NOT_TO_BE_READ;
+        log_warning("%s; this checkpoint is refused%s", why,
+                    i + 1 < n_steps ? ", an older one is tried" : "");
     }
-    free(steps);
-    if (*out != NULL || n_steps == 0) return true;
+    return old ? LIST_IS_OLD : NONE_VERIFIES;
+}
+
+bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
+                            size_t n)
+{
+    enum { LISTS = 100 };
+    char why[1024] = "";
+    Search outcome = LIST_IS_OLD;
+    int n_steps = 0;
+    *out = NULL;
+    for (int i = 0; outcome == LIST_IS_OLD && i < LISTS; i++) {
+        int64_t *steps;
+        n_steps = checkpoint_list(run, &steps, err, n);
+        if (n_steps > 0) outcome = search(io, run, steps, n_steps, out, why, sizeof why);
+        free(steps);
+        if (n_steps <= 0) return n_steps == 0;
+    }
+    if (outcome == FOUND) return true;
+    if (outcome == NOT_TO_BE_READ)
+        return error_set(err, n, "%s; it may be whole, so no older checkpoint is taken for it",
+                         why);
     return error_set(err, n, "none of the %d checkpoints of %s can be used; the last: %s", n_steps,
                      run, why);
 }

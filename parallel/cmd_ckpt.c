@@ -2,10 +2,12 @@
  * whether it is whole. */
 #include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/log.h"
 #include "model/core/nearest.h"
 #include "parallel/checkpoint.h"
 #include "parallel/commands.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@ static const char help_list[] =
     "\n"
     "One line for each checkpoint below RUN/checkpoints, newest first: step, samples, updates,\n"
     "size. Headers are read, data is not (verify does that). Exit 66 if there is none, 65 if one\n"
-    "of them cannot be opened.\n";
+    "of them is damaged, 77 if one must not be read.\n";
 static const char help_inspect[] =
     "usage: ./train ckpt inspect CKPT\n"
     "\n"
@@ -37,7 +39,8 @@ static const char help_verify[] =
     "usage: ./train ckpt verify RUN|CKPT\n"
     "\n"
     "Reads every byte and compares it with the checksums in the manifest. Damage is reported by\n"
-    "file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is there.\n";
+    "file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is there, 77 if something\n"
+    "must not be read.\n";
 
 static double mebibytes(int64_t bytes)
 {
@@ -52,41 +55,61 @@ static int64_t total_bytes(const Manifest *m)
     return bytes;
 }
 
+/* What a command returns to be called once more: all that it was to look at has been pruned since
+ * it was listed. */
+enum { LIST_IS_OLD = -1, LISTS = 100 };
+
+/* Prints the sentence, and returns the exit code that it stands for. */
 static int complain(ExitCode code, const char *what)
 {
+    code = error_exit_code(what, code);
     fflush(stdout);
-    fprintf(stderr, "error[%d] %s\n", (int)code, what);
+    fprintf(stderr, "error[%d] ", (int)code);
+    log_print_escaped(stderr, what);
+    fputc('\n', stderr);
     return (int)code;
 }
 
-static bool is_there(const char *path, const char *below)
+/* Of two exit codes the one to end with: who may not read a checkpoint does not know that it is
+ * damaged. */
+static int worse(int code, int next)
+{
+    return code == EXIT_PERMISSION ? code : next;
+}
+
+/* Whether PATH/BELOW is there. False with a sentence. */
+static bool is_there(const char *path, const char *below, char *err, size_t n)
 {
     char *full = text_format("%s/%s", path, below);
     struct stat st;
     bool there = lstat(full, &st) == 0;
+    if (!there) error_set(err, n, "cannot open %s: %s", full, strerror(errno));
     free(full);
     return there;
 }
 
 /* The checkpoint folders that `path` means: its own, or those of the run, newest first. Returns how
- * many; the caller frees them and the list. 0 after a complaint. */
-static int find(const char *path, char ***found)
+ * many; the caller frees them and the list. 0 after a complaint, with its code. */
+static int find(const char *path, char ***found, int *code)
 {
+    char err[1024];
     int64_t *steps;
-    int n = checkpoint_list(path, &steps);
-    *found = must_calloc((size_t)n + 1, sizeof **found);
+    int n = checkpoint_list(path, &steps, err, sizeof err);
+    *found = must_calloc(n > 0 ? (size_t)n : 1, sizeof **found);
     for (int i = 0; i < n; i++)
         (*found)[i] = checkpoint_path(path, steps[i]);
     free(steps);
     if (n > 0) return n;
-    if (is_there(path, "manifest.json")) {
+    if (n == 0 && is_there(path, "manifest.json", err, sizeof err)) {
         (*found)[0] = must_strdup(path);
         return 1;
     }
-    char *why =
-        text_format(is_there(path, ".") ? "%s holds no checkpoint" : "there is no folder %s", path);
-    complain(EXIT_MISSING, why);
-    free(why);
+    if (n == 0 && !error_says(err, EACCES)) {
+        bool folder = is_there(path, ".", err, sizeof err);
+        error_set(err, sizeof err, folder ? "%s holds no checkpoint" : "there is no folder %s",
+                  path);
+    }
+    *code = complain(EXIT_MISSING, err);
     return 0;
 }
 
@@ -99,13 +122,16 @@ static void free_found(char **found, int n)
 
 static int run_list(char **found, int n)
 {
-    int code = EXIT_OK;
-    printf("%10s %14s %10s %12s  %s\n", "step", "samples", "updates", "MiB", "folder");
+    int code = EXIT_OK, shown = 0;
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c;
-        if (!checkpoint_open(found[i], &c, err, sizeof err)) {
-            code = complain(EXIT_DAMAGED, err);
+        bool good = checkpoint_open(found[i], &c, err, sizeof err);
+        if (!good && checkpoint_gone(found[i])) continue;
+        if (shown++ == 0)
+            printf("%10s %14s %10s %12s  %s\n", "step", "samples", "updates", "MiB", "folder");
+        if (!good) {
+            code = worse(code, complain(EXIT_DAMAGED, err));
             continue;
         }
         const Manifest *m = checkpoint_manifest(c);
@@ -113,7 +139,7 @@ static int run_list(char **found, int n)
                m->state.samples, m->state.updates, mebibytes(total_bytes(m)), found[i]);
         checkpoint_close(c);
     }
-    return code;
+    return shown ? code : LIST_IS_OLD;
 }
 
 static void print_tensors(const Manifest *m, CheckpointFile part)
@@ -135,16 +161,28 @@ static void print_tensors(const Manifest *m, CheckpointFile part)
     printf("%s: %d tensors, %.3f MiB\n\n", checkpoint_file_name[part], n, mebibytes(bytes));
 }
 
+/* A line of what the manifest says: another program's, perhaps, and not to be believed. */
+static void print_origin(const char *what, const char *text)
+{
+    printf("%-12s", what);
+    log_print_escaped(stdout, text);
+    putchar('\n');
+}
+
 static int run_inspect(char **found, int n)
 {
     (void)n;
     char err[1024];
     Checkpoint *c;
-    if (!checkpoint_open(found[0], &c, err, sizeof err)) return complain(EXIT_DAMAGED, err);
+    if (!checkpoint_open(found[0], &c, err, sizeof err))
+        return checkpoint_gone(found[0]) ? LIST_IS_OLD : complain(EXIT_DAMAGED, err);
     const Manifest *m = checkpoint_manifest(c);
     const StepState *s = &m->state;
-    printf("checkpoint  %s\nsave        %s\nprogram     %s\nmachine     %s\ndata        %s\n",
-           found[0], m->save_id, m->code, m->machine, m->data);
+    print_origin("checkpoint", found[0]);
+    print_origin("save", m->save_id);
+    print_origin("program", m->code);
+    print_origin("machine", m->machine);
+    print_origin("data", m->data);
     printf("steps       %" PRId64 "   updates %" PRId64 "   skipped %" PRId64 "\n", s->steps,
            s->updates, s->skipped);
     printf("samples     %" PRId64 "   tokens %" PRId64 "   loss scale %g\n", s->samples, s->tokens,
@@ -158,24 +196,27 @@ static int run_inspect(char **found, int n)
 
 static int run_verify(char **found, int n)
 {
-    int code = EXIT_OK;
+    int code = EXIT_OK, shown = 0;
     CheckpointIo io;
     checkpoint_io_open(&io, NULL);
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c = NULL;
-        if (checkpoint_open(found[i], &c, err, sizeof err) &&
-            checkpoint_verify(&io, c, err, sizeof err)) {
+        bool good = checkpoint_open(found[i], &c, err, sizeof err) &&
+                    checkpoint_verify(&io, c, err, sizeof err);
+        if (good) {
             const Manifest *m = checkpoint_manifest(c);
             printf("%s: whole (%d tensors, %.1f MiB)\n", found[i], m->n_tensors,
                    mebibytes(total_bytes(m)));
-        } else {
-            code = complain(EXIT_DAMAGED, err);
+            shown++;
+        } else if (!checkpoint_gone(found[i])) {
+            code = worse(code, complain(EXIT_DAMAGED, err));
+            shown++;
         }
         checkpoint_close(c);
     }
     checkpoint_io_close(&io);
-    return code;
+    return shown ? code : LIST_IS_OLD;
 }
 
 static const struct {
@@ -245,10 +286,15 @@ int cmd_ckpt(int argc, char **argv)
     snprintf(command, sizeof command, "./train ckpt %s", commands[k].name);
     const char *path = parse(command, commands[k].help, argc - 1, argv + 1, &code);
     if (path == NULL) return code;
-    char **found;
-    int n = find(path, &found);
-    code = n > 0 ? commands[k].run(found, n) : EXIT_MISSING;
-    free_found(found, n);
+    code = LIST_IS_OLD;
+    for (int i = 0; code == LIST_IS_OLD && i < LISTS; i++) {
+        char **found;
+        int n = find(path, &found, &code);
+        if (n > 0) code = commands[k].run(found, n);
+        free_found(found, n);
+    }
+    if (code == LIST_IS_OLD)
+        code = complain(EXIT_TEMPORARY, "checkpoints are removed faster than they can be read");
     if (fflush(stdout) != 0 || ferror(stdout))
         return complain(EXIT_INPUT_OUTPUT, "the output cannot be written");
     return code;

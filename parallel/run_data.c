@@ -5,39 +5,45 @@
 
 #include <stdlib.h>
 
-/* What the newest checkpoint that can be opened says of its data; NULL without one. The caller
- * frees. */
-static char *stored_identity(const char *folder)
+/* *data: what the newest checkpoint that can be opened says of its data; NULL without one. The
+ * caller frees. False with a sentence when the checkpoints cannot be listed. */
+static bool stored_identity(const char *folder, char **data, char *err, size_t n)
 {
-    char err[1024], *data = NULL;
     int64_t *steps;
-    int n = checkpoint_list(folder, &steps);
-    for (int i = 0; data == NULL && i < n; i++) {
+    int count = checkpoint_list(folder, &steps, err, n);
+    *data = NULL;
+    for (int i = 0; *data == NULL && i < count; i++) {
+        char why[1024];
         Checkpoint *c = NULL;
         char *path = checkpoint_path(folder, steps[i]);
-        if (checkpoint_open(path, &c, err, sizeof err))
-            data = must_strdup(checkpoint_manifest(c)->data);
+        if (checkpoint_open(path, &c, why, sizeof why))
+            *data = must_strdup(checkpoint_manifest(c)->data);
         checkpoint_close(c);
         free(path);
     }
     free(steps);
-    return data;
+    return count >= 0;
 }
 
-/* How the data differ from those of the run's newest checkpoint; NULL: they do not, or there is
- * none. The caller frees. */
-static char *data_change(const Run *run)
+/* *change: how the data differ from those of the run's newest checkpoint; NULL: they do not, or
+ * there is none. The caller frees. False with a sentence when that cannot be told. */
+static bool data_change(const Run *run, char **change, char *err, size_t n)
 {
-    char *was = stored_identity(run->folder.path);
-    char *change = was ? data_identity_difference(was, run->data.identity) : NULL;
+    char *was;
+    *change = NULL;
+    if (!stored_identity(run->folder.path, &was, err, n)) return false;
+    if (was) *change = data_identity_difference(was, run->data.identity);
     free(was);
-    return change;
+    return true;
 }
 
 void run_check_data(const Run *run)
 {
     if (run->folder.state != RUN_RESUMED) return;
-    char *change = data_change(run);
+    char err[1024], *change;
+    if (!data_change(run, &change, err, sizeof err))
+        fail(EXIT_MISSING, "%s: the run would begin anew, so bring its checkpoints back first",
+             err);
     if (change && !run->arguments.allow_config_change)
         fail(EXIT_CONFIG,
              "the data have changed since the newest checkpoint in %s (%s): bring the old ones "
@@ -63,7 +69,8 @@ void run_check_data_of(const Run *run, const char *path, const char *was)
 
 void run_say_data_change(const Run *run)
 {
-    char *change = data_change(run);
+    char err[1024], *change;
+    if (!data_change(run, &change, err, sizeof err)) log_warning("%s", err);
     if (change)
         log_warning("the data have changed since (%s): what follows is the result with the old "
                     "ones; --out another folder trains on the new ones",

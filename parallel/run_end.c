@@ -1,6 +1,5 @@
 /* run_end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
 #include "model/core/log.h"
-#include "parallel/metrics_file.h"
 #include "parallel/run.h"
 #include "parallel/shell_text.h"
 

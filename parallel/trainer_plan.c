@@ -45,9 +45,12 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
                                    .machine = machine,
                                    .code = program_version(),
                                    .data = t->data->identity};
-    if (!checkpoint_write(&t->io, run, &contents, err, n)) return false;
-    if (t->config->checkpoint.keep == 0 || t->keep_all) return true;
-    if (!checkpoint_prune(&t->io, run, state.steps, (int)t->config->checkpoint.keep, err, n))
+    /* 0: every one is wanted, and none makes room. */
+    int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
+    bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, &contents, err, n)
+                          : checkpoint_write(&t->io, run, &contents, err, n);
+    if (!saved || keep == 0) return saved;
+    if (!checkpoint_prune(&t->io, run, state.steps, keep, err, n))
         log_warning("%s; older checkpoints stay", err);
     return true;
 }

@@ -2,6 +2,7 @@
 #include "tests/checkpoint_run.h"
 
 #include "model/core/check.h"
+#include "parallel/commands.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -170,6 +171,24 @@ bool test_run_whole(TestRun *r, int64_t step)
     checkpoint_close(c);
     free(path);
     return good;
+}
+
+int test_ckpt(const char *command, const char *path, const char *output)
+{
+    char *argv[] = {(char *)(uintptr_t) "ckpt", (char *)(uintptr_t)command, (char *)(uintptr_t)path,
+                    NULL};
+    fflush(NULL);
+    int to = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0666), out = dup(1), errors = dup(2);
+    dup2(to, 1);
+    dup2(to, 2);
+    int code = cmd_ckpt(3, argv);
+    fflush(NULL);
+    dup2(out, 1);
+    dup2(errors, 2);
+    close(to);
+    close(out);
+    close(errors);
+    return code;
 }
 
 void file_flip(const char *path, int64_t at, unsigned char mask)

@@ -44,6 +44,9 @@ char *test_run_file(const TestRun *r, int64_t step, const char *file);
 /* Opens and verifies the step's checkpoint; the reason is in r->err. */
 bool test_run_whole(TestRun *r, int64_t step);
 
+/* `./train ckpt COMMAND PATH`: its exit code; what it prints goes to the file `output`. */
+int test_ckpt(const char *command, const char *path, const char *output);
+
 /* Flips the bits of `mask` in one byte of a file; tells a file's size. */
 void file_flip(const char *path, int64_t at, unsigned char mask);
 int64_t file_size(const char *path);

@@ -1,9 +1,11 @@
 /* faulty_fs.c -- see faulty_fs.h. */
 #include "tests/faulty_fs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Notes the call; true if it is to go wrong. */
@@ -31,12 +33,54 @@ static int faulty_open(void *self, int folder, const char *name, int flags, mode
     return fs_system.open(NULL, folder, name, flags, mode);
 }
 
+/* Bytes of files below the folder `path`. */
+static int64_t bytes_below(const char *path)
+{
+    int64_t bytes = 0;
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        char below[4096];
+        struct stat st;
+        snprintf(below, sizeof below, "%s/%s", path, e->d_name);
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || lstat(below, &st) != 0)
+            continue;
+        bytes += S_ISDIR(st.st_mode) ? bytes_below(below) : st.st_size;
+    }
+    if (dir != NULL) closedir(dir);
+    return bytes;
+}
+
+static int64_t room_on(const FaultyFs *fs)
+{
+    return fs->capacity - bytes_below(fs->disk);
+}
+
+static int64_t faulty_room(void *self, const char *path)
+{
+    const FaultyFs *fs = self;
+    if (fs->disk == NULL) return fs_system.room(NULL, path);
+    errno = ENOTSUP;
+    if (fs->room_unknown) return -1;
+    if (access(path, F_OK) != 0) return -1;
+    return room_on(fs);
+}
+
 static ssize_t faulty_write(void *self, int fd, const void *data, size_t n)
 {
     FaultyFs *fs = self;
     if (goes_wrong(fs, 'w', "")) {
         if (fs->fault != FAULT_ALWAYS && fs_system.write(NULL, fd, data, n / 2) < 0) return -1;
         return go_wrong(fs);
+    }
+    if (fs->disk && room_on(fs) < (int64_t)n) {
+        errno = ENOSPC;
+        return -1;
+    }
+    if (fs->fault == FAULT_FLIP && fs->calls == fs->at && n > 0) {
+        char first = (char)(*(const char *)data ^ 1);
+        ssize_t one = fs_system.write(NULL, fd, &first, 1);
+        ssize_t rest = one == 1 ? fs_system.write(NULL, fd, (const char *)data + 1, n - 1) : -1;
+        return rest < 0 ? -1 : 1 + rest;
     }
     if (fs->fault == FAULT_SHORT && fs->calls % 2 == 0) {
         errno = EINTR;
@@ -88,5 +132,6 @@ void faulty_fs_init(FaultyFs *fs, Fault fault, int at, int error)
                              .rename = faulty_rename,
                              .make_folder = faulty_make_folder,
                              .remove = faulty_remove,
+                             .room = faulty_room,
                              .self = fs}};
 }

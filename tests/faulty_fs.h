@@ -11,6 +11,7 @@ typedef enum {
     FAULT_ALWAYS, /* so do all changes after it, removals excepted: a disk that is full */
     FAULT_KILL,   /* the process ends at the N-th call, as by SIGKILL; a write does half its work
                      first */
+    FAULT_FLIP,   /* the N-th call, a write, writes another first byte and says that all is well */
     FAULT_SHORT   /* no faults, but writes of few bytes, and interruptions between them */
 } Fault;
 
@@ -22,6 +23,9 @@ typedef struct {
     int calls;     /* so far */
     char *log; /* NULL, or 4096 bytes for one letter a call: o w s c r m u; with file names after o,
                   r */
+    const char *disk; /* NULL, or a folder that takes no more than `capacity` bytes of files */
+    int64_t capacity;
+    bool room_unknown; /* this disk does not tell how much it takes still */
     FsOps ops;
 } FaultyFs;
 

@@ -3,6 +3,7 @@
 
 #include "model/core/log.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,12 @@
 void fail(ExitCode code, const char *fmt, ...)
 {
     fflush(stdout);
+    char text[4096];
     va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    code = error_exit_code(text, code);
     va_start(args, fmt);
     log_prefixed(stderr, "error", (int)code, fmt, args);
     va_end(args);
@@ -37,6 +43,19 @@ bool error_set(char *err, size_t n, const char *fmt, ...)
     vsnprintf(err, n, fmt, args);
     va_end(args);
     return 0;
+}
+
+bool error_says(const char *err, int error)
+{
+    const char *reason = strerror(error);
+    for (const char *at = strstr(err, reason); at != NULL; at = strstr(at + 1, reason))
+        if (at - err >= 2 && at[-2] == ':' && at[-1] == ' ') return true;
+    return false;
+}
+
+ExitCode error_exit_code(const char *err, ExitCode code)
+{
+    return error_says(err, EACCES) || error_says(err, EPERM) ? EXIT_PERMISSION : code;
 }
 
 static void *require(void *p, size_t bytes)

@@ -38,7 +38,9 @@ typedef enum {
 #undef X
 } ExitCode;
 
-/* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. */
+/* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. Where the
+ * sentence passes on that the system refused permission, the code is EXIT_PERMISSION, whatever
+ * `code` stands for other reasons. */
 void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
@@ -53,6 +55,14 @@ void check_failed(const char *file, int line, const char *condition, const char 
 /* Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`, the
  * parsers' way. */
 bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Whether the sentence `err` passes on the system's reason `error` (an errno value). Sentences
+ * about a refused call end in strerror's words, and whoever passes one on keeps them: so the reason
+ * comes through any number of layers. */
+bool error_says(const char *err, int error);
+/* The exit code of what `err` tells: EXIT_PERMISSION where the system refused permission, otherwise
+ * `code`. fail does this by itself. */
+ExitCode error_exit_code(const char *err, ExitCode code);
 
 /* malloc, calloc, realloc that end the run with EXIT_NO_MEMORY and the size asked for. Never called
  * inside a step. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* ---- the calls themselves -------------------------------------------------------------------- */
@@ -57,6 +58,16 @@ static int system_remove(void *self, int folder, const char *name, int flags)
     return unlinkat(folder, name, flags);
 }
 
+static int64_t system_room(void *self, const char *path)
+{
+    struct statvfs disk;
+    (void)self;
+    if (statvfs(path, &disk) != 0) return -1;
+    errno = ENOTSUP; /* some file systems know no sizes */
+    double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
+    return disk.f_blocks == 0 ? -1 : bytes < 0x1p62 ? (int64_t)bytes : (int64_t)1 << 62;
+}
+
 const FsOps fs_system = {
     .open = system_open,
     .write = system_write,
@@ -65,6 +76,7 @@ const FsOps fs_system = {
     .rename = system_rename,
     .make_folder = system_make_folder,
     .remove = system_remove,
+    .room = system_room,
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -154,6 +166,23 @@ bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t b
     good = good && sync_parent(fs, path, err, n);
     free(temporary);
     return good;
+}
+
+int64_t fs_room(const FsOps *fs, const char *path)
+{
+    char *part = must_strdup(path);
+    int64_t bytes;
+    while ((bytes = fs->room(fs->self, *part ? part : ".")) < 0 && errno == ENOENT && *part) {
+        char *slash = strrchr(part, '/');
+        if (slash == part && part[1] != '\0')
+            part[1] = '\0';
+        else if (slash != part)
+            *(slash ? slash : part) = '\0';
+        else
+            break;
+    }
+    free(part);
+    return bytes;
 }
 
 /* ---- removing -------------------------------------------------------------------------------- */

@@ -21,6 +21,8 @@ typedef struct FsOps {
     int (*rename)(void *self, int from_folder, const char *from, int to_folder, const char *to);
     int (*make_folder)(void *self, int folder, const char *name, mode_t mode);
     int (*remove)(void *self, int folder, const char *name, int flags); /* unlinkat */
+    /* The bytes that may still be written where the folder `path` is; -1 with errno. */
+    int64_t (*room)(void *self, const char *path);
     void *self;
 } FsOps;
 
@@ -39,6 +41,9 @@ bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n);
  * folder. */
 bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
                    size_t n);
+/* Bytes that may still be written at `path`, which need not be there yet: its nearest folder that
+ * is answers. -1: the system does not tell. */
+int64_t fs_room(const FsOps *fs, const char *path);
 /* Removes `name` below `folder` with all that is in it; symbolic links are removed, not followed.
  * True if it is gone. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);

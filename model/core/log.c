@@ -35,12 +35,14 @@ void log_set_clear_line(void (*clear)(void))
     clear_line = clear;
 }
 
-/* Prints text with control characters as \xNN, so that a file name cannot drive the terminal. */
-static void print_escaped(FILE *to, const char *text)
+void log_print_escaped(FILE *to, const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        bool wide = *p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
         if ((*p < 32 && *p != '\n' && *p != '\t') || *p == 127)
             fprintf(to, "\\x%02x", *p);
+        else if (wide)
+            fprintf(to, "\\x%02x", *++p);
         else
             fputc(*p, to);
     }
@@ -50,7 +52,7 @@ static void print_formatted(FILE *to, const char *fmt, va_list args)
 {
     char text[4096];
     vsnprintf(text, sizeof text, fmt, args);
-    print_escaped(to, text);
+    log_print_escaped(to, text);
     fputc('\n', to);
     fflush(to);
 }
