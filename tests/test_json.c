@@ -43,6 +43,55 @@ static void accepts_comments_and_trailing_commas(void **state)
     json_free(&json);
 }
 
+/* Each node's end is the first node behind its own children, whatever stood before it. */
+static void siblings_end_where_they_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *ends;
+    } cases[] = {
+        {"{\"a\":[1],\"b\":[2]}", "5 3 3 5 5"},
+        {"[[],[]]", "3 2 3"},
+        {"{\"a\":[],\"b\":{},\"c\":[{}],\"d\":1}", "6 2 3 5 5 6"},
+        {"{\"a\":[[1,2],[3]],\"b\":[{\"c\":[4]},{\"c\":[5,6]}],\"d\":[7]}",
+         "17 7 5 4 5 7 7 15 11 11 11 15 15 14 15 17 17"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Json json = read_good(cases[i].text, strlen(cases[i].text));
+        char ends[100] = "";
+        for (int k = 0; k < json.n_nodes; k++)
+            sprintf(ends + strlen(ends), k ? " %d" : "%d", json.node[k].end);
+        assert_string_equal(ends, cases[i].ends);
+        json_free(&json);
+    }
+    /* However many there are, they lie side by side. */
+    char many[4 * JSON_MAX_DEPTH] = "[[]";
+    for (int i = 0; i < JSON_MAX_DEPTH; i++)
+        strcat(many, i % 2 ? ",{}" : ",[]");
+    strcat(many, "]");
+    Json row = read_good(many, strlen(many));
+    assert_int_equal(row.n_nodes, JSON_MAX_DEPTH + 2);
+    json_free(&row);
+    /* The members behind an array, and their values. */
+    const char *text = cases[0].text;
+    Json json = read_good(text, strlen(text));
+    int b = json.node[1].end;
+    int64_t two = 0;
+    assert_string_equal(json.node[b].item->string, "b");
+    assert_int_equal(json.node[b].key_at, 9);
+    assert_int_equal(json.node[b].value_at, 13);
+    assert_true(json_integer(&json, b + 1, &two) && two == 2);
+    assert_false(json_duplicate(&json, 0, b));
+    json_free(&json);
+    /* What lies inside a sibling is no duplicate. */
+    const char *inner = "{\"a\":[{\"b\":1}],\"b\":2,\"a\":3}";
+    json = read_good(inner, strlen(inner));
+    b = json.node[1].end;
+    assert_false(json_duplicate(&json, 0, b));
+    assert_true(json_duplicate(&json, 0, json.node[b].end));
+    json_free(&json);
+}
+
 static void counts_characters_not_bytes(void **state)
 {
     (void)state;
@@ -216,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_comments_and_trailing_commas),
+        cmocka_unit_test(siblings_end_where_they_end),
         cmocka_unit_test(counts_characters_not_bytes),
         cmocka_unit_test(reads_integers_exactly_or_not_at_all),
         cmocka_unit_test(finds_duplicates_behind_escapes),
