@@ -150,7 +150,13 @@ static void test_split_falls_on_a_border(void **state)
     Text t = {0};
     assert_true(text_add_file(&t, "a.jsonl", BYTES("{\"text\":\"aaaa\"}\n{\"text\":\"bbbbbb\"}"),
                               "text", err, sizeof err));
-    assert_int_equal(text_split(&t, 0.8), 4); /* the end of a document */
+    assert_int_equal(text_split(&t, 0.8), 4); /* the end of a document, from within it */
+    assert_int_equal(text_split(&t, 0.6), 4); /* from where it is */
+    assert_int_equal(text_split(&t, 0.5), 5); /* within the last: the byte itself */
+    assert_true(
+        text_add_file(&t, "b.jsonl", BYTES("{\"text\":\"c\\ncc\\n\"}"), "text", err, sizeof err));
+    assert_int_equal(text_split(&t, 0.66), 10); /* a document's end comes before a line's */
+    assert_int_equal(text_split(&t, 0.2), 12);
     text_free(&t);
 }
 
