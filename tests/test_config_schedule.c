@@ -236,6 +236,65 @@ static void knows_the_same_schedule_in_other_words(void **state)
     free(text);
 }
 
+/* A schedule over a run of so many steps, in numbers of steps. */
+static char *schedule_text(const char *type, int steps, const char *params)
+{
+    return text_format(
+        "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"train_steps\": %d, "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.8}},\n"
+        "\"scheduler\": {\"type\": \"%s\", \"params\": {%s}}}",
+        steps, type, params);
+}
+
+/* The last border that fits: warmup and decay fill the run, or the warmup alone does; one step more
+ * is refused. Rates of every update and of two past the end, as printed with three digits. */
+static void takes_what_fills_the_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *fits, *too_long, *rates;
+        int steps;
+    } cases[] = {
+        {"WSD", "\"warmup_num_steps\": 4, \"decay_num_steps\": 5",
+         "\"warmup_num_steps\": 5, \"decay_num_steps\": 5",
+         "0.2 0.4 0.6 0.8 0.8 0.64 0.48 0.32 0.16 0 0", 9},
+        {"WSD", "\"warmup_num_steps\": 4, \"decay_num_steps\": 0",
+         "\"warmup_num_steps\": 4, \"decay_num_steps\": 1", "0.2 0.4 0.6 0.8 0.8 0.8", 4},
+        {"WSD", "\"warmup_num_steps\": 0, \"decay_num_steps\": 4",
+         "\"warmup_num_steps\": 0, \"decay_num_steps\": 5", "0.8 0.6 0.4 0.2 0 0", 4},
+        {"WarmupDecayLR",
+         "\"warmup_num_steps\": 4, \"warmup_max_lr\": 0.8, \"warmup_type\": \"linear\"",
+         "\"warmup_num_steps\": 5, \"warmup_max_lr\": 0.8, \"warmup_type\": \"linear\"",
+         "0 0 0.2 0.4 0.6 0", 4},
+        {"WarmupDecayLR",
+         "\"warmup_num_steps\": 4, \"warmup_max_lr\": 0.8, \"warmup_type\": \"linear\"",
+         "\"warmup_num_steps\": 6, \"warmup_max_lr\": 0.8, \"warmup_type\": \"linear\"",
+         "0 0 0.2 0.4 0.6 0.8 0", 5},
+        {"WarmupCosineLR",
+         "\"warmup_num_steps\": 4, \"warmup_type\": \"linear\", "
+         "\"cos_min_ratio\": 0.25",
+         "\"warmup_num_steps\": 5, \"warmup_type\": \"linear\"", "0 0 0.2 0.4 0.6 0.2", 4},
+        {"WarmupCosineLR",
+         "\"warmup_num_steps\": 2, \"warmup_type\": \"linear\", "
+         "\"cos_min_ratio\": 0.25",
+         "\"warmup_num_steps\": 5, \"warmup_type\": \"linear\"", "0 0 0.4 0.5 0.2 0.2", 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ConfigReport report;
+        char *good = schedule_text(cases[i].type, cases[i].steps, cases[i].fits),
+             *bad = schedule_text(cases[i].type, cases[i].steps, cases[i].too_long), got[200] = "";
+        Config *c = config_test_parse(good, 0, NULL);
+        for (int k = 0; k <= cases[i].steps + 1; k++)
+            sprintf(got + strlen(got), k ? " %.3g" : "%.3g", lr_schedule(c, k));
+        assert_string_equal(got, cases[i].rates);
+        config_free(c);
+        assert_null(config_parse("c.json", bad, strlen(bad), 0, NULL, &report));
+        config_report_free(&report);
+        free(good);
+        free(bad);
+    }
+}
+
 static void notices_a_warmup_that_outlasts_the_run(void **state)
 {
     (void)state;
@@ -278,6 +337,7 @@ int main(void)
         cmocka_unit_test(lets_a_set_choose_steps_or_ratio),
         cmocka_unit_test(follows_train_steps_from_a_stored_config),
         cmocka_unit_test(knows_the_same_schedule_in_other_words),
+        cmocka_unit_test(takes_what_fills_the_run),
         cmocka_unit_test(notices_a_warmup_that_outlasts_the_run),
     };
     return cmocka_run_group_tests_name("config schedule", tests, NULL, NULL);

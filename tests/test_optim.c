@@ -220,8 +220,14 @@ static void test_loss_scale_traces(void **state)
     check_trace(&c, "010000111", "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1");
     c = fp16_config(2, 3, 1, false);
     check_trace(&c, "111", "2/1 1/1 EXIT");
+    c.fp16.min_loss_scale = 2.0; /* the scale stops there, and the run at the next overflow */
+    check_trace(&c, "1011", "2/1 2/1 EXIT EXIT");
+    c = fp16_config(4, 3, 2, false);
+    c.fp16.min_loss_scale = 3.0; /* not a power of two: halved no further */
+    check_trace(&c, "1111100001", "16/1 8/1 4/1 3/1 EXIT EXIT EXIT EXIT EXIT EXIT");
+    check_trace(&c, "1111000001", "16/1 8/1 4/1 3/1 3/1 3/1 3/1 6/2 6/2 6/1");
     c.fp16.loss_scale = 128.0;
-    check_trace(&c, "0110", "128/1 128/1 128/1 128/1");
+    check_trace(&c, "0110", "128/2 128/2 128/2 128/2");
 }
 
 static void test_rules_of_a_config(void **state)
