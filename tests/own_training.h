@@ -40,7 +40,7 @@ void own_tokens_free(OwnTokens *tokens);
 
 /* Puts window w, tokens wT ... wT + T, into row `row` of the fixture's micro-batches, each of which
  * has one row. */
-void own_window(Fixture *model, const OwnTokens *tokens, int64_t w, int64_t row);
+void own_window(Fixture *f, const OwnTokens *tokens, int64_t w, int64_t row);
 
 /* Loss and text of windows [0, windows), one after the other: summed nats from logits in double,
  * and the length of the decoded targets. The fixture's first row is overwritten. */
@@ -48,7 +48,7 @@ typedef struct {
     double nats;
     int64_t targets, bytes;
 } OwnEvaluation;
-OwnEvaluation own_evaluate(Fixture *model, const OwnTokens *tokens, int64_t windows,
+OwnEvaluation own_evaluate(Fixture *f, const OwnTokens *tokens, int64_t windows,
                            const Tokenizer *tokenizer);
 
 #endif

@@ -286,6 +286,45 @@ static void test_bug_13_14_norm_counts_each_parameter_once(void **state)
     }
 }
 
+/* ---- operations a token ---------------------------------------------------------------------- */
+
+/* Six for each weight of a product, the head's padded rows among them, and six for each block,
+ * column of its heads and key: what a report's GFLOP/s are made of. */
+static void test_operations_by_hand(void **state)
+{
+    (void)state;
+    GptShape gpt2 = {.L = 12,
+                     .C = 768,
+                     .H = 12,
+                     .G = 12,
+                     .D = 64,
+                     .F = 3072,
+                     .V = 50257,
+                     .Vp = 50304,
+                     .position = POSITION_LEARNED,
+                     .bias = true,
+                     .tied = true};
+    double block = 768.0 * 2304 + 768.0 * 768 + 2 * 768.0 * 3072;
+    assert_true(gpt_flops_per_token(&gpt2, 1024) ==
+                6 * (12 * block + 50304.0 * 768) + 6.0 * 12 * 768 * 1024);
+    /* Two kv heads of eight, heads wider than the model, three products in the mlp, a head of its
+     * own; the embedding's rows are looked up, not multiplied. */
+    GptShape llama = {.L = 3,
+                      .C = 256,
+                      .H = 8,
+                      .G = 2,
+                      .D = 48,
+                      .F = 704,
+                      .V = 1000,
+                      .Vp = 1024,
+                      .position = POSITION_ROPE,
+                      .activation = ACTIVATION_SWIGLU,
+                      .tied = false};
+    block = 256.0 * (384 + 96 + 96) + 384.0 * 256 + 3 * 256.0 * 704;
+    assert_true(gpt_flops_per_token(&llama, 100) ==
+                6 * (3 * block + 1024.0 * 256) + 6.0 * 3 * 384 * 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_bug_23_vocabulary_padding_changes_nothing),
         cmocka_unit_test(test_bug_31_poisoned_activations_change_nothing),
         cmocka_unit_test(test_gaps_are_zero_after_backward),
+        cmocka_unit_test(test_operations_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# numbers.sh -- figures that a run writes, against sums made here: targets and bytes of evaluations, tokens and operations a
+# second, checkpoints kept, and the skipped steps that end it.
+. "$(dirname "$0")/lib.sh"
+make_text
+
+# field FILE EVENT KEY: the values of a key, in order, in the lines of one event
+field() { grep "\"event\": \"$2\"" "$1" | sed -nE "s/.*\"$3\": ([0-9.e+-]+|null).*/\1/p"; }
+# equal TOLERANCE A B: A is B up to a share of it
+equal() { awk -v e="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d <= e * b && -d <= e * b) }'; }
+
+# ---- evaluations: interval, last, and ./train eval -----------------------------------------------------------------------
+
+steps=(--set train_steps=12 --set steps_per_print=5 --set eval.interval=4 --set eval.sample_interval=0)
+"$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=0 --set checkpoint.save_interval=3 --set checkpoint.keep=2 --out all >console 2>&1
+check "numbers: a run of 12 steps" test $? -eq 0
+tokens=$(sed -nE 's/.* tokens train, ([0-9]+) val.*/\1/p' console)
+windows=$(((tokens - 1) / 32))
+check "numbers: the last batch of $windows windows is not full" test $((windows % 8)) -ne 0
+check "numbers: every evaluation has all targets" \
+    test "$(field all/metrics.jsonl val targets | tr '\n' ' ')" = "$((32 * windows)) $((32 * windows)) $((32 * windows)) "
+check "numbers: ... in the same bytes" test "$(field all/metrics.jsonl val bytes | sort -u | wc -l)" -eq 1
+last=$(field all/metrics.jsonl val loss | tail -n 1)
+bits=$(field all/metrics.jsonl val bits_per_byte | tail -n 1)
+bytes=$(field all/metrics.jsonl val bytes | tail -n 1)
+check "numbers: bits per byte are nats over ln 2 and bytes" \
+    equal 1e-12 "$bits" "$(awk -v n="$last" -v t=$((32 * windows)) -v b="$bytes" 'BEGIN { printf "%.17g", n * t / log(2) / b }')"
+# Of the validation text one token is no target, and less than a window is left at its end.
+text=$(sed -nE 's/.*"val": \{"bytes": ([0-9]+),.*/\1/p' "$(find . -name meta.json | head -n 1)")
+check "numbers: $bytes of $text bytes are behind the targets" test "$bytes" -lt "$text" -a "$bytes" -gt $((text - 40 * (text / tokens + 1)))
+check "numbers: result.json has the last evaluation" \
+    equal 1e-14 "$(sed -nE 's/.*"val_loss":[[:space:]]*([0-9.e+-]+).*/\1/p' all/result.json)" "$last"
+expect_code "numbers: ./train eval" 0 "$TRAIN" eval all
+check "numbers: ... over the same targets, with the same loss" grep -qF \
+    "$(printf 'loss %.6f nats a token over %d targets   %.6f bits per byte over %d bytes' "$last" $((32 * windows)) "$bits" "$bytes")" output
+
+expect_code "numbers: evaluations of one batch" 0 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=1 \
+    --set checkpoint.save_interval=3 --set checkpoint.keep=0 --out one
+check "numbers: ... at each interval have one batch's targets" test "$(field one/metrics.jsonl val targets | head -n 2 | tr '\n' ' ')" = "256 256 "
+
+# ---- checkpoints kept ----------------------------------------------------------------------------------------------------
+
+check "numbers: keep 2 leaves the last two" test "$(checkpoint_steps all | tr '\n' ' ')" = "9 12 "
+check "numbers: keep 0 leaves all" test "$(checkpoint_steps one | tr '\n' ' ')" = "3 6 9 12 "
+
+# ---- speed ---------------------------------------------------------------------------------------------------------------
+
+# A window of steps has 16 rows of 32 tokens a step. Operations a token: six for every weight that is multiplied (two blocks of
+# q, k, v of 64 and the output of 32 rows, three products of 128 in the mlp, and a head padded to 384 rows, each 32 wide), and
+# six for each of two blocks, 32 columns and 32 keys.
+operations=$((6 * (2 * (64 * 32 + 32 * 32 + 3 * 128 * 32) + 384 * 32) + 6 * 2 * 32 * 32))
+mapfile -t seconds < <(field all/metrics.jsonl speed seconds)
+mapfile -t rates < <(field all/metrics.jsonl speed tokens_per_second)
+mapfile -t flops < <(field all/metrics.jsonl speed gflops)
+check "numbers: a report every five steps and at the end" test "${#seconds[@]}" -eq 3
+window=(2560 2560 1024)
+for i in 0 1 2; do
+    check "numbers: tokens a second of report $i" equal 1e-12 "${rates[i]}" "$(awk -v n="${window[i]}" -v s="${seconds[i]}" 'BEGIN { printf "%.17g", n / s }')"
+    check "numbers: operations a second of report $i" equal 1e-12 "${flops[i]}" "$(awk -v n=$operations -v r="${rates[i]}" 'BEGIN { printf "%.17g", n * r / 1e9 }')"
+    row=$(grep -E "^ +$((i < 2 ? 5 * i + 5 : 12)) +[0-9.]+ M " console | tr -d ,)
+    check "numbers: the console's row $i has both" grep -qE " $(printf '%.0f' "${rates[i]}") +$(printf '%.1f' "${flops[i]}") " <<<"$row "
+done
+
+# ---- skipped steps -------------------------------------------------------------------------------------------------------
+
+# skipped FILE: how many of its steps were
+skipped() { grep -c '"applied": false' "$1"; }
+quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_interval=0)
+fp16=("${quiet[@]}" --set fp16.enabled=true --set fp16.hysteresis=1)
+for limit in 1 4; do
+    expect_code "numbers: $limit skipped steps end the run" 88 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.loss_scale=1e30 \
+        --set max_consecutive_skipped_steps=$limit --out skips$limit
+    check "numbers: ... the step of that number" test "$(losses skips$limit/metrics.jsonl | wc -l)" -eq $limit
+    check "numbers: ... which it says" grep -q "error.*step $limit: $limit steps in a row" output
+done
+expect_code "numbers: weights that overflow" 88 "$TRAIN" "$TINY" "${quiet[@]}" --set optimizer.params.lr=1e6 \
+    --set scheduler.params.warmup_max_lr=1e6 --set max_consecutive_skipped_steps=5 --out huge
+check "numbers: ... end it after five steps in a row, too" test "$(skipped huge/metrics.jsonl)" -eq 5
+# A dynamic scale goes down as far as it must: those steps are no divergence.
+expect_code "numbers: skipped steps of a falling scale" 0 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.initial_scale_power=40 \
+    --set max_consecutive_skipped_steps=2 --out falls
+check "numbers: ... were more than the limit" test "$(skipped falls/metrics.jsonl)" -gt 5
+# Its forty reports are windows side by side: together no longer than the run.
+took=$(sed -nE 's/.*"t": ([0-9.]+).*/\1/p' falls/metrics.jsonl | awk 'NR == 1 { first = $1 } END { print $1 - first }')
+check "numbers: no second is in two reports" \
+    awk -v took="$took" -v sum="$(field falls/metrics.jsonl speed seconds | awk '{ s += $1 } END { print s }')" 'BEGIN { exit !(sum < 2 * took) }'
+expect_code "numbers: an overflow at the smallest scale" 88 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.initial_scale_power=60 \
+    --set fp16.min_loss_scale=2e17 --out floor
+check "numbers: ... ends the run there" test "$(field floor/metrics.jsonl train loss_scale | tr '\n' ' ')" = \
+    "1.152921504606847e+18 5.7646075230342349e+17 2.8823037615171174e+17 2e+17 "
+check "numbers: ... which it says" grep -q "error.*step 4: gradients overflow at the smallest loss scale (2e+17)" output
+finish
