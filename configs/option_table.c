@@ -197,7 +197,7 @@ const Option option_table[] = {
            "where tensors live; auto takes CUDA where the binary and the machine have it"),
     INT(seed, "1337", 0, EXACT, NUMBERS, LOSSES,
         "seed of initial weights, data order and sampling"),
-    INT(train_batch_size, 0, 1, 1e9, NUMBERS, LOSSES,
+    INT(train_batch_size, 0, 1, 1e9, NUMBERS, LOSSES | PLAN,
         "sequences per optimizer step, over all ranks",
         .derived = "micro-batch x accumulation x parallel.data", .flags = OPTION_AUTO),
     INT(train_micro_batch_size_per_gpu, 0, 1, 1e9, ROUNDING, PLAN | FILES,

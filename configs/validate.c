@@ -47,6 +47,11 @@ static void check_batch(Load *load)
                    train_key, micro_key, train_key, micro_key, accum_key);
         return;
     }
+    double most = option_table[option_find(train_key)].max;
+    if (!train && T > 0 && (double)T > most)
+        load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
+                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)M,
+                   (long long)A, (long long)dp, most, accum ? accum_key : micro_key);
     if (T > 0 && T == M * A * dp) return;
     char near[64];
     if (train && micro && accum) {

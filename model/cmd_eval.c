@@ -29,7 +29,7 @@ static void evaluate(OpenedRun *run)
                              .dp_size = 1,
                              .micros = INT64_MAX};
     Feed feed;
-    feed_open(&feed, &s->dev, B * T, 1);
+    feed_open(&feed, &s->dev, B * T);
     if (run->data.val.n_files == 0)
         fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
     if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))

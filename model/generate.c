@@ -72,7 +72,7 @@ static DecoderBytes measure(const GptShape *s, int64_t capacity)
 size_t decoder_bytes(const GptShape *shape, int64_t max_tokens)
 {
     DecoderBytes bytes = measure(shape, max_tokens);
-    return bytes.fixed + bytes.scratch;
+    return bytes.fixed + bytes.scratch < bytes.fixed ? SIZE_MAX : bytes.fixed + bytes.scratch;
 }
 
 Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp,

@@ -268,9 +268,9 @@ Stage gpt_stage(Gpt *g)
                    .self = g};
 }
 
-int64_t gpt_max_uses(const Gpt *g, int64_t n_actions)
+int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
 {
-    return n_actions * (g->pass.shape->L + 4);
+    return n_actions * (s->L + 4);
 }
 
 int64_t gpt_uses(const Gpt *g, const Action *actions, int64_t n, Use *uses)

@@ -16,7 +16,7 @@ void checkpoint_io_close(CheckpointIo *io)
 {
     if (io->device) {
         device_event_destroy(io->device, &io->copied);
-        device_host_release(io->device, io->staging);
+        device_host_release(io->device, io->staging, CHECKPOINT_PIECE_BYTES);
     } else {
         free(io->staging);
     }

@@ -24,26 +24,32 @@ size_t feed_bytes(int64_t N)
     return measuring.peak;
 }
 
-void feed_open(Feed *f, Device *dev, int64_t N, int64_t ahead)
+size_t feed_host_bytes(int64_t N)
+{
+    Arena measuring = arena_measuring();
+    for (int i = 0; i < FEED_SLOTS; i++)
+        batch_layout(&measuring, N);
+    return measuring.peak;
+}
+
+void feed_open(Feed *f, Device *dev, int64_t N)
 {
     size_t bytes = feed_bytes(N);
-    *f = (Feed){.dev = dev, .bytes = bytes, .n_slots = ahead + 1};
+    *f = (Feed){.dev = dev, .bytes = bytes};
     f->memory = device_alloc(dev, bytes, "a micro-batch");
     Arena arena = device_arena(dev, f->memory, bytes);
     f->batch = batch_layout(&arena, N);
-    f->staging = device_host_alloc(dev, (size_t)f->n_slots * bytes, "micro-batches");
-    f->copied = must_calloc((size_t)f->n_slots, sizeof *f->copied);
-    for (int64_t i = 0; i < f->n_slots; i++)
+    f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
+    for (int i = 0; i < FEED_SLOTS; i++)
         device_event_record(dev, &f->copied[i]); /* or a step would make them */
 }
 
 void feed_close(Feed *f)
 {
     if (f->dev == NULL) return;
-    for (int64_t i = 0; i < f->n_slots; i++)
+    for (int i = 0; i < FEED_SLOTS; i++)
         device_event_destroy(f->dev, &f->copied[i]);
-    free(f->copied);
-    device_host_release(f->dev, f->staging);
+    device_host_release(f->dev, f->staging, FEED_SLOTS * f->bytes);
     device_release(f->dev, f->memory, f->bytes);
     *f = (Feed){0};
 }
@@ -52,7 +58,7 @@ void feed_close(Feed *f)
  * slot waits for the device. */
 static void send(Feed *f, const Batch *batch)
 {
-    int64_t slot = f->turn++ % f->n_slots, N = tensor_count(batch->tokens);
+    int64_t slot = f->turn++ % FEED_SLOTS, N = tensor_count(batch->tokens);
     device_event_synchronize(f->dev, &f->copied[slot]);
     Arena arena = arena_over(f->staging + (size_t)slot * f->bytes, f->bytes);
     GptBatch staged = batch_layout(&arena, N);

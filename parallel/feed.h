@@ -18,6 +18,11 @@ typedef struct {
  * ended. Must not wait for the device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
+/* Micro-batches that the host may be ahead of the device; then it waits for a free slot. Two steps
+ * of two micro-batches each are ordered at once, whatever the device does, and where a step has
+ * more of them the device has three to go on with while the host makes the next. */
+enum { FEED_SLOTS = 4 };
+
 typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
@@ -30,16 +35,17 @@ typedef struct {
     double seconds;       /* waiting for the loaders so far */
     void *memory;         /* of `batch` */
     size_t bytes;
-    char *staging; /* n_slots times `bytes` of page-locked host memory, used in turn */
-    Event *copied; /* per slot: the device has it */
-    int64_t n_slots, turn;
+    char *staging;            /* FEED_SLOTS times `bytes` of page-locked host memory, in turn */
+    Event copied[FEED_SLOTS]; /* per slot: the device has it */
+    int64_t turn;
 } Feed;
 
-/* Bytes on the device of a micro-batch of N rows, for the memory plan. */
+/* For the memory plan: bytes on the device of a micro-batch of N rows, and those of all slots in
+ * page-locked host memory. */
 size_t feed_bytes(int64_t N);
-/* Memory for micro-batches of N rows. The host may run `ahead` micro-batches ahead of the device;
- * then it waits for a free slot. Close with feed_close. */
-void feed_open(Feed *feed, Device *dev, int64_t N, int64_t ahead);
+size_t feed_host_bytes(int64_t N);
+/* Memory for micro-batches of N rows. Close with feed_close. */
+void feed_open(Feed *feed, Device *dev, int64_t N);
 void feed_close(Feed *feed);
 /* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);

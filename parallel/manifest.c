@@ -5,6 +5,7 @@
 #include "model/core/crc32c.h"
 #include "parallel/json_text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +182,21 @@ static bool parse_double(JsonCursor *j, double *out)
     return good || json_error(j, "a number is needed here, as printf's %%a writes it");
 }
 
+/* Counts far beyond any run's: what goes on from them adds to them. */
+#define MOST_COUNTED (INT64_C(1) << 53)
+
+/* Whether a run can have left this state. */
+static bool state_possible(const StepState *s)
+{
+    const int64_t counts[] = {s->samples,    s->tokens,      s->steps,
+                              s->updates,    s->skipped,     s->skips_in_row,
+                              s->hysteresis, s->scale_steps, s->stop};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i] < 0 || counts[i] > MOST_COUNTED) return false;
+    return s->last_overflow >= -1 && s->last_overflow <= MOST_COUNTED && isfinite(s->loss_scale) &&
+           s->loss_scale > 0;
+}
+
 static bool parse_state(JsonCursor *j, StepState *state)
 {
     if (!expect_key(j, "state") || !json_expect(j, '{')) return false;
@@ -197,9 +213,7 @@ static bool parse_state(JsonCursor *j, StepState *state)
             memcpy(field, &n, sizeof n);
     }
     bool good = json_expect(j, '}') && json_expect(j, ',');
-    if (good && (state->steps < 0 || state->samples < 0 || state->tokens < 0 || state->updates < 0))
-        return json_error(j, "a negative count");
-    return good;
+    return good && (state_possible(state) || json_error(j, "a state that no run reaches"));
 }
 
 static bool parse_files(JsonCursor *j, Manifest *m)

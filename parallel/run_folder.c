@@ -57,7 +57,9 @@ static void note_holder(RunFolder *run)
     char record[LOCK_BYTES + 1], host[65] = "";
     ssize_t got = pread(run->lock, record, LOCK_BYTES, 0);
     record[got > 0 ? got : 0] = '\0';
-    if (sscanf(record, "attempt %d", &run->attempt) == 1) run->attempt++;
+    /* Nine digits: whatever stands there, the next number fits. */
+    if (sscanf(record, "attempt %9d", &run->attempt) == 1) run->attempt++;
+    if (run->attempt < 0) run->attempt = 0;
     gethostname(host, sizeof host - 1);
     char text[LOCK_BYTES];
     snprintf(text, sizeof text, "attempt %d, process %ld on %s", run->attempt, (long)getpid(),

@@ -14,7 +14,7 @@ static void tell_model(const Config *c, const GptShape *s)
 {
     GptLayers layers;
     ParamTable table = {0};
-    int64_t tokens = c->train_batch_size * c->data.seq_length;
+    double tokens = (double)c->train_batch_size * (double)c->data.seq_length;
     gpt_layers_build(&layers, &table, s);
     log_info(
         "model   %lld layers, %lld wide, %lld heads (%lld kv) of %lld, mlp %lld, vocabulary %lld "
@@ -23,11 +23,11 @@ static void tell_model(const Config *c, const GptShape *s)
         (long long)s->F, (long long)s->V, (long long)s->Vp, dtype_name(s->dtype),
         (double)param_table_count(&table) / 1e6);
     log_info(
-        "batch   %lld x %lld tokens x %lld accumulation = %lld tokens a step; %lld steps = %.2f M "
+        "batch   %lld x %lld tokens x %lld accumulation = %.0f tokens a step; %lld steps = %.2f M "
         "tokens",
         (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-        (long long)c->gradient_accumulation_steps, (long long)tokens, (long long)c->train_steps,
-        (double)(tokens * c->train_steps) / 1e6);
+        (long long)c->gradient_accumulation_steps, tokens, (long long)c->train_steps,
+        tokens * (double)c->train_steps / 1e6);
     gpt_layers_free(&layers);
     param_table_free(&table);
 }
@@ -90,16 +90,38 @@ static void tell_memory(const MemoryPlan *p, const Room *room)
         (double)p->other / MiB, (double)room->available / MiB / 1024, where);
 }
 
+/* On the CPU the host's share comes from the same memory. */
+static void add_host(MemoryPlan *p)
+{
+    bool over = __builtin_add_overflow(p->total, p->host, &p->total);
+    p->other += p->host;
+    if (over) p->total = SIZE_MAX;
+}
+
+/* What a long step takes of the host's memory, on every device. */
+static void check_host(const MemoryPlan *p, const Config *c)
+{
+    size_t available = memory_available();
+    if (c->gradient_accumulation_steps > 1 && p->host > available)
+        fail(EXIT_NO_MEMORY,
+             "the plan needs %.1f GiB of the host's memory and %.1f GiB are available; lower "
+             "gradient_accumulation_steps (now %lld)",
+             (double)p->host / MiB / 1024, (double)available / MiB / 1024,
+             (long long)c->gradient_accumulation_steps);
+}
+
 void run_plan(Run *run)
 {
     const Config *c = run->config;
     GptShape shape = gpt_shape(c);
     Room room = find_room(c);
-    tell_model(c, &shape);
-    run->plan = memory_plan(c);
+    run->plan = memory_plan(c); /* before others count what it may refuse */
+    if (!room.device) add_host(&run->plan);
     const MemoryPlan *p = &run->plan;
+    tell_model(c, &shape);
     tell_memory(p, &room);
     check_disk(c, p);
+    check_host(p, c);
     if (p->total > room_for_plan(&room))
         fail(EXIT_NO_MEMORY,
              "the plan needs %.1f GiB and %.1f GiB%s are available for it; lower "

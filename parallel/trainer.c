@@ -50,8 +50,7 @@ static void open_state(Trainer *t)
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
     free(lr);
-    /* Two steps' worth, so that the host is at least one step ahead of the device. */
-    feed_open(&t->feed, dev, N, 2 * c->gradient_accumulation_steps);
+    feed_open(&t->feed, dev, N);
     t->feed.train = t->train;
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
@@ -119,8 +118,10 @@ static void open_schedule(Trainer *t)
     int64_t micros = t->config->gradient_accumulation_steps;
     t->actions = must_calloc(2 * (size_t)micros, sizeof *t->actions);
     t->n_actions = schedule_one_stage(micros, t->actions);
-    t->phase = open_events(&t->session.dev, t->n_actions + 2);
-    t->uses = must_calloc((size_t)gpt_max_uses(t->gpt, t->n_actions), sizeof *t->uses);
+    t->n_phases = t->config->wall_clock_breakdown ? t->n_actions + 2 : 0;
+    t->phase = open_events(&t->session.dev, t->n_phases);
+    t->uses =
+        must_calloc((size_t)gpt_max_uses(&t->session.layers.shape, t->n_actions), sizeof *t->uses);
     t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
 
@@ -169,9 +170,9 @@ void trainer_close(Trainer *t)
         device_release(dev, t->optimizer_memory, t->optimizer_bytes);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
-        close_events(dev, t->phase, t->n_actions + 2);
+        close_events(dev, t->phase, t->n_phases);
         close_events(dev, t->left, TRAINER_HISTORY);
-        device_host_release(dev, t->history);
+        device_host_release(dev, t->history, TRAINER_HISTORY * sizeof *t->history);
         device_release(dev, t->state, sizeof *t->state);
     }
     free(t->slot_names);

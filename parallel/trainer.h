@@ -8,9 +8,12 @@
 #include "optim/optimizer.h"
 #include "parallel/feed.h"
 
-/* What a rank will hold, in bytes, from the config alone. */
+/* What a rank will hold, in bytes, from the config alone: `total` in the device's memory, `host` in
+ * the host's. On the CPU these are the same memory, and a run takes both. Ends the run with
+ * EXIT_NO_MEMORY where 64 bits do not count the bytes. */
 typedef struct {
     size_t weights, gradients, optimizer, activations, scratch, other, total;
+    size_t host;
     int64_t checkpoint; /* bytes on disk of one checkpoint */
 } MemoryPlan;
 MemoryPlan memory_plan(const Config *config);
@@ -54,7 +57,8 @@ typedef struct {
     int64_t drained;        /* steps whose records the host has */
     double seconds_forward, seconds_backward, seconds_optimizer; /* of the device, since the last
                                                                     report; wall_clock_breakdown */
-    Event *phase; /* (n_actions + 2): the borders between a step's phases */
+    Event *phase; /* the borders between a step's phases: n_actions + 2 with wall_clock_breakdown */
+    int64_t n_phases;
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
     NamedTensor *weights, *slots; /* what a checkpoint holds */

@@ -42,7 +42,7 @@ void test_run_fill(TestRun *r, int64_t step)
     }
     r->state = (StepState){.steps = step,
                            .samples = step * 32,
-                           .tokens = INT64_MAX - step,
+                           .tokens = (INT64_C(1) << 53) - step,
                            .updates = step - 1,
                            .skipped = 1,
                            .loss_scale = 1.0 / 3,

@@ -234,7 +234,7 @@ static double run(Fixture *f, bool backward)
     Action *actions = must_calloc(2 * (size_t)f->micros, sizeof *actions);
     int64_t n =
         backward ? schedule_one_stage(f->micros, actions) : schedule_evaluation(f->micros, actions);
-    Use *uses = must_calloc((size_t)gpt_max_uses(f->gpt, n), sizeof *uses);
+    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
     int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
     Stage stage = gpt_stage(f->gpt);
     struct FixtureFar near = {.scale = f->scale};

@@ -98,7 +98,8 @@ static void warming_up_changes_no_bit(void **state)
 
 /* The first step already finds all that it needs: it plans no product, takes no memory and makes no
  * event, launches nothing for the first time, and the host waits for nothing, unless phases are
- * timed; nor does a sample or an evaluation plan, take or load anything. */
+ * timed or more micro-batches are on their way than there are slots; nor does a sample or an
+ * evaluation plan, take or load anything. */
 static void the_first_step_plans_and_allocates_nothing(void **state)
 {
     if (!device_is_there()) skip();
@@ -116,9 +117,11 @@ static void the_first_step_plans_and_allocates_nothing(void **state)
         int64_t emu_allocations = emulated("emu_count_allocations");
         assert_true(plans > 0);
         assert_true(device_memory(dev, &before, &total));
-        trainer_step(&o.trainer);
+        bool fit = 2 * o.config->gradient_accumulation_steps <= FEED_SLOTS;
         trainer_step(&o.trainer);
         if (i != TIMED) assert_int_equal(dev->waits, waits);
+        trainer_step(&o.trainer);
+        if (i != TIMED && fit) assert_int_equal(dev->waits, waits);
         if (is_emulated())
             assert_int_equal(emulated("emu_count_waits") - emu_waits, dev->waits - waits);
         free(trainer_sample(&o.trainer, o.config->eval.sample_prompt, 3));
@@ -153,6 +156,7 @@ static void the_plan_is_what_opening_takes(void **state)
         open_on_device(&o, *state, modes[i]);
         size_t plan = memory_plan(o.config).total;
         assert_int_equal(o.trainer.session.dev.held, plan);
+        assert_int_equal(trainer_run_host_bytes(&o), memory_plan(o.config).host);
         assert_true(device_memory(&o.trainer.session.dev, &with, &total));
         if (is_emulated()) assert_int_equal(alone - with, plan);
         trainer_run_close(&o);

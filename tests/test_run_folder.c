@@ -226,6 +226,18 @@ static void a_second_process_is_refused(void **unused)
     assert_string_equal(start(&run, config, (RunRequest){.out = "locked"}, &code, true), "");
     assert_int_equal(run.attempt, 2);
     run_folder_close(&run);
+    /* Numbers that somebody has written there do not run over. */
+    static const char *const records[] = {"attempt 2147483647, process 1", "attempt 99999999999999",
+                                          "attempt -7"};
+    for (int i = 0; i < 3; i++) {
+        FILE *f = fopen("locked/lock", "w");
+        assert_non_null(f);
+        fputs(records[i], f);
+        fclose(f);
+        assert_string_equal(start(&run, config, (RunRequest){.out = "locked"}, &code, true), "");
+        assert_in_range(run.attempt, 0, 1000000000);
+        run_folder_close(&run);
+    }
     config_free(config);
 }
 

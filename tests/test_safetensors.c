@@ -223,11 +223,11 @@ static void written_headers_are_aligned_and_read_back(void **state)
 static Manifest example_manifest(void)
 {
     Manifest m = {.save_id = "0123456789abcdef",
-                  .state = {.samples = INT64_MAX,
+                  .state = {.samples = INT64_C(1) << 53,
                             .tokens = 1,
                             .steps = 42,
                             .updates = 40,
-                            .last_overflow = INT64_MIN,
+                            .last_overflow = -1,
                             .loss_scale = 0x1.5555555555555p-2,
                             .loss_seed = 65536},
                   .config = must_strdup("{\n  \"a\": \"\\u00e9\t\"\n}"),

@@ -114,6 +114,14 @@ void trainer_run_close(Opened *o)
     config_free(o->config);
 }
 
+size_t trainer_run_host_bytes(const Opened *o)
+{
+    const Trainer *t = &o->trainer;
+    size_t uses = (size_t)gpt_max_uses(&t->session.layers.shape, t->n_actions);
+    return t->session.dev.host_held + (size_t)t->n_actions * sizeof *t->actions +
+           uses * sizeof *t->uses;
+}
+
 void trainer_run_steps(Opened *o, Outcome *out, int64_t until)
 {
     while (o->trainer.steps < until)

@@ -28,6 +28,10 @@ void trainer_run_close(Opened *o);
 /* Whether the program has a CUDA device to run on; says why not. */
 bool device_is_there(void);
 
+/* Bytes of the host's memory that the plan knows of, as they were taken: page-locked ones, and the
+ * lists of actions and uses. */
+size_t trainer_run_host_bytes(const Opened *o);
+
 /* Weights, slots and state after a run, with its records. */
 typedef struct {
     unsigned char *bytes;

@@ -2,6 +2,14 @@
 #include "model/core/arena.h"
 
 #include "model/core/check.h"
+#include "model/core/device.h"
+
+/* Sizes that a config may ask for, and that no address can count. */
+static void beyond_memory(const Arena *arena)
+{
+    CHECK(arena->base == NULL, "more than 2^64 bytes of %zu", arena->size);
+    fail(EXIT_NO_MEMORY, "tensors of more than 2^64 bytes are asked for; " MEMORY_ADVICE);
+}
 
 void *arena_take(Arena *arena, size_t bytes)
 {
@@ -9,7 +17,7 @@ void *arena_take(Arena *arena, size_t bytes)
     bool over = __builtin_add_overflow(bytes, ARENA_ALIGNMENT - 1, &padded);
     padded -= padded % ARENA_ALIGNMENT;
     over |= __builtin_add_overflow(arena->used, padded, &end);
-    CHECK(!over, "an arena of %zu bytes cannot grow by %zu", arena->used, bytes);
+    if (over) beyond_memory(arena);
     CHECK(arena->base == NULL || end <= arena->size, "%zu of %zu bytes used, %zu more asked for",
           arena->used, arena->size, bytes);
     char *p = (arena->base ? arena->base : (char *)ARENA_ALIGNMENT) + arena->used;
@@ -23,8 +31,8 @@ Tensor arena_tensor(Arena *arena, DType dtype, int ndim, int64_t d0, int64_t d1,
     int64_t dim[3] = {d0, d1, d2};
     size_t bytes = dtype_size(dtype);
     for (int i = 0; i < ndim; i++) {
-        bool over = dim[i] < 0 || __builtin_mul_overflow(bytes, (size_t)dim[i], &bytes);
-        CHECK(!over, "a tensor dimension of %lld", (long long)dim[i]);
+        CHECK(dim[i] >= 0, "a tensor dimension of %lld", (long long)dim[i]);
+        if (__builtin_mul_overflow(bytes, (size_t)dim[i], &bytes)) beyond_memory(arena);
     }
     void *data = arena_take(arena, bytes);
     Tensor t = ndim == 1   ? tensor_1d(data, dtype, d0)

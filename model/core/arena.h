@@ -26,7 +26,8 @@ static inline Arena arena_over(void *base, size_t size)
 }
 
 /* `bytes` from the arena, aligned; while measuring returns a non-NULL address that must not be
- * touched. Running over the size is a bug (the plan was wrong). */
+ * touched, and ends the run with EXIT_NO_MEMORY where 64 bits do not count the bytes. Running over
+ * the size is a bug (the plan was wrong). */
 void *arena_take(Arena *arena, size_t bytes);
 /* A dense tensor from the arena, uninitialised. dims beyond ndim are ignored. */
 Tensor arena_tensor(Arena *arena, DType dtype, int ndim, int64_t d0, int64_t d1, int64_t d2);

@@ -115,14 +115,17 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what)
 {
     void *p = device->backend->host_alloc(device, bytes ? bytes : 1);
     device->allocations++;
+    device->host_held += bytes;
     if (p == NULL)
         fail(EXIT_NO_MEMORY, "%zu bytes of host memory for %s were refused", bytes, what);
     return p;
 }
 
-void device_host_release(Device *device, void *p)
+void device_host_release(Device *device, void *p, size_t bytes)
 {
-    if (p) device->backend->host_release(device, p);
+    if (p == NULL) return;
+    device->backend->host_release(device, p);
+    device->host_held -= bytes;
 }
 
 bool device_memory(Device *device, size_t *available, size_t *total)

@@ -84,7 +84,8 @@ struct Device {
     /* By the host so far: what a step has none of. An event that the device had come past by then
      * is no wait. */
     int64_t waits, allocations;
-    size_t held; /* bytes of device_alloc that were not given back */
+    size_t held;      /* bytes of device_alloc that were not given back */
+    size_t host_held; /* the same of device_host_alloc */
 };
 
 /* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present).
@@ -124,7 +125,7 @@ void device_event_destroy(Device *device, Event *event);
 /* Host memory that the device copies from while the host goes on; ends the run with EXIT_NO_MEMORY,
  * naming `what`. The source of a copy may be changed only once the stream is past the copy. */
 void *device_host_alloc(Device *device, size_t bytes, const char *what);
-void device_host_release(Device *device, void *p);
+void device_host_release(Device *device, void *p, size_t bytes);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
 /* How many kinds of product the device has chosen an algorithm for and keeps it: a table that is
