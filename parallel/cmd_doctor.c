@@ -141,8 +141,7 @@ static void say_programs(void)
         {"strace", "strace", "tests that kill at a chosen write"},
         {"shellcheck", "shellcheck", "make check looks at scripts"},
         {"python3", "python3",
-         "scripts/make_golden.py, scripts/compare_pytorch.sh (with PyTorch; not needed to train or "
-         "test)"},
+         "tests that read what a run writes; scripts/compare_pytorch.sh (with PyTorch)"},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         if (in_path(list[i].program))

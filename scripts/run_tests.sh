@@ -6,8 +6,8 @@
 # LIMIT: seconds for each (default 300). JOBS: how many at a time (default 1); each tells its results when it ends. RESULTS: a
 # file that gets "SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because somebody else
 # adds up. LABEL: put before the names; settings before a program are its environment, and their values stand behind its name.
-# A program is a cmocka program, whose own counts are read; a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why"
-# lines, one per test.
+# A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
+# without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
 set -u
 
 folder=$(mktemp -d) || exit 71
@@ -29,6 +29,12 @@ count_script() {
     failed=$(grep -c '^not ok ' "$1")
 }
 
+# reasons LOG: why tests were skipped, each with how many
+reasons() {
+    grep -E '^ok .*# SKIP' "$1"
+    grep -E '^skipped: ' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)/\2 (\1)/'
+}
+
 # tell LOG CODE SECONDS NAME PROGRAM: its line, with its last words if it failed
 tell() {
     local log=$1 code=$2 seconds=$3 name=$4 word=ok passed failed skipped
@@ -36,9 +42,13 @@ tell() {
     # A crash, a time-out or a sanitizer's report counts as a failure of its own.
     if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
     if [ "$code" -eq 0 ] && [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; echo "no test was run" >>"$log"; fi
+    if [[ $5 != *.sh ]] && [ "$skipped" -gt "$(grep -c '^skipped: ' "$log")" ]; then
+        failed=$((failed + 1))
+        echo "tests are skipped without a line \"skipped: why\"" >>"$log"
+    fi
     [ "$failed" -eq 0 ] || word=FAIL
     printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds"
-    grep -E '^ok .*# SKIP' "$log" | sed 's/^/     /'
+    reasons "$log" | sed 's/^/     /'
     if [ "$failed" -ne 0 ]; then
         [ "$code" -eq 124 ] && echo "     stopped after $limit seconds"
         echo "     exit code $code; its last lines:"
@@ -67,7 +77,7 @@ run_one() {
     return $code
 }
 
-export -f sum count_program count_script tell run_one
+export -f sum count_program count_script reasons tell run_one
 bad=0
 # shellcheck disable=SC2016 # $1 is the inner shell's
 printf '%s\0' "$@" | xargs -0 -r -n 1 -P "${JOBS:-1}" bash -c 'set -u; run_one "$1" || exit 1' run_one || bad=1

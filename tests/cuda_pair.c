@@ -36,7 +36,7 @@ int pair_teardown(void **state)
 
 void pair_needed(void)
 {
-    if (!cuda_is_there) skip();
+    if (!cuda_is_there) skip_because("no CUDA device");
 }
 
 Tensor pair_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive)

@@ -5,11 +5,27 @@
 #include "model/core/rng.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cmocka.h>
+
 enum { BAND = 96, PATTERN = 0xA5 };
+
+void skip_because(const char *fmt, ...)
+{
+    char why[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    print_message("skipped: %s\n", why);
+    skip();
+    abort(); /* skip does not return */
+}
 
 double drawn_uniform(uint64_t stream, int64_t i)
 {

@@ -38,6 +38,10 @@ void guarded_release(Guarded *g, Device *dev);
 bool guarded_bands_intact(const Guarded *g);
 bool guarded_intact(const Guarded *g);
 
+/* Ends the running test as skipped, and says why: scripts/run_tests.sh shows the sentence, and
+ * fails a program that skips without one. */
+void skip_because(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
 /* Root mean square. */
 double rms_of(const double *x, int64_t n);
 

@@ -1,6 +1,7 @@
 /* test_cuda_ahead.c -- the host orders steps that the device cannot begin yet: a function that
  * waits for the host's word lies in front of them in the compute stream, so that a step which waits
  * for the device never returns. The same on a GPU and where the runtime is emulated. */
+#include "tests/support.h"
 #include "tests/trainer_fixture.h"
 
 #include <cuda_runtime_api.h>
@@ -49,7 +50,7 @@ static void steps_are_ordered_while_the_device_stands(void **state)
     Opened o;
     Outcome ahead = {0}, plain = {0};
     Gate gate = {.passed = false};
-    if (!device_is_there()) skip();
+    if (!device_is_there()) skip_because("no CUDA device");
     open_warm(&o, *state);
     trainer_run_steps(&o, &plain, AHEAD);
     trainer_run_outcome(&o, &plain);

@@ -9,6 +9,7 @@
  * where no CUDA device is. */
 #include "model/core/check.h"
 #include "tests/model_fixture.h"
+#include "tests/support.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -128,7 +129,7 @@ static void check_shape(int i, DType dtype)
 static void test_gradients(void **state)
 {
     (void)state;
-    if (!fixture_cuda()) skip();
+    if (!fixture_cuda()) skip_because("no CUDA device");
     for (int i = 0; i < SHAPES; i++)
         for (DType dtype = F32; dtype <= F16; dtype++)
             check_shape(i, dtype);

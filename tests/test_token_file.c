@@ -3,6 +3,7 @@
 #include "data/token_file.h"
 #include "model/core/check.h"
 #include "tests/data_support.h"
+#include "tests/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -160,10 +161,7 @@ static void test_bug_48_offsets_beyond_4_gib(void **state)
     assert_true(size == INT64_C(8589935612));
     assert_true(token_offset(4, INT64_C(3) << 31) == INT64_C(1024) + (INT64_C(3) << 33));
     int fd = open(path, O_RDWR);
-    if (ftruncate(fd, size) != 0) {
-        print_message("skipped: no sparse files of 8 GiB here\n");
-        skip();
-    }
+    if (ftruncate(fd, size) != 0) skip_because("no sparse files of 8 GiB in $TMPDIR");
     assert_int_equal(pwrite(fd, last, sizeof last, size - (int64_t)sizeof last), sizeof last);
     assert_int_equal(pwrite(fd, &(int32_t){5000}, 4, token_offset(4, INT64_C(1) << 30)),
                      4); /* at 4 GiB + 1024 */

@@ -4,6 +4,7 @@
 #include "data/tokenizer.h"
 #include "model/core/check.h"
 #include "tests/data_support.h"
+#include "tests/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -194,9 +195,7 @@ static char *gpt2_path(void)
     char *path = text_format("%s/vocab.bpe", folder ? folder : "../shared/data/gpt2");
     if (access(path, R_OK) == 0) return path;
     free(path);
-    print_message("skipped: no vocab.bpe in $GPT2_BPE_DIR or ../shared/data/gpt2\n");
-    skip();
-    return NULL;
+    skip_because("no vocab.bpe in $GPT2_BPE_DIR or ../shared/data/gpt2");
 }
 
 static void test_gpt2_ids(void **state)

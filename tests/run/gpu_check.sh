@@ -51,7 +51,7 @@ done
 mapfile -t sources < <(grep -o 'gpu/tests/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
-grep -n 'skip()' "${sources[@]}" | grep -vE 'if \(!(device_is_there|fixture_cuda)\(\)\) skip\(\);' >skips
+grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -vE 'if \(!(device_is_there|fixture_cuda)\(\)\) skip_because\(' >skips
 check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
 # ---- items
