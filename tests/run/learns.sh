@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# learns.sh -- a tiny model learns a generated text: the loss falls below a bound, and everything a run leaves is there.
+# learns.sh -- a tiny model learns a generated text: its losses are those that were measured, it writes sentences of the text's
+# grammar, and everything a run leaves is there.
 . "$(dirname "$0")/lib.sh"
 make_text
 
@@ -7,27 +8,72 @@ expect_code "learns: the run ends with 0" 0 "$TRAIN" "$TINY" --set train_steps=1
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
 cp output console
 
-first=$(losses run/metrics.jsonl | head -n 1 | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
-last=$(losses run/metrics.jsonl | tail -n 1 | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
-val=$(grep '"final": true' run/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
-# Uniform guessing costs ln 300 = 5.70; the grammar itself about 0.5 a token.
-check "learns: first loss $first is that of guessing" awk "BEGIN { exit !($first > 5.4 && $first < 6.1) }"
-check "learns: last training loss $last < 1.3" awk "BEGIN { exit !($last < 1.3) }"
-check "learns: validation loss $val < 1.3" awk "BEGIN { exit !($val < 1.3) }"
+# mean FROM TO: of the training losses of these steps
+mean() { losses run/metrics.jsonl | sed -nE "$1,$2s/.*\"loss\": ([0-9.e+-]+).*/\1/p" | awk '{ s += $1 } END { printf "%.6f", s / NR }'; }
+# near NAME VALUE EXPECTED SHARE: not farther than this share of what is expected
+near() { check "learns: $1: $2 is $3, to $4" awk "BEGIN { d = ($2) / $3 - 1; exit !(d <= $4 && d >= -$4) }"; }
+final=$(grep '"final": true' run/metrics.jsonl)
+val=$(sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/' <<<"$final")
+# Uniform guessing costs ln 300 = 5.704 (of nine seeds none was farther from it than 0.021), the grammar itself 6.21 a
+# sentence, which is 0.24 a token. The figures are this seed's: every CPU level, with OpenBLAS and without, one thread or two,
+# f32 or f64, gives them to 1e-6. What should not pass moves one of them by more than 1 %: steps 41 to 50 by 1.8 % without
+# weight decay, by 5 % with beta2 0.999 or without clipping, by 14 % with one layer of two, by 11 % or more with 1.5 times or
+# half the learning rate; the last losses by 3 % and more with one layer or another learning rate.
+near "first loss" "$(mean 1 1)" 5.7038 0.005
+near "training loss of steps 41 to 50" "$(mean 41 50)" 1.21936 0.01
+near "training loss of steps 141 to 150" "$(mean 141 150)" 0.305239 0.01
+near "validation loss" "$val" 0.321848 0.01
 check "learns: 150 training lines" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
-check "learns: bits per byte are printed" grep -q 'bits per byte' console
+check "learns: bits per byte are printed" grep -qE '^val +loss 0\.32[0-9]{2} nats a token, 0\.25[0-9]{2} bits per byte' console
+check "learns: of every evaluation" test "$(grep -cE '^ +(50|100|150) +[0-9.]+ +[0-9.]+ bits per byte' console)" -eq 3
 for file in config.json machine.json metrics.jsonl samples.txt result.json tokenizer.json checkpoints/step_00000150/model.safetensors; do
     check "learns: the run folder has $file" test -s "run/$file"
 done
 
 expect_code "learns: the finished run shows its result again" 0 "$TRAIN" "$TINY" --set train_steps=150 --set steps_per_print=50 \
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
-check "learns: ... with bits per byte" grep -q 'bits per byte' output
+check "learns: ... with bits per byte" test "$(grep '^val' output)" = "$(grep '^val' console)"
 check "learns: ... and trains nothing" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
-expect_code "learns: generate" 0 "$TRAIN" generate run --prompt "the king" --tokens 20
+
+# ---- generate: the prompt, then text that the options and the seed decide
+# said FILE OPTION...: what generate prints
+said() {
+    local file=$1
+    shift
+    expect_code "learns: generate $*" 0 "$TRAIN" generate run --prompt "the king" --tokens 60 "$@"
+    cp output "$file"
+    check "learns: ... goes on from the prompt" test "$(head -c 9 "$file")" = "the king "
+}
+said first
+if [ -z "${TEST_SAMPLE:-}" ]; then # a sanitizer sees no more in a second text
+    said again
+    check "learns: ... the same text" cmp first again
+    said other --seed 2
+    check "learns: ... another seed, another text" test "$(cmp -s first other; echo $?)" -eq 1
+    said likely --temperature 0
+    said likely2 --temperature 0 --seed 2
+    check "learns: ... the most probable token needs no seed" cmp likely likely2
+    said likely3 --top-k 1 --seed 3
+    check "learns: ... and is the one token of --top-k 1" cmp likely likely3
+    said likely4 --top-p 1e-9 --seed 4
+    check "learns: ... and of the smallest --top-p" cmp likely likely4
+    grammar='^(the king|the servant|a prophet|the people of the land|my brother) (went unto|spake against|remembered|looked upon|hid from) '
+    grammar+='(the city|the mountain|the house of his father|the river|the gates)( (in the morning|with great joy|for many days|and was not afraid))?\.$'
+    check "learns: ... sentences of the grammar: $(head -n 1 likely)" test "$(sed '$d' likely | sed '$d' | grep -cE "$grammar")" -ge 2
+    check "learns: ... and nothing else" test -z "$(sed '$d' likely | sed '$d' | grep -vE "$grammar")"
+    said short --temperature 0 --tokens 3
+    check "learns: ... --tokens 3 is the beginning of --tokens 60" test "$(head -c "$(($(wc -c <short) - 1))" likely)" = "$(cat short)" -a "$(wc -c <short)" -lt 40
+fi
+
 expect_code "learns: eval" 0 "$TRAIN" eval run
+near "eval's loss" "$(sed -nE 's/^step 150 .*val loss ([0-9.]+) nats a token over .*/\1/p' output)" "$val" 2e-6
+near "eval's targets" "$(sed -nE 's/.* over ([0-9]+) targets .*/\1/p' output)" "$(sed -E 's/.*"targets": ([0-9]+).*/\1/' <<<"$final")" 0
 expect_code "learns: ckpt verify" 0 "$TRAIN" ckpt verify run
+check "learns: ... both checkpoints" test "$(grep -c '^run/checkpoints/step_00000[0-9]*: whole (60 tensors, ' output)" -eq 2
+python3 "$here/../read_safetensors.py" run/checkpoints/step_00000150/model.safetensors >weights
+check "learns: Python reads the weights" test "$(wc -l <weights)" -eq 20
 expect_code "learns: the stored config is a config" 0 "$TRAIN" config check run/config.json
+check "learns: ... and said to be good" grep -q '^run/config.json: good' output
 expect_code "learns: with dump_state and memory_breakdown" 0 "$TRAIN" "$TINY" --out told --set dump_state=true --set memory_breakdown=true
 check "learns: dump_state prints every key with its origin" grep -q '"train_steps": .*tiny.json' output
 check "learns: memory_breakdown tells what is resident" grep -q 'after a step: resident' output
