@@ -164,6 +164,7 @@ static void braces_of_a_pattern_are_tried_within_bounds(void **state)
         {"{", "", 9, "more than 8 deep"},
         {"{", "", 50000, "more than 8 deep"},
         {"{a,", "", 40, "more than 8 deep"},
+        {"{a,a,a,a,a", "", 8, "for more than 10000 names"},
         {"}", "", 50, "no file matches no/"},
         {",", "}", 50, "no file matches no/"},
         {"x", "", 70000, "for more than 10000 names"},
