@@ -2,6 +2,7 @@
 #include "data/cmd_data.h"
 
 #include "data/files.h"
+#include "data/meta.h"
 #include "data/shards.h"
 #include "data/text.h"
 #include "data/token_file.h"
@@ -21,10 +22,11 @@ typedef struct {
     int64_t vocab, from, count;
     double val_fraction;
     const char *out, *tokenizer, *text_key;
+    bool verify;
     StringList files; /* borrowed from argv */
 } DataArgs;
 
-typedef enum { FLAG_INTEGER, FLAG_NUMBER, FLAG_TEXT } FlagKind;
+typedef enum { FLAG_INTEGER, FLAG_NUMBER, FLAG_TEXT, FLAG_SWITCH } FlagKind;
 
 typedef struct {
     const char *name;
@@ -41,6 +43,7 @@ static const Flag flags[] = {
     {"--out", FLAG_TEXT, offsetof(DataArgs, out), "train-bpe tokenize"},
     {"--tokenizer", FLAG_TEXT, offsetof(DataArgs, tokenizer), "tokenize inspect decode"},
     {"--text-key", FLAG_TEXT, offsetof(DataArgs, text_key), "train-bpe tokenize"},
+    {"--verify", FLAG_SWITCH, offsetof(DataArgs, verify), "inspect"},
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 
@@ -59,6 +62,7 @@ static bool set_flag(const Flag *f, const char *value, DataArgs *a)
     case FLAG_INTEGER: *(int64_t *)(void *)field = strtoll(value, &end, 10); break;
     case FLAG_NUMBER: *(double *)(void *)field = strtod(value, &end); break;
     case FLAG_TEXT: *(const char **)(void *)field = value; return true;
+    case FLAG_SWITCH: *(bool *)(void *)field = true; return true;
     }
     return errno == 0 && end != value && *end == 0;
 }
@@ -69,7 +73,8 @@ static int flags_of(const char *command, ArgOption *options, const Flag **flag)
     int n = 0;
     for (int i = 0; i < N_FLAGS; i++) {
         if (strstr(flags[i].commands, command) == NULL) continue;
-        options[n] = (ArgOption){flags[i].name, ARG_VALUE};
+        ArgKind kind = flags[i].kind == FLAG_SWITCH ? ARG_FLAG : ARG_VALUE;
+        options[n] = (ArgOption){flags[i].name, kind};
         flag[n++] = &flags[i];
     }
     return n;
@@ -147,18 +152,26 @@ static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text
                          size_t n)
 {
     int64_t end = text_split(text, a->val_fraction);
-    ShardsSize train, val;
+    Meta m = {.tokenizer_hash = tokenizer_hash(t),
+              .vocab_size = tokenizer_vocab_size(t),
+              .documents = text->n_documents};
+    ShardsSize *train = &m.split[META_TRAIN], *val = &m.split[META_VAL];
     char *path = text_format("%s/tokenizer.json", a->out);
+    char *meta = text_format("%s/meta.json", a->out);
     bool good = tokenizer_save(t, path, err, n) &&
-                shards_write(t, text, 0, end, a->out, "train", &train, err, n) &&
-                shards_write(t, text, end, text->size, a->out, "val", &val, err, n);
+                shards_write(t, text, 0, end, a->out, "train", train, err, n) &&
+                shards_write(t, text, end, text->size, a->out, "val", val, err, n) &&
+                meta_checksum(&m, a->out, err, n) && meta_write(&m, meta, err, n);
+    if (good) {
+        printf("train  %lld bytes  %lld tokens  %lld files\n", (long long)train->bytes,
+               (long long)train->tokens, (long long)train->shards);
+        printf("val    %lld bytes  %lld tokens  %lld files\n", (long long)val->bytes,
+               (long long)val->tokens, (long long)val->shards);
+    }
     free(path);
-    if (!good) return false;
-    printf("train  %lld bytes  %lld tokens  %lld files\n", (long long)train.bytes,
-           (long long)train.tokens, (long long)train.shards);
-    printf("val    %lld bytes  %lld tokens  %lld files\n", (long long)val.bytes,
-           (long long)val.tokens, (long long)val.shards);
-    return true;
+    free(meta);
+    meta_free(&m);
+    return good;
 }
 
 static int tokenize(const DataArgs *a, char *err, size_t n)
@@ -182,7 +195,7 @@ static int tokenize(const DataArgs *a, char *err, size_t n)
 }
 
 /* What one shard holds; false if an id is outside the vocabulary. */
-static bool inspect_file(const TokenSet *s, int64_t vocab, char *err, size_t n)
+static bool inspect_file(const TokenSet *s, int64_t vocab, bool verified, char *err, size_t n)
 {
     enum { CHUNK = 1 << 14 };
     const TokenFile *f = &s->file[0];
@@ -197,7 +210,7 @@ static bool inspect_file(const TokenSet *s, int64_t vocab, char *err, size_t n)
     }
     printf("%s: %lld tokens of %d bits", f->path, (long long)f->n_tokens, 8 * f->width);
     if (largest >= 0) printf(", ids from %d to %d", smallest, largest);
-    printf("\n");
+    printf(verified ? ", as meta.json says\n" : "\n");
     return true;
 }
 
@@ -213,15 +226,16 @@ static int inspect(const DataArgs *a, char *err, size_t n)
     }
     StringList files;
     if (!file_list(&a->files, &files, err, n)) return refuse(EXIT_MISSING, err);
-    bool good = true;
+    bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
         StringList one = {.count = 1, .item = &files.item[i]};
-        good = token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, err, n);
+        good = (!a->verify || meta_verify(files.item[i], &known, err, n)) &&
+               token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, a->verify, err, n);
         token_set_close(&s);
     }
     string_list_free(&files);
-    return good ? EXIT_OK : refuse(EXIT_DAMAGED, err);
+    return good ? EXIT_OK : refuse(known ? EXIT_DAMAGED : EXIT_MISSING, err);
 }
 
 /* Tokens [from, from + count) as text on stdout; count < 0: to the end. */
@@ -285,11 +299,14 @@ static const Command commands[] = {
      "  --val-fraction F     last share of the text that goes to val_000000.bin, ... (0)\n"
      "  --text-key KEY       key of the text in .jsonl and .json lines (text)\n",
      tokenize},
-    {"inspect", "[--tokenizer FILE | --vocab N] SHARD...",
+    {"inspect", "[--tokenizer FILE | --vocab N] [--verify] SHARD...",
      "Reads every token of the shards: says how many there are and in which range, and checks "
      "them.\n"
      "  --tokenizer FILE     ids must be in this vocabulary\n"
-     "  --vocab N            ids must be below N\n",
+     "  --vocab N            ids must be below N\n"
+     "  --verify             every byte must be what was written: a checksum is in meta.json "
+     "beside "
+     "them\n",
      inspect},
     {"decode", "[--tokenizer FILE] [--from N] [--count N] SHARD...",
      "Prints tokens as text.\n"

@@ -52,14 +52,38 @@ bool file_read(const char *path, char **contents, size_t *size, bool *missing, c
     return true;
 }
 
+/* Numbers to try: a name may be taken by another thread, or by a process of the same number that
+ * was killed. */
+enum { TEMPORARY_NAMES = 1000 };
+
+static char *temporary_name(const char *path, int attempt)
+{
+    return text_format("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
+}
+
+char *temporary_folder(const char *path, char *err, size_t n)
+{
+    for (int i = 0; i < TEMPORARY_NAMES; i++) {
+        char *name = temporary_name(path, i);
+        if (mkdir(name, 0777) == 0) return name;
+        free(name);
+        if (errno != EEXIST) break;
+    }
+    error_set(err, n, "a folder beside %s cannot be created: %s", path, strerror(errno));
+    return NULL;
+}
+
 bool atomic_file_open(AtomicFile *f, const char *path, char *err, size_t n)
 {
-    *f = (AtomicFile){.path = must_strdup(path), .temporary = text_format("%s.tmp-XXXXXX", path)};
-    int fd = mkostemp(f->temporary, O_CLOEXEC);
-    if (fd >= 0) {
-        fchmod(fd, 0644);
-        f->to = fdopen(fd, "wb");
+    int fd = -1;
+    *f = (AtomicFile){.path = must_strdup(path)};
+    for (int i = 0; fd < 0 && i < TEMPORARY_NAMES; i++) {
+        free(f->temporary);
+        f->temporary = temporary_name(path, i);
+        fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST) break;
     }
+    if (fd >= 0) f->to = fdopen(fd, "wb");
     if (f->to != NULL) return true;
     error_set(err, n, "%s cannot be created: %s", path, strerror(errno));
     if (fd >= 0) {

@@ -16,9 +16,12 @@ bool file_read(const char *path, char **contents, size_t *size, bool *missing, c
 /* Whether file_read could open it, and how large it is. */
 bool file_check(const char *path, size_t *size, char *err, size_t n);
 
+/* A new empty folder beside `path`, to be renamed to it; its modes follow the umask. Its name,
+ * which the caller frees; NULL with a sentence. */
+char *temporary_folder(const char *path, char *err, size_t n);
 /* A file that appears under `path` complete or not at all: written under a temporary name beside
- * it, fsynced, renamed. Writing to `to` is the caller's; errors may be left to the commit, which
- * finds them. */
+ * it, fsynced, renamed; its modes follow the umask. Writing to `to` is the caller's; errors may be
+ * left to the commit, which finds them. */
 typedef struct {
     FILE *to;
     char *path, *temporary;

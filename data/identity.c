@@ -1,17 +1,20 @@
 /* identity.c -- see identity.h. */
 #include "data/identity.h"
 
+#include "data/meta.h"
 #include "model/core/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* "NAME N tokens HASH", the hash continued from shard to shard; NULL if one cannot be read. */
-static char *split_identity(const char *name, const TokenSet *s, bool whole, char *err, size_t n)
+/* "NAME N tokens HASH", the hash continued from shard to shard, or the checksum that is known of a
+ * whole split; NULL if a shard cannot be read. */
+static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,
+                            char *err, size_t n)
 {
-    uint64_t h = 1;
+    uint64_t h = known ? known : META_HASH;
     if (s->n_files == 0) return text_format("%s none", name);
-    for (int i = 0; i < s->n_files; i++) {
+    for (int i = 0; i < s->n_files && known == 0; i++) {
         const TokenFile *f = &s->file[i];
         bool good = whole ? token_file_hash(f, &h, err, n) : token_file_hash_ends(f, &h, err, n);
         if (!good) return NULL;
@@ -26,8 +29,10 @@ char *data_identity(const DataSet *d, char *err, size_t n)
     char *tokenizer = d->tokenizer ? text_format("tokenizer %016llx",
                                                  (unsigned long long)tokenizer_hash(d->tokenizer))
                                    : must_strdup("tokenizer none");
-    char *train = split_identity("train", &d->train, d->prepared, err, n);
-    char *val = train ? split_identity("val", &d->val, d->prepared, err, n) : NULL;
+    const Preparation *p = &d->preparation;
+    char *val = NULL,
+         *train = split_identity("train", &d->train, d->prepared, p->train_checksum, err, n);
+    if (train) val = split_identity("val", &d->val, d->prepared, p->val_checksum, err, n);
     char *text = val ? text_format("%s; %s; %s", tokenizer, train, val) : NULL;
     free(tokenizer);
     free(train);

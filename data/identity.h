@@ -7,9 +7,10 @@
 
 /* "tokenizer HASH; train N tokens HASH; val N tokens HASH", hashes of contents in 16 hexadecimal
  * digits, "none" for what is not there. Names and places of files do not count. Tokens that were
- * prepared from text are hashed whole; of a shard given as such, which may be large, the count and
- * the first and last 64 KiB are. The caller frees; NULL with a sentence if a shard cannot be read.
- */
+ * prepared from text are hashed whole: meta.json has what was hashed when they were written, and
+ * they are read only if it is from before that (`data inspect --verify` reads them always). Of a
+ * shard given as such, which may be large, the size and the first and last 64 KiB are. The caller
+ * frees; NULL with a sentence if a shard cannot be read. */
 char *data_identity(const DataSet *data, char *err, size_t n);
 
 /* How two of them differ, "train 9 tokens ... -> train 10 tokens ...", part by part; NULL if they

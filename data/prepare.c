@@ -3,7 +3,7 @@
 
 #include "data/files.h"
 #include "data/hash.h"
-#include "data/json_parse.h"
+#include "data/meta.h"
 #include "data/shards.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
@@ -16,10 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum {
-    FORMAT = 1
-}; /* of the folder; a change of it, or of how text becomes tokens, makes new folders */
 
 void preparation_free(Preparation *p)
 {
@@ -41,51 +37,14 @@ static uint64_t hash_text(uint64_t h, const Text *text)
  * trained. */
 static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
 {
-    uint64_t h = hash_mix(FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
+    uint64_t h = hash_mix(META_FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
     h = hash_mix(h, given != NULL);
     h = hash_text(h, r->text);
     if (r->val_text) return hash_text(hash_mix(h, 1), r->val_text);
     return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
-static bool write_meta(const char *folder, const Preparation *p, const ShardsSize split[2],
-                       uint64_t hash, char *err, size_t n)
-{
-    char *path = text_format("%s/meta.json", folder);
-    char *text = text_format(
-        "{\n  \"format\": %d,\n  \"hash\": \"%016llx\",\n  \"tokenizer_hash\": \"%016llx\",\n"
-        "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n"
-        "  \"train\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld},\n"
-        "  \"val\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld}\n}\n",
-        FORMAT, (unsigned long long)hash, (unsigned long long)p->tokenizer_hash,
-        (long long)p->vocab_size, (long long)p->documents, (long long)split[0].bytes,
-        (long long)split[0].tokens, (long long)split[0].shards, (long long)split[1].bytes,
-        (long long)split[1].tokens, (long long)split[1].shards);
-    bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
-    free(path);
-    free(text);
-    return good;
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
-
-static bool whole_number(const cJSON *object, const char *name, int64_t *out)
-{
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(found) || !(found->valuedouble >= 0 && found->valuedouble < 0x1p53))
-        return false;
-    *out = (int64_t)found->valuedouble;
-    return true;
-}
-
-static bool read_split(const cJSON *root, const char *name, ShardsSize *s)
-{
-    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, name);
-    return whole_number(split, "bytes", &s->bytes) && whole_number(split, "tokens", &s->tokens) &&
-           whole_number(split, "shards", &s->shards);
-}
 
 /* Whether the shards of a split are all there and as long as meta.json says. */
 static bool check_shards(const char *folder, const char *name, const ShardsSize *s, char *err,
@@ -93,7 +52,7 @@ static bool check_shards(const char *folder, const char *name, const ShardsSize 
 {
     int64_t tokens = 0;
     for (int64_t i = 0; i < s->shards; i++) {
-        char *path = text_format("%s/%s_%06lld.bin", folder, name, (long long)i);
+        char *path = shard_path(folder, name, i);
         TokenFile f;
         bool good = token_file_open(&f, path, err, n);
         free(path);
@@ -107,45 +66,41 @@ static bool check_shards(const char *folder, const char *name, const ShardsSize 
     return true;
 }
 
-static bool parse_meta(const char *text, size_t size, uint64_t hash, Preparation *p,
-                       ShardsSize split[2])
+/* The checksum of a whole split; 0 where meta.json is from before there were any. */
+static uint64_t checksum_of(const Meta *m, MetaSplit k)
 {
-    cJSON *root = json_parse(text, size);
-    const cJSON *key = cJSON_GetObjectItemCaseSensitive(root, "hash");
-    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(root, "tokenizer_hash");
-    int64_t format = -1;
-    bool good = whole_number(root, "format", &format) && format == FORMAT && cJSON_IsString(key) &&
-                strtoull(key->valuestring, NULL, 16) == hash && cJSON_IsString(tokens) &&
-                whole_number(root, "vocab_size", &p->vocab_size) &&
-                whole_number(root, "documents", &p->documents) &&
-                read_split(root, "train", &split[0]) && read_split(root, "val", &split[1]);
-    if (good) p->tokenizer_hash = strtoull(tokens->valuestring, NULL, 16);
-    cJSON_Delete(root);
-    return good;
+    return m->checksum[k] ? m->checksum[k][m->split[k].shards - 1] : 0;
+}
+
+static bool check_tokenizer(const Meta *m, const char *path, char *err, size_t n)
+{
+    Tokenizer *t = NULL;
+    if (!tokenizer_load(path, &t, NULL, err, n)) return false;
+    bool good = tokenizer_hash(t) == m->tokenizer_hash;
+    tokenizer_free(t);
+    return good || error_set(err, n, "its tokenizer.json is another one than it was made with");
 }
 
 static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char *err, size_t n)
 {
-    char *meta = text_format("%s/meta.json", folder), *text;
-    size_t size;
-    ShardsSize split[2];
-    Tokenizer *t = NULL;
-    bool good = file_read(meta, &text, &size, NULL, err, n);
-    free(meta);
-    if (!good) return false;
-    good = parse_meta(text, size, hash, p, split);
-    free(text);
-    if (!good) return error_set(err, n, "its meta.json is not what was written");
-    if (!check_shards(folder, "train", &split[0], err, n)) return false;
-    if (!check_shards(folder, "val", &split[1], err, n)) return false;
-    if (!tokenizer_load(p->tokenizer, &t, NULL, err, n)) return false;
-    if (tokenizer_hash(t) != p->tokenizer_hash)
-        good = error_set(err, n, "its tokenizer.json is another one than it was made with");
-    tokenizer_free(t);
-    p->train_bytes = split[0].bytes;
-    p->train_tokens = split[0].tokens;
-    p->val_bytes = split[1].bytes;
-    p->val_tokens = split[1].tokens;
+    char *path = text_format("%s/meta.json", folder);
+    Meta m;
+    bool good = meta_read(&m, path, err, n);
+    free(path);
+    if (good && m.key != hash) good = error_set(err, n, "its meta.json is not what was written");
+    for (int k = 0; good && k < META_SPLITS; k++)
+        good = check_shards(folder, meta_split_name[k], &m.split[k], err, n);
+    good = good && check_tokenizer(&m, p->tokenizer, err, n);
+    p->documents = m.documents;
+    p->vocab_size = m.vocab_size;
+    p->tokenizer_hash = m.tokenizer_hash;
+    p->train_bytes = m.split[META_TRAIN].bytes;
+    p->train_tokens = m.split[META_TRAIN].tokens;
+    p->train_checksum = checksum_of(&m, META_TRAIN);
+    p->val_bytes = m.split[META_VAL].bytes;
+    p->val_tokens = m.split[META_VAL].tokens;
+    p->val_checksum = checksum_of(&m, META_VAL);
+    meta_free(&m);
     return good;
 }
 
@@ -186,13 +141,19 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
     *code = EXIT_INPUT_OUTPUT;
     const Tokenizer *t = given ? given : trained;
     char *path = text_format("%s/tokenizer.json", folder);
-    ShardsSize split[2];
-    Preparation p = {.vocab_size = tokenizer_vocab_size(t), .tokenizer_hash = tokenizer_hash(t)};
-    p.documents = r->text->n_documents + (r->val_text ? val->n_documents : 0);
+    char *meta = text_format("%s/meta.json", folder);
+    Meta m = {.key = hash,
+              .tokenizer_hash = tokenizer_hash(t),
+              .vocab_size = tokenizer_vocab_size(t),
+              .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
+    ShardsSize *s = m.split;
     bool good = tokenizer_save(t, path, err, n) &&
-                shards_write(t, r->text, 0, end, folder, "train", &split[0], err, n) &&
-                shards_write(t, val, val_from, val->size, folder, "val", &split[1], err, n) &&
-                write_meta(folder, &p, split, hash, err, n) && folder_sync(folder, err, n);
+                shards_write(t, r->text, 0, end, folder, "train", &s[META_TRAIN], err, n) &&
+                shards_write(t, val, val_from, val->size, folder, "val", &s[META_VAL], err, n) &&
+                meta_checksum(&m, folder, err, n) && meta_write(&m, meta, err, n) &&
+                folder_sync(folder, err, n);
+    meta_free(&m);
+    free(meta);
     free(path);
     tokenizer_free(trained);
     return good;
@@ -205,11 +166,9 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
 {
     *code = EXIT_CANNOT_CREATE;
     if (!fs_make_folders(&fs_system, r->cache, err, n)) return false;
-    char *temporary = text_format("%s.tmp-XXXXXX", p->folder);
-    bool good = mkdtemp(temporary) != NULL && chmod(temporary, 0755) == 0;
-    if (!good) {
-        error_set(err, n, "folder %s cannot be created: %s", temporary, strerror(errno));
-    } else {
+    char *temporary = temporary_folder(p->folder, err, n);
+    bool good = temporary != NULL;
+    if (good) {
         good = fill_folder(r, given, temporary, hash, err, n, code);
         if (good && rename(temporary, p->folder) != 0) {
             good = errno == EEXIST || errno == ENOTEMPTY;

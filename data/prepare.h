@@ -33,6 +33,8 @@ typedef struct {
     bool cached;                      /* nothing had to be done */
     int64_t train_bytes, val_bytes;   /* of text */
     int64_t train_tokens, val_tokens; /* end-of-text included */
+    uint64_t train_checksum,
+        val_checksum; /* of all shards, as identity.c hashes them; 0: unknown */
     int64_t documents;
     int64_t vocab_size;
     uint64_t tokenizer_hash;

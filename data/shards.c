@@ -16,6 +16,11 @@ typedef struct {
     ShardsSize size;
 } SplitWriter;
 
+char *shard_path(const char *folder, const char *name, int64_t shard)
+{
+    return text_format("%s/%s_%06lld.bin", folder, name, (long long)shard);
+}
+
 static bool close_shard(SplitWriter *w, char *err, size_t n)
 {
     TokenWriter *open = w->writer;
@@ -28,8 +33,7 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
 {
     while (count > 0) {
         if (w->writer == NULL) {
-            char *path =
-                text_format("%s/%s_%06lld.bin", w->folder, w->name, (long long)w->size.shards);
+            char *path = shard_path(w->folder, w->name, w->size.shards);
             bool good = token_writer_open(&w->writer, path, w->vocab_size, err, n);
             free(path);
             if (!good) return false;

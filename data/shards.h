@@ -10,6 +10,8 @@ typedef struct {
     int64_t bytes, tokens, shards;
 } ShardsSize;
 
+/* FOLDER/NAME_000012.bin for shard 12 of a split; the caller frees. */
+char *shard_path(const char *folder, const char *name, int64_t shard);
 /* Encodes bytes [from, to) of a text, with end-of-text after each document that ends in them, into
  * FOLDER/NAME_000000.bin and so on; `name` is "train" or "val". */
 bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,

@@ -72,23 +72,12 @@ bool text_add_document(Text *text, const char *place, int64_t base, const uint8_
     return true;
 }
 
-/* Whether a line of JSON has the escape \u0000, which a C string would end at. */
-static bool has_nul_escape(const char *line, int64_t size)
-{
-    for (int64_t i = 0; i + 5 < size; i++) {
-        if (line[i] != '\\') continue;
-        if (memcmp(line + i, "\\u0000", 6) == 0) return true;
-        i++; /* the escaped character, a backslash perhaps */
-    }
-    return false;
-}
-
 /* One JSON line: the document under `text_key`. */
 static bool add_json_line(Text *text, const char *place, int64_t base, const char *line,
                           int64_t size, const char *text_key, char *err, size_t n)
 {
     if (!check_bytes(place, base, (const uint8_t *)line, size, err, n)) return false;
-    if (has_nul_escape(line, size))
+    if (json_has_nul(line, (size_t)size))
         return error_set(err, n, "%s has the escape \\u0000, so this is not text", place);
     cJSON *object = json_parse(line, (size_t)size);
     bool good = cJSON_IsObject(object);

@@ -6,6 +6,7 @@
 #include "data/files.h"
 #include "data/json_parse.h"
 #include "data/tokenizer.h"
+#include "data/utf8.h"
 #include "data/vocabulary.h"
 #include "data/word_table.h"
 #include "model/core/check.h"
@@ -256,6 +257,10 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
         first++;
     if (first == length || text[first] != '{')
         return vocabulary_parse_merges(name, text, length, out, err, n);
+    int64_t bad = utf8_invalid((const uint8_t *)text, (int64_t)length);
+    if (bad >= 0)
+        return error_set(err, n, "%s: byte %lld (0x%02x) is not valid UTF-8", name, (long long)bad,
+                         (unsigned char)text[bad]);
     cJSON *root = json_parse(text, length);
     bool good = root != NULL;
     if (!good)

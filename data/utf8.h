@@ -27,6 +27,18 @@ static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
     return length;
 }
 
+/* Where the first byte stands that is not part of a character; -1 if there is none. */
+static inline int64_t utf8_invalid(const uint8_t *s, int64_t n)
+{
+    for (int64_t at = 0; at < n;) {
+        uint32_t code;
+        int length = utf8_decode(s + at, n - at, &code);
+        if (length == 0) return at;
+        at += length;
+    }
+    return -1;
+}
+
 /* Writes a code point (valid, < 0x800 is all that callers need) and returns its length. */
 static inline int utf8_encode_short(uint32_t code, char *out)
 {

@@ -41,6 +41,15 @@ char *text_file_new(const char *folder, const char *name, const char *text)
     return file_new(folder, name, text, strlen(text));
 }
 
+void flip_bit(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+b");
+    CHECK(f != NULL && fseek(f, at, SEEK_SET) == 0, "%s", path);
+    int was = fgetc(f);
+    bool good = fseek(f, at, SEEK_SET) == 0 && fputc(was ^ 1, f) != EOF;
+    CHECK(fclose(f) == 0 && good, "%s", path);
+}
+
 char *shard_new(const char *folder, const char *name, int64_t vocab, int64_t n_tokens,
                 int64_t first, int64_t modulo)
 {

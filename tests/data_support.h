@@ -15,6 +15,9 @@ void folder_drop(char *folder);
 char *file_new(const char *folder, const char *name, const void *bytes, size_t size);
 char *text_file_new(const char *folder, const char *name, const char *text);
 
+/* Flips the lowest bit of the byte at `at`. */
+void flip_bit(const char *path, long at);
+
 /* A shard whose token i is (first + i) % modulo, in the width that `vocab` asks for. */
 char *shard_new(const char *folder, const char *name, int64_t vocab, int64_t n_tokens,
                 int64_t first, int64_t modulo);
@@ -32,6 +35,7 @@ void fuzz_replay(FuzzTarget *target, const void *valid, size_t size, uint64_t st
 
 int fuzz_tokens(const uint8_t *data, size_t size);
 int fuzz_tokenizer(const uint8_t *data, size_t size);
+int fuzz_meta(const uint8_t *data, size_t size);
 int fuzz_text(const uint8_t *data, size_t size);
 
 #endif

@@ -138,12 +138,12 @@ static void check_pattern(const char *pattern, const char *sentence)
 /* `before`, `part` some times over, then `after`. */
 static char *repeated(const char *before, const char *part, int times, const char *after)
 {
-    char *text = must_strdup(before);
-    for (int i = 0; i <= times; i++) {
-        char *longer = text_format("%s%s", text, i < times ? part : after);
-        free(text);
-        text = longer;
-    }
+    size_t length = strlen(part);
+    char *text = must_alloc(strlen(before) + (size_t)times * length + strlen(after) + 1);
+    char *to = stpcpy(text, before);
+    for (int i = 0; i < times; i++, to += length)
+        memcpy(to, part, length);
+    stpcpy(to, after);
     return text;
 }
 

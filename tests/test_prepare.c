@@ -5,6 +5,7 @@
 #include "data/prepare.h"
 #include "model/core/check.h"
 #include "tests/data_support.h"
+#include "tests/prepare_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,49 +24,7 @@ static void check_sentence(const char *got, const char *part)
     if (strstr(got, part) == NULL) fail_msg("\"%s\", want \"%s\" in it", got, part);
 }
 
-/* A folder with one text and a config that names it. */
-typedef struct {
-    char *folder, *cache, *text_path;
-    char *text;
-    char **items; /* of config.data.text */
-    Config config;
-} Fixture;
-
-static Fixture fixture_open(void)
-{
-    Fixture f = {.folder = folder_new(), .text = drawn_text(61, 3000)};
-    f.cache = text_format("%s/deep/corpora", f.folder);
-    f.text_path = text_file_new(f.folder, "My text.txt", f.text);
-    f.items = must_alloc(sizeof *f.items);
-    f.items[0] = f.text_path;
-    f.config.data.text = (StringList){1, f.items};
-    f.config.data.text_key = "text";
-    f.config.data.tokenizer_vocab_size = 300;
-    f.config.data.val_fraction = 0.1;
-    f.config.data.seq_length = 16;
-    f.config.data.cache = f.cache;
-    return f;
-}
-
-static void fixture_close(Fixture *f)
-{
-    free(f->items);
-    free(f->cache);
-    free(f->text_path);
-    free(f->text);
-    folder_drop(f->folder);
-}
-
-static DataSet open_data(const Fixture *f)
-{
-    char err[512];
-    ExitCode code;
-    DataSet d;
-    if (!data_open(&f->config, &d, err, sizeof err, &code)) fail_msg("%s", err);
-    return d;
-}
-
-static void check_open_fails(const Fixture *f, ExitCode want, const char *sentence)
+static void check_open_fails(const PrepareFixture *f, ExitCode want, const char *sentence)
 {
     char err[512] = "opened";
     ExitCode code;
@@ -75,7 +34,7 @@ static void check_open_fails(const Fixture *f, ExitCode want, const char *senten
     assert_int_equal(code, want);
 }
 
-static int count_folders(const Fixture *f)
+static int count_folders(const PrepareFixture *f)
 {
     char *pattern = text_format("%s/*", f->cache);
     glob_t found;
@@ -99,8 +58,8 @@ static char *text_of(const DataSet *d, const TokenSet *s)
 static void test_text_goes_through_unchanged(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
-    DataSet d = open_data(&f);
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
     char *train = text_of(&d, &d.train), *val = text_of(&d, &d.val),
          *both = text_format("%s%s", train, val);
     char *want = text_format("%s<|endoftext|>", f.text);
@@ -118,13 +77,13 @@ static void test_text_goes_through_unchanged(void **state)
     free(both);
     free(want);
     data_close(&d);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 /* Opens the data and says whether it was found prepared. */
-static bool was_cached(const Fixture *f)
+static bool was_cached(const PrepareFixture *f)
 {
-    DataSet d = open_data(f);
+    DataSet d = prepare_fixture_data(f);
     bool cached = d.preparation.cached;
     data_close(&d);
     return cached;
@@ -133,7 +92,7 @@ static bool was_cached(const Fixture *f)
 static void test_preparation_is_reused_only_if_nothing_changed(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
+    PrepareFixture f = prepare_fixture_open();
     assert_false(was_cached(&f));
     assert_true(was_cached(&f));
     f.config.data.seq_length = 32; /* does not decide the tokens */
@@ -153,32 +112,32 @@ static void test_preparation_is_reused_only_if_nothing_changed(void **state)
     assert_false(was_cached(&f));
     f.config.data.val_fraction = 0.3; /* of no meaning beside data.val_text */
     assert_true(was_cached(&f));
-    DataSet d = open_data(&f);
+    DataSet d = prepare_fixture_data(&f);
     f.config.data.tokenizer = d.tokenizer_path;
     assert_false(was_cached(&f));
     assert_true(was_cached(&f));
     assert_int_equal(count_folders(&f), 6);
     data_close(&d);
     free(val);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 /* The tokenizer must not have seen the validation text. */
 static void test_tokenizer_is_trained_on_the_training_part(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
+    PrepareFixture f = prepare_fixture_open();
     char *changed = must_strdup(f.text);
     memset(changed + strlen(changed) - 200, 'q', 199);
-    DataSet first = open_data(&f);
+    DataSet first = prepare_fixture_data(&f);
     free(text_file_new(f.folder, "My text.txt", changed));
-    DataSet second = open_data(&f);
+    DataSet second = prepare_fixture_data(&f);
     assert_false(second.preparation.cached);
     assert_true(first.preparation.tokenizer_hash == second.preparation.tokenizer_hash);
     data_close(&first);
     data_close(&second);
     free(changed);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 static void test_damaged_preparation_is_refused(void **state)
@@ -187,8 +146,8 @@ static void test_damaged_preparation_is_refused(void **state)
     static const char *const file[] = {"train_000000.bin", "val_000000.bin", "tokenizer.json",
                                        "meta.json"};
     for (int i = 0; i < 4; i++) {
-        Fixture f = fixture_open();
-        DataSet d = open_data(&f);
+        PrepareFixture f = prepare_fixture_open();
+        DataSet d = prepare_fixture_data(&f);
         char *path = text_format("%s/%s", d.preparation.folder, file[i]);
         data_close(&d);
         assert_int_equal(truncate(path, 200), 0);
@@ -196,14 +155,14 @@ static void test_damaged_preparation_is_refused(void **state)
         unlink(path);
         check_open_fails(&f, EXIT_DAMAGED, "is damaged");
         free(path);
-        fixture_close(&f);
+        prepare_fixture_close(&f);
     }
 }
 
 static void *open_in_thread(void *fixture)
 {
     DataSet *d = must_alloc(sizeof *d);
-    *d = open_data(fixture);
+    *d = prepare_fixture_data(fixture);
     return d;
 }
 
@@ -211,7 +170,7 @@ static void test_several_prepare_at_once(void **state)
 {
     (void)state;
     enum { N = 4 };
-    Fixture f = fixture_open();
+    PrepareFixture f = prepare_fixture_open();
     pthread_t thread[N];
     for (int i = 0; i < N; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, open_in_thread, &f), 0);
@@ -224,13 +183,13 @@ static void test_several_prepare_at_once(void **state)
         free(d);
     }
     assert_int_equal(count_folders(&f), 1); /* no temporary folder is left */
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 static void test_what_cannot_be_opened_is_a_sentence(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
+    PrepareFixture f = prepare_fixture_open();
     char *missing = "no/such.txt",
          *short_text = text_file_new(f.folder, "short.txt", "a few words only, of words\n");
     f.config.data.text.item = &missing;
@@ -241,7 +200,7 @@ static void test_what_cannot_be_opened_is_a_sentence(void **state)
     check_open_fails(&f, EXIT_DAMAGED, "fewer than the 17 of one window (data.seq_length + 1)");
     f.config.data.seq_length = 4;
     f.config.data.val_fraction = 0;
-    DataSet d = open_data(&f);
+    DataSet d = prepare_fixture_data(&f);
     assert_int_equal(d.val.n_files, 0);
     data_close(&d);
     f.config.data.tokenizer = "no/tokenizer.json";
@@ -254,18 +213,18 @@ static void test_what_cannot_be_opened_is_a_sentence(void **state)
     f.config.data.text.count = 0;
     check_open_fails(&f, EXIT_MISSING, "no training data is named");
     free(short_text);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 static void test_shards_find_their_tokenizer(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
-    DataSet d = open_data(&f);
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
     char *train = text_format("%s/train_*.bin", d.preparation.folder),
          *other = d.preparation.folder;
     f.config.data.train = (StringList){1, &train};
-    DataSet again = open_data(&f);
+    DataSet again = prepare_fixture_data(&f);
     assert_false(again.prepared);
     assert_int_equal(again.vocab_size, 300);
     assert_int_equal(again.train.n_tokens, d.train.n_tokens);
@@ -273,7 +232,7 @@ static void test_shards_find_their_tokenizer(void **state)
     char *moved = text_format("%s/tokenizer.json", other), *away = text_format("%s/t.json", other);
     assert_int_equal(rename(moved, away), 0);
     data_close(&again);
-    again = open_data(&f);
+    again = prepare_fixture_data(&f);
     assert_null(again.tokenizer);
     assert_int_equal(again.vocab_size, 0);
     data_close(&again);
@@ -281,7 +240,7 @@ static void test_shards_find_their_tokenizer(void **state)
     free(away);
     free(train);
     data_close(&d);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 /* Bytes behind the targets of all validation windows are the text less its first token and what no
@@ -290,8 +249,8 @@ static void test_target_bytes_add_up(void **state)
 {
     (void)state;
     char err[512];
-    Fixture f = fixture_open();
-    DataSet d = open_data(&f);
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
     Loader *l;
     LoaderOptions o = {
         .split = SPLIT_VAL, .B = 3, .T = 16, .vocab_size = 300, .dp_size = 1, .micros = 1};
@@ -312,7 +271,7 @@ static void test_target_bytes_add_up(void **state)
     free(ids);
     loader_free(l);
     data_close(&d);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 /* Runs ./train data with stdout and stderr put away. */
@@ -340,7 +299,7 @@ static int run_command(const char *const *args)
 static void test_commands_and_their_exit_codes(void **state)
 {
     (void)state;
-    Fixture f = fixture_open();
+    PrepareFixture f = prepare_fixture_open();
     char *tok = text_format("%s/tok.json", f.folder), *out = text_format("%s/shards", f.folder);
     char *shard = text_format("%s/train_000000.bin", out),
          *nowhere = text_format("%s/no/tok.json", f.folder);
@@ -364,6 +323,16 @@ static void test_commands_and_their_exit_codes(void **state)
     assert_int_equal(RUN("inspect", shard), EXIT_OK);
     assert_int_equal(RUN("inspect", "--vocab", "100", shard), EXIT_DAMAGED);
     assert_int_equal(RUN("inspect", f.text_path), EXIT_DAMAGED);
+    assert_int_equal(RUN("inspect", "--verify", shard), EXIT_OK);
+    char *copy = text_format("%s/copy.bin", out);
+    assert_int_equal(link(shard, copy), 0);
+    assert_int_equal(RUN("inspect", "--verify", shard, copy), EXIT_MISSING);
+    assert_int_equal(RUN("inspect", copy), EXIT_OK);
+    flip_bit(shard, 1024 + 30);
+    assert_int_equal(RUN("inspect", shard), EXIT_OK);
+    assert_int_equal(RUN("inspect", "--verify", shard), EXIT_DAMAGED);
+    flip_bit(shard, 1024 + 30);
+    free(copy);
     assert_int_equal(RUN("decode", "--count", "5", shard), EXIT_OK);
     assert_int_equal(RUN("decode", "--from", "-5", shard), EXIT_USAGE);
     assert_int_equal(RUN("decode", "--tokenizer", nowhere, shard), EXIT_MISSING);
@@ -371,7 +340,7 @@ static void test_commands_and_their_exit_codes(void **state)
     free(out);
     free(shard);
     free(nowhere);
-    fixture_close(&f);
+    prepare_fixture_close(&f);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -145,6 +145,32 @@ static void test_no_merges_is_refused(void **state)
     free(json);
 }
 
+/* What a special token is called is written into files of JSON: it must be text. */
+static void test_special_tokens_that_are_not_text_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {{"<|end\xFF|>", " (0xff) is not valid UTF-8"},
+                                         {"<|end\xED\xA0\x80|>", " (0xed) is not valid UTF-8"},
+                                         {"<|end\\u0000|>", "t.json is not valid JSON"},
+                                         {"<|end\\ud800|>", "t.json is not valid JSON"}};
+    char *json = small_json(), err[512];
+    Tokenizer *t;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *changed = replaced(json, "<|endoftext|>", bad[i][0]);
+        check_refused(changed, bad[i][1]);
+        free(changed);
+    }
+    char *named = replaced(json, "{\"id\": 261, \"content\": \"<|endoftext|>\"",
+                           "{\"id\": 261, \"content\": \"<|caf\\u00e9 \\\"1\\\"|>\"");
+    char *good = replaced(named, "\"<|endoftext|>\": 261", "\"<|caf\303\251 \\\"1\\\"|>\": 261");
+    if (!tokenizer_parse("t", good, strlen(good), &t, err, sizeof err)) fail_msg("%s", err);
+    assert_string_equal(tokenizer_special(t, 261), "<|caf\303\251 \"1\"|>");
+    tokenizer_free(t);
+    free(named);
+    free(good);
+    free(json);
+}
+
 /* ---- GPT-2's vocabulary, where the machine has it -------------------------------------------- */
 
 /* Ids that tiktoken gives. */
@@ -268,6 +294,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_merges_as_strings_and_as_pairs),
     cmocka_unit_test(test_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_no_merges_is_refused),
+    cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
     cmocka_unit_test(test_gpt2_ids),
     cmocka_unit_test(test_gpt2_encoder_json_confirms_the_merges),
     cmocka_unit_test(test_fuzz_tokenizer_files),

@@ -1,5 +1,5 @@
 /* fuzz_tokenizer.c -- tokenizer files against hostile bytes. One that is accepted must give back
- * any text it encodes. */
+ * any text it encodes, and survive being written and read again. */
 #include "data/tokenizer.h"
 #include "model/core/check.h"
 #include "tests/data_support.h"
@@ -21,6 +21,17 @@ static void check_round_trip(const Tokenizer *t, const char *text, size_t size)
     encoder_free(e);
 }
 
+/* What we write of a tokenizer must be read as the same. */
+static void check_written(const Tokenizer *t)
+{
+    char err[512] = "", *json = tokenizer_to_json(t);
+    Tokenizer *again;
+    bool good = tokenizer_parse("again", json, strlen(json), &again, err, sizeof err);
+    CHECK(good && tokenizer_hash(again) == tokenizer_hash(t), "%s\n%s", err, json);
+    tokenizer_free(again);
+    free(json);
+}
+
 int fuzz_tokenizer(const uint8_t *data, size_t size)
 {
     static const char text[] =
@@ -30,6 +41,7 @@ int fuzz_tokenizer(const uint8_t *data, size_t size)
     if (!tokenizer_parse("fuzz", (const char *)data, size, &t, err, sizeof err)) return 0;
     check_round_trip(t, text, sizeof text - 1);
     check_round_trip(t, (const char *)data, size < 300 ? size : 300);
+    check_written(t);
     tokenizer_free(t);
     return 0;
 }

@@ -1,0 +1,28 @@
+/* fuzz_meta.c -- meta.json of prepared tokens against hostile bytes. What is accepted has a
+ * checksum for every shard of a split, or none. */
+#include "data/meta.h"
+#include "model/core/check.h"
+#include "tests/data_support.h"
+
+int fuzz_meta(const uint8_t *data, size_t size)
+{
+    Meta m;
+    uint64_t sum = 0;
+    if (!meta_parse(&m, (const char *)data, size)) return 0;
+    for (int k = 0; k < META_SPLITS; k++) {
+        const ShardsSize *s = &m.split[k];
+        CHECK(s->bytes >= 0 && s->tokens >= 0 && s->shards >= 0, "split %d", k);
+        for (int64_t i = 0; m.checksum[k] != NULL && i < s->shards; i++)
+            sum += m.checksum[k][i]; /* each is there to be read */
+    }
+    meta_free(&m);
+    return (int)(sum & 1); /* of use, so that the reads are not left out */
+}
+
+/* libFuzzer's entry; weak, because the test program links all targets at once. */
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_meta(data, size);
+    return 0;
+}

@@ -1,0 +1,179 @@
+/* test_prepared_files.c -- prepared text as files: their modes, their temporary names, and
+ * checksums.
+ */
+#include "data/files.h"
+#include "data/identity.h"
+#include "data/meta.h"
+#include "model/core/check.h"
+#include "tests/data_support.h"
+#include "tests/prepare_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void check_sentence(const char *got, const char *part)
+{
+    if (strstr(got, part) == NULL) fail_msg("\"%s\", want \"%s\" in it", got, part);
+}
+
+static void check_mode(const char *path, mode_t want)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    if ((st.st_mode & 0777) != want) fail_msg("%s: %o, want %o", path, st.st_mode & 0777, want);
+}
+
+static void test_prepared_files_follow_the_umask(void **state)
+{
+    (void)state;
+    static const char *const file[] = {"train_000000.bin", "val_000000.bin", "tokenizer.json",
+                                       "meta.json"};
+    static const mode_t mask[] = {0027, 0000, 0077};
+    for (int k = 0; k < 3; k++) {
+        mode_t before = umask(mask[k]);
+        PrepareFixture f = prepare_fixture_open();
+        DataSet d = prepare_fixture_data(&f);
+        umask(before);
+        check_mode(d.preparation.folder, 0777 & ~mask[k]);
+        for (int i = 0; i < 4; i++) {
+            char *path = text_format("%s/%s", d.preparation.folder, file[i]);
+            check_mode(path, 0666 & ~mask[k]);
+            free(path);
+        }
+        data_close(&d);
+        prepare_fixture_close(&f);
+    }
+}
+
+/* What a run that was killed left behind under the first names must not be in the way. */
+static void test_temporary_names_that_are_taken(void **state)
+{
+    (void)state;
+    char *folder = folder_new(), *path = text_format("%s/a", folder), err[256], name[3][200];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name[i], sizeof name[i], "%s.tmp-%ld-%d", path, (long)getpid(), i);
+        free(text_file_new("", name[i] + 1, "mine"));
+    }
+    AtomicFile f;
+    if (!atomic_file_open(&f, path, err, sizeof err)) fail_msg("%s", err);
+    fputs("new", f.to);
+    assert_true(atomic_file_commit(&f, err, sizeof err));
+    char *made = temporary_folder(path, err, sizeof err), *text;
+    size_t size;
+    assert_non_null(made);
+    assert_int_equal(rmdir(made), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_true(file_read(name[i], &text, &size, NULL, err, sizeof err));
+        assert_string_equal(text, "mine");
+        free(text);
+    }
+    free(made);
+    free(path);
+    folder_drop(folder);
+}
+
+/* The identity as it is when nothing is known beforehand: from every byte. */
+static char *identity_from_bytes(DataSet *d)
+{
+    char err[512];
+    uint64_t train = d->preparation.train_checksum, val = d->preparation.val_checksum;
+    d->preparation.train_checksum = d->preparation.val_checksum = 0;
+    char *identity = data_identity(d, err, sizeof err);
+    d->preparation.train_checksum = train;
+    d->preparation.val_checksum = val;
+    if (identity == NULL) fail_msg("%s", err);
+    return identity;
+}
+
+/* Checkpoints hold identities that were made from every byte: checksums must give the same. */
+static void test_checksums_are_the_identity_of_every_byte(void **state)
+{
+    (void)state;
+    char err[512];
+    bool known;
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
+    assert_true(d.preparation.train_checksum != 0 && d.preparation.val_checksum != 0);
+    char *bytes = identity_from_bytes(&d), *shard = d.train.file[0].path;
+    assert_string_equal(d.identity, bytes);
+    if (!meta_verify(shard, &known, err, sizeof err)) fail_msg("%s", err);
+    flip_bit(shard, 1024 + 20);
+    assert_false(meta_verify(shard, &known, err, sizeof err));
+    assert_true(known);
+    check_sentence(err, "train_000000.bin is not what was written: its checksum is ");
+    if (!meta_verify(d.val.file[0].path, &known, err, sizeof err)) fail_msg("%s", err);
+    DataSet again =
+        prepare_fixture_data(&f); /* sizes and checksums are as they were: no byte is read */
+    assert_string_equal(again.identity, bytes);
+    char *changed = identity_from_bytes(&again);
+    assert_string_not_equal(changed, bytes);
+    data_close(&again);
+    data_close(&d);
+    free(bytes);
+    free(changed);
+    prepare_fixture_close(&f);
+}
+
+/* Folders of before there were checksums are read as they are. */
+static void test_meta_without_checksums(void **state)
+{
+    (void)state;
+    char err[512], *text;
+    size_t size;
+    bool known;
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
+    char *was = must_strdup(d.identity), *path = text_format("%s/meta.json", d.preparation.folder);
+    assert_true(file_read(path, &text, &size, NULL, err, sizeof err));
+    for (char *at; (at = strstr(text, ", \"checksums\"")) != NULL;)
+        memmove(at, strchr(at, ']') + 1, strlen(strchr(at, ']') + 1) + 1);
+    data_close(&d);
+    free(text_file_new("", path + 1, text));
+    d = prepare_fixture_data(&f);
+    assert_true(d.preparation.cached && d.preparation.train_checksum == 0);
+    assert_string_equal(d.identity, was);
+    assert_false(meta_verify(d.train.file[0].path, &known, err, sizeof err));
+    assert_false(known);
+    check_sentence(err, "train_000000.bin has no checksum in ");
+    data_close(&d);
+    free(text);
+    free(path);
+    free(was);
+    prepare_fixture_close(&f);
+}
+
+static void test_fuzz_meta(void **state)
+{
+    (void)state;
+    char err[512], *contents;
+    size_t size;
+    const char *path = "tests/fuzz/corpus/meta/two_shards.json";
+    if (!file_read(path, &contents, &size, NULL, err, sizeof err)) fail_msg("%s", err);
+    Meta m;
+    assert_true(meta_parse(&m, contents, size));
+    assert_int_equal(m.split[META_TRAIN].shards, 2);
+    assert_true(m.checksum[META_TRAIN][1] == 0x23c40d2765aec106);
+    meta_free(&m);
+    fuzz_replay(fuzz_meta, contents, size, 51, 3000);
+    free(contents);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_prepared_files_follow_the_umask),
+    cmocka_unit_test(test_temporary_names_that_are_taken),
+    cmocka_unit_test(test_checksums_are_the_identity_of_every_byte),
+    cmocka_unit_test(test_meta_without_checksums),
+    cmocka_unit_test(test_fuzz_meta),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests_name("prepared files", tests, NULL, NULL);
+}
