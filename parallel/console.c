@@ -2,6 +2,8 @@
 #include "parallel/console.h"
 
 #include "data/utf8.h"
+#include "model/core/check.h"
+#include "model/core/figures.h"
 #include "model/core/progress.h"
 
 #include <math.h>
@@ -9,50 +11,6 @@
 #include <string.h>
 
 enum { ROWS_PER_HEADER = 40 };
-
-/* ---- figures in few characters --------------------------------------------------------------- */
-
-/* "0:42", "12:07", "3:05:09"; "-" when it is not known. */
-static const char *duration_text(char *buf, size_t n, double seconds)
-{
-    if (!(seconds >= 0) || seconds > 1e8) {
-        snprintf(buf, n, "-");
-        return buf;
-    }
-    long long s = (long long)(seconds + 0.5);
-    if (s >= 3600)
-        snprintf(buf, n, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(buf, n, "%lld:%02lld", s / 60, s % 60);
-    return buf;
-}
-
-/* A count with commas: 12,100. */
-static const char *comma_text(char *buf, size_t n, double value)
-{
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%.0f",
-                          value < 0      ? 0
-                          : value > 1e15 ? 1e15
-                                         : value);
-    size_t at = 0;
-    for (int i = 0; i < length && at + 2 < n; i++) {
-        if (i > 0 && (length - i) % 3 == 0) buf[at++] = ',';
-        buf[at++] = digits[i];
-    }
-    buf[at] = '\0';
-    return buf;
-}
-
-/* A number of tokens in millions, then billions. */
-static const char *tokens_text(char *buf, size_t n, int64_t tokens)
-{
-    if (tokens < 1000000000)
-        snprintf(buf, n, "%.2f M", (double)tokens / 1e6);
-    else
-        snprintf(buf, n, "%.3f B", (double)tokens / 1e9);
-    return buf;
-}
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
@@ -65,12 +23,11 @@ static void begin_result(const Console *c)
 void console_live(Console *c, const StepRecord *r, double tokens_per_second, double eta)
 {
     if (!c->terminal) return;
-    char line[160], speed[32], left[32];
+    char line[160];
     double share = c->train_steps > 0 ? (double)r->step / (double)c->train_steps : 0;
-    snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)   loss %.4f   %s tok/s   eta %s",
+    snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)  loss %.4g  %s tok/s  eta %s",
              (long long)r->step, (long long)c->train_steps, 100 * share, r->loss,
-             comma_text(speed, sizeof speed, tokens_per_second),
-             duration_text(left, sizeof left, eta));
+             figure_short(tokens_per_second).text, figure_duration(eta).text);
     live_line_show(c->to, line);
 }
 
@@ -83,7 +40,7 @@ void console_open(Console *c, const MetricsOptions *options)
                    .terminal = options->terminal,
                    .colour = options->terminal && (no_color == NULL || *no_color == '\0'),
                    .scale = options->loss_scale_shown,
-                   .train_steps = options->train_steps};
+                   .train_steps = options->pace.train_steps};
 }
 
 void console_close(Console *c)
@@ -92,39 +49,81 @@ void console_close(Console *c)
     fflush(c->to);
 }
 
+/* Every column but the first has a space and eight characters, so that a row fits 80 columns. */
 static void print_header(Console *c)
 {
     if (c->rows++ % ROWS_PER_HEADER != 0) return;
-    fprintf(c->to, "%s%8s %10s %9s %9s %9s %9s%s %9s %9s %9s%s\n", c->colour ? "\033[1m" : "",
-            "step", "tokens", "loss", "val", "lr", "gnorm", c->scale ? "     scale" : "", "tok/s",
-            "GFLOP/s", "eta", c->colour ? "\033[0m" : "");
+    fprintf(c->to, "%s%8s %8s %8s %8s %8s%s %8s %8s %8s%s\n", c->colour ? "\033[1m" : "", "step",
+            "tokens", "loss", "lr", "gnorm", c->scale ? "   scale" : "", "tok/s", "FLOP/s", "eta",
+            c->colour ? "\033[0m" : "");
+}
+
+/* Lines of a result below its row. */
+static void print_lines(const Console *c, const char *text, int indent)
+{
+    char *lines = text_wrap(text, indent, indent, WRAP_FIGURES);
+    fprintf(c->to, "%*s%s\n", indent, "", lines);
+    free(lines);
 }
 
 static void print_breakdown(const Console *c, const SpeedRecord *s)
 {
+    char text[256];
     if (!(s->forward >= 0) || s->steps <= 0) return;
     double ms = 1e3 / (double)s->steps;
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
-    fprintf(
-        c->to,
-        "         ms a step: forward %.2f  backward %.2f  optimizer %.2f  data %.2f  other %.2f\n",
-        s->forward * ms, s->backward * ms, s->optimizer * ms, s->data * ms, other * ms);
+    snprintf(text, sizeof text,
+             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  data %.2f  other %.2f",
+             s->forward * ms, s->backward * ms, s->optimizer * ms, s->data * ms, other * ms);
+    print_lines(c, text, 9);
+}
+
+/* A loss of a training that goes well with four digits behind the point. */
+static Figure loss_text(double loss)
+{
+    Figure f;
+    snprintf(f.text, sizeof f.text, loss < 999 ? "%.4f" : "%.2e", loss);
+    return f;
+}
+
+/* Powers of two, as loss scales are, are short as such. */
+static Figure scale_text(double scale)
+{
+    Figure f;
+    int exponent = 0;
+    if (scale >= 1e5 && frexp(scale, &exponent) == 0.5)
+        snprintf(f.text, sizeof f.text, "2^%d", exponent - 1);
+    else
+        snprintf(f.text, sizeof f.text, scale < 1e5 ? "%.5g" : "%.1e", scale);
+    return f;
+}
+
+/* "145.0 G", "1.234 T". */
+static Figure flops_text(double flops)
+{
+    static const char unit[] = "GTPE";
+    Figure f;
+    int u = 0;
+    for (flops /= 1e9; flops >= 999.95 && unit[u + 1]; u++)
+        flops /= 1e3;
+    snprintf(f.text, sizeof f.text, "%.1f %c", flops, unit[u]);
+    return f;
 }
 
 void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
 {
-    char tokens[32], speed[32] = "-", flops[32] = "-", left[32];
+    Figure speed = {"-"}, flops = {"-"};
     begin_result(c);
     print_header(c);
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
-        comma_text(speed, sizeof speed, rate);
-        snprintf(flops, sizeof flops, "%.1f", rate * s->flops_per_token / 1e9);
+        speed = figure_short(rate);
+        flops = flops_text(rate * s->flops_per_token);
     }
-    fprintf(c->to, "%8lld %10s %9.4f %9s %9.2e %9.3g", (long long)r->step,
-            tokens_text(tokens, sizeof tokens, r->tokens), r->loss, "", r->lr, r->grad_norm);
-    if (c->scale) fprintf(c->to, " %9.4g", r->loss_scale);
-    fprintf(c->to, " %9s %9s %9s\n", speed, flops, duration_text(left, sizeof left, eta));
+    fprintf(c->to, "%8lld %8s %8s %8.2e %8.3g", (long long)r->step,
+            figure_short((double)r->tokens).text, loss_text(r->loss).text, r->lr, r->grad_norm);
+    if (c->scale) fprintf(c->to, " %7s", scale_text(r->loss_scale).text);
+    fprintf(c->to, " %8s %8s %8s\n", speed.text, flops.text, figure_duration(eta).text);
     print_breakdown(c, s);
     fflush(c->to);
 }
@@ -133,26 +132,23 @@ void console_eval(Console *c, const EvalRecord *r)
 {
     begin_result(c);
     print_header(c);
-    fprintf(c->to, "%8lld %10s %9s %s%9.4f%s", (long long)r->step, "", "",
-            c->colour ? "\033[1m" : "", r->loss, c->colour ? "\033[0m" : "");
+    fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, "val", c->colour ? "\033[1m" : "",
+            loss_text(r->loss).text, c->colour ? "\033[0m" : "");
     if (r->bits_per_byte >= 0) fprintf(c->to, "   %.4f bits per byte", r->bits_per_byte);
     fprintf(c->to, "   (%.1f s)\n", r->seconds);
     fflush(c->to);
 }
 
-/* Prints text that may hold anything: control characters and bytes that are no UTF-8 come as \xNN;
- * lines after the first are indented. */
-static void print_text(FILE *to, const char *text)
+/* Text that may hold anything: control characters and bytes that are no UTF-8 come as \xNN. */
+static void print_escaped(FILE *to, const char *text)
 {
     int64_t left = (int64_t)strlen(text);
     while (left > 0) {
         uint32_t code = 0;
         int length = utf8_decode((const uint8_t *)text, left, &code);
         bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
-        if (*text == '\n')
-            fputs("\n          ", to);
-        else if (plain || *text == '\t')
-            fwrite(text, 1, (size_t)length, to);
+        if (plain || *text == '\t' || *text == '\n')
+            fwrite(text, 1, (size_t)(plain ? length : 1), to);
         else
             fprintf(to, "\\x%02x", (unsigned char)*text);
         text += plain ? length : 1;
@@ -160,21 +156,35 @@ static void print_text(FILE *to, const char *text)
     }
 }
 
+/* A line that begins with what it is; those after it are indented. The texts stand one behind the
+ * other. */
+static void print_labelled(Console *c, const char *label, const char *text, const char *more,
+                           Wrap wrap)
+{
+    enum { COLUMN = 10 };
+    char *whole = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&whole, &n);
+    CHECK(to != NULL, "no memory stream for a line of the console (%s)", label);
+    print_escaped(to, text);
+    print_escaped(to, more);
+    fclose(to);
+    char *lines = text_wrap(whole, COLUMN, COLUMN, wrap);
+    begin_result(c);
+    fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
+    fflush(c->to);
+    free(lines);
+    free(whole);
+}
+
 void console_sample(Console *c, const char *prompt, const char *text)
 {
-    begin_result(c);
-    fputs("  sample  ", c->to);
-    print_text(c->to, prompt);
-    print_text(c->to, text);
-    fputc('\n', c->to);
-    fflush(c->to);
+    print_labelled(c, "sample", prompt, text, WRAP_PROSE);
 }
 
 void console_saved(Console *c, int64_t step, double seconds, const char *path)
 {
-    begin_result(c);
-    fprintf(c->to, "  saved   step %lld in %.2f s: ", (long long)step, seconds);
-    print_text(c->to, path);
-    fputc('\n', c->to);
-    fflush(c->to);
+    char what[64];
+    snprintf(what, sizeof what, "step %lld in %.2f s: ", (long long)step, seconds);
+    print_labelled(c, "saved", what, path, WRAP_FIGURES);
 }

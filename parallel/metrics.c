@@ -26,7 +26,6 @@ struct Metrics {
     MetricsTail tail;    /* of the file, when it was opened */
     StepRecord latest;
     int64_t first_step; /* before the first step of this attempt */
-    double overhead;    /* seconds of evaluations and saves in this attempt */
     char line[1024]; /* a training step's line, printed through line_to: nothing is allocated for it
                       */
     FILE *line_to;
@@ -153,7 +152,7 @@ void metrics_start(Metrics *m, const char *fields)
     Line line;
     FILE *to = line_begin(&line, m, "start", m->first_step);
     fprintf(to, ", \"format\": %d, \"train_steps\": %lld, \"tokens_per_step\": %lld%s%s",
-            FORMAT_VERSION, (long long)m->options.train_steps,
+            FORMAT_VERSION, (long long)m->options.pace.train_steps,
             (long long)m->options.tokens_per_step, *fields ? ", " : "", fields);
     line_end(&line, m, false);
 }
@@ -184,14 +183,12 @@ void metrics_step(Metrics *m, const StepRecord *record)
     put_line(m, m->line, format_step(m), false);
 }
 
-/* Seconds to the end of the run at this pace, evaluations and saves included; negative while the
- * pace is not known. */
+/* Seconds to the end of the run; negative while its pace is not known. */
 static double time_left(const Metrics *m, double seconds_per_step)
 {
     int64_t done = m->latest.step - m->first_step;
-    if (done < STEPS_BEFORE_ETA || m->options.train_steps <= 0) return -1;
-    double left = (double)(m->options.train_steps - m->latest.step);
-    return left * (seconds_per_step + m->overhead / (double)done);
+    if (done < STEPS_BEFORE_ETA || m->options.pace.train_steps <= 0) return -1;
+    return pace_left(&m->options.pace, m->latest.step, seconds_per_step);
 }
 
 void metrics_report(Metrics *m, const SpeedRecord *s)
@@ -232,7 +229,7 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
 {
     Line line;
     bool odd = false;
-    m->overhead += r->seconds;
+    m->options.pace.eval_seconds = r->seconds;
     FILE *to = line_begin(&line, m, "val", r->step);
     print_number(to, "loss", r->loss, &odd);
     if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);
@@ -243,8 +240,9 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
     if (!m->options.json) console_eval(&m->console, r);
 }
 
-void metrics_sample(Metrics *m, int64_t step, const char *prompt, const char *text)
+void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt, const char *text)
 {
+    m->options.pace.sample_seconds = seconds;
     Line line;
     FILE *to = line_begin(&line, m, "sample", step);
     print_string(to, "prompt", prompt);
@@ -260,7 +258,7 @@ void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
 {
     Line line;
     bool odd = false;
-    m->overhead += seconds;
+    m->options.pace.save_seconds = seconds;
     FILE *to = line_begin(&line, m, "ckpt", step);
     print_number(to, "seconds", seconds, &odd);
     print_string(to, "path", path);

@@ -5,6 +5,8 @@
 #ifndef PARALLEL_METRICS_H
 #define PARALLEL_METRICS_H
 
+#include "parallel/pace.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,8 +44,8 @@ typedef struct {
     const char *run_folder; /* NULL: console only */
     bool json;              /* the console speaks JSON lines */
     bool terminal;          /* stdout is a terminal: one live line, colours unless NO_COLOR */
-    int64_t train_steps,
-        resumed_step; /* lines after resumed_step and a torn last line are dropped; -1: new run */
+    Pace pace;              /* train_steps, and what else takes time */
+    int64_t resumed_step;   /* lines after it and a torn last one are dropped; -1: new run */
     int64_t tokens_per_step;
     int attempt;           /* of the run, from 0; on every line */
     bool loss_scale_shown; /* a column for the loss scale (fp16) */
@@ -75,7 +77,8 @@ void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 void metrics_live(Metrics *metrics, const StepRecord *latest, double seconds_per_step);
 void metrics_eval(Metrics *metrics, const EvalRecord *record);
 /* A sample text, control characters escaped on the console; also appended to RUN/samples.txt. */
-void metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text);
+void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
+                    const char *text);
 void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
 /* One line: event warn, resume or end with a sentence. */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);

@@ -1,4 +1,5 @@
 /* run_end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "parallel/run.h"
 #include "parallel/shell_text.h"
@@ -86,9 +87,7 @@ static void print_next(const Run *run, const char *prompt)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
     if (strcmp(run->arguments.config, "-") != 0)
-        log_info("%-8s./train %s --set data.text=my.txt --set model.num_layers=6   # your own "
-                 "text, another model",
-                 label, config);
+        log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
     free(config);
     free(said);
     free(folder);
@@ -104,8 +103,8 @@ static void print_result(const Run *run, const char *text, bool with_sample)
     char loss[64] = "";
     if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
         snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
-    log_info("done    %.0f steps, %.2f M tokens%s", number_of(o, "steps"),
-             number_of(o, "tokens") / 1e6, loss);
+    log_info("done    %s steps, %s tokens%s", figure_count(number_of(o, "steps")).text,
+             figure_short(number_of(o, "tokens")).text, loss);
     if (with_sample && cJSON_IsString(sampled))
         log_info("sample  %s%s", said, sampled->valuestring);
     if (!isnan(number_of(o, "val_loss")))

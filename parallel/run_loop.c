@@ -1,5 +1,6 @@
 /* run_loop.c -- what happens between steps: reports, evaluations, samples, saves. */
 #include "data/utf8.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "parallel/run.h"
@@ -119,10 +120,16 @@ void run_report(Run *run)
 
 /* ---- work between steps ---------------------------------------------------------------------- */
 
-static void begin_work(Run *run, const char *doing)
+/* From here on it is told how far the work is; at first, what was told before stands. */
+static void begin_progress(Run *run)
 {
     run->progress = progress_begin();
     run->work_start = seconds_now();
+}
+
+static void begin_work(Run *run, const char *doing)
+{
+    begin_progress(run);
     run_prepare_answers(run, doing);
 }
 
@@ -132,9 +139,34 @@ static void end_work(Run *run)
     run_prepare_answers(run, doing_step);
 }
 
+/* Says how far the work is. A step is its own measure of how long it will take; what the device
+ * still has to do of it is not asked. */
+static void tell_work(Run *run, const Work *work)
+{
+    double each = (seconds_now() - run->work_start) / (double)(work->done > 0 ? work->done : 1);
+    Figure done = figure_count((double)work->done), all = figure_count((double)work->all);
+    Figure left = figure_duration(work->done > 0 ? each * (double)(work->all - work->done) : -1);
+    switch (work->kind) {
+    case WORK_STEP:
+        progress_tell(&run->progress, "step %lld: micro-batch %s of %s, %s left",
+                      (long long)run->trainer.steps + 1, done.text, all.text, left.text);
+        break;
+    case WORK_EVALUATION:
+        progress_tell(&run->progress, "evaluating %s of %s, %s left", done.text, all.text,
+                      left.text);
+        break;
+    case WORK_SAMPLE:
+        progress_tell(&run->progress, "sampling %s of %s tokens, %s left", done.text, all.text,
+                      left.text);
+        break;
+    }
+}
+
 bool run_watch(void *context, const Work *work)
 {
     Run *run = context;
+    if (work->kind == WORK_STEP && work->done == 0) begin_progress(run);
+    if (progress_due(&run->progress)) tell_work(run, work);
     return work->kind == WORK_STEP || !run_stop_asked(run);
 }
 
@@ -165,7 +197,8 @@ bool run_sample(Run *run)
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     end_work(run);
     if (text) {
-        metrics_sample(run->metrics, run->trainer.steps, c->eval.sample_prompt, text);
+        metrics_sample(run->metrics, run->trainer.steps, seconds_now() - run->work_start,
+                       c->eval.sample_prompt, text);
         free(run->sample);
         run->sample = utf8_clean(text); /* result.json is UTF-8, whatever the model has drawn */
     }

@@ -1,4 +1,5 @@
 /* run_open.c -- from a config to a trainer that is ready to step. */
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "parallel/json_text.h"
@@ -28,7 +29,8 @@ void run_configure(Run *run, const RunArguments *a)
     if (run->config == NULL) exit(EXIT_CONFIG);
     run->config->logging.json |= a->json;
     if (run->config->logging.json) log_set_level(LOG_WARNING);
-    log_info("%s   config %s", program_version(), a->config);
+    log_info("%s", program_version());
+    log_field("config", "%s", a->config);
 }
 
 /* The vocabulary that the data would have brought, as far as the config tells. */
@@ -57,12 +59,13 @@ void run_open_data(Run *run)
     if (c->model.vocab_size <= 0)
         fail(EXIT_CONFIG,
              "model.vocab_size is not known: these token files name no tokenizer; set it");
-    log_info("data    %s", run->data.title);
+    log_field("data", "%s", run->data.title);
     if (run->data.prepared) {
         const Preparation *p = &run->data.preparation;
-        log_info("        %.2f MB text -> %lld tokens train, %lld val%s",
-                 (double)(p->train_bytes + p->val_bytes) / 1e6, (long long)p->train_tokens,
-                 (long long)p->val_tokens, p->cached ? "   (cached)" : "");
+        log_field("", "%.2f MB text -> %s tokens train, %s val%s",
+                  (double)(p->train_bytes + p->val_bytes) / 1e6,
+                  figure_count((double)p->train_tokens).text,
+                  figure_count((double)p->val_tokens).text, p->cached ? "   (cached)" : "");
     }
 }
 
@@ -86,26 +89,80 @@ static void open_trainer(Run *run)
         fail(code, "%s", err);
     trainer_warm_up(&run->trainer);
     run_tell_memory(run, "weights, gradients and optimizer are laid out");
-    log_info("device  %s", device_describe(&run->trainer.session.dev, err, sizeof err));
+    log_field("device", "%s", device_describe(&run->trainer.session.dev, err, sizeof err));
     const Loader *train = run->trainer.train;
     if (run->data.random) return;
-    log_info("windows %lld of %lld tokens; %lld tokens at the end fill none",
-             (long long)loader_windows(train), (long long)run->config->data.seq_length,
-             (long long)loader_dropped_tokens(train));
+    log_field("windows", "%s of %lld tokens; %lld tokens at the end fill none",
+              figure_count((double)loader_windows(train)).text,
+              (long long)run->config->data.seq_length, (long long)loader_dropped_tokens(train));
+}
+
+/* What will take time, as far as the config tells. */
+static Pace run_pace(const Run *run, int64_t accumulation)
+{
+    const Config *c = run->config;
+    Pace pace = {.train_steps = c->train_steps,
+                 .eval_interval = c->eval.interval,
+                 .sample_interval = c->eval.sample_interval,
+                 .save_interval = c->checkpoint.save_interval,
+                 .eval_seconds = -1,
+                 .sample_seconds = -1,
+                 .save_seconds = -1};
+    if (run->trainer.val == NULL) return pace;
+    int64_t batches = loader_batches(run->trainer.val);
+    if (c->eval.steps > 0 && c->eval.steps < batches) batches = c->eval.steps;
+    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward costs twice forward */
+    return pace;
+}
+
+/* Seconds of the trainer's steps since the last time: of `accumulation` micro-batches and one
+ * update. */
+static double take_seconds(Trainer *t, int64_t accumulation)
+{
+    double micro = t->seconds_forward + t->seconds_backward;
+    double seconds = micro * (double)accumulation + t->seconds_optimizer;
+    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
+    return seconds;
+}
+
+/* How fast a run would be. The first step touches memory for the first time, so that a second one
+ * is measured, unless the first took so long that it hardly matters. */
+static void tell_speed(Run *run, int64_t accumulation)
+{
+    enum { LONG_ENOUGH = 10 };
+    StepRecord record[TRAINER_HISTORY];
+    Trainer *t = &run->trainer;
+    const Config *c = run->config;
+    bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
+                 c->train_steps > 1;
+    double seconds = take_seconds(t, accumulation);
+    if (again) {
+        trainer_step(t);
+        trainer_drain(t, record);
+        seconds = take_seconds(t, accumulation);
+    }
+    Pace pace = run_pace(run, accumulation);
+    double tokens = (double)c->train_batch_size * (double)accumulation * (double)c->data.seq_length;
+    log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
+              figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
+              figure_duration(pace_left(&pace, 0, seconds)).text);
 }
 
 int run_dry(Run *run)
 {
     StepRecord record[TRAINER_HISTORY];
     Config *c = run->config;
-    c->train_batch_size /= c->gradient_accumulation_steps; /* one micro-batch */
+    int64_t accumulation = c->gradient_accumulation_steps;
+    c->train_batch_size /= accumulation; /* one micro-batch */
     c->gradient_accumulation_steps = 1;
+    c->wall_clock_breakdown = true;
     open_trainer(run);
     trainer_step(&run->trainer);
     trainer_drain(&run->trainer, record);
-    log_info(
-        "dry run: one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
-        run->data.title, record[0].loss, log((double)run->config->model.vocab_size));
+    log_field("dry run: ",
+              "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
+              run->data.title, record[0].loss, log((double)c->model.vocab_size));
+    tell_speed(run, accumulation);
     trainer_close(&run->trainer);
     data_close(&run->data);
     config_free(c);
@@ -205,7 +262,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
     MetricsOptions options = {.run_folder = run->folder.path,
                               .json = c->logging.json,
                               .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
-                              .train_steps = c->train_steps,
+                              .pace = run_pace(run, c->gradient_accumulation_steps),
                               .resumed_step = resumed_step,
                               .tokens_per_step = c->train_batch_size * c->data.seq_length,
                               .attempt = run->folder.attempt,
@@ -264,11 +321,11 @@ void run_open_trainer(Run *run)
                                  .tokens = s.tokens,
                                  .skips_in_row = s.skips_in_row,
                                  .loss = run->last_known ? tail.last.loss : NAN};
-        log_info("resume  step %lld from %s", (long long)run->trainer.steps,
-                 checkpoint_folder(checkpoint));
+        log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
+                  checkpoint_folder(checkpoint));
         metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
     }
-    log_info("run     %s", run->folder.path);
+    log_field("run", "%s", run->folder.path);
     run->saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
     run->first_step = run->trainer.steps;

@@ -1,33 +1,60 @@
 /* run_plan.c -- what a run will take, told before anything is allocated: model, batch, memory,
  * disk. */
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "parallel/machine.h"
 #include "parallel/run.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/statvfs.h>
 
-static const double MiB = 1048576.0;
+/* A text read oftener than this is learnt by heart rather than from. */
+static const double many_passes = 10;
 
-/* Numbers of the model and of one step. */
-static void tell_model(const Config *c, const GptShape *s)
+static Figure passes_text(double passes)
+{
+    Figure f = figure_count(passes);
+    if (passes < 1) snprintf(f.text, sizeof f.text, "%.2g", passes);
+    return f;
+}
+
+/* What a step and the run take of the data. */
+static void tell_batch(const Config *c, const DataSet *data)
+{
+    double step = (double)c->train_batch_size * (double)c->data.seq_length;
+    double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
+    double passes = data->random ? 0 : all / there;
+    log_field("batch", "%lld x %lld tokens x %lld accumulation = %s tokens a step",
+              (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
+              (long long)c->gradient_accumulation_steps, figure_count(step).text);
+    if (data->random)
+        log_field("", "%s steps = %s tokens", figure_count((double)c->train_steps).text,
+                  figure_short(all).text);
+    else
+        log_field("", "%s steps = %s tokens = %s passes over %s tokens",
+                  figure_count((double)c->train_steps).text, figure_short(all).text,
+                  passes_text(passes).text, figure_count(there).text);
+    if (passes > many_passes)
+        log_warning("the run reads its %s tokens %s times and will learn them by heart; give it "
+                    "more text, or fewer train_steps (%s are ten passes)",
+                    figure_count(there).text, figure_count(passes).text,
+                    figure_count(ceil(many_passes * there / step)).text);
+}
+
+/* Numbers of the model. */
+static void tell_model(const GptShape *s)
 {
     GptLayers layers;
     ParamTable table = {0};
-    double tokens = (double)c->train_batch_size * (double)c->data.seq_length;
     gpt_layers_build(&layers, &table, s);
-    log_info(
-        "model   %lld layers, %lld wide, %lld heads (%lld kv) of %lld, mlp %lld, vocabulary %lld "
-        "(padded %lld), %s: %.2f M parameters",
-        (long long)s->L, (long long)s->C, (long long)s->H, (long long)s->G, (long long)s->D,
-        (long long)s->F, (long long)s->V, (long long)s->Vp, dtype_name(s->dtype),
-        (double)param_table_count(&table) / 1e6);
-    log_info(
-        "batch   %lld x %lld tokens x %lld accumulation = %.0f tokens a step; %lld steps = %.2f M "
-        "tokens",
-        (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-        (long long)c->gradient_accumulation_steps, tokens, (long long)c->train_steps,
-        tokens * (double)c->train_steps / 1e6);
+    log_field("model",
+              "%lld layers, %lld wide, %lld heads (%lld kv) of %lld, mlp %lld, vocabulary %lld "
+              "(padded %lld), %s: %.2f M parameters",
+              (long long)s->L, (long long)s->C, (long long)s->H, (long long)s->G, (long long)s->D,
+              (long long)s->F, (long long)s->V, (long long)s->Vp, dtype_name(s->dtype),
+              (double)param_table_count(&table) / 1e6);
     gpt_layers_free(&layers);
     param_table_free(&table);
 }
@@ -37,14 +64,14 @@ static void check_disk(const Config *c, const MemoryPlan *p)
 {
     struct statvfs disk;
     double need = (double)p->checkpoint * (double)(c->checkpoint.keep + 1);
-    log_info("disk    %.1f MiB a checkpoint, %lld kept", (double)p->checkpoint / MiB,
-             (long long)c->checkpoint.keep);
+    log_field("disk", "%s a checkpoint, %lld kept", figure_bytes((double)p->checkpoint).text,
+              (long long)c->checkpoint.keep);
     if (statvfs(".", &disk) != 0) return;
     double available = (double)disk.f_bavail * (double)disk.f_frsize;
     if (need > available)
-        log_warning("checkpoints will need %.1f GiB of disk and %.1f GiB are free here; lower "
-                    "checkpoint.keep or choose another disk with --out",
-                    need / MiB / 1024, available / MiB / 1024);
+        log_warning("checkpoints will need %s of disk and %s are free here; lower checkpoint.keep "
+                    "or choose another disk with --out",
+                    figure_bytes(need).text, figure_bytes(available).text);
 }
 
 /* What a device's memory must have beside the plan: kernels, which are loaded when they are first
@@ -77,17 +104,20 @@ static Room find_room(const Config *c)
     return room;
 }
 
+/* The plan's parts in the unit of their sum. */
 static void tell_memory(const MemoryPlan *p, const Room *room)
 {
     char where[64] = "";
+    Figure total = figure_bytes((double)p->total);
+    double unit = (double)p->total / strtod(total.text, NULL);
     if (room->device)
-        snprintf(where, sizeof where, " of %.1f on the GPU", (double)room->total / MiB / 1024);
-    log_info(
-        "memory  plan %.1f MiB: weights %.1f  gradients %.1f  optimizer %.1f  activations %.1f  "
-        "scratch %.1f  other %.1f; available %.1f GiB%s",
-        (double)p->total / MiB, (double)p->weights / MiB, (double)p->gradients / MiB,
-        (double)p->optimizer / MiB, (double)p->activations / MiB, (double)p->scratch / MiB,
-        (double)p->other / MiB, (double)room->available / MiB / 1024, where);
+        snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
+    log_field("memory",
+              "plan %s: weights %.1f  gradients %.1f  optimizer %.1f  activations %.1f  "
+              "scratch %.1f  other %.1f; available %s%s",
+              total.text, (double)p->weights / unit, (double)p->gradients / unit,
+              (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
+              (double)p->other / unit, figure_bytes((double)room->available).text, where);
 }
 
 /* On the CPU the host's share comes from the same memory. */
@@ -104,9 +134,9 @@ static void check_host(const MemoryPlan *p, const Config *c)
     size_t available = memory_available();
     if (c->gradient_accumulation_steps > 1 && p->host > available)
         fail(EXIT_NO_MEMORY,
-             "the plan needs %.1f GiB of the host's memory and %.1f GiB are available; lower "
+             "the plan needs %s of the host's memory and %s are available; lower "
              "gradient_accumulation_steps (now %lld)",
-             (double)p->host / MiB / 1024, (double)available / MiB / 1024,
+             figure_bytes((double)p->host).text, figure_bytes((double)available).text,
              (long long)c->gradient_accumulation_steps);
 }
 
@@ -118,16 +148,17 @@ void run_plan(Run *run)
     run->plan = memory_plan(c); /* before others count what it may refuse */
     if (!room.device) add_host(&run->plan);
     const MemoryPlan *p = &run->plan;
-    tell_model(c, &shape);
+    tell_model(&shape);
+    tell_batch(c, &run->data);
     tell_memory(p, &room);
     check_disk(c, p);
     check_host(p, c);
     if (p->total > room_for_plan(&room))
         fail(EXIT_NO_MEMORY,
-             "the plan needs %.1f GiB and %.1f GiB%s are available for it; lower "
+             "the plan needs %s and %s%s are available for it; lower "
              "train_micro_batch_size_per_gpu (now %lld), data.seq_length, or the model, or set "
              "activation_checkpointing.policy to \"selective\" or \"full\"",
-             (double)p->total / MiB / 1024, (double)room_for_plan(&room) / MiB / 1024,
+             figure_bytes((double)p->total).text, figure_bytes((double)room_for_plan(&room)).text,
              room.device ? " of the GPU's memory" : "",
              (long long)c->train_micro_batch_size_per_gpu);
 }
@@ -143,6 +174,7 @@ void run_tell_memory(const Run *run, const char *when)
         sscanf(line, "VmHWM: %lld", &peak);
     }
     fclose(f);
-    log_info("memory  %s: resident %.1f MiB, peak %.1f MiB, plan %.1f MiB", when,
-             (double)resident / 1024, (double)peak / 1024, (double)run->plan.total / MiB);
+    log_field("memory", "%s: resident %s, peak %s, plan %s", when,
+              figure_bytes(1024.0 * (double)resident).text,
+              figure_bytes(1024.0 * (double)peak).text, figure_bytes((double)run->plan.total).text);
 }

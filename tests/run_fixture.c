@@ -127,13 +127,15 @@ static ChildResult run_into(const char *run, const char *const *sets)
 {
     const char *arguments[32] = {"tiny.json", "--out", run};
     int n = 3;
+    if (disturbance.dry) arguments[n++] = "--dry-run";
     for (; sets && *sets; sets++) {
         arguments[n++] = "--set";
         arguments[n++] = *sets;
     }
     ChildPlace place = {.folder = fixture_folder,
                         .opened = disturbance.act ? put_watch : NULL,
-                        .first = disturbance.first};
+                        .first = disturbance.first,
+                        .columns = disturbance.columns};
     return train_in_child(&place, arguments);
 }
 

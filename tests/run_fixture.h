@@ -13,14 +13,16 @@ int run_fixture_teardown(void **state);
 char *run_file(const char *name);
 bool is_there(const char *name);
 
-/* What happens in the child, and when: before piece `at` of the work of this kind, in the round-th
- * (from 0) work of the kind; a sample's first piece is 1. act NULL: nothing. */
+/* Where the child runs, what happens in it, and when: before piece `at` of the work of this kind,
+ * in the round-th (from 0) work of the kind; a sample's first piece is 1. act NULL: nothing. */
 typedef struct {
     WorkKind kind;
     int64_t round, at;
     void (*act)(Run *run);
     bool each;           /* in every round from that one on */
     void (*first)(void); /* called in the child before all; or NULL */
+    int columns;         /* of the terminal; 0: a pipe */
+    bool dry;            /* --dry-run */
     int64_t rounds;      /* seen so far */
 } Disturbance;
 extern Disturbance disturbance;

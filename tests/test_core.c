@@ -1,6 +1,7 @@
 /* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers, failures. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
 #include "model/core/rng.h"
@@ -259,6 +260,80 @@ static void test_a_cpu_level_that_is_not_there(void **state)
     }
 }
 
+/* ---- figures and lines ----------------------------------------------------------------------- */
+
+static void test_figures_in_few_characters(void **state)
+{
+    (void)state;
+    const struct {
+        Figure got;
+        const char *want;
+    } cases[] = {{figure_count(0), "0"},
+                 {figure_count(2.07), "2.1"},
+                 {figure_count(999.4), "999"},
+                 {figure_count(1285831), "1,285,831"},
+                 {figure_count(NAN), "0"},
+                 {figure_short(999999), "999,999"},
+                 {figure_short(999999.5), "1.00 M"},
+                 {figure_short(12345678), "12.35 M"},
+                 {figure_short(999.9e6), "999.9 M"},
+                 {figure_short(999.96e6), "1.00 B"},
+                 {figure_short(15e12), "15.00 T"},
+                 {figure_bytes(65641062.4), "62.6 MiB"},
+                 {figure_bytes(135292.2 * 1048576), "132.1 GiB"},
+                 {figure_bytes(1023.96 * 1048576), "1.0 GiB"},
+                 {figure_bytes(3.5e15), "3.1 PiB"},
+                 {figure_duration(0.4), "0:00"},
+                 {figure_duration(59.6), "1:00"},
+                 {figure_duration(3599.6), "1:00:00"},
+                 {figure_duration(86399), "23:59:59"},
+                 {figure_duration(86400 + 7200), "1d 2h"},
+                 {figure_duration(99.99 * 86400), "99d 23h"},
+                 {figure_duration(412.4 * 86400), "412 d"},
+                 {figure_duration(-1), "-"},
+                 {figure_duration(NAN), "-"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(cases[i].got.text, cases[i].want);
+}
+
+/* Widths from 1 to more than a line, over words of all lengths. */
+static void test_lines_fit_and_lose_nothing(void **state)
+{
+    (void)state;
+    char *lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_FIGURES);
+    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
+    free(lines);
+    lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_PROSE);
+    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
+    free(lines);
+    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_FIGURES);
+    assert_string_equal(lines, "a,\n  b c d e f g");
+    free(lines);
+    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_PROSE);
+    assert_string_equal(lines, "a, b c d e\n  f g");
+    free(lines);
+    lines = text_wrap("\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\nx", 74, 1, WRAP_PROSE);
+    assert_string_equal(lines, "\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\n x");
+    free(lines);
+    for (int length = 1; length < 200; length++) {
+        char text[2048] = "";
+        for (int i = 0; i < 400; i++)
+            text[i] = i % (length % 23 + 2) == 0 && i > 0 ? ' ' : (char)('a' + (i * length) % 26);
+        memset(text + 400, 'x', (size_t)length); /* a word that may fill more than a line */
+        lines = text_wrap(text, 8, 8, WRAP_PROSE);
+        size_t at = 0;
+        for (char *line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
+            size_t n = strlen(line), skip = at == 0 ? 0 : 8;
+            if (n + 8 - skip > LINE_COLUMNS && strchr(line + skip, ' ')) fail_msg("long: %s", line);
+            at += text[at] == ' ';
+            assert_memory_equal(line + skip, text + at, n - skip);
+            at += n - skip;
+        }
+        assert_int_equal(at, strlen(text));
+        free(lines);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +348,8 @@ int main(void)
         cmocka_unit_test(test_philox_vectors),
         cmocka_unit_test(test_failures_speak),
         cmocka_unit_test(test_a_cpu_level_that_is_not_there),
+        cmocka_unit_test(test_figures_in_few_characters),
+        cmocka_unit_test(test_lines_fit_and_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

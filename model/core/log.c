@@ -1,6 +1,8 @@
 /* log.c -- see log.h. */
 #include "model/core/log.h"
 
+#include "model/core/figures.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +74,20 @@ void log_message(LogLevel level, const char *fmt, ...)
     print_formatted(to, fmt, args);
     va_end(args);
     funlockfile(to);
+}
+
+void log_field(const char *label, const char *fmt, ...)
+{
+    enum { COLUMN = 8 };
+    char text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    int used = strlen(label) > COLUMN ? (int)strlen(label) : COLUMN;
+    char *lines = text_wrap(text, used, COLUMN, WRAP_FIGURES);
+    log_info("%-*s%s", COLUMN, label, lines);
+    free(lines);
 }
 
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)

@@ -22,6 +22,9 @@ int log_rank(void);
 /* One line on stderr for warnings and errors, on stdout otherwise; silent below the level or on
  * ranks > 0 (errors are always said). Control characters in the text are printed escaped. */
 void log_message(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* At LOG_INFO: "label   text", the text from column 8 on in lines that fit 80 columns (text_wrap).
+ */
+void log_field(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...)   log_message(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)    log_message(LOG_INFO, __VA_ARGS__)
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)

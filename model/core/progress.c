@@ -54,6 +54,11 @@ Progress progress_begin(void)
                           seconds_now() + (isatty(STDOUT_FILENO) ? first_after : message_every)};
 }
 
+bool progress_due(const Progress *p)
+{
+    return seconds_now() >= p->next;
+}
+
 void progress_tell(Progress *p, const char *fmt, ...)
 {
     char text[256] = "  "; /* as the rows of a table are indented */

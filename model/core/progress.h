@@ -28,6 +28,8 @@ Progress progress_begin(void);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
  * costs a look at the clock. */
 void progress_tell(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Whether it is time to tell; for those whose words take work. */
+bool progress_due(const Progress *progress);
 /* The work is over: takes its line away. */
 void progress_end(Progress *progress);
 

@@ -14,7 +14,7 @@ equal() { awk -v e="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d <= e * 
 steps=(--set train_steps=12 --set steps_per_print=5 --set eval.interval=4 --set eval.sample_interval=0)
 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=0 --set checkpoint.save_interval=3 --set checkpoint.keep=2 --out all >console 2>&1
 check "numbers: a run of 12 steps" test $? -eq 0
-tokens=$(sed -nE 's/.* tokens train, ([0-9]+) val.*/\1/p' console)
+tokens=$(sed -nE 's/.* tokens train, ([0-9,]+) val.*/\1/p' console | tr -d ,)
 windows=$(((tokens - 1) / 32))
 check "numbers: the last batch of $windows windows is not full" test $((windows % 8)) -ne 0
 check "numbers: every evaluation has all targets" \
@@ -57,8 +57,8 @@ window=(2560 2560 1024)
 for i in 0 1 2; do
     check "numbers: tokens a second of report $i" equal 1e-12 "${rates[i]}" "$(awk -v n="${window[i]}" -v s="${seconds[i]}" 'BEGIN { printf "%.17g", n / s }')"
     check "numbers: operations a second of report $i" equal 1e-12 "${flops[i]}" "$(awk -v n=$operations -v r="${rates[i]}" 'BEGIN { printf "%.17g", n * r / 1e9 }')"
-    row=$(grep -E "^ +$((i < 2 ? 5 * i + 5 : 12)) +[0-9.]+ M " console | tr -d ,)
-    check "numbers: the console's row $i has both" grep -qE " $(printf '%.0f' "${rates[i]}") +$(printf '%.1f' "${flops[i]}") " <<<"$row "
+    row=$(grep -E "^ +$((i < 2 ? 5 * i + 5 : 12)) +[0-9,]+ " console | tr -d ,)
+    check "numbers: the console's row $i has both" grep -qE " $(printf '%.0f' "${rates[i]}") +$(printf '%.1f' "${flops[i]}") G " <<<"$row "
 done
 
 # ---- skipped steps -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ cr=$'\r' esc=$'\033'
 "$TRAIN" "$TINY" --out plain </dev/null 2>err | cat >console
 check "pipe: no carriage return" test -z "$(grep -F "$cr" console)"
 check "pipe: no escape code" test -z "$(grep -F "$esc" console)"
-check "pipe: a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9.]+ M ' console)" -eq 40
+check "pipe: a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9,]+ ' console)" -eq 40
 check "pipe: nothing on stderr" test ! -s err
 check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/metrics.jsonl)"
 

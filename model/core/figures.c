@@ -1,0 +1,109 @@
+/* figures.c -- see figures.h. */
+#include "model/core/figures.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+Figure figure_count(double value)
+{
+    Figure f = {""};
+    char digits[32];
+    double v = !(value > 0) ? 0 : fmin(value, 1e15);
+    bool whole = v >= 10 || v == floor(v);
+    int n = snprintf(digits, sizeof digits, whole ? "%.0f" : "%.1f", v);
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        if (whole && i > 0 && (n - i) % 3 == 0) f.text[at++] = ',';
+        f.text[at++] = digits[i];
+    }
+    return f;
+}
+
+Figure figure_short(double value)
+{
+    static const char unit[] = "MBTPE";
+    Figure f = {""};
+    if (!(value >= 999999.5)) return figure_count(round(value));
+    int u = 0;
+    for (value /= 1e6; value >= 999.95 && unit[u + 1]; u++)
+        value /= 1e3;
+    snprintf(f.text, sizeof f.text, "%.*f %c", value < 100 ? 2 : 1, fmin(value, 1e4), unit[u]);
+    return f;
+}
+
+Figure figure_bytes(double bytes)
+{
+    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+    Figure f = {""};
+    int u = 0;
+    for (bytes /= 1024; bytes >= 1023.95 && u < 4; u++)
+        bytes /= 1024;
+    snprintf(f.text, sizeof f.text, "%.1f %s", bytes, unit[u]);
+    return f;
+}
+
+Figure figure_duration(double seconds)
+{
+    Figure f = {"-"};
+    if (!(seconds >= 0) || seconds > 1e12) return f;
+    long long s = (long long)(seconds + 0.5), hours = s / 3600;
+    if (hours >= 100 * 24)
+        snprintf(f.text, sizeof f.text, "%lld d", hours / 24);
+    else if (hours >= 24)
+        snprintf(f.text, sizeof f.text, "%lldd %lldh", hours / 24, hours % 24);
+    else if (hours > 0)
+        snprintf(f.text, sizeof f.text, "%lld:%02lld:%02lld", hours, s / 60 % 60, s % 60);
+    else
+        snprintf(f.text, sizeof f.text, "%lld:%02lld", s / 60, s % 60);
+    return f;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Where the line that begins at `text` and has `room` columns ends: at its end, or at the space
+ * where the next one begins. */
+static const char *end_of_line(const char *text, int room, Wrap wrap)
+{
+    const char *good = NULL, *any = NULL, *p = text;
+    int columns = 0;
+    for (; *p && *p != '\n'; p++) {
+        if (*p == ' ' && p > text && columns <= room) {
+            any = p;
+            bool between = p[1] == ' ' || p[-1] == ' ' || strchr(",:;", p[-1]) != NULL;
+            if (between && wrap == WRAP_FIGURES) good = p;
+        }
+        columns += ((unsigned char)*p & 0xC0) != 0x80; /* bytes after a character's first */
+        if (columns > room && (good || any)) return good ? good : any;
+    }
+    return p;
+}
+
+char *text_wrap(const char *text, int used, int indent, Wrap wrap)
+{
+    size_t lines = 1;
+    for (const char *p = text; *p; p++)
+        lines += *p == ' ' || *p == '\n';
+    char *out = must_alloc(strlen(text) + lines * ((size_t)indent + 1) + 1), *at = out;
+    for (int room = LINE_COLUMNS - used;; room = LINE_COLUMNS - indent) {
+        const char *end = end_of_line(text, room, wrap), *last = end;
+        while (last > text && last[-1] == ' ')
+            last--;
+        at = mempcpy(at, text, (size_t)(last - text));
+        bool broken = *end == '\n';
+        while (!broken && *end == ' ')
+            end++;
+        if (*end == '\0') break;
+        *at++ = '\n';
+        memset(at, ' ', (size_t)indent);
+        at += indent;
+        text = end + broken;
+    }
+    *at = '\0';
+    return out;
+}

@@ -1,0 +1,29 @@
+/* figures.h -- figures and lines as a person reads them. */
+#ifndef MODEL_CORE_FIGURES_H
+#define MODEL_CORE_FIGURES_H
+
+#include <stdint.h>
+
+/* By value: figure_count(n).text lives as long as the call it is handed to. */
+typedef struct {
+    char text[32];
+} Figure;
+
+/* "12,100"; below ten with one decimal unless it is whole: "2.1". */
+Figure figure_count(double value);
+/* In at most eight characters: "812,345", "1.28 M", "102.4 B", "1.500 T". */
+Figure figure_short(double value);
+/* "62.6 MiB", "132.1 GiB". */
+Figure figure_bytes(double bytes);
+/* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
+Figure figure_duration(double seconds);
+
+/* The text in lines of at most LINE_COLUMNS columns, those after the first indented by `indent`;
+ * `used`: columns before its first character. A line ends at a space; of figures, between two
+ * spaces or behind a comma, a colon or a semicolon if it can. A word that is longer than a line
+ * stays whole, to be copied. The caller frees. */
+enum { LINE_COLUMNS = 79 };
+typedef enum { WRAP_PROSE, WRAP_FIGURES } Wrap;
+char *text_wrap(const char *text, int used, int indent, Wrap wrap);
+
+#endif
