@@ -11,6 +11,14 @@ help() {
     if [ $code -eq 0 ] && [ -s out ] && ! [ -s err ]; then ok "cli: $name"; else not_ok "cli: $name: exit code $code, $(wc -c <out) bytes on stdout, $(wc -c <err) on stderr"; fi
 }
 
+# helps COMMAND ARGUMENT...: the same, and it is the usage of this command
+helps() {
+    local command=$1
+    shift
+    help "$*" "$@"
+    check "cli: $*: its usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
+}
+
 # misuse NAME ARGUMENT...: exit code 64, text on stderr, nothing on stdout
 misuse() {
     local name=$1 code
@@ -24,13 +32,14 @@ help "--help" --help
 help "-h" -h
 help "no argument" 
 for command in config data generate eval ckpt bench doctor; do
-    help "$command --help" $command --help
-    help "--help $command" --help $command
+    helps "$command" $command --help
+    helps "$command" --help $command
 done
-for action in check show explain defaults; do help "config $action --help" config $action --help; done
-for action in train-bpe tokenize inspect decode; do help "data $action --help" data $action --help; done
-for action in list inspect verify; do help "ckpt $action --help" ckpt $action --help; done
-for action in gemm ops step; do help "bench $action --help" bench $action --help; done
+for action in check show explain defaults diff; do helps "config $action" config $action --help; done
+for action in train-bpe tokenize inspect decode; do helps "data $action" data $action --help; done
+for action in list inspect verify; do helps "ckpt $action" ckpt $action --help; done
+for action in gemm ops step; do helps "bench $action" bench $action --help; done
+helps CONFIG.json --help train
 help "--help exit-codes" --help exit-codes
 for code in 0 64 65 66 73 74 78 85 88 90; do check "cli: exit code $code is explained" grep -qE "^ *$code " out; done
 help "--version" --version
@@ -44,6 +53,7 @@ check "cli: config explain" grep -q lr out
 
 rooms=()
 for room in configs data model optim parallel; do rooms+=("$here/../../$room"); done
+check "cli: bug 52: the sources are there" test "$(grep -rl 'CHECK(' --include='*.[ch]' "${rooms[@]}" | wc -l)" -gt 20
 check "cli: bug 52: no check is an assert, which NDEBUG would take away" \
     test -z "$(grep -rlE 'assert\.h|\<assert *\(' --include='*.[ch]' "${rooms[@]}")"
 

@@ -112,8 +112,17 @@ cp -r cpu/config.json cpu/metrics.jsonl cpu/tokenizer.json moved/
 cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
 follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
-expect_code "cuda: generate" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --set device=cuda
-expect_code "cuda: eval" 0 "$TRAIN" eval f32 --set device=cuda
+# The same weights on both devices: the most probable tokens, and the loss to rounding.
+for device in cuda cpu; do
+    expect_code "cuda: generate, $device" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --temperature 0 --set device=$device
+    cp output "text-$device"
+    expect_code "cuda: eval, $device" 0 "$TRAIN" eval f32 --set device=$device
+    sed -nE 's/.*val loss ([0-9.]+) nats.*/\1/p' output >"loss-$device"
+done
+check "cuda: generate goes on from the prompt" grep -q '^the king.' text-cuda
+check "cuda: generate's text is the CPU's" cmp text-cuda text-cpu
+check "cuda: eval's loss is the CPU's" awk -v early="${early[f32]}" '{ x[NR] = $1 } END { d = x[1] / x[2] - 1; exit !(NR == 2 && d <= early && d >= -early) }' \
+    loss-cuda loss-cpu
 # Whether everything runs; how fast is another question.
 expect_code "cuda: bench ops" 0 "$TRAIN" bench ops --device cuda --dtype bf16 --tokens 4 --repetitions 1
 check "cuda: bench ops times every op, to the last" grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output

@@ -74,6 +74,7 @@ same_run() {
     last=$(checkpoint_steps "$a" | tail -n 1)
     losses "$a/metrics.jsonl" >losses.a
     losses "$b/metrics.jsonl" >losses.b
+    if ! [ -s losses.a ]; then not_ok "$name: $a has no losses"; return 1; fi
     if ! cmp -s losses.a losses.b; then
         not_ok "$name: the losses differ"
         diff losses.a losses.b | head -n 4

@@ -14,12 +14,13 @@ check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/m
 "$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
 check "pipe: --json prints objects only" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
 for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
-if command -v python3 >/dev/null; then
-    check "pipe: --json parses" python3 -c 'import json,sys; [json.loads(l) for l in open("lines", encoding="utf-8")]'
-    check "pipe: metrics.jsonl parses" python3 -c 'import json,sys; [json.loads(l) for l in open("plain/metrics.jsonl", encoding="utf-8")]'
-else
-    skip "pipe: --json parses" "there is no python3"
-fi
+# steps FILE: every line is JSON; the steps of the training lines
+steps() {
+    python3 -c 'import json, sys
+print(*(e["step"] for e in map(json.loads, open(sys.argv[1], encoding="utf-8")) if e["event"] == "train"))' "$1"
+}
+check "pipe: --json parses" test "$(steps lines)" = "$(echo {1..40})"
+check "pipe: metrics.jsonl parses" test "$(steps plain/metrics.jsonl)" = "$(echo {1..40})"
 
 if command -v script >/dev/null; then
     terminal() { TERM=xterm script -qec "$*" /dev/null </dev/null >console 2>&1; }
@@ -27,7 +28,8 @@ if command -v script >/dev/null; then
     check "pipe: a terminal gets a live line" grep -qF "$cr" console
     check "pipe: ... and a bold header" grep -qF "${esc}[1m" console
     NO_COLOR=1 terminal "$TRAIN" "$TINY" --set steps_per_print=20 --out terminal2
-    check "pipe: NO_COLOR" test -z "$(grep -F "${esc}[1m" console)"
+    check "pipe: NO_COLOR: a live line" grep -qF "$cr" console
+    check "pipe: NO_COLOR: no bold header" test -z "$(grep -F "${esc}[1m" console)"
 else
     skip "pipe: terminal" "there is no program script"
 fi
