@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/fs.h"
+#include "model/core/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,9 +87,34 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
     return kept;
 }
 
-static bool cut_back(const char *path, int64_t upto, MetricsTail *tail, char *err, size_t n)
+/* Renames the file to FOLDER/metrics.before-attempt-N.jsonl, N = attempt or the next that is free.
+ */
+static bool put_aside(const char *path, int attempt, char *err, size_t n)
 {
-    if (access(path, F_OK) != 0) return true;
+    const char *ending = strrchr(path, '.');
+    char *aside = NULL;
+    do {
+        free(aside);
+        aside =
+            text_format("%.*s.before-attempt-%d%s", (int)(ending - path), path, attempt++, ending);
+    } while (access(aside, F_OK) == 0);
+    bool good = rename(path, aside) == 0 ||
+                error_set(err, n, "cannot rename %s to %s: %s", path, aside, strerror(errno));
+    if (good)
+        log_warning(
+            "the run has no checkpoint and starts at step 0; the lines of the steps that it "
+            "once made are kept in %s",
+            aside);
+    free(aside);
+    return good;
+}
+
+/* Cuts the file back to the step `upto`. Where nothing would be left of it, it is put aside. */
+static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *tail, char *err,
+                     size_t n)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return true;
     int64_t bytes = 0;
     int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
     if (fd < 0) return false;
@@ -98,7 +124,12 @@ static bool cut_back(const char *path, int64_t upto, MetricsTail *tail, char *er
     if (good) {
         text[bytes] = '\0';
         size_t kept = keep_lines(text, (size_t)bytes, upto, tail);
-        if (kept != (size_t)bytes) good = fs_write_file(&fs_system, path, text, kept, err, n);
+        if (kept != (size_t)bytes && upto == 0) {
+            *tail = (MetricsTail){0};
+            good = put_aside(path, attempt, err, n);
+        } else if (kept != (size_t)bytes) {
+            good = fs_write_file(&fs_system, path, text, kept, err, n);
+        }
     }
     free(text);
     return good;
@@ -107,12 +138,12 @@ static bool cut_back(const char *path, int64_t upto, MetricsTail *tail, char *er
 /* ---- appending ------------------------------------------------------------------------------- */
 
 bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int64_t upto,
-                       MetricsTail *tail, char *err, size_t n)
+                       int attempt, MetricsTail *tail, char *err, size_t n)
 {
     *f = (MetricsFile){.fd = -1, .path = text_format("%s/%s", folder, name)};
-    if (upto >= 0 && !cut_back(f->path, upto, tail, err, n)) return false;
-    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (f->fd < 0) return error_set(err, n, "cannot open %s: %s", f->path, strerror(errno));
+    if (upto >= 0 && !cut_back(f->path, upto, attempt, tail, err, n)) return false;
+    f->fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
+    if (f->fd < 0) return false;
     f->pending = must_alloc(PENDING_BYTES);
     f->capacity = PENDING_BYTES;
     return true;

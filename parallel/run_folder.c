@@ -8,19 +8,18 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the lock file says, in a record of fixed size: rewriting it never leaves half of one. */
-enum { LOCK_BYTES = 160, MAX_FOLDERS = 10000 };
+enum { MAX_FOLDERS = 10000 };
 
+/* Whether FOLDER/NAME is there; what must not be looked at counts, so that reading it says why. */
 static bool exists(const char *folder, const char *name)
 {
     char *path = text_format("%s/%s", folder, name);
-    bool there = access(path, F_OK) == 0;
+    bool absent = access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
     free(path);
-    return there;
+    return !absent;
 }
 
 /* The content of FOLDER/NAME, NULL when it cannot be read. The caller frees. */
@@ -46,49 +45,6 @@ static bool write_text(const char *folder, const char *name, const char *text, c
 {
     char *path = text_format("%s/%s", folder, name);
     bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
-    free(path);
-    return good;
-}
-
-/* ---- the lock -------------------------------------------------------------------------------- */
-
-static void note_holder(RunFolder *run)
-{
-    char record[LOCK_BYTES + 1], host[65] = "";
-    ssize_t got = pread(run->lock, record, LOCK_BYTES, 0);
-    record[got > 0 ? got : 0] = '\0';
-    /* Nine digits: whatever stands there, the next number fits. */
-    if (sscanf(record, "attempt %9d", &run->attempt) == 1) run->attempt++;
-    if (run->attempt < 0) run->attempt = 0;
-    gethostname(host, sizeof host - 1);
-    char text[LOCK_BYTES];
-    snprintf(text, sizeof text, "attempt %d, process %ld on %s", run->attempt, (long)getpid(),
-             host);
-    snprintf(record, sizeof record, "%-*s\n", LOCK_BYTES - 1, text);
-    if (pwrite(run->lock, record, LOCK_BYTES, 0) != LOCK_BYTES)
-        log_warning("%s/lock does not say who holds it: %s", run->path, strerror(errno));
-}
-
-/* Locks the folder for as long as this process lives. */
-static bool take_lock(RunFolder *run, char *err, size_t n)
-{
-    char *path = text_format("%s/lock", run->path);
-    run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    bool good = run->lock >= 0 && flock(run->lock, LOCK_EX | LOCK_NB) == 0;
-    int why = errno;
-    if (!good && run->lock >= 0 && why == EWOULDBLOCK) {
-        char holder[LOCK_BYTES + 1];
-        ssize_t got = pread(run->lock, holder, LOCK_BYTES, 0);
-        while (got > 0 && (holder[got - 1] == ' ' || holder[got - 1] == '\n'))
-            got--;
-        holder[got > 0 ? got : 0] = '\0';
-        error_set(err, n,
-                  "another run is writing to %s (%s); wait for it, stop it, or choose another "
-                  "folder with --out",
-                  run->path, holder);
-    } else if (!good) {
-        error_set(err, n, "cannot lock %s: %s", path, strerror(why));
-    }
     free(path);
     return good;
 }
@@ -158,20 +114,33 @@ static int64_t steps_in_result(const RunFolder *run)
     return steps;
 }
 
+/* A request to stop that an earlier run has followed. One that stays would stop every run here. */
+static bool remove_stop(const char *folder, char *err, size_t n)
+{
+    char *stop = text_format("%s/STOP", folder);
+    bool removed = unlink(stop) == 0 || rmdir(stop) == 0;
+    int why = errno;
+    if (removed) log_info("run     %s was left by an earlier stop; removed", stop);
+    bool good = removed || why == ENOENT || why == ENOTDIR;
+    if (!good)
+        error_set(err, n, "%s asks every run here to stop and cannot be removed: %s", stop,
+                  strerror(why));
+    free(stop);
+    return good;
+}
+
 /* Makes `path` the run's folder, locks it and tells its state. Takes over `path`. */
 static bool enter_folder(RunFolder *run, char *path, const Config *config, char *err, size_t n)
 {
     run->path = path;
-    if (!fs_make_folders(&fs_system, path, err, n) || !take_lock(run, err, n)) return false;
-    note_holder(run);
+    if (!fs_make_folders(&fs_system, path, err, n) || !folder_lock_take(&run->lock, path, err, n))
+        return false;
+    run->attempt = run->lock.attempt;
     run->state = exists(path, "config.json") ? RUN_RESUMED : RUN_NEW;
     run->finished_steps = steps_in_result(run);
     if (run->state == RUN_RESUMED && run->finished_steps >= config->train_steps)
         run->state = RUN_FINISHED;
-    char *stop = text_format("%s/STOP", path);
-    if (unlink(stop) == 0) log_info("run     %s was left by an earlier stop; removed", stop);
-    free(stop);
-    return true;
+    return remove_stop(path, err, n);
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -192,30 +161,39 @@ static char *folder_name(const char *name)
     return path;
 }
 
-/* The first of out/NAME, out/NAME-2, ... in which this config may start or go on. The caller frees.
- */
-static char *choose_folder(const Config *config, bool never_resume)
+/* The first of out/NAME, out/NAME-2, ... in which this config may start or go on; the caller frees.
+ * NULL with a sentence: there is none, or one must not be read and may be the one. */
+static char *choose_folder(const Config *config, bool never_resume, char *err, size_t n)
 {
     char *base = folder_name(config->name);
     char sentence[2048];
     for (int i = 1; i <= MAX_FOLDERS; i++) {
         char *path = i == 1 ? must_strdup(base) : text_format("%s-%d", base, i);
         FolderKind kind = folder_kind(path);
-        bool fits = kind == FOLDER_FREE;
+        bool fits = kind == FOLDER_FREE, readable = true;
         if (kind == FOLDER_RUN && !never_resume) {
             Config *stored = run_folder_config(path, sentence, sizeof sentence);
             fits = stored != NULL &&
                    may_go_on(path, stored, config, false, false, sentence, sizeof sentence);
-            if (stored == NULL) log_notice("%s is passed over: %s", path, sentence);
+            readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
+            if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
             config_free(stored);
         }
-        if (fits) {
+        if (!readable)
+            error_set(err, n,
+                      "%s, so it cannot be told whether that run is this config's; choose "
+                      "another folder with --out",
+                      sentence);
+        if (fits || !readable) {
             free(base);
-            return path;
+            if (fits) return path;
+            free(path);
+            return NULL;
         }
         free(path);
     }
     free(base);
+    error_set(err, n, "out/ has %d runs of this name; choose a folder with --out", MAX_FOLDERS);
     return NULL;
 }
 
@@ -245,17 +223,15 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code)
 {
-    *run = (RunFolder){.lock = -1, .finished_steps = -1};
+    *run = (RunFolder){.lock = FOLDER_LOCK_NONE, .finished_steps = -1};
     *code = EXIT_CANNOT_CREATE;
     char *path = NULL;
     if (request->out != NULL) {
         if (!check_given_folder(config, request, err, n, code)) return false;
         path = must_strdup(request->out);
     } else {
-        path = choose_folder(config, request->never_resume);
-        if (path == NULL)
-            return error_set(err, n, "out/ has %d runs of this name; choose a folder with --out",
-                             MAX_FOLDERS);
+        path = choose_folder(config, request->never_resume, err, n);
+        if (path == NULL) return false;
     }
     *code = EXIT_CANNOT_CREATE;
     if (enter_folder(run, path, config, err, n)) return true;
@@ -265,9 +241,14 @@ bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *req
 
 void run_folder_close(RunFolder *run)
 {
-    if (run->lock >= 0) close(run->lock);
+    folder_lock_release(&run->lock);
     free(run->path);
-    *run = (RunFolder){.lock = -1};
+    *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
+}
+
+bool run_folder_hold(RunFolder *run, char *err, size_t n)
+{
+    return folder_lock_hold(&run->lock, run->path, err, n);
 }
 
 /* ---- content --------------------------------------------------------------------------------- */
@@ -347,5 +328,8 @@ Config *run_folder_config(const char *path, char *err, size_t n)
 
 bool run_folder_stop_asked(const RunFolder *run)
 {
-    return exists(run->path, "STOP");
+    char *path = text_format("%s/STOP", run->path);
+    bool asked = access(path, F_OK) == 0;
+    free(path);
+    return asked;
 }

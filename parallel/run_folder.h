@@ -1,20 +1,20 @@
 /* run_folder.h -- out/NAME: where a run keeps all that a rerun needs, and who may write there.
  *
  * RUN/config.json (resolved, with origins), machine.json, metrics.jsonl, samples.txt, result.json
- * (once finished), checkpoints/, lock. The lock is an flock held by the process; the pid and host
- * written into it are information only. */
+ * (once finished), checkpoints/, lock (folder_lock.h). */
 #ifndef PARALLEL_RUN_FOLDER_H
 #define PARALLEL_RUN_FOLDER_H
 
 #include "configs/config.h"
 #include "model/core/check.h"
+#include "parallel/folder_lock.h"
 
 typedef enum { RUN_NEW, RUN_RESUMED, RUN_FINISHED } RunState;
 
 typedef struct {
     char *path;
     RunState state;
-    int lock;               /* file descriptor; -1: none */
+    FolderLock lock;
     int attempt;            /* 0 for the first start, then one more each time */
     int64_t finished_steps; /* RUN_FINISHED: what it reached */
 } RunFolder;
@@ -46,6 +46,9 @@ char *run_folder_result(const RunFolder *run);
 Config *run_folder_config(const char *path, char *err, size_t n);
 /* True if somebody asked for a stop by creating RUN/STOP. */
 bool run_folder_stop_asked(const RunFolder *run);
+/* Whether the folder is still this run's, asked before something is added to it: folder_lock_hold.
+ */
+bool run_folder_hold(RunFolder *run, char *err, size_t n);
 void run_folder_close(RunFolder *run);
 
 #endif

@@ -2,6 +2,7 @@
  * do. */
 #include "parallel/machine.h"
 #include "parallel/run_folder.h"
+#include "tests/nobody.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -320,6 +321,57 @@ static void stop_is_asked_once(void **unused)
     config_free(config);
 }
 
+static void a_stop_that_is_a_folder_goes_or_is_refused(void **unused)
+{
+    (void)unused;
+    RunFolder run;
+    ExitCode code;
+    Config *config = config_of("demo.json", NULL);
+    assert_int_equal(mkdir("halt", 0777) | mkdir("halt/STOP", 0777), 0);
+    assert_string_equal(start(&run, config, (RunRequest){.out = "halt"}, &code, true), "");
+    assert_false(run_folder_stop_asked(&run));
+    run_folder_close(&run);
+    assert_int_equal(mkdir("halt/STOP", 0777) | mkdir("halt/STOP/mine", 0777), 0);
+    assert_non_null(strstr(start(&run, config, (RunRequest){.out = "halt"}, &code, true),
+                           "halt/STOP asks every run here to stop and cannot be removed"));
+    assert_int_equal(code, EXIT_CANNOT_CREATE);
+    config_free(config);
+}
+
+/* The exit code of a start, as the program would end. */
+static ExitCode start_code(const Config *config, const char *out)
+{
+    RunFolder run;
+    ExitCode code = EXIT_OK;
+    const char *said = start(&run, config, (RunRequest){.out = out}, &code, false);
+    return *said ? error_exit_code(said, code) : EXIT_OK;
+}
+
+/* What a user meets whose folders have lost their permissions; 0 or the number of what is wrong. */
+static int without_permission(void *unused)
+{
+    (void)unused;
+    Config *config = config_of("mine.json", NULL);
+    if (start_code(config, NULL) != EXIT_OK || start_code(config, "given") != EXIT_OK) return 1;
+    if (chmod("out/mine/config.json", 0) != 0 || chmod("given/config.json", 0) != 0) return 2;
+    if (start_code(config, "given") != EXIT_PERMISSION) return 3;
+    if (start_code(config, NULL) != EXIT_PERMISSION) return 4; /* it may be this run's folder */
+    if (access("out/mine-2", F_OK) == 0) return 5;
+    if (chmod("given/config.json", 0600) != 0 || chmod("given/lock", 0400) != 0) return 6;
+    if (start_code(config, "given") != EXIT_PERMISSION) return 7;
+    if (chmod("given", 0) != 0 || start_code(config, "given") != EXIT_PERMISSION) return 8;
+    if (mkdir("closed", 0500) != 0 || start_code(config, "closed/a") != EXIT_PERMISSION) return 9;
+    if (chmod("out/mine/config.json", 0600) != 0 || start_code(config, NULL) != EXIT_OK) return 10;
+    return 0;
+}
+
+static void permission_is_told_as_such(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("shared", 0777) | chmod("shared", 0777) | chdir("shared"), 0);
+    assert_int_equal(chmod("..", 0777) | as_nobody(without_permission, NULL) | chdir(".."), 0);
+}
+
 static void the_machine_is_described(void **unused)
 {
     (void)unused;
@@ -344,6 +396,8 @@ int main(void)
         cmocka_unit_test(foreign_folders_are_left_alone),
         cmocka_unit_test(a_finished_run_says_so),
         cmocka_unit_test(stop_is_asked_once),
+        cmocka_unit_test(a_stop_that_is_a_folder_goes_or_is_refused),
+        cmocka_unit_test(permission_is_told_as_such),
         cmocka_unit_test(the_machine_is_described),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -102,7 +102,9 @@ bool fs_make_folders(const FsOps *fs, const char *path, char *err, size_t n)
     }
     free(part);
     struct stat st;
-    if (good && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
+    if (good && stat(path, &st) != 0)
+        good = error_set(err, n, "cannot enter the folder %s: %s", path, strerror(errno));
+    else if (good && !S_ISDIR(st.st_mode))
         good = error_set(err, n, "%s is there and is not a folder", path);
     return good;
 }
@@ -238,14 +240,14 @@ int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **w
     return -1;
 }
 
-int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
-                 size_t n)
+/* Closes and refuses what is not a regular file; `fd` < 0: open failed with errno. */
+static int demand_file(int fd, const char *path, int64_t *bytes, char *err, size_t n)
 {
-    /* O_NONBLOCK: a pipe of that name must not make us wait. */
-    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     if (fd < 0 && errno == ELOOP)
         error_set(err, n, "%s is a symbolic link; a plain file is needed", path);
+    else if (fd < 0 && errno == ENXIO) /* a pipe without a reader */
+        error_set(err, n, "%s is not a plain file", path);
     else if (fd < 0 || fstat(fd, &st) != 0)
         error_set(err, n, "cannot open %s: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
@@ -256,6 +258,21 @@ int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes,
     }
     if (fd >= 0) close(fd);
     return -1;
+}
+
+int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
+                 size_t n)
+{
+    /* O_NONBLOCK: a pipe of that name must not make us wait. */
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return demand_file(fd, path, bytes, err, n);
+}
+
+int fs_open_output(const char *path, int flags, char *err, size_t n)
+{
+    int64_t bytes;
+    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    return demand_file(fd, path, &bytes, err, n);
 }
 
 bool fs_read_at(int fd, void *data, size_t bytes, int64_t offset, const char *path, char *err,

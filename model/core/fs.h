@@ -58,6 +58,10 @@ int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **w
  * sentence. */
 int fs_open_file(int folder, const char *name, const char *path, int64_t *bytes, char *err,
                  size_t n);
+/* Opens the regular file `path` for writing, which is made if it is missing (mode 0666 less umask):
+ * through no symbolic link, and not a pipe or folder of that name. `flags` as open has them. -1
+ * with a sentence. */
+int fs_open_output(const char *path, int flags, char *err, size_t n);
 /* Reads exactly n bytes at `offset`. */
 bool fs_read_at(int fd, void *data, size_t bytes, int64_t offset, const char *path, char *err,
                 size_t n);

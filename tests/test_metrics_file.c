@@ -1,0 +1,127 @@
+/* test_metrics_file.c -- where the lines of a run without a checkpoint go, and what metrics.jsonl
+ * and samples.txt must not be. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/metrics_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int enter_scratch(void **state)
+{
+    char *folder = strdup("/tmp/test-metrics-file-XXXXXX");
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0) return 1;
+    *state = folder;
+    return 0;
+}
+
+static int leave_scratch(void **state)
+{
+    char *command = text_format("rm -rf %s", (char *)*state);
+    int code = chdir("/") + system(command);
+    free(command);
+    free(*state);
+    return code;
+}
+
+static void put_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void assert_text(const char *path, const char *expected)
+{
+    char text[1024];
+    FILE *f = fopen(path, "r");
+    if (f == NULL) fail_msg("%s is not there", path);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    assert_string_equal(text, expected);
+}
+
+#define LINE(event, step)                                                                          \
+    "{\"event\": \"" event "\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": "  \
+    "3, \"skipped\": 0}\n"
+static const char start[] = LINE("start", "0"), both[] = LINE("start", "0") LINE("train", "1");
+
+static void open_at(int64_t upto, int attempt)
+{
+    char err[512];
+    MetricsFile f;
+    MetricsTail tail = {0};
+    if (!metrics_file_open(&f, ".", "metrics.jsonl", upto, attempt, &tail, err, sizeof err))
+        fail_msg("%s", err);
+    assert_int_equal(tail.last.step, upto);
+    metrics_file_close(&f);
+}
+
+static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
+{
+    (void)unused;
+    put_text("metrics.jsonl", both);
+    open_at(1, 3); /* a checkpoint of step 1: they stay */
+    assert_text("metrics.jsonl", both);
+    open_at(0, 3);
+    assert_text("metrics.jsonl", "");
+    assert_text("metrics.before-attempt-3.jsonl", both);
+    /* Nothing is lost from these. */
+    put_text("metrics.jsonl", start);
+    open_at(0, 4);
+    assert_text("metrics.jsonl", start);
+    assert_int_not_equal(access("metrics.before-attempt-4.jsonl", F_OK), 0);
+    /* Attempts are counted anew when the lock file is removed: no file is overwritten. */
+    put_text("metrics.jsonl", LINE("train", "7"));
+    open_at(0, 3);
+    assert_text("metrics.before-attempt-3.jsonl", both);
+    assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
+}
+
+static void links_pipes_and_folders_are_refused(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"metrics.jsonl", "samples.txt"};
+    for (int i = 0; i < 2; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            char err[512];
+            MetricsFile f;
+            MetricsTail tail = {0};
+            unlink(names[i]);
+            put_text("precious", both);
+            int made = kind == 0   ? symlink("precious", names[i])
+                       : kind == 1 ? symlink("nothing", names[i])
+                       : kind == 2 ? mkfifo(names[i], 0666)
+                                   : mkdir(names[i], 0777);
+            assert_int_equal(made, 0);
+            assert_false(
+                metrics_file_open(&f, ".", names[i], i == 0 ? 0 : -1, 1, &tail, err, sizeof err));
+            if (strstr(err, names[i]) == NULL) fail_msg("kind %d: %s", kind, err);
+            if (kind < 2) assert_non_null(strstr(err, "is a symbolic link"));
+            metrics_file_close(&f);
+            assert_text("precious", both);
+            assert_int_not_equal(access("nothing", F_OK), 0);
+            if (kind == 3) assert_int_equal(rmdir(names[i]), 0);
+        }
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
+        cmocka_unit_test(links_pipes_and_folders_are_refused),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
