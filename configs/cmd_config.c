@@ -30,8 +30,9 @@ enum { SET, VERBOSE, N_OPTIONS };
 static const ArgOption options[N_OPTIONS] = {
     [SET] = {"--set", ARG_SETTING}, [VERBOSE] = {"--verbose", ARG_FLAG}};
 
-/* Loads and says what was found wrong or noticed; NULL if it is not a good config. */
-static Config *load_aloud(const char *path, const Arguments *a)
+/* Loads and says what was found wrong or noticed; NULL, and the exit code, if it is not a good
+ * config. */
+static Config *load_aloud(const char *path, const Arguments *a, int *code)
 {
     ConfigReport report;
     Config *config = config_load_for(path, a->n_sets, a->sets, session_on_cuda, &report);
@@ -39,6 +40,7 @@ static Config *load_aloud(const char *path, const Arguments *a)
     if (config == NULL)
         fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
                 report.n_errors == 1 ? "" : "s");
+    if (config == NULL) *code = config_report_code(&report);
     config_report_free(&report);
     return config;
 }
@@ -47,14 +49,16 @@ static int run_check(const Arguments *a)
 {
     int code = EXIT_OK;
     for (int i = 0; i < a->n_words; i++) {
-        Config *config = load_aloud(a->words[i], a);
-        ExitCode trouble = EXIT_CONFIG;
+        int trouble;
+        ExitCode data_trouble = EXIT_MISSING;
+        Config *config = load_aloud(a->words[i], a, &trouble);
         char err[2048];
-        if (config != NULL && data_check(config, err, sizeof err, &trouble)) {
+        if (config != NULL && data_check(config, err, sizeof err, &data_trouble)) {
             printf("%s: good\n", a->words[i]);
             trouble = EXIT_OK;
         } else if (config != NULL) {
             fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words[i], err);
+            trouble = error_exit_code(err, data_trouble);
         }
         if (code == EXIT_OK || trouble == EXIT_CONFIG) code = trouble;
         config_free(config);
@@ -64,8 +68,9 @@ static int run_check(const Arguments *a)
 
 static int run_show(const Arguments *a)
 {
-    Config *config = load_aloud(a->words[0], a);
-    if (config == NULL) return EXIT_CONFIG;
+    int code;
+    Config *config = load_aloud(a->words[0], a, &code);
+    if (config == NULL) return code;
     config_print(config, true, stdout);
     config_free(config);
     return EXIT_OK;
@@ -101,8 +106,8 @@ static int run_diff(const Arguments *a)
         [EFFECT_NUMBERS] = "changes the numbers",
         [EFFECT_IMPOSSIBLE] = "impossible in a resumed run",
     };
-    Config *was = load_aloud(a->words[0], a), *now = load_aloud(a->words[1], a);
-    int code = was != NULL && now != NULL ? EXIT_OK : EXIT_CONFIG;
+    int code = EXIT_OK;
+    Config *was = load_aloud(a->words[0], a, &code), *now = load_aloud(a->words[1], a, &code);
     if (code == EXIT_OK) {
         ConfigDifference *difference;
         int n = config_diff(was, now, &difference);

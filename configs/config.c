@@ -190,6 +190,11 @@ Config *config_load_for(const char *path, int n_sets, const char *const *sets, C
     return config;
 }
 
+int config_report_code(const ConfigReport *report)
+{
+    return report->n_errors > 0 ? (int)error_exit_code(report->error[0], EXIT_CONFIG) : EXIT_CONFIG;
+}
+
 void config_report_free(ConfigReport *report)
 {
     for (int i = 0; i < report->n_errors; i++)

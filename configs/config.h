@@ -185,6 +185,9 @@ Config *config_parse(const char *path, const char *text, size_t length, int n_se
                      const char *const *sets, ConfigReport *report);
 void config_free(Config *config);
 void config_report_free(ConfigReport *report);
+/* The exit code of a load that gave no config: EXIT_CONFIG, or EXIT_PERMISSION for a file that must
+ * not be read. */
+int config_report_code(const ConfigReport *report);
 /* Prints notices (when verbose, else their number unless there are errors) and errors to `to`, one
  * a line. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);

@@ -50,6 +50,7 @@ enum { N_FLAGS = sizeof flags / sizeof *flags };
 /* Says the sentence on stderr and returns the code, for a command to return. */
 static int refuse(ExitCode code, const char *sentence)
 {
+    code = error_exit_code(sentence, code);
     fprintf(stderr, "error[%d] %s\n", (int)code, sentence);
     return (int)code;
 }

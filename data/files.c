@@ -167,6 +167,17 @@ static bool braces_bounded(const char *pattern)
     return alternatives <= MAX_ALTERNATIVES;
 }
 
+/* Whether a pattern may match nothing only because a folder must not be read. */
+static bool denied(const char *pattern)
+{
+    glob_t found;
+    if (access(pattern, F_OK) != 0 && errno == EACCES) return true;
+    int result = glob(pattern, GLOB_BRACE | GLOB_ERR, NULL, &found);
+    bool refused = result == GLOB_ABORTED && errno == EACCES;
+    if (result == 0) globfree(&found);
+    return refused;
+}
+
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
 {
     *out = (StringList){0};
@@ -191,6 +202,8 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
         if (result == 0) globfree(&found);
         if (result != 0) {
             string_list_free(out);
+            if (denied(pattern))
+                return error_set(err, n, "cannot look for %s: %s", pattern, strerror(EACCES));
             return error_set(err, n, "no file matches %s", pattern);
         }
     }

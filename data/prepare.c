@@ -110,7 +110,9 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
     char why[512] = "";
     p->tokenizer = text_format("%s/tokenizer.json", p->folder);
     if (check_folder(p->folder, hash, p, why, sizeof why)) return true;
-    *code = EXIT_DAMAGED;
+    *code = error_exit_code(why, EXIT_DAMAGED);
+    if (*code == EXIT_PERMISSION)
+        return error_set(err, n, "the prepared corpus %s cannot be used: %s", p->folder, why);
     return error_set(err, n,
                      "the prepared corpus %s is damaged (%s): remove that folder and start again",
                      p->folder, why);

@@ -348,7 +348,7 @@ static Config *bench_config(Arguments *a)
     Config *c = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);
-        exit(EXIT_CONFIG);
+        exit(config_report_code(&report));
     }
     config_report_free(&report);
     if (c->model.vocab_size <= 0) c->model.vocab_size = c->data.tokenizer_vocab_size;

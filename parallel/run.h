@@ -34,7 +34,8 @@ typedef struct {
     double shown_at;                     /* the live line */
     int64_t window_steps;
     int64_t first_step, saved_step; /* before this attempt; of the newest checkpoint, -1: none */
-    bool save_failed;
+    ExitCode save_error;            /* of the last save: EXIT_OK, or what it failed of */
+    bool last_try;                  /* no save follows the next one */
     ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
     Progress progress; /* of the work under way, and when it began */
     double work_start;
@@ -60,6 +61,9 @@ void run_check_data_of(const Run *run, const char *path, const char *was);
 void run_say_data_change(const Run *run);
 /* A finished run again: its final figures and sample. */
 int run_show_result(Run *run);
+/* A run that could not write a single checkpoint, starting from `newest` (NULL: from step 0), ends
+ * before it trains (EXIT_INPUT_OUTPUT). */
+void run_check_room(const Run *run, const Checkpoint *newest);
 void run_open_trainer(Run *run);
 
 /* What an earlier attempt left out at the step that this one goes on from, because it was stopped
@@ -75,7 +79,7 @@ void run_drain(Run *run);
  * asked for meanwhile: it ends there and leaves no result. */
 bool run_evaluate(Run *run, bool final);
 bool run_sample(Run *run);
-/* Commits a checkpoint; a failure is said, noted in save_failed, and the run goes on. */
+/* Commits a checkpoint; a failure is said, noted in save_error, and the run goes on. */
 void run_save(Run *run);
 /* Whether the newest loss says that training goes well; else `why` says what does not. */
 bool run_goes_well(const Run *run, char *why, size_t n);

@@ -23,12 +23,20 @@ static void run_close(Run *run)
     config_free(run->config);
 }
 
+/* What starting again leads to when the last step is not saved. */
+static const char *way_on_unsaved(const Run *run)
+{
+    return run->saved_step >= 0 ? "the same command goes on from the checkpoint before it"
+                                : "no checkpoint was written, so the same command begins anew";
+}
+
 int run_leave(Run *run)
 {
     char err[512];
     run_drain(run);
+    run->last_try = true;
     if (run->saved_step != run->trainer.steps) run_save(run);
-    bool saved = !run->save_failed;
+    bool saved = run->save_error == EXIT_OK;
     metrics_note(run->metrics, "end", run->trainer.steps,
                  saved ? "stopped on request" : "stopped, not saved");
     metrics_flush(run->metrics, err, sizeof err);
@@ -39,11 +47,11 @@ int run_leave(Run *run)
         log_info("stopped after step %lld; the same command goes on from there",
                  (long long)run->trainer.steps);
     else
-        log_warning("stopped after step %lld, which is not saved; the same command goes on from "
-                    "the newest checkpoint there is",
-                    (long long)run->trainer.steps);
+        log_warning("stopped after step %lld, which is not saved; %s",
+                    (long long)run->trainer.steps, way_on_unsaved(run));
+    ExitCode code = saved ? EXIT_REQUEUE : run->save_error;
     run_close(run);
-    return saved ? EXIT_REQUEUE : EXIT_INPUT_OUTPUT;
+    return (int)code;
 }
 
 /* The final figures as JSON, for result.json. */
@@ -155,11 +163,14 @@ int run_finish(Run *run)
     if (!run_goes_well(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
-    if (run->save_failed) run_save(run); /* there may be room by now */
+    run->last_try = true;
+    if (run->save_error != EXIT_OK) run_save(run); /* there may be room by now */
     metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
-    if (run->save_failed)
-        fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its last checkpoint is not written; "
-                                "make room, and the same command goes on from the one before");
+    if (run->save_error != EXIT_OK)
+        fail(run->save_error,
+             "the run reached its goal, but its last checkpoint is not written (see the warning "
+             "above); when that can be done, %s",
+             way_on_unsaved(run));
     char *text = result_text(run);
     if (!metrics_flush(run->metrics, err, sizeof err) ||
         !run_folder_finish(&run->folder, text, err, sizeof err))

@@ -220,6 +220,18 @@ bool run_goes_well(const Run *run, char *why, size_t n)
     return true;
 }
 
+/* When a save that failed is tried again, if ever. */
+static const char *next_try(const Run *run)
+{
+    const Config *c = run->config;
+    int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
+    if (run->last_try || run_stop_asked(run)) return "";
+    if (step >= c->train_steps) return "; trying again before the run ends";
+    bool again = interval > 0 && interval <= c->train_steps &&
+                 step - step % interval <= c->train_steps - interval;
+    return again ? "; trying again at the next interval" : "; trying again after the last step";
+}
+
 void run_save(Run *run)
 {
     char err[2048], why[160];
@@ -231,18 +243,19 @@ void run_save(Run *run)
     double start = seconds_now();
     pause_clock(run);
     begin_work(run, "finishing this save");
+    if (!run_folder_hold(&run->folder, err, sizeof err)) fail(EXIT_CANNOT_CREATE, "%s", err);
     bool ok = metrics_flush(run->metrics, err, sizeof err) &&
               trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
                            sizeof err);
-    run->save_failed = !ok;
+    run->save_error = ok ? EXIT_OK : error_exit_code(err, EXIT_INPUT_OUTPUT);
     if (ok) {
         char *path = checkpoint_path(run->folder.path, run->trainer.steps);
         run->saved_step = run->trainer.steps;
         metrics_saved(run->metrics, run->trainer.steps, seconds_now() - start, path);
         free(path);
     } else {
-        log_warning("step %lld is not saved: %s; trying again at the next interval",
-                    (long long)run->trainer.steps, err);
+        log_warning("step %lld is not saved: %s%s", (long long)run->trainer.steps, err,
+                    next_try(run));
         metrics_note(run->metrics, "warn", run->trainer.steps, err);
     }
     end_work(run);

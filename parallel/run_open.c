@@ -7,6 +7,7 @@
 #include "parallel/run.h"
 #include "parallel/version.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +21,17 @@ void run_configure(Run *run, const RunArguments *a)
         access(a->config, F_OK) != 0)
         fail(EXIT_USAGE, "%s is neither a command nor a config file; see ./train --help",
              a->config);
-    if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0)
+    if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
+        if (errno != ENOENT)
+            fail(EXIT_MISSING, "%s cannot be read: %s", a->config, strerror(errno));
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
+    }
     run->config = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
+    int code = config_report_code(&report);
     config_report_free(&report);
-    if (run->config == NULL) exit(EXIT_CONFIG);
+    if (run->config == NULL) exit(code);
     run->config->logging.json |= a->json;
     if (run->config->logging.json) log_set_level(LOG_WARNING);
     log_info("%s", program_version());
@@ -49,7 +54,7 @@ void run_open_data(Run *run)
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
-        run->no_data = code;
+        run->no_data = error_exit_code(err, code);
         data_open_random(&run->data, vocabulary_without_data(c));
     }
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
@@ -205,6 +210,8 @@ static void check_resume_path(const Run *run)
     ConfigReport report = {0};
     if (!starts_from_path(run)) return;
     char *manifest = text_format("%s/manifest.json", path);
+    if (access(manifest, F_OK) != 0 && errno == EACCES)
+        fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
     if (access(manifest, F_OK) != 0)
         fail(EXIT_MISSING,
              "--resume %s: no checkpoint is there; give one such as "
@@ -298,6 +305,11 @@ void run_open_trainer(Run *run)
     check_tokenizer(run);
     run_check_data(run);
     open_trainer(run);
+    /* Nothing in the folder changes before it is known that the run can go on and save. */
+    Checkpoint *checkpoint = find_checkpoint(run);
+    if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    run_check_room(run, checkpoint);
     run->config_text = config_text(run->config);
     run->machine = machine_json(&run->trainer.session.dev);
     if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))
@@ -308,9 +320,6 @@ void run_open_trainer(Run *run)
             fail(EXIT_INPUT_OUTPUT, "%s", err);
         free(path);
     }
-    Checkpoint *checkpoint = find_checkpoint(run);
-    if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
     bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
     if (checkpoint) {

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/statvfs.h>
 
 /* A text read oftener than this is learnt by heart rather than from. */
 static const double many_passes = 10;
@@ -59,19 +58,55 @@ static void tell_model(const GptShape *s)
     param_table_free(&table);
 }
 
-/* Room for the checkpoints that will lie there at once: those kept, and the one being written. */
-static void check_disk(const Config *c, const MemoryPlan *p)
+/* Where checkpoints will lie: --out's folder, as far as it is there already. */
+static const char *disk_of(const Run *run)
 {
-    struct statvfs disk;
-    double need = (double)p->checkpoint * (double)(c->checkpoint.keep + 1);
-    log_field("disk", "%s a checkpoint, %lld kept", figure_bytes((double)p->checkpoint).text,
-              (long long)c->checkpoint.keep);
-    if (statvfs(".", &disk) != 0) return;
-    double available = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (need > available)
-        log_warning("checkpoints will need %s of disk and %s are free here; lower checkpoint.keep "
-                    "or choose another disk with --out",
-                    figure_bytes(need).text, figure_bytes(available).text);
+    return run->arguments.out ? run->arguments.out : "out";
+}
+
+/* Room for the checkpoints that will lie there at once: those kept, and the one being written. */
+static void check_disk(const Run *run)
+{
+    const Config *c = run->config;
+    char ignored[512];
+    int64_t interval = c->checkpoint.save_interval, keep = c->checkpoint.keep, *steps;
+    int64_t saves = interval > 0 ? (c->train_steps - 1) / interval + 1 : 1;
+    int64_t at_once = keep > 0 && keep < saves ? keep + 1 : saves;
+    int there = checkpoint_list(disk_of(run), &steps, ignored, sizeof ignored);
+    free(steps);
+    log_field("disk", keep > 0 ? "%s a checkpoint, %lld kept" : "%s a checkpoint, all %lld kept",
+              figure_bytes((double)run->plan.checkpoint).text,
+              (long long)(keep > 0 ? keep : saves));
+    char *folder =
+        text_format("%s/checkpoints", disk_of(run)); /* a link to another disk, perhaps */
+    int64_t available = fs_room(&fs_system, folder);
+    free(folder);
+    if (there > 0) at_once -= there < at_once ? there : at_once;
+    double need = (double)run->plan.checkpoint * (double)at_once;
+    if (available >= 0 && need > (double)available)
+        log_warning(
+            "checkpoints will need %s of disk and %s are free for %s; lower checkpoint.keep "
+            "or choose another disk with --out",
+            figure_bytes(need).text, figure_bytes((double)available).text, disk_of(run));
+}
+
+void run_check_room(const Run *run, const Checkpoint *newest)
+{
+    const Config *c = run->config;
+    char ignored[512], *folder = text_format("%s/checkpoints", run->folder.path);
+    int64_t room = fs_room(run->trainer.io.fs, folder), *steps, older = 0;
+    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
+    for (int i = 0; newest && c->checkpoint.keep > 0 && i < n; i++)
+        older += steps[i] < checkpoint_manifest(newest)->state.steps; /* which may make room */
+    free(steps);
+    bool saves = newest == NULL || run->trainer.steps < c->train_steps;
+    if (saves && room >= 0 && older == 0 && room < run->plan.checkpoint)
+        fail(EXIT_INPUT_OUTPUT,
+             "a checkpoint takes %s and %s are free for %s, so that nothing of this run could be "
+             "saved; make room, or choose another disk with --out",
+             figure_bytes((double)run->plan.checkpoint).text, figure_bytes((double)room).text,
+             folder);
+    free(folder);
 }
 
 /* What a device's memory must have beside the plan: kernels, which are loaded when they are first
@@ -151,7 +186,7 @@ void run_plan(Run *run)
     tell_model(&shape);
     tell_batch(c, &run->data);
     tell_memory(p, &room);
-    check_disk(c, p);
+    check_disk(run);
     check_host(p, c);
     if (p->total > room_for_plan(&room))
         fail(EXIT_NO_MEMORY,

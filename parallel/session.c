@@ -3,6 +3,7 @@
 
 #include "parallel/run_folder.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,12 +131,14 @@ static Config *read_config(const char *run, int n_sets, const char *const *sets)
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
     struct stat info;
+    if (stat(path, &info) != 0 && errno == EACCES)
+        fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
     Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
-        exit(EXIT_CONFIG);
+        exit(config_report_code(&report));
     }
     config_report_free(&report);
     free(path);
@@ -148,7 +151,8 @@ Tokenizer *stored_tokenizer(const char *run)
     bool missing = false;
     Tokenizer *tokenizer = NULL;
     char *path = text_format("%s/tokenizer.json", run);
-    if (!tokenizer_load(path, &tokenizer, &missing, err, sizeof err) && !missing)
+    if (!tokenizer_load(path, &tokenizer, &missing, err, sizeof err) &&
+        (!missing || error_exit_code(err, EXIT_MISSING) == EXIT_PERMISSION))
         fail(EXIT_DAMAGED, "%s", err);
     free(path);
     return tokenizer;
@@ -186,6 +190,10 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
     if (!session_open(&r->session, r->config, false, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     checkpoint_io_open(&io, &r->session.dev);
+    int64_t *steps = NULL;
+    if (!is_checkpoint && checkpoint_list(run, &steps, err, sizeof err) < 0)
+        fail(EXIT_MISSING, "%s", err);
+    free(steps);
     bool ok = is_checkpoint ? checkpoint_open(path, &checkpoint, err, sizeof err)
                             : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
     if (!ok) fail(EXIT_DAMAGED, "%s", err);

@@ -23,4 +23,112 @@ for name in $'d\xe9' $'a\nb' 'q"\\uot'; do
         skip "folder: name $n: ... and JSON" "there is no python3"
     fi
 done
+# ---- checkpoints that cannot be listed, and none ----
+expect_code "folder: a run to be handled" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
+rm -r run/result.json run/checkpoints/step_00000020
+mv run/checkpoints elsewhere
+ln -s /nowhere/checkpoints run/checkpoints
+sha256sum run/metrics.jsonl run/config.json run/machine.json >sum
+expect_code "folder: checkpoints that are a dangling link are not none" 66 "$TRAIN" "$TINY" "${common[@]}" --out run --set checkpoint.keep=9
+check "folder: ... says what they are" grep -q 'run/checkpoints is a symbolic link' output
+check "folder: ... and touches nothing" sha256sum --quiet -c sum
+expect_code "folder: ... nor does generate begin" 66 "$TRAIN" generate run --tokens 3
+rm run/checkpoints
+expect_code "folder: a run with lines and no checkpoint starts again" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
+check "folder: ... says so" grep -q 'has no checkpoint and starts at step 0' output
+check "folder: ... and keeps the lines" test "$(losses run/metrics.before-attempt-*.jsonl | wc -l)" -eq 20
+check "folder: ... beside its own" test "$(losses run/metrics.jsonl | wc -l)" -eq 20
+mv elsewhere/step_00000010 run/checkpoints/step_00000030
+rm run/result.json
+expect_code "folder: a checkpoint of another step than its name's" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
+check "folder: ... is passed over by name" grep -q 'step_00000030 holds step 10' output
+
+# ---- links ----
+mkdir linked
+echo precious >precious
+ln -s ../precious linked/lock
+expect_code "folder: a lock that is a link" 73 "$TRAIN" "$TINY" "${common[@]}" --out linked
+rm linked/lock
+ln -s ../precious linked/samples.txt
+cp run/config.json linked/
+expect_code "folder: samples that are a link" 74 "$TRAIN" "$TINY" "${common[@]}" --out linked
+check "folder: ... are said" grep -q 'linked/samples.txt is a symbolic link' output
+check "folder: ... and not followed" test "$(cat precious)" = precious
+
+# ---- permission: root has all of it, so root is nobody here ----
+as_nobody=()
+[ "$(id -u)" -eq 0 ] && as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+denied() { # denied NAME COMMAND...: exit code 77
+    local name=$1
+    shift
+    expect_code "folder: $name" 77 "${as_nobody[@]}" "$@"
+}
+mkdir mine
+cp -r run text.txt "$TINY" mine/
+chmod 755 . mine
+[ "$(id -u)" -eq 0 ] && chown -R 65534:65534 mine
+cd mine || exit 71
+program=$TRAIN
+cp "$TRAIN" train
+chmod 755 train
+TRAIN=$PWD/train
+expect_code "folder: nobody's own run" 0 "${as_nobody[@]}" "$TRAIN" tiny.json "${common[@]}" --out run --allow-config-change
+rm run/result.json
+"${as_nobody[@]}" chmod 0 run/checkpoints/step_00000020/manifest.json
+denied "a manifest without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "... verified" "$TRAIN" ckpt verify run
+denied "... for generate" "$TRAIN" generate run --tokens 3
+chmod 600 run/checkpoints/step_00000020/manifest.json
+chmod 0 run/checkpoints
+cp run/metrics.jsonl lines
+denied "checkpoints without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+check "folder: ... leave the metrics" cmp lines run/metrics.jsonl
+denied "... listed" "$TRAIN" ckpt list run
+chmod 700 run/checkpoints
+chmod 0 run/config.json
+denied "a run's config without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "... for eval" "$TRAIN" eval run
+chmod 600 run/config.json
+chmod 0 tiny.json
+denied "a config without permission" "$TRAIN" tiny.json --out new
+denied "... checked" "$TRAIN" config check tiny.json
+chmod 600 tiny.json text.txt
+chmod 0 text.txt
+denied "a text without permission" "$TRAIN" tiny.json --out new
+denied "... in a dry run" "$TRAIN" tiny.json --dry-run
+denied "... tokenized" "$TRAIN" data train-bpe text.txt --vocab 300 --out t.json
+chmod 600 text.txt
+chmod 500 out/corpora
+denied "a cache without permission" "$TRAIN" tiny.json --set data.tokenizer_vocab_size=299 --out new
+chmod 700 out/corpora
+chmod 0 out/corpora/*/meta.json
+denied "prepared text without permission" "$TRAIN" tiny.json --out new
+check "folder: ... is not to be removed" bash -c '! grep -q "remove that folder" output'
+chmod 600 out/corpora/*/meta.json
+mkdir closed
+chmod 500 closed
+[ "$(id -u)" -eq 0 ] && chown 65534 closed
+denied "a folder that cannot be made" "$TRAIN" tiny.json "${common[@]}" --out closed/run
+chmod 700 closed
+cd .. || exit 71
+TRAIN=$program
+
+# ---- a small disk: a file system of its own, where the system lets us mount one ----
+small() { # small KIB COMMAND: the command in a folder of that size
+    unshare --mount --propagation private bash -c "mkdir -p small && mount -t tmpfs -o size=${1}k none small && { $2; }"
+}
+if small 64 true 2>/dev/null; then
+    run="'$TRAIN' '$TINY' ${common[*]}"
+    expect_code "folder: no room for one checkpoint" 74 small 300 "$run --out small/run"
+    check "folder: ... is said before any step" bash -c 'grep -q "nothing of this run could be saved" output && ! grep -q tok/s output'
+    expect_code "folder: dry run on a small disk" 0 small 1500 "$run --dry-run --out small/run --set checkpoint.keep=0 --set checkpoint.save_interval=1"
+    check "folder: ... warns of all that are kept" grep -q 'checkpoints will need' output
+    check "folder: ... which it counts" grep -q 'all 20 kept' output
+    expect_code "folder: room for two checkpoints of three" 0 small 1300 "$run --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out small/run && ls small/run/checkpoints"
+    check "folder: ... an older one makes room" grep -q 'made room' output
+    check "folder: ... and the last one is there" grep -q 'step_00000020' output
+    check "folder: ... without a failed save" bash -c '! grep -q "is not saved" output'
+else
+    skip "folder: a small disk" "this system mounts no tmpfs for us"
+fi
 finish
