@@ -122,11 +122,46 @@ static void test_one_batch_that_is_not_full(void **state)
     bench_close(&b);
 }
 
+/* Stops an evaluation before its third batch. */
+static bool stop_after_two(void *context, const Work *work)
+{
+    (void)context;
+    return work->kind != WORK_EVALUATION || work->done < 2;
+}
+
+/* One that is cut short counts for nothing and leaves nothing behind: neither in the next one nor
+ * in the steps after it. */
+static void test_an_evaluation_that_is_cut(void **state)
+{
+    Bench b, whole;
+    Outcome out = {0}, want = {0};
+    bench_open(&b, *state, "seed=1");
+    bench_open(&whole, *state, "seed=1");
+    trainer_run_steps(&b.o, &out, 2);
+    b.o.trainer.feed.watch = stop_after_two;
+    assert_true(trainer_evaluate(&b.o.trainer, 0).cut);
+    b.o.trainer.feed.watch = NULL;
+    check(&b, "after one that was cut", 0, b.windows);
+    b.o.trainer.feed.watch = stop_after_two;
+    assert_true(trainer_evaluate(&b.o.trainer, 3).cut);
+    assert_false(trainer_evaluate(&b.o.trainer, 2).cut);
+    trainer_run_steps(&b.o, &out, 4);
+    trainer_run_steps(&whole.o, &want, 4);
+    trainer_run_outcome(&b.o, &out);
+    trainer_run_outcome(&whole.o, &want);
+    trainer_outcomes_equal(&want, &out, "evaluations cut");
+    free(out.bytes);
+    free(want.bytes);
+    bench_close(&b);
+    bench_close(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evaluations_are_our_own_sum),
         cmocka_unit_test(test_one_batch_that_is_not_full),
+        cmocka_unit_test(test_an_evaluation_that_is_cut),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

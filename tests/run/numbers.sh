@@ -12,11 +12,12 @@ equal() { awk -v e="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(d <= e * 
 # ---- evaluations: interval, last, and ./train eval -----------------------------------------------------------------------
 
 steps=(--set train_steps=12 --set steps_per_print=5 --set eval.interval=4 --set eval.sample_interval=0)
-"$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=0 --set checkpoint.save_interval=3 --set checkpoint.keep=2 --out all >console 2>&1
+"$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=0 --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out all >console 2>&1
 check "numbers: a run of 12 steps" test $? -eq 0
 tokens=$(sed -nE 's/.* tokens train, ([0-9,]+) val.*/\1/p' console | tr -d ,)
 windows=$(((tokens - 1) / 32))
 check "numbers: the last batch of $windows windows is not full" test $((windows % 8)) -ne 0
+check "numbers: evaluations at every fourth step" test "$(field all/metrics.jsonl val step | tr '\n' ' ')" = "4 8 12 "
 check "numbers: every evaluation has all targets" \
     test "$(field all/metrics.jsonl val targets | tr '\n' ' ')" = "$((32 * windows)) $((32 * windows)) $((32 * windows)) "
 check "numbers: ... in the same bytes" test "$(field all/metrics.jsonl val bytes | sort -u | wc -l)" -eq 1
@@ -33,14 +34,19 @@ check "numbers: result.json has the last evaluation" \
 expect_code "numbers: ./train eval" 0 "$TRAIN" eval all
 check "numbers: ... over the same targets, with the same loss" grep -qF \
     "$(printf 'loss %.6f nats a token over %d targets   %.6f bits per byte over %d bytes' "$last" $((32 * windows)) "$bits" "$bytes")" output
+expect_code "numbers: ./train eval of an older checkpoint" 0 "$TRAIN" eval all/checkpoints/step_00000008
+check "numbers: ... has the loss of that step" grep -qF \
+    "$(printf 'step 8   val loss %.6f nats a token over %d targets' "$(field all/metrics.jsonl val loss | sed -n 2p)" $((32 * windows)))" output
 
 expect_code "numbers: evaluations of one batch" 0 "$TRAIN" "$TINY" "${steps[@]}" --set eval.steps=1 \
     --set checkpoint.save_interval=3 --set checkpoint.keep=0 --out one
-check "numbers: ... at each interval have one batch's targets" test "$(field one/metrics.jsonl val targets | head -n 2 | tr '\n' ' ')" = "256 256 "
+check "numbers: ... have one batch's targets, the last one, too" test "$(field one/metrics.jsonl val targets | tr '\n' ' ')" = "256 256 256 "
+expect_code "numbers: ./train eval of that run" 0 "$TRAIN" eval one
+check "numbers: ... over all targets" grep -qF " over $((32 * windows)) targets " output
 
 # ---- checkpoints kept ----------------------------------------------------------------------------------------------------
 
-check "numbers: keep 2 leaves the last two" test "$(checkpoint_steps all | tr '\n' ' ')" = "9 12 "
+check "numbers: keep 2 leaves the last two" test "$(checkpoint_steps all | tr '\n' ' ')" = "8 12 "
 check "numbers: keep 0 leaves all" test "$(checkpoint_steps one | tr '\n' ' ')" = "3 6 9 12 "
 
 # ---- speed ---------------------------------------------------------------------------------------------------------------
