@@ -1,6 +1,8 @@
 /* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
 #include "model/core/args.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
+#include "model/core/progress.h"
 #include "parallel/commands.h"
 #include "parallel/feed.h"
 
@@ -14,6 +16,13 @@ static void print_help(void)
            "Loss in nats a token and bits per byte over all windows of the validation data. "
            "Another text:\n"
            "  --set data.val_text=other.txt\n");
+}
+
+static bool tell_progress(void *progress, const Work *work)
+{
+    progress_tell(progress, "evaluating %s of %s", figure_count((double)work->done).text,
+                  figure_count((double)work->all).text);
+    return true;
 }
 
 static void evaluate(OpenedRun *run)
@@ -37,7 +46,11 @@ static void evaluate(OpenedRun *run)
     StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
     Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    Progress progress = progress_begin();
+    feed.watch = tell_progress;
+    feed.watch_context = &progress;
     EvalRecord r = feed_evaluate(&feed, s, gpt, stats, 0);
+    progress_end(&progress);
     printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)run->step, r.loss,
            (long long)r.targets);
     if (r.bytes > 0)

@@ -209,7 +209,7 @@ static void test_work_is_told_and_leaves_nothing(void **state)
                  {WORK_EVALUATION, 3, "  evaluating 3 of 5, "},
                  {WORK_SAMPLE, 4, "  sampling 4 of 6 tokens, "}};
     for (int i = 0; i < 3; i++) {
-        char run[16], *sent;
+        char run[32], *sent;
         snprintf(run, sizeof run, "work-%d", i);
         disturbance =
             (Disturbance){.kind = works[i].kind, .at = works[i].at, .act = be_due, .each = true};
