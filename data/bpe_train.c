@@ -43,9 +43,21 @@ typedef struct {
     int64_t *length; /* (vocab_size) bytes of each id */
 } Trainer;
 
-static void count_words(Trainer *t, const uint8_t *text, int64_t size)
+/* Share of the work in percent, in whole numbers: what is told is not redrawn for less. */
+static int percent(int64_t done, int64_t all)
 {
-    for (int64_t at = 0; at < size;) {
+    return (int)(100.0 * (double)done / (double)all);
+}
+
+static void count_words(Trainer *t, const uint8_t *text, int64_t size, Progress *progress)
+{
+    enum { PIECE = 1 << 18 }; /* bytes from one look at the clock to the next */
+    for (int64_t at = 0, next = 0; at < size;) {
+        if (at >= next) {
+            progress_tell(progress, "tokenizer: words of %.1f MB of text, %d %%",
+                          1e-6 * (double)size, percent(at, size));
+            next = at + PIECE;
+        }
         int64_t length = word_length(text + at, size - at);
         bool added;
         int64_t w = word_table_add(&t->words, text + at, length, &added);
@@ -128,13 +140,14 @@ static void count_pairs(Trainer *t, int64_t w, int sign, int32_t fresh)
     }
 }
 
-static void trainer_start(Trainer *t, const uint8_t *text, int64_t size, int64_t vocab_size)
+static void trainer_start(Trainer *t, const uint8_t *text, int64_t size, int64_t vocab_size,
+                          Progress *progress)
 {
     *t = (Trainer){0};
     word_table_init(&t->words);
     pair_table_init(&t->index, 4096);
     t->length = must_calloc((size_t)vocab_size, sizeof *t->length);
-    count_words(t, text, size);
+    count_words(t, text, size, progress);
     int32_t byte_id[N_BYTES];
     for (int k = 0; k < N_BYTES; k++) {
         uint8_t byte = (uint8_t)byte_of_order(k);
@@ -217,7 +230,7 @@ static void apply_merge(Trainer *t, int32_t pair, int32_t id)
 }
 
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
-                     char *err, size_t n)
+                     Progress *progress, char *err, size_t n)
 {
     *out = NULL;
     int64_t n_merges = vocab_size - N_BYTES - 1;
@@ -225,11 +238,13 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
         return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
                          N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
     Trainer t;
-    trainer_start(&t, text, size, vocab_size);
+    trainer_start(&t, text, size, vocab_size, progress);
     Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
     int64_t made = 0;
     int32_t pair;
     for (; made < n_merges && next_merge(&t, &pair); made++) {
+        progress_tell(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
+                      (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
         merge[made] = t.pair[pair].pair;
         apply_merge(&t, pair, (int32_t)(N_BYTES + made));
     }

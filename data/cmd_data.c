@@ -111,7 +111,9 @@ static int train_bpe(const DataArgs *a, char *err, size_t n)
     bool good = text_read_files(&text, &a->files, a->text_key, err, n, &code);
     if (good) {
         code = EXIT_DAMAGED;
-        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, err, n);
+        Progress progress = progress_begin();
+        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, err, n);
+        progress_end(&progress);
     }
     if (good) {
         code = EXIT_CANNOT_CREATE;
@@ -159,10 +161,12 @@ static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text
     ShardsSize *train = &m.split[META_TRAIN], *val = &m.split[META_VAL];
     char *path = text_format("%s/tokenizer.json", a->out);
     char *meta = text_format("%s/meta.json", a->out);
+    Progress progress = progress_begin();
     bool good = tokenizer_save(t, path, err, n) &&
-                shards_write(t, text, 0, end, a->out, "train", train, err, n) &&
-                shards_write(t, text, end, text->size, a->out, "val", val, err, n) &&
+                shards_write(t, text, 0, end, a->out, "train", train, &progress, err, n) &&
+                shards_write(t, text, end, text->size, a->out, "val", val, &progress, err, n) &&
                 meta_checksum(&m, a->out, err, n) && meta_write(&m, meta, err, n);
+    progress_end(&progress);
     if (good) {
         printf("train  %lld bytes  %lld tokens  %lld files\n", (long long)train->bytes,
                (long long)train->tokens, (long long)train->shards);

@@ -2,9 +2,11 @@
 #include "data/corpus.h"
 
 #include "model/core/check.h"
+#include "model/core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -55,25 +57,18 @@ static _Noreturn void run_child(const Corpus *c, int out, int report)
     _exit(127);
 }
 
-/* Milliseconds of a clock that never goes back. */
-static int64_t clock_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
-}
-
 /* Everything that comes out of a pipe until its end, the deadline or more than `most` bytes;
  * *ended says whether it was the end. */
-static char *read_pipe(int fd, int64_t most, int64_t deadline, int64_t *size, bool *ended)
+static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, bool *ended)
 {
-    int64_t capacity = 1 << 16, left;
+    int64_t capacity = 1 << 16;
+    double left;
     char *text = must_alloc((size_t)capacity);
     *size = 0;
     *ended = false;
-    while (*size <= most && (left = deadline - clock_ms()) > 0) {
+    while (*size <= most && (left = deadline - seconds_now()) > 0) {
         struct pollfd waiting = {.fd = fd, .events = POLLIN};
-        if (poll(&waiting, 1, (int)left) <= 0) continue;
+        if (poll(&waiting, 1, (int)ceil(1000 * left)) <= 0) continue;
         if (*size == capacity) text = must_realloc(text, (size_t)(capacity *= 2));
         ssize_t got = read(fd, text + *size, (size_t)(capacity - *size));
         if (got < 0 && errno == EINTR) continue;
@@ -86,11 +81,11 @@ static char *read_pipe(int fd, int64_t most, int64_t deadline, int64_t *size, bo
 
 /* Waits until the child has ended, which closing its output leads to if it is not stuck; at the
  * deadline it is made to. Returns its status. */
-static int end_child(pid_t child, bool orderly, int64_t deadline)
+static int end_child(pid_t child, bool orderly, double deadline)
 {
     int status = 0;
     pid_t done = 0;
-    while (orderly && done == 0 && clock_ms() < deadline) {
+    while (orderly && done == 0 && seconds_now() < deadline) {
         done = waitpid(child, &status, WNOHANG);
         if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -114,7 +109,7 @@ static Outcome run(const Corpus *c, const CorpusLimits *limits)
 {
     int out[2], report[2];
     Outcome o = {0};
-    int64_t deadline = clock_ms() + 1000 * limits->seconds;
+    double deadline = seconds_now() + (double)limits->seconds;
     if (pipe2(out, O_CLOEXEC) != 0) return (Outcome){.error = errno};
     if (pipe2(report, O_CLOEXEC) != 0) {
         o.error = errno;

@@ -113,6 +113,7 @@ static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
 static bool prepare_config(DataSet *d, const Config *c, const Text *text, const Text *val_text,
                            const char *name, char *err, size_t n, ExitCode *code)
 {
+    Progress progress = progress_begin();
     PrepareRequest r = {.name = name,
                         .cache = c->data.cache,
                         .text = text,
@@ -120,8 +121,11 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                         .tokenizer = c->data.tokenizer,
                         .vocab_size = c->data.tokenizer_vocab_size,
                         .val_fraction = c->data.val_fraction,
+                        .progress = &progress,
                         .min_tokens = c->data.seq_length + 1};
-    return prepare_text(&r, &d->preparation, err, n, code) && open_prepared(d, err, n, code);
+    bool good = prepare_text(&r, &d->preparation, err, n, code);
+    progress_end(&progress);
+    return good && open_prepared(d, err, n, code);
 }
 
 static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)

@@ -178,9 +178,11 @@ static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, Tok
     add_many(out, e->pool.id + e->first[w], e->first[w + 1] - e->first[w]);
 }
 
-void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out)
+int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
+                            TokenBuffer *out)
 {
-    for (int64_t at = 0; at < size;) {
+    int64_t at = 0;
+    while (at < size && at < most) {
         int64_t length = word_length(text + at, size - at);
         if (length <= CACHE_WORD_BYTES)
             encode_remembered(e, text + at, length, out);
@@ -188,4 +190,10 @@ void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *
             encode_word(e, text + at, length, out);
         at += length;
     }
+    return at;
+}
+
+void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out)
+{
+    encoder_encode_some(e, text, size, size, out);
 }

@@ -126,7 +126,8 @@ static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int6
     char why[512];
     *out = NULL;
     if (given != NULL) return true;
-    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, why, sizeof why)) return true;
+    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, why, sizeof why))
+        return true;
     return error_set(err, n, "a tokenizer cannot be trained: %s (data.tokenizer_vocab_size)", why);
 }
 
@@ -149,11 +150,13 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
               .vocab_size = tokenizer_vocab_size(t),
               .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
     ShardsSize *s = m.split;
-    bool good = tokenizer_save(t, path, err, n) &&
-                shards_write(t, r->text, 0, end, folder, "train", &s[META_TRAIN], err, n) &&
-                shards_write(t, val, val_from, val->size, folder, "val", &s[META_VAL], err, n) &&
-                meta_checksum(&m, folder, err, n) && meta_write(&m, meta, err, n) &&
-                folder_sync(folder, err, n);
+    bool good =
+        tokenizer_save(t, path, err, n) &&
+        shards_write(t, r->text, 0, end, folder, "train", &s[META_TRAIN], r->progress, err, n) &&
+        shards_write(t, val, val_from, val->size, folder, "val", &s[META_VAL], r->progress, err,
+                     n) &&
+        meta_checksum(&m, folder, err, n) && meta_write(&m, meta, err, n) &&
+        folder_sync(folder, err, n);
     meta_free(&m);
     free(meta);
     free(path);

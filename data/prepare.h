@@ -10,6 +10,7 @@
 #include "configs/config.h"
 #include "data/text.h"
 #include "model/core/check.h"
+#include "model/core/progress.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +25,7 @@ typedef struct {
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* of that BPE */
     double val_fraction;
+    Progress *progress; /* told how far it is; NULL: nobody wants to know */
     int64_t min_tokens; /* a split shorter than this is refused: one window and its last target */
 } PrepareRequest;
 

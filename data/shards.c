@@ -6,7 +6,10 @@
 
 #include <stdlib.h>
 
-enum { SHARD_TOKENS = 100000000 }; /* in one shard at most */
+enum {
+    SHARD_TOKENS = 100000000, /* in one shard at most */
+    PIECE = 1 << 18,          /* bytes that are encoded at a time */
+};
 
 typedef struct {
     const char *folder, *name; /* files are folder/name_000000.bin, ... */
@@ -52,7 +55,8 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
 }
 
 bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
-                  const char *folder, const char *name, ShardsSize *size, char *err, size_t n)
+                  const char *folder, const char *name, ShardsSize *size, Progress *progress,
+                  char *err, size_t n)
 {
     SplitWriter w = {.folder = folder, .name = name, .vocab_size = tokenizer_vocab_size(t)};
     Encoder *encoder = encoder_create(t);
@@ -64,11 +68,17 @@ bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to
         int64_t end = text->document_end[d];
         if (end <= from) continue;
         bool whole = end <= to;
-        ids.count = 0;
-        encoder_encode(encoder, text->bytes + at, (whole ? end : to) - at, &ids);
-        if (whole && end_of_text >= 0) token_buffer_add(&ids, (int32_t)end_of_text);
-        good = write_tokens(&w, ids.id, ids.count, err, n);
-        at = end;
+        if (!whole) end = to;
+        while (good && at < end) {
+            progress_tell(progress, "tokenizing: %d %% of %.1f MB of text",
+                          (int)(100.0 * (double)(at - from) / (double)(to - from)),
+                          1e-6 * (double)(to - from));
+            ids.count = 0;
+            at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
+            good = write_tokens(&w, ids.id, ids.count, err, n);
+        }
+        int32_t end_id = (int32_t)end_of_text;
+        if (good && whole && end_of_text >= 0) good = write_tokens(&w, &end_id, 1, err, n);
     }
     good = good && close_shard(&w, err, n);
     token_writer_abort(w.writer);

@@ -13,8 +13,10 @@ typedef struct {
 /* FOLDER/NAME_000012.bin for shard 12 of a split; the caller frees. */
 char *shard_path(const char *folder, const char *name, int64_t shard);
 /* Encodes bytes [from, to) of a text, with end-of-text after each document that ends in them, into
- * FOLDER/NAME_000000.bin and so on; `name` is "train" or "val". */
+ * FOLDER/NAME_000000.bin and so on; `name` is "train" or "val". `progress` (may be NULL) is told
+ * how far it is. */
 bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
-                  const char *folder, const char *name, ShardsSize *size, char *err, size_t n);
+                  const char *folder, const char *name, ShardsSize *size, Progress *progress,
+                  char *err, size_t n);
 
 #endif

@@ -8,6 +8,8 @@
 #ifndef DATA_TOKENIZER_H
 #define DATA_TOKENIZER_H
 
+#include "model/core/progress.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,9 +33,9 @@ typedef struct {
  * merged until `vocab_size` ids exist (256 bytes + merges + end-of-text). Of equally frequent pairs
  * the one with the smaller (left, right) ids wins, so the result depends on nothing but the text.
  * False if vocab_size < 258 or the text has too few pairs; the sentence says how many ids it can
- * give. */
+ * give. `progress` (may be NULL) is told how far it is. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
-                     char *err, size_t n);
+                     Progress *progress, char *err, size_t n);
 
 /* A tokenizer from its merges in order of rank, bytes in GPT-2's order; end-of-text is the last id.
  * False if a merge names an id that does not exist yet or makes a token twice. */
@@ -79,6 +81,10 @@ void encoder_free(Encoder *e);
 /* Appends the ids of `size` bytes to `out`. Any bytes are allowed; special tokens are never made
  * from text. */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
+/* The same for the first words only, of `most` bytes or a little more; returns how many bytes they
+ * are. All of the text is looked at to tell where a word ends: pieces give the ids of the whole. */
+int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
+                            TokenBuffer *out);
 /* Appends one id. */
 void token_buffer_add(TokenBuffer *b, int32_t id);
 void token_buffer_free(TokenBuffer *b);

@@ -4,7 +4,10 @@
 #include "data/files.h"
 #include "data/identity.h"
 #include "data/meta.h"
+#include "data/prepare.h"
 #include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/core/progress.h"
 #include "tests/data_support.h"
 #include "tests/prepare_fixture.h"
 
@@ -12,6 +15,7 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +153,86 @@ static void test_meta_without_checksums(void **state)
     prepare_fixture_close(&f);
 }
 
+/* ---- what is said meanwhile ------------------------------------------------------------------ */
+
+/* What preparing says on stdout, every time that it could say something; the caller frees. */
+static void said_while_preparing(const PrepareRequest *request, char **said)
+{
+    char err[512], *path = text_format("%s/said", request->cache);
+    size_t size;
+    ExitCode code;
+    Preparation p;
+    Progress always = {0};
+    PrepareRequest r = *request;
+    r.progress = &always;
+    assert_true(fs_make_folders(&fs_system, r.cache, err, sizeof err));
+    fflush(stdout);
+    int out = dup(STDOUT_FILENO), to = open(path, O_WRONLY | O_CREAT, 0600);
+    dup2(to, STDOUT_FILENO);
+    bool good = prepare_text(&r, &p, err, sizeof err, &code);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    close(to);
+    if (!good) fail_msg("%s", err);
+    preparation_free(&p);
+    if (!file_read(path, said, &size, NULL, err, sizeof err)) fail_msg("%s", err);
+    free(path);
+}
+
+/* Lines that begin with `begin`, say a share in percent behind `before`, and never fall back:
+ * returns the last share, and how many different ones there were in *n. */
+static int shares(const char *said, const char *begin, const char *before, int *n)
+{
+    int last = -1;
+    *n = 0;
+    for (const char *line = said; *line; line = strchr(line, '\n') + 1) {
+        const char *at = strstr(line, before);
+        if (strncmp(line, begin, strlen(begin)) != 0) continue;
+        if (at == NULL || at > strchr(line, '\n')) fail_msg("no \"%s\" in %.80s", before, line);
+        int share = atoi(at + strlen(before));
+        if (share < last || share > 100) fail_msg("%d after %d %%", share, last);
+        *n += share != last;
+        last = share;
+    }
+    return last;
+}
+
+static void test_preparing_says_how_far_it_is(void **state)
+{
+    (void)state;
+    PrepareFixture f = prepare_fixture_open();
+    char *long_text = drawn_text(62, 150000), err[512];
+    Text whole = {0};
+    assert_true(
+        text_add_file(&whole, "a.txt", long_text, strlen(long_text), "text", err, sizeof err));
+    PrepareRequest r = {
+        .name = "a", .cache = f.cache, .text = &whole, .vocab_size = 300, .val_fraction = 0.5};
+    char *said = NULL, begin[80];
+    said_while_preparing(&r, &said);
+    int64_t train = text_split(&whole, 0.5);
+    int n;
+    snprintf(begin, sizeof begin, "  tokenizer: words of %.1f MB of text, ", 1e-6 * (double)train);
+    assert_in_range(shares(said, begin, "text, ", &n), 50, 99);
+    assert_int_equal(n, (train + (1 << 18) - 1) >> 18); /* one per piece */
+    snprintf(begin, sizeof begin, "  tokenizer: 300 ids from %.1f MB of text, ",
+             1e-6 * (double)train);
+    assert_int_equal(shares(said, begin, "text, ", &n), 97); /* the last of 43 merges is ahead */
+    assert_int_equal(n, 43);
+    char *encoding = strstr(said, "  tokenizing: "),
+         *val = strstr(encoding + 1, "  tokenizing: 0 %");
+    assert_non_null(val); /* the second split begins again */
+    *val = 0;
+    snprintf(begin, sizeof begin, " %% of %.1f MB of text\n", 1e-6 * (double)train);
+    assert_in_range(shares(encoding, "  tokenizing: ", "tokenizing: ", &n), 50, 99);
+    assert_int_equal(n, (train + (1 << 18) - 1) >> 18);
+    check_sentence(encoding, begin);
+    free(said);
+    free(long_text);
+    text_free(&whole);
+    prepare_fixture_close(&f);
+}
+
 static void test_fuzz_meta(void **state)
 {
     (void)state;
@@ -170,6 +254,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_temporary_names_that_are_taken),
     cmocka_unit_test(test_checksums_are_the_identity_of_every_byte),
     cmocka_unit_test(test_meta_without_checksums),
+    cmocka_unit_test(test_preparing_says_how_far_it_is),
     cmocka_unit_test(test_fuzz_meta),
 };
 

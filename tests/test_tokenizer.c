@@ -18,7 +18,8 @@ static Tokenizer *train(const char *text, int64_t vocab)
 {
     char err[512];
     Tokenizer *t;
-    if (!tokenizer_train((const uint8_t *)text, (int64_t)strlen(text), vocab, &t, err, sizeof err))
+    if (!tokenizer_train((const uint8_t *)text, (int64_t)strlen(text), vocab, &t, NULL, err,
+                         sizeof err))
         fail_msg("%s", err);
     return t;
 }
@@ -197,9 +198,9 @@ static void test_training_says_what_the_text_can_give(void **state)
     (void)state;
     char err[256];
     Tokenizer *t;
-    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 300, &t, err, sizeof err));
+    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 300, &t, NULL, err, sizeof err));
     assert_string_equal(err, "the text has pairs for a vocabulary of at most 260 ids, not 300");
-    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 257, &t, err, sizeof err));
+    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 257, &t, NULL, err, sizeof err));
     t = train("abcd", 260);
     assert_int_equal(tokenizer_end_of_text(t), 259);
     tokenizer_free(t);
@@ -284,6 +285,31 @@ static void test_cache_does_not_change_ids(void **state)
     tokenizer_free(t);
 }
 
+static void test_pieces_of_a_text_give_the_ids_of_the_whole(void **state)
+{
+    (void)state;
+    char *text = drawn_text(9, 2000);
+    int64_t size = (int64_t)strlen(text);
+    for (int64_t i = 40; i < size; i += 97) /* runs of white space, where a word looks ahead */
+        memset(text + i, "  \n "[i % 4], (size_t)(i % 3 + 1));
+    Tokenizer *t = train(text, 300);
+    TokenBuffer whole = encode(t, text, size);
+    for (int64_t most = 1; most < 400; most += most / 3 + 1) {
+        Encoder *e = encoder_create(t);
+        TokenBuffer pieces = {0};
+        for (int64_t at = 0, got; at < size; at += got) {
+            got = encoder_encode_some(e, (uint8_t *)text + at, size - at, most, &pieces);
+            assert_true(got >= most || at + got == size);
+        }
+        check_ids("pieces", &pieces, whole.id, whole.count);
+        token_buffer_free(&pieces);
+        encoder_free(e);
+    }
+    token_buffer_free(&whole);
+    free(text);
+    tokenizer_free(t);
+}
+
 static void test_a_word_of_a_million_letters(void **state)
 {
     (void)state;
@@ -329,6 +355,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_encoding_equals_naive_encoding),
     cmocka_unit_test(test_any_bytes_come_back),
     cmocka_unit_test(test_cache_does_not_change_ids),
+    cmocka_unit_test(test_pieces_of_a_text_give_the_ids_of_the_whole),
     cmocka_unit_test(test_a_word_of_a_million_letters),
     cmocka_unit_test(test_specials_never_come_from_text),
 };

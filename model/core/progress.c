@@ -50,8 +50,9 @@ void live_line_clear(FILE *to)
 
 Progress progress_begin(void)
 {
-    return (Progress){.next =
-                          seconds_now() + (isatty(STDOUT_FILENO) ? first_after : message_every)};
+    bool terminal = isatty(STDOUT_FILENO);
+    return (Progress){.next = seconds_now() + (terminal ? first_after : message_every),
+                      .every = terminal ? terminal_every : message_every};
 }
 
 bool progress_due(const Progress *p)
@@ -62,10 +63,11 @@ bool progress_due(const Progress *p)
 void progress_tell(Progress *p, const char *fmt, ...)
 {
     char text[256] = "  "; /* as the rows of a table are indented */
+    if (p == NULL) return;
     double now = seconds_now();
     if (now < p->next || log_rank() != 0 || log_level() > LOG_INFO) return;
     bool terminal = isatty(STDOUT_FILENO);
-    p->next = now + (terminal ? terminal_every : message_every);
+    p->next = now + p->every;
     va_list args;
     va_start(args, fmt);
     vsnprintf(text + 2, sizeof text - 2, fmt, args);

@@ -20,13 +20,14 @@
 double seconds_now(void);
 
 typedef struct {
-    double next; /* seconds_now() of the next showing */
-    bool stands; /* in the live line */
+    double next;  /* seconds_now() of the next showing */
+    double every; /* seconds from one to the next */
+    bool stands;  /* in the live line */
 } Progress;
 
 Progress progress_begin(void);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
- * costs a look at the clock. */
+ * costs a look at the clock. NULL: nobody wants to know. */
 void progress_tell(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Whether it is time to tell; for those whose words take work. */
 bool progress_due(const Progress *progress);
