@@ -120,8 +120,7 @@ static void check_model(Load *load)
               "position \"learned\"",
               (long long)c->model.head_dim);
     if (!UNUSABLE(load, "data.seq_length", "model.max_position_embeddings") &&
-        c->data.seq_length > c->model.max_position_embeddings &&
-        c->model.position == POSITION_LEARNED)
+        c->data.seq_length > c->model.max_position_embeddings) /* also the rows of rope's table */
         WRONG(load,
               load_given(load, "data.seq_length") ? "data.seq_length"
                                                   : "model.max_position_embeddings",

@@ -25,7 +25,11 @@ int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t
         int64_t cols = p->ndim == 2 ? p->local[1] : 1, elements = p->local[0] * cols;
         next = next_param(table, u, p->offset);
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
-        CHECK(elements <= ROUNDING_ELEMENTS, "%s has %lld elements", p->name, (long long)elements);
+        if (elements > ROUNDING_ELEMENTS)
+            fail(EXIT_CONFIG,
+                 "%s has %lld elements, and stochastic rounding tells at most %lld apart; write "
+                 "bf16.bf16_master_weights_and_grads false",
+                 p->name, (long long)elements, (long long)ROUNDING_ELEMENTS);
         if (n++ >= max) continue;
         segment[n - 1] = (Segment){.stream = rng_stream(p->name),
                                    .start = p->offset - offset,

@@ -63,6 +63,13 @@ static const Case cases[] = {
       "model.head_dim=100000", "model.num_attention_heads=100000", "model.num_layers=100"},
      EXIT_NO_MEMORY,
      "bytes"},
+    {{"model.position=rope", "model.max_position_embeddings=8"},
+     EXIT_CONFIG,
+     "data.seq_length 16 do not fit max_position_embeddings 8"},
+    {{"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true", "model.hidden_size=1000000",
+      "model.num_attention_heads=1000", "model.head_dim=100000"},
+     EXIT_CONFIG,
+     "bf16_master_weights_and_grads false"},
     {{"checkpoint.keep=1000000", "train_steps=" BILLION}, EXIT_OK, "plan"},
 };
 
