@@ -25,7 +25,7 @@ near "training loss of steps 141 to 150" "$(mean 141 150)" 0.305239 0.01
 near "validation loss" "$val" 0.321848 0.01
 check "learns: 150 training lines" test "$(losses run/metrics.jsonl | wc -l)" -eq 150
 check "learns: bits per byte are printed" grep -qE '^val +loss 0\.32[0-9]{2} nats a token, 0\.25[0-9]{2} bits per byte' console
-check "learns: of every evaluation" test "$(grep -cE '^ +(50|100|150) +[0-9.]+ +[0-9.]+ bits per byte' console)" -eq 3
+check "learns: of every evaluation" test "$(grep -cE '^ +(50|100|150) +val +[0-9.]+ +[0-9.]+ bits per byte' console)" -eq 3
 for file in config.json machine.json metrics.jsonl samples.txt result.json tokenizer.json checkpoints/step_00000150/model.safetensors; do
     check "learns: the run folder has $file" test -s "run/$file"
 done
