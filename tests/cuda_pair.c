@@ -65,8 +65,8 @@ void pair_same_bits(Tensor expected, Tensor found, const char *what)
         const char *a = (char *)expected.data + (size_t)i * size,
                    *b = (char *)found.data + (size_t)i * size;
         if (memcmp(a, b, size) != 0)
-            fail_msg("%s: element %lld is %a on the CPU and %a on CUDA", what, (long long)i,
-                     dtype_get(expected.dtype, expected.data, i),
-                     dtype_get(found.dtype, found.data, i));
+            fail_msg("%s: element %lld is %a, not %a", what, (long long)i,
+                     dtype_get(found.dtype, found.data, i),
+                     dtype_get(expected.dtype, expected.data, i));
     }
 }

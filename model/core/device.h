@@ -36,6 +36,8 @@ typedef struct {
     int level; /* CpuLevel of configs/config.h: 0 the best the CPU has, else exactly that one */
     int blas;  /* BlasChoice: 0 OpenBLAS if it is there, 1 OpenBLAS, 2 the built-in products */
     bool tf32; /* cuda: products of f32 may round their factors to tf32 */
+    size_t scratch; /* cuda: bytes of scratch for an op, which cuts its work into portions that they
+                       suffice for; 0: as the backend has it */
 } DeviceOptions;
 
 typedef struct Backend {

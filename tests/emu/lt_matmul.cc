@@ -320,10 +320,12 @@ static void asked_run(void *context)
     emu_memory_open();
     if (q->workspace_bytes > 0) memset(q->workspace, EMU_POISON, q->workspace_bytes);
     emu_lt_compute(&problem, q->alpha, q->a, q->b, q->beta, q->c, q->d);
+    if (q->workspace_bytes > 0) memset(q->workspace, EMU_POISON, q->workspace_bytes);
     emu_memory_close();
 }
 
-/* The algorithm's workspace is left poisoned: nobody may count on what was there. */
+/* The algorithm's workspace is poisoned before and after: nobody may count on what was there, and
+ * no operand or result may lie in it. */
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                               const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                               const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,

@@ -44,9 +44,9 @@ static inline bool attention_is_flash(const Tensor *operand, int n, Attention at
 
 /* How many pairs (batch row, kv head), of `pairs`, a backward pass may take at once so that `each`
  * floats of every one of them fit the workspace. */
-static inline int64_t attention_portion(int64_t each, int64_t pairs)
+static inline int64_t attention_portion(const Device *dev, int64_t each, int64_t pairs)
 {
-    int64_t fitting = (int64_t)(CUDA_WORKSPACE / sizeof(float)) / each;
+    int64_t fitting = (int64_t)(cuda_device(dev)->workspace_bytes / sizeof(float)) / each;
     CHECK(fitting > 0, "attention over %lld queries of a group of heads", (long long)each);
     return fitting < pairs ? fitting : pairs;
 }

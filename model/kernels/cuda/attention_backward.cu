@@ -200,7 +200,7 @@ static void backward_launch(Device *dev, const Backward *c, Shape s)
     typedef BackwardTiles<D> Tiles;
     size_t shared = Tiles::FLOATS * sizeof(float);
     int64_t group = s.heads / s.kv_heads, all = c->q.dim[0] * s.kv_heads;
-    int64_t portion = attention_portion(group * s.tq, all);
+    int64_t portion = attention_portion(dev, group * s.tq, all);
     float *delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
     for (int64_t pair = 0; pair < all; pair += portion) {
         int64_t n = portion < all - pair ? portion : all - pair;

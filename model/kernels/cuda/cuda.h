@@ -15,12 +15,14 @@ extern "C" {
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 
-/* Most scratch that one op may take; products and kernels share it, one op after another. */
+/* Most scratch that one op may take, unless the device was opened with another amount; products and
+ * kernels share it, one op after another. */
 #define CUDA_WORKSPACE ((size_t)128 << 20)
 
 typedef struct CudaDevice {
     cudaStream_t compute, copy, comm;
-    void *workspace; /* CUDA_WORKSPACE bytes of device memory, 256-byte aligned */
+    void *workspace; /* device memory, 256-byte aligned */
+    size_t workspace_bytes;
     int multiprocessors;
     size_t shared_bytes; /* most dynamic shared memory that a block may ask for */
     struct Lt *lt;       /* cuBLASLt and its plans: lt.h */
@@ -38,8 +40,8 @@ static inline cudaStream_t cuda_stream(const Device *dev)
     return cuda_device(dev)->compute;
 }
 
-/* Scratch of the running op, valid until the next op's kernels; contents undefined. More than
- * CUDA_WORKSPACE bytes is a bug: ops cut their work so that it suffices. */
+/* Scratch of the running op, valid until the next op's kernels; contents undefined. More than the
+ * device's workspace_bytes is a bug: ops cut their work so that it suffices. */
 void *cuda_workspace(const Device *dev, size_t bytes);
 
 /* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and CUDA's

@@ -27,8 +27,10 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line)
 
 void *cuda_workspace(const Device *dev, size_t bytes)
 {
-    CHECK(bytes <= CUDA_WORKSPACE, "%zu bytes of scratch; there are %zu", bytes, CUDA_WORKSPACE);
-    return cuda_device(dev)->workspace;
+    const CudaDevice *cuda = cuda_device(dev);
+    CHECK(bytes <= cuda->workspace_bytes, "%zu bytes of scratch; there are %zu", bytes,
+          cuda->workspace_bytes);
+    return cuda->workspace;
 }
 
 /* False with a sentence when there is no driver that this program can speak to. */
@@ -91,17 +93,18 @@ static void open_streams(CudaDevice *cuda)
 }
 
 /* The scratch of all ops. A GPU that has no room for it has none for any model. */
-static void open_workspace(CudaDevice *cuda)
+static void open_workspace(CudaDevice *cuda, size_t bytes)
 {
     size_t available = 0, total = 0;
-    if (cudaMalloc(&cuda->workspace, CUDA_WORKSPACE) == cudaSuccess) return;
+    cuda->workspace_bytes = bytes > 0 ? bytes : CUDA_WORKSPACE;
+    if (cudaMalloc(&cuda->workspace, cuda->workspace_bytes) == cudaSuccess) return;
     cudaGetLastError();
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     fail(EXIT_NO_MEMORY,
          "%s has %zu of %zu MiB free, and %zu MiB are needed before any model: another program "
          "holds its memory; wait for it, choose another GPU by CUDA_VISIBLE_DEVICES, or set device "
          "to \"cpu\"",
-         cuda->name, available >> 20, total >> 20, CUDA_WORKSPACE >> 20);
+         cuda->name, available >> 20, total >> 20, cuda->workspace_bytes >> 20);
 }
 
 static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
@@ -115,7 +118,7 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
         return false;
     }
     open_streams(cuda);
-    open_workspace(cuda);
+    open_workspace(cuda, options->scratch);
     int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
     device->backend = &backend_cuda;

@@ -298,7 +298,7 @@ template <class T, int D> static void backward_launch(Device *dev, const Backwar
     typedef FlashKeys<D> K;
     size_t stats = 2 * sizeof(QueryStats<K::WALKED>);
     int64_t group = s.heads / s.kv_heads, all = c->q.dim[0] * s.kv_heads;
-    int64_t portion = attention_portion(group * s.tq, all);
+    int64_t portion = attention_portion(dev, group * s.tq, all);
     float *delta = (float *)cuda_workspace(dev, (size_t)(portion * group * s.tq) * sizeof(float));
     for (int64_t pair = 0; pair < all; pair += portion) {
         int64_t n = portion < all - pair ? portion : all - pair;

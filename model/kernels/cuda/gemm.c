@@ -8,8 +8,13 @@
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
-/* An f32 product that a kernel follows gets half of the scratch, the library the other half. */
-#define PRODUCT_BYTES (CUDA_WORKSPACE / 2)
+/* An f32 product that a kernel follows gets half of the scratch, behind the library's half, in
+ * which this many bytes lie. */
+static size_t half_of_scratch(const Device *dev)
+{
+    enum { ALIGNMENT = 256 };
+    return cuda_device(dev)->workspace_bytes / 2 / ALIGNMENT * ALIGNMENT;
+}
 
 /* d =/+= op(a) op(b) and nothing behind it, whoever has to do it. */
 static void product(Device *dev, LtProduct p)
@@ -28,17 +33,17 @@ static LtProduct asked(Device *dev, Tensor d, Tensor a, bool a_transposed, Tenso
                        .a_transposed = a_transposed,
                        .b = b,
                        .b_transposed = b_transposed,
-                       .workspace = cuda_workspace(dev, CUDA_WORKSPACE),
-                       .workspace_bytes = CUDA_WORKSPACE};
+                       .workspace = cuda_workspace(dev, cuda_device(dev)->workspace_bytes),
+                       .workspace_bytes = cuda_device(dev)->workspace_bytes};
 }
 
 /* ---- products in f32, and what follows them -------------------------------------------------- */
 
 /* Rows of `cols` f32 sums that the scratch holds at a time; whole tiles of them, if it can. */
-static int64_t rows_at_once(int64_t cols)
+static int64_t rows_at_once(const Device *dev, int64_t cols)
 {
     enum { GRAIN = 128 };
-    int64_t fit = (int64_t)(PRODUCT_BYTES / sizeof(float)) / cols;
+    int64_t fit = (int64_t)(half_of_scratch(dev) / sizeof(float)) / cols;
     CHECK(fit > 0, "a row of %lld columns does not fit the scratch", (long long)cols);
     return fit < GRAIN ? fit : fit - fit % GRAIN;
 }
@@ -47,10 +52,11 @@ static int64_t rows_at_once(int64_t cols)
 static Tensor sums_of(Device *dev, Tensor a, int64_t row, int64_t n, Tensor b, bool b_transposed,
                       int64_t cols)
 {
-    char *scratch = cuda_workspace(dev, CUDA_WORKSPACE);
-    Tensor sum = tensor_2d(scratch + PRODUCT_BYTES, F32, n, cols);
+    size_t half = half_of_scratch(dev);
+    char *scratch = cuda_workspace(dev, 2 * half);
+    Tensor sum = tensor_2d(scratch + half, F32, n, cols);
     LtProduct p = asked(dev, sum, tensor_slice_rows(a, row, n), false, b, b_transposed);
-    p.workspace_bytes = PRODUCT_BYTES;
+    p.workspace_bytes = half;
     product(dev, p);
     return sum;
 }
@@ -64,7 +70,7 @@ static void gelu_of_sum(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, 
     p.bias = bias;
     p.aux = pre;
     if (lt_product(dev, &p)) return;
-    int64_t rows = tensor_rows(y), cols = tensor_cols(y), step = rows_at_once(cols);
+    int64_t rows = tensor_rows(y), cols = tensor_cols(y), step = rows_at_once(dev, cols);
     for (int64_t row = 0; row < rows; row += step) {
         int64_t n = rows - row < step ? rows - row : step;
         Tensor kept = tensor_present(pre) ? tensor_slice_rows(pre, row, n) : NO_TENSOR;
@@ -82,7 +88,7 @@ static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tenso
         cuda_gelu_multiply(dev, dx, dx, pre);
         return;
     }
-    int64_t rows = tensor_rows(dx), cols = tensor_cols(dx), step = rows_at_once(cols);
+    int64_t rows = tensor_rows(dx), cols = tensor_cols(dx), step = rows_at_once(dev, cols);
     for (int64_t row = 0; row < rows; row += step) {
         int64_t n = rows - row < step ? rows - row : step;
         cuda_gelu_multiply(dev, tensor_slice_rows(dx, row, n),

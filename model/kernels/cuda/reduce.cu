@@ -53,8 +53,9 @@ void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partial
 
 Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
 {
-    int64_t fit = (int64_t)(CUDA_WORKSPACE / sizeof(float)) / cols;
-    int64_t rows = most < 1 ? 1 : most < fit ? most : fit;
+    int64_t fit = (int64_t)(cuda_device(dev)->workspace_bytes / sizeof(float)) / cols;
+    int64_t rows = most < fit ? most : fit;
+    if (rows < 1) rows = 1;
     return tensor_2d(cuda_workspace(dev, sizeof(float) * (size_t)(rows * cols)), F32, rows, cols);
 }
 
