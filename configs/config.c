@@ -79,7 +79,10 @@ static int compare_findings(const void *x, const void *y)
 static void report_findings(Load *load, ConfigReport *report)
 {
     *report = (ConfigReport){0};
-    if (load->n_findings == 0) return;
+    if (load->n_findings == 0) {
+        free(load->finding); /* there may have been some, taken back by a --set */
+        return;
+    }
     qsort(load->finding, (size_t)load->n_findings, sizeof *load->finding, compare_findings);
     report->error = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->notice = must_calloc((size_t)load->n_findings, sizeof(char *));
