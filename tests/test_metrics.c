@@ -111,8 +111,7 @@ static void every_digit_survives(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(&b,
-                  (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1, .attempt = 3});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .attempt = 3});
     const double losses[] = {1.0 / 3, 5.7147180531173944,   DBL_MIN,
                              DBL_MAX, 0x1.fffffffffffffp-1, 5e-324};
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
@@ -141,7 +140,7 @@ static void a_number_that_json_lacks_is_null_and_flagged(void **unused)
     for (int i = 0; i < 3; i++) {
         Bench b;
         bench_open(&b);
-        bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1});
+        bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1});
         StepRecord r = step_record(1, odd[i]);
         metrics_step(b.metrics, &r);
         char *text = read_file(b.folder, "metrics.jsonl");
@@ -203,7 +202,7 @@ static void hostile_text_stays_inside_its_line(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1});
     all_events(b.metrics);
     char *text = read_file(b.folder, "metrics.jsonl");
     every_line_is_an_object(text, 12);
@@ -217,7 +216,7 @@ static void a_pipe_gets_plain_lines(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1});
     all_events(b.metrics);
     fflush(b.to);
     assert_null(strchr(b.shown, '\r'));
@@ -234,8 +233,8 @@ static void a_terminal_gets_one_live_line(void **unused)
     Bench b;
     bench_open(&b);
     unsetenv("NO_COLOR");
-    bench_metrics(
-        &b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1, .terminal = true});
+    bench_metrics(&b,
+                  (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .terminal = true});
     all_events(b.metrics);
     fflush(b.to);
     assert_true(count_of(b.shown, "\r") >= 6);
@@ -244,8 +243,8 @@ static void a_terminal_gets_one_live_line(void **unused)
     bench_close(&b);
     bench_open(&b);
     setenv("NO_COLOR", "1", 1);
-    bench_metrics(
-        &b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1, .terminal = true});
+    bench_metrics(&b,
+                  (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .terminal = true});
     all_events(b.metrics);
     fflush(b.to);
     assert_int_equal(count_of(b.shown, "\033[1m"), 0);
@@ -258,8 +257,7 @@ static void json_mode_prints_nothing_else(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(&b,
-                  (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1, .json = true});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1, .json = true});
     all_events(b.metrics);
     fflush(b.to);
     every_line_is_an_object(b.shown, 7);
@@ -271,8 +269,7 @@ static void the_eta_waits_for_five_steps(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(
-        &b, (MetricsOptions){.pace = {.train_steps = 105}, .resumed_step = 100, .json = true});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 105, .resumed_step = 100, .json = true});
     SpeedRecord speed = {.seconds = 4, .steps = 2, .tokens = 1024, .forward = -1};
     for (int i = 101; i <= 104; i++) {
         StepRecord r = step_record(i, 3.0);
@@ -296,7 +293,7 @@ static void a_torn_file_is_cut_back(void **unused)
     (void)unused;
     Bench b;
     bench_open(&b);
-    bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = -1});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = -1});
     for (int i = 1; i <= 10; i++) {
         StepRecord r = step_record(i, 1.0 / i);
         metrics_step(b.metrics, &r);
@@ -309,7 +306,7 @@ static void a_torn_file_is_cut_back(void **unused)
             continue; /* among others, right before a line feed */
         char *torn = strndup(whole, cut);
         write_file(b.folder, "metrics.jsonl", torn);
-        bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = 6});
+        bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = 6});
         metrics_note(b.metrics, "resume", 6, "here");
         metrics_close(b.metrics);
         char *text = read_file(b.folder, "metrics.jsonl");
@@ -337,7 +334,7 @@ static void lines_that_nobody_wrote_are_dropped(void **unused)
                "99999999999999999999, \"updates\": 1}\n"
                "{\"event\": \"train\", \"step\": 2, \"updates\": 2, \"samples\": 3, \"tokens\": 4, "
                "\"skipped\": 5}\n");
-    bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 10}, .resumed_step = 2});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 10, .resumed_step = 2});
     char *text = read_file(b.folder, "metrics.jsonl");
     assert_string_equal(text, "{\"event\": \"train\", \"step\": 2, \"updates\": 2, \"samples\": 3, "
                               "\"tokens\": 4, \"skipped\": 5}\n");
@@ -353,7 +350,7 @@ static void a_full_disk_leaves_no_gap(void **unused)
     char err[512] = "";
     struct rlimit old;
     bench_open(&b);
-    bench_metrics(&b, (MetricsOptions){.pace = {.train_steps = 5000}, .resumed_step = -1});
+    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 5000, .resumed_step = -1});
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     struct rlimit small = {.rlim_cur = 1000, .rlim_max = old.rlim_max};
