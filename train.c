@@ -60,14 +60,13 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(void)
 {
-    printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--resume auto|never|PATH] "
-           "[--dry-run]\n"
+    printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--dry-run] ...\n"
            "       ./train COMMAND ...\n\n"
            "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
     for (int i = 0; i < N_COMMANDS; i++)
         printf("  %-10s%s\n", commands[i].name, commands[i].summary);
-    printf("\n./train --help train, ./train COMMAND --help, ./train --help exit-codes, ./train "
-           "--version\n");
+    printf("\n./train --help train shows all options of a run, ./train COMMAND --help those of\n"
+           "a command, ./train --help exit-codes what a script may learn from the exit code.\n");
 }
 
 static void print_exit_codes(void)

@@ -124,7 +124,8 @@ static int run_diff(const Arguments *a)
 
 static const ConfigAction actions[] = {
     {"check", "check CONFIG... [--set KEY=VALUE]... [--verbose]",
-     "says all that is wrong with a config, with the place of each, and whether its data are there",
+     "says all that is wrong with a config, with the place of each, and whether\n"
+     "      its data are there",
      1, 1000, N_OPTIONS, run_check},
     {"show", "show CONFIG [--set KEY=VALUE]... [--verbose]",
      "every key with its value and where the value comes from", 1, 1, N_OPTIONS, run_show},
@@ -144,7 +145,8 @@ static void print_help(FILE *to, const ConfigAction *only)
     for (size_t i = 0; i < N_ACTIONS; i++)
         if (only == NULL || only == &actions[i])
             fprintf(to, "  ./train config %s\n      %s\n", actions[i].usage, actions[i].help);
-    fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 78 "
+    if (only != NULL && only->n_options == 0) return;
+    fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 78\n"
                 "(config); of check also 66 (data missing), 65 (data damaged).\n");
 }
 

@@ -291,31 +291,30 @@ typedef struct {
 
 static const Command commands[] = {
     {"train-bpe", "--vocab N --out FILE TEXT...",
-     "Trains a byte-level BPE on text or JSONL files and writes it as a tokenizer.json.\n"
+     "Trains a byte-level BPE on text or JSONL files and writes a tokenizer.json.\n"
      "  --vocab N        ids in all: 256 bytes, merges, <|endoftext|>; at least 258\n"
      "  --out FILE       the tokenizer.json to write\n"
      "  --text-key KEY   key of the text in .jsonl and .json lines (text)\n",
      train_bpe},
     {"tokenize", "--tokenizer FILE --out FOLDER TEXT...",
-     "Writes text or JSONL files as token shards: FOLDER/train_000000.bin, ..., with the tokenizer "
-     "beside them.\n"
+     "Writes text or JSONL files as token shards: FOLDER/train_000000.bin, ..., with\n"
+     "the tokenizer beside them.\n"
      "  --tokenizer FILE     a tokenizer.json or GPT-2's vocab.bpe\n"
      "  --out FOLDER         a folder without shards; made if needed\n"
-     "  --val-fraction F     last share of the text that goes to val_000000.bin, ... (0)\n"
+     "  --val-fraction F     last share of the text, for val_000000.bin, ... (0)\n"
      "  --text-key KEY       key of the text in .jsonl and .json lines (text)\n",
      tokenize},
     {"inspect", "[--tokenizer FILE | --vocab N] [--verify] SHARD...",
-     "Reads every token of the shards: says how many there are and in which range, and checks "
-     "them.\n"
+     "Reads every token of the shards, checks it, and says how many there are and in\n"
+     "which range.\n"
      "  --tokenizer FILE     ids must be in this vocabulary\n"
      "  --vocab N            ids must be below N\n"
-     "  --verify             every byte must be what was written: a checksum is in meta.json "
-     "beside "
-     "them\n",
+     "  --verify             every byte must be what was written: a checksum is in\n"
+     "                       meta.json beside them\n",
      inspect},
     {"decode", "[--tokenizer FILE] [--from N] [--count N] SHARD...",
      "Prints tokens as text.\n"
-     "  --tokenizer FILE     the tokenizer of the shards (tokenizer.json beside the first)\n"
+     "  --tokenizer FILE     their tokenizer (tokenizer.json beside the first)\n"
      "  --from N             first token (0)\n"
      "  --count N            how many tokens (all)\n",
      decode},
@@ -360,7 +359,10 @@ static int run_command(const Command *c, int argc, char **argv)
 
 int cmd_data(int argc, char **argv)
 {
-    if (argc < 2) return help(stderr, EXIT_USAGE);
+    if (argc < 2) {
+        refuse(EXIT_USAGE, "./train data needs a command");
+        return help(stderr, EXIT_USAGE);
+    }
     if (args_is_help(argv[1])) return help(stdout, EXIT_OK);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

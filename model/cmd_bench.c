@@ -292,8 +292,8 @@ static void print_help(void)
 {
     printf("usage: ./train bench step CONFIG.json [--set key=value]... [--steps N] [--json]\n"
            "       ./train bench ops|gemm [--help]\n\n"
-           "step: one training step of the config's model on random tokens, beside its own list of "
-           "matrix products.\n");
+           "step: one training step of the config's model on random tokens, beside its own\n"
+           "list of matrix products.\n");
 }
 
 static int steps_of(const char *text)

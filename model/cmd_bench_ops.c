@@ -31,12 +31,17 @@ static int number_of(const Args *args, long most)
 
 static void print_usage(const char *mode)
 {
-    printf("usage: ./train bench %s [--dtype f32|f64|bf16|f16] [--repetitions N] [--threads N]%s\n",
+    bool ops = strcmp(mode, "ops") == 0;
+    printf("usage: ./train bench %s [options]\n\n%s\n\n"
+           "  --dtype TYPE       f32 (default), f64, bf16 or f16\n"
+           "  --repetitions N    of which the median is shown; default 9\n"
+           "  --threads N        of the CPU; default: the cores allowed to this process\n%s",
            mode,
-           strcmp(mode, "ops") == 0 ? " [--device auto|cuda|cpu] [--tokens N]\n\n"
-                                      "ops: the calls of a GPT-2 124M step over N tokens (default "
-                                      "1024), each beside its floor"
-                                    : "\n\ngemm: OpenBLAS beside the built-in products");
+           ops ? "The calls of a GPT-2 124M training step, each beside its floor."
+               : "OpenBLAS beside the built-in products.",
+           ops ? "  --tokens N         in the step; default 1024\n"
+                 "  --device NAME      auto (default), cuda or cpu\n"
+               : "");
 }
 
 enum { DTYPE, REPETITIONS, THREADS, TOKENS, DEVICE, N_OPTIONS }; /* gemm has the first three */

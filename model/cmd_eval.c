@@ -11,10 +11,9 @@
 
 static void print_help(void)
 {
-    printf("usage: ./train eval RUN [--set key=value]...      (RUN: a run folder, or one of its "
-           "checkpoints)\n\n"
-           "Loss in nats a token and bits per byte over all windows of the validation data. "
-           "Another text:\n"
+    printf("usage: ./train eval RUN [--set key=value]...\n\n"
+           "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
+           "and bits per byte over all windows of the validation data. Another text:\n"
            "  --set data.val_text=other.txt\n");
 }
 

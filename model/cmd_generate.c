@@ -11,16 +11,15 @@
 
 static void print_help(void)
 {
-    printf(
-        "usage: ./train generate RUN [options]      (RUN: a run folder, or one of its "
-        "checkpoints)\n\n"
-        "  --prompt TEXT      what the text begins with; default: the config's eval.sample_prompt\n"
-        "  --tokens N         how many tokens to write; default 200\n"
-        "  --temperature X    0: always the most probable token; default 0.8\n"
-        "  --top-k N          only the N most probable tokens; 0: all (default)\n"
-        "  --top-p X          only the most probable tokens up to this mass; default 1\n"
-        "  --seed N           another seed, another text; default 1337\n"
-        "  --set key=value    override a key of the run's config, e.g. --set cpu.threads=1\n");
+    printf("usage: ./train generate RUN [options]\n\n"
+           "RUN is a run folder, or one of its checkpoints.\n\n"
+           "  --prompt TEXT      what the text begins with; default: eval.sample_prompt\n"
+           "  --tokens N         how many tokens to write; default 200\n"
+           "  --temperature X    0: always the most probable token; default 0.8\n"
+           "  --top-k N          only the N most probable tokens; 0: all (default)\n"
+           "  --top-p X          only the most probable tokens up to this mass; default 1\n"
+           "  --seed N           another seed, another text; default 1337\n"
+           "  --set key=value    override a key of the config, e.g. --set cpu.threads=1\n");
 }
 
 typedef struct {

@@ -18,29 +18,29 @@ static const char help_all[] =
     "usage: ./train ckpt COMMAND PATH\n"
     "\n"
     "  list RUN          the checkpoints of a run folder, newest first\n"
-    "  inspect CKPT      state, origin and tensors of one checkpoint (of a run: its newest)\n"
+    "  inspect CKPT      state, origin and tensors of a checkpoint, or a run's newest\n"
     "  verify RUN|CKPT   read everything and compare every checksum\n"
     "\n"
     "A checkpoint is a folder like out/demo/checkpoints/step_00000500.\n"
-    "`./train ckpt COMMAND --help` tells more; `./train --help exit-codes` explains exit codes.\n";
+    "`./train ckpt COMMAND --help` tells more.\n";
 static const char help_list[] =
     "usage: ./train ckpt list RUN\n"
     "\n"
-    "One line for each checkpoint below RUN/checkpoints, newest first: step, samples, updates,\n"
-    "size. Headers are read, data is not (verify does that). Exit 66 if there is none, 65 if one\n"
-    "of them is damaged, 77 if one must not be read.\n";
+    "One line for each checkpoint below RUN/checkpoints, newest first: step, samples,\n"
+    "updates, size. Headers are read, data is not (verify does that). Exit 66 if\n"
+    "there is none, 65 if one of them is damaged, 77 if one must not be read.\n";
 static const char help_inspect[] =
     "usage: ./train ckpt inspect CKPT\n"
     "\n"
-    "Prints the state of the run at that step, the program and machine that wrote it, and the\n"
-    "name, type, shape and size of every tensor. The config is printed by\n"
-    "`./train config show`; the manifest holds it, too.\n";
+    "Prints the state of the run at that step, the program and machine that wrote it,\n"
+    "and the name, type, shape and size of every tensor. The config is printed by\n"
+    "`./train config show RUN/config.json`; the manifest holds it, too.\n";
 static const char help_verify[] =
     "usage: ./train ckpt verify RUN|CKPT\n"
     "\n"
-    "Reads every byte and compares it with the checksums in the manifest. Damage is reported by\n"
-    "file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is there, 77 if something\n"
-    "must not be read.\n";
+    "Reads every byte and compares it with the checksums in the manifest. Damage is\n"
+    "reported by file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is\n"
+    "there, 77 if something must not be read.\n";
 
 static double mebibytes(int64_t bytes)
 {

@@ -158,7 +158,7 @@ int cmd_doctor(int argc, char **argv)
     case ARGS_END: break;
     case ARGS_HELP:
         printf("usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the Debian "
-               "package that has it), !! (trouble).\n");
+               "package that\nhas it), !! (trouble).\n");
         return EXIT_OK;
     case ARGS_WORD: fail(EXIT_USAGE, "./train doctor takes no argument, not \"%s\"", args.value);
     default: fail(EXIT_USAGE, "%s", args.error);

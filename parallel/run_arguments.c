@@ -9,28 +9,26 @@
 
 static void print_help(void)
 {
-    printf(
-        "usage: ./train CONFIG.json [options]      (CONFIG.json may be - for standard input)\n\n"
-        "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3; may be "
-        "repeated\n"
-        "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
-        "  --resume auto          go on from the newest checkpoint of the run, if it has one "
-        "(default)\n"
-        "  --resume never         start a new run\n"
-        "  --resume PATH          start from the checkpoint in folder PATH\n"
-        "  --allow-config-change  resume although the config changed in a way that changes the "
-        "run\n"
-        "  --dry-run              check config, data and memory, run one micro-batch, start "
-        "no run; without its data\n"
-        "                         it goes on with random tokens and ends with 66 (missing) or "
-        "65 (damaged)\n"
-        "  --json                 print JSON lines instead of a table\n"
-        "  --verbose              print all notices\n"
-        "  --version              print the program's version\n\n"
-        "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the current "
-        "step or within an\n"
-        "evaluation, with a checkpoint and exit code 85; the same command goes on from there. A "
-        "second signal ends it at once.\n");
+    printf("usage: ./train CONFIG.json [options]\n\n"
+           "CONFIG.json may be - for standard input.\n\n"
+           "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3;\n"
+           "                         may be repeated\n"
+           "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
+           "  --resume auto          go on from the newest checkpoint of the run, if it has\n"
+           "                         one (default)\n"
+           "  --resume never         start a new run\n"
+           "  --resume PATH          start from the checkpoint in folder PATH\n"
+           "  --allow-config-change  resume although the config changed in a way that\n"
+           "                         changes the run\n"
+           "  --dry-run              check config, data and memory, run one micro-batch,\n"
+           "                         start no run; without its data it goes on with random\n"
+           "                         tokens and ends with 66 (missing) or 65 (damaged)\n"
+           "  --json                 print JSON lines instead of a table\n"
+           "  --verbose              print all notices\n"
+           "  --version              print the program's version\n\n"
+           "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
+           "current step or within an evaluation, with a checkpoint and exit code 85; the\n"
+           "same command goes on from there. A second signal ends it at once.\n");
 }
 
 enum { SET, OUT, RESUME, ALLOW_CHANGE, DRY_RUN, JSON, VERBOSE, VERSION, N_OPTIONS };

@@ -16,6 +16,7 @@ helps() {
     local command=$1
     shift
     help "$*" "$@"
+    check "cli: $*: in 80 columns" test -z "$(awk 'length > 80' out)"
     check "cli: $*: its usage" grep -qE "^(usage:)? +\./train $command( |\$)" out
 }
 
@@ -28,9 +29,9 @@ misuse() {
     if [ $code -eq 64 ] && [ -s err ] && ! [ -s out ]; then ok "cli: $name"; else not_ok "cli: $name: exit code $code, $(wc -c <out) bytes on stdout, $(wc -c <err) on stderr"; fi
 }
 
-help "--help" --help
-help "-h" -h
-help "no argument" 
+helps CONFIG.json --help
+helps CONFIG.json -h
+helps CONFIG.json
 for command in config data generate eval ckpt bench doctor; do
     helps "$command" $command --help
     helps "$command" --help $command
