@@ -55,6 +55,22 @@ expect_code "folder: samples that are a link" 74 "$TRAIN" "$TINY" "${common[@]}"
 check "folder: ... are said" grep -q 'linked/samples.txt is a symbolic link' output
 check "folder: ... and not followed" test "$(cat precious)" = precious
 
+# ---- saves that fail: what is said of them is what happens ----
+cp -r run before
+rm -r before/result.json before/checkpoints before/metrics*
+mkdir before/checkpoints
+cp -r run/checkpoints/step_00000020 before/checkpoints/
+limited() { (ulimit -f 300; exec "$TRAIN" "$TINY" "${common[@]}" "$@"); }
+expect_code "folder: no save succeeds" 74 limited --out full
+check "folder: ... the next interval is named where there is one" grep -q 'step 10 is not saved: .*; trying again at the next interval' output
+check "folder: ... and the end" grep -q 'step 20 is not saved: .*; trying again before the run ends' output
+check "folder: ... and once nothing" grep -qE 'step 20 is not saved: .*File too large$' output
+check "folder: ... nor a checkpoint that is not there" grep -q 'begins anew' output
+expect_code "folder: no save succeeds, and none is made between" 74 limited --out end --set checkpoint.save_interval=0
+check "folder: ... no interval is named" bash -c '! grep -q "next interval" output'
+expect_code "folder: no save succeeds after a good one" 74 limited --out before --set train_steps=25 --allow-config-change
+check "folder: ... which is named" grep -q 'goes on from the checkpoint before it' output
+
 # ---- permission: root has all of it, so root is nobody here ----
 as_nobody=()
 [ "$(id -u)" -eq 0 ] && as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)

@@ -13,6 +13,16 @@ until_step 2 <&3
 kill -STOP $first
 expect_code "lock: a second run is refused" 73 timeout 60 "$TRAIN" "$TINY" --set train_steps=100000 --set eval.interval=0 --set eval.sample_interval=0 --out run
 check "lock: ... and told who holds the folder" grep -q "process $first" output
+rm run/lock
+expect_code "lock: ... nor without the lock file" 73 timeout 60 "$TRAIN" "$TINY" --set train_steps=100000 --set eval.interval=0 --set eval.sample_interval=0 --out run
+check "lock: ... and told why" grep -q 'although its lock file was removed' output
+kill -CONT $first
+# A pipe holds a few hundred lines, and a save comes every ten steps.
+for ((lines = 0; lines < 5000; lines++)); do
+    grep -q "process $first" run/lock && break
+    read -r _ <&3 || break
+done
+check "lock: a save puts it back" grep -q "process $first" run/lock
 kill -KILL $first
 exec 3<&-
 { wait "$first"; } 2>/dev/null
