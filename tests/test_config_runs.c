@@ -21,7 +21,7 @@ enum { SMALL = 4000, LARGE = 2000, BYTES = 400, PATIENCE = 60 /* seconds */ };
 /* What children tell: shared memory. */
 typedef struct {
     int at, accepted;
-} Progress;
+} Told;
 
 static void draw(uint8_t *bytes, int number)
 {
@@ -29,12 +29,12 @@ static void draw(uint8_t *bytes, int number)
         bytes[i] = (uint8_t)(256 * drawn_uniform((uint64_t)number, i));
 }
 
-static void run_small(const uint8_t *bytes, Progress *p)
+static void run_small(const uint8_t *bytes, Told *p)
 {
     p->accepted += fuzz_model(bytes, BYTES);
 }
 
-static void plan_large(const uint8_t *bytes, Progress *p)
+static void plan_large(const uint8_t *bytes, Told *p)
 {
     char shown[8192];
     Config *config = fuzz_model_config(bytes, BYTES, MODEL_LARGE, shown, sizeof shown);
@@ -46,12 +46,11 @@ static void plan_large(const uint8_t *bytes, Progress *p)
 
 /* Calls `one` for all numbers below n in children; each goes on after the number that ended the
  * one before. */
-static int ends_in_children(int n, void (*one)(const uint8_t *, Progress *), ModelSize model,
-                            Progress *p)
+static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSize model, Told *p)
 {
     int wrong = 0;
     uint8_t bytes[BYTES];
-    *p = (Progress){0};
+    *p = (Told){0};
     while (p->at < n) {
         int status;
         fflush(stdout);
@@ -83,9 +82,9 @@ static int ends_in_children(int n, void (*one)(const uint8_t *, Progress *), Mod
     return wrong;
 }
 
-static void check(int n, void (*one)(const uint8_t *, Progress *), ModelSize model)
+static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
 {
-    Progress *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Told *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(p != MAP_FAILED);
     if (getenv("TEST_SAMPLE")) n /= 20;
     assert_int_equal(ends_in_children(n, one, model, p), 0);
