@@ -175,7 +175,8 @@ bool run_evaluate(Run *run, bool final)
     if (run->trainer.val == NULL) return true;
     run_drain(run); /* what the device still owes is step time */
     pause_clock(run);
-    begin_work(run, "ending this evaluation");
+    bool saved = run->saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
     EvalRecord r = trainer_evaluate(&run->trainer, run->config->eval.steps);
     end_work(run);
     if (!r.cut) {
@@ -193,7 +194,8 @@ bool run_sample(Run *run)
     const Config *c = run->config;
     run_drain(run);
     pause_clock(run);
-    begin_work(run, "ending this sample");
+    bool saved = run->saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     end_work(run);
     if (text) {

@@ -72,6 +72,11 @@ static void test_the_first_signal_is_answered(void **state)
     said = run_expecting("within", NULL, EXIT_REQUEUE);
     says(said, "ending this evaluation; Ctrl-C again quits at once\n");
     free(said);
+    said = run_expecting("unsaved-yet", (const char *[]){"checkpoint.save_interval=0", NULL},
+                         EXIT_REQUEUE);
+    says(said, "ending this evaluation, then saving; Ctrl-C again quits at once\n");
+    assert_true(is_there("unsaved-yet/checkpoints/step_00000002"));
+    free(said);
 }
 
 static void test_the_second_signal_says_what_is_lost(void **state)
