@@ -2,6 +2,7 @@
  * whether it is whole. */
 #include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/nearest.h"
 #include "parallel/checkpoint.h"
@@ -129,14 +130,15 @@ static int run_list(char **found, int n)
         bool good = checkpoint_open(found[i], &c, err, sizeof err);
         if (!good && checkpoint_gone(found[i])) continue;
         if (shown++ == 0)
-            printf("%10s %14s %10s %12s  %s\n", "step", "samples", "updates", "MiB", "folder");
+            printf("%8s %9s %8s %10s  %s\n", "step", "samples", "updates", "size", "folder");
         if (!good) {
             code = worse(code, complain(EXIT_DAMAGED, err));
             continue;
         }
         const Manifest *m = checkpoint_manifest(c);
-        printf("%10" PRId64 " %14" PRId64 " %10" PRId64 " %12.1f  %s\n", m->state.steps,
-               m->state.samples, m->state.updates, mebibytes(total_bytes(m)), found[i]);
+        printf("%8" PRId64 " %9" PRId64 " %8" PRId64 " %10s  %s\n", m->state.steps,
+               m->state.samples, m->state.updates, figure_bytes((double)total_bytes(m)).text,
+               found[i]);
         checkpoint_close(c);
     }
     return shown ? code : LIST_IS_OLD;

@@ -121,9 +121,19 @@ void ask_by_file(Run *run)
     free(path);
 }
 
-/* Runs the config into RUN; the disturbance is NULL for none. sets: "key=value", NULL-terminated.
- */
-static ChildResult run_into(const char *run, const char *const *sets)
+char *command_expecting(const char *const *arguments, int code)
+{
+    ChildPlace place = {.folder = fixture_folder,
+                        .opened = disturbance.act ? put_watch : NULL,
+                        .first = disturbance.first,
+                        .columns = disturbance.columns};
+    ChildResult r = train_in_child(&place, arguments);
+    if (r.code != code)
+        fail_msg("%s: exit code %d, not %d:\n%s", arguments[0], r.code, code, r.text);
+    return r.text;
+}
+
+char *run_expecting(const char *run, const char *const *sets, int code)
 {
     const char *arguments[32] = {"tiny.json", "--out", run};
     int n = 3;
@@ -132,19 +142,7 @@ static ChildResult run_into(const char *run, const char *const *sets)
         arguments[n++] = "--set";
         arguments[n++] = *sets;
     }
-    ChildPlace place = {.folder = fixture_folder,
-                        .opened = disturbance.act ? put_watch : NULL,
-                        .first = disturbance.first,
-                        .columns = disturbance.columns};
-    return train_in_child(&place, arguments);
-}
-
-/* The same, expecting an exit code. Prints what was said if it was another. */
-char *run_expecting(const char *run, const char *const *sets, int code)
-{
-    ChildResult r = run_into(run, sets);
-    if (r.code != code) fail_msg("%s: exit code %d, not %d:\n%s", run, r.code, code, r.text);
-    return r.text;
+    return command_expecting(arguments, code);
 }
 
 /* ---- what a run leaves ----------------------------------------------------------------------- */

@@ -34,6 +34,9 @@ void ask_by_file(Run *run);   /* RUN/STOP */
  * ends with the code. Returns what it said; the caller frees. */
 char *run_expecting(const char *run, const char *const *sets, int code);
 
+/* The same for any command of the program; arguments end with NULL. */
+char *command_expecting(const char *const *arguments, int code);
+
 /* The lines of RUN/metrics.jsonl of one event, without what differs between any two runs; the
  * caller frees. */
 char *events(const char *run, const char *event);

@@ -167,6 +167,13 @@ static void test_a_run_fits_the_terminal(void **state)
     assert_true(screen_has(s, "next    ./train generate seen --prompt"));
     assert_non_null(strstr(sent, "\033[1m")); /* a terminal has colours */
     free(sent);
+    memset(s, 0, sizeof *s);
+    sent = command_expecting((const char *[]){"ckpt", "list", "seen", NULL}, 0);
+    screen_show(s, sent);
+    fits(s);
+    assert_true(screen_has(s, "       6 ") &&
+                screen_has(s, " KiB  seen/checkpoints/step_00000006"));
+    free(sent);
     free(s);
 }
 
