@@ -232,6 +232,43 @@ static void a_shard_that_is_cut_while_it_is_open_is_a_sentence(void **state)
     }
 }
 
+/* The hash as it is written down, over bytes that lie together: checkpoints of long ago hold it. */
+static uint64_t plain_hash(const uint8_t *p, size_t size)
+{
+    uint64_t h = 1;
+    for (size_t at = 0; at <= size / 8 + 1; at++) {
+        uint64_t word = 0;
+        if (at <= size / 8)
+            memcpy(&word, p + 8 * at, at < size / 8 ? 8 : size % 8);
+        else
+            word = size;
+        h = (h ^ word) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+static void a_shard_is_hashed_in_pieces_as_it_is_whole(void **state)
+{
+    (void)state;
+    static const int64_t tokens[] = {0, 1, 100, 523776, 523777, 700003}; /* two have 1 MiB */
+    char *folder = folder_new(), err[512];
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        char *path = shard_new(folder, "a.bin", 65536, tokens[i], 7, 60000), *text;
+        uint64_t hash = 1;
+        size_t size;
+        TokenFile f;
+        assert_true(file_read(path, &text, &size, NULL, err, sizeof err));
+        assert_true(token_file_open(&f, path, err, sizeof err));
+        if (!token_file_hash(&f, &hash, err, sizeof err)) fail_msg("%s", err);
+        if (hash != plain_hash((uint8_t *)text, size)) fail_msg("of %zu bytes", size);
+        token_file_close(&f);
+        free(text);
+        free(path);
+    }
+    folder_drop(folder);
+}
+
 /* All shards of a run stay open, however few files a shell allows by default. */
 static void more_shards_than_the_soft_limit_of_open_files(void **state)
 {
@@ -266,6 +303,7 @@ int main(void)
         cmocka_unit_test(braces_of_a_pattern_are_tried_within_bounds),
         cmocka_unit_test(braces_name_files_in_their_order),
         cmocka_unit_test(a_shard_that_is_cut_while_it_is_open_is_a_sentence),
+        cmocka_unit_test(a_shard_is_hashed_in_pieces_as_it_is_whole),
         cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files),
     };
     return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);

@@ -198,6 +198,34 @@ static int shares(const char *said, const char *begin, const char *before, int *
     return last;
 }
 
+/* The shards hold the ids of the whole text, although it was encoded in pieces. */
+static void check_tokens(const PrepareRequest *r, int64_t train)
+{
+    char err[512];
+    ExitCode code;
+    Preparation p;
+    Tokenizer *t;
+    TokenSet s;
+    TokenBuffer want = {0};
+    if (!prepare_text(r, &p, err, sizeof err, &code)) fail_msg("%s", err);
+    char *path = shard_path(p.folder, "train", 0);
+    assert_true(tokenizer_load(p.tokenizer, &t, NULL, err, sizeof err));
+    assert_true(token_set_open(&s, &(StringList){1, &path}, err, sizeof err));
+    Encoder *e = encoder_create(t);
+    encoder_encode(e, r->text->bytes, train, &want);
+    int32_t *ids = must_alloc((size_t)s.n_tokens * sizeof *ids);
+    assert_int_equal(s.n_tokens, want.count);
+    assert_true(token_set_read(&s, 0, s.n_tokens, 300, ids, err, sizeof err));
+    assert_memory_equal(ids, want.id, (size_t)want.count * sizeof *ids);
+    free(ids);
+    encoder_free(e);
+    token_buffer_free(&want);
+    token_set_close(&s);
+    tokenizer_free(t);
+    free(path);
+    preparation_free(&p);
+}
+
 static void test_preparing_says_how_far_it_is(void **state)
 {
     (void)state;
@@ -227,6 +255,7 @@ static void test_preparing_says_how_far_it_is(void **state)
     assert_in_range(shares(encoding, "  tokenizing: ", "tokenizing: ", &n), 50, 99);
     assert_int_equal(n, (train + (1 << 18) - 1) >> 18);
     check_sentence(encoding, begin);
+    check_tokens(&r, train);
     free(said);
     free(long_text);
     text_free(&whole);
