@@ -50,6 +50,17 @@ static void check_divergence(Run *run, const StepRecord *r)
          (long long)r->step, why, run->folder.path);
 }
 
+/* A step whose norm is finite was skipped for want of targets. */
+static void say_skipped(const StepRecord *r)
+{
+    if (r->applied) return;
+    if (isfinite(r->grad_norm))
+        log_warning("step %lld: none of its targets counts, update skipped", (long long)r->step);
+    else
+        log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
+                    (long long)r->step, (long long)r->skips_in_row);
+}
+
 /* Takes the records of the steps that have ended, or waits for all. */
 static void take_records(Run *run, bool all)
 {
@@ -57,9 +68,7 @@ static void take_records(Run *run, bool all)
     int n = (all ? trainer_drain : trainer_collect)(&run->trainer, record);
     for (int i = 0; i < n; i++) {
         metrics_step(run->metrics, &record[i]);
-        if (!record[i].applied)
-            log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
-                        (long long)record[i].step, (long long)record[i].skips_in_row);
+        say_skipped(&record[i]);
         check_divergence(run, &record[i]);
     }
     if (n > 0) run->last = record[n - 1];

@@ -1,5 +1,5 @@
-/* test_run_ends.c -- signals and what a run answers them, and how a run ends whose numbers have
- * left it. */
+/* test_run_ends.c -- signals and what a run answers them, how a run ends whose numbers have left
+ * it, and how it goes on after a step without targets. */
 #include "tests/run_fixture.h"
 
 #include <math.h>
@@ -212,6 +212,44 @@ static void test_a_loss_far_above_guessing(void **state)
     free(said);
 }
 
+/* ---- a step without targets ------------------------------------------------------------------ */
+
+/* The run's feed, which hides all targets of the third step. */
+static GptBatch hide_targets(void *context, const Action *action)
+{
+    Run *run = context;
+    GptBatch batch = feed_batch(&run->trainer.feed, action);
+    if (action->kind != ACT_EVALUATE && run->trainer.steps == 2)
+        memset(batch.targets.data, 0xFF, tensor_bytes(batch.targets)); /* -1 */
+    return batch;
+}
+
+static void take_feed(Run *run)
+{
+    Trainer *t = &run->trainer;
+    gpt_connect(t->gpt, hide_targets, run, &t->state->stats, &t->state->state.loss_seed);
+}
+
+/* Its update is skipped, which is no sign of divergence, and the run goes on. */
+static void test_a_step_without_targets(void **state)
+{
+    (void)state;
+    disturb_step(2, take_feed);
+    char *said =
+        run_expecting("hidden", (const char *[]){"max_consecutive_skipped_steps=1", NULL}, 0);
+    says(said, "step 3: none of its targets counts, update skipped\n");
+    assert_null(strstr(said, "not finite"));
+    assert_int_equal(lines_of("hidden", "train"), 7);
+    char *lines = events("hidden", "train");
+    says(lines, "\"step\": 3, \"updates\": 2, \"samples\": 12, ");
+    says(lines, "\"loss\": 0, ");
+    says(lines, "\"grad_norm\": 0, \"loss_scale\": 1, \"applied\": false}");
+    says(lines, "\"step\": 7, \"updates\": 6, \"samples\": 28, ");
+    assert_null(strstr(lines, "nonfinite"));
+    free(lines);
+    free(said);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_skipped_updates_remove_no_checkpoint),
         cmocka_unit_test(test_a_last_loss_that_is_no_number),
         cmocka_unit_test(test_a_loss_far_above_guessing),
+        cmocka_unit_test(test_a_step_without_targets),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, run_fixture_teardown);
 }
