@@ -7,6 +7,7 @@
 #include "model/core/rng.h"
 #include "tests/support.h"
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -334,9 +335,32 @@ static void test_lines_fit_and_lose_nothing(void **state)
     }
 }
 
+/* The system's reason comes through sentences around sentences; a name that reads like it does not.
+ */
+static void test_a_sentence_tells_its_exit_code(void **state)
+{
+    (void)state;
+    char inner[200], outer[400];
+    static const int errors[] = {EACCES, EPERM, ENOENT, ENOSPC, EIO};
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        bool permission = errors[i] == EACCES || errors[i] == EPERM;
+        ExitCode code = permission ? EXIT_PERMISSION : EXIT_DAMAGED;
+        error_set(inner, sizeof inner, "cannot open a/b: %s", strerror(errors[i]));
+        error_set(outer, sizeof outer, "c is damaged (%s): remove it", inner);
+        assert_int_equal(error_exit_code(inner, EXIT_DAMAGED), code);
+        assert_int_equal(error_exit_code(outer, EXIT_DAMAGED), code);
+        for (size_t k = 0; k < sizeof errors / sizeof *errors; k++)
+            assert_int_equal(error_says(outer, errors[k]), k == i);
+        error_set(outer, sizeof outer, "%s/file is damaged", strerror(errors[i]));
+        assert_int_equal(error_exit_code(outer, EXIT_DAMAGED), EXIT_DAMAGED);
+    }
+    assert_int_equal(error_exit_code("", EXIT_MISSING), EXIT_MISSING);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_sentence_tells_its_exit_code),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_f16_round_trip),
         cmocka_unit_test(test_dtype_names),

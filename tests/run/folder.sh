@@ -140,10 +140,13 @@ if small 64 true 2>/dev/null; then
     expect_code "folder: dry run on a small disk" 0 small 1500 "$run --dry-run --out small/run --set checkpoint.keep=0 --set checkpoint.save_interval=1"
     check "folder: ... warns of all that are kept" grep -q 'checkpoints will need' output
     check "folder: ... which it counts" grep -q 'all 20 kept' output
-    expect_code "folder: room for two checkpoints of three" 0 small 1300 "$run --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out small/run && ls small/run/checkpoints"
+    run="$run --set checkpoint.save_interval=4 --set checkpoint.keep=2 --out small/run"
+    expect_code "folder: room for two checkpoints of three" 0 small 1300 "$run && ls small/run/checkpoints"
     check "folder: ... an older one makes room" grep -q 'made room' output
     check "folder: ... and the last one is there" grep -q 'step_00000020' output
     check "folder: ... without a failed save" bash -c '! grep -q "is not saved" output'
+    expect_code "folder: ... nor is going on refused" 0 small 1300 "$run && $run --set train_steps=24 --allow-config-change && ls small/run/checkpoints"
+    check "folder: ... which saves" grep -q 'step_00000024' output
 else
     skip "folder: a small disk" "this system mounts no tmpfs for us"
 fi
