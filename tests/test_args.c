@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 #include "parallel/shell_text.h"
+#include "tests/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,23 +120,104 @@ static void what_may_be_meant(void **state)
     assert_null(nearest_name(longest, rows, 4, sizeof *rows));
 }
 
-/* What bash makes of `printf %s WORD`. */
-static void say_by_shell(const char *word, char *out, size_t n)
+/* Lines drawn from pieces of what is known: every argument is told of once, and what is wrong has
+ * its sentence. */
+static void drawn_lines(void **state)
+{
+    (void)state;
+    static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
+                                        "help", "h", "x", "\n",   "\xff", " "};
+    enum { LINES = 20000, PIECES = sizeof piece / sizeof *piece, WORDS = 5, MOST = 4 };
+    char word[WORDS][64], *line[WORDS + 1] = {"x"}, longest[900];
+    int draws = 0, wrong = 0;
+    memset(longest, 'n', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
+    for (int l = 0; l < LINES; l++) {
+        for (int w = 0; w < WORDS; w++) {
+            word[w][0] = '\0';
+            for (int k = (int)(drawn_uniform(1, draws++) * (MOST + 1)); k > 0; k--)
+                strcat(word[w], piece[(int)(drawn_uniform(1, draws++) * PIECES)]);
+            line[w + 1] = l % 50 == w ? longest : word[w];
+        }
+        memcpy(longest, "--", l % 2 ? 2 : 0);
+        Args args = {.command = "./x",
+                     .options = options,
+                     .count = N_OPTIONS,
+                     .argc = WORDS + 1,
+                     .argv = line};
+        int told = 0, taken = 0;
+        ArgsNext next = args_next(&args);
+        while (next != ARGS_END && next != ARGS_WRONG) {
+            bool value = next == ARGS_OPTION && args.value && args.value == line[args.at];
+            told++;
+            taken += value;
+            if (next == ARGS_WORD) assert_ptr_equal(args.value, line[args.at]);
+            assert_int_equal(args.at, told + taken);
+            next = args_next(&args);
+        }
+        if (next == ARGS_END) assert_int_equal(told + taken, WORDS);
+        if (next == ARGS_WRONG) assert_true(strlen(args.error) > 10);
+        wrong += next == ARGS_WRONG;
+    }
+    assert_in_range(wrong, LINES / 10, LINES * 9 / 10); /* the drawing reaches both */
+}
+
+/* What bash makes of these words, each with the zero byte behind it. */
+static char *say_by_shell(char *const *words, int count, size_t *bytes)
 {
     char path[] = "/tmp/args.XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     FILE *script = fdopen(fd, "w");
-    fprintf(script, "printf %%s %s\n", word);
+    for (int i = 0; i < count; i++)
+        fprintf(script, "printf '%%s\\0' %s\n", words[i]);
     fclose(script);
     char *command = text_format("LC_ALL=C bash --norc --noprofile %s", path);
     FILE *f = popen(command, "r");
     assert_non_null(f);
-    size_t got = fread(out, 1, n - 1, f);
-    out[got] = '\0';
+    char *out = must_calloc(1, 1 << 16);
+    *bytes = fread(out, 1, (1 << 16) - 1, f);
     assert_int_equal(pclose(f), 0);
     remove(path);
     free(command);
+    return out;
+}
+
+/* The quoted words are printable as they stand, and a shell reads the texts. */
+static void words_read_back(const char *const *texts, char *const *words, int count)
+{
+    size_t bytes, at = 0;
+    char *said = say_by_shell(words, count, &bytes);
+    for (int i = 0; i < count; i++) {
+        for (const char *p = words[i]; *p; p++)
+            assert_true((unsigned char)*p >= 32 && *p != 127);
+        assert_true(at < bytes);
+        assert_string_equal(said + at, texts[i]);
+        at += strlen(texts[i]) + 1;
+    }
+    assert_int_equal(at, bytes);
+    free(said);
+}
+
+/* Texts of drawn bytes, most of which mean something to a shell. */
+static void drawn_words(void **state)
+{
+    (void)state;
+    static const char some[] = "'\"$`\\!\n\t {}[]()<>|&;#~*?=-ax0\xc3\xa9\xe2\x82\xac\xff\x1b";
+    enum { TEXTS = 300, LONGEST = 12 };
+    char text[TEXTS][LONGEST + 1], *word[TEXTS];
+    const char *texts[TEXTS];
+    for (int i = 0; i < TEXTS; i++) {
+        int n = (int)(drawn_uniform(2, i) * (LONGEST + 1));
+        for (int k = 0; k < n; k++)
+            text[i][k] = some[(int)(drawn_uniform(3, i * LONGEST + k) * (double)(sizeof some - 1))];
+        text[i][n] = '\0';
+        texts[i] = text[i];
+        word[i] = shell_quoted(text[i]);
+    }
+    words_read_back(texts, word, TEXTS);
+    for (int i = 0; i < TEXTS; i++)
+        free(word[i]);
 }
 
 static void a_shell_reads_words_back(void **state)
@@ -149,6 +231,7 @@ static void a_shell_reads_words_back(void **state)
         {"", "\"\""},
         {"it's", "\"it's\""},
         {"say \"hi\"", "'say \"hi\"'"},
+        {"well!", "'well!'"}, /* history, at a prompt */
         {"$HOME `id` \\n !!", "'$HOME `id` \\n !!'"},
         {"it's \"$5\"", "'it'\\''s \"$5\"'"},
         {"two\nlines", "$'two\\nlines'"},
@@ -172,15 +255,17 @@ static void a_shell_reads_words_back(void **state)
          "23",
          NULL},
     };
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        char said[256], *quoted = shell_quoted(list[i].text);
-        if (list[i].quoted) assert_string_equal(quoted, list[i].quoted);
-        for (const char *p = quoted; *p; p++) /* printed as it is */
-            assert_true((unsigned char)*p >= 32 && *p != 127);
-        say_by_shell(quoted, said, sizeof said);
-        assert_string_equal(said, list[i].text);
-        free(quoted);
+    enum { TEXTS = sizeof list / sizeof *list };
+    const char *texts[TEXTS];
+    char *word[TEXTS];
+    for (int i = 0; i < TEXTS; i++) {
+        texts[i] = list[i].text;
+        word[i] = shell_quoted(list[i].text);
+        if (list[i].quoted) assert_string_equal(word[i], list[i].quoted);
     }
+    words_read_back(texts, word, TEXTS);
+    for (int i = 0; i < TEXTS; i++)
+        free(word[i]);
     char *path = shell_quoted_path("-x y");
     assert_string_equal(path, "\"./-x y\"");
     free(path);
@@ -189,9 +274,9 @@ static void a_shell_reads_words_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_and_values),
-        cmocka_unit_test(what_may_be_meant),
-        cmocka_unit_test(a_shell_reads_words_back),
+        cmocka_unit_test(options_and_values), cmocka_unit_test(drawn_lines),
+        cmocka_unit_test(what_may_be_meant),  cmocka_unit_test(a_shell_reads_words_back),
+        cmocka_unit_test(drawn_words),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }

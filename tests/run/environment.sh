@@ -39,7 +39,7 @@ check "environment: stdin closed: a config from there is empty, not another file
 # A thread takes 256 MiB, OpenBLAS another 128 for it; in between the built-in products serve.
 unlimited=$(losses all/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
 served=0
-for size in 100000 300000 360000 440000 2000000; do
+for size in 100000 280000 300000 360000 440000 2000000; do
     limited() { (ulimit -v $size && exec timeout -k 1 10 "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out "limit-$size"); }
     limited >output 2>err </dev/null
     code=$?
