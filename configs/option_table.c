@@ -110,7 +110,7 @@ static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
     }
 
 const Option option_table[] = {
-    INT(model.num_layers, "12", 1, 1e5, IMPOSSIBLE, LOSSES | PLAN, "number of transformer blocks"),
+    INT(model.num_layers, "12", 1, 3000, IMPOSSIBLE, LOSSES | PLAN, "number of transformer blocks"),
     INT(model.hidden_size, "768", 1, 1e6, IMPOSSIBLE, LOSSES | PLAN,
         "width of the residual stream"),
     INT(model.num_attention_heads, "12", 1, 1e5, IMPOSSIBLE, LOSSES | PLAN,

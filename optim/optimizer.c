@@ -98,8 +98,13 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     OwnedRun *owned = must_calloc(n, sizeof *owned);
     store->owned(store, PURPOSE_UPDATE, owned, optimizer->n_runs);
     optimizer->run = must_calloc(n, sizeof *optimizer->run);
+    optimizer->first_run = must_calloc((size_t)store->table->n_units, sizeof(int));
+    for (int u = 0; u < store->table->n_units; u++)
+        optimizer->first_run[u] = optimizer->n_runs;
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
+        int *first = &optimizer->first_run[owned[i].unit];
+        if (i < *first) *first = i;
         run->run = owned[i];
         plan_run(run, config, store->table, arena);
     }
@@ -109,6 +114,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
 void optimizer_free(Optimizer *optimizer)
 {
     free(optimizer->run);
+    free(optimizer->first_run);
     *optimizer = (Optimizer){0};
 }
 
@@ -185,9 +191,10 @@ bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int par
 {
     const Param *row = &table->param[param];
     int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
-    for (int i = 0; i < optimizer->n_runs; i++) {
+    for (int i = optimizer->first_run[row->unit]; i < optimizer->n_runs; i++) {
         const OwnedRun *owned = &optimizer->run[i].run;
-        if (owned->unit != row->unit || row->offset < owned->offset) continue;
+        if (owned->unit != row->unit) break;
+        if (row->offset < owned->offset) continue;
         if (row->offset + count > owned->offset + owned->count) continue;
         Tensor flat = optimizer->run[i].slot[slot];
         if (!tensor_present(flat)) return false;

@@ -33,6 +33,7 @@ typedef struct {
     Sgd sgd[GROUP_COUNT];
     OptimizerRun *run;
     int n_runs;
+    int *first_run; /* per unit: where its runs begin; n_runs where it has none here */
 } Optimizer;
 
 /* Bytes of the state of a rank that owns the whole table: for the memory plan, before there is a

@@ -86,11 +86,31 @@ static SafetensorsEntry entry_of(const NamedTensor *named)
     return e;
 }
 
-static const NamedTensor *find_named(const NamedTensor *named, int n, const char *name)
+static int by_name(const void *a, const void *b)
 {
-    while (n-- > 0)
-        if (strcmp(named[n].name, name) == 0) return &named[n];
-    return NULL;
+    const NamedTensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* The tensors in the order of their names, of which no two are the same; the caller frees. */
+static const NamedTensor **sort_names(const NamedTensor *named, int n)
+{
+    const NamedTensor **sorted = must_calloc((size_t)n + 1, sizeof *sorted);
+    for (int i = 0; i < n; i++)
+        sorted[i] = &named[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
+    for (int i = 1; i < n; i++)
+        CHECK(by_name(&sorted[i - 1], &sorted[i]) != 0, "two tensors are called %s",
+              sorted[i]->name);
+    return sorted;
+}
+
+static Tensor find_named(const NamedTensor **sorted, int n, const char *name)
+{
+    const NamedTensor wanted = {.name = name}, *key = &wanted;
+    const NamedTensor **found = bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_name);
+    CHECK(found != NULL, "no tensor is called %s", name);
+    return (*found)->tensor;
 }
 
 /* Adds the part's tensors, in the order of the file, to the manifest; they own their names there.
@@ -117,11 +137,9 @@ static bool write_tensors(Save *s, int fd, const char *path, int which)
     char step[24];
     snprintf(step, sizeof step, "%" PRId64, s->contents->state->steps);
     const char *metadata[] = {"format", "pt", "save_id", s->manifest.save_id, "step", step};
-    for (int i = 0; i < n; i++) {
-        CHECK(find_named(named, i, named[i].name) == NULL, "two tensors are called %s",
-              named[i].name);
+    const NamedTensor **sorted = sort_names(named, n);
+    for (int i = 0; i < n; i++)
         entry[i] = entry_of(&named[i]);
-    }
     size_t bytes;
     char *header = safetensors_header(entry, n, metadata, 3, &bytes);
     ManifestTensor *t = add_to_manifest(&s->manifest, which, entry, n);
@@ -130,12 +148,12 @@ static bool write_tensors(Save *s, int fd, const char *path, int which)
     file->header_crc = crc32c(0, header, bytes);
     bool good = fs_write_all(s->io->fs, fd, header, bytes, path, s->err, s->n);
     for (int i = 0; good && i < n; i++) {
-        Tensor tensor = find_named(named, n, entry[i].name)->tensor;
-        good = write_tensor(s, fd, path, tensor, &t[i]);
+        good = write_tensor(s, fd, path, find_named(sorted, n, entry[i].name), &t[i]);
         file->bytes += entry[i].bytes;
     }
     free(header);
     free(entry);
+    free(sorted);
     return good;
 }
 

@@ -10,13 +10,13 @@
 
 /* A hole between packs, or a unit's tail: zero at every reduction. */
 typedef struct {
-    int unit;
     int64_t offset, count;
 } Gap;
 
 typedef struct {
-    Tensor weight, grad; /* flat, unit->size elements */
-    int releases;        /* gradient releases still to come in this step */
+    Tensor weight, grad;   /* flat, unit->size elements */
+    int releases;          /* gradient releases still to come in this step */
+    int first_gap, n_gaps; /* of the store's */
     bool acquired, grad_acquired, written;
 } UnitState;
 
@@ -128,9 +128,8 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
     follow(s, unit, true);
     u->grad_acquired = true;
     if (!u->written) {
-        for (int g = 0; g < s->n_gaps; g++)
-            if (s->gap[g].unit == unit)
-                op_fill(s->dev, tensor_slice_rows(u->grad, s->gap[g].offset, s->gap[g].count), 0.0);
+        for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
+            op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
     }
     return u->written;
 }
@@ -200,6 +199,7 @@ static void find_gaps(ZeroStore *s, const ParamTable *table)
     for (int u = 0; u < table->n_units; u++) {
         const Unit *unit = &table->unit[u];
         int64_t at = 0;
+        s->unit[u].first_gap = s->n_gaps;
         while (at < unit->size) {
             int64_t next = unit->size, end = at;
             for (int i = unit->first; i < unit->first + unit->count; i++) {
@@ -207,9 +207,10 @@ static void find_gaps(ZeroStore *s, const ParamTable *table)
                 if (p->offset == at) end = at + p->local[0] * p->local[1];
                 if (p->offset > at && p->offset < next) next = p->offset;
             }
-            if (end == at) s->gap[s->n_gaps++] = (Gap){.unit = u, .offset = at, .count = next - at};
+            if (end == at) s->gap[s->n_gaps++] = (Gap){.offset = at, .count = next - at};
             at = end == at ? next : end;
         }
+        s->unit[u].n_gaps = s->n_gaps - s->unit[u].first_gap;
     }
 }
 

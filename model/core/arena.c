@@ -7,8 +7,8 @@
 /* Sizes that a config may ask for, and that no address can count. */
 static void beyond_memory(const Arena *arena)
 {
-    CHECK(arena->base == NULL, "more than 2^64 bytes of %zu", arena->size);
-    fail(EXIT_NO_MEMORY, "tensors of more than 2^64 bytes are asked for; " MEMORY_ADVICE);
+    CHECK(arena->base == NULL, "more than 2^63 bytes of %zu", arena->size);
+    fail(EXIT_NO_MEMORY, "tensors of more than 2^63 bytes are asked for; " MEMORY_ADVICE);
 }
 
 void *arena_take(Arena *arena, size_t bytes)
@@ -16,7 +16,7 @@ void *arena_take(Arena *arena, size_t bytes)
     size_t padded, end;
     bool over = __builtin_add_overflow(bytes, ARENA_ALIGNMENT - 1, &padded);
     padded -= padded % ARENA_ALIGNMENT;
-    over |= __builtin_add_overflow(arena->used, padded, &end);
+    over |= __builtin_add_overflow(arena->used, padded, &end) || end > PTRDIFF_MAX;
     if (over) beyond_memory(arena);
     CHECK(arena->base == NULL || end <= arena->size, "%zu of %zu bytes used, %zu more asked for",
           arena->used, arena->size, bytes);

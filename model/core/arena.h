@@ -26,7 +26,7 @@ static inline Arena arena_over(void *base, size_t size)
 }
 
 /* `bytes` from the arena, aligned; while measuring returns a non-NULL address that must not be
- * touched, and ends the run with EXIT_NO_MEMORY where 64 bits do not count the bytes. Running over
+ * touched, and ends the run with EXIT_NO_MEMORY where no address counts the bytes. Running over
  * the size is a bug (the plan was wrong). */
 void *arena_take(Arena *arena, size_t bytes);
 /* A dense tensor from the arena, uninitialised. dims beyond ndim are ignored. */
