@@ -11,12 +11,19 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
+    struct stat info;
     *run = (Run){.arguments = *a};
+    if (stat(a->config, &info) == 0 && S_ISDIR(info.st_mode))
+        fail(EXIT_USAGE,
+             "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
+             "by the command that started it",
+             a->config);
     if (strcmp(a->config, "-") != 0 && strchr(a->config, '.') == NULL &&
         access(a->config, F_OK) != 0)
         fail(EXIT_USAGE, "%s is neither a command nor a config file; see ./train --help",

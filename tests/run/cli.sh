@@ -75,6 +75,7 @@ said() {
 }
 said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
 said "train is no command" './train CONFIG.json trains' train "$TINY"
+said "a folder for a config" '. is a folder: give a config file' .
 said "a slip in a help topic" 'did you mean "doctor"?' --help dcotor
 said "a slip in an action" 'did you mean "show"?' config shwo "$TINY"
 said "a slip in a data command" 'did you mean "tokenize"?' data tokenise x
