@@ -72,6 +72,6 @@ expect_code "bad_config: config check: a corpus with its program" 0 env PATH="$P
 expect_code "bad_config: config check: data that are there" 0 "$TRAIN" config check "$TINY" --set data.cache=cache
 check "bad_config: ... and prepares nothing" test ! -e cache
 expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
-expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=4000 \
+expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
 finish
