@@ -24,6 +24,9 @@ static int plan(int argc, char **argv)
     data_open_random(&run.data, 300);
     if (!config_set_vocab(run.config, 300, "test", err, sizeof err)) return EXIT_CONFIG;
     run_plan(&run);
+    data_close(&run.data);
+    config_free(run.config);
+    free(run.arguments.set);
     return EXIT_OK;
 }
 
@@ -33,15 +36,14 @@ typedef struct {
     const char *says;
 } Case;
 
-#define BILLION "1000000000"
 static const Case cases[] = {
-    {{"train_steps=" BILLION, "train_batch_size=auto", "gradient_accumulation_steps=" BILLION,
-      "train_micro_batch_size_per_gpu=1", "data.seq_length=" BILLION},
+    {{"train_steps=1000000000", "train_batch_size=auto", "gradient_accumulation_steps=1000000000",
+      "train_micro_batch_size_per_gpu=1", "data.seq_length=1000000000"},
      EXIT_NO_MEMORY,
      "the plan needs"},
     /* one tensor, one arena, one sum of arenas, the host's share */
-    {{"data.seq_length=" BILLION, "train_batch_size=" BILLION,
-      "train_micro_batch_size_per_gpu=" BILLION},
+    {{"data.seq_length=1000000000", "train_batch_size=1000000000",
+      "train_micro_batch_size_per_gpu=1000000000"},
      EXIT_NO_MEMORY,
      "2^63 bytes"},
     {{"model.num_layers=2000", "model.hidden_size=1000000", "model.head_dim=100000",
@@ -52,14 +54,14 @@ static const Case cases[] = {
       "model.num_attention_heads=100000"},
      EXIT_NO_MEMORY,
      "the plan needs"},
-    {{"train_batch_size=" BILLION, "train_micro_batch_size_per_gpu=1", "model.num_layers=1000"},
+    {{"train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1", "model.num_layers=1000"},
      EXIT_NO_MEMORY,
      "gradient_accumulation_steps"},
-    {{"train_batch_size=auto", "train_micro_batch_size_per_gpu=" BILLION,
-      "gradient_accumulation_steps=" BILLION},
+    {{"train_batch_size=auto", "train_micro_batch_size_per_gpu=1000000000",
+      "gradient_accumulation_steps=1000000000"},
      EXIT_CONFIG,
      "train_batch_size"},
-    {{"eval.sample_tokens=1000000", "model.max_position_embeddings=" BILLION,
+    {{"eval.sample_tokens=1000000", "model.max_position_embeddings=1000000000",
       "model.head_dim=100000", "model.num_attention_heads=100000", "model.num_layers=100"},
      EXIT_NO_MEMORY,
      "bytes"},
@@ -71,7 +73,7 @@ static const Case cases[] = {
       "model.num_attention_heads=1000", "model.head_dim=100000"},
      EXIT_CONFIG,
      "bf16_master_weights_and_grads false"},
-    {{"checkpoint.keep=1000000", "train_steps=" BILLION}, EXIT_OK, "plan"},
+    {{"checkpoint.keep=1000000", "train_steps=1000000000"}, EXIT_OK, "plan"},
 };
 
 static void sizes_beyond_any_machine_are_refused_in_words(void **state)
