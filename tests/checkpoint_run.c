@@ -54,7 +54,7 @@ void test_run_fill(TestRun *r, int64_t step)
 
 /* Memory where there is some: hundreds of saves sync a thousand times, and order is all that is
  * tested here. */
-static const char *scratch_folder(void)
+const char *test_scratch_folder(void)
 {
     struct statvfs fs;
     bool roomy = statvfs("/dev/shm", &fs) == 0 && fs.f_bavail * fs.f_frsize >= (200u << 20) &&
@@ -65,7 +65,7 @@ static const char *scratch_folder(void)
 void test_run_open(TestRun *r)
 {
     *r = (TestRun){0};
-    snprintf(r->run, sizeof r->run, "%s/test_checkpoint.XXXXXX", scratch_folder());
+    snprintf(r->run, sizeof r->run, "%s/test_checkpoint.XXXXXX", test_scratch_folder());
     assert_non_null(mkdtemp(r->run));
     for (int i = 0; i < N_ALL; i++) {
         Tensor t = {.dtype = test_tensors[i].dtype, .ndim = test_tensors[i].ndim};

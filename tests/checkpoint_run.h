@@ -56,4 +56,7 @@ int64_t file_size(const char *path);
 enum { DEVICE_OFFSET = 4096 };
 extern const Backend test_offset_backend;
 
+/* Where folders of tests lie that sync thousands of times: memory where there is some. */
+const char *test_scratch_folder(void);
+
 #endif

@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "parallel/run.h"
+#include "tests/checkpoint_run.h"
 #include "tests/support.h"
 
 #include <cJSON.h>
@@ -83,7 +84,7 @@ static void write_shard(const char *path, uint64_t stream)
 int seen_folder_setup(void **state)
 {
     SeenFolder *p = must_calloc(1, sizeof *p);
-    strcpy(p->folder, "/tmp/test_seen_XXXXXX");
+    snprintf(p->folder, sizeof p->folder, "%s/test_seen_XXXXXX", test_scratch_folder());
     if (getcwd(p->before, sizeof p->before) == NULL || mkdtemp(p->folder) == NULL ||
         chdir(p->folder) != 0)
         return -1;
