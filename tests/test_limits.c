@@ -54,6 +54,10 @@ static const Case cases[] = {
       "model.num_attention_heads=100000"},
      EXIT_NO_MEMORY,
      "the plan needs"},
+    {{"model.num_layers=25", "model.hidden_size=1000000", "model.head_dim=100000",
+      "model.num_attention_heads=100000", "data.seq_length=1000000"},
+     EXIT_NO_MEMORY,
+     "the plan needs 16384.0 PiB"}, /* 2^64 bytes, the most that is said */
     {{"train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1", "model.num_layers=1000"},
      EXIT_NO_MEMORY,
      "gradient_accumulation_steps"},
