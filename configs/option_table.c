@@ -193,7 +193,7 @@ const Option option_table[] = {
            "who multiplies matrices on the CPU; auto takes OpenBLAS where it is installed"),
     FLAG(cuda.tf32, "false", ROUNDING, LOSSES,
          "products of fp32 matrices may round their factors to 10 bits of mantissa, on GPUs"),
-    CHOICE(device, "\"auto\"", device_choices, ROUNDING, CONSOLE,
+    CHOICE(device, "\"auto\"", device_choices, ROUNDING, CONSOLE | PLAN,
            "where tensors live; auto takes CUDA where the binary and the machine have it"),
     INT(seed, "1337", 0, EXACT, NUMBERS, LOSSES,
         "seed of initial weights, data order and sampling"),
