@@ -19,7 +19,7 @@
         "\"cycle_momentum\": false, \"cycle_first_step_size\": 2}"
 #define WSD "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
 /* Gradients of these runs fit fp16 at a scale of 2^20 and overflow at 2^22. */
-#define SCALE(power) FP16, "fp16.initial_scale_power=" #power
+#define SCALE(power) FP16, ("fp16.initial_scale_power=" #power)
 
 #define SEE(key_, value_, ...)                                                                     \
     {                                                                                              \
