@@ -3,6 +3,8 @@
 
 #include "model/core/check.h"
 #include "parallel/commands.h"
+#include "tests/faulty_fs.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +16,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 const TestTensor test_tensors[N_ALL] = {
@@ -50,16 +51,6 @@ void test_run_fill(TestRun *r, int64_t step)
                            .hysteresis = 2,
                            .last_overflow = -1,
                            .scale_steps = step};
-}
-
-/* Memory where there is some: hundreds of saves sync a thousand times, and order is all that is
- * tested here. */
-const char *test_scratch_folder(void)
-{
-    struct statvfs fs;
-    bool roomy = statvfs("/dev/shm", &fs) == 0 && fs.f_bavail * fs.f_frsize >= (200u << 20) &&
-                 access("/dev/shm", W_OK | X_OK) == 0;
-    return roomy ? "/dev/shm" : "/tmp";
 }
 
 void test_run_open(TestRun *r)
@@ -109,6 +100,19 @@ bool test_run_save(TestRun *r, int64_t step)
 void test_run_must_save(TestRun *r, int64_t step)
 {
     if (!test_run_save(r, step)) fail_msg("step %lld: %s", (long long)step, r->err);
+}
+
+void test_run_open_logged(TestRun *r, char *log)
+{
+    FaultyFs fs;
+    test_run_open(r);
+    test_run_must_save(r, 1);
+    faulty_fs_init(&fs, FAULT_NONE, 0, 0);
+    *log = '\0';
+    fs.log = log;
+    r->io.fs = &fs.ops;
+    test_run_must_save(r, 2);
+    r->io.fs = &fs_system;
 }
 
 bool test_run_read(TestRun *r, Checkpoint *c)

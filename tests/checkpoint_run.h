@@ -32,6 +32,9 @@ CheckpointContents test_run_contents(TestRun *r);
 /* Fills and saves; must_save fails the test when that fails. */
 bool test_run_save(TestRun *r, int64_t step);
 void test_run_must_save(TestRun *r, int64_t step);
+/* Opens a run and saves its steps 1 and 2; the file system calls of the second go to `log`, of 4096
+ * bytes (tests/faulty_fs.h). */
+void test_run_open_logged(TestRun *r, char *log);
 /* Reads all tensors from an opened checkpoint. */
 bool test_run_read(TestRun *r, Checkpoint *c);
 /* The step of the newest checkpoint that verifies, after comparing it bit by bit with that step's
@@ -55,8 +58,5 @@ int64_t file_size(const char *path);
  * them right. It counts copies in its index, and waits for their events. */
 enum { DEVICE_OFFSET = 4096 };
 extern const Backend test_offset_backend;
-
-/* Where folders of tests lie that sync thousands of times: memory where there is some. */
-const char *test_scratch_folder(void);
 
 #endif

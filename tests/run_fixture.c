@@ -1,6 +1,7 @@
 /* run_fixture.c -- see run_fixture.h. */
 #include "tests/run_fixture.h"
 
+#include "tests/scratch.h"
 #include "tests/support.h"
 
 #include <errno.h>
@@ -11,43 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 /* ---- a folder with a text and a config ------------------------------------------------------- */
 
-static char fixture_folder[64];
-
-static void write_file(const char *name, const char *text)
-{
-    char *path = text_format("%s/%s", fixture_folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-    free(path);
-}
-
 char *run_file(const char *name)
 {
-    enum { MOST = 1 << 20 };
-    char *path = text_format("%s/%s", fixture_folder, name), *text = must_calloc(1, MOST);
-    FILE *f = fopen(path, "r");
-    if (f == NULL) fail_msg("%s: %s", path, strerror(errno));
-    text[fread(text, 1, MOST - 1, f)] = '\0';
-    fclose(f);
-    free(path);
+    char *text = take_text(name);
+    if (text == NULL) fail_msg("%s: %s", name, strerror(errno));
     return text;
 }
 
 bool is_there(const char *name)
 {
     struct stat st;
-    char *path = text_format("%s/%s", fixture_folder, name);
-    bool there = lstat(path, &st) == 0;
-    free(path);
-    return there;
+    return lstat(name, &st) == 0;
 }
 
 static const char config[] =
@@ -64,25 +44,14 @@ static const char config[] =
 int run_fixture_setup(void **state)
 {
     static const char *const words[] = {"light", "and", "the", "water", "was", "upon", "earth"};
-    (void)state;
-    strcpy(fixture_folder, "/tmp/test_run_loop_XXXXXX");
-    if (mkdtemp(fixture_folder) == NULL) return -1;
+    if (enter_scratch(state) != 0) return -1;
     char *text = must_calloc(1, 1 << 16), *at = text;
     for (int i = 0; i < 2000; i++)
         at += sprintf(at, "%s%c", words[(int)(7 * drawn_uniform(71, i))], i % 9 == 8 ? '\n' : ' ');
-    write_file("text.txt", text);
-    write_file("tiny.json", config);
+    put_text("text.txt", text);
+    put_text("tiny.json", config);
     free(text);
     return 0;
-}
-
-int run_fixture_teardown(void **state)
-{
-    (void)state;
-    char *command = text_format("rm -rf '%s'", fixture_folder);
-    int code = system(command);
-    free(command);
-    return code;
 }
 
 /* ---- disturbances ---------------------------------------------------------------------------- */
@@ -123,8 +92,7 @@ void ask_by_file(Run *run)
 
 char *command_expecting(const char *const *arguments, int code)
 {
-    ChildPlace place = {.folder = fixture_folder,
-                        .opened = disturbance.act ? put_watch : NULL,
+    ChildPlace place = {.opened = disturbance.act ? put_watch : NULL,
                         .first = disturbance.first,
                         .columns = disturbance.columns};
     ChildResult r = train_in_child(&place, arguments);

@@ -3,12 +3,13 @@
 #ifndef TESTS_RUN_FIXTURE_H
 #define TESTS_RUN_FIXTURE_H
 
+#include "tests/scratch.h"
 #include "tests/train_child.h"
 
-/* Setup of a group of tests: a folder with a text and the config tiny.json of seven steps; it is
- * evaluated, sampled and saved at every second one, and all checkpoints stay. */
+/* Setup of a group of tests: goes into a folder (leave_scratch leaves it) with a text and the
+ * config tiny.json of seven steps; it is evaluated, sampled and saved at every second one, and all
+ * checkpoints stay. */
 int run_fixture_setup(void **state);
-int run_fixture_teardown(void **state);
 /* The text of a file in it, which must be there; the caller frees. */
 char *run_file(const char *name);
 bool is_there(const char *name);

@@ -2,21 +2,17 @@
 #include "tests/seen_run.h"
 
 #include "model/core/check.h"
-#include "parallel/run.h"
-#include "tests/checkpoint_run.h"
 #include "tests/support.h"
+#include "tests/train_child.h"
 
 #include <cJSON.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -33,10 +29,6 @@ static const char base[] =
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},\n"
     " \"eval\": {\"interval\": 2, \"steps\": 2, \"sample_interval\": 2, \"sample_tokens\": 8},\n"
     " \"checkpoint\": {\"save_interval\": 2, \"keep\": 2}}\n";
-
-typedef struct {
-    char folder[64], before[512];
-} SeenFolder;
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
@@ -83,97 +75,33 @@ static void write_shard(const char *path, uint64_t stream)
 
 int seen_folder_setup(void **state)
 {
-    SeenFolder *p = must_calloc(1, sizeof *p);
-    snprintf(p->folder, sizeof p->folder, "%s/test_seen_XXXXXX", test_scratch_folder());
-    if (getcwd(p->before, sizeof p->before) == NULL || mkdtemp(p->folder) == NULL ||
-        chdir(p->folder) != 0)
-        return -1;
-    FILE *f = fopen("base.json", "w");
-    if (f == NULL) return -1;
-    fputs(base, f);
-    fclose(f);
+    if (enter_scratch(state) != 0) return -1;
+    put_text("base.json", base);
     write_text("text.txt", 11, false);
     write_text("other.txt", 12, false);
     write_text("lines.jsonl", 13, true);
     write_shard("one.bin", 21);
     write_shard("two.bin", 22);
-    *state = p;
     return 0;
 }
 
-int seen_folder_teardown(void **state)
+/* In the child, once the run is open. */
+static void write_plan(Run *run)
 {
-    SeenFolder *p = *state;
-    char *command = text_format("rm -rf '%s'", p->folder);
-    int code = chdir(p->before) == 0 ? system(command) : -1;
-    free(command);
-    free(p);
-    return code;
-}
-
-/* ---- the child ------------------------------------------------------------------------------- */
-
-static void write_plan(const MemoryPlan *p)
-{
-    FILE *f = fopen("plan", "w");
-    if (f == NULL) return;
-    fprintf(f, "%zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->optimizer, p->activations,
-            p->scratch, p->other);
-    fclose(f);
-}
-
-/* The chapters of a run, as train.c reads them. */
-static int train(int argc, char **argv)
-{
-    RunArguments arguments;
-    Run run;
-    if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
-    run_configure(&run, &arguments);
-    run_open_data(&run);
-    run_plan(&run);
-    write_plan(&run.plan);
-    run_choose_folder(&run);
-    run_open_trainer(&run);
-    while (run.trainer.steps < run.config->train_steps) {
-        trainer_step(&run.trainer);
-        run_report(&run);
-        run_evaluate_if_due(&run);
-        run_sample_if_due(&run);
-        run_save_if_due(&run);
-    }
-    return run_finish(&run);
-}
-
-/* Runs `command` in a child whose output goes to the file "console". */
-static int in_child(int (*command)(int argc, char **argv), int argc, char **argv)
-{
-    int status = 0;
-    fflush(stdout);
-    fflush(stderr);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        int to = open("console", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        if (to < 0 || dup2(to, STDOUT_FILENO) < 0 || dup2(to, STDERR_FILENO) < 0) _exit(126);
-        exit(command(argc, argv));
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    const MemoryPlan *p = &run->plan;
+    char *text = text_format("%zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->optimizer,
+                             p->activations, p->scratch, p->other);
+    put_text("plan", text);
+    free(text);
 }
 
 /* ---- what it left ---------------------------------------------------------------------------- */
 
-/* A whole file as a string without its NULs; empty where there is none. */
+/* The text of a file; empty where there is none. */
 static char *contents(const char *path)
 {
-    FILE *f = fopen(path, "rb");
-    size_t capacity = 1 << 20, n = 0;
-    char *text = must_alloc(capacity + 1);
-    for (int c; f != NULL && n < capacity && (c = getc(f)) != EOF;)
-        if (c != '\0') text[n++] = (char)c;
-    text[n] = '\0';
-    if (f != NULL) fclose(f);
-    return text;
+    char *text = take_text(path);
+    return text ? text : must_strdup("");
 }
 
 static void squeeze_blanks(char *text)
@@ -222,21 +150,21 @@ static void take_record(Seen *out, const cJSON *record)
 
 void seen_run(Seen *out, const char *run, const char *const *sets, const char *const *more)
 {
-    char *argv[MAX_ARGUMENTS] = {"train", "base.json", "--out", (char *)(uintptr_t)run};
-    int argc = 4;
+    const char *argv[MAX_ARGUMENTS] = {"base.json", "--out", run};
+    int argc = 3;
     const char *const *lists[] = {sets, more};
     for (int l = 0; l < 2; l++) {
         for (int i = 0; lists[l] != NULL && lists[l][i] != NULL; i++) {
             assert_true(argc + 3 < MAX_ARGUMENTS);
             argv[argc++] = "--set";
-            argv[argc++] = (char *)(uintptr_t)lists[l][i];
+            argv[argc++] = lists[l][i];
         }
     }
     char *clean = text_format("rm -rf '%s' plan", run);
     assert_int_equal(system(clean), 0);
     free(clean);
-    *out = (Seen){.files = must_strdup("")};
-    out->code = in_child(train, argc, argv);
+    ChildResult ended = train_in_child(&(ChildPlace){.opened = write_plan}, argv);
+    *out = (Seen){.files = must_strdup(""), .code = ended.code, .console = ended.text};
     char *checkpoints = text_format("%s/checkpoints", run),
          *samples = text_format("%s/samples.txt", run),
          *metrics = text_format("%s/metrics.jsonl", run);
@@ -245,7 +173,6 @@ void seen_run(Seen *out, const char *run, const char *const *sets, const char *c
     append_names(&out->files, checkpoints);
     out->samples = contents(samples);
     out->plan = contents("plan");
-    out->console = contents("console");
     squeeze_blanks(out->console);
     char *records = contents(metrics), *rest = records;
     for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
@@ -257,19 +184,6 @@ void seen_run(Seen *out, const char *run, const char *const *sets, const char *c
     free(metrics);
     free(samples);
     free(checkpoints);
-}
-
-void seen_command(Seen *out, int (*command)(int argc, char **argv), const char *const *argv)
-{
-    char *copy[MAX_ARGUMENTS] = {0};
-    int argc = 0;
-    for (; argv[argc] != NULL; argc++) {
-        assert_true(argc + 1 < MAX_ARGUMENTS);
-        copy[argc] = (char *)(uintptr_t)argv[argc];
-    }
-    *out = (Seen){0};
-    out->code = in_child(command, argc, copy);
-    out->console = contents("console");
 }
 
 void seen_free(Seen *seen)

@@ -1,14 +1,16 @@
-/* seen_run.h -- the program's own chapters in a child process, and what can be seen of them from
+/* seen_run.h -- runs of the whole program in a child process, and what can be seen of them from
  * outside: for tests that ask whether an option does anything. */
 #ifndef TESTS_SEEN_RUN_H
 #define TESTS_SEEN_RUN_H
+
+#include "tests/scratch.h"
 
 #include <stdbool.h>
 
 enum { SEEN_LOSSES = 64 };
 
 typedef struct {
-    int code; /* exit code; minus the signal that ended it */
+    int code; /* exit code; 128 + N: ended by signal N */
     int n_losses;
     double losses[SEEN_LOSSES]; /* of training, every digit; NAN where the number was none */
     char *samples;              /* all of samples.txt */
@@ -17,16 +19,13 @@ typedef struct {
     char *console; /* both streams, runs of blanks as one */
 } Seen;
 
-/* Makes a folder of its own with texts, token shards and the config base.json, and goes there;
- * *state. Teardown goes back and removes it. */
+/* Setup of a group of tests: goes into a folder (leave_scratch leaves it) with texts, token shards
+ * and the config base.json. */
 int seen_folder_setup(void **state);
-int seen_folder_teardown(void **state);
 
 /* `./train base.json --set SETS[0] ... --set MORE[0] ...`, either list ending with NULL (`more` may
  * be NULL), in the folder RUN, which is removed first. */
 void seen_run(Seen *out, const char *run, const char *const *sets, const char *const *more);
-/* A subcommand with its arguments (argv[0] is its name; ends with NULL): code and console only. */
-void seen_command(Seen *out, int (*command)(int argc, char **argv), const char *const *argv);
 void seen_free(Seen *seen);
 
 /* Whether two runs had the same losses, bit for bit. */

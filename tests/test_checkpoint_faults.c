@@ -188,15 +188,8 @@ static void a_save_syncs_before_it_renames(void **state)
 {
     (void)state;
     TestRun r;
-    FaultyFs fs;
-    char log[4096] = "";
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    faulty_fs_init(&fs, FAULT_NONE, 0, 0);
-    fs.log = log;
-    r.io.fs = &fs.ops;
-    test_run_must_save(&r, 2);
-    r.io.fs = &fs_system;
+    char log[4096];
+    test_run_open_logged(&r, log);
     /* RUN's folders (5 names in /tmp/x/checkpoints may vary), then the temporary one, three files,
      * folder, rename, parents */
     static const char *const order[] = {"m omodel.safetensors w ", " s c ooptimizer.safetensors w ",

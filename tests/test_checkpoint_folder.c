@@ -74,13 +74,9 @@ static void a_save_that_does_not_read_back_has_failed(void **state)
     (void)state;
     TestRun r;
     FaultyFs fs;
-    char log[4096] = "";
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    faulty_fs_init(&fs, FAULT_NONE, 0, 0);
-    fs.log = log;
+    char log[4096];
+    test_run_open_logged(&r, log);
     r.io.fs = &fs.ops;
-    test_run_must_save(&r, 2);
     int seen = 0, call = 0;
     for (const char *at = log; *at; at = strchr(at, ' ') + 1) {
         call++;

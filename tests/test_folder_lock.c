@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/folder_lock.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,23 +18,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int enter_scratch(void **state)
-{
-    char *folder = strdup("/tmp/test-folder-lock-XXXXXX");
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0) return 1;
-    *state = folder;
-    return 0;
-}
-
-static int leave_scratch(void **state)
-{
-    char *command = text_format("rm -rf %s", (char *)*state);
-    int code = chdir("/") + system(command);
-    free(command);
-    free(*state);
-    return code;
-}
 
 /* What another process is told that wants the folder: 0 it got the lock, else how it was refused.
  */

@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/metrics_file.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,39 +18,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int enter_scratch(void **state)
-{
-    char *folder = strdup("/tmp/test-metrics-file-XXXXXX");
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0) return 1;
-    *state = folder;
-    return 0;
-}
-
-static int leave_scratch(void **state)
-{
-    char *command = text_format("rm -rf %s", (char *)*state);
-    int code = chdir("/") + system(command);
-    free(command);
-    free(*state);
-    return code;
-}
-
-static void put_text(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
 static void assert_text(const char *path, const char *expected)
 {
-    char text[1024];
-    FILE *f = fopen(path, "r");
-    if (f == NULL) fail_msg("%s is not there", path);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    fclose(f);
+    char *text = take_text(path);
+    if (text == NULL) fail_msg("%s is not there", path);
     assert_string_equal(text, expected);
+    free(text);
 }
 
 #define LINE(event, step)                                                                          \

@@ -1,11 +1,11 @@
 /* test_option_changes.c -- every row of the option table changes what it names, and nothing else:
- * two short runs of the program's own chapters for every case, under two values of its key. */
+ * two short runs of the program for every case, under two values of its key. */
 #include "configs/options.h"
 #include "tests/option_cases.h"
 #include "tests/seen_run.h"
+#include "tests/train_child.h"
 
 #include "model/core/check.h"
-#include "parallel/commands.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -177,12 +177,11 @@ static void test_every_option_has_a_case(void **state)
 static char *generated(const char *const *options)
 {
     const char *argv[16] = {"generate", "large", "--prompt", "of"};
-    Seen seen;
     for (int i = 0; options[i] != NULL; i++)
         argv[4 + i] = options[i];
-    seen_command(&seen, cmd_generate, argv);
-    if (seen.code != EXIT_OK) fail_msg("generate ends with %d: %s", seen.code, seen.console);
-    return seen.console;
+    ChildResult ended = train_in_child(&(ChildPlace){0}, argv);
+    if (ended.code != EXIT_OK) fail_msg("generate ends with %d: %s", ended.code, ended.text);
+    return ended.text;
 }
 #define GENERATED(...) generated((const char *const[]){__VA_ARGS__, NULL})
 
@@ -235,5 +234,5 @@ int main(void)
         cmocka_unit_test(test_every_option_changes_what_it_names),
         cmocka_unit_test(test_generate_obeys_its_options),
     };
-    return cmocka_run_group_tests(tests, seen_folder_setup, seen_folder_teardown);
+    return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
 }

@@ -261,5 +261,5 @@ int main(void)
         cmocka_unit_test(test_a_loss_far_above_guessing),
         cmocka_unit_test(test_a_step_without_targets),
     };
-    return cmocka_run_group_tests(tests, run_fixture_setup, run_fixture_teardown);
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -3,6 +3,7 @@
 #include "parallel/machine.h"
 #include "parallel/run_folder.h"
 #include "tests/nobody.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,23 +43,6 @@ static const char *start(RunFolder *run, const Config *config, RunRequest reques
     if (!run_folder_describe(run, config, machine, err, sizeof err)) fail_msg("%s", err);
     if (!keep) run_folder_close(run);
     return err;
-}
-
-static int enter_scratch(void **state)
-{
-    char *folder = strdup("/tmp/test-run-folder-XXXXXX");
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0) return 1;
-    *state = folder;
-    return 0;
-}
-
-static int leave_scratch(void **state)
-{
-    char *command = text_format("rm -rf %s", (char *)*state);
-    int code = chdir("/") + system(command);
-    free(command);
-    free(*state);
-    return code;
 }
 
 static void names_are_made_safe(void **unused)

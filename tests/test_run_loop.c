@@ -119,5 +119,5 @@ int main(void)
         cmocka_unit_test(test_a_stop_within_an_evaluation),
         cmocka_unit_test(test_a_death_within_an_evaluation),
     };
-    return cmocka_run_group_tests(tests, run_fixture_setup, run_fixture_teardown);
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -305,5 +305,5 @@ int main(void)
         cmocka_unit_test(test_the_plan_tells_passes_and_speed),
     };
     unsetenv("NO_COLOR");
-    return cmocka_run_group_tests(tests, run_fixture_setup, run_fixture_teardown);
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

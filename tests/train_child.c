@@ -52,21 +52,24 @@ static _Noreturn void live(const ChildPlace *place, int out, const char *const *
     }
     if (place->columns && (setsid() < 0 || ioctl(out, TIOCSCTTY, 0) != 0)) _exit(EXIT_SYSTEM);
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) _exit(EXIT_SYSTEM);
-    if (chdir(place->folder) != 0) _exit(EXIT_SYSTEM);
+    if (place->folder && chdir(place->folder) != 0) _exit(EXIT_SYSTEM);
     close(out);
     hook = place->opened;
     if (place->first) place->first();
-    exit(train_main(argc, argv));
+    exit((place->program ? place->program : train_main)(argc, argv));
 }
 
-/* Everything that comes until nobody writes any more (of a terminal: an error). */
+/* All but NULs that comes until nobody writes any more (of a terminal: an error). */
 static char *read_all(int fd)
 {
     char *text = must_calloc(1, MAX_TEXT);
-    size_t n = 0;
+    size_t n = 0, kept = 0;
     ssize_t got = 1;
     while (n + 1 < MAX_TEXT && (got = read(fd, text + n, MAX_TEXT - 1 - n)) > 0)
         n += (size_t)got;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != '\0') text[kept++] = text[i];
+    text[kept] = '\0';
     return text;
 }
 

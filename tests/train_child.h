@@ -6,15 +6,16 @@
 #include "parallel/run.h"
 
 typedef struct {
-    const char *folder;       /* where it runs */
-    int columns;              /* of its terminal; 0: a pipe */
-    void (*opened)(Run *run); /* called in the child once the run is open; or NULL */
-    void (*first)(void);      /* called in the child before all; or NULL */
+    int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */
+    const char *folder;                    /* where it runs; NULL: here */
+    int columns;                           /* of its terminal; 0: a pipe */
+    void (*opened)(Run *run);              /* called in the child once the run is open; or NULL */
+    void (*first)(void);                   /* called in the child before all; or NULL */
 } ChildPlace;
 
 typedef struct {
     int code;   /* exit code; 128 + N: ended by signal N */
-    char *text; /* what came on stdout and stderr; the caller frees */
+    char *text; /* what came on stdout and stderr, without NULs; the caller frees */
 } ChildResult;
 
 /* Runs it to its end; `arguments` end with NULL. */
