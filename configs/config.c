@@ -6,10 +6,10 @@
 #include "configs/config.h"
 
 #include "configs/load.h"
-#include "data/utf8.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/fs.h"
+#include "model/core/utf8.h"
 
 #include <errno.h>
 #include <poll.h>

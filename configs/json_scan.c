@@ -5,6 +5,7 @@
  * overwritten by spaces. */
 #include "configs/json.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -302,33 +303,17 @@ static bool scan_value(Scan *s)
     return scan_word(s);
 }
 
-/* Length of the character at text[at], 0 if it is not one of UTF-8 (overlong forms and surrogates
- * included). */
-static size_t utf8_length(const unsigned char *text, size_t left)
-{
-    unsigned c = text[0];
-    size_t n = c < 0x80                ? 1
-               : c >= 0xc2 && c < 0xe0 ? 2
-               : c >= 0xe0 && c < 0xf0 ? 3
-               : c >= 0xf0 && c < 0xf5 ? 4
-                                       : 0;
-    if (n == 0 || n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xc0u) != 0x80u) return 0;
-    bool overlong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xf0 && text[1] < 0x90);
-    bool outside = (c == 0xed && text[1] >= 0xa0) || (c == 0xf4 && text[1] >= 0x90);
-    return overlong || outside ? 0 : n;
-}
-
 static bool check_bytes(Scan *s)
 {
     const unsigned char *text = (const unsigned char *)s->json->text;
-    for (size_t i = 0, n; i < s->json->length; i += n) {
-        n = utf8_length(text + i, s->json->length - i);
-        if (text[i] == 0) return SCAN_FAIL(s, i, "a NUL byte; this is not a text file");
+    int n;
+    for (size_t i = 0; i < s->json->length; i += (size_t)n) {
+        uint32_t code = 0;
+        n = utf8_decode(text + i, (int64_t)(s->json->length - i), &code);
         if (n == 0)
             return SCAN_FAIL(s, i, "the byte 0x%02x here is not UTF-8; save the file as UTF-8",
                              text[i]);
+        if (code == 0) return SCAN_FAIL(s, i, "a NUL byte; this is not a text file");
     }
     return true;
 }

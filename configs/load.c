@@ -2,8 +2,8 @@
  * load.h. */
 #include "configs/load.h"
 
-#include "data/utf8.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 
 #include "data/files.h"
 #include "data/json_parse.h"
-#include "data/utf8.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

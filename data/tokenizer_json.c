@@ -6,10 +6,10 @@
 #include "data/files.h"
 #include "data/json_parse.h"
 #include "data/tokenizer.h"
-#include "data/utf8.h"
 #include "data/vocabulary.h"
 #include "data/word_table.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

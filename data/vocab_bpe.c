@@ -1,10 +1,10 @@
 /* vocab_bpe.c -- GPT-2's own files: vocab.bpe, which alone makes the tokenizer, and encoder.json,
  * which only confirms it. */
 #include "data/json_parse.h"
-#include "data/utf8.h"
 #include "data/vocabulary.h"
 #include "data/word_table.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "data/words.h"
 
 #include "data/unicode_classes.h"
-#include "data/utf8.h"
+#include "model/core/utf8.h"
 
 #include <stdbool.h>
 

@@ -5,6 +5,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/nearest.h"
+#include "model/core/utf8.h"
 #include "parallel/checkpoint.h"
 #include "parallel/commands.h"
 
@@ -66,7 +67,7 @@ static int complain(ExitCode code, const char *what)
     code = error_exit_code(what, code);
     fflush(stdout);
     fprintf(stderr, "error[%d] ", (int)code);
-    log_print_escaped(stderr, what);
+    utf8_print_escaped(stderr, what);
     fputc('\n', stderr);
     return (int)code;
 }
@@ -167,7 +168,7 @@ static void print_tensors(const Manifest *m, CheckpointFile part)
 static void print_origin(const char *what, const char *text)
 {
     printf("%-12s", what);
-    log_print_escaped(stdout, text);
+    utf8_print_escaped(stdout, text);
     putchar('\n');
 }
 

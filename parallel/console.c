@@ -1,10 +1,10 @@
 /* console.c -- see console.h. */
 #include "parallel/console.h"
 
-#include "data/utf8.h"
 #include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/progress.h"
+#include "model/core/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,23 +139,6 @@ void console_eval(Console *c, const EvalRecord *r)
     fflush(c->to);
 }
 
-/* Text that may hold anything: control characters and bytes that are no UTF-8 come as \xNN. */
-static void print_escaped(FILE *to, const char *text)
-{
-    int64_t left = (int64_t)strlen(text);
-    while (left > 0) {
-        uint32_t code = 0;
-        int length = utf8_decode((const uint8_t *)text, left, &code);
-        bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
-        if (plain || *text == '\t' || *text == '\n')
-            fwrite(text, 1, (size_t)(plain ? length : 1), to);
-        else
-            fprintf(to, "\\x%02x", (unsigned char)*text);
-        text += plain ? length : 1;
-        left -= plain ? length : 1;
-    }
-}
-
 /* A line that begins with what it is; those after it are indented. The texts stand one behind the
  * other. */
 static void print_labelled(Console *c, const char *label, const char *text, const char *more,
@@ -166,8 +149,8 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
     size_t n = 0;
     FILE *to = open_memstream(&whole, &n);
     CHECK(to != NULL, "no memory stream for a line of the console (%s)", label);
-    print_escaped(to, text);
-    print_escaped(to, more);
+    utf8_print_escaped(to, text);
+    utf8_print_escaped(to, more);
     fclose(to);
     char *lines = text_wrap(whole, COLUMN, COLUMN, wrap);
     begin_result(c);

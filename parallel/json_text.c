@@ -1,8 +1,8 @@
 /* json_text.c -- see json_text.h. */
 #include "parallel/json_text.h"
 
-#include "data/utf8.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* run_loop.c -- what happens between steps: reports, evaluations, samples, saves. */
-#include "data/utf8.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
+#include "model/core/utf8.h"
 #include "parallel/run.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* shell_text.c -- see shell_text.h. */
 #include "parallel/shell_text.h"
 
-#include "data/utf8.h"
 #include "model/core/check.h"
+#include "model/core/utf8.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@ typedef struct {
     NamedTensor tensor[N_ALL]; /* weights, then slots */
     StepState state;
     CheckpointIo io;
-    char run[64], err[1024];
+    char run[1400], err[1024];
 } TestRun;
 
 typedef struct {

@@ -199,10 +199,19 @@ static bool save_making_room(TestRun *r, int64_t step)
     return checkpoint_write_making_room(&r->io, r->run, &contents, r->err, sizeof r->err);
 }
 
+/* The run becomes a folder far below its own, whose path is longer than a sentence may be. */
+static void go_deeper(TestRun *r)
+{
+    size_t at = strlen(r->run);
+    for (int i = 0; i < 6; i++) {
+        at += (size_t)snprintf(r->run + at, sizeof r->run - at, "/%0200d", i);
+        assert_int_equal(mkdir(r->run, 0777), 0);
+    }
+}
+
 /* Steps 1 to 4 are there on a disk that is full then; 4 is damaged. */
 static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool tells)
 {
-    test_run_open(r);
     for (int64_t step = 1; step <= 4; step++)
         test_run_must_save(r, step);
     CheckpointContents contents = test_run_contents(r);
@@ -232,9 +241,13 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
 static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
 {
     (void)state;
-    for (int tells = 0; tells < 2; tells++) {
+    for (int i = 0; i < 3; i++) {
         TestRun r;
         FaultyFs fs;
+        bool tells = i > 0, deep = i == 2;
+        test_run_open(&r);
+        size_t own = strlen(r.run); /* what close is to remove */
+        if (deep) go_deeper(&r);
         fill_disk(&r, &fs, 0.1, tells);
         assert_false(test_run_save(&r, 5)); /* as before, by itself: nothing goes */
         assert_true(error_says(r.err, ENOSPC));
@@ -245,13 +258,17 @@ static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
         assert_true(is_there(&r, "step_00000003")); /* the newest that verifies, until 5 is there */
         assert_int_equal(test_run_newest(&r), 5);
         r.io.fs = &fs_system;
+        r.run[own] = '\0';
         test_run_close(&r);
+        test_run_open(&r);
+        if (deep) go_deeper(&r);
         fill_disk(&r, &fs, -8.0, tells); /* no removal helps */
         assert_false(save_making_room(&r, 5));
         assert_true(error_says(r.err, ENOSPC));
         assert_false(is_there(&r, "step_00000001") || is_there(&r, "step_00000002"));
         assert_int_equal(test_run_newest(&r), 3);
         r.io.fs = &fs_system;
+        r.run[own] = '\0';
         test_run_close(&r);
     }
 }

@@ -1,20 +1,17 @@
-/* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers, failures. */
+/* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
 #include "model/core/figures.h"
-#include "model/core/log.h"
 #include "model/core/pool.h"
 #include "model/core/rng.h"
 #include "tests/support.h"
 
-#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -189,62 +186,7 @@ static void test_philox_vectors(void **state)
     }
 }
 
-/* ---- failures -------------------------------------------------------------------------------- */
-
-/* Exit code of a child that runs body, and what it said on stderr. */
-static int child(void (*body)(void), char *text, size_t n)
-{
-    int fd[2], status = 0;
-    assert_int_equal(pipe(fd), 0);
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(fd[1], STDERR_FILENO);
-        body();
-        _exit(0);
-    }
-    close(fd[1]);
-    ssize_t got, at = 0;
-    while ((got = read(fd[0], text + at, n - 1 - (size_t)at)) > 0)
-        at += got;
-    text[at] = '\0';
-    close(fd[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void fail_with_data(void)
-{
-    log_set_rank(3, "dp1");
-    (fail)(EXIT_DAMAGED, "tokens.bin: %s\033[2J", "torn");
-}
-
-static void fail_a_check(void)
-{
-    int a = 3, b = 4;
-    CHECK(a == b, "%d and %d", a, b);
-}
-
-static void overrun_an_arena(void)
-{
-    static char memory[512];
-    Arena arena = arena_over(memory, sizeof memory);
-    arena_take(&arena, 256);
-    arena_take(&arena, 257);
-}
-
-static void test_failures_speak(void **state)
-{
-    (void)state;
-    char text[1024];
-    assert_int_equal(child(fail_with_data, text, sizeof text), EXIT_DAMAGED);
-    assert_string_equal(
-        text,
-        "error[65] rank 3 dp1: tokens.bin: torn\\x1b[2J\n"); /* no escape reaches the terminal */
-    assert_int_equal(child(fail_a_check, text, sizeof text), EXIT_BUG);
-    assert_non_null(strstr(text, "CHECK(a == b) failed"));
-    assert_non_null(strstr(text, "3 and 4"));
-    assert_int_equal(child(overrun_an_arena, text, sizeof text), EXIT_BUG);
-}
+/* ---- levels of the CPU ---------------------------------------------------------------------- */
 
 /* A sanitized program has the baseline alone, and no CPU need have them all. */
 static void test_a_cpu_level_that_is_not_there(void **state)
@@ -335,32 +277,9 @@ static void test_lines_fit_and_lose_nothing(void **state)
     }
 }
 
-/* The system's reason comes through sentences around sentences; a name that reads like it does not.
- */
-static void test_a_sentence_tells_its_exit_code(void **state)
-{
-    (void)state;
-    char inner[200], outer[400];
-    static const int errors[] = {EACCES, EPERM, ENOENT, ENOSPC, EIO};
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        bool permission = errors[i] == EACCES || errors[i] == EPERM;
-        ExitCode code = permission ? EXIT_PERMISSION : EXIT_DAMAGED;
-        error_set(inner, sizeof inner, "cannot open a/b: %s", strerror(errors[i]));
-        error_set(outer, sizeof outer, "c is damaged (%s): remove it", inner);
-        assert_int_equal(error_exit_code(inner, EXIT_DAMAGED), code);
-        assert_int_equal(error_exit_code(outer, EXIT_DAMAGED), code);
-        for (size_t k = 0; k < sizeof errors / sizeof *errors; k++)
-            assert_int_equal(error_says(outer, errors[k]), k == i);
-        error_set(outer, sizeof outer, "%s/file is damaged", strerror(errors[i]));
-        assert_int_equal(error_exit_code(outer, EXIT_DAMAGED), EXIT_DAMAGED);
-    }
-    assert_int_equal(error_exit_code("", EXIT_MISSING), EXIT_MISSING);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_sentence_tells_its_exit_code),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_f16_round_trip),
         cmocka_unit_test(test_dtype_names),
@@ -370,7 +289,6 @@ int main(void)
         cmocka_unit_test(test_pool_waits_without_spinning),
         cmocka_unit_test(test_pool_cut_covers),
         cmocka_unit_test(test_philox_vectors),
-        cmocka_unit_test(test_failures_speak),
         cmocka_unit_test(test_a_cpu_level_that_is_not_there),
         cmocka_unit_test(test_figures_in_few_characters),
         cmocka_unit_test(test_lines_fit_and_lose_nothing),

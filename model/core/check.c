@@ -2,6 +2,7 @@
 #include "model/core/check.h"
 
 #include "model/core/log.h"
+#include "model/core/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@ void fail(ExitCode code, const char *fmt, ...)
     char text[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    utf8_format(text, sizeof text, fmt, args);
     va_end(args);
     code = error_exit_code(text, code);
     va_start(args, fmt);
@@ -40,7 +41,7 @@ bool error_set(char *err, size_t n, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(err, n, fmt, args);
+    utf8_format(err, n, fmt, args);
     va_end(args);
     return 0;
 }

@@ -53,7 +53,8 @@ void check_failed(const char *file, int line, const char *condition, const char 
     } while (0)
 
 /* Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`, the
- * parsers' way. */
+ * parsers' way. What does not fit loses its middle (utf8_format): strerror's words at the end stay.
+ */
 bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Whether the sentence `err` passes on the system's reason `error` (an errno value). Sentences

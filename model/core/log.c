@@ -2,6 +2,7 @@
 #include "model/core/log.h"
 
 #include "model/core/figures.h"
+#include "model/core/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,24 +38,11 @@ void log_set_clear_line(void (*clear)(void))
     clear_line = clear;
 }
 
-void log_print_escaped(FILE *to, const char *text)
-{
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        bool wide = *p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
-        if ((*p < 32 && *p != '\n' && *p != '\t') || *p == 127)
-            fprintf(to, "\\x%02x", *p);
-        else if (wide)
-            fprintf(to, "\\x%02x", *++p);
-        else
-            fputc(*p, to);
-    }
-}
-
 static void print_formatted(FILE *to, const char *fmt, va_list args)
 {
     char text[4096];
-    vsnprintf(text, sizeof text, fmt, args);
-    log_print_escaped(to, text);
+    utf8_format(text, sizeof text, fmt, args);
+    utf8_print_escaped(to, text);
     fputc('\n', to);
     fflush(to);
 }
@@ -82,7 +70,7 @@ void log_field(const char *label, const char *fmt, ...)
     char text[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    utf8_format(text, sizeof text, fmt, args);
     va_end(args);
     int used = strlen(label) > COLUMN ? (int)strlen(label) : COLUMN;
     char *lines = text_wrap(text, used, COLUMN, WRAP_FIGURES);

@@ -30,9 +30,6 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
 
-/* Prints text from a file or a file's name with control characters as \xNN, so that it cannot drive
- * the terminal; line feeds and tabs pass. */
-void log_print_escaped(FILE *to, const char *text);
 /* "kind[code] rank R place: text\n"; used by check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 

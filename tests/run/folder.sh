@@ -93,6 +93,11 @@ rm run/result.json
 "${as_nobody[@]}" chmod 0 run/checkpoints/step_00000020/manifest.json
 denied "a manifest without permission" "$TRAIN" tiny.json "${common[@]}" --out run
 denied "... verified" "$TRAIN" ckpt verify run
+deep=$(printf '%0220d/' 1 2 3 4 5)
+mkdir -p "$deep"
+mv run "$deep"
+denied "... under a path longer than a sentence" "$TRAIN" ckpt verify "${deep}run"
+mv "${deep}run" .
 denied "... for generate" "$TRAIN" generate run --tokens 3
 chmod 600 run/checkpoints/step_00000020/manifest.json
 chmod 0 run/checkpoints

@@ -1,9 +1,11 @@
 /* utf8.h -- one step of strict UTF-8 decoding (no overlong forms, no surrogates, nothing above
- * U+10FFFF), and text from outside made to fit where UTF-8 is demanded. */
-#ifndef DATA_UTF8_H
-#define DATA_UTF8_H
+ * U+10FFFF), and text from outside made to fit where UTF-8 is demanded or a terminal reads. */
+#ifndef MODEL_CORE_UTF8_H
+#define MODEL_CORE_UTF8_H
 
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Length in bytes (1 ... 4) of the character at s, its code point in *code; 0 if the `n` >= 1 bytes
  * there are not one. */
@@ -55,5 +57,12 @@ static inline int utf8_encode_short(uint32_t code, char *out)
 char *utf8_clean(const char *text);
 /* The same with every control character as '?': one line, as a comment or a message needs it. */
 char *utf8_line(const char *text);
+/* vsnprintf, but what does not fit into out[0..n) loses its middle, between characters: "first
+ * part...last part". Sentences begin with what was tried and end in why it failed. */
+void utf8_format(char *out, size_t n, const char *fmt, va_list args)
+    __attribute__((format(printf, 3, 0)));
+/* Prints text that may hold anything, so that it cannot drive the terminal: control characters
+ * (those of eight bits too) and bytes that are no UTF-8 come as \xNN; line feeds and tabs pass. */
+void utf8_print_escaped(FILE *to, const char *text);
 
 #endif

@@ -1,0 +1,83 @@
+/* utf8.c -- text from outside (paths, host names, drawn samples) as UTF-8; see utf8.h. */
+#include "model/core/utf8.h"
+
+#include "model/core/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *utf8_clean(const char *text)
+{
+    size_t left = strlen(text), n = 0;
+    char *clean = must_alloc(3 * left + 1);
+    while (left > 0) {
+        uint32_t code;
+        int length = utf8_decode((const uint8_t *)text, (int64_t)left, &code);
+        if (length > 0)
+            memcpy(clean + n, text, (size_t)length);
+        else
+            memcpy(clean + n, "\xEF\xBF\xBD", 3);
+        n += length > 0 ? (size_t)length : 3;
+        text += length > 0 ? length : 1;
+        left -= length > 0 ? (size_t)length : 1;
+    }
+    clean[n] = '\0';
+    return clean;
+}
+
+char *utf8_line(const char *text)
+{
+    char *line = utf8_clean(text);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return line;
+}
+
+/* Whether this byte goes on with the character before it. */
+static bool continues(char c)
+{
+    return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+void utf8_format(char *out, size_t n, const char *fmt, va_list args)
+{
+    static const char gap[] = "...";
+    va_list again;
+    va_copy(again, args);
+    int length = vsnprintf(out, n, fmt, args);
+    char *whole = NULL;
+    /* Without memory, or room for a gap, the beginning has to do. */
+    if (length >= 0 && (size_t)length >= n && n > 2 * sizeof gap)
+        whole = malloc((size_t)length + 1);
+    if (whole != NULL) {
+        vsnprintf(whole, (size_t)length + 1, fmt, again);
+        size_t room = n - sizeof gap, first = room / 2;
+        const char *last = whole + (size_t)length - (room - first);
+        for (int i = 0; i < 3 && first > 0 && continues(whole[first]); i++)
+            first--;
+        for (int i = 0; i < 3 && continues(*last); i++)
+            last++;
+        memcpy(out, whole, first);
+        memcpy(out + first, gap, sizeof gap - 1);
+        memcpy(out + first + sizeof gap - 1, last, strlen(last) + 1);
+        free(whole);
+    }
+    va_end(again);
+}
+
+void utf8_print_escaped(FILE *to, const char *text)
+{
+    int64_t left = (int64_t)strlen(text);
+    while (left > 0) {
+        uint32_t code = 0;
+        int length = utf8_decode((const uint8_t *)text, left, &code);
+        bool plain = length > 0 && code >= 32 && (code < 127 || code >= 160);
+        if (plain || *text == '\t' || *text == '\n')
+            fwrite(text, 1, (size_t)(plain ? length : 1), to);
+        else
+            fprintf(to, "\\x%02x", (unsigned char)*text);
+        text += plain ? length : 1;
+        left -= plain ? length : 1;
+    }
+}
