@@ -29,6 +29,9 @@ static void assert_text(const char *path, const char *expected)
 #define LINE(event, step)                                                                          \
     "{\"event\": \"" event "\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": "  \
     "3, \"skipped\": 0}\n"
+#define TRAINED(step)                                                                              \
+    "{\"event\": \"train\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": 3, "   \
+    "\"skipped\": 0, \"loss\": 2.5}\n"
 static const char start[] = LINE("start", "0"), both[] = LINE("start", "0") LINE("train", "1");
 
 static void open_at(int64_t upto, int attempt)
@@ -63,6 +66,37 @@ static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
     assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
 }
 
+/* What a start finds made of the last step, in a line of every kind behind those of the step
+ * before. */
+static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *line;
+        bool trained, evaluated, sampled;
+    } kind[] = {{LINE("start", "7"), false, false, false}, {LINE("val", "7"), false, true, false},
+                {LINE("sample", "7"), false, false, true}, {LINE("ckpt", "7"), false, false, false},
+                {LINE("speed", "7"), false, false, false}, {LINE("warn", "7"), false, false, false},
+                {LINE("zeta", "7"), false, false, false},  {TRAINED("7"), true, false, false}};
+    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+        char err[512], text[1024];
+        MetricsFile f;
+        MetricsTail tail = {0};
+        snprintf(text, sizeof text, "%s%s", TRAINED("6") LINE("val", "6") LINE("sample", "6"),
+                 kind[i].line);
+        put_text("metrics.jsonl", text);
+        if (!metrics_file_open(&f, ".", "metrics.jsonl", 7, 1, &tail, err, sizeof err))
+            fail_msg("%s", err);
+        metrics_file_close(&f);
+        assert_int_equal(tail.last.step, 7);
+        assert_int_equal(tail.last.tokens, 3);
+        assert_int_equal(tail.trained, kind[i].trained);
+        assert_int_equal(tail.evaluated, kind[i].evaluated);
+        assert_int_equal(tail.sampled, kind[i].sampled);
+        if (tail.trained) assert_true(tail.last.loss == 2.5);
+    }
+}
+
 static void links_pipes_and_folders_are_refused(void **unused)
 {
     (void)unused;
@@ -95,6 +129,7 @@ int main(void)
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
+        cmocka_unit_test(the_tail_tells_what_was_made_of_the_last_step),
         cmocka_unit_test(links_pipes_and_folders_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -16,6 +16,7 @@ steps=(--set train_steps=12 --set steps_per_print=5 --set eval.interval=4 --set 
 check "numbers: a run of 12 steps" test $? -eq 0
 tokens=$(sed -nE 's/.* tokens train, ([0-9,]+) val.*/\1/p' console | tr -d ,)
 windows=$(((tokens - 1) / 32))
+check "numbers: the text's size" grep -q "^ *$(awk -v n="$(wc -c <text.txt)" 'BEGIN { printf "%.2f", n / 1e6 }') MB text -> [0-9]" console
 check "numbers: the last batch of $windows windows is not full" test $((windows % 8)) -ne 0
 check "numbers: evaluations at every fourth step" test "$(field all/metrics.jsonl val step | tr '\n' ' ')" = "4 8 12 "
 check "numbers: every evaluation has all targets" \
