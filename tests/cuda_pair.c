@@ -14,6 +14,7 @@
 
 Device pair_cpu, pair_cuda;
 static bool cuda_is_there;
+static char cuda_error[256];
 
 int pair_setup(void **state)
 {
@@ -21,8 +22,7 @@ int pair_setup(void **state)
     char err[256];
     (void)state;
     if (!device_open(&pair_cpu, "cpu", &options, err, sizeof err)) return -1;
-    cuda_is_there = device_open(&pair_cuda, "cuda", &options, err, sizeof err);
-    if (!cuda_is_there) printf("skipped: cuda: %s\n", err);
+    cuda_is_there = device_open(&pair_cuda, "cuda", &options, cuda_error, sizeof cuda_error);
     return 0;
 }
 
@@ -36,7 +36,7 @@ int pair_teardown(void **state)
 
 void pair_needed(void)
 {
-    if (!cuda_is_there) skip_because("no CUDA device");
+    if (!cuda_is_there) skip_because("cuda: %s", cuda_error);
 }
 
 Tensor pair_drawn(DType dtype, int64_t n, uint64_t stream, double spread, bool positive)

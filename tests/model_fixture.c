@@ -116,16 +116,6 @@ static void draw_weights(Fixture *f)
     }
 }
 
-bool fixture_cuda(void)
-{
-    char err[512];
-    Device dev;
-    DeviceOptions options = {.threads = 1};
-    if (!device_open(&dev, "cuda", &options, err, sizeof err)) return false;
-    device_close(&dev);
-    return true;
-}
-
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
                   int threads, int level)
 {

@@ -42,8 +42,6 @@ void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64
 void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
                      int64_t micros, int threads, int level);
 void fixture_close(Fixture *f);
-/* Whether a CUDA device, or the emulated one, can be opened. */
-bool fixture_cuda(void);
 
 /* Logical rows of parameter `param` where they lie: the weight, or the gradient of the last
  * fixture_backward. */

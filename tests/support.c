@@ -27,6 +27,15 @@ void skip_because(const char *fmt, ...)
     abort(); /* skip does not return */
 }
 
+void cuda_needed(void)
+{
+    Device device;
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    if (!device_open(&device, "cuda", &options, err, sizeof err)) skip_because("cuda: %s", err);
+    device_close(&device);
+}
+
 double drawn_uniform(uint64_t stream, int64_t i)
 {
     return rng_uniform(20240607, stream, (uint64_t)i);

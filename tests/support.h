@@ -42,6 +42,9 @@ bool guarded_intact(const Guarded *g);
  * fails a program that skips without one. */
 void skip_because(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
+/* Skips the test where no CUDA device, or the emulated one, can be opened, with the reason. */
+void cuda_needed(void);
+
 /* Root mean square. */
 double rms_of(const double *x, int64_t n);
 

@@ -50,7 +50,7 @@ static void steps_are_ordered_while_the_device_stands(void **state)
     Opened o;
     Outcome ahead = {0}, plain = {0};
     Gate gate = {.passed = false};
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     open_warm(&o, *state);
     trainer_run_steps(&o, &plain, AHEAD);
     trainer_run_outcome(&o, &plain);

@@ -78,7 +78,7 @@ static void resumed(const Folder *p, const char *mode, Outcome *out)
 /* A fresh and a resumed run have the bits of one that was never warmed up. */
 static void warming_up_changes_no_bit(void **state)
 {
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < TIMED; i++) {
         const char *what = modes[i] ? modes[i] : "f32";
         Opened o;
@@ -103,7 +103,7 @@ static void warming_up_changes_no_bit(void **state)
  * evaluation plan, take or load anything. */
 static void the_first_step_plans_and_allocates_nothing(void **state)
 {
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < MODES; i++) {
         Opened o;
         size_t before, after, total;
@@ -143,7 +143,7 @@ static void the_first_step_plans_and_allocates_nothing(void **state)
  * where it is emulated (a GPU gives pages, and not to this process alone). */
 static void the_plan_is_what_opening_takes(void **state)
 {
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < MODES; i++) {
         Opened o;
         Device bare;
@@ -168,7 +168,7 @@ static void the_plan_is_what_opening_takes(void **state)
  * state, then piece by piece. */
 static void saving_neither_allocates_nor_drains_the_device(void **state)
 {
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     const Folder *p = *state;
     Opened o;
     char err[1024], *run = text_format("%s/saved", p->folder);
@@ -207,7 +207,7 @@ static void rows_far_apart_are_copied(void **state)
     enum { ROWS = 3, COLS = 5 };
     const int64_t LD = ((int64_t)1 << 29) + 64;
     const size_t bytes = (size_t)((ROWS - 1) * LD + COLS) * sizeof(float);
-    if (!device_is_there()) skip_because("no CUDA device");
+    cuda_needed();
     Device dev;
     DeviceOptions options = {.threads = 1, .local_ranks = 1};
     char err[512];

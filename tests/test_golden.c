@@ -199,7 +199,7 @@ static void test_twenty_losses_recomputed(void **state)
 static void test_logits_and_gradients_cuda(void **state)
 {
     (void)state;
-    if (!fixture_cuda()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < 3; i++)
         check_forward_backward(models[i], "cuda", false);
 }
@@ -207,7 +207,7 @@ static void test_logits_and_gradients_cuda(void **state)
 static void test_twenty_losses_cuda(void **state)
 {
     (void)state;
-    if (!fixture_cuda()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < 3; i++)
         for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++)
             check_training(models[i], "cuda", false, p);

@@ -129,7 +129,7 @@ static void check_shape(int i, DType dtype)
 static void test_gradients(void **state)
 {
     (void)state;
-    if (!fixture_cuda()) skip_because("no CUDA device");
+    cuda_needed();
     for (int i = 0; i < SHAPES; i++)
         for (DType dtype = F32; dtype <= F16; dtype++)
             check_shape(i, dtype);

@@ -94,16 +94,6 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
     free(device);
 }
 
-bool device_is_there(void)
-{
-    Device device;
-    char err[512];
-    DeviceOptions options = {.threads = 1, .local_ranks = 1};
-    bool there = device_open(&device, "cuda", &options, err, sizeof err);
-    if (there) device_close(&device);
-    return there;
-}
-
 void trainer_run_close(Opened *o)
 {
     trainer_close(&o->trainer);

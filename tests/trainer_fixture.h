@@ -25,9 +25,6 @@ typedef struct {
 void trainer_run_open(Opened *o, const Folder *p, const char *const *sets);
 void trainer_run_close(Opened *o);
 
-/* Whether the program has a CUDA device to run on; says why not. */
-bool device_is_there(void);
-
 /* Bytes of the host's memory that the plan knows of, as they were taken: page-locked ones, and the
  * lists of actions and uses. */
 size_t trainer_run_host_bytes(const Opened *o);
