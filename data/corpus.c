@@ -29,7 +29,7 @@ static const Corpus corpora[] = {
      .least = 4000000},
 };
 
-const CorpusLimits corpus_limits = {.bytes = 64 << 20, .seconds = 120};
+const CorpusLimits corpus_limits = {.bytes = 64 << 20, .seconds = 120, .ending = 120};
 
 static const Corpus *find_corpus(const char *name)
 {
@@ -124,7 +124,7 @@ static Outcome run(const Corpus *c, const CorpusLimits *limits)
     close(report[1]);
     if (child > 0) o.text = read_pipe(out[0], limits->bytes, deadline, &o.size, &o.ended);
     close(out[0]);
-    if (child > 0) o.status = end_child(child, o.ended, deadline);
+    if (child > 0) o.status = end_child(child, o.ended, seconds_now() + (double)limits->ending);
     if (child > 0 && read(report[0], &o.error, sizeof o.error) < 0) o.error = EIO;
     close(report[0]);
     return o;

@@ -7,7 +7,8 @@
 /* What a corpus's program may take; one that takes more is ended. */
 typedef struct {
     int64_t bytes;   /* of output */
-    int64_t seconds; /* until it has ended */
+    int64_t seconds; /* until its output has ended */
+    int64_t ending;  /* seconds from there until it has ended itself */
 } CorpusLimits;
 extern const CorpusLimits corpus_limits; /* of a run */
 
