@@ -14,6 +14,9 @@ Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
 Config *config_test_keys(const char *keys);
 Config *config_test_set(const char *set);
 
+/* How many errors and notices a config has in which this key has this value, of JSON. */
+int config_test_errors(const char *key, const char *value, int *n_notices);
+
 /* Runs `./train config ...`: argv[0] is "config", NULL ends it. What it says goes nowhere; its exit
  * code. */
 int config_test_command(char **argv);

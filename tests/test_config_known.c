@@ -200,6 +200,51 @@ static void knows_the_types_and_names_of_ignored_keys(void **state)
     }
 }
 
+/* A value of the type that an ignored key takes, and none of its inert ones. */
+static const char *odd_value(const KnownKey *k)
+{
+    const char *example = known_example(k);
+    return *example == '"'   ? "\"odd\""
+           : *example == 't' ? "false"
+           : *example == 'f' ? "true"
+                             : "77";
+}
+
+static void passes_inert_values_and_nothing_else(void **state)
+{
+    (void)state;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        int with_null, with_odd, n_notices;
+        if (strcmp(k->key, "scheduler.params.decay_mom_rate") == 0) continue;
+        with_null = config_test_errors(k->key, "null", &n_notices);
+        bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH;
+        with_odd = config_test_errors(k->key,
+                                      is_switch                  ? "{\"enabled\": true}"
+                                      : k->kind == KNOWN_TREE    ? "{\"x\": 1}"
+                                      : k->kind == KNOWN_IGNORED ? odd_value(k)
+                                                                 : "77",
+                                      &n_notices);
+        bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
+                       k->kind == KNOWN_SHORT;
+        if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
+        if (strcmp(k->key, "compile") == 0) continue; /* a section with rows of its own */
+        if (with_odd != refuses) fail_msg("%s: %d errors", k->key, with_odd);
+        if (k->kind == KNOWN_IGNORED &&
+            (n_notices != 2 || config_test_errors(k->key, "[1]", &n_notices) != 1))
+            fail_msg("%s: %d notices, or a list passes", k->key, n_notices);
+        if (is_switch &&
+            config_test_errors(k->key, "{\"enabled\": false, \"x\": [1]}", &n_notices) != 0)
+            fail_msg("%s: off", k->key);
+        for (const char *at = k->inert; at != NULL && at[1] != '\0'; at = strchr(at + 1, '|')) {
+            char *value = text_format("%.*s", (int)strcspn(at + 1, "|"), at + 1);
+            if (config_test_errors(k->key, value, &n_notices) != 0 || n_notices != 1)
+                fail_msg("%s: %s is inert", k->key, value);
+            free(value);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +256,7 @@ int main(void)
         cmocka_unit_test(takes_small_numbers_and_every_zero),
         cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
+        cmocka_unit_test(passes_inert_values_and_nothing_else),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
 }

@@ -256,46 +256,6 @@ static void tells_what_differs(void **state)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-/* {"a": {"b": value}} for a.b, beside what a good config needs; the caller frees. */
-static char *config_of(const char *key, const char *value)
-{
-    bool data = strncmp(key, "data.", 5) == 0,
-         batch =
-             strstr(key, "batch_size") != NULL || strcmp(key, "gradient_accumulation_steps") == 0;
-    char *text = text_format("{%s%s", data ? "" : "\"data\": {\"text\": \"x\"}, ",
-                             batch ? "" : "\"train_batch_size\": 8, ");
-    int depth = 1;
-    for (const char *part = key; part != NULL; depth++) {
-        const char *dot = strchr(part, '.');
-        int n = dot ? (int)(dot - part) : (int)strlen(part);
-        char *more = text_format("%s%s\"%.*s\": ", text, part == key ? "" : "{", n, part);
-        free(text);
-        text = more;
-        part = dot ? dot + 1 : NULL;
-    }
-    char *all = text_format("%s%s", text, value);
-    free(text);
-    for (int i = 1; i < depth; i++) {
-        text = text_format("%s}", all);
-        free(all);
-        all = text;
-    }
-    return all;
-}
-
-/* How many errors a config with this one value has. */
-static int errors_with(const char *key, const char *value, int *n_notices)
-{
-    ConfigReport report;
-    char *text = config_of(key, value);
-    config_free(config_parse("c.json", text, strlen(text), 0, NULL, &report));
-    int n = report.n_errors;
-    *n_notices = report.n_notices;
-    config_report_free(&report);
-    free(text);
-    return n;
-}
-
 static void explains_every_row(void **state)
 {
     (void)state;
@@ -334,56 +294,12 @@ static void accepts_every_default_and_null(void **state)
                      (o->types & 1u << OPTIMIZER_ADAMW && strncmp(o->key, "optimizer", 9) == 0);
         if (strcmp(o->key, "train_batch_size") != 0 && !(o->flags & OPTION_NO_NULL) &&
             strncmp(o->key, "data.", 5) != 0 &&
-            errors_with(o->key, "null", &n_notices) !=
+            config_test_errors(o->key, "null", &n_notices) !=
                 (strstr(o->key, "batch_size") || strncmp(o->key, "gradient_a", 10) == 0))
             fail_msg("%s: null", o->key);
         if (o->fallback == NULL || !alone || strncmp(o->key, "data.", 5) == 0) continue;
-        if (errors_with(o->key, o->fallback, &n_notices) != 0)
+        if (config_test_errors(o->key, o->fallback, &n_notices) != 0)
             fail_msg("%s: its default %s", o->key, o->fallback);
-    }
-}
-
-/* A value of the type that an ignored key takes, and none of its inert ones. */
-static const char *odd_value(const KnownKey *k)
-{
-    const char *example = known_example(k);
-    return *example == '"'   ? "\"odd\""
-           : *example == 't' ? "false"
-           : *example == 'f' ? "true"
-                             : "77";
-}
-
-static void passes_inert_values_and_nothing_else(void **state)
-{
-    (void)state;
-    for (int i = 0; i < known_count; i++) {
-        const KnownKey *k = &known_table[i];
-        int with_null, with_odd, n_notices;
-        if (strcmp(k->key, "scheduler.params.decay_mom_rate") == 0) continue;
-        with_null = errors_with(k->key, "null", &n_notices);
-        bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH;
-        with_odd = errors_with(k->key,
-                               is_switch                  ? "{\"enabled\": true}"
-                               : k->kind == KNOWN_TREE    ? "{\"x\": 1}"
-                               : k->kind == KNOWN_IGNORED ? odd_value(k)
-                                                          : "77",
-                               &n_notices);
-        bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
-                       k->kind == KNOWN_SHORT;
-        if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
-        if (strcmp(k->key, "compile") == 0) continue; /* a section with rows of its own */
-        if (with_odd != refuses) fail_msg("%s: %d errors", k->key, with_odd);
-        if (k->kind == KNOWN_IGNORED &&
-            (n_notices != 2 || errors_with(k->key, "[1]", &n_notices) != 1))
-            fail_msg("%s: %d notices, or a list passes", k->key, n_notices);
-        if (is_switch && errors_with(k->key, "{\"enabled\": false, \"x\": [1]}", &n_notices) != 0)
-            fail_msg("%s: off", k->key);
-        for (const char *at = k->inert; at != NULL && at[1] != '\0'; at = strchr(at + 1, '|')) {
-            char *value = text_format("%.*s", (int)strcspn(at + 1, "|"), at + 1);
-            if (errors_with(k->key, value, &n_notices) != 0 || n_notices != 1)
-                fail_msg("%s: %s is inert", k->key, value);
-            free(value);
-        }
     }
 }
 
@@ -418,7 +334,6 @@ int main(void)
         cmocka_unit_test(tells_what_differs),
         cmocka_unit_test(explains_every_row),
         cmocka_unit_test(accepts_every_default_and_null),
-        cmocka_unit_test(passes_inert_values_and_nothing_else),
         cmocka_unit_test(prints_defaults_that_load),
     };
     return cmocka_run_group_tests_name("config values", tests, NULL, NULL);
