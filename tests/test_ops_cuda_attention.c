@@ -129,10 +129,11 @@ static void check_call(Call c)
     }
 }
 
-/* Whether call number `i` is to be made: every second with TEST_SAMPLE. */
-static bool worth_making(int i)
+/* Whether the next call with this head size and type is to be made: with TEST_SAMPLE, every second
+ * of each, from its first or from its second on, so that sizes share the edges. */
+static bool worth_making(int calls[3][2], int size, DType storage)
 {
-    return devices_calls() > 1 || i % 2 == 0;
+    return (size + calls[size][storage == F16]++) % 2 == 0 || devices_calls() > 1;
 }
 
 /* Tiles of 64 keys and 32 queries to a warp; of 32 and 32; of 32 and 16. */
@@ -143,16 +144,19 @@ static void keys_end_where_tiles_do(void **state)
 {
     static const int64_t keys[] = {2 * GRAIN - 1, 3 * GRAIN - 1};
     static const int64_t offset[] = {GRAIN - 2, 2 * GRAIN - 2, GRAIN + 1, GRAIN / 2 - 2, 0};
+    int calls[3][2] = {0};
     (void)state;
     pair_needed();
     for (int h = 0; h < 3; h++)
         for (int k = 0; k < 2; k++)
-            for (int o = 0; o < 5; o++)
-                if (worth_making(h + k + o))
-                    check_call((Call){.storage = (k + o) % 2 ? F16 : BF16,
+            for (int o = 0; o < 5; o++) {
+                DType storage = (k + o) % 2 ? F16 : BF16;
+                if (worth_making(calls, h, storage))
+                    check_call((Call){.storage = storage,
                                       .head_size = head_size[h],
                                       .keys = keys[k],
                                       .offset = offset[o]});
+            }
 }
 
 /* First keys one before, at and one behind a tile, for all queries or from the last of a warp on.
@@ -161,18 +165,21 @@ static void keys_begin_where_tiles_do(void **state)
 {
     static const int32_t first[] = {1, GRAIN - 1, GRAIN, GRAIN + 1, 2 * GRAIN - 1};
     static const int64_t from[] = {0, GRAIN - 1};
+    int calls[3][2] = {0};
     (void)state;
     pair_needed();
     for (int h = 0; h < 3; h++)
         for (int i = 0; i < 5; i++)
-            for (int k = 0; k < 2; k++)
-                if (worth_making(h + i + k))
-                    check_call((Call){.storage = (i + k) % 2 ? BF16 : F16,
+            for (int k = 0; k < 2; k++) {
+                DType storage = (i + k) % 2 ? BF16 : F16;
+                if (worth_making(calls, h, storage))
+                    check_call((Call){.storage = storage,
                                       .head_size = head_size[h],
                                       .keys = 3 * GRAIN - 1,
                                       .offset = GRAIN - 2,
                                       .from = from[k],
                                       .first = first[i]});
+            }
 }
 
 int main(void)
