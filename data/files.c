@@ -170,11 +170,11 @@ static bool braces_bounded(const char *pattern)
 /* Whether a pattern may match nothing only because a folder must not be read. */
 static bool denied(const char *pattern)
 {
-    glob_t found;
+    glob_t found = {0};
     if (access(pattern, F_OK) != 0 && errno == EACCES) return true;
     int result = glob(pattern, GLOB_BRACE | GLOB_ERR, NULL, &found);
     bool refused = result == GLOB_ABORTED && errno == EACCES;
-    if (result == 0) globfree(&found);
+    globfree(&found); /* what it found before it was refused, too */
     return refused;
 }
 
@@ -183,7 +183,7 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
     *out = (StringList){0};
     for (int i = 0; i < patterns->count; i++) {
         const char *pattern = patterns->item[i];
-        glob_t found;
+        glob_t found = {0};
         /* A name that exists is itself, even with brackets in it. */
         if (access(pattern, F_OK) == 0) {
             string_list_add(out, pattern);
@@ -199,7 +199,7 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
         int result = glob(pattern, GLOB_BRACE, NULL, &found);
         for (size_t k = 0; result == 0 && k < found.gl_pathc; k++)
             string_list_add(out, found.gl_pathv[k]);
-        if (result == 0) globfree(&found);
+        globfree(&found);
         if (result != 0) {
             string_list_free(out);
             if (denied(pattern))
