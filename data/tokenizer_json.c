@@ -261,6 +261,8 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
     if (bad >= 0)
         return error_set(err, n, "%s: byte %lld (0x%02x) is not valid UTF-8", name, (long long)bad,
                          (unsigned char)text[bad]);
+    if (json_has_nul(text, length))
+        return error_set(err, n, "%s has the escape \\u0000, so this is not text", name);
     cJSON *root = json_parse(text, length);
     bool good = root != NULL;
     if (!good)

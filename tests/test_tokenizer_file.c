@@ -151,7 +151,7 @@ static void test_special_tokens_that_are_not_text_are_refused(void **state)
     (void)state;
     static const char *const bad[][2] = {{"<|end\xFF|>", " (0xff) is not valid UTF-8"},
                                          {"<|end\xED\xA0\x80|>", " (0xed) is not valid UTF-8"},
-                                         {"<|end\\u0000|>", "t.json is not valid JSON"},
+                                         {"<|end\\u0000|>", "t.json has the escape \\u0000"},
                                          {"<|end\\ud800|>", "t.json is not valid JSON"}};
     char *json = small_json(), err[512];
     Tokenizer *t;
