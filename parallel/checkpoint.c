@@ -24,6 +24,7 @@ typedef struct {
     const CheckpointContents *contents;
     char *run, *parent, *temporary, *final; /* paths */
     char *aside;                            /* the name that what stands under `final` shall get */
+    char *aside_told;                       /* the warning for when it has */
     int parent_fd, fd;                      /* RUN/checkpoints; the temporary folder */
     Manifest manifest;
     char *err;
@@ -215,6 +216,7 @@ static bool commit(Save *s)
     if (s->aside && fs->rename(fs->self, s->parent_fd, final, s->parent_fd, s->aside) != 0)
         return error_set(s->err, s->n, "cannot rename %s, which is not this save: %s", s->final,
                          strerror(errno));
+    if (s->aside) log_warning("%s", s->aside_told);
     if (fs->rename(fs->self, s->parent_fd, temporary, s->parent_fd, final) != 0)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
@@ -241,12 +243,13 @@ static bool look_at_final(Save *s, bool *saved)
     if (*saved) return true;
     if (opens && step != s->contents->state->steps) {
         s->aside = text_format("%s.holds-%" PRId64 "-%s", final, step, s->manifest.save_id);
-        log_warning("%s holds step %" PRId64 ": it is moved to %s", s->final, step, s->aside);
+        s->aside_told =
+            text_format("%s held step %" PRId64 ": it was moved to %s", s->final, step, s->aside);
         return true;
     }
     if (error_exit_code(why, EXIT_OK) == EXIT_PERMISSION) return error_set(s->err, s->n, "%s", why);
     s->aside = text_format(".trash-%s-%s", final, s->manifest.save_id);
-    log_warning("a damaged checkpoint is written anew: %s", why);
+    s->aside_told = text_format("a damaged checkpoint makes way for a new one: %s", why);
     return true;
 }
 
@@ -297,6 +300,7 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     free(s.final);
     free(s.temporary);
     free(s.aside);
+    free(s.aside_told);
     return good;
 }
 

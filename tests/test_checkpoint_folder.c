@@ -155,6 +155,54 @@ static void a_folder_holds_the_step_it_is_called(void **state)
     test_run_close(&r);
 }
 
+/* What a save warns of, taken from stderr; `at`: the change that fails, 0 none. */
+static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
+{
+    FaultyFs fs;
+    FILE *file = tmpfile();
+    int own = dup(STDERR_FILENO);
+    assert_true(file != NULL && own >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    faulty_fs_init(&fs, at ? FAULT_ONCE : FAULT_NONE, at, EIO);
+    r->io.fs = &fs.ops;
+    log_set_level(LOG_WARNING);
+    bool good = test_run_save(r, step);
+    log_set_level(LOG_ERROR);
+    r->io.fs = &fs_system;
+    dup2(own, STDERR_FILENO);
+    close(own);
+    rewind(file);
+    said[fread(said, 1, n - 1, file)] = '\0';
+    fclose(file);
+    assert_int_equal(good, at == 0);
+}
+
+/* It is said of what has happened: a save that fails before it leaves everything where it is. */
+static void what_steps_aside_is_told_when_it_has(void **state)
+{
+    (void)state;
+    for (int damaged = 0; damaged < 2; damaged++) {
+        TestRun r;
+        char said[4096];
+        test_run_open(&r);
+        test_run_must_save(&r, 10);
+        assert_int_equal(rename_step(&r, 10, 20), 0);
+        if (damaged) {
+            char *path = test_run_file(&r, 20, "manifest.json");
+            assert_int_equal(truncate(path, 0), 0);
+            free(path);
+        }
+        save_aloud(&r, 20, 12, said, sizeof said);
+        assert_string_equal(said, "");
+        assert_true(is_there(&r, "step_00000020"));
+        save_aloud(&r, 20, 0, said, sizeof said);
+        assert_non_null(strstr(
+            said, damaged ? "a damaged checkpoint makes way for a new one: "
+                          : "step_00000020 held step 10: it was moved to step_00000020.holds-10-"));
+        assert_int_equal(test_run_newest(&r), 20);
+        test_run_close(&r);
+    }
+}
+
 static void only_left_overs_of_this_program_are_removed(void **state)
 {
     (void)state;
@@ -302,6 +350,7 @@ int main(void)
         cmocka_unit_test(a_save_that_does_not_read_back_has_failed),
         cmocka_unit_test(modes_are_those_of_the_umask),
         cmocka_unit_test(a_folder_holds_the_step_it_is_called),
+        cmocka_unit_test(what_steps_aside_is_told_when_it_has),
         cmocka_unit_test(only_left_overs_of_this_program_are_removed),
         cmocka_unit_test(old_checkpoints_make_room_but_not_the_last_good_one),
         cmocka_unit_test(room_is_asked_of_the_nearest_folder),
