@@ -72,6 +72,8 @@ char *checkpoint_path(const char *run, int64_t step);
 /* Whether nothing stands under a path that was listed: a live run that prunes has taken it away,
  * which is no damage. */
 bool checkpoint_gone(const char *path);
+/* How often a list is taken anew because all that it named has gone before it was looked at. */
+enum { CHECKPOINT_LISTS = 100 };
 
 /* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
  * each other and against the folder's name, where that is a step, without reading the data. False

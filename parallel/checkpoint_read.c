@@ -235,12 +235,11 @@ static Search search(CheckpointIo *io, const char *run, const int64_t *steps, in
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n)
 {
-    enum { LISTS = 100 };
     char why[1024] = "";
     Search outcome = LIST_IS_OLD;
     int n_steps = 0;
     *out = NULL;
-    for (int i = 0; outcome == LIST_IS_OLD && i < LISTS; i++) {
+    for (int i = 0; outcome == LIST_IS_OLD && i < CHECKPOINT_LISTS; i++) {
         int64_t *steps;
         n_steps = checkpoint_list(run, &steps, err, n);
         if (n_steps > 0) outcome = search(io, run, steps, n_steps, out, why, sizeof why);

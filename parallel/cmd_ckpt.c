@@ -59,7 +59,7 @@ static int64_t total_bytes(const Manifest *m)
 
 /* What a command returns to be called once more: all that it was to look at has been pruned since
  * it was listed. */
-enum { LIST_IS_OLD = -1, LISTS = 100 };
+enum { LIST_IS_OLD = -1 };
 
 /* Prints the sentence, and returns the exit code that it stands for. */
 static int complain(ExitCode code, const char *what)
@@ -233,7 +233,7 @@ static const struct {
 
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* A sentence of two words; NULL. */
+/* Prints the usage error; returns NULL for the caller to return. */
 static const char *misuse(const char *fmt, const char *a, const char *b)
     __attribute__((format(printf, 1, 0)));
 static const char *misuse(const char *fmt, const char *a, const char *b)
@@ -290,7 +290,7 @@ int cmd_ckpt(int argc, char **argv)
     const char *path = parse(command, commands[k].help, argc - 1, argv + 1, &code);
     if (path == NULL) return code;
     code = LIST_IS_OLD;
-    for (int i = 0; code == LIST_IS_OLD && i < LISTS; i++) {
+    for (int i = 0; code == LIST_IS_OLD && i < CHECKPOINT_LISTS; i++) {
         char **found;
         int n = find(path, &found, &code);
         if (n > 0) code = commands[k].run(found, n);

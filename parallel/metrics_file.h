@@ -15,9 +15,9 @@ typedef struct {
 
 /* Opens FOLDER/NAME for appending. upto >= 0: a file that is there loses the lines beyond that
  * step, those that cannot be read and a torn last one, by a rewritten file renamed over it; `tail`
- * gets what is known of its last step. upto 0: a file that would lose lines is renamed to
- * NAME.before-attempt-N.jsonl instead. False with a sentence: a symbolic link, a pipe or a folder
- * of that name among them. */
+ * gets what is known of its last step. upto 0: a file that would lose lines is renamed instead,
+ * metrics.jsonl to metrics.before-attempt-N.jsonl. False with a sentence: a symbolic link, a pipe
+ * or a folder of that name among them. */
 bool metrics_file_open(MetricsFile *file, const char *folder, const char *name, int64_t upto,
                        int attempt, MetricsTail *tail, char *err, size_t n);
 void metrics_file_close(MetricsFile *file);
