@@ -80,7 +80,7 @@ static bool take_old_name(const Walk *w, int parent, int node)
         load_error(w->load, walk_key(w, node), "bfloat16",
                    "the old name of bf16, which is given too; keep bf16");
     else
-        load_notice(w->load, walk_key(w, node), "bfloat16", "the old name of bf16, read as such");
+        load_routine(w->load, walk_key(w, node), "bfloat16", "the old name of bf16, read as such");
     return !both;
 }
 

@@ -102,9 +102,9 @@ static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const 
     char instead[80] = "remove it";
     if (known->inert != NULL) snprintf(instead, sizeof instead, "write %.*s", n, first);
     if (automatic && drops_auto(known->key))
-        load_notice(w->load, walk_key(w, node), known->key,
-                    "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
-                    known->inert ? n : 6, known->inert ? first : "absent", known->why);
+        load_routine(w->load, walk_key(w, node), known->key,
+                     "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
+                     known->inert ? n : 6, known->inert ? first : "absent", known->why);
     else
         load_error(w->load, walk_value(w, node), known->key,
                    "%.60s is known, not built yet (%s); %s", value, known->why, instead);

@@ -86,13 +86,16 @@ static void report_findings(Load *load, ConfigReport *report)
     qsort(load->finding, (size_t)load->n_findings, sizeof *load->finding, compare_findings);
     report->error = must_calloc((size_t)load->n_findings, sizeof(char *));
     report->notice = must_calloc((size_t)load->n_findings, sizeof(char *));
+    report->routine = must_calloc((size_t)load->n_findings, sizeof(bool));
     for (int i = 0; i < load->n_findings; i++) {
         const Finding *f = &load->finding[i];
         free(f->key);
-        if (f->notice)
-            report->notice[report->n_notices++] = f->text;
-        else
+        if (f->kind == FINDING_ERROR) {
             report->error[report->n_errors++] = f->text;
+        } else {
+            report->routine[report->n_notices] = f->kind == FINDING_ROUTINE;
+            report->notice[report->n_notices++] = f->text;
+        }
     }
     free(load->finding);
 }
@@ -206,16 +209,22 @@ void config_report_free(ConfigReport *report)
         free(report->notice[i]);
     free(report->error);
     free(report->notice);
+    free(report->routine);
     *report = (ConfigReport){0};
 }
 
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
 {
-    for (int i = 0; verbose && i < report->n_notices; i++)
+    int told = 0;
+    bool alone = report->n_errors > 0 && !verbose; /* errors come alone */
+    for (int i = 0; !alone && i < report->n_notices; i++) {
+        if (report->routine[i] && !verbose) continue;
         fprintf(to, "%s\n", report->notice[i]);
-    if (!verbose && report->n_notices > 0 && report->n_errors == 0) /* errors come alone */
-        fprintf(to, "%d notice%s (--verbose)\n", report->n_notices,
-                report->n_notices == 1 ? "" : "s");
+        told++;
+    }
+    int more = report->n_notices - told;
+    if (told > 0 && more > 0)
+        fprintf(to, "%d more notice%s (--verbose)\n", more, more == 1 ? "" : "s");
     for (int i = 0; i < report->n_errors; i++)
         fprintf(to, "%s\n", report->error[i]);
     if (report->n_errors == LOAD_MAX_ERRORS)

@@ -167,6 +167,7 @@ typedef struct Config {
 typedef struct {
     int n_errors, n_notices;
     char **error, **notice;
+    bool *routine; /* of each notice: it tells of nothing that was asked for in vain */
 } ConfigReport;
 
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
@@ -188,8 +189,8 @@ void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG, or EXIT_PERMISSION for a file that must
  * not be read. */
 int config_report_code(const ConfigReport *report);
-/* Prints notices (when verbose, else their number unless there are errors) and errors to `to`, one
- * a line. */
+/* Prints errors to `to`, one a line, and before them all notices when verbose; else, where there
+ * are no errors, those that are not routine, and behind them how many were left out. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as

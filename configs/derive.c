@@ -51,8 +51,8 @@ static void derive_batch(Load *load)
         load_follow(load, micro_key, M,
                     automatic_micro_batch(train ? *T / dp / (accum ? *A : 1) : 0));
         if (load->path != NULL)
-            load_notice(load, load_place(load, micro_key), micro_key,
-                        "no trainer fills it in here; %lld taken", (long long)*M);
+            load_routine(load, load_place(load, micro_key), micro_key,
+                         "no trainer fills it in here; %lld taken", (long long)*M);
         micro = true;
     }
     if (train && micro) {
@@ -136,18 +136,18 @@ static void derive_precision(Load *load)
     if (load_automatic(load, "bf16.enabled")) {
         c->bf16.enabled = !c->fp16.enabled && !c->fp64.enabled && is_on_cuda(load);
         load_derived(load, "bf16.enabled");
-        load_notice(load, load_place(load, "bf16.enabled"), "bf16.enabled",
-                    "\"auto\" is %s here (on where the device is CUDA)",
-                    c->bf16.enabled ? "true" : "false");
+        load_routine(load, load_place(load, "bf16.enabled"), "bf16.enabled",
+                     "\"auto\" is %s here (on where the device is CUDA)",
+                     c->bf16.enabled ? "true" : "false");
     }
     if (load_automatic(load, "fp16.enabled")) {
         load_derived(load, "fp16.enabled");
-        load_notice(load, load_place(load, "fp16.enabled"), "fp16.enabled",
-                    "\"auto\" is false here");
+        load_routine(load, load_place(load, "fp16.enabled"), "fp16.enabled",
+                     "\"auto\" is false here");
     }
     if (!load_given(load, "gradient_clipping") && load->path != NULL)
-        load_notice(load, load_place(load, "gradient_clipping"), "gradient_clipping",
-                    "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
+        load_routine(load, load_place(load, "gradient_clipping"), "gradient_clipping",
+                     "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
 void derive_values(Load *load)

@@ -22,7 +22,7 @@ static char *presentable(const char *text)
     return out;
 }
 
-static void add_finding(Load *load, bool notice, Place place, const char *key, const char *fmt,
+static void add_finding(Load *load, FindingKind kind, Place place, const char *key, const char *fmt,
                         va_list args)
 {
     char sentence[1024];
@@ -37,11 +37,12 @@ static void add_finding(Load *load, bool notice, Place place, const char *key, c
         load->capacity = load->capacity ? 2 * load->capacity : 16;
         load->finding = must_realloc(load->finding, (size_t)load->capacity * sizeof *load->finding);
     }
-    char *text = text_format("%s%s%s: %s%s%s%s", place.set ? "--set " : "", where, at,
-                             notice ? "notice: " : "", what, *what ? ": " : "", sentence);
+    char *text =
+        text_format("%s%s%s: %s%s%s%s", place.set ? "--set " : "", where, at,
+                    kind != FINDING_ERROR ? "notice: " : "", what, *what ? ": " : "", sentence);
     load->finding[load->n_findings++] =
-        (Finding){.notice = notice, .place = place, .key = must_strdup(key), .text = text};
-    load->n_errors += !notice;
+        (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
+    load->n_errors += kind == FINDING_ERROR;
     free(where);
     free(what);
 }
@@ -50,7 +51,7 @@ void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    if (load->n_errors < LOAD_MAX_ERRORS) add_finding(load, false, place, key, fmt, args);
+    if (load->n_errors < LOAD_MAX_ERRORS) add_finding(load, FINDING_ERROR, place, key, fmt, args);
     va_end(args);
 }
 
@@ -58,7 +59,15 @@ void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    add_finding(load, true, place, key, fmt, args);
+    add_finding(load, FINDING_NOTICE, place, key, fmt, args);
+    va_end(args);
+}
+
+void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_finding(load, FINDING_ROUTINE, place, key, fmt, args);
     va_end(args);
 }
 
@@ -71,7 +80,7 @@ void load_forget(Load *load, const char *key)
             load->finding[kept++] = *f;
             continue;
         }
-        load->n_errors -= !f->notice;
+        load->n_errors -= f->kind == FINDING_ERROR;
         free(f->key);
         free(f->text);
     }

@@ -23,8 +23,11 @@ typedef struct {
     char *text;     /* for config_origin; malloc'ed */
 } Origin;
 
+/* A notice tells of something that was asked for and will not be had; a routine one of what was
+ * chosen where nothing was. */
+typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
 typedef struct {
-    bool notice;
+    FindingKind kind;
     Place place;
     char *key, *text;
 } Finding;
@@ -48,6 +51,8 @@ typedef struct {
 void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Drops what was found about the key so far: a later --set has replaced its value. */
 void load_forget(Load *load, const char *key);

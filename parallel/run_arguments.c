@@ -24,7 +24,7 @@ static void print_help(void)
            "                         start no run; without its data it goes on with random\n"
            "                         tokens and ends with 66 (missing) or 65 (damaged)\n"
            "  --json                 print JSON lines instead of a table\n"
-           "  --verbose              print all notices\n"
+           "  --verbose              print routine notices, too\n"
            "  --version              print the program's version\n\n"
            "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
            "current step or within an evaluation, with a checkpoint and exit code 85; the\n"

@@ -245,6 +245,67 @@ static void passes_inert_values_and_nothing_else(void **state)
     }
 }
 
+/* What config_report_print makes of a load that must be good. */
+static char *printed(const char *keys, const char *set, bool verbose)
+{
+    ConfigReport report;
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s\n%s}",
+                             *keys ? "," : "", keys);
+    char *out = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&out, &size);
+    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
+    config_report_print(&report, verbose, to);
+    fclose(to);
+    config_report_free(&report);
+    config_free(c);
+    free(text);
+    return out;
+}
+
+/* A run that is given what it cannot have says so unasked; that a default was taken, it does not.
+ */
+static void tells_unasked_what_was_asked_for_in_vain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set;
+        const char *told; /* in the first line; "": nothing is printed */
+        bool more;
+    } cases[] = {
+        {"", NULL, "", false},
+        {"\"bf16\": {\"enabled\": \"auto\"}", NULL, "", false},
+        {"\"bfloat16\": {\"enabled\": true}, \"gradient_clipping\": 1", NULL, "", false},
+        {"\"train_micro_batch_size_per_gpu\": \"auto\"", NULL, "", false},
+        {"\"zero_optimization\": {\"stage\": 2}", NULL, "one rank has nothing to shard", true},
+        {"\"gradient_clipping\": 1", "zero_optimization.stage=3", "one rank has nothing to shard",
+         false},
+        {"\"scheduler\": {\"type\": \"WarmupLR\"}, \"train_steps\": 9", NULL,
+         "the run ends before the warmup does", true},
+        {"", "data.train=x.bin", "set aside for --set data.train", true},
+        {"\"seed\": null, \"gradient_clipping\": 1", NULL, "null is read as the default, 1337",
+         false},
+        {"\"compile\": {\"enabled\": true}", NULL, "accepted, without effect here", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *quiet = printed(cases[i].keys, cases[i].set, false),
+             *all = printed(cases[i].keys, cases[i].set, true);
+        const char *line = strstr(quiet, cases[i].told), *end = strchr(quiet, '\n');
+        const char *rest = end ? end + 1 : "";
+        bool as_told = *cases[i].told ? line != NULL && end != NULL && line < end : *quiet == '\0';
+        if (!as_told || strcmp(rest, cases[i].more ? "1 more notice (--verbose)\n" : "") != 0 ||
+            strstr(all, cases[i].told) == NULL || strstr(all, "(--verbose)") != NULL)
+            fail_msg("%s %s:\n%s", cases[i].keys, cases[i].set ? cases[i].set : "", quiet);
+        free(quiet);
+        free(all);
+    }
+    char *all = printed("\"bf16\": {\"enabled\": \"auto\"}", NULL, true);
+    assert_non_null(strstr(all, "\"auto\" is false here"));
+    assert_non_null(strstr(all, "1.0 taken"));
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +313,7 @@ int main(void)
         cmocka_unit_test(reads_zero_as_true_or_false),
         cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
         cmocka_unit_test(says_what_has_no_effect),
+        cmocka_unit_test(tells_unasked_what_was_asked_for_in_vain),
         cmocka_unit_test(lets_a_set_take_back_what_is_refused),
         cmocka_unit_test(takes_small_numbers_and_every_zero),
         cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
