@@ -89,6 +89,10 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
  * listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
+/* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
+ * asks; reads no data. False with a sentence. */
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                     char *err, size_t n);
 /* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;
  * a tensor that is missing on either side is an error. Checksums are compared while reading; after
  * false the contents of dst are void. */

@@ -299,6 +299,15 @@ static bool match(const Checkpoint *c, CheckpointFile part, const NamedTensor *d
     return true;
 }
 
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                     char *err, size_t n)
+{
+    const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
+    bool fits = match(c, part, dst, n_dst, source, err, n);
+    free(source);
+    return fits;
+}
+
 bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const NamedTensor *dst,
                      int n_dst, char *err, size_t n)
 {

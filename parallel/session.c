@@ -176,6 +176,35 @@ static void open_own_data(OpenedRun *r, const char *run)
              r->data.tokenizer_path, run);
 }
 
+/* Ends the program with EXIT_CONFIG where a --set asks for another model than the checkpoint's:
+ * nothing is wrong with that one. */
+static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
+{
+    char err[1024];
+    NamedTensor *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
+    session_named_weights(&r->session, weights);
+    bool fits = checkpoint_fits(checkpoint, CHECKPOINT_WEIGHTS, weights, r->session.table.n_params,
+                                err, sizeof err);
+    free(weights);
+    if (fits) return;
+    const char *path = checkpoint_folder(checkpoint),
+               *text = checkpoint_manifest(checkpoint)->config;
+    ConfigReport report;
+    ConfigDifference *d;
+    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    config_report_free(&report);
+    int n = stored ? config_diff(stored, r->config, &d) : 0;
+    for (int i = 0; i < n; i++)
+        if (d[i].effect == EFFECT_IMPOSSIBLE &&
+            strcmp(config_origin(r->config, d[i].key), "--set") == 0)
+            fail(EXIT_CONFIG,
+                 "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
+                 "this --set out",
+                 d[i].key, d[i].now, path, d[i].was);
+    if (stored) config_diff_free(d, n);
+    config_free(stored);
+}
+
 void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
                      const char *const *sets)
 {
@@ -198,6 +227,7 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
                             : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
     if (!ok) fail(EXIT_DAMAGED, "%s", err);
     if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run);
+    if (n_sets > 0) check_model_of(r, checkpoint);
     if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     r->step = checkpoint_manifest(checkpoint)->state.steps;

@@ -74,4 +74,15 @@ check "bad_config: ... and prepares nothing" test ! -e cache
 expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
 expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
+# A --set that asks for another model than the weights are of is not damage of theirs.
+short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
+expect_code "bad_config: a run to look at" 0 "$TRAIN" "$TINY" "${short[@]}" --out good
+for set in model.num_layers=3 model.hidden_size=48 model.bias=true bf16.enabled=true; do
+    bad "generate with another ${set%%=*}" 78 "error.78. --set $set: good/checkpoints/step_00000006 was trained with .*leave this --set out" \
+        generate good --prompt "the king" --tokens 2 --set "$set"
+done
+bad "eval with another model" 78 '[-]-set model\.num_layers=3: ' eval good/checkpoints/step_00000006 --set model.num_layers=3 --set seed=5
+expect_code "bad_config: a --set that the weights do not ask about" 0 "$TRAIN" generate good --prompt "the king" --tokens 2 --set cpu.threads=1
+sed -i 's/"num_layers": [0-9]*/"num_layers": 3/' good/config.json
+bad "a config beside a checkpoint of another model is damage" 65 'has no tensor block' generate good --prompt "the king" --set cpu.threads=1
 finish
