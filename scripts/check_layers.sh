@@ -31,7 +31,7 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
             printf "%s:%d: floor %s includes %s of floor %s\n", FILENAME, FNR, floor_of(FILENAME), part[2], floor_of(part[2])
             bad = 1
         }
-        if (part[2] !~ /\// && part[2] != "train.c") { printf "%s:%d: include %s from the root of the repository\n", FILENAME, FNR, part[2]; bad = 1 }
+        if (part[2] !~ /\// && !(part[2] == "train.c" && FILENAME ~ /^tests\/train_child/)) { printf "%s:%d: include %s from the root of the repository\n", FILENAME, FNR, part[2]; bad = 1 }
     }
     /^#include <(mpi|nccl|cuda|cublas)/ && FILENAME !~ /(kernels\/cuda\/|comm_nccl|comm_mpi|^tests\/(probe|emu)\/|^tests\/test_(emu|cuda_))/ {
         printf "%s:%d: a vendor header\n", FILENAME, FNR

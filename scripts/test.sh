@@ -90,7 +90,7 @@ mapfile -t scripts < <(find tests/run -name '*.sh' ! -name lib.sh | sort)
 build release && run release "${scripts[@]}"
 build emu && TEST_DEVICE=cuda run emu "${emu_scripts[@]}"
 export TEST_SAMPLE=1 # under sanitizers: what they see once they do not see better in a second run
-build asan && build emu_asan && STEPS=60 run asan "${asan_scripts[@]}"
+build asan && build emu_asan && run asan "${asan_scripts[@]}"
 build tsan && STEPS=40 run tsan "${tsan_scripts[@]}"
 
 echo "== slowest"

@@ -40,7 +40,7 @@ check "environment: stdin closed: a config from there is empty, not another file
 unlimited=$(losses all/metrics.jsonl | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/')
 served=0
 for size in 100000 280000 300000 360000 440000 2000000; do
-    limited() { (ulimit -v $size && exec timeout -k 1 10 "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out "limit-$size"); }
+    limited() { (ulimit -v $size && exec timeout -k 1 120 "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out "limit-$size"); }
     limited >output 2>err </dev/null
     code=$?
     if [ $code -eq 90 ]; then

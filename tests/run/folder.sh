@@ -17,11 +17,7 @@ for name in $'d\xe9' $'a\nb' 'q"\\uot'; do
     expect_code "folder: name $n: it goes on" 0 "$TRAIN" "$name/$name.json" "${common[@]}" --out odd-$n
     check "folder: name $n: ... from step 10" grep -q 'resume  step 10' output
     check "folder: name $n: metrics are UTF-8" iconv -f UTF-8 -t UTF-8 -o /dev/null odd-$n/metrics.jsonl
-    if command -v python3 >/dev/null; then
-        check "folder: name $n: ... and JSON" python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]' odd-$n/metrics.jsonl
-    else
-        skip "folder: name $n: ... and JSON" "there is no python3"
-    fi
+    check "folder: name $n: ... and JSON" python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]' odd-$n/metrics.jsonl
 done
 # ---- checkpoints that cannot be listed, and none ----
 expect_code "folder: a run to be handled" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
