@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # kill.sh -- a run killed by SIGKILL at twenty drawn points, then started again, ends with the bits of one that was left
 # alone. Half of the points are a drawn write, fsync or rename (with strace), the others a drawn step; fp16 with skipped steps
-# among them. SEED=n draws other points.
+# among them. Each is drawn in its own part of the run, so that saves and what lies between them are met early and late. The
+# points are the same every time, so that a failure comes again; SEED=n draws others.
 . "$(dirname "$0")/lib.sh"
 make_text
 mkfifo lines
@@ -22,9 +23,19 @@ calls() {
     awk '{ n[$1]++ } END { for (i in n) if (n[i] > most) most = n[i]; print most + 0 }' trace
 }
 
-killed=0
-# count_killed: after a run, counts whether it was killed (137) or had come to its end before
-count_killed() { [ $? -ne 137 ] || killed=$((killed + 1)); }
+# draw_part I PARTS N: a number of the I-th (from 0) of equal parts of 1..N, in $n
+draw_part() {
+    local from=$(($1 * $3 / $2)) upto=$((($1 + 1) * $3 / $2))
+    n=$((from + 1 + RANDOM % (upto > from ? upto - from : 1)))
+}
+
+killed=0 during=0
+# count_killed FOLDER: after a run, counts whether it was killed (137) or had come to its end before, and whether in a save
+count_killed() {
+    [ $? -eq 137 ] || return
+    killed=$((killed + 1))
+    [ -z "$(find "$1/checkpoints" -maxdepth 1 \( -name '*.tmp-*' -o -name '.trash-*' \) 2>/dev/null)" ] || during=$((during + 1))
+}
 
 # killed_at_call FOLDER KIND N OPTION...
 killed_at_call() {
@@ -32,7 +43,7 @@ killed_at_call() {
     shift 3
     strace -f -o /dev/null -e "trace=$kind" -e "inject=$kind:signal=KILL:when=$n" "$TRAIN" "$TINY" "$@" --out "$folder" \
         >/dev/null 2>&1 </dev/null
-    count_killed
+    count_killed "$folder"
 }
 
 # killed_at_step FOLDER STEP OPTION...
@@ -47,7 +58,7 @@ killed_at_step() {
     kill -KILL $child
     exec 3<&-
     wait $child 2>/dev/null
-    count_killed
+    count_killed "$folder"
 }
 
 "$TRAIN" "$TINY" "${common[@]}" --out whole-f32 >/dev/null 2>&1 </dev/null
@@ -69,12 +80,12 @@ for ((i = 0; i < points; i++)); do
     kind=${kinds[i / 2 % 3]} n=0
     [ $traced = yes ] && n=${counts[i / 2 % 3]}
     if ((i % 2 == 0 && n > 0)); then
-        n=$((RANDOM % n + 1))
+        draw_part $((i / 6)) $(((points + 5) / 6)) $n
         point="$kind $n"
         options+=(--set "data.cache=corpora-$i") # the preparation of the data may die as well
         killed_at_call $folder "$kind" $n "${options[@]}" 2>/dev/null
     else
-        n=$((RANDOM % 29 + 1))
+        draw_part $((i / 2)) $(((points + 1) / 2)) 29
         point="step $n"
         killed_at_step $folder $n "${options[@]}" 2>/dev/null
     fi
@@ -87,5 +98,6 @@ for ((i = 0; i < points; i++)); do
     rm -rf $folder corpora-$i
 done
 check "kill: $killed of $points runs were killed before their end" test $killed -ge $((points * 3 / 4))
+[ $traced = no ] || check "kill: $during of them in a save" test $during -ge $((points / 10)) -a $during -le $((killed - points / 5))
 [ $traced = yes ] || skip "kill: at calls" "strace cannot trace here"
 finish
