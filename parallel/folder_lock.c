@@ -37,32 +37,48 @@ static void write_record(const FolderLock *lock, const char *path)
         log_warning("%s/lock does not say who holds it: %s", path, strerror(errno));
 }
 
-/* Whether the open file is the one that stands under this name. */
-static bool stands_there(int fd, const char *file)
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether nothing stands under this name any more, or another file than the open one. A file system
+ * that gives no answer has removed nothing. */
+static bool was_removed(int fd, const char *file)
 {
     struct stat held, there;
-    return fd >= 0 && fstat(fd, &held) == 0 && lstat(file, &there) == 0 &&
-           held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+    if (lstat(file, &there) != 0) return errno == ENOENT;
+    return fstat(fd, &held) == 0 && !same_file(&held, &there);
+}
+
+/* Whether two descriptors are of one file; -1 is of none. */
+static bool both_of_one(int a, int b)
+{
+    struct stat of_a, of_b;
+    return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same_file(&of_a, &of_b);
 }
 
 /* What came of asking for a lock. */
-typedef enum { LOCKED, HELD_BY_ANOTHER, NOT_LOCKED } Outcome;
+typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } Outcome;
 
 /* Locks the file that stands under this name when it is done: one that is removed meanwhile locks
- * nothing. *fd is -1 unless LOCKED; otherwise a sentence, `path` being the folder. */
-static Outcome lock_file(const char *path, const char *file, int *fd, char *err, size_t n)
+ * nothing. `own` is the descriptor that holds the lock so far, -1 if none: HELD_ALREADY, it does
+ * still. *fd is -1 unless LOCKED; otherwise a sentence, `path` being the folder. */
+static Outcome lock_file(const char *path, const char *file, int own, int *fd, char *err, size_t n)
 {
     for (int i = 0; i < MAX_TRIES; i++) {
         *fd = fs_open_output(file, O_RDWR, err, n);
         if (*fd < 0) return NOT_LOCKED;
         bool locked = flock(*fd, LOCK_EX | LOCK_NB) == 0;
         int why = errno;
-        if (locked && stands_there(*fd, file)) return LOCKED;
+        if (locked && !was_removed(*fd, file)) return LOCKED;
         char holder[LOCK_BYTES + 1];
         read_record(*fd, holder);
+        bool ours = !locked && both_of_one(*fd, own);
         close(*fd);
         *fd = -1;
         if (locked) continue;
+        if (ours) return HELD_ALREADY;
         if (why != EWOULDBLOCK) {
             error_set(err, n, "cannot lock %s: %s", path, strerror(why));
             return NOT_LOCKED;
@@ -81,7 +97,7 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
 {
     char *file = text_format("%s/lock", path), record[LOCK_BYTES + 1];
     *lock = FOLDER_LOCK_NONE;
-    bool good = lock_file(path, file, &lock->file, err, n) == LOCKED;
+    bool good = lock_file(path, file, -1, &lock->file, err, n) == LOCKED;
     free(file);
     if (!good) return false;
     lock->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -106,17 +122,17 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
 bool folder_lock_hold(FolderLock *lock, const char *path, char *err, size_t n)
 {
     char *file = text_format("%s/lock", path);
-    bool good = stands_there(lock->file, file);
+    bool good = !was_removed(lock->file, file);
     if (!good) {
         int fd;
-        Outcome outcome = lock_file(path, file, &fd, err, n);
+        Outcome outcome = lock_file(path, file, lock->file, &fd, err, n);
         good = outcome != HELD_BY_ANOTHER;
         if (outcome == LOCKED) {
             close(lock->file);
             lock->file = fd;
             write_record(lock, path);
             log_warning("%s was removed, and is put back", file);
-        } else if (good) {
+        } else if (outcome == NOT_LOCKED) {
             log_warning("%s was removed: %s", file, err);
         }
     }

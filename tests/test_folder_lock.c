@@ -14,10 +14,21 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* In place of the C library's: `failures` calls fail with `error`. */
+static int error, failures;
+int lstat(const char *restrict path, struct stat *restrict st)
+{
+    if (failures == 0) return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+    failures--;
+    errno = error;
+    return -1;
+}
 
 /* What another process is told that wants the folder: 0 it got the lock, else how it was refused.
  */
@@ -93,6 +104,30 @@ static void a_run_that_lost_its_folder_is_told(void **unused)
     folder_lock_release(&first);
 }
 
+/* A file system that does not answer has removed nothing, and a run's own lock is not another's. */
+static void a_lock_that_cannot_be_looked_at_is_held(void **unused)
+{
+    (void)unused;
+    static const int errors[] = {EIO, ESTALE, EACCES, ENOENT};
+    char err[512];
+    FolderLock lock;
+    assert_int_equal(mkdir("d", 0777), 0);
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        error = errors[i];
+        failures =
+            error == ENOENT ? 1 : 1000; /* a folder that is listed late, and one that is not */
+        if (!folder_lock_take(&lock, "d", err, sizeof err)) fail_msg("%s", err);
+        int file = lock.file;
+        failures = error == ENOENT ? 1 : 1000;
+        if (!folder_lock_hold(&lock, "d", err, sizeof err)) fail_msg("%s", err);
+        failures = 0;
+        assert_int_equal(lock.file, file);
+        assert_int_equal(lock.attempt, (int)i);
+        assert_int_equal(ask_from_outside("d"), REFUSED);
+        folder_lock_release(&lock);
+    }
+}
+
 static void a_lock_that_is_no_file_is_refused(void **unused)
 {
     (void)unused;
@@ -125,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_removed_lock_lets_nobody_in),
         cmocka_unit_test(a_run_that_lost_its_folder_is_told),
+        cmocka_unit_test(a_lock_that_cannot_be_looked_at_is_held),
         cmocka_unit_test(a_lock_that_is_no_file_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
