@@ -30,6 +30,7 @@ static int train(int argc, char **argv)
     if (run.folder.state == RUN_FINISHED) return run_show_result(&run);
     run_open_trainer(&run);
     run_catch_up(&run);
+    if (run_stop_asked(&run)) return run_leave(&run);
     while (run.trainer.steps < run.config->train_steps) {
         trainer_step(&run.trainer);
         run_report(&run);

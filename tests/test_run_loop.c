@@ -90,6 +90,36 @@ static void test_a_stop_within_an_evaluation(void **state)
     }
 }
 
+/* A stop while the start makes what an earlier stop left out: no step follows it, and the run ends
+ * as if nothing had been. */
+static void test_a_stop_while_catching_up_makes_no_step(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *run;
+        WorkKind kind;
+        int64_t steps;
+    } stops[] = {{"again-evaluation", WORK_EVALUATION, 4}, {"again-sample", WORK_SAMPLE, 4}};
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        const char *run = stops[i].run;
+        disturbance.kind = stops[i].kind;
+        disturbance.round = 1;
+        disturbance.at = 2;
+        disturbance.act = ask_by_signal;
+        free(run_expecting(run, NULL, EXIT_REQUEUE));
+        assert_int_equal(lines_of(run, "train"), stops[i].steps);
+        disturbance.round = 0;
+        for (int again = 0; again < 2; again++) {
+            disturbance.act = again ? ask_by_file : ask_by_signal;
+            free(run_expecting(run, NULL, EXIT_REQUEUE));
+            assert_int_equal(lines_of(run, "train"), stops[i].steps);
+        }
+        disturbance.act = NULL;
+        free(run_expecting(run, NULL, 0));
+        same_runs("whole", run);
+    }
+}
+
 /* A death within an evaluation loses nothing either: the step before it is saved. */
 static void test_a_death_within_an_evaluation(void **state)
 {
@@ -117,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_undisturbed_run),
         cmocka_unit_test(test_a_stop_within_an_evaluation),
+        cmocka_unit_test(test_a_stop_while_catching_up_makes_no_step),
         cmocka_unit_test(test_a_death_within_an_evaluation),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
