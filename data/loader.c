@@ -10,7 +10,6 @@
 #include "model/core/rng.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,14 +171,9 @@ static void lay_out(Loader *l)
 
 static void start_thread(Loader *l)
 {
-    /* Signals are for the thread that runs the steps. */
-    sigset_t all, before;
-    sigfillset(&all);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     thread_start(&l->thread, prefetch, l, "the loader's thread");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static int64_t count_windows(const DataSet *data, const LoaderOptions *o)

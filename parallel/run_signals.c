@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 /* What the handler sets and says. Its texts are written beforehand, for it may format nothing; two
- * places take turns, so that it finds one of them whole. Any thread may be the one that hears of a
- * signal. */
+ * places take turns, so that it finds one of them whole. It interrupts the thread that writes them:
+ * no other hears of a signal (signals_hold in pool.h). */
 typedef struct {
     atomic_int asked; /* the first signal that asked for a stop; 0: none came */
     atomic_int place; /* of the texts that hold */
@@ -81,7 +81,8 @@ void run_watch_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* "step 12 is", "steps 11 to 12 are", for the steps behind the newest checkpoint. */
+/* What a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest checkpoint is
+ * of step 10". */
 static void say_lost(char *out, size_t n, const Run *run)
 {
     bool any = run->saved_step >= 0;

@@ -22,13 +22,16 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 {
     bool any = strcmp(name, "auto") == 0;
     char trouble[sizeof device->trouble] = "";
+    sigset_t before;
     *device = (Device){0};
     error_set(err, n, "device \"%s\" is not built into this program", name);
     const Backend *b;
     for (int i = 0; (b = backend_linked(i)) != NULL; i++) {
         if (!any && strcmp(b->name, name) != 0) continue;
         device->backend = b;
+        signals_hold(&before); /* libraries start threads, too */
         bool good = b->open(device, options, err, n);
+        signals_release(&before);
         if (!good && trouble[0] == '\0') memcpy(trouble, device->trouble, sizeof trouble);
         if (!good) *device = (Device){0};
         memcpy(device->trouble, trouble, sizeof trouble);

@@ -89,11 +89,30 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+void signals_hold(sigset_t *before)
+{
+    /* What a thread raises by its own doing, and what profilers send to each thread. */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
+    sigset_t held;
+    sigfillset(&held);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&held, own[i]);
+    pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
+void signals_release(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what)
 {
     pthread_attr_t attributes;
     size_t stack = 0;
+    sigset_t before;
+    signals_hold(&before);
     int error = pthread_create(thread, NULL, body, context);
+    signals_release(&before);
     if (error == 0) return;
     pthread_attr_init(&attributes);
     pthread_attr_getstacksize(&attributes, &stack);

@@ -8,6 +8,7 @@
 #define MODEL_CORE_POOL_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,8 +33,14 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context);
 #define POOL_WORKSPACE ((size_t)256 << 20)
 void *pool_workspace(Pool *pool, int worker, size_t bytes);
 
-/* Starts a thread, called `what` in a sentence. Ends the run with EXIT_NO_MEMORY when there is no
- * room for its stack, with EXIT_SYSTEM when the system refuses otherwise. */
+/* Signals sent to the process are for the thread that runs the steps: a thread started between
+ * these two calls, by this program or by a library, hears none of them for good; those of its own
+ * faults it does. What comes meanwhile waits for the second call. */
+void signals_hold(sigset_t *before);
+void signals_release(const sigset_t *before);
+
+/* Starts a thread, called `what` in a sentence, with signals held. Ends the run with EXIT_NO_MEMORY
+ * when there is no room for its stack, with EXIT_SYSTEM when the system refuses otherwise. */
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
 
 /* Cores this process may use: min(affinity, cgroup's cpu.max), at least 1. */
