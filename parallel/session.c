@@ -30,13 +30,9 @@ static DeviceOptions device_options(const Config *config)
 bool session_on_cuda(const Config *config)
 {
     const char *name = device_name(config);
-    DeviceOptions options = device_options(config);
-    Device device;
-    char err[2048];
     if (strcmp(name, "auto") != 0) return strcmp(name, "cuda") == 0;
-    if (!device_open(&device, "cuda", &options, err, sizeof err)) return false;
-    device_close(&device);
-    return true;
+    const Backend *choice = device_choice(name);
+    return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }
 
 bool session_open_device(Device *dev, const Config *config, char *err, size_t n)

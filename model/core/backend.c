@@ -17,25 +17,51 @@ const Backend *backend_linked(int i)
     return NULL;
 }
 
+/* The next backend called `name` ("auto": of any name) that is usable, from the i-th on; then *i is
+ * the one behind it. NULL with the last one's sentence. What is amiss with those passed over is in
+ * device->trouble, the first one's only. */
+static const Backend *next_usable(Device *device, const char *name, int *i, char *err, size_t n)
+{
+    bool any = strcmp(name, "auto") == 0;
+    const Backend *b;
+    while ((b = backend_linked((*i)++)) != NULL) {
+        if (!any && strcmp(b->name, name) != 0) continue;
+        Device asked = {0};
+        if (b->usable == NULL || b->usable(&asked, err, n)) return b;
+        if (device->trouble[0] == '\0')
+            memcpy(device->trouble, asked.trouble, sizeof asked.trouble);
+    }
+    return NULL;
+}
+
+const Backend *device_choice(const char *name)
+{
+    char ignored[512];
+    int i = 0;
+    Device asked = {0};
+    return next_usable(&asked, name, &i, ignored, sizeof ignored);
+}
+
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n)
 {
-    bool any = strcmp(name, "auto") == 0;
-    char trouble[sizeof device->trouble] = "";
     sigset_t before;
+    int i = 0;
+    const Backend *b;
     *device = (Device){0};
     error_set(err, n, "device \"%s\" is not built into this program", name);
-    const Backend *b;
-    for (int i = 0; (b = backend_linked(i)) != NULL; i++) {
-        if (!any && strcmp(b->name, name) != 0) continue;
-        device->backend = b;
+    while ((b = next_usable(device, name, &i, err, n)) != NULL) {
+        Device opened = {.backend = b};
         signals_hold(&before); /* libraries start threads, too */
-        bool good = b->open(device, options, err, n);
+        bool good = b->open(&opened, options, err, n);
         signals_release(&before);
-        if (!good && trouble[0] == '\0') memcpy(trouble, device->trouble, sizeof trouble);
-        if (!good) *device = (Device){0};
-        memcpy(device->trouble, trouble, sizeof trouble);
-        if (good) return true;
+        if (device->trouble[0] != '\0')
+            memcpy(opened.trouble, device->trouble, sizeof opened.trouble);
+        if (good) {
+            *device = opened;
+            return true;
+        }
+        memcpy(device->trouble, opened.trouble, sizeof opened.trouble);
     }
     return false;
 }

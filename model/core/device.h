@@ -43,6 +43,9 @@ typedef struct {
 typedef struct Backend {
     const char *name; /* "cpu" */
     Place place;      /* of device memory: PLACE_HOST where it is the host's own */
+    /* Whether the device is there, with all that opening it looks for; takes none of its memory and
+     * starts nothing on it. False as open is. NULL: it is always there. */
+    bool (*usable)(Device *device, char *err, size_t n);
     /* Opens the device; false with a sentence when it cannot (no such level, no library). Where
      * the device itself is there and something else is amiss, the sentence is in device->trouble,
      * too. */
@@ -95,6 +98,10 @@ struct Device {
  * which trouble repeats when it is not just that there is no such device. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
+/* The backend that device_open(name) would begin with, asked without opening anything; NULL: none
+ * is usable. Only what shows in opening alone (a library that does not start) may still turn "auto"
+ * away from it. */
+const Backend *device_choice(const char *name);
 /* Warns of device->trouble and device->loss, where there is any. */
 void device_warn(const Device *device);
 void device_close(Device *device);

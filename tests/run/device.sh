@@ -58,6 +58,8 @@ if [ -n "$emulated" ]; then
     EMU_MEMORY=300 refused "a GPU that is too small" 90 "of the GPU's memory are available for it; lower train_micro_batch" \
         "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=100 expect_code "device: a config is checked whatever the GPU has free" 0 "$TRAIN" config check "$TINY" \
+        --set device=auto --set bf16.enabled=auto
     EMU_LT=full refused "a GPU that fills up in the first products" 90 "CUBLAS_STATUS_ALLOC_FAILED" \
         "$TRAIN" "$TINY" --set device=cuda --dry-run
     check "device: what to lower then" grep -q 'lower train_micro_batch_size_per_gpu' output

@@ -59,7 +59,7 @@ static bool answers(cudaError_t code, char *err, size_t n)
 }
 
 /* False with a sentence when there is no GPU, or none that the kernels run on; *there tells the
- * two apart. */
+ * two apart. What is asked here makes no context on the GPU. */
 static bool find(CudaDevice *cuda, int index, bool *there, char *err, size_t n)
 {
     int count = 0;
@@ -80,7 +80,16 @@ static bool find(CudaDevice *cuda, int index, bool *there, char *err, size_t n)
     if (cuda->major < CAPABILITY_LEAST)
         return error_set(err, n, "%s has compute capability %d.%d; %d.0 is the least", cuda->name,
                          cuda->major, cuda->minor, CAPABILITY_LEAST);
-    return answers(cudaSetDevice(index), err, n);
+    return true;
+}
+
+static bool device_cuda_usable(Device *device, char *err, size_t n)
+{
+    CudaDevice cuda;
+    bool there = false;
+    if (find(&cuda, device->index, &there, err, n) && lt_find(err, n)) return true;
+    if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
+    return false;
 }
 
 static void open_streams(CudaDevice *cuda)
@@ -112,6 +121,7 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
     CudaDevice *cuda = must_calloc(1, sizeof *cuda);
     bool there = false;
     if (!find(cuda, device->index, &there, err, n) ||
+        !answers(cudaSetDevice(device->index), err, n) ||
         (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
         if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
         free(cuda);
@@ -294,6 +304,7 @@ static const char *device_cuda_describe(const Device *device, char *buf, size_t 
 const Backend backend_cuda = {
     .name = "cuda",
     .place = PLACE_DEVICE,
+    .usable = device_cuda_usable,
     .open = device_cuda_open,
     .close = device_cuda_close,
     .alloc = device_cuda_alloc,

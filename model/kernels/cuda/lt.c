@@ -56,6 +56,14 @@ static bool load(Lt *lt, char *err, size_t n)
                      "/usr/local/cuda/lib64)");
 }
 
+bool lt_find(char *err, size_t n)
+{
+    Lt lt = {0};
+    bool found = load(&lt, err, n) && find_functions(&lt, err, n);
+    if (lt.library) dlclose(lt.library); /* it stays, for the next who opens it */
+    return found;
+}
+
 Lt *lt_open(bool tf32, char *err, size_t n)
 {
     Lt *lt = must_calloc(1, sizeof *lt);

@@ -40,6 +40,8 @@ typedef struct Lt {
  * shapes (prompts of any length) forgets them all now and then and asks the library again. */
 enum { LT_PLANS = 1024 };
 
+/* Whether the library is there with all its functions; false with a sentence. */
+bool lt_find(char *err, size_t n);
 /* Opens the library and a handle. NULL with a sentence. */
 Lt *lt_open(bool tf32, char *err, size_t n);
 /* Closes plans, handle and library; NULL is fine. */
