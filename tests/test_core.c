@@ -229,6 +229,7 @@ static void test_figures_in_few_characters(void **state)
                  {figure_duration(0.4), "0:00"},
                  {figure_duration(59.6), "1:00"},
                  {figure_duration(3599.6), "1:00:00"},
+                 {figure_duration(3723), "1:02:03"},
                  {figure_duration(86399), "23:59:59"},
                  {figure_duration(86400 + 7200), "1d 2h"},
                  {figure_duration(99.99 * 86400), "99d 23h"},
