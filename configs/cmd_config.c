@@ -146,8 +146,8 @@ static void print_help(FILE *to, const ConfigAction *only)
         if (only == NULL || only == &actions[i])
             fprintf(to, "  ./train config %s\n      %s\n", actions[i].usage, actions[i].help);
     if (only != NULL && only->n_options == 0) return;
-    fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 78\n"
-                "(config); of check also 66 (data missing), 65 (data damaged).\n");
+    fprintf(to, "A CONFIG of - is read from standard input. Exit codes: 0, 64 (command line), 66\n"
+                "(something is missing), 78 (config); of check also 65 (data damaged).\n");
 }
 
 static int refuse(const char *sentence)

@@ -189,6 +189,7 @@ Config *config_load_for(const char *path, int n_sets, const char *const *sets, C
     if (text == NULL) {
         load_error(&load, (Place){0}, "", "cannot be read: %s", why);
         report_findings(&load, report);
+        report->missing = true;
         return NULL;
     }
     Config *config = parse(&load, text, length, report);
@@ -198,7 +199,8 @@ Config *config_load_for(const char *path, int n_sets, const char *const *sets, C
 
 int config_report_code(const ConfigReport *report)
 {
-    return report->n_errors > 0 ? (int)error_exit_code(report->error[0], EXIT_CONFIG) : EXIT_CONFIG;
+    ExitCode code = report->missing ? EXIT_MISSING : EXIT_CONFIG;
+    return report->n_errors > 0 ? (int)error_exit_code(report->error[0], code) : (int)code;
 }
 
 void config_report_free(ConfigReport *report)

@@ -167,6 +167,7 @@ typedef struct Config {
 typedef struct {
     int n_errors, n_notices;
     char **error, **notice;
+    bool missing;  /* the file could not be read at all */
     bool *routine; /* of each notice: it tells of nothing that was asked for in vain */
 } ConfigReport;
 
@@ -186,8 +187,8 @@ Config *config_parse(const char *path, const char *text, size_t length, int n_se
                      const char *const *sets, ConfigReport *report);
 void config_free(Config *config);
 void config_report_free(ConfigReport *report);
-/* The exit code of a load that gave no config: EXIT_CONFIG, or EXIT_PERMISSION for a file that must
- * not be read. */
+/* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot
+ * be read EXIT_MISSING, or EXIT_PERMISSION. */
 int config_report_code(const ConfigReport *report);
 /* Prints errors to `to`, one a line, and before them all notices when verbose; else, where there
  * are no errors, those that are not routine, and behind them how many were left out. */

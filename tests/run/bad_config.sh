@@ -21,6 +21,10 @@ json() {
 
 bad "no such file" 66 'nothing\.json' nothing.json
 bad "no such file below a folder" 66 'no/thing' no/thing.json
+for command in "config check" "config show" "bench step"; do
+    read -ra words <<<"$command"
+    bad "$command: no such file" 66 'nothing\.json: cannot be read: No such file' "${words[@]}" nothing.json
+done
 bad "an unknown key names the nearest" 78 'optimizer\.params\.lrr.*"?lr"?' "$TINY" --set optimizer.params.lrr=1
 check "bad_config: ... in one sentence" test "$(cat stdout err | wc -l)" -eq 1
 bad "a word where a number is due" 78 'hidden_size' "$TINY" --set model.hidden_size=wide
