@@ -169,7 +169,7 @@ const Option option_table[] = {
          "the key that holds the text in lines of JSONL"),
     TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text",
          .derived = "none: a byte-level BPE is trained on the text"),
-    INT(data.tokenizer_vocab_size, "1024", 257, 65536, IMPOSSIBLE, LOSSES | PLAN,
+    INT(data.tokenizer_vocab_size, "1024", 258, 65536, IMPOSSIBLE, LOSSES | PLAN,
         "vocabulary of the BPE that is trained on the text, end-of-text included"),
     NUMBER(data.val_fraction, "0.05", 0, 0.5, NUMBERS, LOSSES,
            "the last share of the text, held out for validation when no data.val_text is given; "
