@@ -2,6 +2,7 @@
 #include "data/corpus.h"
 
 #include "model/core/check.h"
+#include "model/core/child.h"
 #include "model/core/progress.h"
 
 #include <errno.h>
@@ -80,20 +81,20 @@ static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, boo
 }
 
 /* Waits until the child has ended, which closing its output leads to if it is not stuck; at the
- * deadline it is made to. Returns its status. */
-static int end_child(pid_t child, bool orderly, double deadline)
+ * deadline it is made to. Returns its status, -1 if that cannot be known. */
+static int end_child(Child *child, bool orderly, double deadline)
 {
     int status = 0;
     pid_t done = 0;
     while (orderly && done == 0 && seconds_now() < deadline) {
-        done = waitpid(child, &status, WNOHANG);
+        done = child_wait(child, &status, WNOHANG);
         if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    if (done == child) return status;
-    kill(child, SIGKILL);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    return status;
+    if (done == 0) {
+        kill(child->pid, SIGKILL);
+        done = child_wait(child, &status, 0);
+    }
+    return done > 0 ? status : -1;
 }
 
 /* What became of a corpus's program. */
@@ -117,14 +118,15 @@ static Outcome run(const Corpus *c, const CorpusLimits *limits)
         close(out[1]);
         return o;
     }
-    pid_t child = fork();
+    Child process;
+    pid_t child = child_fork(&process);
     if (child == 0) run_child(c, out[1], report[1]);
     if (child < 0) o.error = errno;
     close(out[1]);
     close(report[1]);
     if (child > 0) o.text = read_pipe(out[0], limits->bytes, deadline, &o.size, &o.ended);
     close(out[0]);
-    if (child > 0) o.status = end_child(child, o.ended, seconds_now() + (double)limits->ending);
+    if (child > 0) o.status = end_child(&process, o.ended, seconds_now() + (double)limits->ending);
     if (child > 0 && read(report[0], &o.error, sizeof o.error) < 0) o.error = EIO;
     close(report[0]);
     return o;

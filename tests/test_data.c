@@ -7,6 +7,7 @@
 #include "tests/support.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
@@ -243,8 +244,14 @@ static void test_corpus_whose_program_says_something_else(void **state)
     assert_false(
         read_from("#!/bin/sh\necho Ge1:1 In the beginning\n", &corpus_limits, err, sizeof err));
     check_sentence(err, "something else than the whole text");
-    assert_false(read_from("#!/bin/sh\nexit 3\n", &corpus_limits, err, sizeof err));
-    check_sentence(err, "failed with status");
+    /* A caller that ignores its children must not make them succeed. */
+    for (int ignored = 0; ignored < 2; ignored++) {
+        void (*own)(int) = ignored ? SIG_IGN : SIG_DFL;
+        signal(SIGCHLD, own);
+        assert_false(read_from("#!/bin/sh\nexit 3\n", &corpus_limits, err, sizeof err));
+        check_sentence(err, "failed with status 768");
+        assert_ptr_equal(signal(SIGCHLD, SIG_DFL), own);
+    }
 }
 
 /* None is left running, and none is waited for longer than it may take. */

@@ -22,6 +22,7 @@
 
 /* In place of the C library's: `failures` calls fail with `error`. */
 static int error, failures;
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 int lstat(const char *restrict path, struct stat *restrict st)
 {
     if (failures == 0) return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);

@@ -10,8 +10,10 @@
 #include "model/core/openblas.h"
 
 #include "model/core/check.h"
+#include "model/core/child.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +31,9 @@ enum { TRIAL_MICROSECONDS = 250000 };
 /* A product that is too large for the kernels that need no buffer. */
 enum { TRIAL_SIDE = 128 };
 
-/* How a trial ends, if not by a signal. */
-enum { TRIAL_GOOD, TRIAL_NOT_THERE, TRIAL_REFUSED };
+/* How a trial ends, if not by a signal: with the memory it needs or without, or before it is asked
+ * for, which opening it tells again. */
+enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 
 /* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
 static void environment_force(const char *name, const char *value)
@@ -88,36 +91,39 @@ static bool find_functions(CpuDevice *cpu, void *library)
 }
 
 /* Lets the library map the buffers of `threads` concurrent calls, which it keeps: by the functions
- * with which its own calls take and give back theirs. One that hides them maps as it goes. */
-static void take_buffers(void *library, int threads)
+ * with which its own calls take and give back theirs. One that hides them maps as it goes. False
+ * without memory for the list. */
+static bool take_buffers(void *library, int threads)
 {
     void *(*take)(int) = (void *(*)(int))dlsym(library, "blas_memory_alloc");
     void (*give_back)(void *) = (void (*)(void *))dlsym(library, "blas_memory_free");
-    if (take == NULL || give_back == NULL) return;
-    void **buffer = must_calloc((size_t)threads, sizeof *buffer);
+    if (take == NULL || give_back == NULL) return true;
+    void **buffer = calloc((size_t)threads, sizeof *buffer);
+    if (buffer == NULL) return false;
     for (int i = 0; i < threads; i++)
         buffer[i] = take(0);
     for (int i = 0; i < threads; i++)
         if (buffer[i]) give_back(buffer[i]);
     free(buffer);
+    return true;
 }
 
-/* Whether a product of ones counts them. */
-static bool multiplies(const CpuDevice *cpu)
+/* Whether a product of ones counts them; x has room for its two matrices. */
+static bool multiplies(const CpuDevice *cpu, float *x)
 {
     const int side = TRIAL_SIDE, count = side * side;
-    float *x = must_calloc((size_t)(2 * count), sizeof *x), *y = x + count;
+    float *y = x + count;
     for (int i = 0; i < count; i++)
         x[i] = 1;
     cpu->sgemm(101, 111, 112, side, side, side, 1, x, side, x, side, 0, y, side);
     bool good = true;
     for (int i = 0; i < count; i++)
         good &= y[i] == (float)side;
-    free(x);
     return good;
 }
 
-/* Opens it for good. */
+/* Opens it for good. A forked child comes through here: what fails is returned, never exited for.
+ */
 static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
 {
     void *library = library_open(why, n);
@@ -126,11 +132,14 @@ static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
         dlclose(library);
         return error_set(why, n, "OpenBLAS lacks functions that every release has");
     }
-    take_buffers(library, threads);
-    if (multiplies(cpu)) return true;
+    float *x = calloc((size_t)2 * TRIAL_SIDE * TRIAL_SIDE, sizeof *x);
+    bool memory = x != NULL && take_buffers(library, threads), good = memory && multiplies(cpu, x);
+    free(x);
+    if (good) return true;
     *cpu = (CpuDevice){.level = cpu->level};
     dlclose(library);
-    return error_set(why, n, "OpenBLAS computes 1 + 1 wrongly on this CPU");
+    return error_set(why, n, "OpenBLAS %s",
+                     memory ? "computes 1 + 1 wrongly on this CPU" : "gets no memory");
 }
 
 /* Whether a mapping may be refused although memory is free: by a limit of the process, or where the
@@ -158,33 +167,38 @@ static void try_and_exit(int threads)
     setrlimit(RLIMIT_CORE, &no_core);
     signal(SIGPROF, SIG_DFL);
     setitimer(ITIMER_PROF, &limit, NULL);
-    if (!open_here(&cpu, threads, why, sizeof why)) _exit(why[0] ? TRIAL_REFUSED : TRIAL_NOT_THERE);
+    if (!open_here(&cpu, threads, why, sizeof why)) _exit(TRIAL_NOT_OPENED);
     void *rest =
         mmap(NULL, TRIAL_LEAVES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     _exit(rest == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
 }
 
-/* How the opening ends in a child. */
-static int trial(int threads)
+/* Opens it in a child. True if nothing stands against doing so here. */
+static bool trial(int threads, char *why, size_t n)
 {
     int status = 0;
-    pid_t child = fork();
-    if (child == 0) try_and_exit(threads);
-    if (child < 0) return TRIAL_REFUSED;
-    while (waitpid(child, &status, 0) < 0) {
-    }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : TRIAL_REFUSED;
-}
-
-bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
-{
-    int end = address_space_is_limited() ? trial(threads) : TRIAL_GOOD;
-    if (end == TRIAL_GOOD) return open_here(cpu, threads, why, n);
-    error_set(why, n, "%s", "");
-    if (end == TRIAL_NOT_THERE) return false;
+    Child child;
+    pid_t pid = child_fork(&child);
+    if (pid == 0) try_and_exit(threads);
+    if (pid < 0 || child_wait(&child, &status, 0) < 0)
+        return error_set(why, n, "OpenBLAS cannot be tried in a process of its own: %s",
+                         strerror(errno));
+    int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (by != 0 && by != SIGPROF)
+        return error_set(why, n,
+                         "OpenBLAS, tried within the limit on address space, was ended by signal "
+                         "%d (%s)",
+                         by, strsignal(by));
+    if (by == 0 && WEXITSTATUS(status) != TRIAL_REFUSED) return true;
     return error_set(
         why, n,
         "OpenBLAS does not get its memory, 128 MiB for each of %d thread%s, within the "
         "limit on address space (ulimit -v)",
         threads, threads == 1 ? "" : "s");
+}
+
+bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
+{
+    if (address_space_is_limited() && !trial(threads, why, n)) return false;
+    return open_here(cpu, threads, why, n);
 }

@@ -60,4 +60,19 @@ if "$TRAIN" doctor | grep -q '^ok  blas '; then
 else
     skip "environment: OpenBLAS without its memory" "there is no OpenBLAS"
 fi
+
+# ---- SIGCHLD ignored, as some callers leave it, with address space limited: the trial's end is known all the same
+ignored() {
+    timeout -k 1 20 python3 -c 'import resource, signal, subprocess, sys
+def before():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (2000000 * 1024,) * 2)
+sys.exit(subprocess.call(sys.argv[1:], preexec_fn=before))' "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out ignored 2>err
+}
+if command -v python3 >/dev/null; then
+    expect_code "environment: SIGCHLD ignored, and address space limited" 0 ignored
+    same_run "environment: ... changes nothing" limit-2000000 ignored
+else
+    skip "environment: SIGCHLD ignored" "there is no python3"
+fi
 finish

@@ -1,0 +1,82 @@
+/* test_openblas.c -- trying OpenBLAS in a child where address space is limited: what is said of how
+ * the child ended, and that it is found when the program ignores its children. */
+#include "model/core/openblas.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* In place of the C library's, which the child calls for its alarm: the signal arrives at once. */
+static int arrives;
+void (*signal(int number, void (*handler)(int)))(int)
+{
+    struct sigaction action = {.sa_handler = handler}, was;
+    if (arrives != 0) raise(arrives);
+    return sigaction(number, &action, &was) == 0 ? was.sa_handler : SIG_ERR;
+}
+
+/* A limit that is one, and never met. */
+static int limit_address_space(void **state)
+{
+    (void)state;
+    struct rlimit all;
+    if (getrlimit(RLIMIT_AS, &all) != 0) return 1;
+    if (all.rlim_cur == RLIM_INFINITY) all.rlim_cur = RLIM_INFINITY - 1;
+    return setrlimit(RLIMIT_AS, &all);
+}
+
+static void test_only_want_of_memory_is_told_as_that(void **state)
+{
+    (void)state;
+    static const struct {
+        int signal;
+        const char *told;
+    } cases[] = {
+        {SIGPROF, "OpenBLAS does not get its memory, 128 MiB for each of 2 threads, "},
+        {SIGKILL, "OpenBLAS, tried within the limit on address space, was ended by signal 9 ("},
+        {SIGTERM, "OpenBLAS, tried within the limit on address space, was ended by signal 15 ("}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CpuDevice cpu = {0};
+        char why[256] = "";
+        arrives = cases[i].signal;
+        assert_false(openblas_open(&cpu, 2, why, sizeof why));
+        arrives = 0;
+        if (strncmp(why, cases[i].told, strlen(cases[i].told)) != 0) fail_msg("%s", why);
+        assert_null(cpu.library);
+    }
+}
+
+/* SIGCHLD ignored, as some callers leave it: the child is waited for once, not for ever. */
+static void test_a_program_that_ignores_its_children(void **state)
+{
+    (void)state;
+    CpuDevice cpu = {0};
+    char why[256] = "";
+    signal(SIGCHLD, SIG_IGN);
+    arrives = SIGPROF;
+    alarm(60); /* where it waits for ever */
+    assert_false(openblas_open(&cpu, 1, why, sizeof why));
+    arrives = 0;
+    assert_non_null(strstr(why, "does not get its memory"));
+    openblas_open(&cpu, 1, why, sizeof why); /* there is one or not */
+    assert_string_equal(why, "");
+    alarm(0);
+    assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_only_want_of_memory_is_told_as_that),
+        cmocka_unit_test(test_a_program_that_ignores_its_children),
+    };
+    return cmocka_run_group_tests(tests, limit_address_space, NULL);
+}
