@@ -16,6 +16,7 @@
 
 /* In place of the C library's, which the child calls for its alarm: the signal arrives at once. */
 static int arrives;
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 void (*signal(int number, void (*handler)(int)))(int)
 {
     struct sigaction action = {.sa_handler = handler}, was;
