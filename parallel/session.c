@@ -121,8 +121,9 @@ static char *run_of(const char *path, bool *is_checkpoint)
     return run;
 }
 
-/* The config that the run was started with, under `sets`. */
-static Config *read_config(const char *run, int n_sets, const char *const *sets)
+/* The config that the run was started with, under `sets`; NULL after a report, with the exit code.
+ */
+static Config *read_config(const char *run, int n_sets, const char *const *sets, ExitCode *code)
 {
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
@@ -134,7 +135,7 @@ static Config *read_config(const char *run, int n_sets, const char *const *sets)
     Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
-        exit(config_report_code(&report));
+        *code = config_report_code(&report);
     }
     config_report_free(&report);
     free(path);
@@ -207,9 +208,14 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
     char err[2048];
     bool is_checkpoint;
     char *run = run_of(path, &is_checkpoint);
+    ExitCode code;
     CheckpointIo io;
     Checkpoint *checkpoint = NULL;
-    *r = (OpenedRun){.config = read_config(run, n_sets, sets)};
+    *r = (OpenedRun){.config = read_config(run, n_sets, sets, &code)};
+    if (r->config == NULL) {
+        free(run);
+        exit(code);
+    }
     r->tokenizer = stored_tokenizer(run);
     if (with_data) open_own_data(r, run);
     if (!session_open(&r->session, r->config, false, err, sizeof err))

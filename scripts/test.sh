@@ -14,7 +14,8 @@ bad=0
 # Programs that use threads or signals: what ThreadSanitizer can say something about.
 tsan_programs='test_(core|pool|loader|data|gemm|optim|trainer|metrics)$'
 tsan_scripts=(tests/run/learns.sh tests/run/signals.sh)
-asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh tests/run/device.sh)
+asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh tests/run/device.sh
+    tests/run/data.sh tests/run/folder.sh tests/run/numbers.sh)
 
 # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
 # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
