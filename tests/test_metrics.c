@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "parallel/console.h"
 #include "parallel/metrics_file.h"
+#include "tests/scratch.h"
 
 #include <fcntl.h>
 #include <float.h>
@@ -31,12 +32,8 @@ typedef struct {
 static char *read_file(const char *folder, const char *name)
 {
     char *path = text_format("%s/%s", folder, name);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    char *text = calloc(1, 1 << 20);
-    size_t n = fread(text, 1, (1 << 20) - 1, f);
-    text[n] = '\0';
-    fclose(f);
+    char *text = take_text(path);
+    assert_non_null(text);
     free(path);
     return text;
 }
@@ -44,10 +41,7 @@ static char *read_file(const char *folder, const char *name)
 static void write_file(const char *folder, const char *name, const char *text)
 {
     char *path = text_format("%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    put_text(path, text);
     free(path);
 }
 
