@@ -230,9 +230,10 @@ static void apply_merge(Trainer *t, int32_t pair, int32_t id)
 }
 
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
-                     Progress *progress, char *err, size_t n)
+                     Progress *progress, int64_t *most, char *err, size_t n)
 {
     *out = NULL;
+    if (most) *most = 0;
     int64_t n_merges = vocab_size - N_BYTES - 1;
     if (n_merges < 1 || vocab_size > MAX_VOCAB)
         return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
@@ -255,6 +256,7 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
     else
         error_set(err, n, "the text has pairs for a vocabulary of at most %lld ids, not %lld",
                   (long long)made + N_BYTES + 1, (long long)vocab_size);
+    if (most && made > 0 && made < n_merges) *most = made + N_BYTES + 1;
     free(merge);
     return good;
 }

@@ -112,7 +112,7 @@ static int train_bpe(const DataArgs *a, char *err, size_t n)
     if (good) {
         code = EXIT_DAMAGED;
         Progress progress = progress_begin();
-        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, err, n);
+        good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, NULL, err, n);
         progress_end(&progress);
     }
     if (good) {

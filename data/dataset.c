@@ -64,7 +64,7 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
         !open_shards(&d->val, &c->data.val, err, n, code))
         return false;
     int64_t window = c->data.seq_length + 1;
-    *code = EXIT_DAMAGED;
+    *code = EXIT_CONFIG;
     if (d->train.n_tokens < window)
         return error_set(err, n,
                          "data.train has %lld tokens, fewer than the %lld of one window "
@@ -115,6 +115,7 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
 {
     Progress progress = progress_begin();
     PrepareRequest r = {.name = name,
+                        .source = c->data.text.count > 0 ? c->data.text.item[0] : c->data.corpus,
                         .cache = c->data.cache,
                         .text = text,
                         .val_text = c->data.val_text.count > 0 ? val_text : NULL,

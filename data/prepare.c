@@ -12,6 +12,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -123,12 +125,18 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
 static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int64_t split,
                            Tokenizer **out, char *err, size_t n)
 {
-    char why[512];
+    char why[512], smaller[80] = "";
+    int64_t most;
     *out = NULL;
     if (given != NULL) return true;
-    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, why, sizeof why))
+    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, &most, why,
+                        sizeof why))
         return true;
-    return error_set(err, n, "a tokenizer cannot be trained: %s (data.tokenizer_vocab_size)", why);
+    if (most > 0)
+        snprintf(smaller, sizeof smaller, "write --set data.tokenizer_vocab_size=%lld, or ",
+                 (long long)most);
+    return error_set(err, n, "%s: a tokenizer cannot be trained: %s; %sgive more text", r->source,
+                     why, smaller);
 }
 
 /* Writes everything into `folder`, which exists. */
@@ -139,7 +147,7 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
     int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
     int64_t val_from = r->val_text ? 0 : end;
     Tokenizer *trained;
-    *code = EXIT_DAMAGED;
+    *code = EXIT_CONFIG; /* a short text is not a damaged one */
     if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
     const Tokenizer *t = given ? given : trained;
@@ -187,22 +195,39 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     return good;
 }
 
+/* A share of the text that holds two windows or a few more, rounded up; 0 if half of it does not.
+ */
+static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
+{
+    double total = (double)(p->train_tokens + p->val_tokens);
+    double share = ceil(1000 * 2 * (double)r->min_tokens / total) / 1000;
+    return share <= 0.5 ? share : 0;
+}
+
+/* Whether both parts have a window; else what to write. */
 static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
 {
     bool has_val = r->val_text != NULL || r->val_fraction > 0;
     if (p->train_tokens < r->min_tokens)
         return error_set(err, n,
-                         "the training text has %lld tokens, fewer than the %lld of one window "
+                         "%s: the training text has %lld tokens, fewer than the %lld of one window "
                          "(data.seq_length + 1): give more text or a shorter data.seq_length",
-                         (long long)p->train_tokens, (long long)r->min_tokens);
-    if (has_val && p->val_tokens < r->min_tokens)
-        return error_set(
-            err, n,
-            "the validation text has %lld tokens, fewer than the %lld of one window "
-            "(data.seq_length + 1): give more text, a larger data.val_fraction (0 for no "
-            "validation) or a shorter data.seq_length",
-            (long long)p->val_tokens, (long long)r->min_tokens);
-    return true;
+                         r->source, (long long)p->train_tokens, (long long)r->min_tokens);
+    if (!has_val || p->val_tokens >= r->min_tokens) return true;
+    double share = enough_for_validation(r, p);
+    char remedy[200] = "give more text in data.val_text or a shorter data.seq_length";
+    if (r->val_text == NULL && share > 0)
+        snprintf(remedy, sizeof remedy,
+                 "write --set data.val_fraction=%.3f, or 0 for no validation", share);
+    else if (r->val_text == NULL)
+        snprintf(remedy, sizeof remedy,
+                 "give more text, write a shorter data.seq_length, or --set data.val_fraction=0 "
+                 "for no validation");
+    return error_set(err, n,
+                     "%s: the validation text has %lld tokens, fewer than the %lld of one window "
+                     "(data.seq_length + 1): %s",
+                     r->val_text ? "data.val_text" : r->source, (long long)p->val_tokens,
+                     (long long)r->min_tokens, remedy);
 }
 
 bool prepare_text(const PrepareRequest *r, Preparation *out, char *err, size_t n, ExitCode *code)
@@ -221,7 +246,7 @@ bool prepare_text(const PrepareRequest *r, Preparation *out, char *err, size_t n
                 read_folder(hash, out, err, n, code);
     tokenizer_free(given);
     if (good) {
-        *code = EXIT_DAMAGED;
+        *code = EXIT_CONFIG;
         good = check_length(r, out, err, n);
     }
     if (!good) preparation_free(out);

@@ -18,8 +18,9 @@
 
 /* What to prepare. */
 typedef struct {
-    const char *name;  /* first part of the folder's name */
-    const char *cache; /* folder of prepared corpora */
+    const char *name;   /* first part of the folder's name */
+    const char *cache;  /* folder of prepared corpora */
+    const char *source; /* what sentences call the text: its file or corpus */
     const Text *text;
     const Text *val_text;  /* NULL: the last val_fraction of text */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */

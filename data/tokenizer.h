@@ -33,9 +33,10 @@ typedef struct {
  * merged until `vocab_size` ids exist (256 bytes + merges + end-of-text). Of equally frequent pairs
  * the one with the smaller (left, right) ids wins, so the result depends on nothing but the text.
  * False if vocab_size < 258 or the text has too few pairs; the sentence says how many ids it can
- * give. `progress` (may be NULL) is told how far it is. */
+ * give, and so does *most (may be NULL): a vocab_size that works, 0 if there is none. `progress`
+ * (may be NULL) is told how far it is. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
-                     Progress *progress, char *err, size_t n);
+                     Progress *progress, int64_t *most, char *err, size_t n);
 
 /* A tokenizer from its merges in order of rank, bytes in GPT-2's order; end-of-text is the last id.
  * False if a merge names an id that does not exist yet or makes a token twice. */

@@ -33,7 +33,7 @@ static void test_more_words_than_an_encoder_remembers(void **state)
     char *prose = drawn_text(9, 2000), *text = must_alloc(LETTERS * ALL), err[512];
     Tokenizer *t;
     TokenBuffer whole = {0}, parts = {0};
-    if (!tokenizer_train((const uint8_t *)prose, (int64_t)strlen(prose), 300, &t, NULL, err,
+    if (!tokenizer_train((const uint8_t *)prose, (int64_t)strlen(prose), 300, &t, NULL, NULL, err,
                          sizeof err))
         fail_msg("%s", err);
     for (int64_t i = 0; i < ALL; i++)

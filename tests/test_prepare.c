@@ -192,12 +192,20 @@ static void test_what_cannot_be_opened_is_a_sentence(void **state)
     PrepareFixture f = prepare_fixture_open();
     char *missing = "no/such.txt",
          *short_text = text_file_new(f.folder, "short.txt", "a few words only, of words\n");
+    double fraction = f.config.data.val_fraction;
+    f.config.data.val_fraction = 1e-9;
+    check_open_fails(&f, EXIT_CONFIG, "My text.txt: the validation text has");
+    check_open_fails(&f, EXIT_CONFIG, "write --set data.val_fraction=0.0");
+    f.config.data.val_fraction = fraction;
     f.config.data.text.item = &missing;
     check_open_fails(&f, EXIT_MISSING, "no file matches no/such.txt");
     f.config.data.text.item = &short_text;
-    check_open_fails(&f, EXIT_DAMAGED, "vocabulary of at most");
+    check_open_fails(&f, EXIT_CONFIG,
+                     "short.txt: a tokenizer cannot be trained: the text has pairs");
+    check_open_fails(&f, EXIT_CONFIG, "; write --set data.tokenizer_vocab_size=2");
     f.config.data.tokenizer_vocab_size = 258;
-    check_open_fails(&f, EXIT_DAMAGED, "fewer than the 17 of one window (data.seq_length + 1)");
+    check_open_fails(&f, EXIT_CONFIG, "short.txt: the validation text has");
+    check_open_fails(&f, EXIT_CONFIG, "fewer than the 17 of one window (data.seq_length + 1)");
     f.config.data.seq_length = 4;
     f.config.data.val_fraction = 0;
     DataSet d = prepare_fixture_data(&f);

@@ -18,7 +18,7 @@ static Tokenizer *train(const char *text, int64_t vocab)
 {
     char err[512];
     Tokenizer *t;
-    if (!tokenizer_train((const uint8_t *)text, (int64_t)strlen(text), vocab, &t, NULL, err,
+    if (!tokenizer_train((const uint8_t *)text, (int64_t)strlen(text), vocab, &t, NULL, NULL, err,
                          sizeof err))
         fail_msg("%s", err);
     return t;
@@ -198,9 +198,14 @@ static void test_training_says_what_the_text_can_give(void **state)
     (void)state;
     char err[256];
     Tokenizer *t;
-    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 300, &t, NULL, err, sizeof err));
+    int64_t most;
+    assert_false(
+        tokenizer_train((const uint8_t *)"abcd", 4, 300, &t, NULL, &most, err, sizeof err));
+    assert_int_equal(most, 260);
     assert_string_equal(err, "the text has pairs for a vocabulary of at most 260 ids, not 300");
-    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 257, &t, NULL, err, sizeof err));
+    assert_false(tokenizer_train((const uint8_t *)"a", 1, 300, &t, NULL, &most, err, sizeof err));
+    assert_int_equal(most, 0);
+    assert_false(tokenizer_train((const uint8_t *)"abcd", 4, 257, &t, NULL, NULL, err, sizeof err));
     t = train("abcd", 260);
     assert_int_equal(tokenizer_end_of_text(t), 259);
     tokenizer_free(t);

@@ -28,7 +28,8 @@ static char *small_json(void)
     char err[256];
     Tokenizer *t;
     const char text[] = "the cat \"the\" back\\slash the heath";
-    if (!tokenizer_train((const uint8_t *)text, sizeof text - 1, 262, &t, NULL, err, sizeof err))
+    if (!tokenizer_train((const uint8_t *)text, sizeof text - 1, 262, &t, NULL, NULL, err,
+                         sizeof err))
         fail_msg("%s", err);
     char *json = tokenizer_to_json(t);
     tokenizer_free(t);

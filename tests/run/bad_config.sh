@@ -78,6 +78,16 @@ check "bad_config: ... and prepares nothing" test ! -e cache
 expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
 expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
+# Too little text is not damage, and what is to be written is written as it stands.
+for set in data.tokenizer_vocab_size=60000 data.val_fraction=1e-9; do
+    bad "too little text for $set" 78 "error.78. text\.txt: .*write --set ${set%=*}=[0-9.]+," "$TINY" --set "$set" --out little
+    remedy=$(sed -nE "s/.*write --set (${set%=*}=[0-9.]+),.*/\\1/p" err)
+    expect_code "bad_config: ... and for $remedy there is enough" 0 "$TRAIN" "$TINY" --dry-run --set "$remedy"
+done
+head -c 300 text.txt >few.txt
+bad "a text shorter than a window" 78 'few\.txt: the training text has .* fewer than the 301 of one window' "$TINY" \
+    --set data.text=few.txt --set data.tokenizer_vocab_size=258 --set data.seq_length=300 --set data.val_fraction=0
+
 # A --set that asks for another model than the weights are of is not damage of theirs.
 short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0)
 expect_code "bad_config: a run to look at" 0 "$TRAIN" "$TINY" "${short[@]}" --out good
