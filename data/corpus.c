@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/child.h"
+#include "model/core/figures.h"
 #include "model/core/progress.h"
 
 #include <errno.h>
@@ -201,8 +202,8 @@ static bool check_outcome(const Corpus *c, const CorpusLimits *limits, const Out
                          c->command[0], (long long)o->size, (long long)limits->bytes,
                          (long long)limits->seconds);
     if (!WIFEXITED(o->status) || WEXITSTATUS(o->status) != 0)
-        return error_set(err, n, "the program \"%s\" failed with status %d", c->command[0],
-                         o->status);
+        return error_set(err, n, "the program \"%s\" %s", c->command[0],
+                         figure_ending(o->status).text);
     return true;
 }
 

@@ -2,11 +2,14 @@
  * rest. */
 #include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/child.h"
 #include "model/core/device_cpu.h"
+#include "model/core/figures.h"
 #include "parallel/commands.h"
 #include "parallel/machine.h"
 #include "parallel/version.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,6 +29,53 @@ static void say(const char *mark, const char *what, const char *fmt, ...)
     vprintf(fmt, args);
     putchar('\n');
     va_end(args);
+}
+
+/* What a child that ended early left on stderr, without its code: its last line, or how it ended.
+ */
+static void say_ending(const char *what, char *text, int status)
+{
+    char *line = text + strcspn(text, "\n");
+    while (*line && line[1])
+        text = line + 1, line = text + strcspn(text, "\n");
+    *line = '\0';
+    const char *code = strncmp(text, "error[", 6) == 0 ? strstr(text, "] ") : NULL;
+    if (code)
+        say("!!", what, "%s", code + 2);
+    else
+        say("!!", what, "looking at it %s", figure_ending(status).text);
+}
+
+/* Findings of a device, made in a child: one that ends the program there, for want of memory or by
+ * a signal, is a finding, too, and the others follow. */
+static void look(const char *what, void (*finding)(void))
+{
+    Child child;
+    int said[2], status = 0;
+    char text[4096];
+    size_t at = 0;
+    ssize_t got;
+    fflush(stdout);
+    if (pipe(said) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
+    pid_t pid = child_fork(&child);
+    if (pid < 0) fail(EXIT_SYSTEM, "no child can be started: %s", strerror(errno));
+    if (pid == 0) {
+        dup2(said[1], STDERR_FILENO);
+        finding();
+        fflush(stdout);
+        _exit(EXIT_OK);
+    }
+    close(said[1]);
+    while (at < sizeof text - 1 && (got = read(said[0], text + at, sizeof text - 1 - at)) > 0)
+        at += (size_t)got;
+    text[at] = '\0';
+    close(said[0]);
+    if (child_wait(&child, &status, 0) < 0)
+        fail(EXIT_SYSTEM, "the child is gone: %s", strerror(errno));
+    if (status == 0)
+        fputs(text, stderr); /* warnings */
+    else
+        say_ending(what, text, status);
 }
 
 static bool in_path(const char *program)
@@ -63,8 +113,6 @@ static void say_device(void)
     char buf[512];
     Device device;
     DeviceOptions options = {.local_ranks = 1};
-    say("ok", "cpu", "%s", machine_cpu_model(buf, sizeof buf));
-    say_levels();
     if (!device_open(&device, "cpu", &options, buf, sizeof buf)) {
         say("!!", "device", "%s", buf);
         return;
@@ -153,6 +201,7 @@ static void say_programs(void)
 
 int cmd_doctor(int argc, char **argv)
 {
+    char cpu[512];
     Args args = {.command = "./train doctor", .argc = argc, .argv = argv};
     switch (args_next(&args)) {
     case ARGS_END: break;
@@ -164,11 +213,13 @@ int cmd_doctor(int argc, char **argv)
     default: fail(EXIT_USAGE, "%s", args.error);
     }
     say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
-    say_device();
+    say("ok", "cpu", "%s", machine_cpu_model(cpu, sizeof cpu));
+    look("levels", say_levels);
+    look("device", say_device);
     say("ok", "cores", "%d allowed to this process", pool_allowed_cores());
     say_memory();
     say_disk();
-    say_cuda();
+    look("cuda", say_cuda);
     say_programs();
     return EXIT_OK;
 }

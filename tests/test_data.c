@@ -249,7 +249,7 @@ static void test_corpus_whose_program_says_something_else(void **state)
         void (*own)(int) = ignored ? SIG_IGN : SIG_DFL;
         signal(SIGCHLD, own);
         assert_false(read_from("#!/bin/sh\nexit 3\n", &corpus_limits, err, sizeof err));
-        check_sentence(err, "failed with status 768");
+        check_sentence(err, "the program \"bible\" ended with exit code 3");
         assert_ptr_equal(signal(SIGCHLD, SIG_DFL), own);
     }
 }
@@ -271,7 +271,7 @@ static void test_corpus_whose_program_never_ends(void **state)
          "was ended after 0 bytes: a text of at most 100000 bytes within 0 seconds"},
         {"#!/bin/sh\nexec /bin/sleep 3600 >/dev/null 2>/dev/null\n",
          {.bytes = 100000, .seconds = 3600, .ending = 0},
-         "failed with status 9"},
+         "was ended by signal 9"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char err[512] = "taken";

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
@@ -22,6 +23,15 @@ Figure figure_count(double value)
         if (whole && i > 0 && (n - i) % 3 == 0) f.text[at++] = ',';
         f.text[at++] = digits[i];
     }
+    return f;
+}
+
+Figure figure_of(int64_t n, const char *one)
+{
+    Figure f;
+    int length = snprintf(f.text, sizeof f.text, "%s %s%s", figure_count((double)n).text, one,
+                          n == 1 ? "" : "s");
+    CHECK(length < (int)sizeof f.text, "a long name: %s", one);
     return f;
 }
 
@@ -42,9 +52,20 @@ Figure figure_bytes(double bytes)
     static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
     Figure f = {""};
     int u = 0;
+    if (!(bytes >= 1024)) return figure_of((int64_t)fmax(bytes, 0), "byte");
     for (bytes /= 1024; bytes >= 1023.95 && u < 4; u++)
         bytes /= 1024;
     snprintf(f.text, sizeof f.text, "%.1f %s", bytes, unit[u]);
+    return f;
+}
+
+Figure figure_ending(int status)
+{
+    Figure f;
+    if (WIFSIGNALED(status))
+        snprintf(f.text, sizeof f.text, "was ended by signal %d", WTERMSIG(status));
+    else
+        snprintf(f.text, sizeof f.text, "ended with exit code %d", WEXITSTATUS(status));
     return f;
 }
 

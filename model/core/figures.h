@@ -9,12 +9,16 @@ typedef struct {
     char text[32];
 } Figure;
 
+/* "1 layer", "12,100 layers": a number of things, each called `one`. */
+Figure figure_of(int64_t n, const char *one);
 /* "12,100"; below ten with one decimal unless it is whole: "2.1". */
 Figure figure_count(double value);
 /* In at most eight characters: "812,345", "1.28 M", "102.4 B", "1.500 T". */
 Figure figure_short(double value);
-/* "62.6 MiB", "132.1 GiB". */
+/* "512 bytes", "305.0 KiB", "62.6 MiB", "132.1 GiB". */
 Figure figure_bytes(double bytes);
+/* "ended with exit code 3", "was ended by signal 9": what waitpid tells of a program. */
+Figure figure_ending(int status);
 /* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
 Figure figure_duration(double seconds);
 

@@ -7,6 +7,7 @@
 #include "model/core/pool.h"
 
 #include "model/core/check.h"
+#include "model/core/figures.h"
 #include "model/core/log.h"
 
 #include <pthread.h>
@@ -120,7 +121,8 @@ void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const
     /* EAGAIN says both: too many threads, and no room for the stack. */
     void *room = mmap(NULL, stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED)
-        fail(EXIT_NO_MEMORY, "%s does not get its stack, %zu bytes of address space", what, stack);
+        fail(EXIT_NO_MEMORY, "%s does not get its stack, %s of address space; raise ulimit -v",
+             what, figure_bytes((double)stack).text);
     munmap(room, stack);
     fail(EXIT_SYSTEM, "%s cannot be started: %s", what, strerror(error));
 }
@@ -135,9 +137,9 @@ Pool *pool_create(int threads)
     pool->workspace = mmap(NULL, POOL_WORKSPACE * (size_t)threads, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pool->workspace == MAP_FAILED)
-        fail(EXIT_NO_MEMORY,
-             "the system refused %zu bytes of address space for %d threads; set cpu.threads lower",
-             POOL_WORKSPACE * (size_t)threads, threads);
+        fail(EXIT_NO_MEMORY, "the system refused %s of address space for %s; raise ulimit -v%s",
+             figure_bytes((double)(POOL_WORKSPACE * (size_t)threads)).text,
+             figure_of(threads, "thread").text, threads > 1 ? ", or set cpu.threads lower" : "");
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);

@@ -44,7 +44,7 @@ for size in 100000 280000 300000 360000 440000 2000000; do
     limited >output 2>err </dev/null
     code=$?
     if [ $code -eq 90 ]; then
-        check "environment: $size KiB: refused with a sentence" grep -qE '^error\[90\] .*(bytes|memory)' err
+        check "environment: $size KiB: refused with a sentence" grep -qE '^error\[90\] .*(bytes|memory|[KM]iB of address space)' err
     else
         check "environment: $size KiB: trains (exit code $code)" test $code -eq 0
         losses "limit-$size/metrics.jsonl" | sed -E 's/.*"loss": ([0-9.e+-]+).*/\1/' >limited.losses
@@ -75,4 +75,12 @@ if command -v python3 >/dev/null; then
 else
     skip "environment: SIGCHLD ignored" "there is no python3"
 fi
+
+# ---- doctor finds what a limit takes away, and goes on
+(ulimit -v 100000 && exec "$TRAIN" doctor) >output 2>err </dev/null
+check "environment: doctor within 100000 KiB" test $? -eq 0 -a ! -s err
+check "environment: doctor's trouble is a finding" grep -qE '^!!  device  +the system refused .* of address space for .*; raise ulimit -v' output
+check "environment: ... of the levels, in MiB, with what one thread can do" \
+    grep -qE '^!!  levels  +the system refused 256\.0 MiB of address space for 1 thread; raise ulimit -v$' output
+check "environment: ... and it goes on to the last" grep -qE '^(ok|--)  python3 ' output
 finish
