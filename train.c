@@ -16,18 +16,37 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What a command prints is what it was called for: where that is lost, it has failed. `code`: how
+ * it ended otherwise. */
+static int printed(int code)
+{
+    bool lost = fflush(stdout) != 0;
+    if (code == EXIT_OK && lost)
+        fail(EXIT_INPUT_OUTPUT, "the output cannot be written: %s", strerror(errno));
+    if (code == EXIT_OK && ferror(stdout))
+        fail(EXIT_INPUT_OUTPUT, "part of the output could not be written");
+    return code;
+}
+
+/* A run's product is its folder. */
+static int trained(Run *run, int code)
+{
+    run_watch_console(run);
+    return code;
+}
+
 /* `./train CONFIG.json`: the run. */
 static int train(int argc, char **argv)
 {
     RunArguments arguments;
     Run run;
-    if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
+    if (!run_arguments(&arguments, argc, argv)) return printed(EXIT_OK);
     run_configure(&run, &arguments);
     run_open_data(&run);
     run_plan(&run);
-    if (arguments.dry_run) return run_dry(&run);
+    if (arguments.dry_run) return printed(run_dry(&run));
     run_choose_folder(&run);
-    if (run.folder.state == RUN_FINISHED) return run_show_result(&run);
+    if (run.folder.state == RUN_FINISHED) return trained(&run, run_show_result(&run));
     run_open_trainer(&run);
     run_catch_up(&run);
     if (run_stop_asked(&run)) return run_leave(&run);
@@ -37,9 +56,9 @@ static int train(int argc, char **argv)
         run_save_if_due(&run); /* first, so that a death in what follows loses nothing */
         run_evaluate_if_due(&run);
         run_sample_if_due(&run);
-        if (run_stop_asked(&run)) return run_leave(&run);
+        if (run_stop_asked(&run)) return trained(&run, run_leave(&run));
     }
-    return run_finish(&run);
+    return trained(&run, run_finish(&run));
 }
 
 typedef struct {
@@ -130,13 +149,14 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, not a death */
     if (argc < 2) {
         print_help();
-        return EXIT_OK;
+        return printed(EXIT_OK);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return help(argc > 2 ? argv[2] : NULL);
+        return printed(help(argc > 2 ? argv[2] : NULL));
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return printed(commands[i].run(argc - 1, argv + 1));
     check_command(argv[1]);
     return train(argc, argv);
 }

@@ -352,8 +352,6 @@ static int run_command(const Command *c, int argc, char **argv)
     bool good = parse_args(&args, flag, &a, err, sizeof err);
     int code = good ? c->run(&a, err, sizeof err) : refuse(EXIT_USAGE, err);
     free(a.files.item);
-    if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
-        return refuse(EXIT_INPUT_OUTPUT, "the output cannot be written");
     return code;
 }
 

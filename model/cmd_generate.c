@@ -99,8 +99,8 @@ typedef struct {
     int32_t end;
 } Printer;
 
-/* Prints a token's bytes; the end-of-text token ends the text. Terminal control bytes are shown,
- * not sent. */
+/* Prints a token's bytes; the end-of-text token ends the text, and so does a full disk. Terminal
+ * control bytes are shown, not sent. */
 static bool print_token(void *context, int32_t token)
 {
     Printer *p = context;
@@ -113,8 +113,7 @@ static bool print_token(void *context, int32_t token)
         else
             putchar(bytes[i]);
     }
-    fflush(stdout);
-    return true;
+    return fflush(stdout) == 0;
 }
 
 int cmd_generate(int argc, char **argv)

@@ -44,11 +44,6 @@ static const char help_verify[] =
     "reported by file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is\n"
     "there, 77 if something must not be read.\n";
 
-static double mebibytes(int64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
 static int64_t total_bytes(const Manifest *m)
 {
     int64_t bytes = 0;
@@ -156,12 +151,13 @@ static void print_tensors(const Manifest *m, CheckpointFile part)
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
                            e->dim[d], d + 1 == e->ndim ? ")" : "");
-        printf("  %-48s %-5s %-18s %10.3f MiB\n", e->name, dtype_name(e->dtype), shape,
-               mebibytes(e->bytes));
+        printf("  %-48s %-5s %-18s %12s\n", e->name, dtype_name(e->dtype), shape,
+               figure_bytes((double)e->bytes).text);
         bytes += e->bytes;
         n++;
     }
-    printf("%s: %d tensors, %.3f MiB\n\n", checkpoint_file_name[part], n, mebibytes(bytes));
+    printf("%s: %s, %s\n\n", checkpoint_file_name[part], figure_of(n, "tensor").text,
+           figure_bytes((double)bytes).text);
 }
 
 /* A line of what the manifest says: another program's, perhaps, and not to be believed. */
@@ -209,8 +205,8 @@ static int run_verify(char **found, int n)
                     checkpoint_verify(&io, c, err, sizeof err);
         if (good) {
             const Manifest *m = checkpoint_manifest(c);
-            printf("%s: whole (%d tensors, %.1f MiB)\n", found[i], m->n_tensors,
-                   mebibytes(total_bytes(m)));
+            printf("%s: whole (%s, %s)\n", found[i], figure_of(m->n_tensors, "tensor").text,
+                   figure_bytes((double)total_bytes(m)).text);
             shown++;
         } else if (!checkpoint_gone(found[i])) {
             code = worse(code, complain(EXIT_DAMAGED, err));
@@ -298,7 +294,5 @@ int cmd_ckpt(int argc, char **argv)
     }
     if (code == LIST_IS_OLD)
         code = complain(EXIT_TEMPORARY, "checkpoints are removed faster than they can be read");
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return complain(EXIT_INPUT_OUTPUT, "the output cannot be written");
     return code;
 }

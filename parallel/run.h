@@ -39,6 +39,7 @@ typedef struct {
     ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
     Progress progress; /* of the work under way, and when it began */
     double work_start;
+    bool console_lost; /* and said so */
 } Run;
 
 /* Fills arguments from argv. False when the program is to end with 0: help or the version was
@@ -70,6 +71,9 @@ void run_open_trainer(Run *run);
  * there: an evaluation, a sample. */
 void run_catch_up(Run *run);
 void run_report(Run *run);
+/* Says once on stderr that what a run prints gets lost. It goes on: its product is its folder,
+ * whose metrics.jsonl has every figure. */
+void run_watch_console(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);
 void run_save_if_due(Run *run);

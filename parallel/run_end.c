@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Closes what the run holds. */
 static void run_close(Run *run)
@@ -85,6 +86,7 @@ static double number_of(const cJSON *object, const char *key)
 static void print_next(const Run *run, const char *prompt)
 {
     enum { LONGEST = 400 };
+    struct stat info; /* of the config: standard input or a pipe cannot be read once more */
     const char *label = "next", *shown = *prompt && strlen(prompt) <= LONGEST ? prompt : "...";
     char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(shown);
     char *config = shell_quoted_path(run->arguments.config);
@@ -94,7 +96,7 @@ static void print_next(const Run *run, const char *prompt)
     else if (run->data.val.n_files > 0)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
-    if (strcmp(run->arguments.config, "-") != 0)
+    if (stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode))
         log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
     free(config);
     free(said);
@@ -111,7 +113,7 @@ static void print_result(const Run *run, const char *text, bool with_sample)
     char loss[64] = "";
     if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
         snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
-    log_info("done    %s steps, %s tokens%s", figure_count(number_of(o, "steps")).text,
+    log_info("done    %s, %s tokens%s", figure_of((int64_t)number_of(o, "steps"), "step").text,
              figure_short(number_of(o, "tokens")).text, loss);
     if (with_sample && cJSON_IsString(sampled))
         log_info("sample  %s%s", said, sampled->valuestring);

@@ -6,6 +6,7 @@
 #include "parallel/run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A loss so many times that of uniform guessing is no start of a training and no noise of a batch:
@@ -112,6 +113,14 @@ static void report(Run *run)
     resume_clock(run);
 }
 
+void run_watch_console(Run *run)
+{
+    if (run->console_lost || !ferror(stdout)) return;
+    run->console_lost = true;
+    log_warning("standard output cannot be written: what the run prints is lost, its metrics.jsonl "
+                "has all figures");
+}
+
 void run_report(Run *run)
 {
     const Config *c = run->config;
@@ -125,6 +134,7 @@ void run_report(Run *run)
         report(run);
         run_tell_memory(run, "after a step");
     }
+    run_watch_console(run);
 }
 
 /* ---- work between steps ---------------------------------------------------------------------- */

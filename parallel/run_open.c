@@ -104,9 +104,11 @@ static void open_trainer(Run *run)
     log_field("device", "%s", device_describe(&run->trainer.session.dev, err, sizeof err));
     const Loader *train = run->trainer.train;
     if (run->data.random) return;
-    log_field("windows", "%s of %lld tokens; %lld tokens at the end fill none",
+    int64_t dropped = loader_dropped_tokens(train);
+    log_field("windows", "%s of %s; %s at the end fill%s none",
               figure_count((double)loader_windows(train)).text,
-              (long long)run->config->data.seq_length, (long long)loader_dropped_tokens(train));
+              figure_of(run->config->data.seq_length, "token").text,
+              figure_of(dropped, "token").text, dropped == 1 ? "s" : "");
 }
 
 /* What will take time, as far as the config tells. */

@@ -12,11 +12,12 @@
 /* A text read oftener than this is learnt by heart rather than from. */
 static const double many_passes = 10;
 
+/* "less than 0.01", "0.25", "1", "2.1". */
 static Figure passes_text(double passes)
 {
     Figure f = figure_count(passes);
     if (passes < 1) snprintf(f.text, sizeof f.text, "%.2g", passes);
-    return f;
+    return passes < 0.01 ? (Figure){"less than 0.01"} : f;
 }
 
 /* What a step and the run take of the data. */
@@ -29,12 +30,12 @@ static void tell_batch(const Config *c, const DataSet *data)
               (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
               (long long)c->gradient_accumulation_steps, figure_count(step).text);
     if (data->random)
-        log_field("", "%s steps = %s tokens", figure_count((double)c->train_steps).text,
+        log_field("", "%s = %s tokens", figure_of(c->train_steps, "step").text,
                   figure_short(all).text);
     else
-        log_field("", "%s steps = %s tokens = %s passes over %s tokens",
-                  figure_count((double)c->train_steps).text, figure_short(all).text,
-                  passes_text(passes).text, figure_count(there).text);
+        log_field("", "%s = %s tokens = %s pass%s over %s tokens",
+                  figure_of(c->train_steps, "step").text, figure_short(all).text,
+                  passes_text(passes).text, passes == 1 ? "" : "es", figure_count(there).text);
     if (passes > many_passes)
         log_warning("the run reads its %s tokens %s times and will learn them by heart; give it "
                     "more text, or fewer train_steps (%s are ten passes)",
@@ -49,11 +50,11 @@ static void tell_model(const GptShape *s)
     ParamTable table = {0};
     gpt_layers_build(&layers, &table, s);
     log_field("model",
-              "%lld layers, %lld wide, %lld heads (%lld kv) of %lld, mlp %lld, vocabulary %lld "
+              "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
               "(padded %lld), %s: %.2f M parameters",
-              (long long)s->L, (long long)s->C, (long long)s->H, (long long)s->G, (long long)s->D,
-              (long long)s->F, (long long)s->V, (long long)s->Vp, dtype_name(s->dtype),
-              (double)param_table_count(&table) / 1e6);
+              figure_of(s->L, "layer").text, (long long)s->C, figure_of(s->H, "head").text,
+              (long long)s->G, (long long)s->D, (long long)s->F, (long long)s->V, (long long)s->Vp,
+              dtype_name(s->dtype), (double)param_table_count(&table) / 1e6);
     gpt_layers_free(&layers);
     param_table_free(&table);
 }

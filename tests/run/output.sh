@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# output.sh -- what the program prints: nothing is lost in silence, amounts have one unit rule, few things are counted as few,
+# and what is said can be pasted.
+. "$(dirname "$0")/lib.sh"
+make_text
+one=(--set train_steps=1 --set scheduler.params.warmup_num_steps=1 --set eval.interval=0 --set eval.sample_interval=0 --set eval.sample_tokens=2 --set checkpoint.save_interval=1
+    --set model.num_layers=1 --set model.num_attention_heads=1 --set model.num_key_value_heads=1)
+
+# ---- few things, and little of a text ------------------------------------------------------------------------------------
+
+expect_code "output: a run of one step" 0 "$TRAIN" "$TINY" "${one[@]}" --out run
+check "output: one layer and one head" grep -qE '^model +1 layer, [0-9]+ wide, 1 head \(1 kv\)' output
+check "output: one step" grep -qE ' 1 step = .* tokens = 0\.[0-9]+ passes over ' output
+check "output: one step is done" grep -qE '^done +1 step, ' output
+for _ in {1..40}; do cat text.txt; done >much.txt
+expect_code "output: little of much text" 0 "$TRAIN" "$TINY" "${one[@]}" --set train_batch_size=1 --set train_micro_batch_size_per_gpu=1 \
+    --set gradient_accumulation_steps=1 --set data.text=much.txt --dry-run
+check "output: ... is less than 0.01 passes" grep -qE ' tokens = less than 0\.01 passes over ' output
+
+# ---- amounts -------------------------------------------------------------------------------------------------------------
+
+size=$("$TRAIN" ckpt list run | sed -nE 's/.* ([0-9.]+ [KM]iB)  run.*/\1/p')
+check "output: ckpt list has a size" test -n "$size"
+check "output: ckpt verify has the same" bash -c "'$TRAIN' ckpt verify run | grep -qE 'whole \([0-9]+ tensors, $size\)'"
+"$TRAIN" ckpt inspect run >inspected
+check "output: ckpt inspect: a row of weights" grep -qE '^  .*norm.* \(32\) +128 bytes$' inspected
+check "output: ckpt inspect: no small share of a large unit" test -z "$(grep -E ' 0\.[0-9]+ [KMG]iB' inspected)"
+
+# ---- a hint that can be pasted -------------------------------------------------------------------------------------------
+
+"$TRAIN" <(cat "$TINY") "${one[@]}" --out piped >output 2>&1
+check "output: a config from a pipe" test $? -eq 0
+check "output: ... is not to be named again" test -z "$(grep -F '/dev/fd/' output | grep -v '^config ')"
+check "output: ... the run is" grep -q '^next    ./train generate piped' output
+
+# ---- standard output that cannot be written ------------------------------------------------------------------------------
+
+"$TRAIN" data train-bpe text.txt --vocab-size 300 --out made.json >/dev/null 2>&1
+# lost NAME ARGUMENT...: exit code 74 and one sentence
+lost() {
+    "$TRAIN" "$@" >/dev/full 2>err </dev/null
+    check "output: lost: ${*:1:2}: exit code 74" test $? -eq 74
+    check "output: lost: ${*:1:2}: says so" grep -qE '^error\[74\] .*output .* written' err
+    check "output: lost: ${*:1:2}: once" test "$(wc -l <err)" -eq 1
+}
+cp "$TINY" tiny.json
+lost config show tiny.json
+lost config defaults
+lost config explain optimizer.params.lr
+lost ckpt list run
+lost ckpt inspect run
+lost ckpt verify run
+lost generate run --tokens 3
+lost generate --help
+lost eval run
+lost doctor
+lost bench ops --help
+lost data --help
+lost --help exit-codes
+lost --version
+lost tiny.json "${one[@]}" --dry-run
+# A run's product is its folder: it goes on, and says that its console is lost.
+for name in full again; do # trained, then finished
+    "$TRAIN" "$TINY" "${one[@]}" --out full >/dev/full 2>err </dev/null
+    check "output: lost: a run, $name: goes on" test $? -eq 0
+    check "output: lost: a run, $name: says so once" test "$(grep -c '^warning: standard output cannot be written' err)" -eq 1
+done
+same_run "output: lost: the run is the same" run full
+"$TRAIN" ckpt list nowhere >/dev/full 2>err </dev/null
+check "output: lost: a failure keeps its own exit code" test $? -eq 66
+finish
