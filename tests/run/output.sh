@@ -12,6 +12,10 @@ expect_code "output: a run of one step" 0 "$TRAIN" "$TINY" "${one[@]}" --out run
 check "output: one layer and one head" grep -qE '^model +1 layer, [0-9]+ wide, 1 head \(1 kv\)' output
 check "output: one step" grep -qE ' 1 step = .* tokens = 0\.[0-9]+ passes over ' output
 check "output: one step is done" grep -qE '^done +1 step, ' output
+read -r windows rest < <(sed -nE 's/^windows ([0-9,]+) of 32 tokens; ([0-9]+) tokens? at the end fills? none$/\1 \2/p' output | tr -d ,)
+length=$(awk -v n=$((32 * windows + rest)) 'BEGIN { for (i = 4; i < 999; i++) if (n % i == 1) { print i; exit } }')
+expect_code "output: a window of ${length:=none} tokens" 0 "$TRAIN" "$TINY" "${one[@]}" --set data.seq_length="$length" --dry-run
+check "output: ... leaves one over" grep -qE "^windows [0-9,]+ of $length tokens; 1 token at the end fills none$" output
 for _ in {1..40}; do cat text.txt; done >much.txt
 expect_code "output: little of much text" 0 "$TRAIN" "$TINY" "${one[@]}" --set train_batch_size=1 --set train_micro_batch_size_per_gpu=1 \
     --set gradient_accumulation_steps=1 --set data.text=much.txt --dry-run
@@ -66,6 +70,6 @@ for name in full again; do # trained, then finished
     check "output: lost: a run, $name: says so once" test "$(grep -c '^warning: standard output cannot be written' err)" -eq 1
 done
 same_run "output: lost: the run is the same" run full
-"$TRAIN" ckpt list nowhere >/dev/full 2>err </dev/null
-check "output: lost: a failure keeps its own exit code" test $? -eq 66
+"$TRAIN" config explain optimizer.params.lr nonsense >/dev/full 2>err </dev/null
+check "output: lost: a failure keeps its own exit code" test $? -eq 64
 finish
