@@ -122,6 +122,10 @@ chmod 0 out/corpora/*/meta.json
 denied "prepared text without permission" "$TRAIN" tiny.json --out new
 check "folder: ... is not to be removed" bash -c '! grep -q "remove that folder" output'
 chmod 600 out/corpora/*/meta.json
+chmod 0 out/corpora/*/train_000000.bin
+denied "token shards without permission" "$TRAIN" data inspect out/corpora/*/train_000000.bin
+denied "... as data.train" "$TRAIN" tiny.json --set data.text=null --set 'data.train="out/corpora/*/train_*.bin"' --out new
+chmod 600 out/corpora/*/train_000000.bin
 mkdir closed
 chmod 500 closed
 [ "$(id -u)" -eq 0 ] && chown 65534 closed
