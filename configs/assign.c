@@ -70,6 +70,17 @@ static void assign_node(const Walk *w, int node, const char *path)
         refuse_unknown(w, node, path);
 }
 
+/* A key of the section "bfloat16", the old name of bf16, by its new name; false if it is none. */
+static bool rename_old(char path[PATH_SIZE])
+{
+    static const char old[] = "bfloat16", now[] = "bf16";
+    size_t n = sizeof old - 1, m = sizeof now - 1;
+    if (strncmp(path, old, n) != 0 || (path[n] != '.' && path[n] != '\0')) return false;
+    memcpy(path, now, m);
+    memmove(path + m, path + n, strlen(path + n) + 1);
+    return true;
+}
+
 /* DeepSpeed reads "bfloat16" where "bf16" is absent; false where it is not. */
 static bool take_old_name(const Walk *w, int parent, int node)
 {
@@ -92,10 +103,7 @@ static void assign_members(const Walk *w, int node, const char *path)
         char child[PATH_SIZE];
         if (key[0] == '_' || json_duplicate(w->json, node, i)) continue;
         walk_join(child, path, key);
-        if (strcmp(child, "bfloat16") == 0) {
-            if (!take_old_name(w, node, i)) continue;
-            snprintf(child, sizeof child, "bf16");
-        }
+        if (rename_old(child) && !take_old_name(w, node, i)) continue;
         assign_node(w, i, child);
     }
 }
@@ -177,6 +185,7 @@ void assign_set(Load *load, int set)
         return;
     }
     snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
+    if (rename_old(key)) load_routine(load, at, "bfloat16", "the old name of bf16, read as such");
     if (!read_set_value(load, at, key, equals + 1, &json)) return;
     Walk w = {.load = load, .json = &json, .set = set};
     assign_node(&w, 0, key);

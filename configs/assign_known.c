@@ -22,6 +22,12 @@ static bool is_switch(const KnownKey *known)
     return known->kind == KNOWN_SWITCH || known->kind == KNOWN_ON_SWITCH;
 }
 
+/* A key that is refused whatever it holds, a section as a whole. */
+static bool is_unbuilt_section(const KnownKey *known)
+{
+    return known->kind == KNOWN_UNBUILT && known->inert == NULL;
+}
+
 static bool is_off(const cJSON *item)
 {
     return cJSON_IsFalse(item) || cJSON_IsNull(item);
@@ -150,14 +156,19 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     cJSON_free(value);
 }
 
+/* Sections of which no key but "enabled" is listed. */
+static bool holds_anything(const KnownKey *known)
+{
+    return is_switch(known) || known->kind == KNOWN_TREE || is_unbuilt_section(known);
+}
+
 int enclosing_tree(const char *key)
 {
     char part[PATH_SIZE];
     for (const char *dot = strchr(key, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         snprintf(part, sizeof part, "%.*s", (int)(dot - key), key);
         int known = known_find(part);
-        if (known >= 0 && (is_switch(&known_table[known]) || known_table[known].kind == KNOWN_TREE))
-            return known;
+        if (known >= 0 && holds_anything(&known_table[known])) return known;
     }
     return -1;
 }
@@ -168,14 +179,14 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
     const char *name = path + strlen(known->key) + 1;
     bool enabled = strcmp(name, "enabled") == 0, off = is_off(w->json->node[node].item);
     char near[PATH_SIZE];
-    if (enabled && off) return;
+    if (enabled && off && !is_unbuilt_section(known)) return;
     if (enabled && is_switch(known))
         refuse_enabled(w, node, known);
-    else if (!enabled &&
+    else if (!enabled && !is_unbuilt_section(known) &&
              (suggest_is_near(name, "enabled") || suggest_sibling(path, near, sizeof near)))
         load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?",
                    suggest_is_near(name, "enabled") ? "enabled" : near);
-    else if (known->kind == KNOWN_ON_SWITCH)
+    else if (known->kind == KNOWN_ON_SWITCH || is_unbuilt_section(known))
         load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
                    known->why);
     else

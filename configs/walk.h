@@ -22,7 +22,8 @@ void walk_join(char out[PATH_SIZE], const char *prefix, const char *key);
 /* assign_known.c: the value of a key of DeepSpeed's that is not honoured: refused, noticed or
  * passed in silence. */
 void check_known(const Walk *w, int node, const KnownKey *known);
-/* The known section with anything inside that `key` lies in, -1 if none. */
+/* The known section with anything inside, passed or refused as a whole, that `key` lies in; -1 if
+ * none. */
 int enclosing_tree(const char *key);
 /* A key that has no row of its own and lies in such a section, where it was given by itself: by
  * --set, with dots in its name, or beside keys that have rows. */

@@ -145,6 +145,32 @@ static void says_what_has_no_effect(void **state)
         config_free(says(cases[i].keys, cases[i].set, cases[i].notice));
 }
 
+/* What a file may call a section, a --set may, and a key with dots in the file. */
+static void knows_the_old_name_of_bf16(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set, *notice;
+    } cases[] = {
+        {"\"bfloat16\": {\"enabled\": true}", NULL,
+         "c.json:2:1: notice: bfloat16: the old name of bf16, read as such"},
+        {"\"bfloat16.enabled\": true", NULL,
+         "c.json:2:1: notice: bfloat16: the old name of bf16, read as such"},
+        {"", "bfloat16.enabled=true",
+         "--set bfloat16.enabled=true: notice: bfloat16: the old name of bf16, read as such"},
+        {"", "bfloat16={\"enabled\": true}",
+         "--set bfloat16={\"enabled\": true}: notice: bfloat16: the old name of bf16, read as "
+         "such"},
+        {"\"bf16\": {\"enabled\": false}", "bfloat16.enabled=true",
+         "--set bfloat16.enabled=true: notice: bfloat16: the old name of bf16, read as such"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Config *c = says(cases[i].keys, cases[i].set, cases[i].notice);
+        assert_true(c->bf16.enabled);
+        config_free(c);
+    }
+}
+
 static void lets_a_set_take_back_what_is_refused(void **state)
 {
     (void)state;
@@ -314,6 +340,7 @@ int main(void)
         cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
         cmocka_unit_test(says_what_has_no_effect),
         cmocka_unit_test(tells_unasked_what_was_asked_for_in_vain),
+        cmocka_unit_test(knows_the_old_name_of_bf16),
         cmocka_unit_test(lets_a_set_take_back_what_is_refused),
         cmocka_unit_test(takes_small_numbers_and_every_zero),
         cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
