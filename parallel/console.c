@@ -12,6 +12,12 @@
 
 enum { ROWS_PER_HEADER = 40 };
 
+/* NaN has a sign, which says nothing. */
+static double without_sign(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 /* ---- the live line --------------------------------------------------------------------------- */
 
 /* Makes room for a result: afterwards the cursor stands at the start of an empty line. */
@@ -26,7 +32,7 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
     char line[160];
     double share = c->train_steps > 0 ? (double)r->step / (double)c->train_steps : 0;
     snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)  loss %.4g  %s tok/s  eta %s",
-             (long long)r->step, (long long)c->train_steps, 100 * share, r->loss,
+             (long long)r->step, (long long)c->train_steps, 100 * share, without_sign(r->loss),
              figure_short(tokens_per_second).text, figure_duration(eta).text);
     live_line_show(c->to, line);
 }
@@ -82,7 +88,7 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
 static Figure loss_text(double loss)
 {
     Figure f;
-    snprintf(f.text, sizeof f.text, loss < 999 ? "%.4f" : "%.2e", loss);
+    snprintf(f.text, sizeof f.text, loss < 999 ? "%.4f" : "%.2e", without_sign(loss));
     return f;
 }
 
@@ -121,7 +127,8 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
         flops = flops_text(rate * s->flops_per_token);
     }
     fprintf(c->to, "%8lld %8s %8s %8.2e %8.3g", (long long)r->step,
-            figure_short((double)r->tokens).text, loss_text(r->loss).text, r->lr, r->grad_norm);
+            figure_short((double)r->tokens).text, loss_text(r->loss).text, r->lr,
+            without_sign(r->grad_norm));
     if (c->scale) fprintf(c->to, " %7s", scale_text(r->loss_scale).text);
     fprintf(c->to, " %8s %8s %8s\n", speed.text, flops.text, figure_duration(eta).text);
     print_breakdown(c, s);
@@ -162,7 +169,7 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
 
 void console_sample(Console *c, const char *prompt, const char *text)
 {
-    print_labelled(c, "sample", prompt, text, WRAP_PROSE);
+    print_labelled(c, "sample", prompt, text, WRAP_HARD);
 }
 
 void console_saved(Console *c, int64_t step, double seconds, const char *path)

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { FORMAT_VERSION = 1, STEPS_BEFORE_ETA = 5 };
+enum { FORMAT_VERSION = 1, STEPS_BEFORE_ETA = 5, SECONDS_BEFORE_ETA = 5 };
 
 struct Metrics {
     MetricsOptions options;
@@ -187,8 +187,10 @@ void metrics_step(Metrics *m, const StepRecord *record)
 /* Seconds to the end of the run; negative while its pace is not known. */
 static double time_left(const Metrics *m, double seconds_per_step)
 {
-    int64_t done = m->latest.step - m->first_step;
-    if (done < STEPS_BEFORE_ETA || m->options.pace.train_steps <= 0) return -1;
+    int64_t done = m->latest.step - m->first_step, all = m->options.pace.train_steps;
+    bool known = done >= STEPS_BEFORE_ETA || m->latest.step >= all ||
+                 (double)done * seconds_per_step >= SECONDS_BEFORE_ETA;
+    if (!known || all <= 0) return -1;
     return pace_left(&m->options.pace, m->latest.step, seconds_per_step);
 }
 

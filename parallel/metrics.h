@@ -70,7 +70,8 @@ MetricsTail metrics_tail(const Metrics *metrics);
 void metrics_start(Metrics *metrics, const char *fields);
 /* To metrics.jsonl, every digit; shown only by metrics_report or the live line. */
 void metrics_step(Metrics *metrics, const StepRecord *record);
-/* A console row for the latest step with its speed, and an ETA once five steps are known. */
+/* A console row for the latest step with its speed, and an ETA once five steps are known, or steps
+ * of five seconds, or the last one. */
 void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 /* Redraws the live line on a terminal (progress, loss, tokens/s, ETA); nothing elsewhere. Cheap:
  * call every step. */

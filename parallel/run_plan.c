@@ -20,6 +20,25 @@ static Figure passes_text(double passes)
     return passes < 0.01 ? (Figure){"less than 0.01"} : f;
 }
 
+/* Of a text that is read too often: where ten passes end, or that one step is more than that. */
+static void warn_of_passes(const Config *c, double step, double there, double passes)
+{
+    int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;
+    double last = floor(many_passes * there / step);
+    bool one_fits = step / (double)times <= many_passes * there; /* a micro-batch */
+    char help[160];
+    if (last >= 1)
+        snprintf(help, sizeof help, "fewer train_steps (ten passes end with step %s)",
+                 figure_count(last).text);
+    else
+        snprintf(help, sizeof help, "a smaller %s (now %lld: a step is %s passes)",
+                 one_fits ? "gradient_accumulation_steps" : "train_micro_batch_size_per_gpu",
+                 (long long)(one_fits ? times : rows), figure_count(step / there).text);
+    log_warning("the run reads its %s tokens %s times and will learn them by heart; give it more "
+                "text, or %s",
+                figure_count(there).text, figure_count(passes).text, help);
+}
+
 /* What a step and the run take of the data. */
 static void tell_batch(const Config *c, const DataSet *data)
 {
@@ -36,11 +55,7 @@ static void tell_batch(const Config *c, const DataSet *data)
         log_field("", "%s = %s tokens = %s pass%s over %s tokens",
                   figure_of(c->train_steps, "step").text, figure_short(all).text,
                   passes_text(passes).text, passes == 1 ? "" : "es", figure_count(there).text);
-    if (passes > many_passes)
-        log_warning("the run reads its %s tokens %s times and will learn them by heart; give it "
-                    "more text, or fewer train_steps (%s are ten passes)",
-                    figure_count(there).text, figure_count(passes).text,
-                    figure_count(ceil(many_passes * there / step)).text);
+    if (passes > many_passes) warn_of_passes(c, step, there, passes);
 }
 
 /* Numbers of the model. */
@@ -51,10 +66,10 @@ static void tell_model(const GptShape *s)
     gpt_layers_build(&layers, &table, s);
     log_field("model",
               "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
-              "(padded %lld), %s: %.2f M parameters",
+              "(padded %lld), %s: %s parameters",
               figure_of(s->L, "layer").text, (long long)s->C, figure_of(s->H, "head").text,
               (long long)s->G, (long long)s->D, (long long)s->F, (long long)s->V, (long long)s->Vp,
-              dtype_name(s->dtype), (double)param_table_count(&table) / 1e6);
+              dtype_name(s->dtype), figure_short((double)param_table_count(&table)).text);
     gpt_layers_free(&layers);
     param_table_free(&table);
 }
@@ -176,6 +191,31 @@ static void check_host(const MemoryPlan *p, const Config *c)
              (long long)c->gradient_accumulation_steps);
 }
 
+/* What makes a plan smaller that needs more than `room`: of what grows with a batch only where the
+ * rest would fit, and only what is not at its smallest. The caller frees. */
+static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
+{
+    double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;
+    int64_t rows = c->train_micro_batch_size_per_gpu;
+    bool full = c->activation_checkpointing.policy == RECOMPUTE_FULL;
+    bool selective = c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
+    if (fixed > (double)room)
+        return text_format(
+            "choose a smaller model: its weights, gradients and optimizer alone take %s",
+            figure_bytes(fixed).text);
+    char *batch = rows > 1
+                      ? text_format("train_micro_batch_size_per_gpu (now %lld), ", (long long)rows)
+                      : must_strdup("");
+    char *help = text_format("lower %sdata.seq_length (now %lld), or the model%s", batch,
+                             (long long)c->data.seq_length,
+                             full        ? ""
+                             : selective ? ", or set activation_checkpointing.policy to \"full\""
+                                         : ", or set activation_checkpointing.policy to "
+                                           "\"selective\" or \"full\"");
+    free(batch);
+    return help;
+}
+
 void run_plan(Run *run)
 {
     const Config *c = run->config;
@@ -190,13 +230,9 @@ void run_plan(Run *run)
     check_disk(run);
     check_host(p, c);
     if (p->total > room_for_plan(&room))
-        fail(EXIT_NO_MEMORY,
-             "the plan needs %s and %s%s are available for it; lower "
-             "train_micro_batch_size_per_gpu (now %lld), data.seq_length, or the model, or set "
-             "activation_checkpointing.policy to \"selective\" or \"full\"",
+        fail(EXIT_NO_MEMORY, "the plan needs %s and %s%s are available for it; %s",
              figure_bytes((double)p->total).text, figure_bytes((double)room_for_plan(&room)).text,
-             room.device ? " of the GPU's memory" : "",
-             (long long)c->train_micro_batch_size_per_gpu);
+             room.device ? " of the GPU's memory" : "", smaller_plan(p, c, room_for_plan(&room)));
 }
 
 void run_tell_memory(const Run *run, const char *when)

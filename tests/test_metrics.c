@@ -258,28 +258,6 @@ static void json_mode_prints_nothing_else(void **unused)
     bench_close(&b);
 }
 
-static void the_eta_waits_for_five_steps(void **unused)
-{
-    (void)unused;
-    Bench b;
-    bench_open(&b);
-    bench_metrics(&b, (MetricsOptions){.pace.train_steps = 105, .resumed_step = 100, .json = true});
-    SpeedRecord speed = {.seconds = 4, .steps = 2, .tokens = 1024, .forward = -1};
-    for (int i = 101; i <= 104; i++) {
-        StepRecord r = step_record(i, 3.0);
-        metrics_step(b.metrics, &r);
-    }
-    metrics_report(b.metrics, &speed);
-    fflush(b.to);
-    assert_null(strstr(b.shown, "\"eta\""));
-    StepRecord r = step_record(105, 3.0);
-    metrics_step(b.metrics, &r);
-    metrics_report(b.metrics, &speed);
-    fflush(b.to);
-    assert_true(number_after(b.shown, "\"eta\": ") == 0);
-    bench_close(&b);
-}
-
 /* A file of ten steps, cut at every byte, resumed at step 6: the whole lines up to step 6 remain,
  * and totals go on from them. */
 static void a_torn_file_is_cut_back(void **unused)
@@ -384,7 +362,6 @@ int main(void)
         cmocka_unit_test(a_pipe_gets_plain_lines),
         cmocka_unit_test(a_terminal_gets_one_live_line),
         cmocka_unit_test(json_mode_prints_nothing_else),
-        cmocka_unit_test(the_eta_waits_for_five_steps),
         cmocka_unit_test(a_torn_file_is_cut_back),
         cmocka_unit_test(lines_that_nobody_wrote_are_dropped),
         cmocka_unit_test(a_full_disk_leaves_no_gap),

@@ -39,13 +39,50 @@ static void the_time_left_counts_what_is_due(void **unused)
     assert_true(pace_left(&p, 50, 2) == 100 + 5 + 7 + 11);
 }
 
+/* After five steps, or as many as take five seconds, or when there is none left. */
+static void the_time_left_is_known_soon(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t made, all;
+        double seconds; /* a step */
+        const char *eta;
+    } cases[] = {{4, 5, 0.4, "-"},    {4, 104, 1.2, "-"}, {5, 15, 0.4, "0:04"},
+                 {1, 101, 4.9, "-"},  {1, 11, 5, "0:50"}, {2, 12, 2.5, "0:25"},
+                 {1, 1, 0.1, "0:00"}, {5, 5, 0.1, "0:00"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *shown = NULL, err[256];
+        size_t n = 0;
+        Metrics *m = NULL;
+        MetricsOptions options = {.pace = {.train_steps = 100 + cases[i].all,
+                                           .eval_seconds = -1,
+                                           .sample_seconds = -1,
+                                           .save_seconds = -1},
+                                  .resumed_step = 100,
+                                  .to = open_memstream(&shown, &n)};
+        assert_true(metrics_open(&m, &options, err, sizeof err));
+        StepRecord r = {.step = 100 + cases[i].made};
+        SpeedRecord s = {.seconds = cases[i].seconds, .steps = 1, .forward = -1};
+        metrics_step(m, &r);
+        metrics_report(m, &s);
+        fflush(options.to);
+        char *eta = strrchr(shown, ' ') + 1;
+        eta[strcspn(eta, "\n")] = '\0';
+        if (strcmp(eta, cases[i].eta) != 0)
+            fail_msg("case %zu: \"%s\", not \"%s\"", i, eta, cases[i].eta);
+        metrics_close(m);
+        fclose(options.to);
+        free(shown);
+    }
+}
+
 /* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
 static void rows_fit_eighty_columns(void **unused)
 {
     (void)unused;
     StepRecord rows[] = {{.step = 1, .loss = 5.5, .lr = 4e-3, .loss_scale = 65536},
                          {.step = 99999999, .loss = 2e13},
-                         {.step = 7, .loss = NAN}};
+                         {.step = 7, .loss = -NAN, .grad_norm = -NAN}};
     rows[1].tokens = 999999999999999;
     rows[1].lr = 1.234e-30;
     rows[1].grad_norm = 1.234e+30;
@@ -78,10 +115,16 @@ static void rows_fit_eighty_columns(void **unused)
         metrics_sample(m, 7, 0, "In the beginning",
                        " was the word and the word was with "
                        "the other words of the same line");
+        char unbroken[401] = "";
+        memset(unbroken, 'x', sizeof unbroken - 1);
+        metrics_sample(m, 7, 0, "", unbroken);
+        metrics_sample(m, 7, 0, "word ", unbroken);
         metrics_saved(m, 7, 0.01, "out/a-name-that-is-long/checkpoints/step_00000007-more");
         fflush(options.to);
         assert_non_null(strstr(shown, "2.00e+13"));
         assert_int_equal(scale, strstr(shown, "2^120") != NULL);
+        assert_non_null(strstr(shown, "     nan "));
+        assert_null(strstr(shown, "-nan"));
         for (char *line = strtok(shown, "\n"); line; line = strtok(NULL, "\n"))
             if (strlen(line) >= 80) fail_msg("%zu columns: %s", strlen(line), line);
         metrics_close(m);
@@ -288,7 +331,7 @@ static void test_the_plan_tells_passes_and_speed(void **state)
     fits(s);
     assert_true(screen_has(s, "        1,000,000 steps = 64.00 M tokens = "));
     assert_true(screen_has(s, "warning: the run reads its "));
-    assert_true(screen_has(s, "are ten passes)"));
+    assert_true(screen_has(s, "fewer train_steps (ten passes end with step "));
     free(sent);
     free(s);
 }
@@ -297,6 +340,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_time_left_counts_what_is_due),
+        cmocka_unit_test(the_time_left_is_known_soon),
         cmocka_unit_test(rows_fit_eighty_columns),
         cmocka_unit_test(test_a_run_fits_the_terminal),
         cmocka_unit_test(test_work_is_told_and_leaves_nothing),

@@ -101,6 +101,7 @@ static const char *end_of_line(const char *text, int room, Wrap wrap)
         }
         columns += ((unsigned char)*p & 0xC0) != 0x80; /* bytes after a character's first */
         if (columns > room && (good || any)) return good ? good : any;
+        if (columns > room && wrap == WRAP_HARD && p > text) return p;
     }
     return p;
 }
@@ -109,7 +110,7 @@ char *text_wrap(const char *text, int used, int indent, Wrap wrap)
 {
     size_t lines = 1;
     for (const char *p = text; *p; p++)
-        lines += *p == ' ' || *p == '\n';
+        lines += *p == ' ' || *p == '\n' || wrap == WRAP_HARD;
     char *out = must_alloc(strlen(text) + lines * ((size_t)indent + 1) + 1), *at = out;
     for (int room = LINE_COLUMNS - used;; room = LINE_COLUMNS - indent) {
         const char *end = end_of_line(text, room, wrap), *last = end;

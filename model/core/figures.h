@@ -25,9 +25,9 @@ Figure figure_duration(double seconds);
 /* The text in lines of at most LINE_COLUMNS columns, those after the first indented by `indent`;
  * `used`: columns before its first character. A line ends at a space; of figures, between two
  * spaces or behind a comma, a colon or a semicolon if it can. A word that is longer than a line
- * stays whole, to be copied. The caller frees. */
+ * stays whole, to be copied; of WRAP_HARD it is broken where the line is full. The caller frees. */
 enum { LINE_COLUMNS = 79 };
-typedef enum { WRAP_PROSE, WRAP_FIGURES } Wrap;
+typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD } Wrap;
 char *text_wrap(const char *text, int used, int indent, Wrap wrap);
 
 #endif
