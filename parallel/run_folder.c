@@ -88,10 +88,10 @@ static bool may_go_on(const char *folder, const Config *stored, const Config *co
 
 /* ---- what is in a folder --------------------------------------------------------------------- */
 
-typedef enum { FOLDER_FREE, FOLDER_RUN, FOLDER_FOREIGN } FolderKind;
+typedef enum { FOLDER_FREE, FOLDER_RUN, FOLDER_FOREIGN, FOLDER_NONE } FolderKind;
 
-/* A folder without config.json is free as long as nothing in it has a name that a run would write.
- */
+/* A folder without config.json is free as long as nothing in it has a name that a run would write;
+ * FOLDER_NONE: something other than a folder. */
 static FolderKind folder_kind(const char *path)
 {
     static const char *const names[] = {"machine.json", "metrics.jsonl", "samples.txt",
@@ -100,7 +100,7 @@ static FolderKind folder_kind(const char *path)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (exists(path, names[i])) return FOLDER_FOREIGN;
     struct stat st;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_FOREIGN : FOLDER_FREE;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_NONE : FOLDER_FREE;
 }
 
 /* The steps that RUN/result.json says were reached; -1 without one. */
@@ -203,6 +203,9 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
 {
     FolderKind kind = folder_kind(request->out);
     if (kind == FOLDER_FREE) return true;
+    if (kind == FOLDER_NONE)
+        return error_set(err, n, "%s is not a folder; choose another name with --out",
+                         request->out);
     if (kind == FOLDER_FOREIGN)
         return error_set(
             err, n,
