@@ -36,6 +36,7 @@ typedef struct {
     int64_t first_step, saved_step; /* before this attempt; of the newest checkpoint, -1: none */
     ExitCode save_error;            /* of the last save: EXIT_OK, or what it failed of */
     bool last_try;                  /* no save follows the next one */
+    bool keeping_said;              /* that the numbers are bad, so that no checkpoint is removed */
     ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
     Progress progress; /* of the work under way, and when it began */
     double work_start;
@@ -94,8 +95,9 @@ void run_tell_memory(const Run *run, const char *when);
 /* SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP ask for a stop from here on
  * and are answered on stderr; a second one but SIGHUP acts at once. */
 void run_watch_signals(void);
-/* What those answers will say: `doing` is what a first signal would wait for, and a second one
- * would lose the steps since the newest checkpoint. */
+/* What those answers will say: `doing` is what a first signal would wait for (NULL: the next step
+ * and its save, as most of the time), and a second one would lose the steps since the newest
+ * checkpoint. */
 void run_prepare_answers(const Run *run, const char *doing);
 /* A signal came or RUN/STOP appeared. */
 bool run_stop_asked(const Run *run);

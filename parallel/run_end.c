@@ -1,6 +1,7 @@
 /* run_end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
+#include "parallel/console.h"
 #include "parallel/run.h"
 #include "parallel/shell_text.h"
 
@@ -81,18 +82,22 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-/* What to try next, as commands that can be pasted; a prompt that would fill the screen is left
- * out. */
+/* What to try next, as commands that can be pasted. A prompt that is empty or would fill the screen
+ * is left out: the config's own is the one that generate takes then. */
 static void print_next(const Run *run, const char *prompt)
 {
     enum { LONGEST = 400 };
     struct stat info; /* of the config: standard input or a pipe cannot be read once more */
-    const char *label = "next", *shown = *prompt && strlen(prompt) <= LONGEST ? prompt : "...";
-    char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(shown);
+    const char *label = "next";
+    bool shown = *prompt && strlen(prompt) <= LONGEST;
+    char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(prompt);
     char *config = shell_quoted_path(run->arguments.config);
     if (run->data.tokenizer)
-        log_info("next    ./train generate %s --prompt%s%s", folder,
-                 strncmp(shown, "--", 2) == 0 ? "=" : " ", said);
+        log_info("next    ./train generate %s%s%s%s", folder, shown ? " --prompt" : "",
+                 !shown                          ? ""
+                 : strncmp(prompt, "--", 2) == 0 ? "="
+                                                 : " ",
+                 shown ? said : "");
     else if (run->data.val.n_files > 0)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
@@ -113,10 +118,13 @@ static void print_result(const Run *run, const char *text, bool with_sample)
     char loss[64] = "";
     if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
         snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
+    if (with_sample && cJSON_IsString(sampled) && log_level() <= LOG_INFO) {
+        Console console; /* as the run itself has shown it */
+        console_open(&console, &(MetricsOptions){0});
+        console_sample(&console, said, sampled->valuestring);
+    }
     log_info("done    %s, %s tokens%s", figure_of((int64_t)number_of(o, "steps"), "step").text,
              figure_short(number_of(o, "tokens")).text, loss);
-    if (with_sample && cJSON_IsString(sampled))
-        log_info("sample  %s%s", said, sampled->valuestring);
     if (!isnan(number_of(o, "val_loss")))
         log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
                  number_of(o, "bits_per_byte"));
@@ -154,6 +162,25 @@ static void check_last(Run *run, const char *what, double loss)
          (long long)run->trainer.steps, what, run->folder.path);
 }
 
+/* Of a run that hardly trained, or not in the end: its figures look like any other's. */
+static void say_updates(const Run *run)
+{
+    const StepRecord *r = &run->last;
+    Figure skipped = figure_count((double)r->skipped);
+    Figure in_row = figure_count((double)r->skips_in_row);
+    if (r->skipped > 0 && r->updates == 0)
+        log_warning("no update was applied: all %s were skipped, and the weights are those of the "
+                    "start",
+                    skipped.text);
+    else if (r->skips_in_row > 1)
+        log_warning("the last %s updates were skipped", in_row.text);
+    else if (r->skips_in_row == 1)
+        log_warning("the last update was skipped");
+    else if (r->skipped > r->updates)
+        log_warning("%s of %s updates were skipped", skipped.text,
+                    figure_count((double)(r->skipped + r->updates)).text);
+}
+
 int run_finish(Run *run)
 {
     char err[2048], why[160];
@@ -162,7 +189,7 @@ int run_finish(Run *run)
     if (run->last_known) check_last(run, "its loss", run->last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
     if (run->trainer.val) check_last(run, "the validation loss", run->eval.loss);
-    if (!run_goes_well(run, why, sizeof why))
+    if (run->last.skips_in_row == 0 && !run_goes_well(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
     run->last_try = true;
@@ -177,6 +204,7 @@ int run_finish(Run *run)
     if (!metrics_flush(run->metrics, err, sizeof err) ||
         !run_folder_finish(&run->folder, text, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
+    say_updates(run);
     print_result(run, text, false);
     free(text);
     run_close(run);

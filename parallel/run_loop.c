@@ -13,9 +13,6 @@
  * the run has left its course. */
 enum { MUCH_WORSE = 4 };
 
-/* What the first Ctrl-C waits for, most of the time. */
-static const char doing_step[] = "finishing this step, then saving";
-
 static bool due(int64_t step, int64_t interval)
 {
     return interval > 0 && step % interval == 0;
@@ -129,7 +126,7 @@ void run_report(Run *run)
     /* The device is waited for when its step is to be printed, and else only for lack of room. */
     take_records(run, print || step - run->trainer.drained == TRAINER_HISTORY);
     show_live(run, print);
-    run_prepare_answers(run, doing_step);
+    run_prepare_answers(run, NULL);
     if (print && c->steps_per_print > 0) {
         report(run);
         run_tell_memory(run, "after a step");
@@ -155,7 +152,7 @@ static void begin_work(Run *run, const char *doing)
 static void end_work(Run *run)
 {
     progress_end(&run->progress);
-    run_prepare_answers(run, doing_step);
+    run_prepare_answers(run, NULL);
 }
 
 /* Says how far the work is. A step is its own measure of how long it will take; what the device
@@ -221,7 +218,7 @@ bool run_sample(Run *run)
         metrics_sample(run->metrics, run->trainer.steps, seconds_now() - run->work_start,
                        c->eval.sample_prompt, text);
         free(run->sample);
-        run->sample = utf8_clean(text); /* result.json is UTF-8, whatever the model has drawn */
+        run->sample = utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
     }
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);
@@ -253,14 +250,30 @@ static const char *next_try(const Run *run)
     return again ? "; trying again at the next interval" : "; trying again after the last step";
 }
 
+/* Says once, for as long as the numbers stay bad, that a checkpoint stays which would have been
+ * removed for the one that is to be saved. */
+static void say_keeping(Run *run, const char *why)
+{
+    char ignored[512];
+    int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
+    if (!run->trainer.keep_all) run->keeping_said = false;
+    if (!run->trainer.keep_all || run->keeping_said || keep <= 0) return;
+    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
+    for (int i = 0; i < n; i++)
+        others += steps[i] < run->trainer.steps;
+    free(steps);
+    if (others < keep) return;
+    log_warning("step %lld: %s, so no older checkpoint is removed", (long long)run->trainer.steps,
+                why);
+    run->keeping_said = true;
+}
+
 void run_save(Run *run)
 {
     char err[2048], why[160];
     run_drain(run);
     run->trainer.keep_all = !run_goes_well(run, why, sizeof why);
-    if (run->trainer.keep_all && run->config->checkpoint.keep > 0)
-        log_warning("step %lld: %s, so no older checkpoint is removed",
-                    (long long)run->trainer.steps, why);
+    say_keeping(run, why);
     double start = seconds_now();
     pause_clock(run);
     begin_work(run, "finishing this save");

@@ -336,7 +336,9 @@ void run_open_trainer(Run *run)
         MetricsTail tail = metrics_tail(run->metrics);
         run->last_known = same_run && tail.trained && tail.last.step == s.steps;
         run->last = (StepRecord){.step = s.steps,
+                                 .updates = s.updates,
                                  .tokens = s.tokens,
+                                 .skipped = s.skipped,
                                  .skips_in_row = s.skips_in_row,
                                  .loss = run->last_known ? tail.last.loss : NAN};
         log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
@@ -349,7 +351,7 @@ void run_open_trainer(Run *run)
     run->first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
-    run_prepare_answers(run, "ending the start");
+    run_prepare_answers(run, NULL); /* whoever asks now waits for the first step, too */
     run_watch_signals();
     run->window_start = run->shown_at = seconds_now();
 }

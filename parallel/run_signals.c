@@ -82,8 +82,8 @@ void run_watch_signals(void)
 }
 
 /* What a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest checkpoint is
- * of step 10". */
-static void say_lost(char *out, size_t n, const Run *run)
+ * of step 10", or else what is under way: a step, or other work. */
+static void say_lost(char *out, size_t n, const Run *run, bool step)
 {
     bool any = run->saved_step >= 0;
     int64_t from = (any ? run->saved_step : run->first_step) + 1, to = run->trainer.steps;
@@ -91,7 +91,10 @@ static void say_lost(char *out, size_t n, const Run *run)
     if (any)
         snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld",
                  (long long)run->saved_step);
-    if (to < from)
+    if (to < from && step)
+        snprintf(out, n, "quit at once; only step %lld, which is under way, is lost",
+                 (long long)to + 1);
+    else if (to < from)
         snprintf(out, n, "quit at once; only the work under way is lost");
     else if (to == from)
         snprintf(out, n, "quit at once; step %lld is not saved: %s", (long long)to, newest);
@@ -103,8 +106,10 @@ static void say_lost(char *out, size_t n, const Run *run)
 void run_prepare_answers(const Run *run, const char *doing)
 {
     int place = !watch.place;
-    snprintf(watch.doing[place], sizeof watch.doing[place], "%s", doing);
-    say_lost(watch.lost[place], sizeof watch.lost[place], run);
+    bool step = doing == NULL && run->trainer.steps < run->config->train_steps;
+    snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
+             doing ? doing : "finishing this step, then saving");
+    say_lost(watch.lost[place], sizeof watch.lost[place], run, step);
     watch.place = place;
 }
 

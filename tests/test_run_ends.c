@@ -138,7 +138,7 @@ static void test_the_second_signal_says_what_is_lost(void **state)
     free(said);
     disturb_step(3, interrupt_twice);
     said = run_expecting("lucky", NULL, 128 + SIGINT);
-    says(said, "quit at once; only the work under way is lost\n");
+    says(said, "quit at once; only step 3, which is under way, is lost\n");
     free(said);
     disturb_step(6, interrupt_twice);
     said = run_expecting("unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
@@ -148,6 +148,23 @@ static void test_the_second_signal_says_what_is_lost(void **state)
     disturb_step(2, interrupt_twice); /* counted from where the attempt began */
     said = run_expecting("twice", NULL, 128 + SIGINT);
     says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+}
+
+/* Right before the first micro-batch of a start or of a resume: the step is ended and saved. */
+static void test_a_signal_in_the_first_step(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.kind = WORK_STEP, .act = interrupt_once};
+    for (int step = 1; step <= 2; step++) {
+        char *said = run_expecting("early", NULL, EXIT_REQUEUE);
+        says(said, "finishing this step, then saving; Ctrl-C again quits at once\n");
+        says(said, step == 1 ? "stopped after step 1;" : "stopped after step 2;");
+        free(said);
+    }
+    disturbance.act = interrupt_twice;
+    char *said = run_expecting("earlier", NULL, 128 + SIGINT);
+    says(said, "quit at once; only step 1, which is under way, is lost\n");
     free(said);
 }
 
@@ -306,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_signals_are_the_main_threads),
         cmocka_unit_test(test_the_first_signal_is_answered),
         cmocka_unit_test(test_the_second_signal_says_what_is_lost),
+        cmocka_unit_test(test_a_signal_in_the_first_step),
         cmocka_unit_test(test_a_hang_up),
         cmocka_unit_test(test_skipped_updates_remove_no_checkpoint),
         cmocka_unit_test(test_a_last_loss_that_is_no_number),

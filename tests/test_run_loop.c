@@ -142,6 +142,60 @@ static void test_a_death_within_an_evaluation(void **state)
     }
 }
 
+/* From `begin` up to `end`, which are there; the caller frees. */
+static char *between(const char *text, const char *begin, const char *end)
+{
+    const char *from = NULL, *next = text;
+    while ((next = strstr(next, begin)) != NULL)
+        from = next++;
+    const char *to = from ? strstr(from, end) : NULL;
+    if (to == NULL) fail_msg("no %s ... %s in:\n%s", begin, end, text);
+    return strndup(from, (size_t)(to - from));
+}
+
+/* A finished run shows its sample as it has shown it before, bytes that are no UTF-8 included. */
+static void test_the_sample_of_a_finished_run(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"eval.sample_tokens=60", "model.max_position_embeddings=128",
+                                       "train_steps=1", NULL};
+    disturbance.act = NULL;
+    char *first = run_expecting("shown", sets, 0), *again = run_expecting("shown", sets, 0);
+    char *sample = between(first, "  sample  ", "done  "),
+         *same = between(again, "  sample  ", "done  ");
+    assert_non_null(strstr(sample, "\\x"));
+    assert_string_equal(sample, same);
+    free(first);
+    free(again);
+    free(sample);
+    free(same);
+}
+
+/* The next command has no prompt where it would be empty or fill the screen. */
+static void test_the_next_command(void **state)
+{
+    (void)state;
+    static const char begin[] = "eval.sample_prompt=";
+    char set[sizeof begin + 401];
+    for (int i = 0; i < 3; i++) {
+        char run[16], *line;
+        int length = i == 0 ? 0 : 399 + i;
+        snprintf(run, sizeof run, "next-%d", i);
+        strcpy(set, begin);
+        memset(set + sizeof begin - 1, 'x', (size_t)length);
+        set[sizeof begin - 1 + (size_t)length] = '\0';
+        char *said = run_expecting(run, (const char *[]){"train_steps=1", set, NULL}, 0);
+        line = between(said, "next    ", "\n");
+        if (i == 1) {
+            assert_non_null(strstr(line, "next-1 --prompt xxx"));
+        } else {
+            assert_null(strstr(line, " --"));
+        }
+        free(line);
+        free(said);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +203,8 @@ int main(void)
         cmocka_unit_test(test_a_stop_within_an_evaluation),
         cmocka_unit_test(test_a_stop_while_catching_up_makes_no_step),
         cmocka_unit_test(test_a_death_within_an_evaluation),
+        cmocka_unit_test(test_the_sample_of_a_finished_run),
+        cmocka_unit_test(test_the_next_command),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -81,3 +81,14 @@ void utf8_print_escaped(FILE *to, const char *text)
         left -= plain ? length : 1;
     }
 }
+
+char *utf8_escaped(const char *text)
+{
+    char *escaped = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&escaped, &n);
+    CHECK(to != NULL, "no memory stream for %zu bytes of text", strlen(text));
+    utf8_print_escaped(to, text);
+    fclose(to);
+    return escaped;
+}

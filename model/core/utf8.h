@@ -64,5 +64,7 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
 /* Prints text that may hold anything, so that it cannot drive the terminal: control characters
  * (those of eight bits too) and bytes that are no UTF-8 come as \xNN; line feeds and tabs pass. */
 void utf8_print_escaped(FILE *to, const char *text);
+/* What that prints; the caller frees. */
+char *utf8_escaped(const char *text);
 
 #endif
