@@ -138,6 +138,7 @@ static void check_lengths(Load *load)
             warmup = c->scheduler.params.warmup_num_steps,
             decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
     bool ratio = load_given(load, warmup_ratio_key);
+    const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
     const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
                                                                       : load_given(load, total_key)
                                                                           ? total_key
@@ -147,17 +148,18 @@ static void check_lengths(Load *load)
                    "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",
                    (long long)warmup, (long long)total);
     else if (warmup > total)
-        load_error(load, load_place(load, place), key,
-                   "%lld is more than total_num_steps %lld%s; write at most that, such as %lld, or "
-                   "warmup_ratio instead, a share of train_steps",
-                   (long long)warmup, (long long)total,
-                   load_given(load, total_key) ? "" : " (= train_steps)",
-                   (long long)total / 100 + 1);
+        load_error(
+            load, load_place(load, place), key,
+            "%lld%s is more than total_num_steps %lld%s; write at most that, such as %lld, or "
+            "warmup_ratio instead, a share of train_steps",
+            (long long)warmup, by_default, (long long)total,
+            load_given(load, total_key) ? "" : " (= train_steps)", (long long)total / 100 + 1);
     else if (warmup + decay > total)
         load_error(load, load_place(load, place), key,
                    "%lld%s and decay_num_steps %lld together are more than total_num_steps %lld; "
                    "shorten one of them",
-                   (long long)warmup, ratio ? " steps" : "", (long long)decay, (long long)total);
+                   (long long)warmup, ratio ? " steps" : by_default, (long long)decay,
+                   (long long)total);
     if (load_given(load, total_key) && total != c->train_steps)
         load_notice(load, load_place(load, total_key), total_key,
                     "%lld, but train_steps is %lld: %s", (long long)total,

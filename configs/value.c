@@ -46,7 +46,10 @@ static bool refuse(const Assign *a)
         remark = " without quotes";
     if (cJSON_IsNumber(item) && item->valuedouble > a->option->max &&
         option_hides_limit(a->option)) {
-        snprintf(limit, sizeof limit, " and at most %g", a->option->max);
+        if (a->option->type == OPTION_INT)
+            snprintf(limit, sizeof limit, " and at most %.0f", a->option->max);
+        else
+            snprintf(limit, sizeof limit, " and at most %g", a->option->max);
         remark = limit;
     }
     load_error(a->load, a->at, a->option->key, "%s does not fit; write %s%s", shown(a, given),

@@ -1,11 +1,14 @@
 /* run_arguments.c -- the command line of a training run. */
 #include "model/core/args.h"
 #include "model/core/check.h"
+#include "model/core/nearest.h"
 #include "parallel/run.h"
 #include "parallel/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static void print_help(void)
 {
@@ -41,12 +44,24 @@ static const ArgOption options[N_OPTIONS] = {
     [VERBOSE] = {"--verbose", ARG_FLAG}, [VERSION] = {"--version", ARG_FLAG},
 };
 
+/* The value of --resume; a slip in one of its words would be looked for as a path, later. */
+static const char *resume_of(const char *value)
+{
+    static const struct {
+        const char *name;
+    } words[] = {{"auto"}, {"never"}};
+    const char *near = nearest_name(value, words, 2, sizeof *words);
+    if (near != NULL && strcmp(near, value) != 0 && access(value, F_OK) != 0)
+        fail(EXIT_USAGE, "--resume %s: there is no such folder; did you mean \"%s\"?", value, near);
+    return value;
+}
+
 static void take_option(RunArguments *a, int option, const char *value)
 {
     switch (option) {
     case SET: a->set[a->n_sets++] = value; break;
     case OUT: a->out = value; break;
-    case RESUME: a->resume = value; break;
+    case RESUME: a->resume = resume_of(value); break;
     case ALLOW_CHANGE: a->allow_config_change = true; break;
     case DRY_RUN: a->dry_run = true; break;
     case JSON: a->json = true; break;

@@ -82,6 +82,8 @@ said "a slip in a data command" 'did you mean "tokenize"?' data tokenise x
 said "a slip in a ckpt command" 'did you mean "verify"?' ckpt verfiy x
 said "a slip in a bench mode" 'did you mean "gemm"?' bench gem
 said "a slip in an option of train" 'did you mean "--allow-config-change"?' "$TINY" --alow-config-change
+said "a slip in a word of --resume" 'did you mean "never"?' "$TINY" --resume nevr
+said "a slip in the other word of --resume" 'did you mean "auto"?' "$TINY" --resume=atuo
 said "a slip in an option of config" 'did you mean "--verbose"?' config check --vebose "$TINY"
 said "a slip in an option of data" 'did you mean "--from"?' data decode --form=3 x
 said "a slip in an option of generate" 'did you mean "--prompt"?' generate x --promt y
