@@ -1,5 +1,6 @@
 /* test_terminal.c -- what a person sees of a run in a terminal of 80 columns: rows that fit it, one
  * live line that leaves nothing behind, and words about work that takes long. */
+#include "model/core/log.h"
 #include "tests/run_fixture.h"
 
 #include <math.h>
@@ -223,13 +224,22 @@ static void test_a_run_fits_the_terminal(void **state)
 static void count(void)
 {
     Progress p = progress_begin();
+    p.next = 1e300;
+    progress_tell(&p, "too early");
     p.next = 0;
+    log_set_level(LOG_NOTICE);
+    progress_tell(&p, "too quiet");
+    log_set_level(LOG_INFO);
+    log_set_rank(1, NULL);
+    progress_tell(&p, "another rank");
+    log_set_rank(0, NULL);
     progress_tell(&p, "counting %d of %d", 7, 9);
     progress_end(&p);
     puts("over");
 }
 
-/* The end of work takes its line away, whatever comes next. */
+/* Work is told when it is time, to who listens, by rank 0; its end takes its line away, whatever
+ * comes next. */
 static void test_progress_ends(void **state)
 {
     (void)state;
@@ -237,6 +247,8 @@ static void test_progress_ends(void **state)
     disturbance = (Disturbance){.first = count, .dry = true};
     Screen *s = watch_run("counted", NULL, 0, &sent);
     assert_non_null(strstr(sent, "  counting 7 of 9\033[K"));
+    assert_null(strstr(sent, "too "));
+    assert_null(strstr(sent, "another rank"));
     assert_string_equal(s->line[0], "over");
     free(sent);
     free(s);
