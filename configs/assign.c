@@ -86,7 +86,8 @@ static bool take_old_name(const Walk *w, int parent, int node)
 {
     bool both = false;
     for (const cJSON *key = w->json->node[parent].item->child; key != NULL; key = key->next)
-        both |= strncmp(key->string, "bf16", 4) == 0 && strchr(".", key->string[4]) != NULL;
+        both |= strncmp(key->string, "bf16", 4) == 0 &&
+                (key->string[4] == '\0' || key->string[4] == '.');
     if (both)
         load_error(w->load, walk_key(w, node), "bfloat16",
                    "the old name of bf16, which is given too; keep bf16");

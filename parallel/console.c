@@ -104,18 +104,6 @@ static Figure scale_text(double scale)
     return f;
 }
 
-/* "145.0 G", "1.234 T". */
-static Figure flops_text(double flops)
-{
-    static const char unit[] = "GTPE";
-    Figure f;
-    int u = 0;
-    for (flops /= 1e9; flops >= 999.95 && unit[u + 1]; u++)
-        flops /= 1e3;
-    snprintf(f.text, sizeof f.text, "%.1f %c", flops, unit[u]);
-    return f;
-}
-
 void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
 {
     Figure speed = {"-"}, flops = {"-"};
@@ -124,7 +112,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
         speed = figure_short(rate);
-        flops = flops_text(rate * s->flops_per_token);
+        flops = figure_flops(rate * s->flops_per_token);
     }
     fprintf(c->to, "%8lld %8s %8s %8.2e %8.3g", (long long)r->step,
             figure_short((double)r->tokens).text, loss_text(r->loss).text, r->lr,

@@ -222,6 +222,12 @@ static void test_figures_in_few_characters(void **state)
                  {figure_short(999.9e6), "999.9 M"},
                  {figure_short(999.96e6), "1.00 B"},
                  {figure_short(15e12), "15.00 T"},
+                 {figure_short(1.5e12), "1.50 T"},
+                 {figure_flops(3e8), "0.3 G"},
+                 {figure_flops(999.94e9), "999.9 G"},
+                 {figure_flops(999.96e9), "1.0 T"},
+                 {figure_flops(1234e9), "1.2 T"},
+                 {figure_flops(3e21), "3000.0 E"},
                  {figure_of(0, "layer"), "0 layers"},
                  {figure_of(1, "layer"), "1 layer"},
                  {figure_of(12100, "token"), "12,100 tokens"},
@@ -247,6 +253,10 @@ static void test_figures_in_few_characters(void **state)
                  {figure_duration(NAN), "-"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(cases[i].got.text, cases[i].want);
+    assert_true(figure_bytes_unit(1000) == 1);
+    assert_true(figure_bytes_unit(1023.9 * 1048576) == 1048576);
+    assert_true(figure_bytes_unit(1023.96 * 1048576) == 1073741824);
+    assert_true(figure_bytes_unit(3.5e15) == 1125899906842624);
 }
 
 /* Widths from 1 to more than a line, over words of all lengths. */

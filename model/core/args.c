@@ -42,17 +42,20 @@ static const char *value_of(Args *a, const ArgOption *o, const char *equals)
     char advice[128];
     if (equals) return equals + 1;
     const char *next = a->at + 1 < a->argc ? a->argv[a->at + 1] : NULL;
-    if (next == NULL)
+    if (next == NULL) {
         error_set(a->error, sizeof a->error, "%s: its value is missing; %s", o->name,
                   see_help(a, advice, sizeof advice));
-    else if (strncmp(next, "--", 2) == 0)
+        return NULL;
+    }
+    if (strncmp(next, "--", 2) == 0) {
         error_set(a->error, sizeof a->error,
                   "%s: its value is missing, an option follows: %.80s (%s=%.80s if that is the "
                   "value)",
                   o->name, next, o->name, next);
-    else
-        a->at++;
-    return next && strncmp(next, "--", 2) == 0 ? NULL : next;
+        return NULL;
+    }
+    a->at++;
+    return next;
 }
 
 /* Whether the option takes this value; else a sentence. */

@@ -35,28 +35,54 @@ Figure figure_of(int64_t n, const char *one)
     return f;
 }
 
+/* How often to divide by `step`, at most `most` times, until one decimal fits before the next. */
+static int unit_of(double *value, double step, int most)
+{
+    int u = 0;
+    for (; *value >= step - 0.05 && u < most; u++)
+        *value /= step;
+    return u;
+}
+
 Figure figure_short(double value)
 {
     static const char unit[] = "MBTPE";
     Figure f = {""};
     if (!(value >= 999999.5)) return figure_count(round(value));
-    int u = 0;
-    for (value /= 1e6; value >= 999.95 && unit[u + 1]; u++)
-        value /= 1e3;
+    value /= 1e6;
+    int u = unit_of(&value, 1e3, (int)sizeof unit - 2);
     snprintf(f.text, sizeof f.text, "%.*f %c", value < 100 ? 2 : 1, fmin(value, 1e4), unit[u]);
     return f;
 }
 
+Figure figure_flops(double value)
+{
+    static const char unit[] = "GTPE";
+    Figure f = {""};
+    value /= 1e9;
+    int u = unit_of(&value, 1e3, (int)sizeof unit - 2);
+    snprintf(f.text, sizeof f.text, "%.1f %c", value, unit[u]);
+    return f;
+}
+
+static const char *const bytes_unit[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+enum { LAST_BYTES_UNIT = sizeof bytes_unit / sizeof *bytes_unit - 1 };
+
 Figure figure_bytes(double bytes)
 {
-    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
     Figure f = {""};
-    int u = 0;
     if (!(bytes >= 1024)) return figure_of((int64_t)fmax(bytes, 0), "byte");
-    for (bytes /= 1024; bytes >= 1023.95 && u < 4; u++)
-        bytes /= 1024;
-    snprintf(f.text, sizeof f.text, "%.1f %s", bytes, unit[u]);
+    bytes /= 1024;
+    int u = unit_of(&bytes, 1024, LAST_BYTES_UNIT);
+    snprintf(f.text, sizeof f.text, "%.1f %s", bytes, bytes_unit[u]);
     return f;
+}
+
+double figure_bytes_unit(double bytes)
+{
+    if (!(bytes >= 1024)) return 1;
+    bytes /= 1024;
+    return ldexp(1024, 10 * unit_of(&bytes, 1024, LAST_BYTES_UNIT));
 }
 
 Figure figure_ending(int status)

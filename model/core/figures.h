@@ -3,7 +3,6 @@
 #define MODEL_CORE_FIGURES_H
 
 #include <stdint.h>
-
 /* By value: figure_count(n).text lives as long as the call it is handed to. */
 typedef struct {
     char text[32];
@@ -13,10 +12,14 @@ typedef struct {
 Figure figure_of(int64_t n, const char *one);
 /* "12,100"; below ten with one decimal unless it is whole: "2.1". */
 Figure figure_count(double value);
-/* In at most eight characters: "812,345", "1.28 M", "102.4 B", "1.500 T". */
+/* In at most eight characters: "812,345", "1.28 M", "102.4 B", "1.50 T". */
 Figure figure_short(double value);
+/* A rate of work in at most eight characters: "0.3 G", "145.0 G", "1.2 T". */
+Figure figure_flops(double value);
 /* "512 bytes", "305.0 KiB", "62.6 MiB", "132.1 GiB". */
 Figure figure_bytes(double bytes);
+/* The bytes of the unit that figure_bytes writes them in, for their parts. */
+double figure_bytes_unit(double bytes);
 /* "ended with exit code 3", "was ended by signal 9": what waitpid tells of a program. */
 Figure figure_ending(int status);
 /* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
