@@ -35,12 +35,15 @@ static int trained(Run *run, int code)
     return code;
 }
 
+static void check_command(const char *word);
+
 /* `./train CONFIG.json`: the run. */
 static int train(int argc, char **argv)
 {
     RunArguments arguments;
     Run run;
     if (!run_arguments(&arguments, argc, argv)) return printed(EXIT_OK);
+    check_command(arguments.config);
     run_configure(&run, &arguments);
     run_open_data(&run);
     run_plan(&run);
@@ -49,7 +52,7 @@ static int train(int argc, char **argv)
     if (run.folder.state == RUN_FINISHED) return trained(&run, run_show_result(&run));
     run_open_trainer(&run);
     run_catch_up(&run);
-    if (run_stop_asked(&run)) return run_leave(&run);
+    if (run_stop_asked(&run)) return trained(&run, run_leave(&run));
     while (run.trainer.steps < run.config->train_steps) {
         trainer_step(&run.trainer);
         run_report(&run);
@@ -118,12 +121,12 @@ static int help(const char *topic)
                       "topics are train, exit-codes and the commands of ./train --help"));
 }
 
-/* Ends the program where the first word is neither a command nor a file, but looks like a command.
- */
+/* Ends the program where a word is neither a command nor a file, nor looks like one: a config's
+ * name has a point. */
 static void check_command(const char *word)
 {
     char end[256];
-    if (word[0] == '-' || strpbrk(word, "./") != NULL || access(word, F_OK) == 0) return;
+    if (word[0] == '-' || strchr(word, '.') != NULL || access(word, F_OK) == 0) return;
     const char *near = nearest_name(word, commands, N_COMMANDS, sizeof commands[0]);
     fail(EXIT_USAGE, "%s is neither a command nor a config file%s", word,
          did_you_mean(end, sizeof end, near,

@@ -40,7 +40,8 @@ typedef struct {
     ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
     Progress progress; /* of the work under way, and when it began */
     double work_start;
-    bool console_lost; /* and said so */
+    bool console_lost;     /* and said so */
+    double stop_looked_at; /* for RUN/STOP within this work */
 } Run;
 
 /* Fills arguments from argv. False when the program is to end with 0: help or the version was
@@ -63,6 +64,9 @@ void run_check_data_of(const Run *run, const char *path, const char *was);
 void run_say_data_change(const Run *run);
 /* A finished run again: its final figures and sample. */
 int run_show_result(Run *run);
+/* Warns where `path`, the run's folder, has no room for the checkpoints that will lie there at
+ * once: those kept, and the one being written, less those that are there. */
+void run_check_disk(const Run *run, const char *path);
 /* A run that could not write a single checkpoint, starting from `newest` (NULL: from step 0), ends
  * before it trains (EXIT_INPUT_OUTPUT). */
 void run_check_room(const Run *run, const Checkpoint *newest);
@@ -101,6 +105,9 @@ void run_watch_signals(void);
 void run_prepare_answers(const Run *run, const char *doing);
 /* A signal came or RUN/STOP appeared. */
 bool run_stop_asked(const Run *run);
+/* The same within an evaluation or a sample, whose pieces may be short: looks for RUN/STOP ten
+ * times a second at most. */
+bool run_stop_asked_within(Run *run);
 /* Saves and leaves with EXIT_REQUEUE. */
 int run_leave(Run *run);
 /* Checkpoint, final evaluation, sample and result; run_leave's when a stop is asked for meanwhile.

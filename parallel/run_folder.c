@@ -133,6 +133,7 @@ static bool remove_stop(const char *folder, char *err, size_t n)
 static bool enter_folder(RunFolder *run, char *path, const Config *config, char *err, size_t n)
 {
     run->path = path;
+    run->stop = text_format("%s/STOP", path);
     if (!fs_make_folders(&fs_system, path, err, n) || !folder_lock_take(&run->lock, path, err, n))
         return false;
     run->attempt = run->lock.attempt;
@@ -246,6 +247,7 @@ void run_folder_close(RunFolder *run)
 {
     folder_lock_release(&run->lock);
     free(run->path);
+    free(run->stop);
     *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
 }
 
@@ -331,8 +333,5 @@ Config *run_folder_config(const char *path, char *err, size_t n)
 
 bool run_folder_stop_asked(const RunFolder *run)
 {
-    char *path = text_format("%s/STOP", run->path);
-    bool asked = access(path, F_OK) == 0;
-    free(path);
-    return asked;
+    return access(run->stop, F_OK) == 0;
 }

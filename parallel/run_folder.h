@@ -12,7 +12,7 @@
 typedef enum { RUN_NEW, RUN_RESUMED, RUN_FINISHED } RunState;
 
 typedef struct {
-    char *path;
+    char *path, *stop; /* the folder; RUN/STOP */
     RunState state;
     FolderLock lock;
     int attempt;            /* 0 for the first start, then one more each time */

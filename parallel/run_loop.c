@@ -139,7 +139,7 @@ void run_report(Run *run)
 /* From here on it is told how far the work is; at first, what was told before stands. */
 static void begin_progress(Run *run)
 {
-    run->progress = progress_begin();
+    progress_again(&run->progress);
     run->work_start = seconds_now();
 }
 
@@ -183,7 +183,7 @@ bool run_watch(void *context, const Work *work)
     Run *run = context;
     if (work->kind == WORK_STEP && work->done == 0) begin_progress(run);
     if (progress_due(&run->progress)) tell_work(run, work);
-    return work->kind == WORK_STEP || !run_stop_asked(run);
+    return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 
 bool run_evaluate(Run *run, bool final)

@@ -24,10 +24,6 @@ void run_configure(Run *run, const RunArguments *a)
              "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
              "by the command that started it",
              a->config);
-    if (strcmp(a->config, "-") != 0 && strchr(a->config, '.') == NULL &&
-        access(a->config, F_OK) != 0)
-        fail(EXIT_USAGE, "%s is neither a command nor a config file; see ./train --help",
-             a->config);
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)
             fail(EXIT_MISSING, "%s cannot be read: %s", a->config, strerror(errno));
@@ -311,6 +307,7 @@ static void check_tokenizer(const Run *run)
 void run_open_trainer(Run *run)
 {
     char err[2048];
+    run_check_disk(run, run->folder.path);
     check_tokenizer(run);
     run_check_data(run);
     open_trainer(run);
@@ -351,6 +348,7 @@ void run_open_trainer(Run *run)
     run->first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
+    run->progress = progress_begin();
     run_prepare_answers(run, NULL); /* whoever asks now waits for the first step, too */
     run_watch_signals();
     run->window_start = run->shown_at = seconds_now();

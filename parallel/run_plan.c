@@ -74,27 +74,30 @@ static void tell_model(const GptShape *s)
     param_table_free(&table);
 }
 
-/* Where checkpoints will lie: --out's folder, as far as it is there already. */
-static const char *disk_of(const Run *run)
+/* How many checkpoints the run commits. */
+static int64_t count_saves(const Config *c)
 {
-    return run->arguments.out ? run->arguments.out : "out";
+    int64_t interval = c->checkpoint.save_interval;
+    return interval > 0 ? (c->train_steps - 1) / interval + 1 : 1;
 }
 
-/* Room for the checkpoints that will lie there at once: those kept, and the one being written. */
-static void check_disk(const Run *run)
+static void tell_disk(const Run *run)
+{
+    int64_t keep = run->config->checkpoint.keep;
+    log_field("disk", keep > 0 ? "%s a checkpoint, %lld kept" : "%s a checkpoint, all %lld kept",
+              figure_bytes((double)run->plan.checkpoint).text,
+              (long long)(keep > 0 ? keep : count_saves(run->config)));
+}
+
+void run_check_disk(const Run *run, const char *path)
 {
     const Config *c = run->config;
     char ignored[512];
-    int64_t interval = c->checkpoint.save_interval, keep = c->checkpoint.keep, *steps;
-    int64_t saves = interval > 0 ? (c->train_steps - 1) / interval + 1 : 1;
+    int64_t saves = count_saves(c), keep = c->checkpoint.keep, *steps;
     int64_t at_once = keep > 0 && keep < saves ? keep + 1 : saves;
-    int there = checkpoint_list(disk_of(run), &steps, ignored, sizeof ignored);
+    int there = checkpoint_list(path, &steps, ignored, sizeof ignored);
     free(steps);
-    log_field("disk", keep > 0 ? "%s a checkpoint, %lld kept" : "%s a checkpoint, all %lld kept",
-              figure_bytes((double)run->plan.checkpoint).text,
-              (long long)(keep > 0 ? keep : saves));
-    char *folder =
-        text_format("%s/checkpoints", disk_of(run)); /* a link to another disk, perhaps */
+    char *folder = text_format("%s/checkpoints", path); /* a link to another disk, perhaps */
     int64_t available = fs_room(&fs_system, folder);
     free(folder);
     if (there > 0) at_once -= there < at_once ? there : at_once;
@@ -103,7 +106,7 @@ static void check_disk(const Run *run)
         log_warning(
             "checkpoints will need %s of disk and %s are free for %s; lower checkpoint.keep "
             "or choose another disk with --out",
-            figure_bytes(need).text, figure_bytes((double)available).text, disk_of(run));
+            figure_bytes(need).text, figure_bytes((double)available).text, path);
 }
 
 void run_check_room(const Run *run, const Checkpoint *newest)
@@ -160,7 +163,7 @@ static void tell_memory(const MemoryPlan *p, const Room *room)
 {
     char where[64] = "";
     Figure total = figure_bytes((double)p->total);
-    double unit = (double)p->total / strtod(total.text, NULL);
+    double unit = figure_bytes_unit((double)p->total);
     if (room->device)
         snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
     log_field("memory",
@@ -227,7 +230,9 @@ void run_plan(Run *run)
     tell_model(&shape);
     tell_batch(c, &run->data);
     tell_memory(p, &room);
-    check_disk(run);
+    tell_disk(run);
+    if (run->arguments.dry_run)
+        run_check_disk(run, run->arguments.out ? run->arguments.out : "out");
     check_host(p, c);
     if (p->total > room_for_plan(&room))
         fail(EXIT_NO_MEMORY, "the plan needs %s and %s%s are available for it; %s",

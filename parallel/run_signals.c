@@ -117,3 +117,14 @@ bool run_stop_asked(const Run *run)
 {
     return watch.asked != 0 || run_folder_stop_asked(&run->folder);
 }
+
+bool run_stop_asked_within(Run *run)
+{
+    static const double every = 0.1;
+    double now = seconds_now();
+    if (watch.asked != 0) return true;
+    if (now < run->stop_looked_at + every) return false;
+    if (run_folder_stop_asked(&run->folder)) return true; /* and the next who asks is told, too */
+    run->stop_looked_at = now;
+    return false;
+}

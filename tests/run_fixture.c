@@ -88,6 +88,7 @@ void ask_by_file(Run *run)
     CHECK(f != NULL, "no %s", path);
     fclose(f);
     free(path);
+    run->stop_looked_at = -1; /* as if it were long ago */
 }
 
 char *command_expecting(const char *const *arguments, int code)

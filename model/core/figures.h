@@ -3,6 +3,7 @@
 #define MODEL_CORE_FIGURES_H
 
 #include <stdint.h>
+
 /* By value: figure_count(n).text lives as long as the call it is handed to. */
 typedef struct {
     char text[32];

@@ -48,11 +48,18 @@ void live_line_clear(FILE *to)
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
+void progress_again(Progress *p)
+{
+    p->next = seconds_now() + (p->terminal ? first_after : message_every);
+    p->stands = false;
+}
+
 Progress progress_begin(void)
 {
-    bool terminal = isatty(STDOUT_FILENO);
-    return (Progress){.next = seconds_now() + (terminal ? first_after : message_every),
-                      .every = terminal ? terminal_every : message_every};
+    Progress p = {.terminal = isatty(STDOUT_FILENO)};
+    p.every = p.terminal ? terminal_every : message_every;
+    progress_again(&p);
+    return p;
 }
 
 bool progress_due(const Progress *p)
@@ -66,14 +73,13 @@ void progress_tell(Progress *p, const char *fmt, ...)
     if (p == NULL) return;
     double now = seconds_now();
     if (now < p->next || log_rank() != 0 || log_level() > LOG_INFO) return;
-    bool terminal = isatty(STDOUT_FILENO);
     p->next = now + p->every;
     va_list args;
     va_start(args, fmt);
     vsnprintf(text + 2, sizeof text - 2, fmt, args);
     va_end(args);
-    p->stands = terminal;
-    if (terminal)
+    p->stands = p->terminal;
+    if (p->terminal)
         live_line_show(stdout, text);
     else
         log_info("%s", text);

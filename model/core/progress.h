@@ -20,12 +20,15 @@
 double seconds_now(void);
 
 typedef struct {
-    double next;  /* seconds_now() of the next showing */
-    double every; /* seconds from one to the next */
-    bool stands;  /* in the live line */
+    double next;   /* seconds_now() of the next showing */
+    double every;  /* seconds from one to the next */
+    bool terminal; /* stdout is one */
+    bool stands;   /* in the live line */
 } Progress;
 
 Progress progress_begin(void);
+/* Other work begins, told in the same place; looks at the clock alone. */
+void progress_again(Progress *progress);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
  * costs a look at the clock. NULL: nobody wants to know. */
 void progress_tell(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

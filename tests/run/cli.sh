@@ -74,6 +74,8 @@ said() {
     check "cli: $name: says so" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
 }
 said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
+said "a slip in a command behind an option" 'did you mean "generate"?' --dry-run genrate
+said "a path to nothing" 'is neither a command nor a config file' configs/nothing
 said "train is no command" './train CONFIG.json trains' train "$TINY"
 said "a folder for a config" '. is a folder: give a config file' .
 said "a slip in a help topic" 'did you mean "doctor"?' --help dcotor

@@ -152,6 +152,11 @@ if small 64 true 2>/dev/null; then
     check "folder: ... without a failed save" bash -c '! grep -q "is not saved" output'
     expect_code "folder: ... nor is going on refused" 0 small 1300 "$run && $run --set train_steps=24 --allow-config-change && ls small/run/checkpoints"
     check "folder: ... which saves" grep -q 'step_00000024' output
+    # Checkpoints that are there need no more room, in out/NAME as under --out.
+    run="'$TRAIN' '$TINY' ${common[*]} --set data.text=../text.txt --set checkpoint.save_interval=4 --set checkpoint.keep=2"
+    expect_code "folder: going on in out/NAME on a small disk" 0 small 2000 "cd small && $run && rm out/*/result.json && echo again && $run"
+    check "folder: ... goes on" bash -c 'sed "1,/^again/d" output | grep -q "resume  *step 20"'
+    check "folder: ... counts the checkpoints that are there" bash -c '! sed "1,/^again/d" output | grep -q "checkpoints will need"'
 else
     skip "folder: a small disk" "this system mounts no tmpfs for us"
 fi
