@@ -349,7 +349,7 @@ void run_open_trainer(Run *run)
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
     run->progress = progress_begin();
-    run_prepare_answers(run, NULL); /* whoever asks now waits for the first step, too */
+    run_prepare_answers(run, NULL); /* those of a step, until something else is under way */
     run_watch_signals();
     run->window_start = run->shown_at = seconds_now();
 }
