@@ -129,6 +129,31 @@ static void test_the_first_signal_is_answered(void **state)
     free(said);
 }
 
+/* A stop, and no save from here on: where the checkpoints were lies a file. */
+static void stop_and_block(Run *run)
+{
+    (void)run;
+    assert_int_equal(rename("blocked/checkpoints", "blocked/aside"), 0);
+    put_text("blocked/checkpoints", "");
+    raise(SIGTERM);
+}
+
+/* Stopped in the last step: what the same command will do hangs on what is saved. */
+static void test_a_stop_in_the_last_step(void **state)
+{
+    (void)state;
+    disturb_step(7, ask_by_signal);
+    char *said = run_expecting("whole", NULL, EXIT_REQUEUE);
+    says(said, "stopped after the last step, 7; the same command evaluates and ends the run\n");
+    assert_true(is_there("whole/checkpoints/step_00000007"));
+    free(said);
+    disturb_step(7, stop_and_block);
+    said = run_expecting("blocked", NULL, EXIT_INPUT_OUTPUT);
+    says(said, "stopped after step 7, which is not saved; ");
+    assert_null(strstr(said, "stopped after the last step"));
+    free(said);
+}
+
 static void test_the_second_signal_says_what_is_lost(void **state)
 {
     (void)state;
@@ -322,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_signals_are_the_main_threads),
         cmocka_unit_test(test_the_first_signal_is_answered),
+        cmocka_unit_test(test_a_stop_in_the_last_step),
         cmocka_unit_test(test_the_second_signal_says_what_is_lost),
         cmocka_unit_test(test_a_signal_in_the_first_step),
         cmocka_unit_test(test_a_hang_up),
