@@ -202,6 +202,9 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
     int64_t rows = c->train_micro_batch_size_per_gpu;
     bool full = c->activation_checkpointing.policy == RECOMPUTE_FULL;
     bool selective = c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
+    if (room == 0)
+        return must_strdup("no model fits beside what the device takes for itself: free some of "
+                           "its memory, or choose another device");
     if (fixed > (double)room)
         return text_format(
             "choose a smaller model: its weights, gradients and optimizer alone take %s",
