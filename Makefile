@@ -136,7 +136,7 @@ EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE $(CMOCKA_CFLAGS) -std=c++17 $(
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
 KERNELS  := $(wildcard model/kernels/cpu/*.c)
-SOURCES  := $(filter-out $(KERNELS),$(wildcard train.c configs/*.c model/*.c model/*/*.c parallel/*.c parallel/*/*.c optim/*.c data/*.c))
+SOURCES  := $(filter-out $(KERNELS),$(wildcard train.c $(foreach r,configs data model optim parallel,$(r)/*.c $(r)/*/*.c)))
 # A level is what the compiler makes of one and the same source: sanitizers, which watch the source's accesses, get one.
 LEVELS   := baseline $(if $(SAN),,v3 v4)
 FLAGS_baseline :=
@@ -147,7 +147,7 @@ CUDA_C   := $(wildcard model/kernels/cuda/*.c)
 CUDA_CU  := $(wildcard model/kernels/cuda/*.cu)
 endif
 ifeq ($(CUDA),emu)
-EMULATOR := $(wildcard tests/emu/*.cc)
+EMULATOR := $(filter-out tests/emu/test_%,$(wildcard tests/emu/*.cc))
 endif
 CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
@@ -158,13 +158,12 @@ KOBJECTS := $(foreach l,$(LEVELS),$(foreach r,f32 f64,$(KERNELS:%.c=$(COMMON)/%.
 PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
-# Tests of the emulator itself are built where it is; tests that are kernels (.cu) or speak to the CUDA runtime (test_cuda_*.c)
-# where the backend is.
-EMU_TESTS := $(wildcard tests/test_emu*.c tests/test_emu*.cc)
-CUDA_TESTS := $(wildcard tests/test_cuda_*.c tests/test_*.cu)
-TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
+# A test lies in the folder of its subject. Those of the emulator are built where it is, those of tests/cuda where the backend is.
+EMU_TESTS := $(wildcard tests/emu/test_*.c tests/emu/test_*.cc)
+CUDA_TESTS := $(wildcard tests/cuda/test_*.c tests/cuda/test_*.cu)
+TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
                 $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
-TEST_HELPERS := $(filter-out $(TEST_SOURCES) $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*.c)) $(wildcard tests/fuzz/*.c)
+TEST_HELPERS := $(wildcard tests/support/*.c tests/fuzz/fuzz_*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 
@@ -206,8 +205,8 @@ $(COMMON)/commit: force
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
 force:
-$(COMMON)/parallel/version.o: $(COMMON)/commit
-$(COMMON)/parallel/version.o: CPPFLAGS += -DPROGRAM_COMMIT='"$(COMMIT)"'
+$(COMMON)/model/core/version.o: $(COMMON)/commit
+$(COMMON)/model/core/version.o: CPPFLAGS += -DPROGRAM_COMMIT='"$(COMMIT)"'
 
 define KERNEL_RULES
 $(COMMON)/%.$(1).f32.o: %.c
@@ -228,7 +227,7 @@ $(BUILD)/cuda: force
 	@mkdir -p $(@D)
 	@echo '$(CUDA_ANSWERS)' | cmp -s - $@ || echo '$(CUDA_ANSWERS)' > $@
 
-$(CUDA_C_OBJECTS) $(BUILD)/tests/test_emu%.o $(BUILD)/tests/test_cuda_%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
+$(CUDA_C_OBJECTS) $(BUILD)/tests/emu/%.o $(BUILD)/tests/cuda/%.o: CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
 
 # Their arithmetic equals the CPU's bit for bit: no product and sum is contracted.
 UNCONTRACTED := $(BUILD)/model/kernels/cuda/init.cu.o $(BUILD)/model/kernels/cuda/optimizer.cu.o
@@ -261,7 +260,7 @@ $(eval $(call TEST_RULE,.o))
 $(eval $(call TEST_RULE,.cu.o))
 
 # It asks for functions by name.
-$(BUILD)/tests/test_fuzz_corpus: LDLIBS += -rdynamic
+$(BUILD)/tests/fuzz/test_fuzz_corpus: LDLIBS += -rdynamic
 
 test-programs: $(TESTS)
 

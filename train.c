@@ -3,8 +3,8 @@
  * `./train CONFIG.json` reads its config, opens data, plans memory, chooses the run's folder, and
  * then steps, evaluates, samples and saves until the goal is reached or somebody asks it to stop.
  * Each of these lives in a room of its own. */
-#include "parallel/commands.h"
-#include "parallel/run.h"
+#include "parallel/commands/commands.h"
+#include "parallel/run/run.h"
 
 #include "model/core/check.h"
 #include "model/core/nearest.h"

@@ -5,7 +5,7 @@
  * keys: the tables. */
 #include "configs/config.h"
 
-#include "configs/load.h"
+#include "configs/reader/load.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/fs.h"

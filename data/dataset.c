@@ -1,11 +1,11 @@
 /* dataset.c -- see dataset.h. */
 #include "data/dataset.h"
 
-#include "data/corpus.h"
-#include "data/files.h"
 #include "data/identity.h"
-#include "data/text.h"
+#include "data/text/corpus.h"
+#include "data/text/text.h"
 #include "model/core/check.h"
+#include "model/core/files.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #define DATA_DATASET_H
 
 #include "configs/config.h"
-#include "data/prepare.h"
-#include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "data/text/prepare.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokens/token_file.h"
 #include "model/core/check.h"
 
 typedef enum { SPLIT_TRAIN, SPLIT_VAL } Split;

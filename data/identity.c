@@ -1,7 +1,7 @@
 /* identity.c -- see identity.h. */
 #include "data/identity.h"
 
-#include "data/meta.h"
+#include "data/text/meta.h"
 #include "model/core/check.h"
 
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "model/block.h"
 #include "model/embedding.h"
 #include "model/head.h"
-#include "parallel/pipeline.h"
+#include "parallel/pipeline/pipeline.h"
 
 /* The layers of a model, without memory: what each is called in the table and where. */
 typedef struct {

@@ -5,8 +5,8 @@
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
-#include "model/param.h"
-#include "parallel/tp.h"
+#include "model/param/param.h"
+#include "parallel/grid/tp.h"
 
 typedef struct {
     int64_t L, C, H, G, D, F; /* blocks, hidden, query heads, kv heads, head size, mlp size */

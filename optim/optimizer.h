@@ -10,7 +10,7 @@
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
-#include "model/param.h"
+#include "model/param/param.h"
 
 typedef enum { SLOT_MASTER, SLOT_EXP_AVG, SLOT_EXP_AVG_SQ, SLOT_MOMENTUM, SLOT_COUNT } Slot;
 

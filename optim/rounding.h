@@ -4,7 +4,7 @@
 #define OPTIM_ROUNDING_H
 
 #include "model/kernels/ops.h"
-#include "model/param.h"
+#include "model/param/param.h"
 
 /* The segments of elements [offset, offset + count) of a unit: one per parameter that lies there,
  * in ascending order; where the run begins in a gap, the first is the parameter before it. Writes

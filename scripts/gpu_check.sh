@@ -21,13 +21,13 @@ whole=470 # so that eight minutes hold
 logs=build/gpu_check
 small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_splitk,cublaslt_repeat
 items=( # name | limit | command | what
-    "ptx|15|programs test_ptx test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
+    "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory|every PTX wrapper: which thread holds which element, copies, arithmetic"
     "probe|70|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
-    "bits|20|programs test_ops_step test_ops_rounding test_ops_cuda test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
-    "ops|80|programs test_ops test_ops_gelu test_ops_named test_ops_normal test_ops_doors|every op, dtype and odd shape against the oracle"
-    "gradients|40|programs test_model_cuda test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
-    "goldens|20|programs test_golden|logits, gradients and 20 losses against PyTorch's"
-    "trainer|40|programs test_trainer test_device test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
+    "bits|20|programs kernels/test_ops_step kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
+    "ops|80|programs kernels/test_ops kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors|every op, dtype and odd shape against the oracle"
+    "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
+    "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
+    "trainer|40|programs parallel/test_trainer parallel/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
@@ -35,7 +35,7 @@ items=( # name | limit | command | what
 )
 build_limit=150
 complaints='^========= .*(Invalid|Misaligned|out of bounds|Race reported)' # compute-sanitizer's
-test_names=$(printf '%s\n' "${items[@]}" | grep -o 'test_[a-z_]*' | sort -u)
+test_names=$(printf '%s\n' "${items[@]}" | grep -o '[a-z]*/test_[a-z_]*' | sort -u)
 
 case ${1:-} in
 --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
@@ -170,7 +170,7 @@ sanitizer() {
             left=1
         fi
         TEST_DEVICE=cuda TEST_EVERY=$every timeout -k 2 $left "$program" --tool "$tool" "$@" --error-exitcode 1 \
-            "$CHECK_TESTS/test_ops" >"$out" 2>&1
+            "$CHECK_TESTS/kernels/test_ops" >"$out" 2>&1
         code=$?
         cat "$out"
         case $code in

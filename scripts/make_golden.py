@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/*.safetensors: small GPTs in plain PyTorch, in float64, as the truth for tests/test_model.c.
+"""Writes tests/golden/*.safetensors: small GPTs in plain PyTorch, in float64, as the truth for tests/model/test_model.c.
 
 Every file holds one model: its initial weights (values that float32 holds exactly, stored as F32), a stream of batches
 (tokens (STEPS, B, T+1), I32: inputs are the first T, targets the last T), the logits and all gradients of the mean loss

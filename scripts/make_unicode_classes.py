@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes data/unicode_classes.h: the letters and numbers of Unicode as code-point ranges.
+"""Writes data/tokenizer/unicode_classes.h: the letters and numbers of Unicode as code-point ranges.
 
 Needs PyPI's `regex`, whose Unicode is newer than the one in Python's own library.
-Run: python3 scripts/make_unicode_classes.py > data/unicode_classes.h
+Run: python3 scripts/make_unicode_classes.py > data/tokenizer/unicode_classes.h
 """
 import regex
 

@@ -14,14 +14,17 @@ count() {
         /^[ \t]*\/\*/ { if (!/\*\//) inside = 1; next }
         /^[ \t]*(\/\/.*)?$/ { next }
         { code++ }
-        END { printf "%-20s %5d files %7d lines %7d code\n", name, files, all, code }' "$@"
+        END { printf "%-28s %5d files %7d lines %7d code\n", name, files, all, code }' "$@"
 }
 
+mapfile -t rooms < <(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep / | sed 's|/[^/]*$||' | sort -u)
 shopt -s nullglob
 count train.c train.c
-for room in configs data model model/core model/kernels model/kernels/cpu model/kernels/cuda optim parallel parallel/comm; do
-    count $room $room/*.c $room/*.h $room/*.cu $room/*.cuh
+for room in "${rooms[@]}"; do
+    count "$room" "$room"/*.c "$room"/*.h "$room"/*.cc "$room"/*.cu "$room"/*.cuh
 done
-count program train.c {configs,data,model,model/core,model/kernels,model/kernels/cpu,optim,parallel,parallel/comm}/*.[ch] model/kernels/cuda/*.{c,h,cu,cuh}
-count tests tests/*.[ch] tests/*/*.{c,h,cc,cu}
+mapfile -t program < <(git ls-files train.c 'configs/*.[ch]' 'model/*.[ch]' 'model/*.cu' 'model/*.cuh' 'optim/*.[ch]' 'data/*.[ch]' 'parallel/*.[ch]')
+mapfile -t tests < <(git ls-files 'tests/*.c' 'tests/*.h' 'tests/*.cc' 'tests/*.cu' 'tests/*.cuh')
+count program "${program[@]}"
+count tests "${tests[@]}"
 count scripts scripts/*.sh scripts/*.py tests/run/*.sh

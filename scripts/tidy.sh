@@ -12,7 +12,7 @@ for file in "$@"; do
     [[ $file == model/kernels/cpu/* ]] &&
         extra=(-march=x86-64-v3 -DCPU_LEVEL=v3 -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32)
     # The emulator's CUDA headers are on every machine.
-    [[ $file == model/kernels/cuda/* || $file == tests/test_emu* || $file == tests/test_cuda_* ]] && extra=(-isystem tests/emu/include)
+    [[ $file == model/kernels/cuda/* || $file == tests/emu/* || $file == tests/cuda/* ]] && extra=(-isystem tests/emu/include)
     # __builtin_shuffle is gcc's alone.
     gcc -E "${flags[@]}" "${extra[@]}" "$file" 2>/dev/null | grep -q __builtin_shuffle && continue
     clang-tidy --quiet --warnings-as-errors='*' "$file" -- "${flags[@]}" "${extra[@]}" 2>/dev/null || bad=1

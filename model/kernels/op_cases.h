@@ -1,7 +1,7 @@
 /* op_cases.h -- one description per call worth checking or timing: the op, its shapes and options,
  * its operands with their types and roles, how exact the answer must be, and what it costs.
- * tests/test_ops.c holds every op to its oracle over these cases; `./train bench ops` times the
- * large ones. */
+ * tests/kernels/test_ops.c holds every op to its oracle over these cases; `./train bench ops` times
+ * the large ones. */
 #ifndef MODEL_KERNELS_OP_CASES_H
 #define MODEL_KERNELS_OP_CASES_H
 

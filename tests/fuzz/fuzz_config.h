@@ -1,4 +1,5 @@
-/* fuzz_config.h -- the fuzz target of configs, by name, for replay in tests/test_config.c. */
+/* fuzz_config.h -- the fuzz target of configs, by name, for replay in tests/configs/test_config.c.
+ */
 #ifndef TESTS_FUZZ_FUZZ_CONFIG_H
 #define TESTS_FUZZ_FUZZ_CONFIG_H
 

@@ -5,7 +5,7 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
-#include "parallel/manifest.h"
+#include "parallel/checkpoint/manifest.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* fuzz_meta.c -- meta.json of prepared tokens against hostile bytes. What is accepted has a
  * checksum for every shard of a split, or none. */
-#include "data/meta.h"
+#include "data/text/meta.h"
 #include "model/core/check.h"
-#include "tests/data_support.h"
+#include "tests/support/data_support.h"
 
 int fuzz_meta(const uint8_t *data, size_t size)
 {

@@ -1,9 +1,9 @@
 /* fuzz_model.c -- see fuzz_model.h. */
 #include "tests/fuzz/fuzz_model.h"
 
-#include "configs/options.h"
+#include "configs/reader/options.h"
 #include "model/core/check.h"
-#include "parallel/trainer.h"
+#include "parallel/trainer/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>

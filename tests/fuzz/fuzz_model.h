@@ -1,5 +1,5 @@
 /* fuzz_model.h -- the fuzz target of what a config leads to, by name, for replay in
- * tests/test_config_runs.c. */
+ * tests/configs/test_config_runs.c. */
 #ifndef TESTS_FUZZ_FUZZ_MODEL_H
 #define TESTS_FUZZ_FUZZ_MODEL_H
 

@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz_checkpoint.h"
 
 #include "model/core/check.h"
-#include "parallel/safetensors.h"
+#include "model/weights/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

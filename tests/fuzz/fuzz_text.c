@@ -1,10 +1,10 @@
 /* fuzz_text.c -- text and JSON lines against hostile bytes. What is accepted is UTF-8 without NUL
  * and CRLF. */
-#include "data/text.h"
-#include "data/words.h"
+#include "data/text/text.h"
+#include "data/tokenizer/words.h"
 #include "model/core/check.h"
 #include "model/core/utf8.h"
-#include "tests/data_support.h"
+#include "tests/support/data_support.h"
 
 static void check_text(const Text *t)
 {

@@ -1,8 +1,8 @@
 /* fuzz_tokenizer.c -- tokenizer files against hostile bytes. One that is accepted must give back
  * any text it encodes, and survive being written and read again. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
-#include "tests/data_support.h"
+#include "tests/support/data_support.h"
 
 #include <stdlib.h>
 #include <string.h>

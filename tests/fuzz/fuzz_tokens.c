@@ -1,8 +1,8 @@
 /* fuzz_tokens.c -- the header of token shards against hostile bytes. A header that is accepted must
  * describe the file. */
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 #include "model/core/check.h"
-#include "tests/data_support.h"
+#include "tests/support/data_support.h"
 
 int fuzz_tokens(const uint8_t *data, size_t size)
 {

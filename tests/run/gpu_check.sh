@@ -11,7 +11,7 @@ cp -r "$root/scripts" "$copy/"
 cp -r "$root"/tests/{run,probe} "$copy/tests/"
 script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
 # stand_in NAME TEXT
-stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
+stand_in() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 
 expect_code "gpu_check: an unknown item" 64 "$script" nonsense
 expect_code "gpu_check: the list" 0 "$script" --list
@@ -44,11 +44,11 @@ rm made
 bare "$script" >output 2>&1
 check "gpu_check: one architecture" grep -q 'ARCH=90a .*build/gpu/train' made
 check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* $PWD/toolkit$" made
-for name in train tests/test_ptx tests/test_model_cuda tests/test_trainer; do
+for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/test_trainer; do
     check "gpu_check: $name is built" grep -q "build/gpu/$name " made
 done
 # A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip.
-mapfile -t sources < <(grep -o 'gpu/tests/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
+mapfile -t sources < <(grep -o 'gpu/tests/[a-z]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
 grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" >skips
@@ -57,9 +57,9 @@ check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "
 # ---- items
 good='case $1 in doctor) echo "ok    cuda          cuda: a stand-in" ;; esac'
 stand_in train "$good"
-stand_in tests/test_ops 'echo "[       OK ] one"; exit 1'
+stand_in tests/kernels/test_ops 'echo "[       OK ] one"; exit 1'
 # shellcheck disable=SC2016 # the stand-in expands it
-stand_in tests/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
+stand_in tests/model/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
 export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests CUDA_HOME=/toolkit
 expect_code "gpu_check: an item fails" 1 "$script" ops goldens
 check "gpu_check: it is said" grep -q '^FAIL *ops .*exit 1' output
@@ -68,10 +68,10 @@ check "gpu_check: the device" grep -q '^ok *doctor .* cuda: a stand-in$' output
 check "gpu_check: every line an item's" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
 check "gpu_check: the closing line" test "$(tail -n 1 output)" = "2 passed, 1 failed, 0 skipped"
 check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$results"
-stand_in tests/test_golden 'echo "[  SKIPPED ] one"'
+stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
 expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
 check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
-stand_in tests/test_golden 'sleep 60'
+stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
 
@@ -79,7 +79,7 @@ check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' o
 # shellcheck disable=SC2016 # the stand-ins expand it
 {
     stand_in bin/compute-sanitizer 'while [ "${1#*/tests/}" = "$1" ]; do shift; done; exec "$@"'
-    stand_in tests/test_ops 'echo "[       OK ] op $TEST_EVERY"; test "$TEST_EVERY" -gt "$SLOW" || exec sleep 60'
+    stand_in tests/kernels/test_ops 'echo "[       OK ] op $TEST_EVERY"; test "$TEST_EVERY" -gt "$SLOW" || exec sleep 60'
 }
 # checked SLOW CODE: memcheck of tests that hang where more than every SLOW-th case is tried
 checked() { expect_code "gpu_check: memcheck, slow from $1 on" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck; }
@@ -90,10 +90,10 @@ check "gpu_check: cut short, the few count" \
     grep -q '^ok *memcheck .* one case in 24 of every op; no complaint over one case in 8 of the first 1 ops' output
 checked 24 0
 check "gpu_check: not even the few" grep -q '^skip *memcheck .* one case in 24 of the first 1 ops, then the time was over$' output
-stand_in tests/test_ops "trap '' TERM; echo '[       OK ] op'; sleep 60"
+stand_in tests/kernels/test_ops "trap '' TERM; echo '[       OK ] op'; sleep 60"
 checked 24 0
 check "gpu_check: a test that must be killed" grep -q '^skip *memcheck .* first 1 ops' output
-stand_in tests/test_ops "echo '========= Invalid __global__ read of size 4'; exec sleep 60"
+stand_in tests/kernels/test_ops "echo '========= Invalid __global__ read of size 4'; exec sleep 60"
 checked 24 1
 check "gpu_check: a complaint before the time is over" grep -q '^ *| ========= Invalid __global__ read' output
 

@@ -1,5 +1,6 @@
 /* ptx.cuh -- the emulated twin of model/kernels/cuda/ptx.cuh, which has the contracts. Layouts are
- * written down here a second time, element by element; tests/test_ptx*.cu hold both to the ISA. */
+ * written down here a second time, element by element; tests/cuda/test_ptx*.cu hold both
+ * to the ISA. */
 #ifndef MODEL_KERNELS_CUDA_PTX_CUH
 #define MODEL_KERNELS_CUDA_PTX_CUH
 

@@ -1,0 +1,195 @@
+/* assign.c -- the walk through a document: every key is an option, a known key of DeepSpeed's, a
+ * comment or an error. */
+#include "configs/reader/walk.h"
+#include "model/core/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Place place_of(const Walk *w, size_t offset)
+{
+    Place place = {.set = w->set};
+    if (w->set == 0) json_place(w->json, offset, &place.line, &place.column);
+    return place;
+}
+
+Place walk_key(const Walk *w, int node)
+{
+    return place_of(w, w->json->node[node].key_at);
+}
+
+Place walk_value(const Walk *w, int node)
+{
+    return place_of(w, w->json->node[node].value_at);
+}
+
+void walk_join(char out[PATH_SIZE], const char *prefix, const char *key)
+{
+    snprintf(out, PATH_SIZE, "%.*s%s%s", PATH_SIZE / 2, prefix, *prefix ? "." : "", key);
+}
+
+static void assign_members(const Walk *w, int node, const char *path);
+
+/* A key that the document gives a second time under the same name, once with dots in it and once as
+ * sections; keys that are the same letter by letter are refuse_duplicates'. */
+static void note_place(const Walk *w, int node, const char *path, int number)
+{
+    Place *seen = &w->load->seen[number], here = walk_key(w, node);
+    bool given = seen->set == w->set && (seen->set > 0 || seen->line > 0);
+    if (given && w->set == 0)
+        load_error(w->load, here, path, "given at %s:%d:%d, too; keep one of them", w->load->path,
+                   seen->line, seen->column);
+    else if (given)
+        load_error(w->load, here, path, "given twice; keep one of them");
+    *seen = here;
+}
+
+/* One key with its value: `path` is its whole name. */
+static void assign_node(const Walk *w, int node, const char *path)
+{
+    const cJSON *item = w->json->node[node].item;
+    int row = option_find(path), known = known_find(path);
+    bool section = option_is_section(path);
+    if (w->set > 0 && !cJSON_IsObject(item)) load_forget(w->load, path);
+    if (row >= 0 || known >= 0) note_place(w, node, path, row >= 0 ? row : option_count + known);
+    if (row >= 0)
+        assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
+    else if (section && cJSON_IsObject(item))
+        assign_members(w, node, path);
+    else if (known >= 0 && known_table[known].kind == KNOWN_SHORT && cJSON_IsBool(item))
+        assign_node(w, node, known_table[known].stands_for);
+    else if (known >= 0)
+        check_known(w, node, &known_table[known]);
+    else if (section && !cJSON_IsNull(item))
+        load_error(w->load, walk_value(w, node), path, "%s does not fit; write an object: { ... }",
+                   json_kind(item));
+    else if (!section && enclosing_tree(path) >= 0)
+        check_inside(w, node, path, enclosing_tree(path));
+    else if (!section)
+        refuse_unknown(w, node, path);
+}
+
+/* A key of the section "bfloat16", the old name of bf16, by its new name; false if it is none. */
+static bool rename_old(char path[PATH_SIZE])
+{
+    static const char old[] = "bfloat16", now[] = "bf16";
+    size_t n = sizeof old - 1, m = sizeof now - 1;
+    if (strncmp(path, old, n) != 0 || (path[n] != '.' && path[n] != '\0')) return false;
+    memcpy(path, now, m);
+    memmove(path + m, path + n, strlen(path + n) + 1);
+    return true;
+}
+
+/* DeepSpeed reads "bfloat16" where "bf16" is absent; false where it is not. */
+static bool take_old_name(const Walk *w, int parent, int node)
+{
+    bool both = false;
+    for (const cJSON *key = w->json->node[parent].item->child; key != NULL; key = key->next)
+        both |= strncmp(key->string, "bf16", 4) == 0 &&
+                (key->string[4] == '\0' || key->string[4] == '.');
+    if (both)
+        load_error(w->load, walk_key(w, node), "bfloat16",
+                   "the old name of bf16, which is given too; keep bf16");
+    else
+        load_routine(w->load, walk_key(w, node), "bfloat16", "the old name of bf16, read as such");
+    return !both;
+}
+
+static void assign_members(const Walk *w, int node, const char *path)
+{
+    for (int i = node + 1; i < w->json->node[node].end && w->load->n_errors < LOAD_MAX_ERRORS;
+         i = w->json->node[i].end) {
+        const char *key = w->json->node[i].item->string;
+        char child[PATH_SIZE];
+        if (key[0] == '_' || json_duplicate(w->json, node, i)) continue;
+        walk_join(child, path, key);
+        if (rename_old(child) && !take_old_name(w, node, i)) continue;
+        assign_node(w, i, child);
+    }
+}
+
+/* A key that is given twice, anywhere, is refused: readers of JSON disagree about which one counts.
+ */
+static void refuse_duplicates(const Walk *w, int node, const char *path)
+{
+    const JsonNode *self = &w->json->node[node];
+    for (int i = node + 1; i < self->end && w->load->n_errors < LOAD_MAX_ERRORS;
+         i = w->json->node[i].end) {
+        char child[PATH_SIZE];
+        const char *key = w->json->node[i].item->string;
+        walk_join(child, path, key ? key : "[]");
+        if (key != NULL && json_duplicate(w->json, node, i))
+            load_error(w->load, walk_key(w, i), child, "given twice; keep one of them");
+        refuse_duplicates(w, i, child);
+    }
+}
+
+void assign_document(Load *load, Json *json)
+{
+    Walk w = {.load = load, .json = json};
+    load->root = walk_value(&w, 0);
+    if (!cJSON_IsObject(json->root)) {
+        load->unreadable = true;
+        load_error(load, load->root, "", "%s is not a config; write an object: { ... }",
+                   json_kind(json->root));
+        return;
+    }
+    refuse_duplicates(&w, 0, "");
+    assign_members(&w, 0, "");
+    check_other_names(&w);
+}
+
+/* The value of a --set is JSON where it reads as JSON, else a string; a string always for keys that
+ * take only one. */
+static bool read_set_value(Load *load, Place at, const char *key, const char *value, Json *json)
+{
+    char err[200], again[200];
+    size_t where;
+    int row = option_find(key);
+    bool wants_string = row >= 0 && option_table[row].type == OPTION_STRING;
+    bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
+    if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))
+        return true;
+    /* Good JSON but for a number that no double holds. */
+    bool beyond = !read && json->root != NULL && row >= 0 && !wants_string &&
+                  option_table[row].type != OPTION_STRINGS;
+    json_free(json);
+    if (beyond) {
+        load_error(load, at, key, "%s: %s", value, err);
+        return false;
+    }
+    if (!read && value[0] != '\0' && strchr("{[\"", value[0]) != NULL) {
+        load_error(load, at, key, "the value is not JSON at character %zu: %s", where + 1, err);
+        return false;
+    }
+    size_t n = 6 * strlen(value) + 16;
+    char *quoted = must_alloc(n);
+    json_quote(quoted, n, value);
+    read = json_parse(json, quoted, strlen(quoted), again, sizeof again, &where);
+    free(quoted);
+    if (read) return true;
+    json_free(json);
+    load_error(load, at, key, "%s", again);
+    return false;
+}
+
+void assign_set(Load *load, int set)
+{
+    const char *text = load->sets[set - 1], *equals = strchr(text, '=');
+    Place at = {.set = set};
+    char key[PATH_SIZE];
+    Json json;
+    if (equals == NULL || equals == text || equals - text >= PATH_SIZE) {
+        load_error(load, at, "",
+                   "this is not KEY=VALUE; write for example --set optimizer.params.lr=6e-4");
+        return;
+    }
+    snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
+    if (rename_old(key)) load_routine(load, at, "bfloat16", "the old name of bf16, read as such");
+    if (!read_set_value(load, at, key, equals + 1, &json)) return;
+    Walk w = {.load = load, .json = &json, .set = set};
+    assign_node(&w, 0, key);
+    refuse_duplicates(&w, 0, key);
+    json_free(&json);
+}

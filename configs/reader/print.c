@@ -1,0 +1,201 @@
+/* print.c -- a Config as JSON with the origin of each value, the help of the table, and what two
+ * Configs differ in. */
+#include "configs/reader/load.h"
+#include "model/core/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Length of the part of two keys that are the same sections, with the dot. */
+static size_t common_sections(const char *a, const char *b)
+{
+    size_t same = 0;
+    for (size_t i = 0; a[i] != '\0' && a[i] == b[i]; i++)
+        if (a[i] == '.') same = i + 1;
+    return same;
+}
+
+static int depth_of(const char *key, size_t n)
+{
+    int depth = 0;
+    for (size_t i = 0; i < n; i++)
+        depth += key[i] == '.';
+    return depth;
+}
+
+/* Leaves the sections of `last` and enters those of `key`; returns the indentation of the key. */
+static int change_section(const char *last, const char *key, FILE *to)
+{
+    size_t same = common_sections(last, key);
+    for (int d = depth_of(last, strlen(last)); d > depth_of(key, same); d--)
+        fprintf(to, "%*s},\n", 2 * d, "");
+    int d = depth_of(key, same) + 1;
+    for (const char *dot = strchr(key + same, '.'); dot != NULL; dot = strchr(key + same, '.')) {
+        fprintf(to, "%*s\"%.*s\": {\n", 2 * d++, "", (int)(dot - key - (long)same), key + same);
+        same = (size_t)(dot - key) + 1;
+    }
+    return 2 * d;
+}
+
+static const char *leaf_of(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+/* What follows from other keys of a schedule is shown and not said: read under another train_steps
+ * it follows those. */
+static bool is_shown_only(const Option *option, const Origin *origin)
+{
+    return strncmp(option->key, "scheduler.", 10) == 0 && origin->kind == ORIGIN_DERIVED &&
+           !origin->automatic;
+}
+
+void config_print(const Config *config, bool with_origins, FILE *to)
+{
+    const Origin *origin = config->provenance;
+    const char *last = "";
+    fprintf(to, "{\n");
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        if (!option_applies(option, config)) continue;
+        int indent = change_section(last, option->key, to);
+        char *value = option_text(option, config);
+        int width =
+            fprintf(to, "%*s%s\"%s\": %s,", indent, "",
+                    is_shown_only(option, &origin[i]) ? "// " : "", leaf_of(option->key), value);
+        if (with_origins)
+            fprintf(to, "%*s // %s\n", width < 56 ? 56 - width : 0, "", origin[i].text);
+        else
+            fprintf(to, "\n");
+        free(value);
+        last = option->key;
+    }
+    change_section(last, "", to);
+    fprintf(to, "}\n");
+}
+
+void config_print_defaults(FILE *to)
+{
+    const char *last = "";
+    fprintf(to, "// Every key with its default. Lines behind // depend on optimizer.type and "
+                "scheduler.type.\n{\n");
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        int indent = change_section(last, option->key, to);
+        int width = fprintf(to, "%*s%s\"%s\": %s,", indent, "", option->types ? "// " : "",
+                            leaf_of(option->key), option->fallback ? option->fallback : "null");
+        fprintf(to, "%*s // ", width < 48 ? 48 - width : 0, "");
+        if (option->derived != NULL) fprintf(to, "default: %s; ", option->derived);
+        fprintf(to, "%s\n", option->help);
+        last = option->key;
+    }
+    change_section(last, "", to);
+    fprintf(to, "}\n");
+}
+
+static const char *effect_sentence(ConfigEffect effect)
+{
+    static const char *const sentence[] = {
+        [EFFECT_NONE] = "may change when a run is resumed",
+        [EFFECT_ROUNDING] = "may change when a run is resumed; results differ by rounding",
+        [EFFECT_NUMBERS] = "changes the numbers of a resumed run",
+        [EFFECT_IMPOSSIBLE] = "cannot change when a run is resumed",
+    };
+    return sentence[effect];
+}
+
+static void explain_option(const Option *option, FILE *to)
+{
+    char expects[512];
+    option_expects(option, expects, sizeof expects);
+    fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
+            option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
+    fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
+    for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
+        if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
+    if (option->built != NULL)
+        fprintf(to, "    built so far: %.*s\n", (int)strcspn(option->built + 1, "|"),
+                option->built + 1);
+    fprintf(to, "    resume   %s\n", effect_sentence(option->effect));
+}
+
+static void explain_known(const KnownKey *known, FILE *to)
+{
+    static const char *const verdict[] = {
+        [KNOWN_IGNORED] = "accepted, without effect here",
+        [KNOWN_QUIET] = "accepted, without effect here",
+        [KNOWN_UNBUILT] = "not built yet",
+        [KNOWN_SWITCH] = "not built yet; passes as long as its \"enabled\" is false",
+        [KNOWN_ON_SWITCH] = "not built yet; passes when its \"enabled\" is false",
+        [KNOWN_SHORT] = "read",
+        [KNOWN_TREE] = "accepted, without effect here",
+        [KNOWN_WRONG] = "refused",
+    };
+    fprintf(to, "%s\n    a key of DeepSpeed's: %s (%s)\n", known->key, verdict[known->kind],
+            known->why);
+    if (known->kind == KNOWN_UNBUILT && known->inert != NULL)
+        fprintf(to, "    passes   %.*s\n", (int)strcspn(known->inert + 1, "|"), known->inert + 1);
+}
+
+bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
+{
+    size_t length = strlen(key);
+    int found = 0;
+    for (int i = 0; i < option_count + known_count; i++) {
+        const char *other =
+            i < option_count ? option_table[i].key : known_table[i - option_count].key;
+        bool below =
+            strncmp(other, key, length) == 0 && (other[length] == '.' || other[length] == '\0');
+        if (!below) continue;
+        found++;
+        if (i < option_count)
+            explain_option(&option_table[i], to);
+        else
+            explain_known(&known_table[i - option_count], to);
+    }
+    if (n > 0) suggestion[0] = '\0';
+    if (found == 0) suggest_path(key, suggestion, n);
+    return found > 0;
+}
+
+/* Whether the rows differ only in how they say the same steps: as a ratio, or as a number. */
+static bool comes_to_the_same(const Option *option, const Config *was, const Config *now)
+{
+    if (option->settles == NULL) return false;
+    const Option *steps = &option_table[option_find(option->settles)];
+    char *a = option_text(steps, was), *b = option_text(steps, now);
+    bool same = option_applies(steps, was) && option_applies(steps, now) && strcmp(a, b) == 0;
+    free(a);
+    free(b);
+    return same;
+}
+
+int config_diff(const Config *was, const Config *now, ConfigDifference **out)
+{
+    int n = 0;
+    *out = must_calloc((size_t)option_count, sizeof **out);
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        if (!option_applies(option, was) && !option_applies(option, now)) continue;
+        char *a = option_text(option, was), *b = option_text(option, now);
+        if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {
+            (*out)[n++] = (ConfigDifference){
+                .key = option->key, .effect = option->effect, .was = a, .now = b};
+            continue;
+        }
+        free(a);
+        free(b);
+    }
+    return n;
+}
+
+void config_diff_free(ConfigDifference *differences, int n)
+{
+    for (int i = 0; i < n; i++) {
+        free(differences[i].was);
+        free(differences[i].now);
+    }
+    free(differences);
+}

@@ -1,0 +1,187 @@
+/* scheduler.c -- the keys of `scheduler` that hang together: which follow from others, and the
+ * rules between them. */
+#include "configs/reader/load.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char train_key[] = "train_steps", total_key[] = "scheduler.params.total_num_steps",
+                  warmup_key[] = "scheduler.params.warmup_num_steps",
+                  warmup_ratio_key[] = "scheduler.params.warmup_ratio",
+                  decay_key[] = "scheduler.params.decay_num_steps",
+                  decay_ratio_key[] = "scheduler.params.decay_ratio";
+
+/* Ratios are read from decimals: 0.7 and 0.3 may add up to a little more than 1. */
+#define ALL_STEPS (1 + 1e-9)
+/* Of total_num_steps, where WSD is given no decay. */
+#define DEFAULT_DECAY 0.2
+
+static bool is_given(const Load *load, const char *key)
+{
+    return load_given(load, key) && !load_wrong(load, key);
+}
+
+/* A share of train_steps in steps, to the nearest. */
+static int64_t steps_of(const Config *c, double ratio)
+{
+    return (int64_t)floor(ratio * (double)c->train_steps + 0.5);
+}
+
+/* Sets steps that a ratio stands for; an "auto" beside it is forgotten. */
+static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
+{
+    *field = steps;
+    load->origin[option_find(key)] = (Origin){.kind = ORIGIN_DERIVED};
+}
+
+/* Turns ratios into steps. Where both together are no more than the run, they are so at every
+ * length: what is rounded up in the warmup is taken from the decay. */
+static void derive_ratios(Load *load)
+{
+    Config *c = load->config;
+    double up = c->scheduler.params.warmup_ratio, down = c->scheduler.params.decay_ratio;
+    bool warmup = is_given(load, warmup_ratio_key) && !load_given(load, warmup_key),
+         decay = is_given(load, decay_ratio_key) && !load_given(load, decay_key);
+    if (load_wrong(load, train_key)) return;
+    if (warmup) settle(load, warmup_key, &c->scheduler.params.warmup_num_steps, steps_of(c, up));
+    if (decay) settle(load, decay_key, &c->scheduler.params.decay_num_steps, steps_of(c, down));
+    int64_t left = c->train_steps - c->scheduler.params.warmup_num_steps;
+    bool fits = up + (decay ? down : DEFAULT_DECAY) <= ALL_STEPS;
+    if (warmup && fits && !load_given(load, decay_key) &&
+        c->scheduler.params.decay_num_steps > left)
+        c->scheduler.params.decay_num_steps = left;
+}
+
+void derive_scheduler(Load *load)
+{
+    Config *c = load->config;
+    SchedulerType type = c->scheduler.type;
+    if (type == SCHEDULER_WARMUP_DECAY_LR || type == SCHEDULER_WARMUP_COSINE_LR ||
+        type == SCHEDULER_WSD)
+        load_follow(load, total_key, &c->scheduler.params.total_num_steps, c->train_steps);
+    if (type == SCHEDULER_WSD)
+        load_follow(load, decay_key, &c->scheduler.params.decay_num_steps,
+                    (c->scheduler.params.total_num_steps + 4) / 5);
+    derive_ratios(load);
+    if (!load_given(load, "scheduler.params.warmup_max_lr") &&
+        (type == SCHEDULER_WARMUP_LR || type == SCHEDULER_WARMUP_DECAY_LR)) {
+        bool own =
+            type == SCHEDULER_WARMUP_LR || load_automatic(load, "scheduler.params.warmup_max_lr");
+        c->scheduler.params.warmup_max_lr = own ? c->optimizer.params.lr : 0.001;
+        load_derived(load, "scheduler.params.warmup_max_lr");
+    }
+    if (type != SCHEDULER_ONE_CYCLE) return;
+    load_follow(load, "scheduler.params.cycle_second_step_size",
+                &c->scheduler.params.cycle_second_step_size,
+                c->scheduler.params.cycle_first_step_size);
+    if (load_given(load, "scheduler.params.cycle_second_stair_count")) return;
+    c->scheduler.params.cycle_second_stair_count = c->scheduler.params.cycle_first_stair_count;
+    load_derived(load, "scheduler.params.cycle_second_stair_count");
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static void check_one_cycle(Load *load)
+{
+    const Config *c = load->config;
+    const char *keys[] = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
+    Place type = load_place(load, "scheduler.type");
+    for (int i = 0; i < 2; i++)
+        if (!load_given(load, keys[i]))
+            load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");
+    if (!load_given(load, "scheduler.params.cycle_momentum"))
+        load_error(load, type, "scheduler.params.cycle_momentum",
+                   "true is the default of OneCycle, and cycling of momentum is known, not built "
+                   "yet; write false");
+    if (is_given(load, keys[0]) && is_given(load, keys[1]) &&
+        c->scheduler.params.cycle_max_lr < c->scheduler.params.cycle_min_lr)
+        load_error(load, load_place(load, keys[1]), keys[1], "below cycle_min_lr; swap the two");
+}
+
+/* A share and a number of the same steps, and shares of more than all steps. */
+static void check_ratios(Load *load)
+{
+    const Config *c = load->config;
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        if (option->settles != NULL && load_given(load, option->key) &&
+            load_given(load, option->settles) && option_applies(option, c))
+            load_error(load, load_place(load, option->key), option->key,
+                       "%s is given too; keep one of the two", option->settles);
+    }
+    double up = c->scheduler.params.warmup_ratio, down = c->scheduler.params.decay_ratio;
+    if (is_given(load, warmup_ratio_key) && is_given(load, decay_ratio_key) &&
+        up + down > ALL_STEPS && c->scheduler.type == SCHEDULER_WSD)
+        load_error(load, load_place(load, decay_ratio_key), decay_ratio_key,
+                   "%g and warmup_ratio %g together are more than 1; shorten one of them", down,
+                   up);
+}
+
+/* WarmupLR has no end that a long warmup could miss; it only never reaches its learning rate. */
+static void notice_long_warmup(Load *load)
+{
+    const Config *c = load->config;
+    int64_t warmup = c->scheduler.params.warmup_num_steps;
+    if (warmup > c->train_steps)
+        load_notice(
+            load, load_place(load, load_given(load, warmup_key) ? warmup_key : "scheduler.type"),
+            warmup_key, "%lld%s, but train_steps is %lld: the run ends before the warmup does",
+            (long long)warmup, load_given(load, warmup_key) ? "" : " (the default)",
+            (long long)c->train_steps);
+}
+
+/* Warmup and decay have to fit into the schedule. */
+static void check_lengths(Load *load)
+{
+    const Config *c = load->config;
+    int64_t total = c->scheduler.params.total_num_steps,
+            warmup = c->scheduler.params.warmup_num_steps,
+            decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
+    bool ratio = load_given(load, warmup_ratio_key);
+    const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
+    const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
+                                                                      : load_given(load, total_key)
+                                                                          ? total_key
+                                                                          : "scheduler.type";
+    if (warmup > total && ratio)
+        load_error(load, load_place(load, place), key,
+                   "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",
+                   (long long)warmup, (long long)total);
+    else if (warmup > total)
+        load_error(
+            load, load_place(load, place), key,
+            "%lld%s is more than total_num_steps %lld%s; write at most that, such as %lld, or "
+            "warmup_ratio instead, a share of train_steps",
+            (long long)warmup, by_default, (long long)total,
+            load_given(load, total_key) ? "" : " (= train_steps)", (long long)total / 100 + 1);
+    else if (warmup + decay > total)
+        load_error(load, load_place(load, place), key,
+                   "%lld%s and decay_num_steps %lld together are more than total_num_steps %lld; "
+                   "shorten one of them",
+                   (long long)warmup, ratio ? " steps" : by_default, (long long)decay,
+                   (long long)total);
+    if (load_given(load, total_key) && total != c->train_steps)
+        load_notice(load, load_place(load, total_key), total_key,
+                    "%lld, but train_steps is %lld: %s", (long long)total,
+                    (long long)c->train_steps,
+                    total < c->train_steps ? "the last steps run at the final learning rate"
+                                           : "the run ends before the schedule does");
+}
+
+void check_scheduler(Load *load)
+{
+    static const char *const read[] = {train_key,        total_key, warmup_key,
+                                       warmup_ratio_key, decay_key, decay_ratio_key};
+    if (load_wrong(load, "scheduler.type")) return;
+    SchedulerType type = load->config->scheduler.type;
+    if (type == SCHEDULER_ONE_CYCLE) check_one_cycle(load);
+    int before = load->n_errors;
+    check_ratios(load);
+    if (load->n_errors > before) return;
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+        if (load_wrong(load, read[i])) return;
+    if (type == SCHEDULER_WARMUP_LR) notice_long_warmup(load);
+    if (type == SCHEDULER_WARMUP_DECAY_LR || type == SCHEDULER_WARMUP_COSINE_LR ||
+        type == SCHEDULER_WSD)
+        check_lengths(load);
+}

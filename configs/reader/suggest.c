@@ -1,0 +1,156 @@
+/* suggest.c -- what somebody may have meant: Damerau-Levenshtein over the tables, and the names of
+ * other programs. */
+#include "configs/reader/options.h"
+#include "model/core/nearest.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Names that other trainers use. */
+static const struct {
+    const char *alias, *key;
+} aliases[] = {
+    {"learning_rate", "optimizer.params.lr"},
+    {"max_lr", "optimizer.params.lr"},
+    {"batch_size", "train_batch_size"},
+    {"global_batch_size", "train_batch_size"},
+    {"total_batch_size", "train_batch_size"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"train_micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"device_batch_size", "train_micro_batch_size_per_gpu"},
+    {"grad_accum_steps", "gradient_accumulation_steps"},
+    {"accumulation_steps", "gradient_accumulation_steps"},
+    {"max_steps", "train_steps"},
+    {"num_steps", "train_steps"},
+    {"max_iters", "train_steps"},
+    {"train_iters", "train_steps"},
+    {"num_iterations", "train_steps"},
+    {"n_layer", "model.num_layers"},
+    {"n_layers", "model.num_layers"},
+    {"num_hidden_layers", "model.num_layers"},
+    {"n_embd", "model.hidden_size"},
+    {"d_model", "model.hidden_size"},
+    {"dim", "model.hidden_size"},
+    {"n_head", "model.num_attention_heads"},
+    {"n_heads", "model.num_attention_heads"},
+    {"num_heads", "model.num_attention_heads"},
+    {"n_kv_heads", "model.num_key_value_heads"},
+    {"num_query_groups", "model.num_key_value_heads"},
+    {"kv_channels", "model.head_dim"},
+    {"d_ff", "model.intermediate_size"},
+    {"ffn_hidden_size", "model.intermediate_size"},
+    {"layer_norm_epsilon", "model.norm_epsilon"},
+    {"rms_norm_eps", "model.norm_epsilon"},
+    {"init_std", "model.initializer_range"},
+    {"block_size", "data.seq_length"},
+    {"sequence_length", "data.seq_length"},
+    {"max_seq_len", "data.seq_length"},
+    {"context_length", "data.seq_length"},
+    {"seq_len", "data.seq_length"},
+    {"max_seq_length", "data.seq_length"},
+    {"n_ctx", "data.seq_length"},
+    {"dataset", "data.text"},
+    {"beta1", "optimizer.params.betas"},
+    {"beta2", "optimizer.params.betas"},
+    {"adam_beta1", "optimizer.params.betas"},
+    {"adam_beta2", "optimizer.params.betas"},
+    {"wd", "optimizer.params.weight_decay"},
+    {"grad_clip", "gradient_clipping"},
+    {"clip_grad", "gradient_clipping"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"warmup_steps", "scheduler.params.warmup_num_steps"},
+    {"warmup_iters", "scheduler.params.warmup_num_steps"},
+    {"lr_scheduler", "scheduler.type"},
+    {"lr_scheduler_type", "scheduler.type"},
+    {"log_interval", "steps_per_print"},
+    {"eval_interval", "eval.interval"},
+    {"eval_steps", "eval.interval"},
+    {"save_interval", "checkpoint.save_interval"},
+    {"save_steps", "checkpoint.save_interval"},
+    {"gradient_checkpointing", "activation_checkpointing.policy"},
+    {"recompute", "activation_checkpointing.policy"},
+    {"tensor_model_parallel_size", "parallel.tensor"},
+    {"pipeline_model_parallel_size", "parallel.pipeline"},
+};
+
+/* The row of either table, options first. */
+static const char *key_of(int i)
+{
+    return i < option_count ? option_table[i].key : known_table[i - option_count].key;
+}
+
+/* The nearest name directly inside the section that is the first n bytes of `key`. */
+static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
+{
+    const char *word = key + n;
+    int best = EDIT_FAR;
+    for (int i = 0; i < option_count + known_count; i++) {
+        const char *other = key_of(i);
+        if (strncmp(other, key, n) != 0) continue;
+        char name[EDIT_FAR];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(other + n, "."), other + n);
+        int d = edit_distance(word, name);
+        if (d >= best) continue;
+        best = d;
+        snprintf(out, size, "%s", name);
+    }
+    return best;
+}
+
+bool suggest_is_near(const char *word, const char *name)
+{
+    return edit_distance(word, name) <= edit_tolerance(word);
+}
+
+bool suggest_sibling(const char *key, char *out, size_t n)
+{
+    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
+    return nearest_sibling(key, (size_t)(word - key), out, n) <= edit_tolerance(word);
+}
+
+void suggest_key(const char *key, char *out, size_t n)
+{
+    const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
+    size_t section = (size_t)(word - key);
+    if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i].alias, word) == 0) {
+            snprintf(out, n, "%s", aliases[i].key);
+            return;
+        }
+    out[0] = '\0';
+    int best = edit_tolerance(word) + 1;
+    for (int i = 0; i < option_count + known_count && best > 0; i++) {
+        const char *other = key_of(i), *last = strrchr(other, '.');
+        int d = edit_distance(word, last ? last + 1 : other);
+        if (d >= best) continue;
+        best = d;
+        snprintf(out, n, "%s", other);
+    }
+}
+
+void suggest_path(const char *key, char *out, size_t n)
+{
+    char near[EDIT_FAR * 2];
+    const char *dot = strrchr(key, '.');
+    suggest_key(key, near, sizeof near);
+    snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);
+    if (option_find(out) < 0 && known_find(out) < 0 && !option_is_section(out))
+        snprintf(out, n, "%s", near);
+}
+
+const char *suggest_choice(const Choice *choices, const char *value)
+{
+    const char *near = NULL;
+    int best = 1 + (strlen(value) > 3) + (strlen(value) > 5);
+    for (const Choice *c = choices; c->name != NULL; c++) {
+        if (c->value >= 0 && strcasecmp(value, c->name) == 0) return c->name;
+        int d = edit_distance(value, c->name);
+        if (c->value < 0 || d >= best || d >= (int)strlen(c->name)) continue;
+        best = d;
+        near = c->name;
+    }
+    return near;
+}

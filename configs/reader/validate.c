@@ -1,0 +1,284 @@
+/* validate.c -- rules between keys, each a sentence that says what to write instead. All of them
+ * are checked; a rule that reads a value which was refused is silent. */
+#include "configs/reader/load.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
+                  accum_key[] = "gradient_accumulation_steps";
+
+/* An error at the place of `key`. */
+#define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
+
+static bool any_wrong(const Load *load, const char *const *keys)
+{
+    for (; *keys != NULL; keys++)
+        if (load_wrong(load, *keys)) return true;
+    return false;
+}
+#define UNUSABLE(load, ...) any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
+
+/* The divisors of `total` nearest to x from below and from above, as "a or b". */
+static void nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
+{
+    int64_t low = x < total ? x : total, high = x;
+    for (int tries = 0; low > 1 && total % low != 0; tries++)
+        low = tries < 100000 ? low - 1 : 1;
+    while (high < total && high <= 4 * x && high < x + 100000 && total % high != 0)
+        high++;
+    if (high > total || high == low || high > 4 * x || total % high != 0)
+        snprintf(out, n, "%lld", (long long)low);
+    else
+        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
+}
+
+static void check_batch(Load *load)
+{
+    const Config *c = load->config;
+    int64_t T = c->train_batch_size, M = c->train_micro_batch_size_per_gpu,
+            A = c->gradient_accumulation_steps, dp = c->parallel.data;
+    bool train = load_given(load, train_key), micro = load_given(load, micro_key),
+         accum = load_given(load, accum_key);
+    if (UNUSABLE(load, train_key, micro_key, accum_key, "parallel.data")) return;
+    if (T == 0 && M == 0) {
+        load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
+                   "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
+                   train_key, micro_key, train_key, micro_key, accum_key);
+        return;
+    }
+    double most = option_table[option_find(train_key)].max;
+    if (!train && T > 0 && (double)T > most)
+        load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
+                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)M,
+                   (long long)A, (long long)dp, most, accum ? accum_key : micro_key);
+    if (T > 0 && T == M * A * dp) return;
+    char near[64];
+    if (train && micro && accum) {
+        int64_t share = T / dp;
+        char remedy[160] = "";
+        nearest_divisors(share, M, near, sizeof near);
+        if (share * dp == T && share % M == 0)
+            snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / M));
+        else if (share * dp == T && share % A == 0)
+            snprintf(remedy, sizeof remedy, ", or %s %lld", micro_key, (long long)(share / A));
+        else
+            snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
+        WRONG(load, train_key,
+              "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s", (long long)T,
+              (long long)M, (long long)A, (long long)dp, (long long)(M * A * dp), train_key,
+              (long long)(M * A * dp), remedy);
+    } else {
+        int64_t unit = (micro ? M : A > 0 ? A : 1) * dp, low = T / unit * unit;
+        nearest_divisors(T, unit, near, sizeof near);
+        const char *other = micro ? micro_key : accum_key;
+        if (low == 0)
+            WRONG(load, train_key,
+                  "%lld is less than one %s %lld x dp %lld = %lld; write %s %lld, or %s %s",
+                  (long long)T, micro ? "micro" : "accum", (long long)(unit / dp), (long long)dp,
+                  (long long)unit, train_key, (long long)unit, other, near);
+        else
+            WRONG(load, train_key,
+                  "%lld is not a multiple of %s %lld x dp %lld = %lld; write %s %lld or %lld, or "
+                  "%s %s",
+                  (long long)T, micro ? "micro" : "accum", (long long)(unit / dp), (long long)dp,
+                  (long long)unit, train_key, (long long)low, (long long)(low + unit), other, near);
+    }
+}
+
+static void check_model(Load *load)
+{
+    const Config *c = load->config;
+    int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads,
+            kv = c->model.num_key_value_heads;
+    bool unusable =
+        UNUSABLE(load, "model.hidden_size", "model.num_attention_heads", "model.head_dim");
+    if (!unusable && c->model.head_dim == 0) {
+        int64_t low = hidden / heads * heads;
+        char multiples[64];
+        if (low > 0)
+            snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low,
+                     (long long)low + heads);
+        else
+            snprintf(multiples, sizeof multiples, "%lld", (long long)heads);
+        WRONG(
+            load, "model.hidden_size",
+            "%lld is not a multiple of num_attention_heads %lld; write %s, or give model.head_dim",
+            (long long)hidden, (long long)heads, multiples);
+    }
+    if (!UNUSABLE(load, "model.num_attention_heads", "model.num_key_value_heads") &&
+        heads % kv != 0) {
+        char near[64];
+        nearest_divisors(heads, kv, near, sizeof near);
+        WRONG(load, "model.num_key_value_heads",
+              "%lld does not divide num_attention_heads %lld; write %s", (long long)kv,
+              (long long)heads, near);
+    }
+    if (!unusable && c->model.position == POSITION_ROPE && c->model.head_dim % 2 != 0)
+        WRONG(load, load_given(load, "model.head_dim") ? "model.head_dim" : "model.position",
+              "position \"rope\" turns pairs, and head_dim is %lld; write an even head_dim, or "
+              "position \"learned\"",
+              (long long)c->model.head_dim);
+    if (!UNUSABLE(load, "data.seq_length", "model.max_position_embeddings") &&
+        c->data.seq_length > c->model.max_position_embeddings) /* also the rows of rope's table */
+        WRONG(load,
+              load_given(load, "data.seq_length") ? "data.seq_length"
+                                                  : "model.max_position_embeddings",
+              "sequences of data.seq_length %lld do not fit max_position_embeddings %lld; lower "
+              "the one or raise the other",
+              (long long)c->data.seq_length, (long long)c->model.max_position_embeddings);
+    if (load_given(load, "model.rope_theta") && c->model.position != POSITION_ROPE)
+        load_notice(load, load_place(load, "model.rope_theta"), "model.rope_theta",
+                    "accepted, without effect: position is \"learned\"");
+}
+
+static void check_fused_gelu(Load *load)
+{
+    const Config *c = load->config;
+    if (!c->model.fused_gelu || load_wrong(load, "model.fused_gelu")) return;
+    if (c->model.activation != ACTIVATION_GELU && !load_wrong(load, "model.activation"))
+        WRONG(load, "model.fused_gelu",
+              "true is for activation \"gelu\", and activation is \"%s\"; write false",
+              option_choice_name(&option_table[option_find("model.activation")],
+                                 c->model.activation));
+    bool rounds = c->bf16.enabled || c->fp16.enabled;
+    if (rounds && c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
+        !load_wrong(load, "activation_checkpointing.policy"))
+        WRONG(
+            load, "activation_checkpointing.policy",
+            "\"selective\" makes gelu again from rounded values, and model.fused_gelu takes it of "
+            "the unrounded; in %s write \"full\" or \"none\", or model.fused_gelu false",
+            c->bf16.enabled ? "bf16" : "fp16");
+}
+
+static void check_data(Load *load)
+{
+    const Config *c = load->config;
+    bool train = c->data.train.count > 0, text = c->data.text.count > 0,
+         corpus = c->data.corpus != NULL;
+    int sources = train + text + corpus;
+    if (UNUSABLE(load, "data.train", "data.text", "data.corpus")) return;
+    if (sources == 0 && load->path != NULL)
+        load_error(load, load->root, "data",
+                   "nothing to train on; write one of data.text (text files), data.train (token "
+                   "shards), data.corpus");
+    if (sources > 1) {
+        const char *second = corpus ? "data.corpus" : "data.text",
+                   *first = train ? "data.train" : "data.text";
+        WRONG(load, second, "%s is given too; keep one of data.train, data.text and data.corpus",
+              first);
+    }
+    if (sources != 1) return;
+    if (c->data.val.count > 0 && !train)
+        WRONG(
+            load, "data.val",
+            "token shards to validate on go with data.train; write data.val_text beside data.text");
+    if (c->data.val_text.count > 0 && !text)
+        WRONG(load, "data.val_text", "text to validate on goes with data.text; %s",
+              train ? "write data.val beside data.train" : "a corpus has its own");
+    if (load_given(load, "data.tokenizer") && load_given(load, "data.tokenizer_vocab_size"))
+        load_notice(load, load_place(load, "data.tokenizer_vocab_size"),
+                    "data.tokenizer_vocab_size",
+                    "accepted, without effect: data.tokenizer is given");
+}
+
+static void check_precision(Load *load)
+{
+    const Config *c = load->config;
+    const char *keys[] = {"fp16.enabled", "bf16.enabled", "fp64.enabled"};
+    const bool on[] = {c->fp16.enabled, c->bf16.enabled, c->fp64.enabled};
+    for (int i = 0, last = -1; i < 3; i++) {
+        if (!on[i] || load_wrong(load, keys[i])) continue;
+        if (last >= 0)
+            WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
+                  keys[last]);
+        last = i;
+    }
+    bool dynamic = c->fp16.loss_scale == 0;
+    if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window"))
+        WRONG(load, "fp16.loss_scale_window",
+              "0 with a dynamic loss scale; write a number of steps, such as 1000");
+    if (dynamic && c->fp16.min_loss_scale == 0 && !load_wrong(load, "fp16.min_loss_scale"))
+        WRONG(load, "fp16.min_loss_scale",
+              "0 with a dynamic loss scale; write a floor above 0, such as 1");
+    if (c->bf16.bf16_master_weights_and_grads && !c->bf16.enabled &&
+        !load_wrong(load, "bf16.enabled"))
+        WRONG(load, "bf16.bf16_master_weights_and_grads",
+              "true is about bf16 weights, and bf16.enabled is false; write true there, or false "
+              "here");
+    if (c->fp64.enabled && c->data_types.grad_accum_dtype == GRAD_DTYPE_F32)
+        WRONG(load, "data_types.grad_accum_dtype",
+              "\"fp32\" would lose what fp64 keeps; write \"auto\"");
+    if (c->data_types.grad_accum_dtype == GRAD_DTYPE_BF16 && !c->bf16.enabled &&
+        !load_wrong(load, "bf16.enabled"))
+        WRONG(load, "data_types.grad_accum_dtype",
+              "\"bf16\" goes with bf16 weights, and bf16.enabled is false; write \"auto\"");
+    if (c->fp64.enabled && c->device == DEVICE_CUDA && !load_wrong(load, "device"))
+        WRONG(load, "fp64.enabled", "fp64 is for the CPU; write device \"cpu\" or \"auto\"");
+}
+
+static void check_optimizer(Load *load)
+{
+    const Config *c = load->config;
+    if (load_automatic(load, "optimizer.params.lr")) return;
+    if (load_wrong(load, "optimizer.type")) return;
+    if (c->optimizer.type == OPTIMIZER_SGD && !load_given(load, "optimizer.params.lr"))
+        WRONG(load, "optimizer.type",
+              "SGD has no default learning rate; write optimizer.params.lr");
+    if (c->optimizer.type == OPTIMIZER_SGD && c->optimizer.params.nesterov &&
+        (c->optimizer.params.momentum == 0 || c->optimizer.params.dampening != 0) &&
+        !UNUSABLE(load, "optimizer.params.momentum", "optimizer.params.dampening"))
+        WRONG(load, "optimizer.params.nesterov",
+              "true needs momentum above 0 and dampening 0; write momentum 0.9, say, or nesterov "
+              "false");
+    if (c->optimizer.type == OPTIMIZER_ADAMW && !c->optimizer.params.adam_w_mode)
+        load_notice(load, load_place(load, "optimizer.params.adam_w_mode"),
+                    "optimizer.params.adam_w_mode",
+                    "false has no effect on type AdamW, as in DeepSpeed; type Adam reads it");
+}
+
+/* Params that the chosen type does not take; DeepSpeed would end with a TypeError. */
+static void check_types(Load *load)
+{
+    const Config *c = load->config;
+    for (int i = 0; i < option_count; i++) {
+        const Option *option = &option_table[i];
+        if (!load_given(load, option->key) || option_applies(option, c)) continue;
+        bool of_optimizer = strncmp(option->key, "optimizer.", 10) == 0;
+        const char *type_key = of_optimizer ? "optimizer.type" : "scheduler.type";
+        if (load_wrong(load, type_key)) continue;
+        const Option *types = &option_table[option_find(type_key)];
+        int type = of_optimizer ? (int)c->optimizer.type : (int)c->scheduler.type;
+        char takers[160] = "";
+        for (const Choice *t = types->choices; t->name != NULL; t++)
+            if (t->value >= 0 && (option->types >> t->value & 1u) != 0)
+                snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
+                         *takers ? ", " : "", t->name);
+        WRONG(load, option->key, "%s does not take it (only %s); remove it, or change %s",
+              option_choice_name(types, type), takers, type_key);
+    }
+}
+
+static void check_zero(Load *load)
+{
+    static const char key[] = "zero_optimization.stage";
+    const Config *c = load->config;
+    if (c->zero_optimization.stage > 0 && c->parallel.data == 1 &&
+        !UNUSABLE(load, key, "parallel.data"))
+        load_notice(load, load_place(load, key), key,
+                    "%lld: one rank has nothing to shard, so it trains as stage 0 does",
+                    (long long)c->zero_optimization.stage);
+}
+
+void validate_config(Load *load)
+{
+    check_batch(load);
+    check_model(load);
+    check_fused_gelu(load);
+    check_data(load);
+    check_precision(load);
+    check_optimizer(load);
+    check_types(load);
+    check_scheduler(load);
+    check_zero(load);
+}

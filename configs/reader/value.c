@@ -1,0 +1,211 @@
+/* value.c -- one JSON value into one field of Config, checked against its row; see options.h. */
+#include "configs/reader/load.h"
+#include "model/core/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct {
+    Load *load;
+    const Json *json;
+    int node;
+    const Option *option;
+    Place at;
+} Assign;
+
+/* The value as it was written, shortened for a message. */
+static char *shown(const Assign *a, char out[72])
+{
+    const cJSON *item = a->json->node[a->node].item;
+    if (cJSON_IsString(item)) return json_quote(out, 64, item->valuestring);
+    if (cJSON_IsNumber(item)) { /* as written, not as a double prints */
+        const char *text = a->json->text + a->json->node[a->node].value_at;
+        snprintf(out, 72, "%.*s", (int)strspn(text, "0123456789+-.eE"), text);
+        return out;
+    }
+    char *list = cJSON_IsArray(item) ? cJSON_PrintUnformatted(item) : NULL;
+    snprintf(out, 72, "%s", list && strlen(list) < 60 ? list : json_kind(item));
+    cJSON_free(list);
+    return out;
+}
+
+/* "X is not what this key takes; write ..." */
+static bool refuse(const Assign *a)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    char given[72], expects[512];
+    option_expects(a->option, expects, sizeof expects);
+    const char *remark = "";
+    char limit[64];
+    bool number = a->option->type == OPTION_INT || a->option->type == OPTION_NUMBER;
+    if (cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0)
+        remark = ", since no trainer fills it in here";
+    else if (cJSON_IsString(item) && (number || a->option->type == OPTION_BOOL))
+        remark = " without quotes";
+    if (cJSON_IsNumber(item) && item->valuedouble > a->option->max &&
+        option_hides_limit(a->option)) {
+        if (a->option->type == OPTION_INT)
+            snprintf(limit, sizeof limit, " and at most %.0f", a->option->max);
+        else
+            snprintf(limit, sizeof limit, " and at most %g", a->option->max);
+        remark = limit;
+    }
+    load_error(a->load, a->at, a->option->key, "%s does not fit; write %s%s", shown(a, given),
+               expects, remark);
+    return false;
+}
+
+static bool in_range(const Option *option, double x)
+{
+    bool low = option->flags & OPTION_ABOVE ? x > option->min : x >= option->min;
+    bool high = option->flags & OPTION_BELOW ? x < option->max : x <= option->max;
+    return low && high;
+}
+
+static bool set_integer(const Assign *a, int64_t *field)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    int64_t x;
+    if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT)
+        x = cJSON_IsTrue(item);
+    else if (!json_integer(a->json, a->node, &x))
+        return refuse(a);
+    if (!in_range(a->option, (double)x)) return refuse(a);
+    *field = x;
+    return true;
+}
+
+static bool set_betas(const Assign *a, double *field)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return refuse(a);
+    for (int i = 0; i < 2; i++) {
+        const cJSON *x = cJSON_GetArrayItem(item, i);
+        if (!cJSON_IsNumber(x) || !in_range(a->option, x->valuedouble)) return refuse(a);
+        field[i] = x->valuedouble;
+    }
+    return true;
+}
+
+static void free_strings(StringList *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->item[i]);
+    free(list->item);
+    *list = (StringList){0};
+}
+
+static bool set_strings(const Assign *a, StringList *field)
+{
+    const cJSON *item = a->json->node[a->node].item, *first = item;
+    int count = 1;
+    if (cJSON_IsArray(item)) {
+        count = cJSON_GetArraySize(item);
+        first = item->child;
+        if (count == 0) return refuse(a);
+    }
+    for (const cJSON *x = first; x != NULL; x = cJSON_IsArray(item) ? x->next : NULL)
+        if (!cJSON_IsString(x) || x->valuestring[0] == '\0') return refuse(a);
+    free_strings(field);
+    field->item = must_calloc((size_t)count, sizeof *field->item);
+    for (const cJSON *x = first; field->count < count; x = x->next)
+        field->item[field->count++] = must_strdup(x->valuestring);
+    return true;
+}
+
+static bool set_choice(const Assign *a, int *field)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    if (!cJSON_IsString(item)) return refuse(a);
+    const char *text = item->valuestring;
+    for (const Choice *c = a->option->choices; c->name != NULL; c++) {
+        if ((c->any_case ? strcasecmp : strcmp)(c->name, text) != 0) continue;
+        if (c->value >= 0) {
+            *field = c->value;
+            return true;
+        }
+        char expects[512];
+        option_expects(a->option, expects, sizeof expects);
+        load_error(a->load, a->at, a->option->key, "\"%s\" is known, not built yet; write %s",
+                   c->name, expects);
+        return false;
+    }
+    const char *near = suggest_choice(a->option->choices, text);
+    if (near == NULL) return refuse(a);
+    char given[72];
+    load_error(a->load, a->at, a->option->key, "there is no %s; did you mean \"%s\"?",
+               shown(a, given), near);
+    return false;
+}
+
+static bool set_field(const Assign *a)
+{
+    const cJSON *item = a->json->node[a->node].item;
+    void *field = option_field(a->option, a->load->config);
+    switch (a->option->type) {
+    case OPTION_BOOL:
+        if (!cJSON_IsBool(item)) return refuse(a);
+        *(bool *)field = cJSON_IsTrue(item);
+        return true;
+    case OPTION_INT: return set_integer(a, field);
+    case OPTION_NUMBER:
+        if (!cJSON_IsNumber(item) || !in_range(a->option, item->valuedouble)) return refuse(a);
+        *(double *)field = item->valuedouble;
+        return true;
+    case OPTION_BETAS: return set_betas(a, field);
+    case OPTION_STRING:
+        if (!cJSON_IsString(item)) return refuse(a);
+        free(*(char **)field);
+        *(char **)field = must_strdup(item->valuestring);
+        return true;
+    case OPTION_STRINGS: return set_strings(a, field);
+    case OPTION_CHOICE: return set_choice(a, field);
+    }
+    return false;
+}
+
+/* Whether the value that was just set is one that is built. */
+static bool is_built(const Assign *a)
+{
+    if (a->option->built == NULL) return true;
+    char *value = option_text(a->option, a->load->config);
+    bool built = option_among(a->option->built, value);
+    if (!built) {
+        int n = (int)strcspn(a->option->built + 1, "|");
+        load_error(a->load, a->at, a->option->key, "%s is known, not built yet; write %.*s", value,
+                   n, a->option->built + 1);
+    }
+    free(value);
+    return built;
+}
+
+bool assign_field(Load *load, const Json *json, int node, int row, Place at)
+{
+    Assign a = {load, json, node, &option_table[row], at};
+    return set_field(&a);
+}
+
+void assign_value(Load *load, const Json *json, int node, int row, Place key_at, Place value_at)
+{
+    Assign a = {load, json, node, &option_table[row], value_at};
+    const cJSON *item = json->node[node].item;
+    Origin *origin = &load->origin[row];
+    bool automatic = (a.option->flags & OPTION_AUTO) != 0 && cJSON_IsString(item) &&
+                     strcmp(item->valuestring, "auto") == 0;
+    *origin = (Origin){
+        .kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE, .place = key_at, .automatic = automatic};
+    bool null = cJSON_IsNull(item);
+    if (null && a.option->flags & OPTION_NO_NULL) {
+        origin->wrong = !refuse(&a);
+    } else if (automatic || null) {
+        if (null && key_at.set == 0 && a.option->fallback != NULL)
+            load_notice(load, value_at, a.option->key, "null is read as the default, %s",
+                        a.option->fallback);
+        load_default(load, row);
+        origin->kind = ORIGIN_DEFAULT;
+    } else {
+        origin->wrong = !(set_field(&a) && is_built(&a));
+    }
+}

@@ -1,0 +1,230 @@
+/* corpus.c -- running the program of a package that has the text; see corpus.h. */
+#include "data/text/corpus.h"
+
+#include "model/core/check.h"
+#include "model/core/child.h"
+#include "model/core/figures.h"
+#include "model/core/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *name, *title, *package;
+    const char *command[4]; /* ends with NULL; never a shell */
+    int64_t least;          /* bytes that a whole text has at least */
+} Corpus;
+
+static const Corpus corpora[] = {
+    {.name = "bible-kjv",
+     .title = "King James Bible (bible-kjv)",
+     .package = "bible-kjv",
+     .command = {"bible", "-f", "gen1:1-rev22:21", NULL},
+     .least = 4000000},
+};
+
+const CorpusLimits corpus_limits = {.bytes = 64 << 20, .seconds = 120, .ending = 120};
+
+static const Corpus *find_corpus(const char *name)
+{
+    for (size_t i = 0; i < sizeof corpora / sizeof *corpora; i++)
+        if (strcmp(corpora[i].name, name) == 0) return &corpora[i];
+    return NULL;
+}
+
+const char *corpus_title(const char *name)
+{
+    const Corpus *c = find_corpus(name);
+    return c ? c->title : NULL;
+}
+
+/* In the child: stdin from /dev/null, stdout to the pipe; a failed exec is told to the parent as
+ * errno over `report`. */
+static _Noreturn void run_child(const Corpus *c, int out, int report)
+{
+    int none = open("/dev/null", O_RDONLY);
+    if (none >= 0) dup2(none, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    execvp(c->command[0], (char *const *)(uintptr_t)c->command);
+    int error = errno;
+    if (write(report, &error, sizeof error) < 0) _exit(126);
+    _exit(127);
+}
+
+/* Everything that comes out of a pipe until its end, the deadline or more than `most` bytes;
+ * *ended says whether it was the end. */
+static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, bool *ended)
+{
+    int64_t capacity = 1 << 16;
+    double left;
+    char *text = must_alloc((size_t)capacity);
+    *size = 0;
+    *ended = false;
+    while (*size <= most && (left = deadline - seconds_now()) > 0) {
+        struct pollfd waiting = {.fd = fd, .events = POLLIN};
+        if (poll(&waiting, 1, (int)ceil(1000 * left)) <= 0) continue;
+        if (*size == capacity) text = must_realloc(text, (size_t)(capacity *= 2));
+        ssize_t got = read(fd, text + *size, (size_t)(capacity - *size));
+        if (got < 0 && errno == EINTR) continue;
+        *ended = got <= 0;
+        if (*ended) break;
+        *size += got;
+    }
+    return text;
+}
+
+/* Waits until the child has ended, which closing its output leads to if it is not stuck; at the
+ * deadline it is made to. Returns its status, -1 if that cannot be known. */
+static int end_child(Child *child, bool orderly, double deadline)
+{
+    int status = 0;
+    pid_t done = 0;
+    while (orderly && done == 0 && seconds_now() < deadline) {
+        done = child_wait(child, &status, WNOHANG);
+        if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (done == 0) {
+        kill(child->pid, SIGKILL);
+        done = child_wait(child, &status, 0);
+    }
+    return done > 0 ? status : -1;
+}
+
+/* What became of a corpus's program. */
+typedef struct {
+    char *text; /* its output; NULL if it could not be run */
+    int64_t size;
+    int error;  /* errno if it could not be run */
+    int status; /* as waitpid tells it */
+    bool ended; /* by itself, within the limits */
+} Outcome;
+
+static Outcome run(const Corpus *c, const CorpusLimits *limits)
+{
+    int out[2], report[2];
+    Outcome o = {0};
+    double deadline = seconds_now() + (double)limits->seconds;
+    if (pipe2(out, O_CLOEXEC) != 0) return (Outcome){.error = errno};
+    if (pipe2(report, O_CLOEXEC) != 0) {
+        o.error = errno;
+        close(out[0]);
+        close(out[1]);
+        return o;
+    }
+    Child process;
+    pid_t child = child_fork(&process);
+    if (child == 0) run_child(c, out[1], report[1]);
+    if (child < 0) o.error = errno;
+    close(out[1]);
+    close(report[1]);
+    if (child > 0) o.text = read_pipe(out[0], limits->bytes, deadline, &o.size, &o.ended);
+    close(out[0]);
+    if (child > 0) o.status = end_child(&process, o.ended, seconds_now() + (double)limits->ending);
+    if (child > 0 && read(report[0], &o.error, sizeof o.error) < 0) o.error = EIO;
+    close(report[0]);
+    return o;
+}
+
+/* Takes "Ge1:1 " off the front of every line, in place; returns the new size. A line without a
+ * label ends the text and gives -1. */
+static int64_t strip_labels(char *text, int64_t size)
+{
+    int64_t kept = 0;
+    for (int64_t at = 0; at < size;) {
+        const char *end = memchr(text + at, '\n', (size_t)(size - at));
+        int64_t next = end ? end - text + 1 : size;
+        const char *space = memchr(text + at, ' ', (size_t)(next - at));
+        if (space == NULL || memchr(text + at, ':', (size_t)(space - text - at)) == NULL) return -1;
+        int64_t from = space + 1 - text;
+        memmove(text + kept, text + from, (size_t)(next - from));
+        kept += next - from;
+        at = next;
+    }
+    return kept;
+}
+
+static bool refuse_name(const char *name, char *err, size_t n)
+{
+    return error_set(err, n, "data.corpus: there is no corpus \"%s\"; known is \"bible-kjv\"",
+                     name);
+}
+
+static bool refuse_program(const Corpus *c, int error, char *err, size_t n)
+{
+    return error_set(
+        err, n,
+        "the program \"%s\" cannot be run (%s): install it with apt-get install %s, or train "
+        "on a text of your own with --set data.text=FILE",
+        c->command[0], strerror(error), c->package);
+}
+
+/* Whether exec would find the program: 0, or the errno of the last folder of PATH that has no such
+ * program. */
+static int find_program(const char *program)
+{
+    const char *path = getenv("PATH");
+    char *folders = must_strdup(path ? path : "/usr/bin:/bin"), *rest = folders, *folder;
+    int error = ENOENT;
+    while (error != 0 && (folder = strsep(&rest, ":")) != NULL) {
+        char *file = text_format("%s/%s", *folder ? folder : ".", program);
+        error = access(file, X_OK) == 0 ? 0 : errno == EACCES ? EACCES : error;
+        free(file);
+    }
+    free(folders);
+    return error;
+}
+
+bool corpus_check(const char *name, char *err, size_t n, ExitCode *code)
+{
+    const Corpus *c = find_corpus(name);
+    *code = EXIT_MISSING;
+    if (c == NULL) return refuse_name(name, err, n);
+    int error = find_program(c->command[0]);
+    return error == 0 || refuse_program(c, error, err, n);
+}
+
+/* Whether the program came to a good end. */
+static bool check_outcome(const Corpus *c, const CorpusLimits *limits, const Outcome *o, char *err,
+                          size_t n)
+{
+    if (!o->ended)
+        return error_set(err, n,
+                         "the program \"%s\" was ended after %lld bytes: a text of at most %lld "
+                         "bytes within %lld seconds was expected of it",
+                         c->command[0], (long long)o->size, (long long)limits->bytes,
+                         (long long)limits->seconds);
+    if (!WIFEXITED(o->status) || WEXITSTATUS(o->status) != 0)
+        return error_set(err, n, "the program \"%s\" %s", c->command[0],
+                         figure_ending(o->status).text);
+    return true;
+}
+
+bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char *err, size_t n,
+                 ExitCode *code)
+{
+    const Corpus *c = find_corpus(name);
+    *code = EXIT_MISSING;
+    if (c == NULL) return refuse_name(name, err, n);
+    Outcome o = run(c, limits);
+    bool good = o.error == 0;
+    if (!good) {
+        refuse_program(c, o.error, err, n);
+    } else {
+        *code = EXIT_DAMAGED;
+        good = check_outcome(c, limits, &o, err, n);
+    }
+    if (good && (o.size < c->least || (o.size = strip_labels(o.text, o.size)) < 0))
+        good = error_set(err, n, "the program \"%s\" printed something else than the whole text",
+                         c->command[0]);
+    if (good) good = text_add_document(text, c->title, 0, (uint8_t *)o.text, o.size, err, n);
+    free(o.text);
+    return good;
+}

@@ -1,0 +1,185 @@
+/* meta.c -- see meta.h. */
+#include "data/text/meta.h"
+
+#include "data/tokens/token_file.h"
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "model/core/fs.h"
+#include "model/core/json_parse.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const meta_split_name[META_SPLITS] = {"train", "val"};
+
+void meta_free(Meta *m)
+{
+    for (int i = 0; i < META_SPLITS; i++)
+        free(m->checksum[i]);
+    *m = (Meta){0};
+}
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+/* Continues *hash by the shard at `path`. */
+static bool hash_shard(const char *path, uint64_t *hash, char *err, size_t n)
+{
+    TokenFile f;
+    bool good = token_file_open(&f, path, err, n) && token_file_hash(&f, hash, err, n);
+    token_file_close(&f);
+    return good;
+}
+
+bool meta_checksum(Meta *m, const char *folder, char *err, size_t n)
+{
+    bool good = true;
+    for (int k = 0; k < META_SPLITS; k++) {
+        int64_t shards = m->split[k].shards;
+        uint64_t hash = META_HASH;
+        m->checksum[k] = shards > 0 ? must_calloc((size_t)shards, sizeof *m->checksum[k]) : NULL;
+        for (int64_t i = 0; good && i < shards; i++) {
+            char *path = shard_path(folder, meta_split_name[k], i);
+            good = hash_shard(path, &hash, err, n);
+            m->checksum[k][i] = hash;
+            free(path);
+        }
+    }
+    return good;
+}
+
+/* The checksum after the shard called `name`, and the one before it; false if there is none. */
+static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uint64_t *after)
+{
+    bool found = false;
+    for (int k = 0; k < META_SPLITS && !found; k++)
+        for (int64_t i = 0; m->checksum[k] != NULL && i < m->split[k].shards && !found; i++) {
+            char *path = shard_path(".", meta_split_name[k], i);
+            found = strcmp(strrchr(path, '/') + 1, name) == 0;
+            free(path);
+            *before = i > 0 ? m->checksum[k][i - 1] : META_HASH;
+            *after = m->checksum[k][i];
+        }
+    return found;
+}
+
+bool meta_verify(const char *path, bool *known, char *err, size_t n)
+{
+    char *meta = path_beside(path, "meta.json"), why[512] = "it does not name the file";
+    const char *slash = strrchr(path, '/');
+    uint64_t hash, want;
+    Meta m;
+    bool good = meta_read(&m, meta, why, sizeof why);
+    *known = good && find_checksum(&m, slash ? slash + 1 : path, &hash, &want);
+    good = *known && hash_shard(path, &hash, err, n);
+    if (!*known) error_set(err, n, "%s has no checksum in %s: %s", path, meta, why);
+    if (good && hash != want)
+        good = error_set(err, n, "%s is not what was written: its checksum is %016llx, not %016llx",
+                         path, (unsigned long long)hash, (unsigned long long)want);
+    meta_free(&m);
+    free(meta);
+    return good;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void print_split(FILE *to, const Meta *m, MetaSplit k)
+{
+    const ShardsSize *s = &m->split[k];
+    fprintf(to, "  \"%s\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld",
+            meta_split_name[k], (long long)s->bytes, (long long)s->tokens, (long long)s->shards);
+    for (int64_t i = 0; m->checksum[k] != NULL && i < s->shards; i++)
+        fprintf(to, "%s\"%016llx\"", i ? ", " : ", \"checksums\": [",
+                (unsigned long long)m->checksum[k][i]);
+    fprintf(to, m->checksum[k] ? "]}" : "}");
+}
+
+bool meta_write(const Meta *m, const char *path, char *err, size_t n)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    CHECK(to != NULL, "no memory for %s", path);
+    fprintf(to,
+            "{\n  \"format\": %d,\n  \"hash\": \"%016llx\",\n  \"tokenizer_hash\": \"%016llx\",\n"
+            "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n",
+            META_FORMAT, (unsigned long long)m->key, (unsigned long long)m->tokenizer_hash,
+            (long long)m->vocab_size, (long long)m->documents);
+    print_split(to, m, META_TRAIN);
+    fprintf(to, ",\n");
+    print_split(to, m, META_VAL);
+    fprintf(to, "\n}\n");
+    fclose(to);
+    bool good = fs_write_file(&fs_system, path, text, size, err, n);
+    free(text);
+    return good;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool whole_number(const cJSON *object, const char *name, int64_t *out)
+{
+    const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (!cJSON_IsNumber(found) || !(found->valuedouble >= 0 && found->valuedouble < 0x1p53))
+        return false;
+    *out = (int64_t)found->valuedouble;
+    return true;
+}
+
+/* 16 hexadecimal digits. */
+static bool hash_number(const cJSON *found, uint64_t *out)
+{
+    const char *text = cJSON_IsString(found) ? found->valuestring : "";
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
+    *out = strtoull(text, NULL, 16);
+    return true;
+}
+
+static bool hash_key(const cJSON *object, const char *name, uint64_t *out)
+{
+    return hash_number(cJSON_GetObjectItemCaseSensitive(object, name), out);
+}
+
+static bool read_split(const cJSON *root, MetaSplit k, Meta *m)
+{
+    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, meta_split_name[k]);
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(split, "checksums");
+    ShardsSize *s = &m->split[k];
+    if (!whole_number(split, "bytes", &s->bytes) || !whole_number(split, "tokens", &s->tokens) ||
+        !whole_number(split, "shards", &s->shards))
+        return false;
+    if (list == NULL) return true;
+    int64_t i = 0, count = cJSON_GetArraySize(list);
+    if (!cJSON_IsArray(list) || count == 0 || count != s->shards) return false;
+    m->checksum[k] = must_calloc((size_t)count, sizeof *m->checksum[k]);
+    for (const cJSON *item = list->child; item != NULL; item = item->next)
+        if (!hash_number(item, &m->checksum[k][i++])) return false;
+    return true;
+}
+
+bool meta_parse(Meta *m, const char *text, size_t size)
+{
+    int64_t format = -1;
+    *m = (Meta){0};
+    cJSON *root = json_parse(text, size);
+    bool good = whole_number(root, "format", &format) && format == META_FORMAT &&
+                hash_key(root, "hash", &m->key) &&
+                hash_key(root, "tokenizer_hash", &m->tokenizer_hash) &&
+                whole_number(root, "vocab_size", &m->vocab_size) &&
+                whole_number(root, "documents", &m->documents) && read_split(root, META_TRAIN, m) &&
+                read_split(root, META_VAL, m);
+    cJSON_Delete(root);
+    if (!good) meta_free(m);
+    return good;
+}
+
+bool meta_read(Meta *m, const char *path, char *err, size_t n)
+{
+    char *text;
+    size_t size;
+    *m = (Meta){0};
+    if (!file_read(path, &text, &size, NULL, err, n)) return false;
+    bool good = meta_parse(m, text, size);
+    free(text);
+    return good || error_set(err, n, "%s is not what was written", path);
+}

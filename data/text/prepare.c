@@ -1,0 +1,254 @@
+/* prepare.c -- see prepare.h. */
+#include "data/text/prepare.h"
+
+#include "data/text/meta.h"
+#include "data/text/shards.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokens/token_file.h"
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "model/core/fs.h"
+#include "model/core/hash.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void preparation_free(Preparation *p)
+{
+    free(p->folder);
+    free(p->tokenizer);
+    *p = (Preparation){0};
+}
+
+/* ---- the key --------------------------------------------------------------------------------- */
+
+static uint64_t hash_text(uint64_t h, const Text *text)
+{
+    h = hash_bytes(h, text->bytes, text->size);
+    return hash_bytes(h, text->document_end,
+                      text->n_documents * (int64_t)sizeof *text->document_end);
+}
+
+/* Everything that decides the tokens; `given` is the request's tokenizer, NULL if one is to be
+ * trained. */
+static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
+{
+    uint64_t h = hash_mix(META_FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
+    h = hash_mix(h, given != NULL);
+    h = hash_text(h, r->text);
+    if (r->val_text) return hash_text(hash_mix(h, 1), r->val_text);
+    return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Whether the shards of a split are all there and as long as meta.json says. */
+static bool check_shards(const char *folder, const char *name, const ShardsSize *s, char *err,
+                         size_t n)
+{
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < s->shards; i++) {
+        char *path = shard_path(folder, name, i);
+        TokenFile f;
+        bool good = token_file_open(&f, path, err, n);
+        free(path);
+        if (!good) return false;
+        tokens += f.n_tokens;
+        token_file_close(&f);
+    }
+    if (tokens != s->tokens)
+        return error_set(err, n, "its %s shards have %lld tokens, meta.json says %lld", name,
+                         (long long)tokens, (long long)s->tokens);
+    return true;
+}
+
+/* The checksum of a whole split; 0 where meta.json is from before there were any. */
+static uint64_t checksum_of(const Meta *m, MetaSplit k)
+{
+    return m->checksum[k] ? m->checksum[k][m->split[k].shards - 1] : 0;
+}
+
+static bool check_tokenizer(const Meta *m, const char *path, char *err, size_t n)
+{
+    Tokenizer *t = NULL;
+    if (!tokenizer_load(path, &t, NULL, err, n)) return false;
+    bool good = tokenizer_hash(t) == m->tokenizer_hash;
+    tokenizer_free(t);
+    return good || error_set(err, n, "its tokenizer.json is another one than it was made with");
+}
+
+static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char *err, size_t n)
+{
+    char *path = text_format("%s/meta.json", folder);
+    Meta m;
+    bool good = meta_read(&m, path, err, n);
+    free(path);
+    if (good && m.key != hash) good = error_set(err, n, "its meta.json is not what was written");
+    for (int k = 0; good && k < META_SPLITS; k++)
+        good = check_shards(folder, meta_split_name[k], &m.split[k], err, n);
+    good = good && check_tokenizer(&m, p->tokenizer, err, n);
+    p->documents = m.documents;
+    p->vocab_size = m.vocab_size;
+    p->tokenizer_hash = m.tokenizer_hash;
+    p->train_bytes = m.split[META_TRAIN].bytes;
+    p->train_tokens = m.split[META_TRAIN].tokens;
+    p->train_checksum = checksum_of(&m, META_TRAIN);
+    p->val_bytes = m.split[META_VAL].bytes;
+    p->val_tokens = m.split[META_VAL].tokens;
+    p->val_checksum = checksum_of(&m, META_VAL);
+    meta_free(&m);
+    return good;
+}
+
+/* Fills `p` from the finished folder p->folder. */
+static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, ExitCode *code)
+{
+    char why[512] = "";
+    p->tokenizer = text_format("%s/tokenizer.json", p->folder);
+    if (check_folder(p->folder, hash, p, why, sizeof why)) return true;
+    *code = error_exit_code(why, EXIT_DAMAGED);
+    if (*code == EXIT_PERMISSION)
+        return error_set(err, n, "the prepared corpus %s cannot be used: %s", p->folder, why);
+    return error_set(err, n,
+                     "the prepared corpus %s is damaged (%s): remove that folder and start again",
+                     p->folder, why);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int64_t split,
+                           Tokenizer **out, char *err, size_t n)
+{
+    char why[512], smaller[80] = "";
+    int64_t most;
+    *out = NULL;
+    if (given != NULL) return true;
+    if (tokenizer_train(r->text->bytes, split, r->vocab_size, out, r->progress, &most, why,
+                        sizeof why))
+        return true;
+    if (most > 0)
+        snprintf(smaller, sizeof smaller, "write --set data.tokenizer_vocab_size=%lld, or ",
+                 (long long)most);
+    return error_set(err, n, "%s: a tokenizer cannot be trained: %s; %sgive more text", r->source,
+                     why, smaller);
+}
+
+/* Writes everything into `folder`, which exists. */
+static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const char *folder,
+                        uint64_t hash, char *err, size_t n, ExitCode *code)
+{
+    const Text *val = r->val_text ? r->val_text : r->text;
+    int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
+    int64_t val_from = r->val_text ? 0 : end;
+    Tokenizer *trained;
+    *code = EXIT_CONFIG; /* a short text is not a damaged one */
+    if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
+    *code = EXIT_INPUT_OUTPUT;
+    const Tokenizer *t = given ? given : trained;
+    char *path = text_format("%s/tokenizer.json", folder);
+    char *meta = text_format("%s/meta.json", folder);
+    Meta m = {.key = hash,
+              .tokenizer_hash = tokenizer_hash(t),
+              .vocab_size = tokenizer_vocab_size(t),
+              .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
+    ShardsSize *s = m.split;
+    bool good =
+        tokenizer_save(t, path, err, n) &&
+        shards_write(t, r->text, 0, end, folder, "train", &s[META_TRAIN], r->progress, err, n) &&
+        shards_write(t, val, val_from, val->size, folder, "val", &s[META_VAL], r->progress, err,
+                     n) &&
+        meta_checksum(&m, folder, err, n) && meta_write(&m, meta, err, n) &&
+        folder_sync(folder, err, n);
+    meta_free(&m);
+    free(meta);
+    free(path);
+    tokenizer_free(trained);
+    return good;
+}
+
+/* Builds p->folder under a temporary name. Another process may have been faster: then its folder
+ * stands. */
+static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_t hash,
+                        const Preparation *p, char *err, size_t n, ExitCode *code)
+{
+    *code = EXIT_CANNOT_CREATE;
+    if (!fs_make_folders(&fs_system, r->cache, err, n)) return false;
+    char *temporary = temporary_folder(p->folder, err, n);
+    bool good = temporary != NULL;
+    if (good) {
+        good = fill_folder(r, given, temporary, hash, err, n, code);
+        if (good && rename(temporary, p->folder) != 0) {
+            good = errno == EEXIST || errno == ENOTEMPTY;
+            if (!good) error_set(err, n, "%s cannot be created: %s", p->folder, strerror(errno));
+        }
+        char ignored[256]; /* the folder is gone already, if it was renamed */
+        fs_remove_tree(&fs_system, AT_FDCWD, temporary, ignored, sizeof ignored);
+        if (good) good = folder_sync(r->cache, err, n);
+    }
+    free(temporary);
+    return good;
+}
+
+/* A share of the text that holds two windows or a few more, rounded up; 0 if half of it does not.
+ */
+static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
+{
+    double total = (double)(p->train_tokens + p->val_tokens);
+    double share = ceil(1000 * 2 * (double)r->min_tokens / total) / 1000;
+    return share <= 0.5 ? share : 0;
+}
+
+/* Whether both parts have a window; else what to write. */
+static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
+{
+    bool has_val = r->val_text != NULL || r->val_fraction > 0;
+    if (p->train_tokens < r->min_tokens)
+        return error_set(err, n,
+                         "%s: the training text has %lld tokens, fewer than the %lld of one window "
+                         "(data.seq_length + 1): give more text or a shorter data.seq_length",
+                         r->source, (long long)p->train_tokens, (long long)r->min_tokens);
+    if (!has_val || p->val_tokens >= r->min_tokens) return true;
+    double share = enough_for_validation(r, p);
+    char remedy[200] = "give more text in data.val_text or a shorter data.seq_length";
+    if (r->val_text == NULL && share > 0)
+        snprintf(remedy, sizeof remedy,
+                 "write --set data.val_fraction=%.3f, or 0 for no validation", share);
+    else if (r->val_text == NULL)
+        snprintf(remedy, sizeof remedy,
+                 "give more text, write a shorter data.seq_length, or --set data.val_fraction=0 "
+                 "for no validation");
+    return error_set(err, n,
+                     "%s: the validation text has %lld tokens, fewer than the %lld of one window "
+                     "(data.seq_length + 1): %s",
+                     r->val_text ? "data.val_text" : r->source, (long long)p->val_tokens,
+                     (long long)r->min_tokens, remedy);
+}
+
+bool prepare_text(const PrepareRequest *r, Preparation *out, char *err, size_t n, ExitCode *code)
+{
+    Tokenizer *given = NULL;
+    bool missing;
+    *out = (Preparation){0};
+    if (r->tokenizer && !tokenizer_load(r->tokenizer, &given, &missing, err, n)) {
+        *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
+        return false;
+    }
+    uint64_t hash = request_hash(r, given);
+    out->folder = text_format("%s/%s-%016llx", r->cache, r->name, (unsigned long long)hash);
+    out->cached = access(out->folder, F_OK) == 0;
+    bool good = (out->cached || make_folder(r, given, hash, out, err, n, code)) &&
+                read_folder(hash, out, err, n, code);
+    tokenizer_free(given);
+    if (good) {
+        *code = EXIT_CONFIG;
+        good = check_length(r, out, err, n);
+    }
+    if (!good) preparation_free(out);
+    return good;
+}

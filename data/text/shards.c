@@ -1,0 +1,89 @@
+/* shards.c -- see shards.h. */
+#include "data/text/shards.h"
+
+#include "data/tokens/token_file.h"
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+enum {
+    SHARD_TOKENS = 100000000, /* in one shard at most */
+    PIECE = 1 << 18,          /* bytes that are encoded at a time */
+};
+
+typedef struct {
+    const char *folder, *name; /* files are folder/name_000000.bin, ... */
+    int64_t vocab_size;
+    TokenWriter *writer;
+    int64_t in_shard;
+    ShardsSize size;
+} SplitWriter;
+
+char *shard_path(const char *folder, const char *name, int64_t shard)
+{
+    return text_format("%s/%s_%06lld.bin", folder, name, (long long)shard);
+}
+
+static bool close_shard(SplitWriter *w, char *err, size_t n)
+{
+    TokenWriter *open = w->writer;
+    w->writer = NULL;
+    w->in_shard = 0;
+    return open == NULL || token_writer_commit(open, err, n);
+}
+
+static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char *err, size_t n)
+{
+    while (count > 0) {
+        if (w->writer == NULL) {
+            char *path = shard_path(w->folder, w->name, w->size.shards);
+            bool good = token_writer_open(&w->writer, path, w->vocab_size, err, n);
+            free(path);
+            if (!good) return false;
+            w->size.shards++;
+        }
+        int64_t some = SHARD_TOKENS - w->in_shard;
+        if (some > count) some = count;
+        if (!token_writer_add(w->writer, ids, some, err, n)) return false;
+        w->in_shard += some;
+        w->size.tokens += some;
+        ids += some;
+        count -= some;
+        if (w->in_shard == SHARD_TOKENS && !close_shard(w, err, n)) return false;
+    }
+    return true;
+}
+
+bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
+                  const char *folder, const char *name, ShardsSize *size, Progress *progress,
+                  char *err, size_t n)
+{
+    SplitWriter w = {.folder = folder, .name = name, .vocab_size = tokenizer_vocab_size(t)};
+    Encoder *encoder = encoder_create(t);
+    TokenBuffer ids = {0};
+    int64_t at = from, end_of_text = tokenizer_end_of_text(t);
+    bool good = true;
+    w.size.bytes = to - from;
+    for (int64_t d = 0; good && d < text->n_documents && at < to; d++) {
+        int64_t end = text->document_end[d];
+        if (end <= from) continue;
+        bool whole = end <= to;
+        if (!whole) end = to;
+        while (good && at < end) {
+            progress_tell(progress, "tokenizing: %d %% of %.1f MB of text",
+                          (int)(100.0 * (double)(at - from) / (double)(to - from)),
+                          1e-6 * (double)(to - from));
+            ids.count = 0;
+            at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
+            good = write_tokens(&w, ids.id, ids.count, err, n);
+        }
+        int32_t end_id = (int32_t)end_of_text;
+        if (good && whole && end_of_text >= 0) good = write_tokens(&w, &end_id, 1, err, n);
+    }
+    good = good && close_shard(&w, err, n);
+    token_writer_abort(w.writer);
+    token_buffer_free(&ids);
+    encoder_free(encoder);
+    *size = w.size;
+    return good;
+}

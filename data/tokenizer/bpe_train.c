@@ -1,0 +1,262 @@
+/* bpe_train.c -- learning merges: count pairs once, then keep the counts true while merging.
+ *
+ * Text enters as distinct words with their frequencies, so the work depends on the vocabulary of
+ * the text and not on its length. A heap gives the most frequent pair; its entries may be out of
+ * date (counts of old pairs only fall) and are put back with the true count when they come to the
+ * top. */
+#include "data/tokenizer/pair_table.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/vocabulary.h"
+#include "data/tokenizer/word_table.h"
+#include "data/tokenizer/words.h"
+#include "model/core/check.h"
+#include "model/core/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NO_FRESH = INT32_MAX };
+
+typedef struct {
+    Merge pair;
+    int64_t count; /* adjacent occurrences in the text, overlapping ones included */
+    int64_t *word; /* words that have or had the pair */
+    int64_t n_words, capacity;
+} Pair;
+
+typedef struct {
+    int64_t count;
+    int32_t pair;
+} HeapItem;
+
+typedef struct {
+    WordTable words;
+    int64_t *frequency; /* (words) */
+    int64_t frequency_capacity;
+    int32_t *symbol;    /* ids of all words: word w has symbols[words.word[w].start ...] */
+    int64_t *n_symbols; /* (words) */
+    Pair *pair;
+    int32_t n_pairs, pairs_capacity;
+    PairTable index; /* pair -> position in `pair` */
+    HeapItem *heap;
+    int64_t n_heap, heap_capacity;
+    int64_t *length; /* (vocab_size) bytes of each id */
+} Trainer;
+
+/* Share of the work in percent, in whole numbers: what is told is not redrawn for less. */
+static int percent(int64_t done, int64_t all)
+{
+    return (int)(100.0 * (double)done / (double)all);
+}
+
+static void count_words(Trainer *t, const uint8_t *text, int64_t size, Progress *progress)
+{
+    enum { PIECE = 1 << 18 }; /* bytes from one look at the clock to the next */
+    for (int64_t at = 0, next = 0; at < size;) {
+        if (at >= next) {
+            progress_tell(progress, "tokenizer: words of %.1f MB of text, %d %%",
+                          1e-6 * (double)size, percent(at, size));
+            next = at + PIECE;
+        }
+        int64_t length = word_length(text + at, size - at);
+        bool added;
+        int64_t w = word_table_add(&t->words, text + at, length, &added);
+        if (w >= t->frequency_capacity) {
+            t->frequency_capacity = 2 * w + 1024;
+            t->frequency =
+                must_realloc(t->frequency, (size_t)t->frequency_capacity * sizeof *t->frequency);
+        }
+        t->frequency[w] = added ? 1 : t->frequency[w] + 1;
+        at += length;
+    }
+}
+
+static bool comes_first(const Trainer *t, HeapItem a, HeapItem b)
+{
+    if (a.count != b.count) return a.count > b.count;
+    Merge p = t->pair[a.pair].pair, q = t->pair[b.pair].pair;
+    return pair_key(p.left, p.right) < pair_key(q.left, q.right);
+}
+
+static void heap_push(Trainer *t, int32_t pair)
+{
+    HeapItem item = {.count = t->pair[pair].count, .pair = pair};
+    if (item.count <= 0) return;
+    if (t->n_heap == t->heap_capacity) {
+        t->heap_capacity = t->heap_capacity ? 2 * t->heap_capacity : 4096;
+        t->heap = must_realloc(t->heap, (size_t)t->heap_capacity * sizeof *t->heap);
+    }
+    int64_t at = t->n_heap++;
+    for (; at > 0 && comes_first(t, item, t->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        t->heap[at] = t->heap[(at - 1) / 2];
+    t->heap[at] = item;
+}
+
+static HeapItem heap_pop(Trainer *t)
+{
+    HeapItem top = t->heap[0], last = t->heap[--t->n_heap];
+    int64_t at = 0;
+    for (int64_t child = 1; child < t->n_heap; child = 2 * at + 1) {
+        if (child + 1 < t->n_heap && comes_first(t, t->heap[child + 1], t->heap[child])) child++;
+        if (!comes_first(t, t->heap[child], last)) break;
+        t->heap[at] = t->heap[child];
+        at = child;
+    }
+    t->heap[at] = last;
+    return top;
+}
+
+/* The pair's position in t->pair; it is added with count 0 if it is new. */
+static int32_t find_pair(Trainer *t, int32_t left, int32_t right)
+{
+    int32_t found = pair_table_get(&t->index, left, right);
+    if (found >= 0) return found;
+    if (t->n_pairs == t->pairs_capacity) {
+        t->pairs_capacity = t->pairs_capacity ? 2 * t->pairs_capacity : 4096;
+        t->pair = must_realloc(t->pair, (size_t)t->pairs_capacity * sizeof *t->pair);
+    }
+    t->pair[t->n_pairs] = (Pair){.pair = {.left = left, .right = right}};
+    pair_table_set(&t->index, left, right, t->n_pairs);
+    return t->n_pairs++;
+}
+
+/* Adds sign * frequency for every adjacent pair of a word. The word joins the lists of its pairs
+ * with the id `fresh`: the others have it already. fresh < 0: all lists, the first time; NO_FRESH:
+ * none. */
+static void count_pairs(Trainer *t, int64_t w, int sign, int32_t fresh)
+{
+    const int32_t *s = t->symbol + t->words.word[w].start;
+    for (int64_t i = 0; i + 1 < t->n_symbols[w]; i++) {
+        int32_t at = find_pair(t, s[i], s[i + 1]); /* may move the array */
+        Pair *p = &t->pair[at];
+        p->count += sign * t->frequency[w];
+        if (fresh >= 0 && s[i] != fresh && s[i + 1] != fresh) continue;
+        if (p->n_words > 0 && p->word[p->n_words - 1] == w) continue;
+        if (p->n_words == p->capacity) {
+            p->capacity = p->capacity ? 2 * p->capacity : 4;
+            p->word = must_realloc(p->word, (size_t)p->capacity * sizeof *p->word);
+        }
+        p->word[p->n_words++] = w;
+    }
+}
+
+static void trainer_start(Trainer *t, const uint8_t *text, int64_t size, int64_t vocab_size,
+                          Progress *progress)
+{
+    *t = (Trainer){0};
+    word_table_init(&t->words);
+    pair_table_init(&t->index, 4096);
+    t->length = must_calloc((size_t)vocab_size, sizeof *t->length);
+    count_words(t, text, size, progress);
+    int32_t byte_id[N_BYTES];
+    for (int k = 0; k < N_BYTES; k++) {
+        uint8_t byte = (uint8_t)byte_of_order(k);
+        byte_id[byte] = k;
+        t->length[k] = 1;
+    }
+    t->symbol = must_alloc((size_t)t->words.n_bytes * sizeof *t->symbol + 1);
+    t->n_symbols = must_alloc((size_t)t->words.n_words * sizeof *t->n_symbols + 1);
+    for (int64_t i = 0; i < t->words.n_bytes; i++)
+        t->symbol[i] = byte_id[t->words.bytes[i]];
+    for (int64_t w = 0; w < t->words.n_words; w++) {
+        t->n_symbols[w] = t->words.word[w].size;
+        count_pairs(t, w, 1, -1);
+    }
+    for (int32_t p = 0; p < t->n_pairs; p++)
+        heap_push(t, p);
+}
+
+static void trainer_free(Trainer *t)
+{
+    for (int32_t p = 0; p < t->n_pairs; p++)
+        free(t->pair[p].word);
+    word_table_free(&t->words);
+    free(t->length);
+    pair_table_free(&t->index);
+    free(t->frequency);
+    free(t->symbol);
+    free(t->n_symbols);
+    free(t->pair);
+    free(t->heap);
+}
+
+/* The most frequent pair, ties to the smaller ids; false if there is none left. No two pairs make
+ * the same bytes: while no token reaches over the borders of a string, it is cut in one way,
+ * whatever stands around it. */
+static bool next_merge(Trainer *t, int32_t *pair)
+{
+    while (t->n_heap > 0) {
+        HeapItem item = heap_pop(t);
+        Pair *p = &t->pair[item.pair];
+        if (item.count != p->count) {
+            heap_push(t, item.pair);
+        } else if (t->length[p->pair.left] + t->length[p->pair.right] <= MAX_TOKEN_BYTES) {
+            *pair = item.pair;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void replace_in_word(Trainer *t, int64_t w, Merge m, int32_t id)
+{
+    int32_t *s = t->symbol + t->words.word[w].start;
+    int64_t kept = 0, n = t->n_symbols[w];
+    for (int64_t i = 0; i < n; i++) {
+        bool joins = s[i] == m.left && i + 1 < n && s[i + 1] == m.right;
+        s[kept++] = joins ? id : s[i];
+        i += joins;
+    }
+    t->n_symbols[w] = kept;
+}
+
+static void apply_merge(Trainer *t, int32_t pair, int32_t id)
+{
+    Merge m = t->pair[pair].pair;
+    t->length[id] = t->length[m.left] + t->length[m.right];
+    int64_t *word = t->pair[pair].word, n_words = t->pair[pair].n_words;
+    int32_t first_new = t->n_pairs;
+    t->pair[pair].word =
+        NULL; /* counting may move the array of pairs, and the list is not needed again */
+    t->pair[pair].n_words = t->pair[pair].capacity = 0;
+    for (int64_t i = 0; i < n_words; i++) {
+        count_pairs(t, word[i], -1, NO_FRESH);
+        replace_in_word(t, word[i], m, id);
+        count_pairs(t, word[i], 1, id);
+    }
+    free(word);
+    for (int32_t p = first_new; p < t->n_pairs; p++)
+        heap_push(t, p);
+}
+
+bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
+                     Progress *progress, int64_t *most, char *err, size_t n)
+{
+    *out = NULL;
+    if (most) *most = 0;
+    int64_t n_merges = vocab_size - N_BYTES - 1;
+    if (n_merges < 1 || vocab_size > MAX_VOCAB)
+        return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
+                         N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
+    Trainer t;
+    trainer_start(&t, text, size, vocab_size, progress);
+    Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
+    int64_t made = 0;
+    int32_t pair;
+    for (; made < n_merges && next_merge(&t, &pair); made++) {
+        progress_tell(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
+                      (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
+        merge[made] = t.pair[pair].pair;
+        apply_merge(&t, pair, (int32_t)(N_BYTES + made));
+    }
+    trainer_free(&t);
+    bool good = made == n_merges;
+    if (good)
+        good = tokenizer_from_merges(merge, n_merges, out, err, n);
+    else
+        error_set(err, n, "the text has pairs for a vocabulary of at most %lld ids, not %lld",
+                  (long long)made + N_BYTES + 1, (long long)vocab_size);
+    if (most && made > 0 && made < n_merges) *most = made + N_BYTES + 1;
+    free(merge);
+    return good;
+}

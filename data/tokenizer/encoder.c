@@ -1,0 +1,199 @@
+/* encoder.c -- text to ids: split into words, look each word up among those already met, else merge
+ * its bytes.
+ *
+ * Merging takes the pair of lowest rank first, the leftmost of equals, as training did. A heap of
+ * candidate pairs over a linked list of symbols keeps one word of a million letters from taking the
+ * square of that. */
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/vocabulary.h"
+#include "data/tokenizer/word_table.h"
+#include "data/tokenizer/words.h"
+#include "model/core/check.h"
+#include "model/core/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CACHE_WORD_BYTES = 64, /* longer words are not remembered */
+    CACHE_WORDS = 1 << 18, /* more than these, and all are forgotten */
+};
+
+typedef struct {
+    int32_t rank;
+    int64_t left; /* symbol; compared after rank, so equals go from left to right */
+} Candidate;
+
+typedef struct {
+    int32_t id;
+    int64_t before, after; /* neighbouring symbols, -1 at the ends */
+} Symbol;
+
+struct Encoder {
+    const Tokenizer *tokenizer;
+    WordTable words;
+    TokenBuffer pool; /* ids of all remembered words */
+    int64_t *first;   /* (CACHE_WORDS + 1) into the pool; word w ends where w + 1 begins */
+    Symbol *symbol;
+    Candidate *heap;
+    int64_t n_heap, heap_capacity, symbol_capacity;
+};
+
+void token_buffer_add(TokenBuffer *b, int32_t id)
+{
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity ? 2 * b->capacity : 1024;
+        b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
+    }
+    b->id[b->count++] = id;
+}
+
+static void add_many(TokenBuffer *b, const int32_t *id, int64_t count)
+{
+    if (b->count + count > b->capacity) {
+        b->capacity = 2 * (b->count + count) + 1024;
+        b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
+    }
+    memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
+    b->count += count;
+}
+
+void token_buffer_free(TokenBuffer *b)
+{
+    free(b->id);
+    *b = (TokenBuffer){0};
+}
+
+Encoder *encoder_create(const Tokenizer *t)
+{
+    Encoder *e = must_calloc(1, sizeof *e);
+    e->tokenizer = t;
+    word_table_init(&e->words);
+    e->first = must_calloc(CACHE_WORDS + 1, sizeof *e->first);
+    return e;
+}
+
+void encoder_free(Encoder *e)
+{
+    if (e == NULL) return;
+    word_table_free(&e->words);
+    token_buffer_free(&e->pool);
+    free(e->first);
+    free(e->symbol);
+    free(e->heap);
+    free(e);
+}
+
+static bool comes_first(Candidate a, Candidate b)
+{
+    return a.rank != b.rank ? a.rank < b.rank : a.left < b.left;
+}
+
+static void heap_push(Encoder *e, Candidate c)
+{
+    if (e->n_heap == e->heap_capacity) {
+        e->heap_capacity = e->heap_capacity ? 2 * e->heap_capacity : 256;
+        e->heap = must_realloc(e->heap, (size_t)e->heap_capacity * sizeof *e->heap);
+    }
+    int64_t at = e->n_heap++;
+    for (; at > 0 && comes_first(c, e->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        e->heap[at] = e->heap[(at - 1) / 2];
+    e->heap[at] = c;
+}
+
+static Candidate heap_pop(Encoder *e)
+{
+    Candidate top = e->heap[0], last = e->heap[--e->n_heap];
+    int64_t at = 0;
+    for (int64_t child = 1; child < e->n_heap; child = 2 * at + 1) {
+        if (child + 1 < e->n_heap && comes_first(e->heap[child + 1], e->heap[child])) child++;
+        if (!comes_first(e->heap[child], last)) break;
+        e->heap[at] = e->heap[child];
+        at = child;
+    }
+    e->heap[at] = last;
+    return top;
+}
+
+/* Offers the pair that begins at symbol `left`, if there is a merge for it. */
+static void offer(Encoder *e, int64_t left)
+{
+    if (left < 0 || e->symbol[left].after < 0) return;
+    int32_t rank = pair_table_get(&e->tokenizer->rank, e->symbol[left].id,
+                                  e->symbol[e->symbol[left].after].id);
+    if (rank >= 0) heap_push(e, (Candidate){.rank = rank, .left = left});
+}
+
+/* Merges the symbols of a word until no pair has a rank. A candidate is stale when its pair is no
+ * longer there. */
+static void merge_all(Encoder *e)
+{
+    const Tokenizer *t = e->tokenizer;
+    while (e->n_heap > 0) {
+        Candidate c = heap_pop(e);
+        Symbol *left = &e->symbol[c.left];
+        Merge m = t->merge[c.rank];
+        if (left->id != m.left || left->after < 0 || e->symbol[left->after].id != m.right) continue;
+        Symbol *right = &e->symbol[left->after];
+        left->id = t->merged[c.rank];
+        left->after = right->after;
+        if (right->after >= 0) e->symbol[right->after].before = c.left;
+        right->id = -1;
+        offer(e, left->before);
+        offer(e, c.left);
+    }
+}
+
+static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
+{
+    if (size > e->symbol_capacity) {
+        e->symbol_capacity = 2 * size + 64;
+        e->symbol = must_realloc(e->symbol, (size_t)e->symbol_capacity * sizeof *e->symbol);
+    }
+    for (int64_t i = 0; i < size; i++)
+        e->symbol[i] = (Symbol){.id = e->tokenizer->byte_id[word[i]],
+                                .before = i - 1,
+                                .after = i + 1 < size ? i + 1 : -1};
+    e->n_heap = 0;
+    for (int64_t i = 0; i + 1 < size; i++)
+        offer(e, i);
+    merge_all(e);
+    for (int64_t i = 0; i >= 0; i = e->symbol[i].after)
+        token_buffer_add(out, e->symbol[i].id);
+}
+
+/* Ids of a short word, from the cache or into it. */
+static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
+{
+    if (e->words.n_words == CACHE_WORDS) {
+        word_table_clear(&e->words);
+        e->pool.count = 0;
+    }
+    bool added;
+    int64_t w = word_table_add(&e->words, word, size, &added);
+    if (added) {
+        encode_word(e, word, size, &e->pool);
+        e->first[w + 1] = e->pool.count;
+    }
+    add_many(out, e->pool.id + e->first[w], e->first[w + 1] - e->first[w]);
+}
+
+int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
+                            TokenBuffer *out)
+{
+    int64_t at = 0;
+    while (at < size && at < most) {
+        int64_t length = word_length(text + at, size - at);
+        if (length <= CACHE_WORD_BYTES)
+            encode_remembered(e, text + at, length, out);
+        else
+            encode_word(e, text + at, length, out);
+        at += length;
+    }
+    return at;
+}
+
+void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out)
+{
+    encoder_encode_some(e, text, size, size, out);
+}

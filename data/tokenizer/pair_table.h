@@ -1,0 +1,29 @@
+/* pair_table.h -- a hash table from pairs of token ids to an index; grows, never shrinks. */
+#ifndef DATA_TOKENIZER_PAIR_TABLE_H
+#define DATA_TOKENIZER_PAIR_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    uint64_t *key; /* left << 32 | right; PAIR_NONE where a slot is free */
+    int32_t *value;
+    int64_t slots, used; /* slots is a power of two */
+} PairTable;
+
+#define PAIR_NONE UINT64_MAX
+
+static inline uint64_t pair_key(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+/* Room for `expected` pairs to begin with. */
+void pair_table_init(PairTable *t, int64_t expected);
+void pair_table_free(PairTable *t);
+/* The value of a pair, -1 if it has none. */
+int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right);
+/* Sets the value (>= 0) of a pair. */
+void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value);
+
+#endif

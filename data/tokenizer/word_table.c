@@ -1,0 +1,99 @@
+/* word_table.c -- open addressing over indices into an array of words; see word_table.h. */
+#include "data/tokenizer/word_table.h"
+
+#include "model/core/check.h"
+#include "model/core/hash.h"
+
+#include <stdlib.h>
+
+static void clear_slots(WordTable *t, int64_t slots)
+{
+    t->slots = slots;
+    memset(t->slot, 0xFF, (size_t)slots * sizeof *t->slot);
+}
+
+void word_table_init(WordTable *t)
+{
+    *t = (WordTable){0};
+    t->slot = must_alloc(1024 * sizeof *t->slot);
+    clear_slots(t, 1024);
+}
+
+void word_table_free(WordTable *t)
+{
+    free(t->word);
+    free(t->bytes);
+    free(t->slot);
+    *t = (WordTable){0};
+}
+
+void word_table_clear(WordTable *t)
+{
+    t->n_words = t->n_bytes = 0;
+    clear_slots(t, t->slots);
+}
+
+/* The slot that holds the string, or the free one where it belongs. */
+static int64_t slot_of(const WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t size)
+{
+    int64_t mask = t->slots - 1, at = (int64_t)hash & mask;
+    for (; t->slot[at] >= 0; at = (at + 1) & mask) {
+        const Word *w = &t->word[t->slot[at]];
+        if (w->hash == hash && w->size == size &&
+            memcmp(t->bytes + w->start, bytes, (size_t)size) == 0)
+            break;
+    }
+    return at;
+}
+
+static uint64_t hash_word(const uint8_t *bytes, int64_t size)
+{
+    uint64_t h = hash_bytes(0, bytes, size);
+    return h ^ (h >> 32);
+}
+
+int64_t word_table_find(const WordTable *t, const uint8_t *bytes, int64_t size)
+{
+    return t->slot[slot_of(t, hash_word(bytes, size), bytes, size)];
+}
+
+static void grow_slots(WordTable *t)
+{
+    t->slot = must_realloc(t->slot, (size_t)(2 * t->slots) * sizeof *t->slot);
+    clear_slots(t, 2 * t->slots);
+    for (int64_t i = 0; i < t->n_words; i++) {
+        int64_t mask = t->slots - 1, at = (int64_t)t->word[i].hash & mask;
+        while (t->slot[at] >= 0)
+            at = (at + 1) & mask;
+        t->slot[at] = i;
+    }
+}
+
+static void append(WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t size)
+{
+    if (t->n_words == t->words_capacity) {
+        t->words_capacity = t->words_capacity ? 2 * t->words_capacity : 1024;
+        t->word = must_realloc(t->word, (size_t)t->words_capacity * sizeof *t->word);
+    }
+    if (t->n_bytes + size > t->bytes_capacity) {
+        t->bytes_capacity = 2 * (t->n_bytes + size) + 4096;
+        t->bytes = must_realloc(t->bytes, (size_t)t->bytes_capacity);
+    }
+    memcpy(t->bytes + t->n_bytes, bytes, (size_t)size);
+    t->word[t->n_words++] = (Word){.start = t->n_bytes, .size = size, .hash = hash};
+    t->n_bytes += size;
+}
+
+int64_t word_table_add(WordTable *t, const uint8_t *bytes, int64_t size, bool *added)
+{
+    uint64_t hash = hash_word(bytes, size);
+    int64_t at = slot_of(t, hash, bytes, size);
+    if (added) *added = t->slot[at] < 0;
+    if (t->slot[at] >= 0) return t->slot[at];
+    if (2 * (t->n_words + 1) > t->slots) {
+        grow_slots(t);
+        at = slot_of(t, hash, bytes, size);
+    }
+    append(t, hash, bytes, size);
+    return t->slot[at] = t->n_words - 1;
+}

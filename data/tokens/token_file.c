@@ -1,0 +1,246 @@
+/* token_file.c -- reading shards: strict about the header, exact about offsets; see token_file.h.
+ */
+#include "data/tokens/token_file.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/core/hash.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int64_t token_offset(int width, int64_t index)
+{
+    return TOKEN_FILE_HEADER + index * (int64_t)width;
+}
+
+bool token_header_parse(const char *name, const void *header, int64_t file_size,
+                        TokenFileHeader *out, char *err, size_t n)
+{
+    int32_t word[3];
+    if (file_size < TOKEN_FILE_HEADER)
+        return error_set(err, n, "%s has %lld bytes, fewer than the %d of a token shard's header",
+                         name, (long long)file_size, (int)TOKEN_FILE_HEADER);
+    memcpy(word, header, sizeof word);
+    if (word[0] != TOKEN_FILE_MAGIC_16 && word[0] != TOKEN_FILE_MAGIC_32)
+        return error_set(err, n, "%s is not a token shard: it begins with %d, not %d or %d", name,
+                         word[0], (int)TOKEN_FILE_MAGIC_16, (int)TOKEN_FILE_MAGIC_32);
+    bool wide = word[0] == TOKEN_FILE_MAGIC_32;
+    int32_t version = wide ? 7 : 1;
+    if (word[1] != version)
+        return error_set(err, n, "%s is a token shard of version %d; version %d is understood",
+                         name, word[1], version);
+    int width = wide ? 4 : 2;
+    int64_t expected = token_offset(width, word[2]);
+    if (word[2] < 0 || expected != file_size)
+        return error_set(err, n,
+                         "%s is damaged: its header promises %d tokens, that is %lld bytes, but it "
+                         "has %lld",
+                         name, word[2], (long long)expected, (long long)file_size);
+    *out = (TokenFileHeader){.width = width, .n_tokens = word[2]};
+    return true;
+}
+
+/* Opens a shard for reading. They all stay open, which may be more files than the soft limit that a
+ * shell sets: the process may raise it to the hard one by itself. */
+static int open_shard(const char *path, int64_t *size, const char **why)
+{
+    struct rlimit limit;
+    int fd = fs_open_input(path, false, size, why);
+    if (fd >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return fd;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    return fs_open_input(path, false, size, why);
+}
+
+bool token_file_open(TokenFile *f, const char *path, char *err, size_t n)
+{
+    int64_t size;
+    const char *why;
+    TokenFileHeader header;
+    uint8_t bytes[TOKEN_FILE_HEADER] = {0};
+    *f = (TokenFile){0};
+    int fd = open_shard(path, &size, &why);
+    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
+    ssize_t got = pread(fd, bytes, sizeof bytes, 0);
+    if (!token_header_parse(path, bytes, got < 0 ? 0 : size, &header, err, n)) {
+        close(fd);
+        return false;
+    }
+    *f = (TokenFile){.path = must_strdup(path),
+                     .fd = fd,
+                     .size = size,
+                     .width = header.width,
+                     .n_tokens = header.n_tokens};
+    return true;
+}
+
+void token_file_close(TokenFile *f)
+{
+    if (f->path) close(f->fd);
+    free(f->path);
+    *f = (TokenFile){0};
+}
+
+/* Reads bytes of an open shard. It had them when it was opened. */
+static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t offset, char *err,
+                       size_t n)
+{
+    struct stat st;
+    if (fs_read_at(f->fd, out, (size_t)bytes, offset, f->path, err, n)) return true;
+    if (fstat(f->fd, &st) == 0 && st.st_size < f->size)
+        error_set(
+            err, n,
+            "%s has been cut since it was opened: it had %lld bytes and has %lld; put it back "
+            "as it was and start again",
+            f->path, (long long)f->size, (long long)st.st_size);
+    return false;
+}
+
+bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
+{
+    enum { PIECE = 1 << 20 }; /* whole words of the hash */
+    uint8_t *piece = must_alloc(PIECE);
+    int64_t at = 0;
+    bool good = true;
+    for (; good && f->size - at > PIECE; at += PIECE) {
+        good = read_bytes(f, piece, PIECE, at, err, n);
+        if (good) *hash = hash_words(*hash, piece, PIECE);
+    }
+    good = good && read_bytes(f, piece, f->size - at, at, err, n);
+    if (good) *hash = hash_tail(*hash, piece, f->size - at, f->size);
+    free(piece);
+    return good;
+}
+
+bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t n)
+{
+    enum { END = 64 << 10 };
+    uint8_t end[END];
+    if (f->size <= 2 * END) return token_file_hash(f, hash, err, n);
+    for (int last = 0; last < 2; last++) {
+        if (!read_bytes(f, end, END, last ? f->size - END : 0, err, n)) return false;
+        *hash = hash_bytes(*hash, end, END);
+    }
+    *hash = hash_mix(*hash, (uint64_t)f->size);
+    return true;
+}
+
+bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n)
+{
+    *s = (TokenSet){0};
+    if (paths->count < 1) return error_set(err, n, "no token shards are given");
+    s->file = must_calloc((size_t)paths->count, sizeof *s->file);
+    s->first = must_calloc((size_t)paths->count + 1, sizeof *s->first);
+    for (int i = 0; i < paths->count; i++) {
+        if (!token_file_open(&s->file[i], paths->item[i], err, n)) {
+            token_set_close(s);
+            return false;
+        }
+        s->n_files = i + 1;
+        s->n_tokens +=
+            s->file[i].n_tokens; /* each < 2^31, the number of files is an int: no overflow */
+        s->first[i + 1] = s->n_tokens;
+    }
+    return true;
+}
+
+void token_set_close(TokenSet *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        token_file_close(&s->file[i]);
+    free(s->file);
+    free(s->first);
+    *s = (TokenSet){0};
+}
+
+/* Makes 32-bit ids of 16-bit ones in the second half of `out`'s bytes, from the first on: none is
+ * overwritten before it is read. */
+static void widen(int32_t *out, int64_t count)
+{
+    const uint8_t *from = (const uint8_t *)out + 2 * count;
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t id;
+        memcpy(&id, from + 2 * i, sizeof id);
+        out[i] = id;
+    }
+}
+
+/* The first of `count` ids that is too large, else -1. A maximum over the run, so that the loop
+ * stays free of branches; only a bad run is searched. */
+static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
+{
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = (uint32_t)id[i] > largest ? (uint32_t)id[i] : largest;
+    if (count == 0 || largest < vocab_size) return -1;
+    for (int64_t i = 0; i < count; i++)
+        if ((uint32_t)id[i] >= vocab_size) return i;
+    return -1;
+}
+
+/* Reads `count` tokens of one file. */
+static bool read_tokens(const TokenFile *f, int64_t first, int64_t count, int32_t *out, char *err,
+                        size_t n)
+{
+    uint8_t *to = (uint8_t *)out + (f->width == 2 ? 2 * count : 0);
+    if (!read_bytes(f, to, count * f->width, token_offset(f->width, first), err, n)) return false;
+    if (f->width == 2) widen(out, count);
+    return true;
+}
+
+/* The last file that begins at or before token `index`. */
+static int file_of(const TokenSet *s, int64_t index)
+{
+    int low = 0, high = s->n_files - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (s->first[middle] <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t vocab_size,
+                    int32_t *out, char *err, size_t n)
+{
+    CHECK(first >= 0 && count >= 0 && count <= s->n_tokens - first, "tokens %lld + %lld of %lld",
+          (long long)first, (long long)count, (long long)s->n_tokens);
+    for (int k = file_of(s, first); count > 0; k++) {
+        const TokenFile *f = &s->file[k];
+        int64_t from = first - s->first[k], some = f->n_tokens - from;
+        if (some > count) some = count;
+        if (!read_tokens(f, from, some, out, err, n)) return false;
+        int64_t bad = find_bad(out, some, vocab_size);
+        if (bad >= 0)
+            return error_set(err, n,
+                             "%s: token id %u at byte %lld (token %lld) is not in a vocabulary of "
+                             "%lld; was the file made by another tokenizer?",
+                             f->path, (uint32_t)out[bad],
+                             (long long)token_offset(f->width, from + bad), (long long)from + bad,
+                             (long long)vocab_size);
+        out += some;
+        first += some;
+        count -= some;
+    }
+    return true;
+}
+
+bool token_set_check(const TokenSet *s, int64_t vocab_size, char *err, size_t n)
+{
+    enum { CHUNK = 1 << 16 };
+    int32_t *ids = must_alloc(CHUNK * sizeof *ids);
+    bool good = true;
+    for (int64_t at = 0; good && at < s->n_tokens; at += CHUNK) {
+        int64_t count = s->n_tokens - at < CHUNK ? s->n_tokens - at : CHUNK;
+        good = token_set_read(s, at, count, vocab_size, ids, err, n);
+    }
+    free(ids);
+    return good;
+}

@@ -1,0 +1,41 @@
+/* hash.h -- one 64-bit hash for tables and for telling contents apart; not against an adversary. */
+#ifndef MODEL_CORE_HASH_H
+#define MODEL_CORE_HASH_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* Each step is a bijection of the state for a given word and of the word for a given state. */
+static inline uint64_t hash_mix(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9E3779B97F4A7C15u;
+    return h ^ (h >> 29);
+}
+
+/* Hash of `size` bytes, continued from `h` (start from any constant). Bytes that come in pieces:
+ * all pieces but the last through hash_words, the last through hash_tail with the size of all. */
+static inline uint64_t hash_words(uint64_t h, const void *bytes, int64_t size)
+{
+    const uint8_t *p = bytes;
+    for (int64_t left = size; left >= 8; left -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        h = hash_mix(h, word);
+    }
+    return h;
+}
+
+static inline uint64_t hash_tail(uint64_t h, const void *bytes, int64_t size, int64_t all)
+{
+    uint64_t tail = 0;
+    h = hash_words(h, bytes, size);
+    if (size % 8 > 0) memcpy(&tail, (const uint8_t *)bytes + size - size % 8, (size_t)(size % 8));
+    return hash_mix(hash_mix(h, tail), (uint64_t)all);
+}
+
+static inline uint64_t hash_bytes(uint64_t h, const void *bytes, int64_t size)
+{
+    return hash_tail(h, bytes, size, size);
+}
+
+#endif

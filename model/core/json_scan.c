@@ -1,0 +1,335 @@
+/* json_scan.c -- the grammar of JSON, checked byte by byte; see json.h.
+ *
+ * Recursive descent, at most JSON_MAX_DEPTH deep. What Hjson (which DeepSpeed reads its configs
+ * with) allows beyond JSON is refused by name, except comments and trailing commas, which are
+ * overwritten by spaces. */
+#include "model/core/check.h"
+#include "model/core/json.h"
+#include "model/core/utf8.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    Json *json;
+    size_t at;
+    int depth, capacity;
+    char *err;
+    size_t n;
+    size_t *error_at;
+} Scan;
+
+#define SCAN_FAIL(s, offset, ...)                                                                  \
+    (*(s)->error_at = (offset), error_set((s)->err, (s)->n, __VA_ARGS__))
+
+static bool scan_value(Scan *s);
+
+static int peek(const Scan *s)
+{
+    return s->at < s->json->length ? (unsigned char)s->json->text[s->at] : -1;
+}
+
+static bool starts(const Scan *s, const char *word)
+{
+    size_t n = strlen(word);
+    return s->json->length - s->at >= n && memcmp(s->json->text + s->at, word, n) == 0;
+}
+
+/* Overwrites [s->at, end) by spaces, keeping line ends, and goes there. */
+static void blank_to(Scan *s, size_t end)
+{
+    for (; s->at < end; s->at++)
+        if (s->json->text[s->at] != '\n') s->json->text[s->at] = ' ';
+}
+
+/* Skips white space and blanks comments. */
+static bool skip_space(Scan *s)
+{
+    for (;;) {
+        int c = peek(s);
+        const char *from = s->json->text + s->at;
+        if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
+            s->at++;
+        } else if (c == '#' || starts(s, "//")) {
+            const char *end = memchr(from, '\n', s->json->length - s->at);
+            blank_to(s, end ? (size_t)(end - s->json->text) : s->json->length);
+        } else if (starts(s, "/*")) {
+            const char *end = memmem(from + 2, s->json->length - s->at - 2, "*/", 2);
+            if (end == NULL) return SCAN_FAIL(s, s->at, "this comment is not closed; write */");
+            blank_to(s, (size_t)(end - s->json->text) + 2);
+        } else {
+            return true;
+        }
+    }
+}
+
+static bool is_word(int c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '+' || c == '-' || c == '.' || c >= 0x80;
+}
+
+/* The word at s->at, cut for messages. */
+static const char *word_here(const Scan *s, char out[40])
+{
+    size_t n = 0;
+    while (n < 32 && s->at + n < s->json->length &&
+           is_word((unsigned char)s->json->text[s->at + n]))
+        n++;
+    while (n > 0 && s->at + n < s->json->length &&
+           ((unsigned char)s->json->text[s->at + n] & 0xc0u) == 0x80u)
+        n--; /* do not cut a character in two */
+    snprintf(out, 40, "%.*s", (int)n, s->json->text + s->at);
+    return out;
+}
+
+static int hex_value(int c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* The number behind a \u at text[at]; -1 if there is none. */
+static int escape_value(const Scan *s, size_t at)
+{
+    int value = 0;
+    if (s->json->length - at < 6 || s->json->text[at] != '\\' || s->json->text[at + 1] != 'u')
+        return -1;
+    for (size_t i = 2; i < 6; i++) {
+        int digit = hex_value((unsigned char)s->json->text[at + i]);
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+static bool scan_escape(Scan *s)
+{
+    int c = s->at + 1 < s->json->length ? (unsigned char)s->json->text[s->at + 1] : -1;
+    if (c > 0 && strchr("\"\\/bfnrt", c) != NULL) {
+        s->at += 2;
+        return true;
+    }
+    int value = escape_value(s, s->at);
+    if (value < 0)
+        return SCAN_FAIL(s, s->at, "there is no such escape in JSON; a backslash is written \\\\");
+    if (value == 0) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
+    bool high = value >= 0xd800 && value < 0xdc00, low = value >= 0xdc00 && value < 0xe000;
+    int next = high ? escape_value(s, s->at + 6) : 0;
+    if (low || (high && (next < 0xdc00 || next >= 0xe000)))
+        return SCAN_FAIL(s, s->at, "half of a surrogate pair; write the character itself");
+    s->at += high ? 12 : 6;
+    return true;
+}
+
+static bool scan_string(Scan *s)
+{
+    size_t from = s->at++;
+    for (;;) {
+        int c = peek(s);
+        if (c == '"') break;
+        if (c < 0) return SCAN_FAIL(s, from, "this string is not closed; a quote is missing");
+        if (c == '\n' || c == '\r')
+            return SCAN_FAIL(s, from,
+                             "this string is not closed on its line; write \\n for a line end");
+        if (c < 0x20)
+            return SCAN_FAIL(s, s->at, "a raw control character in a string; write \\t or \\u%04x",
+                             (unsigned)c);
+        if (c != '\\')
+            s->at++;
+        else if (!scan_escape(s))
+            return false;
+    }
+    s->at++;
+    return true;
+}
+
+static size_t skip_digits(Scan *s)
+{
+    size_t from = s->at;
+    while (peek(s) >= '0' && peek(s) <= '9')
+        s->at++;
+    return s->at - from;
+}
+
+static bool scan_number(Scan *s)
+{
+    size_t from = s->at;
+    char word[40];
+    word_here(s, word);
+    if (peek(s) == '-') s->at++;
+    bool zero = peek(s) == '0';
+    size_t digits = skip_digits(s);
+    if (zero && digits > 1)
+        return SCAN_FAIL(s, from, "%s: JSON numbers have no leading zeros", word);
+    bool good = digits > 0;
+    if (good && peek(s) == '.') {
+        s->at++;
+        good = skip_digits(s) > 0;
+    }
+    if (good && (peek(s) == 'e' || peek(s) == 'E')) {
+        s->at++;
+        if (peek(s) == '+' || peek(s) == '-') s->at++;
+        good = skip_digits(s) > 0;
+    }
+    if (!good || is_word(peek(s)))
+        return SCAN_FAIL(s, from, "%s is not a number in JSON; write it like 12, 0.5 or 6e-4",
+                         word);
+    if (s->at - from > 60)
+        return SCAN_FAIL(s, from, "a number of more than 60 characters; fewer digits say the same");
+    return true;
+}
+
+static bool scan_word(Scan *s)
+{
+    static const struct {
+        const char *word, *instead;
+    } python[] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                  {"TRUE", "true"}, {"FALSE", "false"}, {"yes", "true"},
+                  {"no", "false"},  {"on", "true"},     {"off", "false"}};
+    char word[40];
+    word_here(s, word);
+    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0 || strcmp(word, "null") == 0) {
+        s->at += strlen(word);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof python / sizeof *python; i++)
+        if (strcmp(word, python[i].word) == 0)
+            return SCAN_FAIL(s, s->at, "%s is not JSON; write %s", word, python[i].instead);
+    if (strcmp(word, "NaN") == 0 || strcmp(word, "Infinity") == 0 || strcmp(word, "inf") == 0 ||
+        strcmp(word, "nan") == 0)
+        return SCAN_FAIL(s, s->at, "%s is not a number in JSON, and no key takes it", word);
+    if (peek(s) < 0) return SCAN_FAIL(s, s->at, "the text ends here, but a value is missing");
+    if (word[0] == '\0') return SCAN_FAIL(s, s->at, "a value is missing here");
+    return SCAN_FAIL(s, s->at, "a string without quotes is Hjson, not JSON; write \"%s\"", word);
+}
+
+/* Adds a node; its number, which is stable while the array moves. */
+static int add_node(Scan *s, size_t key_at)
+{
+    Json *json = s->json;
+    if (json->n_nodes == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 64;
+        json->node = must_realloc(json->node, (size_t)s->capacity * sizeof *json->node);
+    }
+    json->node[json->n_nodes] = (JsonNode){.key_at = key_at, .value_at = s->at};
+    return json->n_nodes++;
+}
+
+/* After a value inside {} or []: true in *more if another follows. A comma before the end is
+ * blanked. */
+static bool scan_separator(Scan *s, char close, bool *more)
+{
+    if (!skip_space(s)) return false;
+    *more = false;
+    if (peek(s) == close) return true;
+    if (peek(s) < 0) return SCAN_FAIL(s, s->at, "the text ends here, but %c is missing", close);
+    if (peek(s) != ',') {
+        bool wrong_end = peek(s) == '}' || peek(s) == ']';
+        if (wrong_end)
+            return SCAN_FAIL(s, s->at, "%c ends what began with %c", peek(s),
+                             close == '}' ? '{' : '[');
+        return SCAN_FAIL(s, s->at,
+                         "a comma is missing before this (Hjson does without, JSON does not)");
+    }
+    size_t comma = s->at++;
+    if (!skip_space(s)) return false;
+    if (peek(s) == close)
+        s->json->text[comma] = ' ';
+    else
+        *more = true;
+    return true;
+}
+
+static bool scan_key(Scan *s)
+{
+    char word[40];
+    word_here(s, word);
+    if (peek(s) == '\'')
+        return SCAN_FAIL(s, s->at, "single quotes are Hjson, not JSON; write \"...\"");
+    if (word[0] != '\0')
+        return SCAN_FAIL(s, s->at, "a key without quotes is Hjson, not JSON; write \"%s\"", word);
+    if (peek(s) < 0) return SCAN_FAIL(s, s->at, "the text ends here, but } is missing");
+    if (peek(s) != '"') return SCAN_FAIL(s, s->at, "a key in quotes is missing here");
+    if (!scan_string(s) || !skip_space(s)) return false;
+    if (peek(s) == '=') return SCAN_FAIL(s, s->at, "a key and its value are joined by a colon");
+    if (peek(s) != ':') return SCAN_FAIL(s, s->at, "a colon is missing after the key");
+    s->at++;
+    return skip_space(s);
+}
+
+static bool scan_members(Scan *s, int self, char close)
+{
+    if (++s->depth > JSON_MAX_DEPTH)
+        return SCAN_FAIL(s, s->at, "nested more than %d deep", JSON_MAX_DEPTH);
+    s->at++;
+    if (!skip_space(s)) return false;
+    int n_keys = 0;
+    bool more = peek(s) != close;
+    while (more) {
+        size_t key_at = s->at;
+        if (close == '}' && ++n_keys > JSON_MAX_KEYS)
+            return SCAN_FAIL(s, s->at, "more than %d keys in one object", JSON_MAX_KEYS);
+        if (close == '}' && !scan_key(s)) return false;
+        int child = add_node(s, close == '}' ? key_at : s->at);
+        if (!scan_value(s)) return false;
+        s->json->node[child].end = s->json->n_nodes;
+        if (!scan_separator(s, close, &more)) return false;
+    }
+    s->json->node[self].end = s->json->n_nodes;
+    s->at++;
+    s->depth--;
+    return true;
+}
+
+/* The value at s->at, whose node is the last one added. */
+static bool scan_value(Scan *s)
+{
+    int c = peek(s), self = s->json->n_nodes - 1;
+    if (c == '{') return scan_members(s, self, '}');
+    if (c == '[') return scan_members(s, self, ']');
+    if (c == '"') return scan_string(s);
+    if (starts(s, "'''"))
+        return SCAN_FAIL(s, s->at,
+                         "a text of several lines in ''' is Hjson, not JSON; write \"...\\n...\"");
+    if (c == '\'') return SCAN_FAIL(s, s->at, "single quotes are Hjson, not JSON; write \"...\"");
+    if (c == '-' && s->at + 1 < s->json->length && s->json->text[s->at + 1] == 'I') {
+        s->at++; /* -Infinity */
+        return scan_word(s);
+    }
+    if (c == '-' || c == '+' || c == '.' || (c >= '0' && c <= '9')) return scan_number(s);
+    return scan_word(s);
+}
+
+static bool check_bytes(Scan *s)
+{
+    const unsigned char *text = (const unsigned char *)s->json->text;
+    int n;
+    for (size_t i = 0; i < s->json->length; i += (size_t)n) {
+        uint32_t code = 0;
+        n = utf8_decode(text + i, (int64_t)(s->json->length - i), &code);
+        if (n == 0)
+            return SCAN_FAIL(s, i, "the byte 0x%02x here is not UTF-8; save the file as UTF-8",
+                             text[i]);
+        if (code == 0) return SCAN_FAIL(s, i, "a NUL byte; this is not a text file");
+    }
+    return true;
+}
+
+bool json_scan(Json *json, char *err, size_t n, size_t *error_at)
+{
+    Scan s = {.json = json, .err = err, .n = n, .error_at = error_at};
+    if (!check_bytes(&s) || !skip_space(&s)) return false;
+    if (peek(&s) < 0) return SCAN_FAIL(&s, 0, "the text is empty; a config is at least {}");
+    add_node(&s, s.at);
+    if (!scan_value(&s)) return false;
+    json->node[0].end = json->n_nodes;
+    if (!skip_space(&s)) return false;
+    if (peek(&s) == ':')
+        return SCAN_FAIL(&s, s.at,
+                         "keys without braces around them are Hjson, not JSON; write { ... }");
+    if (peek(&s) >= 0) return SCAN_FAIL(&s, s.at, "there is text after the end of the config");
+    return true;
+}

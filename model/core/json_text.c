@@ -1,0 +1,203 @@
+/* json_text.c -- see json_text.h. */
+#include "model/core/json_text.h"
+
+#include "model/core/check.h"
+#include "model/core/utf8.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool json_error(JsonCursor *j, const char *fmt, ...)
+{
+    if (j->failed) return false;
+    j->failed = true;
+    char what[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return error_set(j->err, j->n, "byte %td: %s", j->at - j->start, what);
+}
+
+static void skip_space(JsonCursor *j)
+{
+    while (j->at < j->end && strchr(" \t\r\n", *j->at) != NULL && *j->at != '\0')
+        j->at++;
+}
+
+bool json_take(JsonCursor *j, char c)
+{
+    if (j->failed) return false;
+    skip_space(j);
+    if (j->at == j->end || *j->at != c) return false;
+    j->at++;
+    return true;
+}
+
+/* The byte at the cursor as a message shows it. */
+static const char *shown(const JsonCursor *j, char out[16])
+{
+    if (j->at == j->end) return "the end";
+    unsigned char c = (unsigned char)*j->at;
+    snprintf(out, 16, c > 32 && c < 127 ? "%c" : "\\x%02x", c);
+    return out;
+}
+
+bool json_expect(JsonCursor *j, char c)
+{
+    char buf[16];
+    return json_take(j, c) || json_error(j, "%c is needed here, not %s", c, shown(j, buf));
+}
+
+bool json_expect_end(JsonCursor *j)
+{
+    char buf[16];
+    if (j->failed) return false;
+    skip_space(j);
+    return j->at == j->end ||
+           json_error(j, "the text should end here, not go on with %s", shown(j, buf));
+}
+
+bool json_take_int(JsonCursor *j, int64_t *out)
+{
+    if (j->failed) return false;
+    skip_space(j);
+    const char *p = j->at;
+    bool negative = p < j->end && *p == '-';
+    int64_t value = 0;
+    int digits = 0;
+    for (p += negative; p < j->end && *p >= '0' && *p <= '9'; p++, digits++) {
+        int digit = *p - '0';
+        if (digits == 1 && value == 0) return json_error(j, "an integer has no leading zero");
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, negative ? -digit : digit, &value))
+            return json_error(j, "this integer does not fit into 64 bits");
+    }
+    bool fraction = p < j->end && (*p == '.' || *p == 'e' || *p == 'E');
+    if (digits == 0 || fraction) return json_error(j, "an integer is needed here");
+    j->at = p;
+    *out = value;
+    return true;
+}
+
+/* The four hexadecimal digits at j->at as a number. */
+static bool take_hex(JsonCursor *j, uint32_t *out)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < 4; i++, j->at++) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        const char *found = j->at < j->end && *j->at ? strchr(digits, *j->at) : NULL;
+        if (found == NULL) return json_error(j, "four hexadecimal digits are needed after \\u");
+        value = value * 16 + (uint32_t)(found - digits) % 16;
+    }
+    *out = value;
+    return true;
+}
+
+/* The code point of a \u escape, j->at being behind the u; two escapes where they are a surrogate
+ * pair. */
+static bool take_code(JsonCursor *j, uint32_t *code)
+{
+    uint32_t low = 0;
+    if (!take_hex(j, code)) return false;
+    if (*code >= 0xd800 && *code < 0xdc00) {
+        bool pair = j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u';
+        if (!pair) return json_error(j, "half of a surrogate pair");
+        j->at += 2;
+        if (!take_hex(j, &low)) return false;
+        if (low < 0xdc00 || low > 0xdfff) return json_error(j, "half of a surrogate pair");
+        *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (*code >= 0xdc00 && *code < 0xe000) {
+        return json_error(j, "half of a surrogate pair");
+    }
+    return *code != 0 || json_error(j, "a NUL character in a string");
+}
+
+static size_t encode_utf8(uint32_t c, char *out)
+{
+    static const uint32_t lead[5] = {0, 0x00, 0xc0, 0xe0, 0xf0};
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)(lead[n] | c);
+    return n;
+}
+
+/* One character of a string, resolved into out; returns its length there, 0 on error. */
+static size_t take_character(JsonCursor *j, char *out)
+{
+    uint32_t code;
+    if ((unsigned char)*j->at < 0x20) return json_error(j, "a raw control character in a string");
+    if (*j->at != '\\') {
+        int length = utf8_decode((const uint8_t *)j->at, j->end - j->at, &code);
+        if (length == 0) return json_error(j, "this is not UTF-8");
+        memcpy(out, j->at, (size_t)length);
+        j->at += length;
+        return (size_t)length;
+    }
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = j->end - j->at >= 2 ? j->at[1] : '\0';
+    const char *simple = c ? strchr(from, c) : NULL;
+    if (simple == NULL && c != 'u') return json_error(j, "there is no such escape");
+    j->at += 2;
+    if (simple == NULL) return take_code(j, &code) ? encode_utf8(code, out) : 0;
+    *out = to[simple - from];
+    return 1;
+}
+
+char *json_take_string(JsonCursor *j)
+{
+    if (!json_expect(j, '"')) return NULL;
+    const char *close =
+        j->at; /* the quote that ends it, so that the buffer is no larger than the text */
+    while (close < j->end && *close != '"')
+        close += *close == '\\' && close + 1 < j->end ? 2 : 1;
+    if (close >= j->end) {
+        json_error(j, "this string does not end");
+        return NULL;
+    }
+    char *text =
+        must_alloc((size_t)(close - j->at) + 5); /* no escape is shorter than its meaning */
+    size_t n = 0;
+    while (j->at < close) {
+        size_t length = take_character(j, text + n);
+        if (length == 0) {
+            free(text);
+            return NULL;
+        }
+        n += length;
+    }
+    j->at = close + 1;
+    text[n] = '\0';
+    return text;
+}
+
+void json_print_string(FILE *to, const char *text)
+{
+    char *clean = utf8_clean(text);
+    fputc('"', to);
+    for (const unsigned char *p = (const unsigned char *)clean; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            fprintf(to, "\\%c", *p);
+        else if (*p == '\n')
+            fputs("\\n", to);
+        else if (*p < 0x20)
+            fprintf(to, "\\u%04x", *p);
+        else
+            fputc(*p, to);
+    }
+    fputc('"', to);
+    free(clean);
+}
+
+char *json_string(const char *text)
+{
+    char *quoted = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&quoted, &size);
+    CHECK(to != NULL, "no memory stream for a text of %zu bytes", strlen(text));
+    json_print_string(to, text);
+    fclose(to);
+    return quoted;
+}

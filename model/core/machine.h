@@ -1,0 +1,17 @@
+/* machine.h -- the machine a run stands on: memory it may use, and what a run folder keeps of it.
+ */
+#ifndef MODEL_CORE_MACHINE_H
+#define MODEL_CORE_MACHINE_H
+
+#include "model/core/device.h"
+
+/* Bytes this process may still use: the smaller of the kernel's MemAvailable and what the control
+ * group leaves. SIZE_MAX when neither is told. */
+size_t memory_available(void);
+/* "AMD EPYC 7B13": the CPU's name as the kernel tells it, "unknown" else. */
+const char *machine_cpu_model(char *buf, size_t n);
+/* CPU, level and BLAS in use, threads, cores, memory, kernel, host name, compiler and commit as a
+ * JSON object on one line; `device` may be NULL. The caller frees. */
+char *machine_json(const Device *device);
+
+#endif

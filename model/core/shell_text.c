@@ -1,0 +1,83 @@
+/* shell_text.c -- see shell_text.h. */
+#include "model/core/shell_text.h"
+
+#include "model/core/check.h"
+#include "model/core/utf8.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How a text is written: as it stands; "in these", if nothing in it is special there; 'in these',
+ * which keep all but themselves; $'in these', where every byte has a name. */
+typedef enum { QUOTE_NONE, QUOTE_DOUBLE, QUOTE_SINGLE, QUOTE_BYTES } Quote;
+
+/* Length of the character at `text`, 1 for a byte that begins none; the least quotes it needs. */
+static int read_character(const char *text, Quote *least)
+{
+    uint32_t code = 0;
+    int length = utf8_decode((const uint8_t *)text, (int64_t)strlen(text), &code);
+    bool letter = (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z') ||
+                  (code >= '0' && code <= '9');
+    if (length == 0 || code < 0x20 || (code >= 0x7F && code < 0xA0))
+        *least = QUOTE_BYTES;
+    else if (letter || (code < 0x80 && strchr("_@%+=:,./-~", (int)code)))
+        *least = QUOTE_NONE;
+    else
+        *least = code < 0x80 && strchr("\"$`\\!", (int)code) ? QUOTE_SINGLE : QUOTE_DOUBLE;
+    return length > 0 ? length : 1;
+}
+
+static Quote quotes_for(const char *text)
+{
+    Quote quote = *text == '\0' || *text == '~' || *text == '=' ? QUOTE_DOUBLE : QUOTE_NONE, least;
+    for (const char *p = text; *p; p += read_character(p, &least)) {
+        read_character(p, &least);
+        if (least > quote) quote = least;
+    }
+    return quote;
+}
+
+/* A character of `length` bytes within the quotes. */
+static void put_character(FILE *f, Quote quote, const char *p, int length, bool plain)
+{
+    if (quote == QUOTE_SINGLE && *p == '\'')
+        fputs("'\\''", f);
+    else if (quote == QUOTE_BYTES && *p == '\n')
+        fputs("\\n", f);
+    else if (quote == QUOTE_BYTES && *p == '\t')
+        fputs("\\t", f);
+    else if (quote == QUOTE_BYTES && (!plain || strchr("'\\!", *p)))
+        for (int i = 0; i < length; i++)
+            fprintf(f, "\\%03o", (unsigned char)p[i]);
+    else
+        fwrite(p, 1, (size_t)length, f);
+}
+
+char *shell_quoted(const char *text)
+{
+    static const char *const begin[] = {"", "\"", "'", "$'"}, *const end[] = {"", "\"", "'", "'"};
+    Quote quote = quotes_for(text), least;
+    char *quoted = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&quoted, &size);
+    CHECK(f != NULL, "no memory stream for %zu bytes", strlen(text));
+    fputs(begin[quote], f);
+    for (const char *p = text; *p;) {
+        int length = read_character(p, &least);
+        put_character(f, quote, p, length, least != QUOTE_BYTES);
+        p += length;
+    }
+    fputs(end[quote], f);
+    fclose(f);
+    return quoted;
+}
+
+char *shell_quoted_path(const char *path)
+{
+    char *whole = text_format("%s%s", *path == '-' ? "./" : "", path);
+    char *quoted = shell_quoted(whole);
+    free(whole);
+    return quoted;
+}

@@ -1,0 +1,13 @@
+/* version.c -- the build passes the commit to this file alone, so a new commit recompiles nothing
+ * else. */
+#include "model/core/version.h"
+
+const char *program_commit(void)
+{
+    return PROGRAM_COMMIT;
+}
+
+const char *program_version(void)
+{
+    return "train 0.1 (commit " PROGRAM_COMMIT ")";
+}

@@ -1,0 +1,143 @@
+/* param.c -- building the parameter table: rows, offsets, ranges; initial values by global index.
+ */
+#include "model/param/param.h"
+
+#include "model/core/check.h"
+#include "model/core/rng.h"
+#include "model/kernels/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *spec)
+{
+    if (table->n_params == table->capacity) {
+        table->capacity = table->capacity ? 2 * table->capacity : 64;
+        table->param = must_realloc(table->param, (size_t)table->capacity * sizeof *table->param);
+    }
+    CHECK(unit == table->n_units || unit == table->n_units - 1, "unit %d after %d", unit,
+          table->n_units - 1);
+    if (unit == table->n_units) {
+        table->n_units++;
+        table->unit = must_realloc(table->unit, (size_t)table->n_units * sizeof *table->unit);
+        table->unit[unit] = (Unit){.first = table->n_params, .dtype = dtype};
+    }
+    int index = table->n_params++;
+    Param *p = &table->param[index];
+    *p = (Param){.unit = unit,
+                 .pack = spec->pack >= 0 ? spec->pack : -1 - index,
+                 .dtype = dtype,
+                 .ndim = spec->cols ? 2 : 1,
+                 .dim = {spec->rows, spec->cols ? spec->cols : 1},
+                 .tp_dim = spec->tp_dim,
+                 .tp_grad = spec->tp_grad,
+                 .group = spec->group,
+                 .init = spec->init,
+                 .std = (float)spec->std};
+    int n = snprintf(p->name, sizeof p->name, "%s", spec->name);
+    CHECK(n > 0 && n < (int)sizeof p->name, "parameter name \"%s\" is too long", spec->name);
+    p->padded[0] = spec->padded_rows ? spec->padded_rows : p->dim[0];
+    p->padded[1] = p->dim[1];
+    p->local[0] = p->padded[0];
+    p->local[1] = p->padded[1];
+    table->unit[unit].count++;
+    return index;
+}
+
+/* Order of a row within its unit. */
+static int layout_key(const Param *p)
+{
+    return (int)p->tp_grad * GROUP_COUNT + (int)p->group;
+}
+
+/* Lays out the rows of one key from `offset`; returns the end. */
+static int64_t layout_rows(ParamTable *table, const Unit *unit, int key, int64_t offset)
+{
+    const Param *last = NULL;
+    for (int i = unit->first; i < unit->first + unit->count; i++) {
+        Param *p = &table->param[i];
+        if (layout_key(p) != key) continue;
+        if (last == NULL || last->pack != p->pack) offset = round_up(offset, PARAM_ALIGNMENT);
+        p->offset = offset;
+        offset += p->local[0] * p->local[1];
+        last = p;
+    }
+    return round_up(offset, PARAM_ALIGNMENT);
+}
+
+void param_table_layout(ParamTable *table)
+{
+    for (int u = 0; u < table->n_units; u++) {
+        Unit *unit = &table->unit[u];
+        int64_t offset = 0;
+        unit->range = must_calloc((TP_GRAD_SUBGROUP + 1) * GROUP_COUNT, sizeof *unit->range);
+        for (int key = 0; key < (TP_GRAD_SUBGROUP + 1) * GROUP_COUNT; key++) {
+            int64_t end = layout_rows(table, unit, key, offset);
+            if (end == offset) continue;
+            unit->range[unit->n_ranges++] = (Range){.offset = offset,
+                                                    .count = end - offset,
+                                                    .group = (ParamGroup)(key % GROUP_COUNT),
+                                                    .tp_grad = (TpGrad)(key / GROUP_COUNT)};
+            offset = end;
+        }
+        unit->size = offset;
+    }
+}
+
+void param_table_free(ParamTable *table)
+{
+    for (int u = 0; u < table->n_units; u++)
+        free(table->unit[u].range);
+    free(table->unit);
+    free(table->param);
+    *table = (ParamTable){0};
+}
+
+int param_find(const ParamTable *table, const char *name)
+{
+    for (int i = 0; i < table->n_params; i++)
+        if (strcmp(table->param[i].name, name) == 0) return i;
+    return -1;
+}
+
+int64_t param_count(const Param *param)
+{
+    return param->dim[0] * param->dim[1];
+}
+
+int64_t param_table_count(const ParamTable *table)
+{
+    int64_t n = 0;
+    for (int i = 0; i < table->n_params; i++)
+        n += param_count(&table->param[i]);
+    return n;
+}
+
+bool param_owned_here(const ParamTable *table, int param, int tp_rank)
+{
+    return table->param[param].tp_dim >= 0 || tp_rank == 0;
+}
+
+void param_init_unit(Device *dev, ParamStore *store, int unit, uint64_t seed)
+{
+    const ParamTable *table = store->table;
+    const Unit *u = &table->unit[unit];
+    for (int i = u->first; i < u->first + u->count; i++) {
+        const Param *p = &table->param[i];
+        Tensor all = store->weight(store, i, 1);
+        Tensor rows = tensor_slice_rows(all, 0, p->dim[0]);
+        switch (p->init) {
+        case INIT_ZERO: op_fill(dev, all, 0.0); break;
+        case INIT_ONE: op_fill(dev, rows, 1.0); break;
+        case INIT_NORMAL: op_normal(dev, rows, seed, rng_stream(p->name), 0, (double)p->std); break;
+        }
+        if (p->init != INIT_ZERO && p->padded[0] > p->dim[0])
+            op_fill(dev, tensor_slice_rows(all, p->dim[0], p->padded[0] - p->dim[0]), 0.0);
+    }
+}

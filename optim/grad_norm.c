@@ -1,0 +1,27 @@
+/* grad_norm.c -- see grad_norm.h. */
+#include "optim/grad_norm.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+GradNorm grad_norm_create(ParamStore *store)
+{
+    GradNorm norm = {.n_runs = store->owned(store, PURPOSE_COUNT, NULL, 0)};
+    norm.run = must_calloc((size_t)norm.n_runs, sizeof *norm.run);
+    store->owned(store, PURPOSE_COUNT, norm.run, norm.n_runs);
+    return norm;
+}
+
+void grad_norm_free(GradNorm *norm)
+{
+    free(norm->run);
+    *norm = (GradNorm){0};
+}
+
+void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
+{
+    Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
+    for (int i = 0; i < norm->n_runs; i++)
+        op_sq_norm(dev, sum, norm->run[i].grad);
+}

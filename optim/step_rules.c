@@ -1,0 +1,41 @@
+/* step_rules.c -- see step_rules.h. */
+#include "optim/step_rules.h"
+
+#include <math.h>
+
+static bool scale_is_dynamic(const Config *config)
+{
+    return config->fp16.enabled && config->fp16.loss_scale == 0.0;
+}
+
+StepRules step_rules(const Config *config)
+{
+    int64_t tokens = config->train_batch_size * config->data.seq_length;
+    return (StepRules){
+        .max_norm = config->gradient_clipping,
+        .nominal_targets = (double)tokens,
+        .samples = config->train_batch_size,
+        .tokens = tokens,
+        .skip_nonfinite = !config->bf16.enabled || config->bf16.check_grad_overflow,
+        .dynamic_scale = scale_is_dynamic(config),
+        .consecutive_hysteresis = config->fp16.consecutive_hysteresis,
+        .scale_window = config->fp16.loss_scale_window,
+        .hysteresis = config->fp16.hysteresis,
+        .min_scale = config->fp16.min_loss_scale,
+    };
+}
+
+StepState step_state_initial(const Config *config)
+{
+    double scale = 1.0;
+    if (scale_is_dynamic(config)) {
+        scale = ldexp(1.0, (int)config->fp16.initial_scale_power);
+    } else if (config->fp16.enabled) {
+        scale = config->fp16.loss_scale;
+    }
+    return (StepState){
+        .loss_scale = scale,
+        .hysteresis = config->fp16.hysteresis,
+        .last_overflow = -1,
+    };
+}

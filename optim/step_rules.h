@@ -1,0 +1,16 @@
+/* step_rules.h -- what a config says about a step's decision: clipping, skipping, and the loss
+ * scale of fp16. The decision is op_step_decide's; this file gives it its constants and its first
+ * state. */
+#ifndef OPTIM_STEP_RULES_H
+#define OPTIM_STEP_RULES_H
+
+#include "configs/config.h"
+#include "model/kernels/ops.h"
+
+/* The constants of a run. */
+StepRules step_rules(const Config *config);
+/* The state before the first step: nothing consumed, loss scale 2^initial_scale_power (fp16,
+ * dynamic), the static scale, or 1. */
+StepState step_state_initial(const Config *config);
+
+#endif

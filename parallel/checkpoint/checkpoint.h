@@ -1,0 +1,106 @@
+/* checkpoint.h -- saving a run so that it can go on with the same bits, on any grid.
+ *
+ * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors (named
+ * slots) and manifest.json (checksums, StepState, config). A save writes a temporary folder, syncs
+ * it and renames it: at every moment the newest folder that verifies is a whole save. There is no
+ * pointer file. Tensors are known by name only. */
+#ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
+#define PARALLEL_CHECKPOINT_CHECKPOINT_H
+
+#include "model/core/fs.h"
+#include "parallel/checkpoint/manifest.h"
+
+/* A whole tensor in its logical shape: dense, without padding. Slots are called PARAMETER.SLOT. */
+typedef struct {
+    const char *name;
+    Tensor tensor;
+} NamedTensor;
+
+typedef struct {
+    const NamedTensor *weights;
+    int n_weights;
+    const NamedTensor *slots;
+    int n_slots;
+    const StepState *state;                     /* on the host */
+    const char *config, *machine, *code, *data; /* as in the manifest */
+} CheckpointContents;
+
+/* How a rank reaches its tensors and its disk. */
+typedef struct {
+    Device *device; /* may be NULL when all tensors are on the host */
+    const FsOps *fs;
+    void *staging; /* host memory through which device tensors pass, and files are verified */
+    Event copied;  /* the device is done with the staging buffer */
+} CheckpointIo;
+
+/* Allocates the staging buffer (4 MiB, page-locked for the device; device may be NULL): once, at
+ * the start, for page-locking makes a device wait. Close it before the device. */
+void checkpoint_io_open(CheckpointIo *io, Device *device);
+void checkpoint_io_close(CheckpointIo *io);
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, N = state->steps. When it returns true the
+ * save is durable. When it returns false older ones are untouched, nothing of it remains (unless
+ * the disk dies at the last sync: then all of it may), and the caller may go on and try again
+ * later. A step that is there and verifies is not written again; one that is there and damaged is
+ * replaced; a folder of that name that holds another step is moved aside, and one that must not be
+ * read stops the save. What is committed reads back. */
+bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
+                      char *err, size_t n);
+/* The same, on a disk that may be full: then checkpoints older than the newest that verifies go,
+ * oldest first, and the save is tried again. */
+bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
+                                  const CheckpointContents *contents, char *err, size_t n);
+/* After the commit of step `newest`: keeps it and the `keep` - 1 newest readable ones before it,
+ * removes those older still, and what dead saves and removals left behind. Damaged ones newer than
+ * the last kept one stay as evidence. */
+bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
+                      size_t n);
+/* Bytes on disk that one save of `contents` takes, rounded up a little. */
+int64_t checkpoint_bytes(const CheckpointContents *contents);
+
+/* ---- finding and reading --------------------------------------------------------------------- */
+
+typedef struct Checkpoint Checkpoint;
+
+/* The steps with a folder below RUN/checkpoints, newest first; returns how many: 0 without the
+ * folder, -1 with a sentence when it is there and cannot be listed. The caller frees *steps. */
+int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
+/* "RUN/checkpoints/step_00000123"; the caller frees. */
+char *checkpoint_path(const char *run, int64_t step);
+/* Whether nothing stands under a path that was listed: a live run that prunes has taken it away,
+ * which is no damage. */
+bool checkpoint_gone(const char *path);
+/* How often a list is taken anew because all that it named has gone before it was looked at. */
+enum { CHECKPOINT_LISTS = 100 };
+
+/* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
+ * each other and against the folder's name, where that is a step, without reading the data. False
+ * with a sentence. Otherwise checkpoint_close is due.
+ */
+bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
+/* Reads all data and compares every checksum; the sentence names the first damaged file and tensor.
+ */
+bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
+/* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
+ * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run
+ * has none at all; false with a sentence when it has some and none verifies, or when they cannot be
+ * listed. */
+bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
+                            size_t n);
+/* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
+ * asks; reads no data. False with a sentence. */
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                     char *err, size_t n);
+/* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;
+ * a tensor that is missing on either side is an error. Checksums are compared while reading; after
+ * false the contents of dst are void. */
+bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const NamedTensor *dst,
+                     int n_dst, char *err, size_t n);
+/* All that is known of it: state, config, machine, tensors. Valid until checkpoint_close. */
+const Manifest *checkpoint_manifest(const Checkpoint *c);
+const char *checkpoint_folder(const Checkpoint *c);
+void checkpoint_close(Checkpoint *c); /* NULL is fine */
+
+#endif

@@ -1,0 +1,320 @@
+/* read.c -- opening, verifying and reading checkpoints; nothing in them is believed. See
+ * checkpoint.h. */
+#include "parallel/checkpoint/checkpoint.h"
+
+#include "model/core/check.h"
+#include "model/core/crc32c.h"
+#include "model/core/log.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/io.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct Checkpoint {
+    char *path;
+    int file[CHECKPOINT_FILES];
+    Manifest manifest;
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool open_manifest(Checkpoint *c, int folder, char *err, size_t n)
+{
+    char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
+    int64_t bytes = 0;
+    int fd = fs_open_file(folder, "manifest.json", path, &bytes, err, n);
+    bool good = fd >= 0;
+    if (good && bytes > MANIFEST_MAX_BYTES)
+        good = error_set(err, n, "%s is damaged: %lld bytes are too many for a manifest", path,
+                         (long long)bytes);
+    if (good) {
+        text = must_alloc((size_t)bytes + 1);
+        good = fs_read_at(fd, text, (size_t)bytes, 0, path, err, n);
+    }
+    if (good && !manifest_parse(&c->manifest, text, (size_t)bytes, why, sizeof why))
+        good = error_set(err, n, "%s is damaged: %s", path, why);
+    if (fd >= 0) close(fd);
+    free(text);
+    free(path);
+    return good;
+}
+
+static bool same_entry(const SafetensorsEntry *a, const SafetensorsEntry *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dim, b->dim, sizeof a->dim) == 0 && a->offset == b->offset &&
+           a->bytes == b->bytes;
+}
+
+/* The file's header and the manifest tell of the same tensors, of the same save. */
+static bool compare_header(const Checkpoint *c, int which, const Safetensors *s, uint32_t crc,
+                           const char *path, char *err, size_t n)
+{
+    const Manifest *m = &c->manifest;
+    const ManifestFile *file = &m->file[which];
+    const char *save_id = safetensors_metadata(s, "save_id");
+    if (save_id == NULL || strcmp(save_id, m->save_id) != 0)
+        return error_set(
+            err, n,
+            "%s is of save %.32s, the manifest beside it of save %s: files of two saves are mixed",
+            path, save_id ? save_id : "(none)", m->save_id);
+    if (crc != file->header_crc || s->data_at != file->header_bytes)
+        return error_set(err, n, "%s is damaged: its header is not the one that was saved", path);
+    int seen = 0;
+    for (int i = 0; i < m->n_tensors; i++) {
+        if ((int)m->tensor[i].file != which) continue;
+        if (seen >= s->n || !same_entry(&s->entry[seen], &m->tensor[i].entry))
+            return error_set(err, n, "%s is damaged: its tensor %s is not as the manifest says",
+                             path, m->tensor[i].entry.name);
+        seen++;
+    }
+    if (seen == s->n) return true;
+    return error_set(err, n, "%s is damaged: it holds %d tensors, the manifest names %d", path,
+                     s->n, seen);
+}
+
+static bool open_tensors(Checkpoint *c, int folder, int which, char *err, size_t n)
+{
+    char *path = text_format("%s/%s", c->path, checkpoint_file_name[which]);
+    int64_t bytes = 0, saved = c->manifest.file[which].bytes;
+    uint32_t crc = 0;
+    Safetensors s = {0};
+    int fd = fs_open_file(folder, checkpoint_file_name[which], path, &bytes, err, n);
+    bool good = fd >= 0;
+    c->file[which] = fd;
+    if (good && bytes != saved)
+        good = error_set(err, n, "%s is damaged: it has %lld bytes, %lld were saved", path,
+                         (long long)bytes, (long long)saved);
+    if (good && safetensors_read(&s, fd, bytes, path, &crc, err, n)) {
+        good = compare_header(c, which, &s, crc, path, err, n);
+        safetensors_free(&s);
+    } else {
+        good = false;
+    }
+    free(path);
+    return good;
+}
+
+bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size_t n)
+{
+    *out = NULL;
+    int folder = fs_open_folder(path, err, n);
+    if (folder < 0) return false;
+    Checkpoint *c = must_calloc(1, sizeof *c);
+    c->path = must_strdup(path);
+    for (int f = 0; f < CHECKPOINT_FILES; f++)
+        c->file[f] = -1;
+    bool good = open_manifest(c, folder, err, n);
+    for (int f = 0; good && f < CHECKPOINT_FILES; f++)
+        good = open_tensors(c, folder, f, err, n);
+    close(folder);
+    if (good)
+        *out = c;
+    else
+        checkpoint_close(c);
+    return good;
+}
+
+/* A folder called step_N holds step N. */
+static bool check_name(const Checkpoint *c, char *err, size_t n)
+{
+    char *path = must_strdup(c->path);
+    for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
+        path[last - 1] = '\0';
+    const char *slash = strrchr(path, '/');
+    int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
+    free(path);
+    if (named < 0 || named == held) return true;
+    return error_set(err, n, "%s holds step %lld, which is not what it is called", c->path,
+                     (long long)held);
+}
+
+bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
+{
+    if (!checkpoint_open_unnamed(path, out, err, n)) return false;
+    if (check_name(*out, err, n)) return true;
+    checkpoint_close(*out);
+    *out = NULL;
+    return false;
+}
+
+void checkpoint_close(Checkpoint *c)
+{
+    if (c == NULL) return;
+    for (int f = 0; f < CHECKPOINT_FILES; f++)
+        if (c->file[f] >= 0) close(c->file[f]);
+    manifest_free(&c->manifest);
+    free(c->path);
+    free(c);
+}
+
+const Manifest *checkpoint_manifest(const Checkpoint *c)
+{
+    return &c->manifest;
+}
+
+const char *checkpoint_folder(const Checkpoint *c)
+{
+    return c->path;
+}
+
+/* ---- reading data ---------------------------------------------------------------------------- */
+
+/* Reads all chunks of a tensor and compares their checksums; into dst, or nowhere when it is
+ * absent. */
+static bool read_tensor(CheckpointIo *io, const Checkpoint *c, const ManifestTensor *t, Tensor dst,
+                        char *err, size_t n)
+{
+    int64_t chunk = manifest_chunk_bytes(&t->entry),
+            data_at = c->manifest.file[t->file].header_bytes;
+    bool keep = tensor_present(dst), good = true;
+    char *path = text_format("%s/%s", c->path, checkpoint_file_name[t->file]);
+    for (int i = 0; good && i < t->n_chunks; i++) {
+        int64_t at = i * chunk, end = at + chunk < t->entry.bytes ? at + chunk : t->entry.bytes;
+        uint32_t crc = 0;
+        while (good && at < end) {
+            size_t piece = checkpoint_piece(end - at);
+            void *to = keep ? checkpoint_landing(io, dst, at) : io->staging;
+            good = fs_read_at(c->file[t->file], to, piece, data_at + t->entry.offset + at, path,
+                              err, n);
+            if (!good) break;
+            crc = crc32c(crc, to, piece);
+            if (keep) checkpoint_store(io, dst, at, piece);
+            at += (int64_t)piece;
+        }
+        if (good && crc != t->chunk[i])
+            good = error_set(err, n,
+                             "%s is damaged: tensor %s, chunk %d of %d, does not have the checksum "
+                             "that was saved",
+                             path, t->entry.name, i + 1, t->n_chunks);
+    }
+    free(path);
+    return good;
+}
+
+bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
+{
+    for (int i = 0; i < c->manifest.n_tensors; i++)
+        if (!read_tensor(io, c, &c->manifest.tensor[i], NO_TENSOR, err, n)) return false;
+    return true;
+}
+
+/* What became of looking for the newest in a list of steps. */
+typedef enum { FOUND, NONE_VERIFIES, NOT_TO_BE_READ, LIST_IS_OLD } Search;
+
+/* Goes through the list. A folder that has gone since was pruned by a live run, which has made a
+ * newer one first. */
+static Search search(CheckpointIo *io, const char *run, const int64_t *steps, int n_steps,
+                     Checkpoint **out, char *why, size_t n)
+{
+    bool old = false;
+    for (int i = 0; i < n_steps; i++) {
+        char *path = checkpoint_path(run, steps[i]);
+        Checkpoint *c = NULL;
+        bool whole = checkpoint_open(path, &c, why, n) && checkpoint_verify(io, c, why, n);
+        bool gone = !whole && checkpoint_gone(path);
+        free(path);
+        if (whole) {
+            *out = c;
+            return FOUND;
+        }
+        checkpoint_close(c);
+        old |= gone;
+        if (gone) continue;
+        if (error_exit_code(why, EXIT_DAMAGED) == EXIT_PERMISSION) return NOT_TO_BE_READ;
+        log_warning("%s; this checkpoint is refused%s", why,
+                    i + 1 < n_steps ? ", an older one is tried" : "");
+    }
+    return old ? LIST_IS_OLD : NONE_VERIFIES;
+}
+
+bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
+                            size_t n)
+{
+    char why[1024] = "";
+    Search outcome = LIST_IS_OLD;
+    int n_steps = 0;
+    *out = NULL;
+    for (int i = 0; outcome == LIST_IS_OLD && i < CHECKPOINT_LISTS; i++) {
+        int64_t *steps;
+        n_steps = checkpoint_list(run, &steps, err, n);
+        if (n_steps > 0) outcome = search(io, run, steps, n_steps, out, why, sizeof why);
+        free(steps);
+        if (n_steps <= 0) return n_steps == 0;
+    }
+    if (outcome == FOUND) return true;
+    if (outcome == NOT_TO_BE_READ)
+        return error_set(err, n, "%s; it may be whole, so no older checkpoint is taken for it",
+                         why);
+    return error_set(err, n, "none of the %d checkpoints of %s can be used; the last: %s", n_steps,
+                     run, why);
+}
+
+static Tensor shape_of(const SafetensorsEntry *e)
+{
+    Tensor t = {.dtype = e->dtype, .ndim = e->ndim};
+    memcpy(t.dim, e->dim, sizeof t.dim);
+    t.ld = tensor_cols(t);
+    return t;
+}
+
+static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const NamedTensor *dst,
+                      char *err, size_t n)
+{
+    char saved[96], needed[96];
+    Tensor t = shape_of(e);
+    CHECK(tensor_is_dense(dst->tensor), "%s has gaps between its rows", dst->name);
+    if (t.dtype == dst->tensor.dtype && tensor_same_shape(t, dst->tensor)) return true;
+    return error_set(err, n, "%s: tensor %s is %s there and %s in this run", c->path, e->name,
+                     tensor_describe(t, saved, sizeof saved),
+                     tensor_describe(dst->tensor, needed, sizeof needed));
+}
+
+/* source[i] becomes the manifest's tensor for dst[i]; each is the other's only partner. */
+static bool match(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                  const ManifestTensor **source, char *err, size_t n)
+{
+    for (int i = 0, next = 0; i < c->manifest.n_tensors; i++) {
+        const ManifestTensor *t = &c->manifest.tensor[i];
+        if (t->file != part) continue;
+        int tried = 0; /* from where the last one was found: one look in a file of the same order */
+        while (tried < n_dst && strcmp(dst[(next + tried) % n_dst].name, t->entry.name) != 0)
+            tried++;
+        if (tried == n_dst)
+            return error_set(err, n, "%s holds a tensor %s that this run has not", c->path,
+                             t->entry.name);
+        int at = (next + tried) % n_dst;
+        source[at] = t;
+        next = at + 1;
+        if (!check_fit(c, &t->entry, &dst[at], err, n)) return false;
+    }
+    for (int i = 0; i < n_dst; i++)
+        if (source[i] == NULL)
+            return error_set(err, n, "%s has no tensor %s, which this run needs", c->path,
+                             dst[i].name);
+    return true;
+}
+
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                     char *err, size_t n)
+{
+    const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
+    bool fits = match(c, part, dst, n_dst, source, err, n);
+    free(source);
+    return fits;
+}
+
+bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const NamedTensor *dst,
+                     int n_dst, char *err, size_t n)
+{
+    const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
+    bool good = match(c, part, dst, n_dst, source, err, n);
+    for (int i = 0; good && i < n_dst; i++)
+        good = read_tensor(io, c, source[i], dst[i].tensor, err, n);
+    free(source);
+    return good;
+}

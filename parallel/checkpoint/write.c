@@ -1,0 +1,332 @@
+/* write.c -- saving: write a temporary folder, sync it, read it back, rename it. See
+ * checkpoint.h. */
+#include "parallel/checkpoint/checkpoint.h"
+
+#include "model/core/check.h"
+#include "model/core/crc32c.h"
+#include "model/core/log.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* One save under way. */
+typedef struct {
+    CheckpointIo *io;
+    const CheckpointContents *contents;
+    char *run, *parent, *temporary, *final; /* paths */
+    char *aside;                            /* the name that what stands under `final` shall get */
+    char *aside_told;                       /* the warning for when it has */
+    int parent_fd, fd;                      /* RUN/checkpoints; the temporary folder */
+    Manifest manifest;
+    char *err;
+    size_t n;
+} Save;
+
+static const char *last_part(const char *path)
+{
+    return strrchr(path, '/') + 1;
+}
+
+/* ---- writing one file ------------------------------------------------------------------------ */
+
+static bool write_tensor(Save *s, int fd, const char *path, Tensor tensor, ManifestTensor *t)
+{
+    int64_t chunk = manifest_chunk_bytes(&t->entry);
+    for (int c = 0; c < t->n_chunks; c++) {
+        int64_t at = c * chunk, end = at + chunk < t->entry.bytes ? at + chunk : t->entry.bytes;
+        while (at < end) {
+            size_t piece = checkpoint_piece(end - at);
+            const void *data = checkpoint_fetch(s->io, tensor, at, piece);
+            t->chunk[c] = crc32c(t->chunk[c], data, piece);
+            if (!fs_write_all(s->io->fs, fd, data, piece, path, s->err, s->n)) return false;
+            at += (int64_t)piece;
+        }
+    }
+    return true;
+}
+
+/* Creates `path`, lets `write` fill it, syncs and closes it. */
+static bool write_file(Save *s, const char *path,
+                       bool (*write)(Save *, int fd, const char *path, int which), int which)
+{
+    const FsOps *fs = s->io->fs;
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    int fd = fs->open(fs->self, s->fd, last_part(path), flags, 0666);
+    if (fd < 0) return error_set(s->err, s->n, "cannot create %s: %s", path, strerror(errno));
+    bool good = write(s, fd, path, which) && fs_sync(fs, fd, path, s->err, s->n);
+    if (fs->close(fs->self, fd) != 0 && good)
+        good = error_set(s->err, s->n, "cannot write %s: %s", path, strerror(errno));
+    return good;
+}
+
+static const NamedTensor *part_of(const CheckpointContents *contents, int which, int *n)
+{
+    *n = which == CHECKPOINT_WEIGHTS ? contents->n_weights : contents->n_slots;
+    return which == CHECKPOINT_WEIGHTS ? contents->weights : contents->slots;
+}
+
+static SafetensorsEntry entry_of(const NamedTensor *named)
+{
+    SafetensorsEntry e = {.name = (char *)(uintptr_t)named->name,
+                          .dtype = named->tensor.dtype,
+                          .ndim = named->tensor.ndim};
+    CHECK(safetensors_name_valid(named->name), "a tensor called '%s' cannot be saved", named->name);
+    CHECK(tensor_is_dense(named->tensor), "%s has gaps between its rows", named->name);
+    memcpy(e.dim, named->tensor.dim, sizeof e.dim);
+    bool fits = safetensors_size(e.dtype, e.ndim, e.dim, &e.bytes);
+    CHECK(fits && e.bytes > 0, "%s has %d dimensions and no size", named->name, e.ndim);
+    return e;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const NamedTensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* The tensors in the order of their names, of which no two are the same; the caller frees. */
+static const NamedTensor **sort_names(const NamedTensor *named, int n)
+{
+    const NamedTensor **sorted = must_calloc((size_t)n + 1, sizeof *sorted);
+    for (int i = 0; i < n; i++)
+        sorted[i] = &named[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
+    for (int i = 1; i < n; i++)
+        CHECK(by_name(&sorted[i - 1], &sorted[i]) != 0, "two tensors are called %s",
+              sorted[i]->name);
+    return sorted;
+}
+
+static Tensor find_named(const NamedTensor **sorted, int n, const char *name)
+{
+    const NamedTensor wanted = {.name = name}, *key = &wanted;
+    const NamedTensor **found = bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_name);
+    CHECK(found != NULL, "no tensor is called %s", name);
+    return (*found)->tensor;
+}
+
+/* Adds the part's tensors, in the order of the file, to the manifest; they own their names there.
+ */
+static ManifestTensor *add_to_manifest(Manifest *m, int which, const SafetensorsEntry *entry, int n)
+{
+    m->tensor = must_realloc(m->tensor, ((size_t)m->n_tensors + (size_t)n + 1) * sizeof *m->tensor);
+    ManifestTensor *first = m->tensor + m->n_tensors;
+    for (int i = 0; i < n; i++) {
+        first[i] = (ManifestTensor){.file = (CheckpointFile)which, .entry = entry[i]};
+        first[i].entry.name = must_strdup(entry[i].name);
+        first[i].n_chunks = manifest_chunk_count(&entry[i]);
+        first[i].chunk = must_calloc((size_t)first[i].n_chunks, sizeof *first[i].chunk);
+    }
+    m->n_tensors += n;
+    return first;
+}
+
+static bool write_tensors(Save *s, int fd, const char *path, int which)
+{
+    int n;
+    const NamedTensor *named = part_of(s->contents, which, &n);
+    SafetensorsEntry *entry = must_calloc((size_t)n + 1, sizeof *entry);
+    char step[24];
+    snprintf(step, sizeof step, "%" PRId64, s->contents->state->steps);
+    const char *metadata[] = {"format", "pt", "save_id", s->manifest.save_id, "step", step};
+    const NamedTensor **sorted = sort_names(named, n);
+    for (int i = 0; i < n; i++)
+        entry[i] = entry_of(&named[i]);
+    size_t bytes;
+    char *header = safetensors_header(entry, n, metadata, 3, &bytes);
+    ManifestTensor *t = add_to_manifest(&s->manifest, which, entry, n);
+    ManifestFile *file = &s->manifest.file[which];
+    file->header_bytes = file->bytes = (int64_t)bytes;
+    file->header_crc = crc32c(0, header, bytes);
+    bool good = fs_write_all(s->io->fs, fd, header, bytes, path, s->err, s->n);
+    for (int i = 0; good && i < n; i++) {
+        good = write_tensor(s, fd, path, find_named(sorted, n, entry[i].name), &t[i]);
+        file->bytes += entry[i].bytes;
+    }
+    free(header);
+    free(entry);
+    free(sorted);
+    return good;
+}
+
+static bool write_manifest(Save *s, int fd, const char *path, int which)
+{
+    (void)which;
+    size_t bytes;
+    char *text = manifest_print(&s->manifest, &bytes);
+    bool good = fs_write_all(s->io->fs, fd, text, bytes, path, s->err, s->n);
+    free(text);
+    return good;
+}
+
+/* ---- the save -------------------------------------------------------------------------------- */
+
+/* What is about to be called a checkpoint must be one to who opens it. */
+static bool reads_back(Save *s)
+{
+    char why[1024];
+    Checkpoint *c = NULL;
+    bool good = checkpoint_open_unnamed(s->temporary, &c, why, sizeof why);
+    checkpoint_close(c);
+    return good || error_set(s->err, s->n, "what was written does not read back: %s", why);
+}
+
+static bool write_content(Save *s)
+{
+    const FsOps *fs = s->io->fs;
+    if (fs->make_folder(fs->self, s->parent_fd, last_part(s->temporary), 0777) != 0)
+        return error_set(s->err, s->n, "cannot create the folder %s: %s", s->temporary,
+                         strerror(errno));
+    s->fd = fs_open_folder(s->temporary, s->err, s->n);
+    bool good = s->fd >= 0;
+    for (int f = 0; good && f <= CHECKPOINT_FILES; f++) {
+        bool last = f == CHECKPOINT_FILES;
+        char *path =
+            text_format("%s/%s", s->temporary, last ? "manifest.json" : checkpoint_file_name[f]);
+        good = write_file(s, path, last ? write_manifest : write_tensors, f);
+        free(path);
+    }
+    return good && fs_sync(fs, s->fd, s->temporary, s->err, s->n) && reads_back(s);
+}
+
+/* Both folders' entries reach the disk: the step in `checkpoints`, and `checkpoints` in the run. */
+static bool sync_parents(Save *s)
+{
+    int run_fd = fs_open_folder(s->run, s->err, s->n);
+    bool good = run_fd >= 0 && fs_sync(s->io->fs, s->parent_fd, s->parent, s->err, s->n) &&
+                fs_sync(s->io->fs, run_fd, s->run, s->err, s->n);
+    if (run_fd >= 0) close(run_fd);
+    return good;
+}
+
+/* The rename that makes the save be there. What stands under that name steps aside first. */
+static bool commit(Save *s)
+{
+    const FsOps *fs = s->io->fs;
+    const char *temporary = last_part(s->temporary), *final = last_part(s->final);
+    if (s->aside && fs->rename(fs->self, s->parent_fd, final, s->parent_fd, s->aside) != 0)
+        return error_set(s->err, s->n, "cannot rename %s, which is not this save: %s", s->final,
+                         strerror(errno));
+    if (s->aside) log_warning("%s", s->aside_told);
+    if (fs->rename(fs->self, s->parent_fd, temporary, s->parent_fd, final) != 0)
+        return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
+                         strerror(errno));
+    if (sync_parents(s)) return true;
+    fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary); /* not durable: not there */
+    return false;
+}
+
+/* Looks at what stands under the final name. *saved: this very step, whole. Otherwise s->aside is
+ * where it goes: a damaged one to the trash, another step's under a name that tells it. False when
+ * that cannot be told, for want of permission. */
+static bool look_at_final(Save *s, bool *saved)
+{
+    char why[1024];
+    const char *final = last_part(s->final);
+    Checkpoint *c = NULL;
+    *saved = false;
+    if (checkpoint_gone(s->final)) return true;
+    bool opens = checkpoint_open_unnamed(s->final, &c, why, sizeof why);
+    int64_t step = opens ? checkpoint_manifest(c)->state.steps : -1;
+    *saved =
+        opens && step == s->contents->state->steps && checkpoint_verify(s->io, c, why, sizeof why);
+    checkpoint_close(c);
+    if (*saved) return true;
+    if (opens && step != s->contents->state->steps) {
+        s->aside = text_format("%s.holds-%" PRId64 "-%s", final, step, s->manifest.save_id);
+        s->aside_told =
+            text_format("%s held step %" PRId64 ": it was moved to %s", s->final, step, s->aside);
+        return true;
+    }
+    if (error_exit_code(why, EXIT_OK) == EXIT_PERMISSION) return error_set(s->err, s->n, "%s", why);
+    s->aside = text_format(".trash-%s-%s", final, s->manifest.save_id);
+    s->aside_told = text_format("a damaged checkpoint makes way for a new one: %s", why);
+    return true;
+}
+
+static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
+{
+    uint64_t id = 0;
+    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, "the system gives no random number");
+    snprintf(out, SAVE_ID_DIGITS + 1, "%016" PRIx64, id);
+}
+
+static void describe(Save *s)
+{
+    const CheckpointContents *c = s->contents;
+    draw_save_id(s->manifest.save_id);
+    s->manifest.state = *c->state;
+    s->manifest.config = must_strdup(c->config);
+    s->manifest.machine = must_strdup(c->machine);
+    s->manifest.code = must_strdup(c->code);
+    s->manifest.data = must_strdup(c->data);
+    s->temporary = text_format("%s.tmp-%s", s->final, s->manifest.save_id);
+}
+
+bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
+                      char *err, size_t n)
+{
+    Save s = {.io = io, .contents = contents, .parent_fd = -1, .fd = -1, .err = err, .n = n};
+    bool saved = false;
+    s.run = must_strdup(run);
+    s.parent = checkpoint_parent(run);
+    s.final = checkpoint_path(run, contents->state->steps);
+    describe(&s);
+    bool good = fs_make_folders(io->fs, s.parent, err, n);
+    if (good) good = (s.parent_fd = fs_open_folder(s.parent, err, n)) >= 0;
+    if (good) good = look_at_final(&s, &saved);
+    if (good && !saved) {
+        char ignored[256]; /* left-overs may fill the disk */
+        checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
+        good = write_content(&s) && commit(&s);
+        if (!good)
+            fs_remove_tree(io->fs, s.parent_fd, last_part(s.temporary), ignored, sizeof ignored);
+        if (good) checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
+    }
+    if (s.fd >= 0) close(s.fd);
+    if (s.parent_fd >= 0) close(s.parent_fd);
+    manifest_free(&s.manifest);
+    free(s.run);
+    free(s.parent);
+    free(s.final);
+    free(s.temporary);
+    free(s.aside);
+    free(s.aside_told);
+    return good;
+}
+
+bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
+                                  const CheckpointContents *contents, char *err, size_t n)
+{
+    while (!checkpoint_write(io, run, contents, err, n)) {
+        bool full = error_says(err, ENOSPC) || error_says(err, EDQUOT);
+        if (!full || checkpoint_make_room(io, run, checkpoint_bytes(contents)) == 0) return false;
+    }
+    return true;
+}
+
+int64_t checkpoint_bytes(const CheckpointContents *contents)
+{
+    size_t text = strlen(contents->config) + strlen(contents->machine) + strlen(contents->code) +
+                  strlen(contents->data);
+    int64_t total = 8192 + 2 * (int64_t)text;
+    for (int which = 0; which < CHECKPOINT_FILES; which++) {
+        int n;
+        const NamedTensor *named = part_of(contents, which, &n);
+        for (int i = 0; i < n; i++) {
+            SafetensorsEntry e = entry_of(&named[i]);
+            total += e.bytes + 400 + 2 * (int64_t)strlen(e.name) +
+                     12 * (int64_t)manifest_chunk_count(&e);
+        }
+    }
+    return total;
+}

@@ -1,0 +1,46 @@
+/* cmd_bench.h -- the modes of `./train bench`, and how they measure. */
+#ifndef PARALLEL_COMMANDS_CMD_BENCH_H
+#define PARALLEL_COMMANDS_CMD_BENCH_H
+
+#include "model/core/device.h"
+
+/* argv[0] is the mode's name; the result is the exit code. */
+int cmd_bench_ops(int argc, char **argv);
+int cmd_bench_gemm(int argc, char **argv);
+
+/* Between two marks on the device's time line. */
+typedef struct {
+    Event from, to;
+} Watch;
+
+/* Seconds of the device's time since watch_start; waits for what was asked for in between. */
+void watch_start(Device *dev, Watch *w);
+double watch_stop(Device *dev, Watch *w);
+void watch_close(Device *dev, Watch *w);
+
+/* Median of x[0..n), which it sorts. */
+double bench_median(double *x, int n);
+
+/* Four reads and three writes of n floats, as AdamW has them in f32: LOOP_BYTES an element. Where
+ * the host computes, in place by its threads; elsewhere as copies of as many bytes. */
+enum { LOOP_BYTES = 28 };
+typedef struct {
+    float *a, *b, *c, *d;
+    int64_t n, tasks;
+} Loop;
+
+Loop loop_open(Device *dev, int64_t n);
+void loop_run(Device *dev, Loop *l);
+
+/* Bytes per second, read and written, of copies between two blocks of device memory: by all the
+ * host's threads where it computes, else by the device. Leaves no block's operands in caches. */
+typedef struct {
+    char *to, *from;
+    int64_t bytes, tasks;
+} Scrub;
+
+Scrub scrub_open(Device *dev, int64_t bytes);
+void scrub_run(Device *dev, Scrub *s);
+void scrub_close(Device *dev, Scrub *s);
+
+#endif

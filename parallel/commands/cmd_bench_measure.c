@@ -1,0 +1,108 @@
+/* cmd_bench_measure.c -- what the benchmarks share: the device's clock, medians, the ceilings of
+ * memory. */
+#include "model/kernels/ops.h"
+#include "parallel/commands/cmd_bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void watch_start(Device *dev, Watch *w)
+{
+    device_event_record(dev, &w->from);
+}
+
+double watch_stop(Device *dev, Watch *w)
+{
+    device_event_record(dev, &w->to);
+    return device_event_seconds(dev, &w->from, &w->to);
+}
+
+void watch_close(Device *dev, Watch *w)
+{
+    device_event_destroy(dev, &w->from);
+    device_event_destroy(dev, &w->to);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+/* ---- ceilings -------------------------------------------------------------------------------- */
+
+Loop loop_open(Device *dev, int64_t n)
+{
+    Loop l = {.n = n, .tasks = 8 * pool_threads(dev->pool)};
+    l.a = device_alloc(dev, 4 * (size_t)n * sizeof(float), "the memory loop");
+    l.b = l.a + n;
+    l.c = l.b + n;
+    l.d = l.c + n;
+    /* Memory that was only ever read is one shared page of zeros, and comes from the cache. */
+    op_normal(dev, tensor_1d(l.a, F32, 4 * n), 1, 4, 0, 1.0);
+    return l;
+}
+
+static void loop_body(void *context, int64_t task, int worker)
+{
+    const Loop *l = context;
+    int64_t first = pool_cut(l->n, l->tasks, 4096, task),
+            last = pool_cut(l->n, l->tasks, 4096, task + 1);
+    (void)worker;
+    for (int64_t i = first; i < last; i++) {
+        float d = l->d[i];
+        l->a[i] = 0.999f * l->a[i] + d;
+        l->b[i] = 0.999f * l->b[i] + d;
+        l->c[i] = 0.999f * l->c[i] + d;
+    }
+}
+
+void loop_run(Device *dev, Loop *l)
+{
+    if (dev->backend->place == PLACE_HOST) {
+        pool_run(dev->pool, l->tasks, loop_body, l);
+        return;
+    }
+    for (int half = 0; half < 7; half++) /* seven halves of n floats read, and written */
+        device_copy(dev, tensor_1d(l->a, F32, l->n / 2), tensor_1d(l->c, F32, l->n / 2));
+}
+
+Scrub scrub_open(Device *dev, int64_t bytes)
+{
+    Scrub s = {.bytes = bytes};
+    s.to = device_alloc(dev, 2 * (size_t)bytes, "the copied blocks");
+    s.from = s.to + bytes;
+    op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1); /* pages of its own, not the shared zeros */
+    return s;
+}
+
+static void scrub_body(void *context, int64_t task, int worker)
+{
+    enum { LINE = 4096 };
+    const Scrub *s = context;
+    int64_t at = pool_cut(s->bytes, s->tasks, LINE, task);
+    int64_t end = pool_cut(s->bytes, s->tasks, LINE, task + 1);
+    (void)worker;
+    memcpy(s->to + at, s->from + at, (size_t)(end - at));
+}
+
+void scrub_run(Device *dev, Scrub *s)
+{
+    if (dev->backend->place == PLACE_HOST) {
+        s->tasks = pool_threads(dev->pool);
+        pool_run(dev->pool, s->tasks, scrub_body, s);
+    } else {
+        device_copy(dev, tensor_1d(s->to, U8, s->bytes), tensor_1d(s->from, U8, s->bytes));
+    }
+}
+
+void scrub_close(Device *dev, Scrub *s)
+{
+    device_release(dev, s->to, 2 * (size_t)s->bytes);
+}

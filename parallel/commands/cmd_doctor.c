@@ -1,0 +1,225 @@
+/* cmd_doctor.c -- ./train doctor: what this machine has, and which Debian package turns on the
+ * rest. */
+#include "model/core/args.h"
+#include "model/core/check.h"
+#include "model/core/child.h"
+#include "model/core/device_cpu.h"
+#include "model/core/figures.h"
+#include "model/core/machine.h"
+#include "model/core/version.h"
+#include "parallel/commands/commands.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* One finding: "ok" there, "--" not there and not needed, "!!" trouble. */
+static void say(const char *mark, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void say(const char *mark, const char *what, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    printf("%s  %-14s", mark, what);
+    vprintf(fmt, args);
+    putchar('\n');
+    va_end(args);
+}
+
+/* What a child that ended early left on stderr, without its code: its last line, or how it ended.
+ */
+static void say_ending(const char *what, char *text, int status)
+{
+    char *line = text + strcspn(text, "\n");
+    while (*line && line[1])
+        text = line + 1, line = text + strcspn(text, "\n");
+    *line = '\0';
+    const char *code = strncmp(text, "error[", 6) == 0 ? strstr(text, "] ") : NULL;
+    if (code)
+        say("!!", what, "%s", code + 2);
+    else
+        say("!!", what, "looking at it %s", figure_ending(status).text);
+}
+
+/* Findings of a device, made in a child: one that ends the program there, for want of memory or by
+ * a signal, is a finding, too, and the others follow. */
+static void look(const char *what, void (*finding)(void))
+{
+    Child child;
+    int said[2], status = 0;
+    char text[4096];
+    size_t at = 0;
+    ssize_t got;
+    fflush(stdout);
+    if (pipe(said) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
+    pid_t pid = child_fork(&child);
+    if (pid < 0) fail(EXIT_SYSTEM, "no child can be started: %s", strerror(errno));
+    if (pid == 0) {
+        dup2(said[1], STDERR_FILENO);
+        finding();
+        fflush(stdout);
+        _exit(EXIT_OK);
+    }
+    close(said[1]);
+    while (at < sizeof text - 1 && (got = read(said[0], text + at, sizeof text - 1 - at)) > 0)
+        at += (size_t)got;
+    text[at] = '\0';
+    close(said[0]);
+    if (child_wait(&child, &status, 0) < 0)
+        fail(EXIT_SYSTEM, "the child is gone: %s", strerror(errno));
+    if (status == 0)
+        fputs(text, stderr); /* warnings */
+    else
+        say_ending(what, text, status);
+}
+
+static bool in_path(const char *program)
+{
+    const char *path = getenv("PATH");
+    char *folders = must_strdup(path ? path : ""), *rest = folders;
+    bool found = false;
+    for (char *folder; !found && (folder = strsep(&rest, ":")) != NULL;) {
+        char *file = text_format("%s/%s", *folder ? folder : ".", program);
+        found = access(file, X_OK) == 0;
+        free(file);
+    }
+    free(folders);
+    return found;
+}
+
+/* The instruction levels of CpuLevel, those that open on this CPU. */
+static void say_levels(void)
+{
+    static const char *const name[] = {"baseline", "v3", "v4"};
+    char there[64] = "", err[512];
+    for (int i = 0; i < 3; i++) {
+        Device device;
+        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = i + 1, .blas = 2};
+        if (!device_open(&device, "cpu", &options, err, sizeof err)) continue;
+        device_close(&device);
+        snprintf(there + strlen(there), sizeof there - strlen(there), " %s", name[i]);
+    }
+    say(there[0] ? "ok" : "!!", "levels", "kernels that this CPU runs:%s",
+        there[0] ? there : " none");
+}
+
+static void say_device(void)
+{
+    char buf[512];
+    Device device;
+    DeviceOptions options = {.local_ranks = 1};
+    if (!device_open(&device, "cpu", &options, buf, sizeof buf)) {
+        say("!!", "device", "%s", buf);
+        return;
+    }
+    say("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
+    const CpuDevice *cpu = device.impl;
+    if (cpu->library != NULL)
+        say("ok", "blas", "%s", cpu->blas_name);
+    else if (device.loss[0])
+        say("!!", "blas", "%s", device.loss);
+    else
+        say("--", "blas",
+            "no OpenBLAS: products are several times slower; apt-get install libopenblas0-pthread");
+    device_close(&device);
+}
+
+/* Whether the CUDA backend is there, and its device. */
+static void say_cuda(void)
+{
+    const Backend *backend;
+    bool built = false;
+    for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
+        built |= strcmp(backend->name, "cuda") == 0;
+    if (!built) {
+        say("--", "cuda", "not built into this program; make CUDA=1 where nvcc is");
+        return;
+    }
+    char buf[512];
+    Device device;
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    if (!device_open(&device, "cuda", &options, buf, sizeof buf)) {
+        bool trouble = device.trouble[0] != '\0';
+        say(trouble ? "!!" : "--", "cuda", "built in; %s: %s; the CPU path is ready",
+            trouble ? "trouble" : "no device", buf);
+        return;
+    }
+    say("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
+    device_close(&device);
+}
+
+static void say_memory(void)
+{
+    size_t bytes = memory_available();
+    double gib = (double)bytes / 1073741824.0;
+    if (bytes == SIZE_MAX)
+        say("!!", "memory", "the kernel does not tell how much is available");
+    else
+        say(gib < 0.5 ? "!!" : "ok", "memory", "%.1f GiB available to this process", gib);
+}
+
+static void say_disk(void)
+{
+    const char *folder = access("out", F_OK) == 0 ? "out" : ".";
+    struct statvfs fs;
+    if (statvfs(folder, &fs) != 0) {
+        say("!!", "disk", "the size of ./%s cannot be told", folder);
+        return;
+    }
+    double gib = (double)fs.f_bavail * (double)fs.f_frsize / 1073741824.0;
+    bool writable = access(folder, W_OK) == 0;
+    say(gib < 1 || !writable ? "!!" : "ok", "disk", "%.1f GiB free for ./out%s", gib,
+        writable ? "" : ", but nothing can be written there");
+}
+
+/* Programs that are good to have; none is needed to train on own text. */
+static void say_programs(void)
+{
+    static const struct {
+        const char *program, *package, *what;
+    } list[] = {
+        {"bible", "bible-kjv", "the text of configs/demo.json"},
+        {"clang-format", "clang-format", "make check"},
+        {"clang-tidy", "clang-tidy", "make check"},
+        {"strace", "strace", "tests that kill at a chosen write"},
+        {"shellcheck", "shellcheck", "make check looks at scripts"},
+        {"python3", "python3",
+         "tests that read what a run writes; scripts/compare_pytorch.sh (with PyTorch)"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (in_path(list[i].program))
+            say("ok", list[i].program, "%s", list[i].what);
+        else
+            say("--", list[i].program, "%s: apt-get install %s", list[i].what, list[i].package);
+    }
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+    char cpu[512];
+    Args args = {.command = "./train doctor", .argc = argc, .argv = argv};
+    switch (args_next(&args)) {
+    case ARGS_END: break;
+    case ARGS_HELP:
+        printf("usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the Debian "
+               "package that\nhas it), !! (trouble).\n");
+        return EXIT_OK;
+    case ARGS_WORD: fail(EXIT_USAGE, "./train doctor takes no argument, not \"%s\"", args.value);
+    default: fail(EXIT_USAGE, "%s", args.error);
+    }
+    say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
+    say("ok", "cpu", "%s", machine_cpu_model(cpu, sizeof cpu));
+    look("levels", say_levels);
+    look("device", say_device);
+    say("ok", "cores", "%d allowed to this process", pool_allowed_cores());
+    say_memory();
+    say_disk();
+    look("cuda", say_cuda);
+    say_programs();
+    return EXIT_OK;
+}

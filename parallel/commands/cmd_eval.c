@@ -1,0 +1,105 @@
+/* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
+#include "model/core/args.h"
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/progress.h"
+#include "parallel/commands/commands.h"
+#include "parallel/trainer/feed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void print_help(void)
+{
+    printf("usage: ./train eval RUN [--set key=value]...\n\n"
+           "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
+           "and bits per byte over all windows of the validation data. Another text:\n"
+           "  --set data.val_text=other.txt\n");
+}
+
+static bool tell_progress(void *progress, const Work *work)
+{
+    progress_tell(progress, "evaluating %s of %s", figure_count((double)work->done).text,
+                  figure_count((double)work->all).text);
+    return true;
+}
+
+static void evaluate(OpenedRun *run)
+{
+    const Config *c = run->config;
+    Session *s = &run->session;
+    char err[1024];
+    int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
+    LoaderOptions options = {.split = SPLIT_VAL,
+                             .B = B,
+                             .T = T,
+                             .vocab_size = c->model.vocab_size,
+                             .dp_size = 1,
+                             .micros = INT64_MAX};
+    Feed feed;
+    feed_open(&feed, &s->dev, B * T);
+    if (run->data.val.n_files == 0)
+        fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
+    if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
+    Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
+    gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    Progress progress = progress_begin();
+    feed.watch = tell_progress;
+    feed.watch_context = &progress;
+    EvalRecord r = feed_evaluate(&feed, s, gpt, stats, 0);
+    progress_end(&progress);
+    printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)run->step, r.loss,
+           (long long)r.targets);
+    if (r.bytes > 0)
+        printf("   %.6f bits per byte over %lld bytes", r.bits_per_byte, (long long)r.bytes);
+    printf("\n");
+    gpt_destroy(gpt);
+    loader_free(feed.val);
+    device_release(&s->dev, stats, sizeof *stats);
+    feed_close(&feed);
+}
+
+typedef struct {
+    const char *run;
+    const char **set;
+    int n_sets;
+} Arguments;
+
+/* False after help. */
+static bool parse(Arguments *a, int argc, char **argv)
+{
+    static const ArgOption options[] = {{"--set", ARG_SETTING}};
+    Args args = {
+        .command = "./train eval", .options = options, .count = 1, .argc = argc, .argv = argv};
+    *a = (Arguments){.set = must_calloc((size_t)argc, sizeof *a->set)};
+    for (;;) {
+        switch (args_next(&args)) {
+        case ARGS_OPTION: a->set[a->n_sets++] = args.value; break;
+        case ARGS_WORD:
+            if (a->run != NULL)
+                fail(EXIT_USAGE, "two runs, %s and %s: give one", a->run, args.value);
+            a->run = args.value;
+            break;
+        case ARGS_HELP: print_help(); return false;
+        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
+        case ARGS_END:
+            if (a->run == NULL) fail(EXIT_USAGE, "which run? ./train eval out/demo");
+            return true;
+        }
+    }
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    Arguments a;
+    OpenedRun run;
+    if (parse(&a, argc, argv)) {
+        opened_run_open(&run, a.run, true, a.n_sets, a.set);
+        evaluate(&run);
+        opened_run_close(&run);
+    }
+    free(a.set);
+    return EXIT_OK;
+}

@@ -1,0 +1,19 @@
+/* schedule.c -- see schedule.h. */
+#include "parallel/pipeline/schedule.h"
+
+int64_t schedule_one_stage(int64_t micros, Action *actions)
+{
+    int64_t n = 0;
+    for (int64_t micro = 0; micro < micros; micro++) {
+        actions[n++] = (Action){.kind = ACT_FORWARD, .micro = micro};
+        actions[n++] = (Action){.kind = ACT_BACKWARD, .micro = micro};
+    }
+    return n;
+}
+
+int64_t schedule_evaluation(int64_t micros, Action *actions)
+{
+    for (int64_t micro = 0; micro < micros; micro++)
+        actions[micro] = (Action){.kind = ACT_EVALUATE, .micro = micro};
+    return micros;
+}

@@ -1,0 +1,168 @@
+/* console.c -- see console.h. */
+#include "parallel/report/console.h"
+
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/progress.h"
+#include "model/core/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_PER_HEADER = 40 };
+
+/* NaN has a sign, which says nothing. */
+static double without_sign(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
+/* ---- the live line --------------------------------------------------------------------------- */
+
+/* Makes room for a result: afterwards the cursor stands at the start of an empty line. */
+static void begin_result(const Console *c)
+{
+    if (c->terminal) live_line_clear(c->to);
+}
+
+void console_live(Console *c, const StepRecord *r, double tokens_per_second, double eta)
+{
+    if (!c->terminal) return;
+    char line[160];
+    double share = c->train_steps > 0 ? (double)r->step / (double)c->train_steps : 0;
+    snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)  loss %.4g  %s tok/s  eta %s",
+             (long long)r->step, (long long)c->train_steps, 100 * share, without_sign(r->loss),
+             figure_short(tokens_per_second).text, figure_duration(eta).text);
+    live_line_show(c->to, line);
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+void console_open(Console *c, const MetricsOptions *options)
+{
+    const char *no_color = getenv("NO_COLOR");
+    *c = (Console){.to = options->to ? options->to : stdout,
+                   .terminal = options->terminal,
+                   .colour = options->terminal && (no_color == NULL || *no_color == '\0'),
+                   .scale = options->loss_scale_shown,
+                   .train_steps = options->pace.train_steps};
+}
+
+void console_close(Console *c)
+{
+    begin_result(c);
+    fflush(c->to);
+}
+
+/* Every column but the first has a space and eight characters, so that a row fits 80 columns. */
+static void print_header(Console *c)
+{
+    if (c->rows++ % ROWS_PER_HEADER != 0) return;
+    fprintf(c->to, "%s%8s %8s %8s %8s %8s%s %8s %8s %8s%s\n", c->colour ? "\033[1m" : "", "step",
+            "tokens", "loss", "lr", "gnorm", c->scale ? "   scale" : "", "tok/s", "FLOP/s", "eta",
+            c->colour ? "\033[0m" : "");
+}
+
+/* Lines of a result below its row. */
+static void print_lines(const Console *c, const char *text, int indent)
+{
+    char *lines = text_wrap(text, indent, indent, WRAP_FIGURES);
+    fprintf(c->to, "%*s%s\n", indent, "", lines);
+    free(lines);
+}
+
+static void print_breakdown(const Console *c, const SpeedRecord *s)
+{
+    char text[256];
+    if (!(s->forward >= 0) || s->steps <= 0) return;
+    double ms = 1e3 / (double)s->steps;
+    double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
+    snprintf(text, sizeof text,
+             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  data %.2f  other %.2f",
+             s->forward * ms, s->backward * ms, s->optimizer * ms, s->data * ms, other * ms);
+    print_lines(c, text, 9);
+}
+
+/* A loss of a training that goes well with four digits behind the point. */
+static Figure loss_text(double loss)
+{
+    Figure f;
+    snprintf(f.text, sizeof f.text, loss < 999 ? "%.4f" : "%.2e", without_sign(loss));
+    return f;
+}
+
+/* Powers of two, as loss scales are, are short as such. */
+static Figure scale_text(double scale)
+{
+    Figure f;
+    int exponent = 0;
+    if (scale >= 1e5 && frexp(scale, &exponent) == 0.5)
+        snprintf(f.text, sizeof f.text, "2^%d", exponent - 1);
+    else
+        snprintf(f.text, sizeof f.text, scale < 1e5 ? "%.5g" : "%.1e", scale);
+    return f;
+}
+
+void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
+{
+    Figure speed = {"-"}, flops = {"-"};
+    begin_result(c);
+    print_header(c);
+    if (s->seconds > 0) {
+        double rate = (double)s->tokens / s->seconds;
+        speed = figure_short(rate);
+        flops = figure_flops(rate * s->flops_per_token);
+    }
+    fprintf(c->to, "%8lld %8s %8s %8.2e %8.3g", (long long)r->step,
+            figure_short((double)r->tokens).text, loss_text(r->loss).text, r->lr,
+            without_sign(r->grad_norm));
+    if (c->scale) fprintf(c->to, " %7s", scale_text(r->loss_scale).text);
+    fprintf(c->to, " %8s %8s %8s\n", speed.text, flops.text, figure_duration(eta).text);
+    print_breakdown(c, s);
+    fflush(c->to);
+}
+
+void console_eval(Console *c, const EvalRecord *r)
+{
+    begin_result(c);
+    print_header(c);
+    fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, "val", c->colour ? "\033[1m" : "",
+            loss_text(r->loss).text, c->colour ? "\033[0m" : "");
+    if (r->bits_per_byte >= 0) fprintf(c->to, "   %.4f bits per byte", r->bits_per_byte);
+    fprintf(c->to, "   (%.1f s)\n", r->seconds);
+    fflush(c->to);
+}
+
+/* A line that begins with what it is; those after it are indented. The texts stand one behind the
+ * other. */
+static void print_labelled(Console *c, const char *label, const char *text, const char *more,
+                           Wrap wrap)
+{
+    enum { COLUMN = 10 };
+    char *whole = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&whole, &n);
+    CHECK(to != NULL, "no memory stream for a line of the console (%s)", label);
+    utf8_print_escaped(to, text);
+    utf8_print_escaped(to, more);
+    fclose(to);
+    char *lines = text_wrap(whole, COLUMN, COLUMN, wrap);
+    begin_result(c);
+    fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
+    fflush(c->to);
+    free(lines);
+    free(whole);
+}
+
+void console_sample(Console *c, const char *prompt, const char *text)
+{
+    print_labelled(c, "sample", prompt, text, WRAP_HARD);
+}
+
+void console_saved(Console *c, int64_t step, double seconds, const char *path)
+{
+    char what[64];
+    snprintf(what, sizeof what, "step %lld in %.2f s: ", (long long)step, seconds);
+    print_labelled(c, "saved", what, path, WRAP_FIGURES);
+}

@@ -1,0 +1,283 @@
+/* metrics.c -- see metrics.h.
+ *
+ * A line is written whole, by one write; what the disk refuses waits in memory, so that a full disk
+ * that empties again leaves no gap. */
+#include "parallel/report/metrics.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/core/json_text.h"
+#include "parallel/report/console.h"
+#include "parallel/report/metrics_file.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { FORMAT_VERSION = 1, STEPS_BEFORE_ETA = 5, SECONDS_BEFORE_ETA = 5 };
+
+struct Metrics {
+    MetricsOptions options;
+    Console console;
+    MetricsFile file;    /* RUN/metrics.jsonl */
+    MetricsFile samples; /* RUN/samples.txt */
+    MetricsTail tail;    /* of the file, when it was opened */
+    StepRecord latest;
+    int64_t first_step; /* before the first step of this attempt */
+    char line[1024]; /* a training step's line, printed through line_to: nothing is allocated for it
+                      */
+    FILE *line_to;
+};
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n)
+{
+    Metrics *m = must_calloc(1, sizeof *m);
+    m->options = *options;
+    m->file.fd = m->samples.fd = -1;
+    console_open(&m->console, options);
+    m->line_to = fmemopen(m->line, sizeof m->line, "w");
+    CHECK(m->line_to != NULL, "no stream for %zu bytes of memory", sizeof m->line);
+    bool good = true;
+    if (options->run_folder != NULL) {
+        int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
+        good =
+            metrics_file_open(&m->file, options->run_folder, "metrics.jsonl", upto,
+                              options->attempt, &m->tail, err, n) &&
+            metrics_file_open(&m->samples, options->run_folder, "samples.txt", -1, 0, NULL, err, n);
+    }
+    m->latest = m->tail.last;
+    m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;
+    *out = good ? m : NULL;
+    if (!good) metrics_close(m);
+    return good;
+}
+
+void metrics_close(Metrics *m)
+{
+    if (m == NULL) return;
+    console_close(&m->console);
+    metrics_file_close(&m->file);
+    metrics_file_close(&m->samples);
+    fclose(m->line_to);
+    free(m);
+}
+
+MetricsTail metrics_tail(const Metrics *m)
+{
+    return m->tail;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* What every line begins with, up to and without the closing brace. */
+static void print_head(FILE *to, const Metrics *m, const char *event, int64_t step)
+{
+    const StepRecord *r = &m->latest;
+    fprintf(to,
+            "{\"event\": \"%s\", \"step\": %lld, \"updates\": %lld, \"samples\": %lld, \"tokens\": "
+            "%lld, "
+            "\"skipped\": %lld, \"attempt\": %d, \"t\": %.3f",
+            event, (long long)step, (long long)r->updates, (long long)r->samples,
+            (long long)r->tokens, (long long)r->skipped, m->options.attempt, seconds_now());
+}
+
+/* A member with every digit; a number that JSON cannot hold becomes null, and *odd is set. */
+static void print_number(FILE *to, const char *key, double value, bool *odd)
+{
+    if (isfinite(value)) {
+        fprintf(to, ", \"%s\": %.17g", key, value);
+    } else {
+        fprintf(to, ", \"%s\": null", key);
+        *odd = true;
+    }
+}
+
+/* A member with a text: a sample may end within a character. */
+static void print_string(FILE *to, const char *key, const char *text)
+{
+    fprintf(to, ", \"%s\": ", key);
+    json_print_string(to, text);
+}
+
+static void print_tail(FILE *to, bool odd)
+{
+    fputs(odd ? ", \"nonfinite\": true}\n" : "}\n", to);
+}
+
+/* A finished line goes to the file, and to the console if that speaks JSON. */
+static void put_line(Metrics *m, const char *line, size_t bytes, bool to_console)
+{
+    metrics_file_put(&m->file, line, bytes);
+    if (!m->options.json || !to_console) return;
+    fwrite(line, 1, bytes, m->console.to);
+    fflush(m->console.to);
+}
+
+/* A line with text in it, of any length. */
+typedef struct {
+    FILE *to;
+    char *text;
+    size_t bytes;
+} Line;
+
+static FILE *line_begin(Line *line, const Metrics *m, const char *event, int64_t step)
+{
+    *line = (Line){0};
+    line->to = open_memstream(&line->text, &line->bytes);
+    CHECK(line->to != NULL, "no memory stream for a line of metrics (%s)", event);
+    print_head(line->to, m, event, step);
+    return line->to;
+}
+
+static void line_end(Line *line, Metrics *m, bool odd)
+{
+    print_tail(line->to, odd);
+    fclose(line->to);
+    put_line(m, line->text, line->bytes, true);
+    free(line->text);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+void metrics_start(Metrics *m, const char *fields)
+{
+    Line line;
+    FILE *to = line_begin(&line, m, "start", m->first_step);
+    fprintf(to, ", \"format\": %d, \"train_steps\": %lld, \"tokens_per_step\": %lld%s%s",
+            FORMAT_VERSION, (long long)m->options.pace.train_steps,
+            (long long)m->options.tokens_per_step, *fields ? ", " : "", fields);
+    line_end(&line, m, false);
+}
+
+/* The line of m->latest; returns its length. */
+static size_t format_step(Metrics *m)
+{
+    const StepRecord *r = &m->latest;
+    FILE *to = m->line_to;
+    bool odd = false;
+    rewind(to);
+    print_head(to, m, "train", r->step);
+    print_number(to, "loss", r->loss, &odd);
+    print_number(to, "lr", r->lr, &odd);
+    print_number(to, "grad_norm", r->grad_norm, &odd);
+    print_number(to, "loss_scale", r->loss_scale, &odd);
+    if (!r->applied) fputs(", \"applied\": false", to);
+    print_tail(to, odd);
+    long length = ftell(to);
+    fflush(to);
+    CHECK(length > 0 && (size_t)length < sizeof m->line, "%ld bytes in a line of metrics", length);
+    return (size_t)length;
+}
+
+void metrics_step(Metrics *m, const StepRecord *record)
+{
+    m->latest = *record;
+    put_line(m, m->line, format_step(m), false);
+}
+
+/* Seconds to the end of the run; negative while its pace is not known. */
+static double time_left(const Metrics *m, double seconds_per_step)
+{
+    int64_t done = m->latest.step - m->first_step, all = m->options.pace.train_steps;
+    bool known = done >= STEPS_BEFORE_ETA || m->latest.step >= all ||
+                 (double)done * seconds_per_step >= SECONDS_BEFORE_ETA;
+    if (!known || all <= 0) return -1;
+    return pace_left(&m->options.pace, m->latest.step, seconds_per_step);
+}
+
+void metrics_report(Metrics *m, const SpeedRecord *s)
+{
+    double per_step = s->steps > 0 ? s->seconds / (double)s->steps : -1;
+    double eta = s->steps > 0 ? time_left(m, per_step) : -1;
+    double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0;
+    /* The file has the step's own line already. */
+    if (m->options.json) {
+        fwrite(m->line, 1, format_step(m), m->console.to);
+    } else {
+        console_row(&m->console, &m->latest, s, eta);
+    }
+    Line line;
+    bool odd = false;
+    FILE *to = line_begin(&line, m, "speed", m->latest.step);
+    print_number(to, "seconds", s->seconds, &odd);
+    print_number(to, "tokens_per_second", rate, &odd);
+    print_number(to, "gflops", rate * s->flops_per_token / 1e9, &odd);
+    if (eta >= 0) print_number(to, "eta", eta, &odd);
+    if (s->forward >= 0) {
+        print_number(to, "forward", s->forward, &odd);
+        print_number(to, "backward", s->backward, &odd);
+        print_number(to, "optimizer", s->optimizer, &odd);
+        print_number(to, "data", s->data, &odd);
+    }
+    line_end(&line, m, odd);
+}
+
+void metrics_live(Metrics *m, const StepRecord *latest, double seconds_per_step)
+{
+    if (!m->options.terminal || m->options.json) return;
+    double rate = seconds_per_step > 0 ? (double)m->options.tokens_per_step / seconds_per_step : 0;
+    console_live(&m->console, latest, rate, time_left(m, seconds_per_step));
+}
+
+void metrics_eval(Metrics *m, const EvalRecord *r)
+{
+    Line line;
+    bool odd = false;
+    m->options.pace.eval_seconds = r->seconds;
+    FILE *to = line_begin(&line, m, "val", r->step);
+    print_number(to, "loss", r->loss, &odd);
+    if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);
+    fprintf(to, ", \"targets\": %lld, \"bytes\": %lld", (long long)r->targets, (long long)r->bytes);
+    print_number(to, "seconds", r->seconds, &odd);
+    if (r->final) fputs(", \"final\": true", to);
+    line_end(&line, m, odd);
+    if (!m->options.json) console_eval(&m->console, r);
+}
+
+void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt, const char *text)
+{
+    m->options.pace.sample_seconds = seconds;
+    Line line;
+    FILE *to = line_begin(&line, m, "sample", step);
+    print_string(to, "prompt", prompt);
+    print_string(to, "text", text);
+    line_end(&line, m, false);
+    char *entry = text_format("--- step %lld ---\n%s%s\n\n", (long long)step, prompt, text);
+    metrics_file_put(&m->samples, entry, strlen(entry));
+    free(entry);
+    if (!m->options.json) console_sample(&m->console, prompt, text);
+}
+
+void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
+{
+    Line line;
+    bool odd = false;
+    m->options.pace.save_seconds = seconds;
+    FILE *to = line_begin(&line, m, "ckpt", step);
+    print_number(to, "seconds", seconds, &odd);
+    print_string(to, "path", path);
+    line_end(&line, m, odd);
+    if (!m->options.json) console_saved(&m->console, step, seconds, path);
+}
+
+void metrics_note(Metrics *m, const char *event, int64_t step, const char *text)
+{
+    Line line;
+    FILE *to = line_begin(&line, m, event, step);
+    print_string(to, "text", text);
+    line_end(&line, m, false);
+}
+
+bool metrics_flush(Metrics *m, char *err, size_t n)
+{
+    return metrics_file_sync(&m->file, err, n) && metrics_file_sync(&m->samples, err, n);
+}

@@ -1,0 +1,90 @@
+/* metrics.h -- what a run tells: the console (a table on a terminal or in a pipe, or JSON lines)
+ * and RUN/metrics.jsonl.
+ *
+ * Rank 0 only. Every figure comes in as a record; nothing here computes or waits for the device. */
+#ifndef PARALLEL_REPORT_METRICS_H
+#define PARALLEL_REPORT_METRICS_H
+
+#include "parallel/report/pace.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* One optimizer step. */
+typedef struct {
+    int64_t step, updates, samples, tokens, skipped; /* totals after the step */
+    int64_t skips_in_row;
+    bool stop;   /* overflow at the smallest loss scale: the run must end */
+    double loss; /* mean nats per target; non-finite becomes null plus "nonfinite": true in JSON */
+    double lr, grad_norm, loss_scale;
+    bool applied; /* false: the update was skipped */
+} StepRecord;
+
+/* Speed of the steps since the last report, evaluation and saving excluded. */
+typedef struct {
+    double seconds; /* of `steps` steps */
+    int64_t steps, tokens;
+    double flops_per_token;
+    double forward, backward, optimizer,
+        data; /* seconds, with wall_clock_breakdown; else negative */
+} SpeedRecord;
+
+typedef struct {
+    int64_t step, targets, bytes; /* targets and text bytes evaluated; bytes 0: unknown */
+    double loss;                  /* mean nats per target */
+    double bits_per_byte;         /* negative: unknown */
+    double seconds;
+    bool final;
+    bool cut; /* ended before its last micro-batch, so its figures are no result */
+} EvalRecord;
+
+typedef struct {
+    const char *run_folder; /* NULL: console only */
+    bool json;              /* the console speaks JSON lines */
+    bool terminal;          /* stdout is a terminal: one live line, colours unless NO_COLOR */
+    Pace pace;              /* train_steps, and what else takes time */
+    int64_t resumed_step;   /* lines after it and a torn last one are dropped; -1: new run */
+    int64_t tokens_per_step;
+    int attempt;           /* of the run, from 0; on every line */
+    bool loss_scale_shown; /* a column for the loss scale (fp16) */
+    FILE *to;              /* the console; NULL: stdout */
+} MetricsOptions;
+
+typedef struct Metrics Metrics;
+
+/* Opens RUN/metrics.jsonl for appending; false with a sentence naming the file. */
+bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
+void metrics_close(Metrics *metrics);
+
+/* What metrics.jsonl holds of the last step that it keeps, that of the checkpoint to go on from. */
+typedef struct {
+    StepRecord last; /* its totals; of the rest the loss alone, and that if `trained` */
+    bool trained, evaluated, sampled;
+} MetricsTail;
+MetricsTail metrics_tail(const Metrics *metrics);
+
+/* {"event":"start","format":1,...}: `fields` is the inside of a JSON object (config name, commit,
+ * machine, attempt). */
+void metrics_start(Metrics *metrics, const char *fields);
+/* To metrics.jsonl, every digit; shown only by metrics_report or the live line. */
+void metrics_step(Metrics *metrics, const StepRecord *record);
+/* A console row for the latest step with its speed, and an ETA once five steps are known, or steps
+ * of five seconds, or the last one. */
+void metrics_report(Metrics *metrics, const SpeedRecord *speed);
+/* Redraws the live line on a terminal (progress, loss, tokens/s, ETA); nothing elsewhere. Cheap:
+ * call every step. */
+void metrics_live(Metrics *metrics, const StepRecord *latest, double seconds_per_step);
+void metrics_eval(Metrics *metrics, const EvalRecord *record);
+/* A sample text, control characters escaped on the console; also appended to RUN/samples.txt. */
+void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
+                    const char *text);
+void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
+/* One line: event warn, resume or end with a sentence. */
+void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
+/* Flushes and fsyncs metrics.jsonl; false with a sentence on a full disk. Called before each
+ * checkpoint is committed. */
+bool metrics_flush(Metrics *metrics, char *err, size_t n);
+
+#endif

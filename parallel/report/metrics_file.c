@@ -1,0 +1,192 @@
+/* metrics_file.c -- see metrics_file.h. */
+#include "parallel/report/metrics_file.h"
+
+#include "model/core/check.h"
+#include "model/core/fs.h"
+#include "model/core/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PENDING_BYTES = 1 << 16 };
+
+/* ---- cutting back ---------------------------------------------------------------------------- */
+
+/* The integer behind `"key": ` in a line of this file; false if there is none. Our own lines have
+ * their keys in one order and no text before the last of these. */
+static bool integer_in(const char *line, size_t bytes, const char *key, int64_t *out)
+{
+    char pattern[40];
+    int length = snprintf(pattern, sizeof pattern, "\"%s\": ", key);
+    const char *at = memmem(line, bytes, pattern, (size_t)length);
+    if (at == NULL) return false;
+    char *end;
+    errno = 0;
+    *out = strtoll(at + length, &end, 10);
+    return errno == 0 && end != at + length;
+}
+
+static bool is_event(const char *line, size_t bytes, const char *event)
+{
+    char pattern[40];
+    int length = snprintf(pattern, sizeof pattern, "{\"event\": \"%s\",", event);
+    return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
+}
+
+/* Notes a line that stays: its totals `r`, and what it is of its step. */
+static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
+{
+    static const char key[] = "\"loss\": ";
+    if (r.step != tail->last.step) *tail = (MetricsTail){0};
+    r.loss = tail->last.loss;
+    if (is_event(line, bytes, "train")) {
+        const char *at = memmem(line, bytes, key, sizeof key - 1);
+        tail->trained = at != NULL;
+        r.loss = at == NULL || at[sizeof key - 1] == 'n' ? NAN : strtod(at + sizeof key - 1, NULL);
+    }
+    tail->evaluated |= is_event(line, bytes, "val");
+    tail->sampled |= is_event(line, bytes, "sample");
+    tail->last = r;
+}
+
+/* Whether a line (without its line feed) stays: it is whole and not beyond `upto`. */
+static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail *tail)
+{
+    StepRecord r = {0};
+    bool whole =
+        bytes > 1 && line[0] == '{' && line[bytes - 1] == '}' && memchr(line, '\0', bytes) == NULL;
+    whole = whole && integer_in(line, bytes, "step", &r.step) &&
+            integer_in(line, bytes, "updates", &r.updates) &&
+            integer_in(line, bytes, "samples", &r.samples) &&
+            integer_in(line, bytes, "tokens", &r.tokens) &&
+            integer_in(line, bytes, "skipped", &r.skipped);
+    if (!whole || r.step > upto) return false;
+    note_line(line, bytes, r, tail);
+    return true;
+}
+
+/* Moves the lines that stay to the front; returns their bytes. */
+static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < bytes;) {
+        char *end = memchr(text + at, '\n', bytes - at);
+        if (end == NULL) break; /* torn */
+        size_t length = (size_t)(end - text) - at;
+        if (keep_line(text + at, length, upto, tail)) {
+            memmove(text + kept, text + at, length + 1);
+            kept += length + 1;
+        }
+        at += length + 1;
+    }
+    return kept;
+}
+
+/* Renames the file to FOLDER/metrics.before-attempt-N.jsonl, N = attempt or the next that is free.
+ */
+static bool put_aside(const char *path, int attempt, char *err, size_t n)
+{
+    const char *ending = strrchr(path, '.');
+    char *aside = NULL;
+    do {
+        free(aside);
+        aside =
+            text_format("%.*s.before-attempt-%d%s", (int)(ending - path), path, attempt++, ending);
+    } while (access(aside, F_OK) == 0);
+    bool good = rename(path, aside) == 0 ||
+                error_set(err, n, "cannot rename %s to %s: %s", path, aside, strerror(errno));
+    if (good)
+        log_warning(
+            "the run has no checkpoint and starts at step 0; the lines of the steps that it "
+            "once made are kept in %s",
+            aside);
+    free(aside);
+    return good;
+}
+
+/* Cuts the file back to the step `upto`. Where nothing would be left of it, it is put aside. */
+static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *tail, char *err,
+                     size_t n)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return true;
+    int64_t bytes = 0;
+    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
+    if (fd < 0) return false;
+    char *text = must_alloc((size_t)bytes + 1);
+    bool good = fs_read_at(fd, text, (size_t)bytes, 0, path, err, n);
+    close(fd);
+    if (good) {
+        text[bytes] = '\0';
+        size_t kept = keep_lines(text, (size_t)bytes, upto, tail);
+        if (kept != (size_t)bytes && upto == 0) {
+            *tail = (MetricsTail){0};
+            good = put_aside(path, attempt, err, n);
+        } else if (kept != (size_t)bytes) {
+            good = fs_write_file(&fs_system, path, text, kept, err, n);
+        }
+    }
+    free(text);
+    return good;
+}
+
+/* ---- appending ------------------------------------------------------------------------------- */
+
+bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int64_t upto,
+                       int attempt, MetricsTail *tail, char *err, size_t n)
+{
+    *f = (MetricsFile){.fd = -1, .path = text_format("%s/%s", folder, name)};
+    if (upto >= 0 && !cut_back(f->path, upto, attempt, tail, err, n)) return false;
+    f->fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
+    if (f->fd < 0) return false;
+    f->pending = must_alloc(PENDING_BYTES);
+    f->capacity = PENDING_BYTES;
+    return true;
+}
+
+/* Brings pending lines to the file; after a failure the file ends where it ended before. */
+static void write_pending(MetricsFile *f)
+{
+    struct stat before;
+    bool known = fstat(f->fd, &before) == 0;
+    if (fs_write_all(&fs_system, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
+        f->n = 0;
+        return;
+    }
+    if (known && ftruncate(f->fd, before.st_size) != 0)
+        error_set(f->error, sizeof f->error, "cannot write %s, nor take half a line back: %s",
+                  f->path, strerror(errno));
+}
+
+void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
+{
+    if (f->fd < 0) return;
+    if (bytes > f->capacity - f->n) {
+        f->capacity = 2 * (f->n + bytes);
+        f->pending = must_realloc(f->pending, f->capacity);
+    }
+    memcpy(f->pending + f->n, text, bytes);
+    f->n += bytes;
+    write_pending(f);
+}
+
+bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
+{
+    if (f->fd < 0) return true;
+    if (f->n > 0) write_pending(f);
+    if (f->n > 0) return error_set(err, n, "%s", f->error);
+    return fs_sync(&fs_system, f->fd, f->path, err, n);
+}
+
+void metrics_file_close(MetricsFile *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    free(f->path);
+    free(f->pending);
+    *f = (MetricsFile){.fd = -1};
+}

@@ -1,0 +1,18 @@
+/* pace.h -- how long a run will take: steps at their pace, and the evaluations, samples and saves
+ * that are still to come. */
+#ifndef PARALLEL_REPORT_PACE_H
+#define PARALLEL_REPORT_PACE_H
+
+#include <stdint.h>
+
+typedef struct {
+    int64_t train_steps;
+    int64_t eval_interval, sample_interval, save_interval; /* 0: at the end only */
+    double eval_seconds, sample_seconds, save_seconds;     /* of the latest; negative: none yet */
+    double eval_steps; /* what an evaluation costs until one is known, in steps; 0: there is none */
+} Pace;
+
+/* Seconds to the end of a run that has made `step` steps and nothing yet of what is due at it. */
+double pace_left(const Pace *pace, int64_t step, double seconds_per_step);
+
+#endif

@@ -1,0 +1,212 @@
+/* end.c -- how a run ends: on request, at its goal, and what is shown when it is over. */
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/shell_text.h"
+#include "parallel/report/console.h"
+#include "parallel/run/run.h"
+
+#include <cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Closes what the run holds. */
+static void run_close(Run *run)
+{
+    metrics_close(run->metrics);
+    trainer_close(&run->trainer);
+    run_folder_close(&run->folder);
+    data_close(&run->data);
+    free(run->config_text);
+    free(run->machine);
+    free(run->sample);
+    free(run->arguments.set);
+    config_free(run->config);
+}
+
+/* What starting again leads to when the last step is not saved. */
+static const char *way_on_unsaved(const Run *run)
+{
+    return run->saved_step >= 0 ? "the same command goes on from the checkpoint before it"
+                                : "no checkpoint was written, so the same command begins anew";
+}
+
+int run_leave(Run *run)
+{
+    char err[512];
+    run_drain(run);
+    run->last_try = true;
+    if (run->saved_step != run->trainer.steps) run_save(run);
+    bool saved = run->save_error == EXIT_OK;
+    metrics_note(run->metrics, "end", run->trainer.steps,
+                 saved ? "stopped on request" : "stopped, not saved");
+    metrics_flush(run->metrics, err, sizeof err);
+    if (saved && run->trainer.steps >= run->config->train_steps)
+        log_info("stopped after the last step, %lld; the same command evaluates and ends the run",
+                 (long long)run->trainer.steps);
+    else if (saved)
+        log_info("stopped after step %lld; the same command goes on from there",
+                 (long long)run->trainer.steps);
+    else
+        log_warning("stopped after step %lld, which is not saved; %s",
+                    (long long)run->trainer.steps, way_on_unsaved(run));
+    ExitCode code = saved ? EXIT_REQUEUE : run->save_error;
+    run_close(run);
+    return (int)code;
+}
+
+/* The final figures as JSON, for result.json. */
+static char *result_text(const Run *run)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "steps", (double)run->trainer.steps);
+    cJSON_AddNumberToObject(o, "tokens", (double)run->last.tokens);
+    cJSON_AddNumberToObject(o, "loss", run->last.loss);
+    if (run->trainer.val) {
+        cJSON_AddNumberToObject(o, "val_loss", run->eval.loss);
+        cJSON_AddNumberToObject(o, "bits_per_byte", run->eval.bits_per_byte);
+    }
+    if (run->sample) {
+        cJSON_AddStringToObject(o, "prompt", run->config->eval.sample_prompt);
+        cJSON_AddStringToObject(o, "sample", run->sample);
+    }
+    char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* What to try next, as commands that can be pasted. A prompt that is empty or would fill the screen
+ * is left out: the config's own is the one that generate takes then. */
+static void print_next(const Run *run, const char *prompt)
+{
+    enum { LONGEST = 400 };
+    struct stat info; /* of the config: standard input or a pipe cannot be read once more */
+    const char *label = "next";
+    bool shown = *prompt && strlen(prompt) <= LONGEST;
+    char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(prompt);
+    char *config = shell_quoted_path(run->arguments.config);
+    if (run->data.tokenizer)
+        log_info("next    ./train generate %s%s%s%s", folder, shown ? " --prompt" : "",
+                 !shown                          ? ""
+                 : strncmp(prompt, "--", 2) == 0 ? "="
+                                                 : " ",
+                 shown ? said : "");
+    else if (run->data.val.n_files > 0)
+        log_info("next    ./train eval %s", folder);
+    if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
+    if (stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode))
+        log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
+    free(config);
+    free(said);
+    free(folder);
+}
+
+/* The last lines of a run: figures, sample, and what to try next. */
+static void print_result(const Run *run, const char *text, bool with_sample)
+{
+    cJSON *o = cJSON_Parse(text);
+    const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(o, "prompt");
+    const cJSON *sampled = cJSON_GetObjectItemCaseSensitive(o, "sample");
+    const char *said = cJSON_IsString(prompt) ? prompt->valuestring : "";
+    char loss[64] = "";
+    if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
+        snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
+    if (with_sample && cJSON_IsString(sampled) && log_level() <= LOG_INFO) {
+        Console console; /* as the run itself has shown it */
+        console_open(&console, &(MetricsOptions){0});
+        console_sample(&console, said, sampled->valuestring);
+    }
+    log_info("done    %s, %s tokens%s", figure_of((int64_t)number_of(o, "steps"), "step").text,
+             figure_short(number_of(o, "tokens")).text, loss);
+    if (!isnan(number_of(o, "val_loss")))
+        log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
+                 number_of(o, "bits_per_byte"));
+    print_next(run, said);
+    cJSON_Delete(o);
+}
+
+int run_show_result(Run *run)
+{
+    char *text = run_folder_result(&run->folder);
+    log_info("run     %s is finished; %s starts another", run->folder.path,
+             run->arguments.out ? "another --out" : "--resume never");
+    run_say_data_change(run);
+    if (text) print_result(run, text, true);
+    free(text);
+    run_folder_close(&run->folder);
+    data_close(&run->data);
+    config_free(run->config);
+    free(run->arguments.set);
+    return EXIT_OK;
+}
+
+/* Ends the run when what it has come to is no number. Its checkpoints stay, and it has no result.
+ */
+static void check_last(Run *run, const char *what, double loss)
+{
+    char err[512];
+    if (isfinite(loss)) return;
+    metrics_note(run->metrics, "end", run->trainer.steps, "diverged");
+    metrics_flush(run->metrics, err, sizeof err);
+    fail(EXIT_DIVERGED,
+         "step %lld is the last, and %s is not finite: the run has diverged and has no result. Its "
+         "checkpoints stay; lower optimizer.params.lr, or start from one that was saved before "
+         "with --resume %s/checkpoints/STEP --out ANOTHER",
+         (long long)run->trainer.steps, what, run->folder.path);
+}
+
+/* Of a run that hardly trained, or not in the end: its figures look like any other's. */
+static void say_updates(const Run *run)
+{
+    const StepRecord *r = &run->last;
+    Figure skipped = figure_count((double)r->skipped);
+    Figure in_row = figure_count((double)r->skips_in_row);
+    if (r->skipped > 0 && r->updates == 0)
+        log_warning("no update was applied: all %s were skipped, and the weights are those of the "
+                    "start",
+                    skipped.text);
+    else if (r->skips_in_row > 1)
+        log_warning("the last %s updates were skipped", in_row.text);
+    else if (r->skips_in_row == 1)
+        log_warning("the last update was skipped");
+    else if (r->skipped > r->updates)
+        log_warning("%s of %s updates were skipped", skipped.text,
+                    figure_count((double)(r->skipped + r->updates)).text);
+}
+
+int run_finish(Run *run)
+{
+    char err[2048], why[160];
+    run_drain(run);
+    if (run->saved_step != run->trainer.steps) run_save(run);
+    if (run->last_known) check_last(run, "its loss", run->last.loss);
+    if (!run_evaluate(run, true)) return run_leave(run);
+    if (run->trainer.val) check_last(run, "the validation loss", run->eval.loss);
+    if (run->last.skips_in_row == 0 && !run_goes_well(run, why, sizeof why))
+        log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
+    if (!run_sample(run)) return run_leave(run);
+    run->last_try = true;
+    if (run->save_error != EXIT_OK) run_save(run); /* there may be room by now */
+    metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
+    if (run->save_error != EXIT_OK)
+        fail(run->save_error,
+             "the run reached its goal, but its last checkpoint is not written (see the warning "
+             "above); when that can be done, %s",
+             way_on_unsaved(run));
+    char *text = result_text(run);
+    if (!metrics_flush(run->metrics, err, sizeof err) ||
+        !run_folder_finish(&run->folder, text, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
+    say_updates(run);
+    print_result(run, text, false);
+    free(text);
+    run_close(run);
+    return EXIT_OK;
+}

@@ -1,0 +1,337 @@
+/* folder.c -- see folder.h. */
+#include "parallel/run/folder.h"
+
+#include "model/core/fs.h"
+#include "model/core/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FOLDERS = 10000 };
+
+/* Whether FOLDER/NAME is there; what must not be looked at counts, so that reading it says why. */
+static bool exists(const char *folder, const char *name)
+{
+    char *path = text_format("%s/%s", folder, name);
+    bool absent = access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+    free(path);
+    return !absent;
+}
+
+/* The content of FOLDER/NAME, NULL when it cannot be read. The caller frees. */
+static char *read_text(const char *folder, const char *name, char *err, size_t n)
+{
+    char *path = text_format("%s/%s", folder, name), *text = NULL;
+    int64_t bytes = 0;
+    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
+    if (fd >= 0) {
+        text = must_alloc((size_t)bytes + 1);
+        text[bytes] = '\0';
+        if (!fs_read_at(fd, text, (size_t)bytes, 0, path, err, n)) {
+            free(text);
+            text = NULL;
+        }
+        close(fd);
+    }
+    free(path);
+    return text;
+}
+
+static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
+{
+    char *path = text_format("%s/%s", folder, name);
+    bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
+    free(path);
+    return good;
+}
+
+/* ---- stored against given config ------------------------------------------------------------- */
+
+/* Whether the config of a folder may go on there. Differences that matter are put into err, all at
+ * once; harmless ones are said if `aloud`. */
+static bool may_go_on(const char *folder, const Config *stored, const Config *config, bool allow,
+                      bool aloud, char *err, size_t n)
+{
+    ConfigDifference *d;
+    int count = config_diff(stored, config, &d), refused = 0;
+    bool impossible = false;
+    char *list = must_strdup("");
+    for (int i = 0; i < count; i++) {
+        bool matters =
+            d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
+        impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
+        if (matters) {
+            char *longer = text_format(
+                "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
+                d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
+            free(list);
+            list = longer;
+        } else if (aloud) {
+            log_info("config  %s was %s, is %s: %s", d[i].key, d[i].was, d[i].now,
+                     d[i].effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
+                     : d[i].effect == EFFECT_ROUNDING ? "changes rounding only"
+                                                      : "harmless");
+        }
+    }
+    if (refused)
+        error_set(err, n, "the run in %s was started with another config: %s; %s", folder, list,
+                  impossible ? "choose another folder with --out"
+                             : "choose another folder with --out, or say --allow-config-change");
+    free(list);
+    config_diff_free(d, count);
+    return refused == 0;
+}
+
+/* ---- what is in a folder --------------------------------------------------------------------- */
+
+typedef enum { FOLDER_FREE, FOLDER_RUN, FOLDER_FOREIGN, FOLDER_NONE } FolderKind;
+
+/* A folder without config.json is free as long as nothing in it has a name that a run would write;
+ * FOLDER_NONE: something other than a folder. */
+static FolderKind folder_kind(const char *path)
+{
+    static const char *const names[] = {"machine.json", "metrics.jsonl", "samples.txt",
+                                        "result.json",  "checkpoints",   "tokenizer.json"};
+    if (exists(path, "config.json")) return FOLDER_RUN;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (exists(path, names[i])) return FOLDER_FOREIGN;
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_NONE : FOLDER_FREE;
+}
+
+/* The steps that RUN/result.json says were reached; -1 without one. */
+static int64_t steps_in_result(const RunFolder *run)
+{
+    char *text = run_folder_result(run);
+    const char *at = text ? strstr(text, "\"steps\"") : NULL;
+    long long steps = -1;
+    if (at != NULL && sscanf(at + 7, " : %lld", &steps) != 1) steps = -1;
+    free(text);
+    return steps;
+}
+
+/* A request to stop that an earlier run has followed. One that stays would stop every run here. */
+static bool remove_stop(const char *folder, char *err, size_t n)
+{
+    char *stop = text_format("%s/STOP", folder);
+    bool removed = unlink(stop) == 0 || rmdir(stop) == 0;
+    int why = errno;
+    if (removed) log_info("run     %s was left by an earlier stop; removed", stop);
+    bool good = removed || why == ENOENT || why == ENOTDIR;
+    if (!good)
+        error_set(err, n, "%s asks every run here to stop and cannot be removed: %s", stop,
+                  strerror(why));
+    free(stop);
+    return good;
+}
+
+/* Makes `path` the run's folder, locks it and tells its state. Takes over `path`. */
+static bool enter_folder(RunFolder *run, char *path, const Config *config, char *err, size_t n)
+{
+    run->path = path;
+    run->stop = text_format("%s/STOP", path);
+    if (!fs_make_folders(&fs_system, path, err, n) || !folder_lock_take(&run->lock, path, err, n))
+        return false;
+    run->attempt = run->lock.attempt;
+    run->state = exists(path, "config.json") ? RUN_RESUMED : RUN_NEW;
+    run->finished_steps = steps_in_result(run);
+    if (run->state == RUN_RESUMED && run->finished_steps >= config->train_steps)
+        run->state = RUN_FINISHED;
+    return remove_stop(path, err, n);
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* The config's name as a folder name: letters, digits, '.', '_' and '-', and none that out/ uses
+ * otherwise. */
+static char *folder_name(const char *name)
+{
+    char *clean = text_format("%.100s", *name ? name : "run");
+    for (char *p = clean; *p; p++) {
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+                     (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || (*p == '.' && p > clean);
+        if (!plain) *p = '_';
+    }
+    bool taken = strcmp(clean, "corpora") == 0 || strcmp(clean, "bench") == 0;
+    char *path = text_format("out/%s%s", clean, taken ? "-run" : "");
+    free(clean);
+    return path;
+}
+
+/* The first of out/NAME, out/NAME-2, ... in which this config may start or go on; the caller frees.
+ * NULL with a sentence: there is none, or one must not be read and may be the one. */
+static char *choose_folder(const Config *config, bool never_resume, char *err, size_t n)
+{
+    char *base = folder_name(config->name);
+    char sentence[2048];
+    for (int i = 1; i <= MAX_FOLDERS; i++) {
+        char *path = i == 1 ? must_strdup(base) : text_format("%s-%d", base, i);
+        FolderKind kind = folder_kind(path);
+        bool fits = kind == FOLDER_FREE, readable = true;
+        if (kind == FOLDER_RUN && !never_resume) {
+            Config *stored = run_folder_config(path, sentence, sizeof sentence);
+            fits = stored != NULL &&
+                   may_go_on(path, stored, config, false, false, sentence, sizeof sentence);
+            readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
+            if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
+            config_free(stored);
+        }
+        if (!readable)
+            error_set(err, n,
+                      "%s, so it cannot be told whether that run is this config's; choose "
+                      "another folder with --out",
+                      sentence);
+        if (fits || !readable) {
+            free(base);
+            if (fits) return path;
+            free(path);
+            return NULL;
+        }
+        free(path);
+    }
+    free(base);
+    error_set(err, n, "out/ has %d runs of this name; choose a folder with --out", MAX_FOLDERS);
+    return NULL;
+}
+
+/* Whether the folder named by --out may be used. */
+static bool check_given_folder(const Config *config, const RunRequest *request, char *err, size_t n,
+                               ExitCode *code)
+{
+    FolderKind kind = folder_kind(request->out);
+    if (kind == FOLDER_FREE) return true;
+    if (kind == FOLDER_NONE)
+        return error_set(err, n, "%s is not a folder; choose another name with --out",
+                         request->out);
+    if (kind == FOLDER_FOREIGN)
+        return error_set(
+            err, n,
+            "%s holds other things and no config.json, so it is no run; choose another folder",
+            request->out);
+    if (request->never_resume)
+        return error_set(
+            err, n, "%s holds a run and --resume never asks for a new one; choose another folder",
+            request->out);
+    *code = EXIT_CONFIG;
+    Config *stored = run_folder_config(request->out, err, n);
+    bool good = stored != NULL &&
+                may_go_on(request->out, stored, config, request->allow_config_change, true, err, n);
+    config_free(stored);
+    return good;
+}
+
+bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
+                     size_t n, ExitCode *code)
+{
+    *run = (RunFolder){.lock = FOLDER_LOCK_NONE, .finished_steps = -1};
+    *code = EXIT_CANNOT_CREATE;
+    char *path = NULL;
+    if (request->out != NULL) {
+        if (!check_given_folder(config, request, err, n, code)) return false;
+        path = must_strdup(request->out);
+    } else {
+        path = choose_folder(config, request->never_resume, err, n);
+        if (path == NULL) return false;
+    }
+    *code = EXIT_CANNOT_CREATE;
+    if (enter_folder(run, path, config, err, n)) return true;
+    run_folder_close(run);
+    return false;
+}
+
+void run_folder_close(RunFolder *run)
+{
+    folder_lock_release(&run->lock);
+    free(run->path);
+    free(run->stop);
+    *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
+}
+
+bool run_folder_hold(RunFolder *run, char *err, size_t n)
+{
+    return folder_lock_hold(&run->lock, run->path, err, n);
+}
+
+/* ---- content --------------------------------------------------------------------------------- */
+
+/* The config that stood there before is kept under the number of this attempt. */
+static bool keep_old_config(const RunFolder *run, const Config *config, bool *same, char *err,
+                            size_t n)
+{
+    ConfigDifference *d;
+    Config *stored = run_folder_config(run->path, err, n);
+    if (stored == NULL) return false;
+    int count = config_diff(stored, config, &d);
+    config_diff_free(d, count);
+    config_free(stored);
+    *same = count == 0;
+    if (*same) return true;
+    char *old = read_text(run->path, "config.json", err, n);
+    char *name = text_format("config.before-attempt-%d.json", run->attempt);
+    bool good = old != NULL && write_text(run->path, name, old, err, n);
+    free(name);
+    free(old);
+    return good;
+}
+
+bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
+                         size_t n)
+{
+    bool same = false;
+    if (exists(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
+        return false;
+    if (!same) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *to = open_memstream(&text, &size);
+        CHECK(to != NULL, "no memory stream for the config of %s", run->path);
+        config_print(config, true, to);
+        fclose(to);
+        bool good = write_text(run->path, "config.json", text, err, n);
+        free(text);
+        if (!good) return false;
+    }
+    char *name = run->attempt == 0 ? must_strdup("machine.json")
+                                   : text_format("machine.attempt-%d.json", run->attempt);
+    char *line = text_format("%s\n", machine);
+    bool good = write_text(run->path, name, line, err, n);
+    free(line);
+    free(name);
+    return good;
+}
+
+bool run_folder_finish(const RunFolder *run, const char *result, char *err, size_t n)
+{
+    return write_text(run->path, "result.json", result, err, n);
+}
+
+char *run_folder_result(const RunFolder *run)
+{
+    char ignored[512];
+    return read_text(run->path, "result.json", ignored, sizeof ignored);
+}
+
+Config *run_folder_config(const char *path, char *err, size_t n)
+{
+    char *text = read_text(path, "config.json", err, n);
+    if (text == NULL) return NULL;
+    char *name = text_format("%s/config.json", path);
+    ConfigReport report = {0};
+    Config *config = config_parse(name, text, strlen(text), 0, NULL, &report);
+    if (config == NULL)
+        error_set(err, n, "the config that this run was started with is not understood: %s",
+                  report.n_errors > 0 ? report.error[0] : name);
+    config_report_free(&report);
+    free(name);
+    free(text);
+    return config;
+}
+
+bool run_folder_stop_asked(const RunFolder *run)
+{
+    return access(run->stop, F_OK) == 0;
+}

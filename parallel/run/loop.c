@@ -1,0 +1,333 @@
+/* loop.c -- what happens between steps: reports, evaluations, samples, saves. */
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/progress.h"
+#include "model/core/utf8.h"
+#include "parallel/run/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A loss so many times that of uniform guessing is no start of a training and no noise of a batch:
+ * the run has left its course. */
+enum { MUCH_WORSE = 4 };
+
+static bool due(int64_t step, int64_t interval)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+/* Host time outside of steps does not count as speed. */
+static void pause_clock(Run *run)
+{
+    run->window_seconds += seconds_now() - run->window_start;
+}
+
+static void resume_clock(Run *run)
+{
+    run->window_start = seconds_now();
+}
+
+/* Ends the run when its numbers have left it. */
+static void check_divergence(Run *run, const StepRecord *r)
+{
+    char err[512];
+    const Config *c = run->config;
+    bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
+    too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
+    if (!r->stop && !too_many) return;
+    char *why =
+        r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
+                : text_format("%lld steps in a row had gradients that are not finite",
+                              (long long)r->skips_in_row);
+    metrics_note(run->metrics, "end", r->step, why);
+    metrics_flush(run->metrics, err, sizeof err);
+    fail(EXIT_DIVERGED,
+         "step %lld: %s; lower optimizer.params.lr, or start again from an older checkpoint in %s",
+         (long long)r->step, why, run->folder.path);
+}
+
+/* A step whose norm is finite was skipped for want of targets. */
+static void say_skipped(const StepRecord *r)
+{
+    if (r->applied) return;
+    if (isfinite(r->grad_norm))
+        log_warning("step %lld: none of its targets counts, update skipped", (long long)r->step);
+    else
+        log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
+                    (long long)r->step, (long long)r->skips_in_row);
+}
+
+/* Takes the records of the steps that have ended, or waits for all. */
+static void take_records(Run *run, bool all)
+{
+    StepRecord record[TRAINER_HISTORY];
+    int n = (all ? trainer_drain : trainer_collect)(&run->trainer, record);
+    for (int i = 0; i < n; i++) {
+        metrics_step(run->metrics, &record[i]);
+        say_skipped(&record[i]);
+        check_divergence(run, &record[i]);
+    }
+    if (n > 0) run->last = record[n - 1];
+    run->last_known |= n > 0;
+    run->window_steps += n;
+}
+
+void run_drain(Run *run)
+{
+    take_records(run, true);
+}
+
+/* The live line, between printed steps twice a second at most. */
+static void show_live(Run *run, bool print)
+{
+    double now = seconds_now(), seconds = run->window_seconds + now - run->window_start;
+    if (run->window_steps == 0 || (!print && now - run->shown_at < 0.5)) return;
+    metrics_live(run->metrics, &run->last, seconds / (double)run->window_steps);
+    run->shown_at = now;
+}
+
+static void report(Run *run)
+{
+    const Config *c = run->config;
+    Trainer *t = &run->trainer;
+    bool breakdown = c->wall_clock_breakdown;
+    pause_clock(run);
+    SpeedRecord speed = {.seconds = run->window_seconds,
+                         .steps = run->window_steps,
+                         .tokens = run->window_steps * c->train_batch_size * c->data.seq_length,
+                         .flops_per_token =
+                             gpt_flops_per_token(&t->session.layers.shape, c->data.seq_length),
+                         .forward = breakdown ? t->seconds_forward : -1,
+                         .backward = breakdown ? t->seconds_backward : -1,
+                         .optimizer = breakdown ? t->seconds_optimizer : -1,
+                         .data = breakdown ? t->feed.seconds : -1};
+    metrics_report(run->metrics, &speed);
+    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = t->feed.seconds = 0;
+    run->window_seconds = 0;
+    run->window_steps = 0;
+    resume_clock(run);
+}
+
+void run_watch_console(Run *run)
+{
+    if (run->console_lost || !ferror(stdout)) return;
+    run->console_lost = true;
+    log_warning("standard output cannot be written: what the run prints is lost, its metrics.jsonl "
+                "has all figures");
+}
+
+void run_report(Run *run)
+{
+    const Config *c = run->config;
+    int64_t step = run->trainer.steps;
+    bool print = due(step, c->steps_per_print) || step == c->train_steps;
+    /* The device is waited for when its step is to be printed, and else only for lack of room. */
+    take_records(run, print || step - run->trainer.drained == TRAINER_HISTORY);
+    show_live(run, print);
+    run_prepare_answers(run, NULL);
+    if (print && c->steps_per_print > 0) {
+        report(run);
+        run_tell_memory(run, "after a step");
+    }
+    run_watch_console(run);
+}
+
+/* ---- work between steps ---------------------------------------------------------------------- */
+
+/* From here on it is told how far the work is; at first, what was told before stands. */
+static void begin_progress(Run *run)
+{
+    progress_again(&run->progress);
+    run->work_start = seconds_now();
+}
+
+static void begin_work(Run *run, const char *doing)
+{
+    begin_progress(run);
+    run_prepare_answers(run, doing);
+}
+
+static void end_work(Run *run)
+{
+    progress_end(&run->progress);
+    run_prepare_answers(run, NULL);
+}
+
+/* Says how far the work is. A step is its own measure of how long it will take; what the device
+ * still has to do of it is not asked. */
+static void tell_work(Run *run, const Work *work)
+{
+    double each = (seconds_now() - run->work_start) / (double)(work->done > 0 ? work->done : 1);
+    Figure done = figure_count((double)work->done), all = figure_count((double)work->all);
+    Figure left = figure_duration(work->done > 0 ? each * (double)(work->all - work->done) : -1);
+    switch (work->kind) {
+    case WORK_STEP:
+        progress_tell(&run->progress, "step %lld: micro-batch %s of %s, %s left",
+                      (long long)run->trainer.steps + 1, done.text, all.text, left.text);
+        break;
+    case WORK_EVALUATION:
+        progress_tell(&run->progress, "evaluating %s of %s, %s left", done.text, all.text,
+                      left.text);
+        break;
+    case WORK_SAMPLE:
+        progress_tell(&run->progress, "sampling %s of %s tokens, %s left", done.text, all.text,
+                      left.text);
+        break;
+    }
+}
+
+bool run_watch(void *context, const Work *work)
+{
+    Run *run = context;
+    if (work->kind == WORK_STEP && work->done == 0) begin_progress(run);
+    if (progress_due(&run->progress)) tell_work(run, work);
+    return work->kind == WORK_STEP || !run_stop_asked_within(run);
+}
+
+bool run_evaluate(Run *run, bool final)
+{
+    if (run->trainer.val == NULL) return true;
+    run_drain(run); /* what the device still owes is step time */
+    pause_clock(run);
+    bool saved = run->saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
+    EvalRecord r = trainer_evaluate(&run->trainer, run->config->eval.steps);
+    end_work(run);
+    if (!r.cut) {
+        run->eval = r;
+        run->eval.final = final;
+        metrics_eval(run->metrics, &run->eval);
+        run_tell_memory(run, "after an evaluation");
+    }
+    resume_clock(run);
+    return !r.cut;
+}
+
+bool run_sample(Run *run)
+{
+    const Config *c = run->config;
+    run_drain(run);
+    pause_clock(run);
+    bool saved = run->saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
+    char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
+    end_work(run);
+    if (text) {
+        metrics_sample(run->metrics, run->trainer.steps, seconds_now() - run->work_start,
+                       c->eval.sample_prompt, text);
+        free(run->sample);
+        run->sample = utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
+    }
+    bool whole = text != NULL || !run_stop_asked(run);
+    free(text);
+    resume_clock(run);
+    return whole;
+}
+
+bool run_goes_well(const Run *run, char *why, size_t n)
+{
+    double uniform = log((double)run->config->model.vocab_size);
+    if (run->last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
+    if (!run->last_known) return true;
+    if (!isfinite(run->last.loss)) return error_set(why, n, "the loss is not finite");
+    if (run->last.loss > MUCH_WORSE * uniform)
+        return error_set(why, n, "the loss is %.4g, far above that of uniform guessing (%.4g)",
+                         run->last.loss, uniform);
+    return true;
+}
+
+/* When a save that failed is tried again, if ever. */
+static const char *next_try(const Run *run)
+{
+    const Config *c = run->config;
+    int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
+    if (run->last_try || run_stop_asked(run)) return "";
+    if (step >= c->train_steps) return "; trying again before the run ends";
+    bool again = interval > 0 && interval <= c->train_steps &&
+                 step - step % interval <= c->train_steps - interval;
+    return again ? "; trying again at the next interval" : "; trying again after the last step";
+}
+
+/* Says once, for as long as the numbers stay bad, that a checkpoint stays which would have been
+ * removed for the one that is to be saved. */
+static void say_keeping(Run *run, const char *why)
+{
+    char ignored[512];
+    int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
+    if (!run->trainer.keep_all) run->keeping_said = false;
+    if (!run->trainer.keep_all || run->keeping_said || keep <= 0) return;
+    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
+    for (int i = 0; i < n; i++)
+        others += steps[i] < run->trainer.steps;
+    free(steps);
+    if (others < keep) return;
+    log_warning("step %lld: %s, so no older checkpoint is removed", (long long)run->trainer.steps,
+                why);
+    run->keeping_said = true;
+}
+
+void run_save(Run *run)
+{
+    char err[2048], why[160];
+    run_drain(run);
+    run->trainer.keep_all = !run_goes_well(run, why, sizeof why);
+    say_keeping(run, why);
+    double start = seconds_now();
+    pause_clock(run);
+    begin_work(run, "finishing this save");
+    if (!run_folder_hold(&run->folder, err, sizeof err)) fail(EXIT_CANNOT_CREATE, "%s", err);
+    bool ok = metrics_flush(run->metrics, err, sizeof err) &&
+              trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
+                           sizeof err);
+    run->save_error = ok ? EXIT_OK : error_exit_code(err, EXIT_INPUT_OUTPUT);
+    if (ok) {
+        char *path = checkpoint_path(run->folder.path, run->trainer.steps);
+        run->saved_step = run->trainer.steps;
+        metrics_saved(run->metrics, run->trainer.steps, seconds_now() - start, path);
+        free(path);
+    } else {
+        log_warning("step %lld is not saved: %s%s", (long long)run->trainer.steps, err,
+                    next_try(run));
+        metrics_note(run->metrics, "warn", run->trainer.steps, err);
+    }
+    end_work(run);
+    resume_clock(run);
+}
+
+static bool evaluation_due(const Run *run)
+{
+    const Config *c = run->config;
+    return due(run->trainer.steps, c->eval.interval) && run->trainer.steps < c->train_steps;
+}
+
+static bool sample_due(const Run *run)
+{
+    const Config *c = run->config;
+    return due(run->trainer.steps, c->eval.sample_interval) && run->trainer.steps < c->train_steps;
+}
+
+void run_evaluate_if_due(Run *run)
+{
+    if (evaluation_due(run)) run_evaluate(run, false);
+}
+
+void run_sample_if_due(Run *run)
+{
+    if (sample_due(run)) run_sample(run);
+}
+
+void run_catch_up(Run *run)
+{
+    MetricsTail tail = metrics_tail(run->metrics);
+    bool known = tail.last.step == run->trainer.steps;
+    if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
+    if (evaluation_due(run) && !(known && tail.evaluated)) run_evaluate(run, false);
+    if (sample_due(run) && !(known && tail.sampled)) run_sample(run);
+}
+
+void run_save_if_due(Run *run)
+{
+    if (due(run->trainer.steps, run->config->checkpoint.save_interval)) run_save(run);
+}

@@ -1,0 +1,355 @@
+/* open.c -- from a config to a trainer that is ready to step. */
+#include "model/core/figures.h"
+#include "model/core/json_text.h"
+#include "model/core/log.h"
+#include "model/core/machine.h"
+#include "model/core/progress.h"
+#include "model/core/version.h"
+#include "parallel/run/run.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void run_configure(Run *run, const RunArguments *a)
+{
+    ConfigReport report = {0};
+    struct stat info;
+    *run = (Run){.arguments = *a};
+    if (stat(a->config, &info) == 0 && S_ISDIR(info.st_mode))
+        fail(EXIT_USAGE,
+             "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
+             "by the command that started it",
+             a->config);
+    if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
+        if (errno != ENOENT)
+            fail(EXIT_MISSING, "%s cannot be read: %s", a->config, strerror(errno));
+        fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
+             a->config);
+    }
+    run->config = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
+    config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
+    int code = config_report_code(&report);
+    config_report_free(&report);
+    if (run->config == NULL) exit(code);
+    run->config->logging.json |= a->json;
+    if (run->config->logging.json) log_set_level(LOG_WARNING);
+    log_info("%s", program_version());
+    log_field("config", "%s", a->config);
+}
+
+/* The vocabulary that the data would have brought, as far as the config tells. */
+static int64_t vocabulary_without_data(const Config *c)
+{
+    bool trained = c->data.train.count == 0 && c->data.tokenizer == NULL;
+    if (c->model.vocab_size > 0) return c->model.vocab_size;
+    return trained ? c->data.tokenizer_vocab_size : 50257;
+}
+
+void run_open_data(Run *run)
+{
+    char err[2048];
+    ExitCode code = EXIT_MISSING;
+    Config *c = run->config;
+    if (!data_open(c, &run->data, err, sizeof err, &code)) {
+        if (!run->arguments.dry_run) fail(code, "%s", err);
+        log_warning("%s (the dry run goes on with random tokens)", err);
+        run->no_data = error_exit_code(err, code);
+        data_open_random(&run->data, vocabulary_without_data(c));
+    }
+    const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
+    if (run->data.vocab_size > 0 &&
+        !config_set_vocab(c, run->data.vocab_size, tokenizer, err, sizeof err))
+        fail(EXIT_CONFIG, "%s", err);
+    if (c->model.vocab_size <= 0)
+        fail(EXIT_CONFIG,
+             "model.vocab_size is not known: these token files name no tokenizer; set it");
+    log_field("data", "%s", run->data.title);
+    if (run->data.prepared) {
+        const Preparation *p = &run->data.preparation;
+        log_field("", "%.2f MB text -> %s tokens train, %s val%s",
+                  (double)(p->train_bytes + p->val_bytes) / 1e6,
+                  figure_count((double)p->train_tokens).text,
+                  figure_count((double)p->val_tokens).text, p->cached ? "   (cached)" : "");
+    }
+}
+
+/* The resolved config as text. */
+static char *config_text(const Config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    CHECK(f != NULL, "no memory stream for %s", config->name);
+    config_print(config, true, f);
+    fclose(f);
+    return text;
+}
+
+static void open_trainer(Run *run)
+{
+    char err[2048];
+    ExitCode code;
+    if (!trainer_open(&run->trainer, run->config, &run->data, err, sizeof err, &code))
+        fail(code, "%s", err);
+    trainer_warm_up(&run->trainer);
+    run_tell_memory(run, "weights, gradients and optimizer are laid out");
+    log_field("device", "%s", device_describe(&run->trainer.session.dev, err, sizeof err));
+    const Loader *train = run->trainer.train;
+    if (run->data.random) return;
+    int64_t dropped = loader_dropped_tokens(train);
+    log_field("windows", "%s of %s; %s at the end fill%s none",
+              figure_count((double)loader_windows(train)).text,
+              figure_of(run->config->data.seq_length, "token").text,
+              figure_of(dropped, "token").text, dropped == 1 ? "s" : "");
+}
+
+/* What will take time, as far as the config tells. */
+static Pace run_pace(const Run *run, int64_t accumulation)
+{
+    const Config *c = run->config;
+    Pace pace = {.train_steps = c->train_steps,
+                 .eval_interval = c->eval.interval,
+                 .sample_interval = c->eval.sample_interval,
+                 .save_interval = c->checkpoint.save_interval,
+                 .eval_seconds = -1,
+                 .sample_seconds = -1,
+                 .save_seconds = -1};
+    if (run->trainer.val == NULL) return pace;
+    int64_t batches = loader_batches(run->trainer.val);
+    if (c->eval.steps > 0 && c->eval.steps < batches) batches = c->eval.steps;
+    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward costs twice forward */
+    return pace;
+}
+
+/* Seconds of the trainer's steps since the last time: of `accumulation` micro-batches and one
+ * update. */
+static double take_seconds(Trainer *t, int64_t accumulation)
+{
+    double micro = t->seconds_forward + t->seconds_backward;
+    double seconds = micro * (double)accumulation + t->seconds_optimizer;
+    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
+    return seconds;
+}
+
+/* How fast a run would be. The first step touches memory for the first time, so that a second one
+ * is measured, unless the first took so long that it hardly matters. */
+static void tell_speed(Run *run, int64_t accumulation)
+{
+    enum { LONG_ENOUGH = 10 };
+    StepRecord record[TRAINER_HISTORY];
+    Trainer *t = &run->trainer;
+    const Config *c = run->config;
+    bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
+                 c->train_steps > 1;
+    double seconds = take_seconds(t, accumulation);
+    if (again) {
+        trainer_step(t);
+        trainer_drain(t, record);
+        seconds = take_seconds(t, accumulation);
+    }
+    Pace pace = run_pace(run, accumulation);
+    double tokens = (double)c->train_batch_size * (double)accumulation * (double)c->data.seq_length;
+    log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
+              figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
+              figure_duration(pace_left(&pace, 0, seconds)).text);
+}
+
+int run_dry(Run *run)
+{
+    StepRecord record[TRAINER_HISTORY];
+    Config *c = run->config;
+    int64_t accumulation = c->gradient_accumulation_steps;
+    c->train_batch_size /= accumulation; /* one micro-batch */
+    c->gradient_accumulation_steps = 1;
+    c->wall_clock_breakdown = true;
+    open_trainer(run);
+    trainer_step(&run->trainer);
+    trainer_drain(&run->trainer, record);
+    log_field("dry run: ",
+              "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
+              run->data.title, record[0].loss, log((double)c->model.vocab_size));
+    tell_speed(run, accumulation);
+    trainer_close(&run->trainer);
+    data_close(&run->data);
+    config_free(c);
+    free(run->arguments.set);
+    if (run->no_data != EXIT_OK)
+        fail(run->no_data, "all but the data is ready: they are %s, see the warning above",
+             run->no_data == EXIT_MISSING ? "missing" : "not usable");
+    return EXIT_OK;
+}
+
+/* Whether --resume names a checkpoint. */
+static bool starts_from_path(const Run *run)
+{
+    const char *resume = run->arguments.resume;
+    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
+/* Says how the config differs from that of the checkpoint to start from; what no checkpoint can
+ * follow is refused. */
+static void compare_configs(const Run *run, const char *path, const Config *stored)
+{
+    ConfigDifference *d;
+    int n = config_diff(stored, run->config, &d);
+    for (int i = 0; i < n; i++) {
+        if (d[i].effect == EFFECT_IMPOSSIBLE)
+            fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
+                 path, d[i].key, d[i].was, d[i].now);
+        if (d[i].effect == EFFECT_NUMBERS)
+            log_info("config  %s was %s, is %s: changes the run", d[i].key, d[i].was, d[i].now);
+    }
+    config_diff_free(d, n);
+}
+
+/* A checkpoint named by --resume is looked at before anything is written. */
+static void check_resume_path(const Run *run)
+{
+    char err[2048];
+    const char *path = run->arguments.resume;
+    Checkpoint *checkpoint = NULL;
+    ConfigReport report = {0};
+    if (!starts_from_path(run)) return;
+    char *manifest = text_format("%s/manifest.json", path);
+    if (access(manifest, F_OK) != 0 && errno == EACCES)
+        fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
+    if (access(manifest, F_OK) != 0)
+        fail(EXIT_MISSING,
+             "--resume %s: no checkpoint is there; give one such as "
+             "RUN/checkpoints/step_00000100 (./train ckpt list RUN)",
+             path);
+    free(manifest);
+    if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+    const char *text = checkpoint_manifest(checkpoint)->config;
+    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    if (stored) compare_configs(run, path, stored);
+    run_check_data_of(run, path, checkpoint_manifest(checkpoint)->data);
+    config_free(stored);
+    config_report_free(&report);
+    checkpoint_close(checkpoint);
+}
+
+void run_choose_folder(Run *run)
+{
+    const Config *c = run->config;
+    char err[2048];
+    ExitCode code = EXIT_CANNOT_CREATE;
+    if (c->dump_state && !c->logging.json) config_print(c, true, stdout);
+    check_resume_path(run);
+    RunRequest request = {.out = run->arguments.out,
+                          .never_resume = strcmp(run->arguments.resume, "never") == 0,
+                          .allow_config_change = run->arguments.allow_config_change};
+    if (!run_folder_open(&run->folder, run->config, &request, err, sizeof err, &code))
+        fail(code, "%s", err);
+}
+
+/* Opens the checkpoint to start from: the one asked for, or the newest of a resumed run. NULL: a
+ * fresh start. */
+static Checkpoint *find_checkpoint(Run *run)
+{
+    char err[2048];
+    Checkpoint *checkpoint = NULL;
+    const char *resume = run->arguments.resume;
+    bool path = starts_from_path(run), ok = true;
+    if (run->folder.state == RUN_RESUMED)
+        ok = checkpoint_open_newest(&run->trainer.io, run->folder.path, &checkpoint, err,
+                                    sizeof err);
+    if (ok && checkpoint && path)
+        log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", resume,
+                    run->folder.path);
+    if (ok && checkpoint == NULL && path)
+        ok = checkpoint_open(resume, &checkpoint, err, sizeof err);
+    if (!ok) fail(EXIT_DAMAGED, "%s", err);
+    return checkpoint;
+}
+
+static void open_metrics(Run *run, int64_t resumed_step)
+{
+    char err[1024];
+    const Config *c = run->config;
+    MetricsOptions options = {.run_folder = run->folder.path,
+                              .json = c->logging.json,
+                              .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
+                              .pace = run_pace(run, c->gradient_accumulation_steps),
+                              .resumed_step = resumed_step,
+                              .tokens_per_step = c->train_batch_size * c->data.seq_length,
+                              .attempt = run->folder.attempt,
+                              .loss_scale_shown = c->fp16.enabled};
+    if (!metrics_open(&run->metrics, &options, err, sizeof err)) fail(EXIT_INPUT_OUTPUT, "%s", err);
+    char *name = json_string(c->name);
+    char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,
+                               program_commit(), run->machine);
+    metrics_start(run->metrics, fields);
+    free(fields);
+    free(name);
+}
+
+/* A run goes on in its own tokens only: with those of a text that has changed since, every id would
+ * mean something else to the weights. */
+static void check_tokenizer(const Run *run)
+{
+    const Tokenizer *t = run->data.tokenizer;
+    const char *folder = run->folder.path;
+    if (t == NULL || run->folder.state != RUN_RESUMED) return;
+    Tokenizer *stored = stored_tokenizer(folder);
+    if (stored && tokenizer_hash(stored) != tokenizer_hash(t))
+        fail(EXIT_CONFIG,
+             "the run in %s has another tokenizer than its data give now, so the text has changed "
+             "since; bring the old text back, or choose another folder with --out",
+             folder);
+    tokenizer_free(stored);
+}
+
+void run_open_trainer(Run *run)
+{
+    char err[2048];
+    run_check_disk(run, run->folder.path);
+    check_tokenizer(run);
+    run_check_data(run);
+    open_trainer(run);
+    /* Nothing in the folder changes before it is known that the run can go on and save. */
+    Checkpoint *checkpoint = find_checkpoint(run);
+    if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    run_check_room(run, checkpoint);
+    run->config_text = config_text(run->config);
+    run->machine = machine_json(&run->trainer.session.dev);
+    if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "%s", err);
+    if (run->data.tokenizer) {
+        char *path = text_format("%s/tokenizer.json", run->folder.path);
+        if (!tokenizer_save(run->data.tokenizer, path, err, sizeof err))
+            fail(EXIT_INPUT_OUTPUT, "%s", err);
+        free(path);
+    }
+    bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
+    open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
+    if (checkpoint) {
+        StepState s = trainer_state(&run->trainer);
+        MetricsTail tail = metrics_tail(run->metrics);
+        run->last_known = same_run && tail.trained && tail.last.step == s.steps;
+        run->last = (StepRecord){.step = s.steps,
+                                 .updates = s.updates,
+                                 .tokens = s.tokens,
+                                 .skipped = s.skipped,
+                                 .skips_in_row = s.skips_in_row,
+                                 .loss = run->last_known ? tail.last.loss : NAN};
+        log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
+                  checkpoint_folder(checkpoint));
+        metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
+    }
+    log_field("run", "%s", run->folder.path);
+    run->saved_step = same_run ? run->trainer.steps : -1;
+    checkpoint_close(checkpoint);
+    run->first_step = run->trainer.steps;
+    run->trainer.feed.watch = run_watch;
+    run->trainer.feed.watch_context = run;
+    run->progress = progress_begin();
+    run_prepare_answers(run, NULL); /* those of a step, until something else is under way */
+    run_watch_signals();
+    run->window_start = run->shown_at = seconds_now();
+}

@@ -1,0 +1,130 @@
+/* signals.c -- how a run is asked to stop, and what it answers: signals and RUN/STOP. */
+#include "parallel/run/run.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the handler sets and says. Its texts are written beforehand, for it may format nothing; two
+ * places take turns, so that it finds one of them whole. It interrupts the thread that writes them:
+ * no other hears of a signal (signals_hold in pool.h). */
+typedef struct {
+    atomic_int asked; /* the first signal that asked for a stop; 0: none came */
+    atomic_int place; /* of the texts that hold */
+    bool terminal;    /* stderr is one: a live line may stand where the answer goes */
+    char doing[2][64], lost[2][160];
+} StopWatch;
+
+static StopWatch watch;
+
+static const struct {
+    int number;
+    const char *name; /* what the answer begins with */
+} watched[] = {{SIGINT, ""}, {SIGTERM, "SIGTERM: "}, {SIGUSR1, "SIGUSR1: "}, {SIGHUP, "SIGHUP: "}};
+enum { N_WATCHED = sizeof watched / sizeof watched[0] };
+
+/* Says two texts and their ending in one line. */
+static void answer(const char *name, const char *text, const char *end)
+{
+    const char *part[] = {watch.terminal ? "\r\033[K" : "", name, text, end};
+    char line[256];
+    size_t n = 0;
+    for (int i = 0; i < 4; i++)
+        for (const char *p = part[i]; *p && n < sizeof line; p++)
+            line[n++] = *p;
+    ssize_t written = write(STDERR_FILENO, line, n); /* a terminal that is gone hears nothing */
+    (void)written;
+}
+
+static const char *name_of(int number)
+{
+    for (int i = 0; i < N_WATCHED; i++)
+        if (watched[i].number == number) return watched[i].name;
+    return "";
+}
+
+/* The first signal asks for a stop; the second acts at once, by the default action, once this has
+ * returned. SIGHUP never acts: a terminal that closes sends it twice, from the system and from the
+ * shell. */
+static void on_signal(int number)
+{
+    int kept = errno, none = 0, place = watch.place;
+    if (atomic_compare_exchange_strong(&watch.asked, &none, number)) {
+        answer(name_of(number), watch.doing[place],
+               number == SIGINT   ? "; Ctrl-C again quits at once\n"
+               : number == SIGHUP ? "\n"
+                                  : "; a second signal ends the run at once\n");
+    } else if (number != SIGHUP) {
+        answer(name_of(number), watch.lost[place], "\n");
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    errno = kept;
+}
+
+void run_watch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    watch.terminal = isatty(STDERR_FILENO);
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < N_WATCHED; i++)
+        sigaddset(&action.sa_mask, watched[i].number); /* one answer at a time */
+    for (int i = 0; i < N_WATCHED; i++) {
+        struct sigaction was;
+        bool ignored = sigaction(watched[i].number, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
+        if (ignored && watched[i].number == SIGHUP) continue; /* nohup's */
+        sigaction(watched[i].number, &action, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* What a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest checkpoint is
+ * of step 10", or else what is under way: a step, or other work. */
+static void say_lost(char *out, size_t n, const Run *run, bool step)
+{
+    bool any = run->saved_step >= 0;
+    int64_t from = (any ? run->saved_step : run->first_step) + 1, to = run->trainer.steps;
+    char newest[64] = "there is no checkpoint";
+    if (any)
+        snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld",
+                 (long long)run->saved_step);
+    if (to < from && step)
+        snprintf(out, n, "quit at once; only step %lld, which is under way, is lost",
+                 (long long)to + 1);
+    else if (to < from)
+        snprintf(out, n, "quit at once; only the work under way is lost");
+    else if (to == from)
+        snprintf(out, n, "quit at once; step %lld is not saved: %s", (long long)to, newest);
+    else
+        snprintf(out, n, "quit at once; steps %lld to %lld are not saved: %s", (long long)from,
+                 (long long)to, newest);
+}
+
+void run_prepare_answers(const Run *run, const char *doing)
+{
+    int place = !watch.place;
+    bool step = doing == NULL && run->trainer.steps < run->config->train_steps;
+    snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
+             doing ? doing : "finishing this step, then saving");
+    say_lost(watch.lost[place], sizeof watch.lost[place], run, step);
+    watch.place = place;
+}
+
+bool run_stop_asked(const Run *run)
+{
+    return watch.asked != 0 || run_folder_stop_asked(&run->folder);
+}
+
+bool run_stop_asked_within(Run *run)
+{
+    static const double every = 0.1;
+    double now = seconds_now();
+    if (watch.asked != 0) return true;
+    if (now < run->stop_looked_at + every) return false;
+    if (run_folder_stop_asked(&run->folder)) return true; /* and the next who asks is told, too */
+    run->stop_looked_at = now;
+    return false;
+}

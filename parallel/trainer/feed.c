@@ -1,0 +1,127 @@
+/* feed.c -- see feed.h. */
+#include "parallel/trainer/feed.h"
+
+#include "model/core/progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens, targets and positions of a micro-batch of N rows from `arena`. */
+static GptBatch batch_layout(Arena *arena, int64_t N)
+{
+    GptBatch batch;
+    batch.tokens = arena_tensor(arena, I32, 1, N, 0, 0);
+    batch.targets = arena_tensor(arena, I32, 1, N, 0, 0);
+    batch.positions = arena_tensor(arena, I32, 1, N, 0, 0);
+    return batch;
+}
+
+size_t feed_bytes(int64_t N)
+{
+    Arena measuring = arena_measuring();
+    batch_layout(&measuring, N);
+    return measuring.peak;
+}
+
+size_t feed_host_bytes(int64_t N)
+{
+    Arena measuring = arena_measuring();
+    for (int i = 0; i < FEED_SLOTS; i++)
+        batch_layout(&measuring, N);
+    return measuring.peak;
+}
+
+void feed_open(Feed *f, Device *dev, int64_t N)
+{
+    size_t bytes = feed_bytes(N);
+    *f = (Feed){.dev = dev, .bytes = bytes};
+    f->memory = device_alloc(dev, bytes, "a micro-batch");
+    Arena arena = device_arena(dev, f->memory, bytes);
+    f->batch = batch_layout(&arena, N);
+    f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
+    for (int i = 0; i < FEED_SLOTS; i++)
+        device_event_record(dev, &f->copied[i]); /* or a step would make them */
+}
+
+void feed_close(Feed *f)
+{
+    if (f->dev == NULL) return;
+    for (int i = 0; i < FEED_SLOTS; i++)
+        device_event_destroy(f->dev, &f->copied[i]);
+    device_host_release(f->dev, f->staging, FEED_SLOTS * f->bytes);
+    device_release(f->dev, f->memory, f->bytes);
+    *f = (Feed){0};
+}
+
+/* Puts a micro-batch on its way to the device. The loader may have its buffer back at once; the
+ * slot waits for the device. */
+static void send(Feed *f, const Batch *batch)
+{
+    int64_t slot = f->turn++ % FEED_SLOTS, N = tensor_count(batch->tokens);
+    device_event_synchronize(f->dev, &f->copied[slot]);
+    Arena arena = arena_over(f->staging + (size_t)slot * f->bytes, f->bytes);
+    GptBatch staged = batch_layout(&arena, N);
+    memcpy(staged.tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
+    memcpy(staged.targets.data, batch->targets.data, tensor_bytes(batch->targets));
+    memcpy(staged.positions.data, batch->positions.data, tensor_bytes(batch->positions));
+    device_copy(f->dev, f->batch.tokens, staged.tokens);
+    device_copy(f->dev, f->batch.targets, staged.targets);
+    device_copy(f->dev, f->batch.positions, staged.positions);
+    device_event_record(f->dev, &f->copied[slot]);
+}
+
+bool feed_goes_on(const Feed *f, WorkKind kind, int64_t done, int64_t all)
+{
+    Work work = {.kind = kind, .done = done, .all = all};
+    return f->watch == NULL || f->watch(f->watch_context, &work);
+}
+
+GptBatch feed_batch(void *context, const Action *action)
+{
+    Feed *f = context;
+    bool evaluate = action->kind == ACT_EVALUATE;
+    Batch batch;
+    char err[1024];
+    if (!evaluate) feed_goes_on(f, WORK_STEP, action->micro, f->micros);
+    double start = seconds_now();
+    if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->samples, action->micro,
+                     &batch, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    f->seconds += seconds_now() - start;
+    f->target_bytes += batch.target_bytes;
+    send(f, &batch);
+    return f->batch;
+}
+
+EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
+{
+    Device *dev = &session->dev;
+    Stage stage = gpt_stage(gpt);
+    StepStats sums = {0};
+    double start = seconds_now(), waited = f->seconds;
+    int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
+    Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
+    if (batches == 0 || batches > all) batches = all;
+    device_copy(dev, on_device, on_host);
+    gpt_set_stats(gpt, stats);
+    f->target_bytes = 0;
+    session->params->step_begin(session->params, NULL, 0);
+    int64_t done = 0;
+    while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
+        Action action = {.kind = ACT_EVALUATE, .micro = done++};
+        pipeline_run(&stage, &action, 1);
+    }
+    session->params->step_end(session->params);
+    device_copy(dev, on_host, on_device);
+    device_synchronize(dev);
+    f->seconds = waited;
+    EvalRecord r = {.targets = (int64_t)sums.targets,
+                    .bytes = f->target_bytes,
+                    .loss = sums.nats / sums.targets,
+                    .bits_per_byte = -1,
+                    .seconds = seconds_now() - start,
+                    .cut = done < batches};
+    if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
+    return r;
+}

@@ -1,0 +1,60 @@
+/* feed.h -- from loaders to the model: micro-batches on the device, and evaluation over all of
+ * them. */
+#ifndef PARALLEL_TRAINER_FEED_H
+#define PARALLEL_TRAINER_FEED_H
+
+#include "data/loader.h"
+#include "parallel/report/metrics.h"
+#include "parallel/trainer/session.h"
+
+/* What is under way, and how far it is: micro-batches of a step or an evaluation, tokens of a
+ * sample. */
+typedef enum { WORK_STEP, WORK_EVALUATION, WORK_SAMPLE } WorkKind;
+typedef struct {
+    WorkKind kind;
+    int64_t done, all;
+} Work;
+/* Called before each piece of work. False ends an evaluation or a sample there; a step is always
+ * ended. Must not wait for the device. */
+typedef bool (*FeedWatch)(void *context, const Work *work);
+
+/* Micro-batches that the host may be ahead of the device; then it waits for a free slot. Two steps
+ * of two micro-batches each are ordered at once, whatever the device does, and where a step has
+ * more of them the device has three to go on with while the host makes the next. */
+enum { FEED_SLOTS = 4 };
+
+typedef struct {
+    Device *dev;
+    Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
+    const int64_t *samples; /* consumed before this step; read by training actions */
+    GptBatch batch;         /* device */
+    FeedWatch watch;        /* or NULL */
+    void *watch_context;
+    int64_t micros;       /* of a step, for the watch */
+    int64_t target_bytes; /* text behind the targets handed out so far */
+    double seconds;       /* waiting for the loaders so far */
+    void *memory;         /* of `batch` */
+    size_t bytes;
+    char *staging;            /* FEED_SLOTS times `bytes` of page-locked host memory, in turn */
+    Event copied[FEED_SLOTS]; /* per slot: the device has it */
+    int64_t turn;
+} Feed;
+
+/* For the memory plan: bytes on the device of a micro-batch of N rows, and those of all slots in
+ * page-locked host memory. */
+size_t feed_bytes(int64_t N);
+size_t feed_host_bytes(int64_t N);
+/* Memory for micro-batches of N rows. Close with feed_close. */
+void feed_open(Feed *feed, Device *dev, int64_t N);
+void feed_close(Feed *feed);
+/* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
+GptBatch feed_batch(void *context, const Action *action);
+
+/* Asks the watch, if there is one. */
+bool feed_goes_on(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
+/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), summed in `stats`
+ * on the device; `cut` where the watch ended it, and then its figures are no result. The model's
+ * feed is `feed`. Changes nothing that training reads. */
+EvalRecord feed_evaluate(Feed *feed, Session *session, Gpt *gpt, StepStats *stats, int64_t batches);
+
+#endif

@@ -1,0 +1,386 @@
+/* trainer.c -- the step, and what it is made of. */
+#include "parallel/trainer/trainer.h"
+
+#include "model/core/log.h"
+#include "optim/lr_schedule.h"
+#include "optim/step_rules.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Copies a struct's worth of 64-bit words between host and device. */
+static void copy_words(Device *dev, void *dst, const void *src, size_t bytes)
+{
+    int64_t words = (int64_t)(bytes / sizeof(int64_t));
+    device_copy(dev, tensor_1d(dst, I64, words), tensor_1d((void *)(uintptr_t)src, I64, words));
+}
+
+static bool open_loaders(Trainer *t, char *err, size_t n)
+{
+    const Config *c = t->config;
+    LoaderOptions options = {.split = SPLIT_TRAIN,
+                             .B = c->train_micro_batch_size_per_gpu,
+                             .T = c->data.seq_length,
+                             .vocab_size = c->model.vocab_size,
+                             .seed = (uint64_t)c->seed,
+                             .shuffle = c->data.shuffle,
+                             .dp_rank = t->session.grid.dp_rank,
+                             .dp_size = t->session.grid.dp_size,
+                             .micros = c->gradient_accumulation_steps};
+    if (!loader_create(&t->train, t->data, &options, err, n)) return false;
+    if (t->data->val.n_files == 0) return true;
+    options.split = SPLIT_VAL;
+    options.micros = INT64_MAX;
+    return loader_create(&t->val, t->data, &options, err, n);
+}
+
+/* Device memory of the loop: state, lr table, batch. */
+static void open_state(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    const Config *c = t->config;
+    int64_t N = c->train_micro_batch_size_per_gpu * c->data.seq_length, n_lr = c->train_steps;
+    t->state = device_alloc(dev, sizeof *t->state, "the step's state");
+    t->lr_bytes = (size_t)n_lr * sizeof(double);
+    t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
+    t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
+    double *lr = must_alloc(t->lr_bytes);
+    lr_schedule_fill(c, lr, n_lr);
+    device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
+    device_synchronize(dev);
+    free(lr);
+    feed_open(&t->feed, dev, N);
+    t->feed.train = t->train;
+    t->feed.val = t->val;
+    t->feed.samples = &t->samples;
+    t->feed.micros = c->gradient_accumulation_steps;
+    t->rules = step_rules(c);
+}
+
+/* Events, each recorded once: a step would make them. */
+static Event *open_events(Device *dev, int64_t n)
+{
+    Event *events = must_calloc((size_t)n, sizeof *events);
+    for (int64_t i = 0; i < n; i++)
+        device_event_record(dev, &events[i]);
+    return events;
+}
+
+static void close_events(Device *dev, Event *events, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        device_event_destroy(dev, &events[i]);
+    free(events);
+}
+
+/* Where the records of steps come to. */
+static void open_history(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    t->history = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->history, "steps' records");
+    t->left = open_events(dev, TRAINER_HISTORY);
+}
+
+static void open_optimizer(Trainer *t)
+{
+    Arena measuring = arena_measuring();
+    optimizer_plan(&t->optimizer, t->config, t->session.params, &measuring);
+    optimizer_free(&t->optimizer);
+    t->optimizer_bytes = measuring.peak;
+    t->optimizer_memory = device_alloc(&t->session.dev, t->optimizer_bytes, "optimizer state");
+    Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes);
+    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
+    t->norm = grad_norm_create(t->session.params);
+}
+
+/* Names of everything a checkpoint holds. */
+static void open_names(Trainer *t)
+{
+    const ParamTable *table = &t->session.table;
+    t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
+    session_named_weights(&t->session, t->weights);
+    t->slots = must_calloc((size_t)table->n_params * SLOT_COUNT, sizeof *t->slots);
+    t->slot_names = must_calloc((size_t)table->n_params * SLOT_COUNT, sizeof *t->slot_names);
+    for (int p = 0; p < table->n_params; p++) {
+        for (int slot = 0; slot < SLOT_COUNT; slot++) {
+            Tensor view;
+            if (!optimizer_slot(&t->optimizer, table, p, (Slot)slot, &view)) continue;
+            t->slot_names[t->n_slots] = text_format("%s.%s", table->param[p].name, slot_name[slot]);
+            t->slots[t->n_slots] = (NamedTensor){.name = t->slot_names[t->n_slots], .tensor = view};
+            t->n_slots++;
+        }
+    }
+}
+
+static void open_schedule(Trainer *t)
+{
+    int64_t micros = t->config->gradient_accumulation_steps;
+    t->actions = must_calloc(2 * (size_t)micros, sizeof *t->actions);
+    t->n_actions = schedule_one_stage(micros, t->actions);
+    t->n_phases = t->config->wall_clock_breakdown ? t->n_actions + 2 : 0;
+    t->phase = open_events(&t->session.dev, t->n_phases);
+    t->uses =
+        must_calloc((size_t)gpt_max_uses(&t->session.layers.shape, t->n_actions), sizeof *t->uses);
+    t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
+}
+
+bool trainer_open(Trainer *t, const Config *config, const DataSet *data, char *err, size_t n,
+                  ExitCode *code)
+{
+    *t = (Trainer){.config = config, .data = data};
+    *code = EXIT_UNAVAILABLE;
+    if (!session_open(&t->session, config, true, err, n)) return false;
+    *code = EXIT_DAMAGED;
+    if (!open_loaders(t, err, n)) return false;
+    open_state(t);
+    open_history(t);
+    t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
+                        config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN);
+    gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
+    if (data->tokenizer && config->eval.sample_tokens > 0)
+        t->decoder = decoder_create(&t->session.dev, &t->session.layers, t->session.params,
+                                    &t->session.tp, t->session.layers.shape.P);
+    session_init_weights(&t->session);
+    open_optimizer(t);
+    optimizer_init(&t->optimizer, &t->session.dev);
+    open_names(t);
+    open_schedule(t);
+    checkpoint_io_open(&t->io, &t->session.dev);
+    StepState first = step_state_initial(config);
+    first.loss_seed = first.loss_scale / t->rules.nominal_targets;
+    copy_words(&t->session.dev, &t->state->state, &first, sizeof first);
+    device_synchronize(&t->session.dev);
+    return true;
+}
+
+void trainer_close(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    loader_free(t->train);
+    loader_free(t->val);
+    if (t->gpt) {
+        checkpoint_io_close(&t->io);
+        for (int i = 0; i < t->n_slots; i++)
+            free(t->slot_names[i]);
+        optimizer_free(&t->optimizer);
+        grad_norm_free(&t->norm);
+        gpt_destroy(t->gpt);
+        decoder_destroy(t->decoder);
+        device_release(dev, t->optimizer_memory, t->optimizer_bytes);
+        device_release(dev, t->lr_memory, t->lr_bytes);
+        feed_close(&t->feed);
+        close_events(dev, t->phase, t->n_phases);
+        close_events(dev, t->left, TRAINER_HISTORY);
+        device_host_release(dev, t->history, TRAINER_HISTORY * sizeof *t->history);
+        device_release(dev, t->state, sizeof *t->state);
+    }
+    free(t->slot_names);
+    free(t->slots);
+    free(t->weights);
+    free(t->actions);
+    free(t->uses);
+    session_close(&t->session);
+    *t = (Trainer){0};
+}
+
+/* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
+static void run_actions(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    Stage stage = gpt_stage(t->gpt);
+    if (!t->config->wall_clock_breakdown) {
+        pipeline_run(&stage, t->actions, t->n_actions);
+        return;
+    }
+    device_event_record(dev, &t->phase[0]);
+    for (int64_t i = 0; i < t->n_actions; i++) {
+        pipeline_run(&stage, &t->actions[i], 1);
+        device_event_record(dev, &t->phase[i + 1]);
+    }
+}
+
+/* Adds up a step's phases between its marks. Waits for the step: who asks for the breakdown pays
+ * with the host's head start. */
+static void add_phases(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t n = t->n_actions;
+    device_event_record(dev, &t->phase[n + 1]);
+    for (int64_t i = 0; i < n; i++) {
+        bool forward = t->actions[i].kind == ACT_FORWARD;
+        *(forward ? &t->seconds_forward : &t->seconds_backward) +=
+            device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]);
+    }
+    t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
+}
+
+/* What follows a step's gradients up to its decision. */
+static void decide(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    grad_norm_add(&t->norm, dev, &t->state->stats);
+    comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
+    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
+                   &t->rules);
+}
+
+/* Sends what the step leaves on its way to the host. */
+static void leave_outcome(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t at = t->steps % TRAINER_HISTORY;
+    CHECK(t->steps - t->drained < TRAINER_HISTORY, "%lld steps not drained",
+          (long long)(t->steps - t->drained));
+    copy_words(dev, &t->history[at].decision, &t->state->decision, sizeof t->state->decision);
+    copy_words(dev, &t->history[at].after, &t->state->state, sizeof t->state->state);
+    device_event_record(dev, &t->left[at]);
+}
+
+void trainer_step(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    ParamStore *params = t->session.params;
+    params->step_begin(params, t->uses, (int)t->n_uses);
+    run_actions(t);
+    params->step_end(params);
+    decide(t);
+    optimizer_step(&t->optimizer, dev, params, &t->state->decision);
+    leave_outcome(t);
+    if (t->config->wall_clock_breakdown) add_phases(t);
+    t->steps++;
+    t->samples += t->rules.samples;
+}
+
+/* Two micro-batches, of which the second adds to the gradients of the first, and an evaluation: of
+ * the data that will be seen anyway, for a batch is a function of its place. */
+static void warm_up_model(Trainer *t)
+{
+    ParamStore *params = t->session.params;
+    Stage stage = gpt_stage(t->gpt);
+    Action evaluate = {.kind = ACT_EVALUATE};
+    int64_t n = t->n_actions < 4 ? t->n_actions : 4;
+    /* The uses of the first n actions come first in t->uses, and are written there once more. */
+    params->step_begin(params, t->uses, (int)gpt_uses(t->gpt, t->actions, n, t->uses));
+    pipeline_run(&stage, t->actions, n);
+    params->step_end(params);
+    if (t->val == NULL) return;
+    gpt_set_stats(t->gpt, &t->state->eval_stats);
+    params->step_begin(params, NULL, 0);
+    pipeline_run(&stage, &evaluate, 1);
+    params->step_end(params);
+    gpt_set_stats(t->gpt, &t->state->stats);
+}
+
+void trainer_warm_up(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    ParamStore *params = t->session.params;
+    StepDecision nothing = {.apply = 0};
+    Feed feed = t->feed;
+    if (dev->backend->place == PLACE_HOST) return;
+    StepState kept = trainer_state(t);
+    warm_up_model(t);
+    decide(t);
+    copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
+    optimizer_step(&t->optimizer, dev, params, &t->state->decision);
+    free(trainer_sample(t, t->config->eval.sample_prompt, 1)); /* the prompt, then a token */
+    if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
+    copy_words(dev, &t->state->state, &kept, sizeof kept);
+    device_synchronize(dev);
+    t->feed.seconds = feed.seconds;
+    t->feed.target_bytes = feed.target_bytes;
+}
+
+static StepRecord record_of(const StepOutcome *o)
+{
+    const StepDecision *d = &o->decision;
+    const StepState *s = &o->after;
+    return (StepRecord){.step = s->steps,
+                        .updates = s->updates,
+                        .samples = s->samples,
+                        .tokens = s->tokens,
+                        .skipped = s->skipped,
+                        .skips_in_row = s->skips_in_row,
+                        .stop = s->stop != 0,
+                        .loss = d->loss,
+                        .lr = d->lr,
+                        .grad_norm = d->grad_norm,
+                        .loss_scale = d->loss_scale,
+                        .applied = d->apply != 0};
+}
+
+int trainer_collect(Trainer *t, StepRecord *out)
+{
+    int n = 0;
+    for (; t->drained < t->steps; t->drained++) {
+        int64_t at = t->drained % TRAINER_HISTORY;
+        if (!device_event_reached(&t->session.dev, &t->left[at])) break;
+        out[n++] = record_of(&t->history[at]);
+    }
+    return n;
+}
+
+int trainer_drain(Trainer *t, StepRecord *out)
+{
+    if (t->drained < t->steps)
+        device_event_synchronize(&t->session.dev, &t->left[(t->steps - 1) % TRAINER_HISTORY]);
+    return trainer_collect(t, out);
+}
+
+StepState trainer_state(Trainer *t)
+{
+    StepState state;
+    copy_words(&t->session.dev, &state, &t->state->state, sizeof state);
+    device_synchronize(&t->session.dev);
+    return state;
+}
+
+EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
+{
+    EvalRecord r = feed_evaluate(&t->feed, &t->session, t->gpt, &t->state->eval_stats, batches);
+    gpt_set_stats(t->gpt, &t->state->stats);
+    r.step = t->steps;
+    return r;
+}
+
+/* Collects sampled tokens until the end of a text, or until the watch ends it. */
+typedef struct {
+    TokenBuffer tokens;
+    int32_t end;
+    const Feed *feed;
+    int64_t all;
+    bool cut;
+} Collected;
+
+static bool collect(void *context, int32_t token)
+{
+    Collected *c = context;
+    if (token == c->end) return false;
+    token_buffer_add(&c->tokens, token);
+    c->cut = !feed_goes_on(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
+    return !c->cut;
+}
+
+char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
+{
+    const Tokenizer *tokenizer = t->data->tokenizer;
+    if (t->decoder == NULL || tokenizer == NULL) return NULL;
+    Sampling sampling = {.temperature = t->config->eval.sample_temperature,
+                         .top_k = t->config->eval.sample_top_k,
+                         .top_p = 1.0,
+                         .seed = (uint64_t)t->config->seed};
+    TokenBuffer start = {0};
+    Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
+    Encoder *encoder = encoder_create(tokenizer);
+    encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), &start);
+    encoder_free(encoder);
+    if (start.count == 0) token_buffer_add(&start, out.end >= 0 ? out.end : 0);
+    t->session.params->step_begin(t->session.params, NULL, 0);
+    generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
+    char *text =
+        out.cut ? NULL : tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
+    token_buffer_free(&start);
+    token_buffer_free(&out.tokens);
+    return text;
+}

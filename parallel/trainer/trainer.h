@@ -1,0 +1,108 @@
+/* trainer.h -- one rank's training: data, model, optimizer and their state, and the step that joins
+ * them. */
+#ifndef PARALLEL_TRAINER_TRAINER_H
+#define PARALLEL_TRAINER_TRAINER_H
+
+#include "model/generate.h"
+#include "optim/grad_norm.h"
+#include "optim/optimizer.h"
+#include "parallel/trainer/feed.h"
+
+/* What a rank will hold, in bytes, from the config alone: `total` in the device's memory, `host` in
+ * the host's. On the CPU these are the same memory, and a run takes both. Ends the run with
+ * EXIT_NO_MEMORY where 64 bits do not count the bytes. */
+typedef struct {
+    size_t weights, gradients, optimizer, activations, scratch, other, total;
+    size_t host;
+    int64_t checkpoint; /* bytes on disk of one checkpoint */
+} MemoryPlan;
+MemoryPlan memory_plan(const Config *config);
+
+/* Steps whose records wait until the host asks for them. */
+enum { TRAINER_HISTORY = 256 };
+
+/* What lives on the device besides tensors. */
+typedef struct {
+    StepState state;
+    StepStats stats, eval_stats;
+    StepDecision decision; /* of the step under way */
+} TrainerState;
+
+/* What a step leaves for its record, in page-locked memory. */
+typedef struct {
+    StepDecision decision;
+    StepState after; /* the state after the step */
+} StepOutcome;
+
+typedef struct {
+    const Config *config;
+    const DataSet *data;
+    Session session;
+    Gpt *gpt;
+    Decoder *decoder; /* for samples; NULL without */
+    Optimizer optimizer;
+    GradNorm norm;
+    StepRules rules;
+    Loader *train, *val;  /* val NULL: no validation data */
+    TrainerState *state;  /* device memory */
+    StepOutcome *history; /* page-locked: step s in place s % TRAINER_HISTORY */
+    Event *left;          /* per place: the outcome is there */
+    Tensor lr_table;      /* (train_steps) f64 on the device */
+    Feed feed;
+    Action *actions;
+    int64_t n_actions;
+    Use *uses;
+    int64_t n_uses;
+    int64_t steps, samples; /* tried so far, the host's own count */
+    int64_t drained;        /* steps whose records the host has */
+    double seconds_forward, seconds_backward, seconds_optimizer; /* of the device, since the last
+                                                                    report; wall_clock_breakdown */
+    Event *phase; /* the borders between a step's phases: n_actions + 2 with wall_clock_breakdown */
+    int64_t n_phases;
+    void *optimizer_memory, *lr_memory;
+    size_t optimizer_bytes, lr_bytes;
+    NamedTensor *weights, *slots; /* what a checkpoint holds */
+    char **slot_names;
+    int n_slots;
+    CheckpointIo io;
+    bool keep_all; /* saves remove no older checkpoint */
+} Trainer;
+
+/* Opens everything for config and data and initialises weights and optimizer from the seed. False
+ * with a sentence. */
+bool trainer_open(Trainer *trainer, const Config *config, const DataSet *data, char *err, size_t n,
+                  ExitCode *code);
+void trainer_close(Trainer *trainer);
+
+/* Uses once whatever a step, an evaluation and a sample use of a device with memory of its own: its
+ * first kernels and products are what loads code, chooses algorithms and allocates behind them, and
+ * memory that is not there is missed before the run. Changes no number: a run with it and one
+ * without have the same bits. Nothing on the CPU. Call it before the first step and before
+ * trainer_load. */
+void trainer_warm_up(Trainer *trainer);
+/* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
+ * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
+void trainer_step(Trainer *trainer);
+/* Hands over the records of the steps since the last call that the device has ended, oldest first,
+ * and waits for none; at most TRAINER_HISTORY of them may be outstanding. Returns their number. */
+int trainer_collect(Trainer *trainer, StepRecord *out);
+/* The same for all steps, waiting for the last one. */
+int trainer_drain(Trainer *trainer, StepRecord *out);
+/* The state on the host, waiting for the device. */
+StepState trainer_state(Trainer *trainer);
+
+/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), or less where the
+ * feed's watch ends it (`cut`). Changes nothing that training reads. */
+EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
+/* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer, or when
+ * the feed's watch ended it. */
+char *trainer_sample(Trainer *trainer, const char *prompt, int64_t tokens);
+
+/* Commits a checkpoint of the present state below `run` and, unless keep_all, prunes by
+ * config->checkpoint.keep. */
+bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
+                  char *err, size_t n);
+/* Goes on from a checkpoint: weights, optimizer slots, state. */
+bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
+
+#endif

@@ -1,0 +1,265 @@
+/* zero.c -- ParamStore, stage 0: full weights and gradients on every rank; gradients are summed
+ * over dp when the step's last use releases them. The order of uses told at step_begin is checked
+ * at every call. */
+#include "parallel/zero/zero.h"
+
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+
+#include <stdlib.h>
+
+/* A hole between packs, or a unit's tail: zero at every reduction. */
+typedef struct {
+    int64_t offset, count;
+} Gap;
+
+typedef struct {
+    Tensor weight, grad;   /* flat, unit->size elements */
+    int releases;          /* gradient releases still to come in this step */
+    int first_gap, n_gaps; /* of the store's */
+    bool acquired, grad_acquired, written;
+} UnitState;
+
+struct ZeroStore {
+    ParamStore base; /* first: the contract's pointer is the store's */
+    Device *dev;
+    Grid *grid;
+    UnitState *unit;
+    Gap *gap;
+    int n_gaps;
+    const Use *uses;
+    int n_uses, next_use;
+    void *weights, *gradients;
+    ZeroBytes bytes;
+};
+
+static ZeroStore *store_of(ParamStore *base)
+{
+    return (ZeroStore *)base;
+}
+
+ZeroBytes zero_bytes(const ParamTable *table, DType grad_dtype, bool gradients)
+{
+    Arena weights = arena_measuring(), grads = arena_measuring();
+    for (int u = 0; u < table->n_units; u++) {
+        arena_tensor(&weights, table->unit[u].dtype, 1, table->unit[u].size, 0, 0);
+        if (gradients) arena_tensor(&grads, grad_dtype, 1, table->unit[u].size, 0, 0);
+    }
+    return (ZeroBytes){.weights = weights.peak, .gradients = grads.peak};
+}
+
+static void zero_step_begin(ParamStore *base, const Use *uses, int n)
+{
+    ZeroStore *s = store_of(base);
+    s->uses = uses;
+    s->n_uses = n;
+    s->next_use = 0;
+    for (int u = 0; u < base->table->n_units; u++) {
+        s->unit[u].releases = 0;
+        s->unit[u].written = false;
+    }
+    for (int i = 0; i < n; i++)
+        s->unit[uses[i].unit].releases += uses[i].gradient;
+}
+
+/* Advances over the told uses: the next one must be of this unit and kind. Free-form reading was
+ * told as no uses. */
+static void follow(ZeroStore *s, int unit, bool gradient)
+{
+    if (s->n_uses == 0) return;
+    if (gradient &&
+        s->next_use > 0) { /* a use with weights and gradient was entered by its acquire */
+        const Use *last = &s->uses[s->next_use - 1];
+        if (last->weight && last->gradient && s->unit[unit].acquired) return;
+    }
+    CHECK(s->next_use < s->n_uses, "unit %d used after the step's %d uses", unit, s->n_uses);
+    const Use *use = &s->uses[s->next_use++];
+    CHECK(use->unit == unit && (gradient ? use->gradient : use->weight),
+          "unit %d used where unit %d was told", unit, use->unit);
+}
+
+static void zero_acquire(ParamStore *base, int unit)
+{
+    ZeroStore *s = store_of(base);
+    CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
+    follow(s, unit, false);
+    s->unit[unit].acquired = true;
+}
+
+static void zero_release(ParamStore *base, int unit)
+{
+    UnitState *u = &store_of(base)->unit[unit];
+    CHECK(u->acquired, "unit %d released but not acquired", unit);
+    u->acquired = false;
+}
+
+/* Rows [param, param + n) of a flat unit buffer as one tensor. */
+static Tensor rows_of(const ParamTable *table, Tensor flat, int param, int n)
+{
+    const Param *p = &table->param[param];
+    int64_t rows = 0;
+    for (int i = 0; i < n; i++) {
+        const Param *q = &table->param[param + i];
+        CHECK(q->pack == p->pack && q->offset == p->offset + rows * p->local[1],
+              "%s and %s are not one pack", p->name, q->name);
+        rows += q->local[0];
+    }
+    void *data = (char *)flat.data + (size_t)p->offset * dtype_size(flat.dtype);
+    Tensor t = p->ndim == 1 ? tensor_1d(data, flat.dtype, rows)
+                            : tensor_2d(data, flat.dtype, rows, p->local[1]);
+    t.place = flat.place;
+    return t;
+}
+
+static Tensor zero_weight(ParamStore *base, int param, int n)
+{
+    ZeroStore *s = store_of(base);
+    UnitState *u = &s->unit[base->table->param[param].unit];
+    CHECK(u->acquired, "%s asked for without its unit", base->table->param[param].name);
+    return rows_of(base->table, u->weight, param, n);
+}
+
+static bool zero_grad_acquire(ParamStore *base, int unit)
+{
+    ZeroStore *s = store_of(base);
+    UnitState *u = &s->unit[unit];
+    CHECK(tensor_present(u->grad) && !u->grad_acquired, "gradient of unit %d: %s", unit,
+          u->grad_acquired ? "acquired twice" : "none is kept");
+    follow(s, unit, true);
+    u->grad_acquired = true;
+    if (!u->written) {
+        for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
+            op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
+    }
+    return u->written;
+}
+
+static Tensor zero_grad(ParamStore *base, int param, int n)
+{
+    ZeroStore *s = store_of(base);
+    UnitState *u = &s->unit[base->table->param[param].unit];
+    CHECK(u->grad_acquired, "gradient of %s asked for without its unit",
+          base->table->param[param].name);
+    return rows_of(base->table, u->grad, param, n);
+}
+
+static void zero_grad_release(ParamStore *base, int unit)
+{
+    ZeroStore *s = store_of(base);
+    UnitState *u = &s->unit[unit];
+    CHECK(u->grad_acquired && u->releases > 0, "gradient of unit %d released, %d releases told",
+          unit, u->releases);
+    u->grad_acquired = false;
+    u->written = true;
+    if (--u->releases == 0) comm_all_reduce(&s->grid->dp, u->grad, REDUCE_SUM);
+}
+
+static void zero_step_end(ParamStore *base)
+{
+    ZeroStore *s = store_of(base);
+    CHECK(s->next_use == s->n_uses, "%d of %d uses happened", s->next_use, s->n_uses);
+    for (int u = 0; u < base->table->n_units; u++)
+        CHECK(s->unit[u].releases == 0, "unit %d lacks %d gradient releases", u,
+              s->unit[u].releases);
+}
+
+static int zero_owned(ParamStore *base, Purpose purpose, OwnedRun *runs, int max)
+{
+    ZeroStore *s = store_of(base);
+    int n = 0;
+    (void)purpose; /* one rank counts and updates everything */
+    for (int u = 0; u < base->table->n_units; u++) {
+        const Unit *unit = &base->table->unit[u];
+        for (int r = 0; r < unit->n_ranges; r++, n++) {
+            const Range *range = &unit->range[r];
+            if (n >= max) continue;
+            Tensor grad = s->unit[u].grad;
+            if (tensor_present(grad)) grad = tensor_slice_rows(grad, range->offset, range->count);
+            runs[n] = (OwnedRun){
+                .unit = u,
+                .offset = range->offset,
+                .count = range->count,
+                .group = range->group,
+                .weight = tensor_slice_rows(s->unit[u].weight, range->offset, range->count),
+                .grad = grad};
+        }
+    }
+    return n;
+}
+
+static void zero_publish(ParamStore *base, int unit)
+{
+    CHECK(!store_of(base)->unit[unit].acquired, "unit %d published while acquired", unit);
+}
+
+/* Lists the holes of every unit: what no parameter covers. */
+static void find_gaps(ZeroStore *s, const ParamTable *table)
+{
+    s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
+    for (int u = 0; u < table->n_units; u++) {
+        const Unit *unit = &table->unit[u];
+        int64_t at = 0;
+        s->unit[u].first_gap = s->n_gaps;
+        while (at < unit->size) {
+            int64_t next = unit->size, end = at;
+            for (int i = unit->first; i < unit->first + unit->count; i++) {
+                const Param *p = &table->param[i];
+                if (p->offset == at) end = at + p->local[0] * p->local[1];
+                if (p->offset > at && p->offset < next) next = p->offset;
+            }
+            if (end == at) s->gap[s->n_gaps++] = (Gap){.offset = at, .count = next - at};
+            at = end == at ? next : end;
+        }
+        s->unit[u].n_gaps = s->n_gaps - s->unit[u].first_gap;
+    }
+}
+
+ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType grad_dtype,
+                       bool gradients)
+{
+    ZeroStore *s = must_calloc(1, sizeof *s);
+    s->base = (ParamStore){.table = table,
+                           .step_begin = zero_step_begin,
+                           .acquire = zero_acquire,
+                           .release = zero_release,
+                           .weight = zero_weight,
+                           .grad_acquire = zero_grad_acquire,
+                           .grad = zero_grad,
+                           .grad_release = zero_grad_release,
+                           .step_end = zero_step_end,
+                           .owned = zero_owned,
+                           .publish = zero_publish};
+    s->dev = dev;
+    s->grid = grid;
+    s->unit = must_calloc((size_t)table->n_units, sizeof *s->unit);
+    s->bytes = zero_bytes(table, grad_dtype, gradients);
+    s->weights = device_alloc(dev, s->bytes.weights, "weights");
+    Arena weights = device_arena(dev, s->weights, s->bytes.weights), grads = {0};
+    if (gradients) {
+        s->gradients = device_alloc(dev, s->bytes.gradients, "gradients");
+        grads = device_arena(dev, s->gradients, s->bytes.gradients);
+    }
+    for (int u = 0; u < table->n_units; u++) {
+        s->unit[u].weight =
+            arena_tensor(&weights, table->unit[u].dtype, 1, table->unit[u].size, 0, 0);
+        if (gradients)
+            s->unit[u].grad = arena_tensor(&grads, grad_dtype, 1, table->unit[u].size, 0, 0);
+    }
+    find_gaps(s, table);
+    return s;
+}
+
+void zero_destroy(ZeroStore *s)
+{
+    if (s == NULL) return;
+    device_release(s->dev, s->weights, s->bytes.weights);
+    device_release(s->dev, s->gradients, s->bytes.gradients);
+    free(s->gap);
+    free(s->unit);
+    free(s);
+}
+
+ParamStore *zero_params(ZeroStore *store)
+{
+    return &store->base;
+}

@@ -1,0 +1,25 @@
+/* zero.h -- the parameter store: where weights and gradients live. Built here: stage 0, everything
+ * resident. */
+#ifndef PARALLEL_ZERO_ZERO_H
+#define PARALLEL_ZERO_ZERO_H
+
+#include "model/param/param.h"
+#include "parallel/grid/grid.h"
+
+typedef struct ZeroStore ZeroStore;
+
+/* Bytes of weights and of gradients that this rank will hold, for the memory plan. */
+typedef struct {
+    size_t weights, gradients;
+} ZeroBytes;
+ZeroBytes zero_bytes(const ParamTable *table, DType grad_dtype, bool gradients);
+
+/* Allocates zeroed weights and, if `gradients`, gradients of grad_dtype on the device. The table
+ * must outlive it. */
+ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType grad_dtype,
+                       bool gradients);
+void zero_destroy(ZeroStore *store);
+/* The contract the model sees. */
+ParamStore *zero_params(ZeroStore *store);
+
+#endif

@@ -1,0 +1,312 @@
+/* test_config.c -- what is said about configs that are wrong, by sentence and place; files as other
+ * trainers write them; the presets; hostile bytes. */
+#include "configs/config.h"
+#include "model/core/check.h"
+#include "tests/fuzz/fuzz_config.h"
+#include "tests/support/config_support.h"
+#include "tests/support/mutate.h"
+
+#include <glob.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_SETS 4
+
+static bool mentions(char **sentences, int n, const char *part)
+{
+    for (int i = 0; i < n; i++)
+        if (strstr(sentences[i], part) != NULL) return true;
+    return false;
+}
+
+/* ---- errors, one config each ----------------------------------------------------------------- */
+
+static void expect_error(const char *text, bool whole, int n_sets, const char *const *sets,
+                         const char *sentence)
+{
+    ConfigReport report;
+    const char *join = text[0] ? ",\n" : "";
+    char *full = whole ? must_strdup(text)
+                       : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
+                                     join, text);
+    Config *config = config_parse("c.json", full, strlen(full), n_sets, sets, &report);
+    if (config != NULL) fail_msg("%s\naccepted, instead of\n%s", full, sentence);
+    if (report.n_errors != 1 || strcmp(report.error[0], sentence) != 0)
+        fail_msg("%s\n%d errors:\n%s\ninstead of\n%s", full, report.n_errors, report.error[0],
+                 sentence);
+    config_report_free(&report);
+    free(full);
+}
+
+static void says_what_is_wrong_and_where(void **state)
+{
+    (void)state;
+    char *file = config_test_file("tests/golden/config_errors.txt"), *rest = file;
+    const char *text = "", *sets[MAX_SETS];
+    bool whole = false;
+    int n_sets = 0, n_cases = 0;
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        if (strncmp(line, ">> ", 3) == 0 || strncmp(line, "> ", 2) == 0) {
+            whole = line[1] == '>';
+            text = line + 2 + whole;
+        } else if (strncmp(line, "+ ", 2) == 0 && n_sets < MAX_SETS) {
+            sets[n_sets++] = line + 2;
+        } else if (strncmp(line, "= ", 2) == 0) {
+            expect_error(text, whole, n_sets, sets, line + 2);
+            text = "";
+            whole = false;
+            n_sets = 0;
+            n_cases++;
+        }
+    }
+    assert_true(n_cases >= 150);
+    free(file);
+}
+
+static void says_everything_at_once_in_order(void **state)
+{
+    (void)state;
+    const char *text =
+        "{\n \"train_batch_size\": \"8\",\n \"model\": {\"hidden_size\": 10, \"bias\": 1},\n"
+        " \"lr\": 1, \"sed\": 1,\n \"data\": {\"text\": \"x\", \"seq_length\": -1}\n}";
+    const char *sets[] = {"seed=x", "zero=1"};
+    const char *places[] = {"c.json:2:22: ", "c.json:3:12: ", "c.json:3:39: ",  "c.json:4:2: ",
+                            "c.json:4:11: ", "c.json:5:38: ", "--set seed=x: ", "--set zero=1: "};
+    ConfigReport report;
+    assert_null(config_parse("c.json", text, strlen(text), 2, sets, &report));
+    assert_int_equal(report.n_errors, 8);
+    for (int i = 0; i < 8; i++)
+        if (strncmp(report.error[i], places[i], strlen(places[i])) != 0)
+            fail_msg("%s is not at %s", report.error[i], places[i]);
+    config_report_free(&report);
+}
+
+static void bounds_its_complaints(void **state)
+{
+    (void)state;
+    char *text = must_alloc(1 << 16), *at = text;
+    at += sprintf(at, "{");
+    for (int i = 0; i < 1000; i++)
+        at += sprintf(at, "%s\"key%d\": 1", i ? "," : "", i);
+    sprintf(at, "}");
+    ConfigReport report;
+    assert_null(config_parse("c.json", text, strlen(text), 0, NULL, &report));
+    assert_int_equal(report.n_errors, 100);
+    config_report_free(&report);
+    free(text);
+}
+
+/* Heads that no grid could share out are refused before anything is opened. */
+static void bug_28_heads_that_do_not_divide(void **state)
+{
+    (void)state;
+    expect_error(
+        "\"model\": {\"num_key_value_heads\": 5}", false, 0, NULL,
+        "c.json:2:11: model.num_key_value_heads: 5 does not divide num_attention_heads 12; "
+        "write 4 or 6");
+    expect_error("\"model\": {\"num_key_value_heads\": 24}", false, 0, NULL,
+                 "c.json:2:11: model.num_key_value_heads: 24 does not divide num_attention_heads "
+                 "12; write 12");
+}
+
+/* In 16 bits it is refused: config_errors.txt. */
+static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(void **state)
+{
+    (void)state;
+    static const char both[] = "\"model\": {\"fused_gelu\": true}, "
+                               "\"activation_checkpointing\": {\"policy\": \"selective\"}";
+    char keys[256];
+    for (int f64 = 0; f64 < 2; f64++) {
+        snprintf(keys, sizeof keys, "%s, \"fp64\": {\"enabled\": %s}", both,
+                 f64 ? "true" : "false");
+        Config *c = config_test_keys(keys);
+        assert_true(c->model.fused_gelu);
+        assert_int_equal(c->activation_checkpointing.policy, RECOMPUTE_SELECTIVE);
+        assert_true(c->fp64.enabled == f64 && !c->bf16.enabled);
+        config_free(c);
+    }
+}
+
+static void names_files_that_cannot_be_read(void **state)
+{
+    (void)state;
+    ConfigReport report;
+    assert_null(config_load("no/such/file.json", 0, NULL, &report));
+    assert_string_equal(report.error[0],
+                        "no/such/file.json: cannot be read: No such file or directory");
+    config_report_free(&report);
+    assert_null(config_load("tests", 0, NULL, &report));
+    assert_string_equal(report.error[0], "tests: cannot be read: Is a directory");
+    config_report_free(&report);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void loads_every_preset(void **state)
+{
+    (void)state;
+    glob_t found;
+    assert_int_equal(glob("configs/*.json", 0, NULL, &found), 0);
+    assert_true(found.gl_pathc >= 8);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        ConfigReport report;
+        Config *c = config_load(found.gl_pathv[i], 0, NULL, &report);
+        if (c == NULL) fail_msg("%s", report.error[0]);
+        char *text = config_test_file(found.gl_pathv[i]);
+        assert_true(fuzz_config((const uint8_t *)text, strlen(text))); /* the round trip */
+        assert_int_equal(c->device, DEVICE_AUTO);
+        free(text);
+        config_report_free(&report);
+        config_free(c);
+    }
+    globfree(&found);
+}
+
+static void reads_files_made_for_other_trainers(void **state)
+{
+    (void)state;
+    char *text = config_test_file("tests/golden/config_smallest.json");
+    config_free(config_test_parse(text, 0, NULL));
+    free(text);
+
+    text = config_test_file("tests/golden/config_auto.json");
+    ConfigReport report;
+    assert_null(config_parse("a.json", text, strlen(text), 0, NULL, &report));
+    assert_int_equal(report.n_errors, 4);
+    assert_true(mentions(report.error, 4, "a.json:1:1: data: nothing to train on"));
+    assert_true(mentions(report.error, 4, "a.json:4:53: optimizer.params.lr: \"auto\""));
+    assert_true(mentions(report.error, 4, "scheduler.params.warmup_num_steps: \"auto\""));
+    assert_true(
+        mentions(report.error, 4, "a.json:8:38: zero_optimization.offload_optimizer.device"));
+    config_report_free(&report);
+    const char *sets[] = {"data.text=a", "optimizer.params.lr=5e-5",
+                          "scheduler.params.warmup_num_steps=10",
+                          "zero_optimization.offload_optimizer.device=none"};
+    Config *c = config_test_parse(text, 4, sets);
+    assert_int_equal(c->zero_optimization.stage, 3);
+    assert_true(c->scheduler.params.warmup_max_lr == 5e-5 &&
+                c->scheduler.params.total_num_steps == 1000);
+    assert_true(c->train_batch_size == 8 && c->gradient_clipping == 1.0 && !c->bf16.enabled);
+    config_free(c);
+    free(text);
+
+    static const char *const refused[] = {
+        "train_batch_size: 512 is not micro 4 x accum 16 x dp 1 = 64",
+        "max_grad_norm",
+        "fp16.type",
+        "tensorboard.enabled",
+        "csv_monitor.enabled",
+        "wandb.enabled",
+        "comet.enabled",
+        "comms_logger.enabled",
+        "flops_profiler.enabled"};
+    text = config_test_file("tests/golden/config_monitors.json");
+    assert_null(config_parse("m.json", text, strlen(text), 0, NULL, &report));
+    assert_int_equal(report.n_errors, 9);
+    for (int i = 0; i < 9; i++)
+        if (!mentions(report.error, 9, refused[i])) fail_msg("nothing about %s", refused[i]);
+    config_report_free(&report);
+    free(text);
+}
+
+static void survives_mutations(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"configs/demo.json",
+                                        "configs/gpt2_124m.json",
+                                        "tests/golden/config_auto.json",
+                                        "tests/golden/config_known.json",
+                                        "tests/golden/config_monitors.json",
+                                        "tests/golden/config_smallest.json"};
+    static const char *const sets[] = {"seed=3",
+                                       "compile.backend=1e-300",
+                                       "scheduler.params.warmup_ratio=0.25",
+                                       "amp.enabled=false",
+                                       "bfloat16.enabled=false",
+                                       "sparse_attention.mode=fixed"};
+    int accepted = 0, rounds = 2000;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char *text = config_test_file(paths[i]);
+        size_t length = strlen(text);
+        const char *set = sets[i % (sizeof sets / sizeof *sets)];
+        size_t n_set = strlen(set);
+        memcpy(text + length + 1, set, n_set); /* after the NUL, a --set */
+        for (int round = 0; round < rounds; round++) {
+            size_t n;
+            uint8_t *mutant = mutate(text, length + (n_set + 1) * (size_t)(round % 2), i + 1,
+                                     (uint64_t)round, &n);
+            accepted += fuzz_config(mutant, n);
+            free(mutant);
+        }
+        free(text);
+    }
+    assert_true(accepted > 500); /* else the mutations reach nothing but the scanner */
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static void exits_with_the_right_code(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word[4];
+        int code;
+    } cases[] = {
+        {{NULL}, 64},
+        {{"--help"}, 0},
+        {{"frobnicate"}, 64},
+        {{"check"}, 64},
+        {{"check", "--help"}, 0},
+        {{"check", "configs/demo.json", "--set=data.text=README.md"}, 0},
+        {{"check", "configs/demo.json", "--set"}, 64},
+        {{"check", "configs/demo.json", "--set=data.text=no/such.txt"}, 66},
+        {{"check", "configs/demo.json", "--set=data.train=README.md"}, 65},
+        {{"check", "configs/demo.json", "--set=data.corpus=atlantis"}, 66},
+        {{"check", "configs/gpt2_124m.json"}, 66},
+        {{"check", "configs/gpt2_124m.json", "no/such/file.json"}, 66},
+        {{"check", "no/such/file.json", "configs/gpt2_124m.json"}, 66},
+        {{"check", "configs/demo.json", "--set", "optimizer.params.lrr=1"}, 78},
+        {{"check", "no/such/file.json"}, 66},
+        {{"check", "tests"}, 66},
+        {{"check", "README.md"}, 78},
+        {{"show", "no/such/file.json"}, 66},
+        {{"diff", "configs/demo.json", "no/such/file.json"}, 66},
+        {{"show", "configs/demo.json"}, 0},
+        {{"show", "configs/demo.json", "configs/demo.json"}, 64},
+        {{"show", "configs/demo.json", "--bogus"}, 64},
+        {{"explain", "optimizer"}, 0},
+        {{"explain", "optimizr"}, 64},
+        {{"defaults"}, 0},
+        {{"diff", "configs/demo.json", "configs/gpt2_124m.json"}, 0},
+        {{"diff", "configs/demo.json"}, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const *w = cases[i].word;
+        char *argv[] = {"config", (char *)w[0], (char *)w[1], (char *)w[2], (char *)w[3], NULL};
+        int code = config_test_command(argv);
+        if (code != cases[i].code)
+            fail_msg("%s %s: %d", w[0] ? w[0] : "", w[0] && w[1] ? w[1] : "", code);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_what_is_wrong_and_where),
+        cmocka_unit_test(says_everything_at_once_in_order),
+        cmocka_unit_test(bounds_its_complaints),
+        cmocka_unit_test(bug_28_heads_that_do_not_divide),
+        cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
+        cmocka_unit_test(names_files_that_cannot_be_read),
+        cmocka_unit_test(loads_every_preset),
+        cmocka_unit_test(reads_files_made_for_other_trainers),
+        cmocka_unit_test(exits_with_the_right_code),
+        cmocka_unit_test(survives_mutations),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

@@ -1,0 +1,125 @@
+/* test_config_device.c -- values that depend on where tensors will live: bf16 "auto". */
+#include "configs/config.h"
+#include "model/core/check.h"
+#include "parallel/trainer/session.h"
+#include "tests/support/config_support.h"
+#include "tests/support/data_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool on_gpu(const Config *config)
+{
+    (void)config;
+    return true;
+}
+
+static bool on_cpu(const Config *config)
+{
+    (void)config;
+    return false;
+}
+
+static bool never_asked(const Config *config)
+{
+    fail_msg("asked for device %d", (int)config->device);
+    return false;
+}
+
+/* Loads a file with these keys, as the program does. */
+static Config *load(const char *keys, const char *set, ConfigOnCuda on_cuda, ConfigReport *report)
+{
+    char *folder = folder_new(),
+         *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
+                             *keys ? ", " : "", keys),
+         *path = text_file_new(folder, "c.json", text);
+    Config *config = config_load_for(path, set != NULL, &set, on_cuda, report);
+    folder_drop(folder);
+    free(text);
+    free(path);
+    return config;
+}
+
+static void puts_bf16_on_where_the_device_is_cuda(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set;
+        ConfigOnCuda on_cuda;
+        bool bf16;
+    } cases[] = {
+        {"\"bf16\": {\"enabled\": \"auto\"}", NULL, on_gpu, true},
+        {"\"bf16\": {\"enabled\": \"auto\"}", NULL, on_cpu, false},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"device\": \"cuda\"", NULL, on_cpu, false},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"device\": \"cuda\"", NULL, NULL, true},
+        {"\"bf16\": {\"enabled\": \"auto\"}", NULL, NULL, false},
+        {"", "bf16.enabled=auto", on_gpu, true},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}", NULL, never_asked,
+         false},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"fp64\": {\"enabled\": true}", NULL, never_asked,
+         false},
+        {"\"bf16\": {\"enabled\": true}", NULL, never_asked, true},
+        {"", NULL, never_asked, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ConfigReport report;
+        Config *c = load(cases[i].keys, cases[i].set, cases[i].on_cuda, &report);
+        if (c == NULL) fail_msg("%s", report.error[0]);
+        if (c->bf16.enabled != cases[i].bf16) fail_msg("case %zu: %d", i, c->bf16.enabled);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
+/* Rules see the answer, and a config that is refused anyway asks nobody. */
+static void answers_before_the_rules(void **state)
+{
+    (void)state;
+    static const char both[] = "\"model\": {\"fused_gelu\": true}, \"bf16\": {\"enabled\": "
+                               "\"auto\"}, \"activation_checkpointing\": {\"policy\": "
+                               "\"selective\"}";
+    ConfigReport report;
+    assert_null(load(both, NULL, on_gpu, &report));
+    assert_int_equal(report.n_errors, 1);
+    assert_non_null(strstr(report.error[0], "in bf16 write"));
+    config_report_free(&report);
+    config_free(load(both, NULL, on_cpu, &report));
+    assert_int_equal(report.n_errors, 0);
+    config_report_free(&report);
+    assert_null(
+        load("\"bf16\": {\"enabled\": \"auto\"}, \"seed\": -1", NULL, never_asked, &report));
+    config_report_free(&report);
+}
+
+/* The program's own answer is the device that it opens. */
+static void the_answer_is_the_device_that_is_opened(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"", "\"device\": \"cpu\"", "\"fp64\": {\"enabled\": true}"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        Device device;
+        char err[2048];
+        Config *c = config_test_keys(*keys[i] ? keys[i] : "\"seed\": 1");
+        assert_true(session_open_device(&device, c, err, sizeof err));
+        assert_int_equal(session_on_cuda(c), strcmp(device.backend->name, "cuda") == 0);
+        device_close(&device);
+        config_free(c);
+    }
+    Config *c = config_test_keys("\"device\": \"cuda\"");
+    assert_true(session_on_cuda(c)); /* or the program ends with 69 */
+    config_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(puts_bf16_on_where_the_device_is_cuda),
+        cmocka_unit_test(answers_before_the_rules),
+        cmocka_unit_test(the_answer_is_the_device_that_is_opened),
+    };
+    return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
+}

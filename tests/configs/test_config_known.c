@@ -1,0 +1,351 @@
+/* test_config_known.c -- configs as DeepSpeed's users have them: what one rank accepts, and what is
+ * said about keys that do nothing here. What is refused: golden/config_errors.txt. */
+#include "configs/config.h"
+#include "configs/reader/options.h"
+#include "model/core/check.h"
+#include "tests/support/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The config with more keys on its second line, under at most one --set; it must be good and say
+ * exactly this ("": nothing). The caller frees it. */
+static Config *says(const char *keys, const char *set, const char *notice)
+{
+    ConfigReport report;
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                             "\"gradient_clipping\": 1%s\n%s}",
+                             *keys ? "," : "", keys);
+    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    int expected = *notice != '\0';
+    if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
+    if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))
+        fail_msg("%s %s\n%d notices: %s\ninstead of %s", text, set ? set : "", report.n_notices,
+                 report.n_notices ? report.notice[0] : "", notice);
+    config_report_free(&report);
+    free(text);
+    return c;
+}
+
+static void accepts_every_zero_stage_on_one_rank(void **state)
+{
+    (void)state;
+    for (int stage = 1; stage <= 3; stage++) {
+        char keys[80], notice[160];
+        snprintf(keys, sizeof keys, "\"zero_optimization\": {\"stage\": %d}", stage);
+        snprintf(notice, sizeof notice,
+                 "c.json:2:23: notice: zero_optimization.stage: %d: one rank has nothing to shard, "
+                 "so it trains as stage 0 does",
+                 stage);
+        Config *c = says(keys, NULL, notice);
+        assert_int_equal(c->zero_optimization.stage, stage);
+        config_free(c);
+    }
+    config_free(says("\"zero_optimization\": {\"stage\": 0}", NULL, ""));
+}
+
+/* A dead form of DeepSpeed's. */
+static void reads_zero_as_true_or_false(void **state)
+{
+    (void)state;
+    Config *c = says("\"zero_optimization\": true", NULL,
+                     "c.json:2:1: notice: zero_optimization.stage: 1: one rank has nothing to "
+                     "shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+    c = says("\"zero_optimization\": false", NULL, "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    config_free(says("\"zero_optimization\": null", NULL, ""));
+    c = says("\"zero_optimization\": {\"stage\": 3}", "zero_optimization=false", "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    c = says("\"zero_optimization\": false", "zero_optimization=true",
+             "--set zero_optimization=true: notice: zero_optimization.stage: 1: one rank has "
+             "nothing to shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+}
+
+static void keeps_the_stage_and_calls_it_rounding(void **state)
+{
+    (void)state;
+    char *text;
+    size_t length;
+    Config *plain = config_test_set("seed=1337"),
+           *sharded = config_test_set("zero_optimization.stage=3");
+    FILE *to = open_memstream(&text, &length);
+    config_print(sharded, true, to);
+    fclose(to);
+    Config *again = config_test_parse(text, 0, NULL);
+    assert_int_equal(again->zero_optimization.stage, 3);
+    assert_non_null(strstr(text, "\"stage\": 3,"));
+    ConfigDifference *d;
+    assert_int_equal(config_diff(plain, sharded, &d), 1);
+    assert_string_equal(d[0].key, "zero_optimization.stage");
+    assert_int_equal(d[0].effect, EFFECT_ROUNDING);
+    config_diff_free(d, 1);
+    config_free(plain);
+    config_free(sharded);
+    config_free(again);
+    free(text);
+}
+
+static void says_what_has_no_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set, *notice;
+    } cases[] = {
+        {"\"compile\": {\"enabled\": true}", NULL,
+         "c.json:2:13: notice: compile.enabled: accepted, without effect here (torch.compile)"},
+        {"\"compile\": {\"backend\": \"inductor\"}", NULL,
+         "c.json:2:13: notice: compile.backend: accepted, without effect here (torch.compile)"},
+        {"\"compile\": {\"enabled\": false, \"deepcompile\": false}", NULL, ""},
+        {"", "compile.passes=[1]",
+         "--set compile.passes=[1]: notice: compile.passes: accepted, without effect here "
+         "(torch.compile)"},
+        {"", "aio.block_size=4096",
+         "--set aio.block_size=4096: notice: aio.block_size: accepted, without effect here (no "
+         "NVMe offload)"},
+        {"\"aio.block_size\": 4096", NULL,
+         "c.json:2:1: notice: aio.block_size: accepted, without effect here (no NVMe offload)"},
+        {"", "zero_optimization.leaf_module.names=[\"a\"]",
+         "--set zero_optimization.leaf_module.names=[\"a\"]: notice: "
+         "zero_optimization.leaf_module.names: accepted, without effect here (modules of Hugging "
+         "Face models)"},
+        {"", "amp.opt_level=O2",
+         "--set amp.opt_level=O2: notice: amp.opt_level: accepted, without effect here (NVIDIA "
+         "Apex; bf16 does without)"},
+        {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* it is off */
+        {"\"amp\": {\"enabled\": false}", "amp.enabled=false", ""},
+        {"\"weight_quantization\": {\"enabled\": false, \"post_init_quant\": {}}", NULL, ""},
+        {"\"zero_optimization\": {\"zero_quantized_weights\": \"auto\"}", NULL,
+         "c.json:2:23: notice: zero_optimization.zero_quantized_weights: \"auto\" is read as the "
+         "default, which is false (ZeRO++ weight quantisation is not built yet)"},
+        {"\"zero_optimization\": {\"zenflow\": \"auto\"}", NULL,
+         "c.json:2:23: notice: zero_optimization.zenflow: \"auto\" is read as the default, which "
+         "is absent (asynchronous offload is not built yet)"},
+        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* DeepSpeed's default */
+        {"\"zero_optimization\": {\"overlap_comm\": true}", NULL,
+         "c.json:2:23: notice: zero_optimization.overlap_comm: accepted, without effect here (one "
+         "rank shards nothing)"},
+        {"\"zero_optimization\": {\"overlap_comm\": null, \"reduce_bucket_size\": \"auto\"}", NULL,
+         ""},
+        {"\"seed\": null", NULL, "c.json:2:9: notice: seed: null is read as the default, 1337"},
+        {"\"seed\": 3", "seed=null", ""},
+        {"\"data_efficiency\": {\"seed\": \"x\"}", NULL, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        config_free(says(cases[i].keys, cases[i].set, cases[i].notice));
+}
+
+/* What a file may call a section, a --set may, and a key with dots in the file. */
+static void knows_the_old_name_of_bf16(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set, *notice;
+    } cases[] = {
+        {"\"bfloat16\": {\"enabled\": true}", NULL,
+         "c.json:2:1: notice: bfloat16: the old name of bf16, read as such"},
+        {"\"bfloat16.enabled\": true", NULL,
+         "c.json:2:1: notice: bfloat16: the old name of bf16, read as such"},
+        {"", "bfloat16.enabled=true",
+         "--set bfloat16.enabled=true: notice: bfloat16: the old name of bf16, read as such"},
+        {"", "bfloat16={\"enabled\": true}",
+         "--set bfloat16={\"enabled\": true}: notice: bfloat16: the old name of bf16, read as "
+         "such"},
+        {"\"bf16\": {\"enabled\": false}", "bfloat16.enabled=true",
+         "--set bfloat16.enabled=true: notice: bfloat16: the old name of bf16, read as such"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Config *c = says(cases[i].keys, cases[i].set, cases[i].notice);
+        assert_true(c->bf16.enabled);
+        config_free(c);
+    }
+}
+
+static void lets_a_set_take_back_what_is_refused(void **state)
+{
+    (void)state;
+    config_free(says("\"weight_quantization\": {\"post_init_quant\": {}}",
+                     "weight_quantization.enabled=false", ""));
+    config_free(says("\"amp\": {\"enabled\": true}", "amp.enabled=false", ""));
+    config_free(says("\"zero_optimization\": {\"overlap_comm\": \"banana\"}",
+                     "zero_optimization.overlap_comm=null", ""));
+}
+
+/* Doubles reach down to 4.9e-324, in fewer digits each. */
+static void takes_small_numbers_and_every_zero(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *lr;
+        double value;
+    } cases[] = {{"0", 0},           {"-0.0e-999", 0},
+                 {"0.000E5", 0},     {"5e-324", 0x1p-1074},
+                 {"1e-300", 1e-300}, {"0.00000001e-100", 1e-108}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char keys[80];
+        snprintf(keys, sizeof keys, "\"optimizer\": {\"params\": {\"lr\": %s}}", cases[i].lr);
+        Config *c = says(keys, NULL, "");
+        assert_true(c->optimizer.params.lr == cases[i].value);
+        config_free(c);
+    }
+}
+
+static void explains_that_qk_norm_is_an_rmsnorm(void **state)
+{
+    (void)state;
+    char *text, near[100];
+    size_t length;
+    FILE *to = open_memstream(&text, &length);
+    assert_true(config_explain("model.qk_norm", to, near, sizeof near));
+    fclose(to);
+    assert_non_null(strstr(text, "by an RMSNorm whatever model.norm is"));
+    free(text);
+}
+
+/* Every key that is read and dropped knows its type, and other names lead to a key. */
+static void knows_the_types_and_names_of_ignored_keys(void **state)
+{
+    (void)state;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        if (k->kind == KNOWN_IGNORED && strchr("\"tf-0123456789", known_example(k)[0]) == NULL)
+            fail_msg("%s takes %s", k->key, known_example(k));
+        if (k->stands_for != NULL && k->kind == KNOWN_IGNORED)
+            assert_true(known_find(k->stands_for) >= 0);
+        if (k->kind == KNOWN_SHORT) assert_true(option_find(k->stands_for) >= 0);
+    }
+}
+
+/* A value of the type that an ignored key takes, and none of its inert ones. */
+static const char *odd_value(const KnownKey *k)
+{
+    const char *example = known_example(k);
+    return *example == '"'   ? "\"odd\""
+           : *example == 't' ? "false"
+           : *example == 'f' ? "true"
+                             : "77";
+}
+
+static void passes_inert_values_and_nothing_else(void **state)
+{
+    (void)state;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        int with_null, with_odd, n_notices;
+        if (strcmp(k->key, "scheduler.params.decay_mom_rate") == 0) continue;
+        with_null = config_test_errors(k->key, "null", &n_notices);
+        bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH;
+        with_odd = config_test_errors(k->key,
+                                      is_switch                  ? "{\"enabled\": true}"
+                                      : k->kind == KNOWN_TREE    ? "{\"x\": 1}"
+                                      : k->kind == KNOWN_IGNORED ? odd_value(k)
+                                                                 : "77",
+                                      &n_notices);
+        bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
+                       k->kind == KNOWN_SHORT;
+        if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
+        if (strcmp(k->key, "compile") == 0) continue; /* a section with rows of its own */
+        if (with_odd != refuses) fail_msg("%s: %d errors", k->key, with_odd);
+        if (k->kind == KNOWN_IGNORED &&
+            (n_notices != 2 || config_test_errors(k->key, "[1]", &n_notices) != 1))
+            fail_msg("%s: %d notices, or a list passes", k->key, n_notices);
+        if (is_switch &&
+            config_test_errors(k->key, "{\"enabled\": false, \"x\": [1]}", &n_notices) != 0)
+            fail_msg("%s: off", k->key);
+        for (const char *at = k->inert; at != NULL && at[1] != '\0'; at = strchr(at + 1, '|')) {
+            char *value = text_format("%.*s", (int)strcspn(at + 1, "|"), at + 1);
+            if (config_test_errors(k->key, value, &n_notices) != 0 || n_notices != 1)
+                fail_msg("%s: %s is inert", k->key, value);
+            free(value);
+        }
+    }
+}
+
+/* What config_report_print makes of a load that must be good. */
+static char *printed(const char *keys, const char *set, bool verbose)
+{
+    ConfigReport report;
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s\n%s}",
+                             *keys ? "," : "", keys);
+    char *out = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&out, &size);
+    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
+    config_report_print(&report, verbose, to);
+    fclose(to);
+    config_report_free(&report);
+    config_free(c);
+    free(text);
+    return out;
+}
+
+/* A run that is given what it cannot have says so unasked; that a default was taken, it does not.
+ */
+static void tells_unasked_what_was_asked_for_in_vain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set;
+        const char *told; /* in the first line; "": nothing is printed */
+        bool more;
+    } cases[] = {
+        {"", NULL, "", false},
+        {"\"bf16\": {\"enabled\": \"auto\"}", NULL, "", false},
+        {"\"bfloat16\": {\"enabled\": true}, \"gradient_clipping\": 1", NULL, "", false},
+        {"\"train_micro_batch_size_per_gpu\": \"auto\"", NULL, "", false},
+        {"\"zero_optimization\": {\"stage\": 2}", NULL, "one rank has nothing to shard", true},
+        {"\"gradient_clipping\": 1", "zero_optimization.stage=3", "one rank has nothing to shard",
+         false},
+        {"\"scheduler\": {\"type\": \"WarmupLR\"}, \"train_steps\": 9", NULL,
+         "the run ends before the warmup does", true},
+        {"", "data.train=x.bin", "set aside for --set data.train", true},
+        {"\"seed\": null, \"gradient_clipping\": 1", NULL, "null is read as the default, 1337",
+         false},
+        {"\"compile\": {\"enabled\": true}", NULL, "accepted, without effect here", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *quiet = printed(cases[i].keys, cases[i].set, false),
+             *all = printed(cases[i].keys, cases[i].set, true);
+        const char *line = strstr(quiet, cases[i].told), *end = strchr(quiet, '\n');
+        const char *rest = end ? end + 1 : "";
+        bool as_told = *cases[i].told ? line != NULL && end != NULL && line < end : *quiet == '\0';
+        if (!as_told || strcmp(rest, cases[i].more ? "1 more notice (--verbose)\n" : "") != 0 ||
+            strstr(all, cases[i].told) == NULL || strstr(all, "(--verbose)") != NULL)
+            fail_msg("%s %s:\n%s", cases[i].keys, cases[i].set ? cases[i].set : "", quiet);
+        free(quiet);
+        free(all);
+    }
+    char *all = printed("\"bf16\": {\"enabled\": \"auto\"}", NULL, true);
+    assert_non_null(strstr(all, "\"auto\" is false here"));
+    assert_non_null(strstr(all, "1.0 taken"));
+    free(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
+        cmocka_unit_test(reads_zero_as_true_or_false),
+        cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
+        cmocka_unit_test(says_what_has_no_effect),
+        cmocka_unit_test(tells_unasked_what_was_asked_for_in_vain),
+        cmocka_unit_test(knows_the_old_name_of_bf16),
+        cmocka_unit_test(lets_a_set_take_back_what_is_refused),
+        cmocka_unit_test(takes_small_numbers_and_every_zero),
+        cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
+        cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
+        cmocka_unit_test(passes_inert_values_and_nothing_else),
+    };
+    return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
+}

@@ -1,0 +1,115 @@
+/* test_config_runs.c -- no config reaches a failed check: drawn ones are planned and, where small,
+ * run, each in the words of the option table; thousands, the same in every run. */
+#include "model/core/check.h"
+#include "parallel/trainer/trainer.h"
+#include "tests/fuzz/fuzz_model.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SMALL = 4000, LARGE = 2000, BYTES = 400, PATIENCE = 60 /* seconds */ };
+
+/* What children tell: shared memory. */
+typedef struct {
+    int at, accepted;
+} Told;
+
+static void draw(uint8_t *bytes, int number)
+{
+    for (int i = 0; i < BYTES; i++)
+        bytes[i] = (uint8_t)(256 * drawn_uniform((uint64_t)number, i));
+}
+
+static void run_small(const uint8_t *bytes, Told *p)
+{
+    p->accepted += fuzz_model(bytes, BYTES);
+}
+
+static void plan_large(const uint8_t *bytes, Told *p)
+{
+    char shown[8192];
+    Config *config = fuzz_model_config(bytes, BYTES, MODEL_LARGE, shown, sizeof shown);
+    if (config == NULL) return;
+    p->accepted++;
+    memory_plan(config);
+    config_free(config);
+}
+
+/* Calls `one` for all numbers below n in children; each goes on after the number that ended the
+ * one before. */
+static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSize model, Told *p)
+{
+    int wrong = 0;
+    uint8_t bytes[BYTES];
+    *p = (Told){0};
+    while (p->at < n) {
+        int status;
+        fflush(stdout);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            if (freopen("/dev/null", "w", stderr) == NULL) _exit(126);
+            for (; p->at < n; p->at++) {
+                alarm(PATIENCE); /* or one that hangs would take the rest with it */
+                draw(bytes, p->at);
+                one(bytes, p);
+            }
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == EXIT_NO_MEMORY ||
+                                             WEXITSTATUS(status) == EXIT_CONFIG);
+        if (p->at < n && !(refused && model == MODEL_LARGE)) {
+            char shown[8192];
+            draw(bytes, p->at);
+            config_free(fuzz_model_config(bytes, BYTES, model, shown, sizeof shown));
+            print_error("config %d ends with %s %d:%s\n", p->at,
+                        WIFEXITED(status) ? "exit code" : "signal",
+                        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), shown);
+            wrong++;
+        }
+        if (p->at < n) p->at++;
+    }
+    return wrong;
+}
+
+static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
+{
+    Told *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    if (getenv("TEST_SAMPLE")) n /= 20;
+    assert_int_equal(ends_in_children(n, one, model, p), 0);
+    print_message("  %d configs, of which %d go together\n", n, p->accepted);
+    assert_true(p->accepted > n / 5);
+    munmap(p, sizeof *p);
+}
+
+static void small_configs_run(void **state)
+{
+    (void)state;
+    check(SMALL, run_small, MODEL_SMALL);
+}
+
+static void large_configs_are_planned_or_refused(void **state)
+{
+    (void)state;
+    check(LARGE, plan_large, MODEL_LARGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_configs_run),
+        cmocka_unit_test(large_configs_are_planned_or_refused),
+    };
+    return cmocka_run_group_tests_name("config_runs", tests, NULL, NULL);
+}

@@ -1,0 +1,238 @@
+/* test_option_changes.c -- every row of the option table changes what it names, and nothing else:
+ * two short runs of the program for every case, under two values of its key. */
+#include "configs/reader/options.h"
+#include "tests/support/option_cases.h"
+#include "tests/support/seen_run.h"
+#include "tests/support/train_child.h"
+
+#include "model/core/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_BASES = 80 };
+
+/* What changes rounding alone leaves losses as near as this. */
+static const double ROUNDING = 0.01;
+
+typedef struct {
+    const char *const *set;
+    Seen seen;
+} Base;
+
+/* The first run of a case; cases with the same settings share it. */
+static const Seen *base_run(Base *base, int *n, const char *const *set)
+{
+    for (int i = 0; i < *n; i++) {
+        int same = 0;
+        while (set[same] != NULL && base[i].set[same] != NULL &&
+               strcmp(set[same], base[i].set[same]) == 0)
+            same++;
+        if (set[same] == NULL && base[i].set[same] == NULL) return &base[i].seen;
+    }
+    assert_true(*n < MAX_BASES);
+    base[*n].set = set;
+    seen_run(&base[*n].seen, "run", set, NULL);
+    return &base[(*n)++].seen;
+}
+
+/* The classes that differ between two runs, a set of OptionChanges. */
+static unsigned differences(const OptionCase *c, const Seen *was, const Seen *now)
+{
+    bool shown = c->shows != NULL && (strstr(was->console, c->shows) == NULL) !=
+                                         (strstr(now->console, c->shows) == NULL);
+    return (seen_same_losses(was, now) ? 0 : CHANGES_LOSSES) |
+           (strcmp(was->samples, now->samples) == 0 ? 0 : CHANGES_SAMPLES) |
+           (strcmp(was->plan, now->plan) == 0 ? 0 : CHANGES_PLAN) |
+           (strcmp(was->files, now->files) == 0 ? 0 : CHANGES_FILES) |
+           (shown ? CHANGES_CONSOLE : 0);
+}
+
+/* Whether every loss is another by rounding alone. */
+static bool losses_near(const Seen *was, const Seen *now)
+{
+    bool near = was->n_losses == now->n_losses;
+    for (int i = 0; near && i < was->n_losses; i++)
+        near = fabs(now->losses[i] / was->losses[i] - 1) < ROUNDING;
+    return near;
+}
+
+/* What a row allows to differ: what it names, and what follows from that. */
+static unsigned allowed_to_differ(const Option *row)
+{
+    unsigned allowed = row->changes | CHANGES_CONSOLE;
+    if (row->effect == EFFECT_ROUNDING) allowed |= CHANGES_LOSSES;
+    if (allowed & CHANGES_LOSSES) allowed |= CHANGES_SAMPLES;
+    if (row->changes & CHANGES_LOSSES) allowed |= CHANGES_FILES;
+    return allowed;
+}
+
+/* What in these two runs contradicts the row, NULL if nothing does; adds what differs as it should
+ * to *seen. */
+static const char *contradiction(const Option *row, const OptionCase *c, const Seen *was,
+                                 const Seen *now, unsigned *seen)
+{
+    bool no_device = row->effect == EFFECT_ROUNDING && now->code == EXIT_UNAVAILABLE,
+         lost = now->code == EXIT_DIVERGED && isnan(now->losses[now->n_losses - 1]);
+    if (now->code != c->code && !no_device && !lost) return "the second run ends with another code";
+    if (now->n_losses == 0) { /* refused: the value was read */
+        *seen |= row->changes;
+        return NULL;
+    }
+    unsigned differ = differences(c, was, now);
+    *seen |= differ & row->changes;
+    if (row->changes == CHANGES_NOTHING)
+        return differ ? "the row names nothing, and something is another" : NULL;
+    if (!(differ & row->changes)) return "nothing that the row names is another";
+    if (differ & ~allowed_to_differ(row)) return "something that the row does not name is another";
+    if (row->effect == EFFECT_ROUNDING && !(row->changes & CHANGES_LOSSES) &&
+        !losses_near(was, now))
+        return "more than rounding is another";
+    return NULL;
+}
+
+/* The row as this machine can see it. */
+static bool can_be_seen(const OptionCase *c, const Seen *was)
+{
+    if (c->elsewhere != NULL) print_message("  %s: seen by %s\n", c->key, c->elsewhere);
+    if (c->elsewhere != NULL) return false;
+    bool always = strcmp(c->key, "cpu.level") == 0 && strstr(was->console, c->shows) != NULL;
+    if (always) print_message("  %s: this machine has one level\n", c->key);
+    return !always;
+}
+
+/* Both runs of a case; false if they contradict its row. */
+static bool see_case(const OptionCase *c, const Option *row, const Seen *was, unsigned *seen)
+{
+    Seen now;
+    char *set = text_format("%s=%s", c->key, c->value);
+    if (was->code != EXIT_OK || was->n_losses == 0)
+        fail_msg("the first run for %s ends with %d:\n%s", set, was->code, was->console);
+    seen_run(&now, "run", c->set, (const char *const[]){set, NULL});
+    const char *what = contradiction(row, c, was, &now, seen);
+    if (what != NULL) {
+        print_error("%s: %s (ends with %d after %d steps)\n", set, what, now.code, now.n_losses);
+        if (now.code != c->code) print_error("%s\n", now.console);
+    }
+    seen_free(&now);
+    free(set);
+    return what == NULL;
+}
+
+static void test_every_option_changes_what_it_names(void **state)
+{
+    (void)state;
+    Base *base = must_calloc(MAX_BASES, sizeof *base);
+    unsigned *seen = must_calloc((size_t)option_count, sizeof *seen);
+    int n_bases = 0, wrong = 0;
+    bool thin = getenv("TEST_SAMPLE") != NULL;
+    const char *const large[] = {"data.tokenizer_vocab_size=400", NULL};
+    seen_run(&base[0].seen, "large", large, NULL); /* for data.tokenizer */
+    seen_free(&base[0].seen);
+    for (int i = 0; i < option_case_count; i += thin ? 11 : 1) {
+        const OptionCase *c = &option_cases[i];
+        int row = option_find(c->key);
+        if (row < 0) fail_msg("%s is no option", c->key);
+        const Seen *was = c->elsewhere ? NULL : base_run(base, &n_bases, c->set);
+        if (can_be_seen(c, was))
+            wrong += !see_case(c, &option_table[row], was, &seen[row]);
+        else
+            seen[row] = option_table[row].changes;
+    }
+    for (int row = 0; row < option_count && !thin; row++) {
+        if (seen[row] == option_table[row].changes) continue;
+        print_error("%s: of what it names, %#x, only %#x was seen\n", option_table[row].key,
+                    option_table[row].changes, seen[row]);
+        wrong++;
+    }
+    for (int i = 0; i < n_bases; i++)
+        seen_free(&base[i].seen);
+    free(base);
+    free(seen);
+    assert_int_equal(wrong, 0);
+}
+
+/* A new option cannot be forgotten. */
+static void test_every_option_has_a_case(void **state)
+{
+    (void)state;
+    int missing = 0;
+    for (int row = 0; row < option_count; row++) {
+        int cases = 0;
+        for (int i = 0; i < option_case_count; i++)
+            cases += strcmp(option_cases[i].key, option_table[row].key) == 0;
+        if (cases == 0) print_error("%s has no case\n", option_table[row].key);
+        missing += cases == 0;
+    }
+    assert_int_equal(missing, 0);
+}
+
+/* What `generate` writes with these options (NULL ends); the caller frees. */
+static char *generated(const char *const *options)
+{
+    const char *argv[16] = {"generate", "large", "--prompt", "of"};
+    for (int i = 0; options[i] != NULL; i++)
+        argv[4 + i] = options[i];
+    ChildResult ended = train_in_child(&(ChildPlace){0}, argv);
+    if (ended.code != EXIT_OK) fail_msg("generate ends with %d: %s", ended.code, ended.text);
+    return ended.text;
+}
+#define GENERATED(...) generated((const char *const[]){__VA_ARGS__, NULL})
+
+/* Each option of `generate` over the rest: another text, and the one that it promises. */
+static void test_generate_obeys_its_options(void **state)
+{
+    (void)state;
+    const char *const base[] = {NULL};
+    Seen run;
+    seen_run(&run, "large", base, NULL);
+    assert_int_equal(run.code, EXIT_OK);
+    seen_free(&run);
+    char *plain = GENERATED("--tokens", "24"), *again = GENERATED("--tokens", "24"),
+         *seeded = GENERATED("--tokens", "24", "--seed", "5"),
+         *named = GENERATED("--tokens", "24", "--seed", "1337"),
+         *shorter = GENERATED("--tokens", "9"),
+         *cold = GENERATED("--tokens", "24", "--temperature", "0"),
+         *warm = GENERATED("--tokens", "24", "--temperature", "0.8"),
+         *hot = GENERATED("--tokens", "24", "--temperature", "3"),
+         *first = GENERATED("--tokens", "24", "--top-k", "1"),
+         *few = GENERATED("--tokens", "24", "--top-k", "3"),
+         *likely = GENERATED("--tokens", "24", "--top-p", "0.000001"),
+         *half = GENERATED("--tokens", "24", "--top-p", "0.5"),
+         *prompted = GENERATED("--tokens", "24", "--prompt", "by");
+    assert_string_equal(plain, again);
+    assert_string_equal(plain, named); /* the defaults that the help states */
+    assert_string_equal(plain, warm);
+    assert_string_not_equal(plain, seeded);
+    assert_string_not_equal(plain, hot);
+    assert_string_equal(cold, first); /* one token to choose from */
+    assert_string_equal(cold, likely);
+    assert_string_not_equal(plain, cold);
+    assert_string_not_equal(few, cold);
+    assert_string_not_equal(few, plain);
+    assert_string_not_equal(half, cold);
+    assert_string_not_equal(half, plain);
+    assert_true(strncmp(prompted, "by", 2) == 0 && strncmp(plain, "of", 2) == 0);
+    size_t n = strlen(shorter) - 1; /* the line's end */
+    assert_true(n < strlen(plain) - 1 && strncmp(plain, shorter, n) == 0);
+    char *const all[] = {plain, again, seeded, named,  shorter, cold,    warm,
+                         hot,   first, few,    likely, half,    prompted};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_option_has_a_case),
+        cmocka_unit_test(test_every_option_changes_what_it_names),
+        cmocka_unit_test(test_generate_obeys_its_options),
+    };
+    return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
+}

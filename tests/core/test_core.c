@@ -1,0 +1,317 @@
+/* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers. */
+#include "model/core/arena.h"
+#include "model/core/check.h"
+#include "model/core/figures.h"
+#include "model/core/pool.h"
+#include "model/core/rng.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- dtype ----------------------------------------------------------------------------------- */
+
+/* Every bf16 pattern survives a round trip; halves round to even. */
+static void test_bf16_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (uint32_t b = 0; b < 65536; b++) {
+        float x = bf16_to_f32((uint16_t)b);
+        if (isnan(x))
+            assert_true(isnan(bf16_to_f32(bf16_from_f32(x))));
+        else
+            assert_int_equal(bf16_from_f32(x), b);
+    }
+    assert_int_equal(bf16_from_f32(f32_from_bits(0x3f808000)), 0x3f80); /* tie: down to even */
+    assert_int_equal(bf16_from_f32(f32_from_bits(0x3f818000)), 0x3f82); /* tie: up to even */
+    assert_int_equal(bf16_from_f32(f32_from_bits(0x3f808001)), 0x3f81);
+    assert_int_equal(bf16_from_f32(3.4e38f), 0x7f80); /* past the largest: infinity */
+}
+
+static void test_f16_round_trip(void **state)
+{
+    (void)state;
+    for (uint32_t b = 0; b < 65536; b++) {
+        float x = f16_to_f32((uint16_t)b);
+        if (isnan(x))
+            assert_true(isnan(f16_to_f32(f16_from_f32(x))));
+        else
+            assert_int_equal(f16_from_f32(x), b);
+    }
+    assert_true(isinf(f16_to_f32(f16_from_f32(65520.0f))));
+    assert_true(f16_to_f32(f16_from_f32(65519.0f)) == 65504.0f);
+}
+
+static void test_dtype_names(void **state)
+{
+    (void)state;
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        DType back;
+        assert_true(dtype_from_name(dtype_name((DType)t), &back));
+        assert_int_equal(back, t);
+    }
+    DType none;
+    assert_false(dtype_from_name("f8", &none));
+}
+
+/* ---- tensor, arena --------------------------------------------------------------------------- */
+
+static void test_tensor_slices(void **state)
+{
+    (void)state;
+    float x[12];
+    char text[64];
+    Tensor t = tensor_2d(x, F32, 3, 4);
+    Tensor c = tensor_slice_cols(t, 1, 2), r = tensor_slice_rows(c, 1, 2);
+    assert_ptr_equal(r.data, &x[5]);
+    assert_int_equal(r.ld, 4);
+    assert_false(tensor_is_dense(r));
+    assert_true(tensor_is_dense(t));
+    assert_string_equal(tensor_describe(r, text, sizeof text), "(2, 2) f32");
+    Tensor b = tensor_as_3d(c, 3, 1);
+    assert_int_equal(b.ndim, 3);
+    assert_int_equal(tensor_rows(b), 3);
+    assert_int_equal(b.ld, 4);
+}
+
+static void test_arena_measures_what_it_takes(void **state)
+{
+    (void)state;
+    Arena measure = arena_measuring();
+    Tensor a, b;
+    arena_tensor(&measure, F64, 2, 3, 5, 0);
+    arena_tensor(&measure, U8, 1, 1, 0, 0);
+    void *memory = aligned_alloc(ARENA_ALIGNMENT, measure.peak);
+    Arena arena = arena_over(memory, measure.peak);
+    a = arena_tensor(&arena, F64, 2, 3, 5, 0);
+    b = arena_tensor(&arena, U8, 1, 1, 0, 0);
+    assert_int_equal(arena.peak, measure.peak);
+    assert_int_equal((uintptr_t)b.data % ARENA_ALIGNMENT, 0);
+    assert_true((char *)b.data >= (char *)a.data + 15 * 8);
+    free(memory);
+}
+
+/* ---- pool ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    atomic_int *count;
+    atomic_int workers;
+} Counting;
+
+static void count_task(void *context, int64_t task, int worker)
+{
+    Counting *c = context;
+    atomic_fetch_add(&c->count[task], 1);
+    atomic_fetch_or(&c->workers, 1 << worker);
+}
+
+/* Every task of every region runs exactly once, for many regions of many sizes in a row. */
+static void test_pool_runs_every_task_once(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        Pool *pool = pool_create(threads);
+        atomic_int count[64];
+        for (int region = 0; region < 2000; region++) {
+            Counting c = {.count = count};
+            int64_t n = region % 64;
+            memset(count, 0, sizeof count);
+            pool_run(pool, n, count_task, &c);
+            for (int64_t i = 0; i < 64; i++)
+                assert_int_equal(atomic_load(&count[i]), i < n);
+            assert_true(atomic_load(&c.workers) < 1 << threads);
+        }
+        pool_destroy(pool);
+    }
+}
+
+/* Threads that have nothing to do use no processor time. */
+static void test_pool_waits_without_spinning(void **state)
+{
+    (void)state;
+    Pool *pool = pool_create(4);
+    Counting c = {.count = must_calloc(8, sizeof(atomic_int))};
+    struct timespec idle = {.tv_nsec = 200000000}, a, b;
+    pool_run(pool, 8, count_task, &c);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    nanosleep(&idle, NULL); /* what is measured is the time spent here */
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+    if (used > 0.05) fail_msg("three idle threads used %.3f s of processor time in 0.2 s", used);
+    pool_destroy(pool);
+    free(c.count);
+}
+
+static void test_pool_cut_covers(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < 300; n += 7) {
+        for (int64_t parts = 1; parts < 9; parts++) {
+            assert_int_equal(pool_cut(n, parts, 16, 0), 0);
+            assert_int_equal(pool_cut(n, parts, 16, parts), n);
+            for (int64_t i = 0; i < parts; i++) {
+                int64_t from = pool_cut(n, parts, 16, i);
+                assert_true(from <= pool_cut(n, parts, 16, i + 1));
+                assert_true(from == n || from % 16 == 0);
+            }
+        }
+    }
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* The published vectors of Philox4x32-10 (Random123). */
+static void test_philox_vectors(void **state)
+{
+    (void)state;
+    static const uint32_t ctr[3][4] = {
+        {0, 0, 0, 0}, {~0u, ~0u, ~0u, ~0u}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}};
+    static const uint32_t key[3][2] = {{0, 0}, {~0u, ~0u}, {0xa4093822, 0x299f31d0}};
+    static const uint32_t want[3][4] = {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+                                        {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+                                        {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}};
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4];
+        philox4x32(ctr[i], key[i], out);
+        for (int w = 0; w < 4; w++)
+            assert_int_equal(out[w], want[i][w]);
+    }
+}
+
+/* ---- levels of the CPU ---------------------------------------------------------------------- */
+
+/* A sanitized program has the baseline alone, and no CPU need have them all. */
+static void test_a_cpu_level_that_is_not_there(void **state)
+{
+    (void)state;
+    for (int level = 1; level <= 3; level++) {
+        Device dev;
+        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = level, .blas = 2};
+        char err[256] = "";
+        if (device_open(&dev, "cpu", &options, err, sizeof err))
+            device_close(&dev);
+        else
+            assert_non_null(strstr(err, "; write cpu.level \"auto\""));
+    }
+}
+
+/* ---- figures and lines ----------------------------------------------------------------------- */
+
+static void test_figures_in_few_characters(void **state)
+{
+    (void)state;
+    const struct {
+        Figure got;
+        const char *want;
+    } cases[] = {{figure_count(0), "0"},
+                 {figure_count(2.07), "2.1"},
+                 {figure_count(999.4), "999"},
+                 {figure_count(1285831), "1,285,831"},
+                 {figure_count(NAN), "0"},
+                 {figure_short(999999), "999,999"},
+                 {figure_short(999999.5), "1.00 M"},
+                 {figure_short(12345678), "12.35 M"},
+                 {figure_short(999.9e6), "999.9 M"},
+                 {figure_short(999.96e6), "1.00 B"},
+                 {figure_short(15e12), "15.00 T"},
+                 {figure_short(1.5e12), "1.50 T"},
+                 {figure_flops(3e8), "0.3 G"},
+                 {figure_flops(999.94e9), "999.9 G"},
+                 {figure_flops(999.96e9), "1.0 T"},
+                 {figure_flops(1234e9), "1.2 T"},
+                 {figure_flops(3e21), "3000.0 E"},
+                 {figure_of(0, "layer"), "0 layers"},
+                 {figure_of(1, "layer"), "1 layer"},
+                 {figure_of(12100, "token"), "12,100 tokens"},
+                 {figure_ending(3 << 8), "ended with exit code 3"},
+                 {figure_ending(9), "was ended by signal 9"},
+                 {figure_bytes(NAN), "0 bytes"},
+                 {figure_bytes(1), "1 byte"},
+                 {figure_bytes(1023), "1,023 bytes"},
+                 {figure_bytes(1024), "1.0 KiB"},
+                 {figure_bytes(65641062.4), "62.6 MiB"},
+                 {figure_bytes(135292.2 * 1048576), "132.1 GiB"},
+                 {figure_bytes(1023.96 * 1048576), "1.0 GiB"},
+                 {figure_bytes(3.5e15), "3.1 PiB"},
+                 {figure_duration(0.4), "0:00"},
+                 {figure_duration(59.6), "1:00"},
+                 {figure_duration(3599.6), "1:00:00"},
+                 {figure_duration(3723), "1:02:03"},
+                 {figure_duration(86399), "23:59:59"},
+                 {figure_duration(86400 + 7200), "1d 2h"},
+                 {figure_duration(99.99 * 86400), "99d 23h"},
+                 {figure_duration(412.4 * 86400), "412 d"},
+                 {figure_duration(-1), "-"},
+                 {figure_duration(NAN), "-"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(cases[i].got.text, cases[i].want);
+    assert_true(figure_bytes_unit(1000) == 1);
+    assert_true(figure_bytes_unit(1023.9 * 1048576) == 1048576);
+    assert_true(figure_bytes_unit(1023.96 * 1048576) == 1073741824);
+    assert_true(figure_bytes_unit(3.5e15) == 1125899906842624);
+}
+
+/* Widths from 1 to more than a line, over words of all lengths. */
+static void test_lines_fit_and_lose_nothing(void **state)
+{
+    (void)state;
+    char *lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_FIGURES);
+    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
+    free(lines);
+    lines = text_wrap("model of 4 layers, with a head  of its own", 60, 8, WRAP_PROSE);
+    assert_string_equal(lines, "model of 4 layers,\n        with a head  of its own");
+    free(lines);
+    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_FIGURES);
+    assert_string_equal(lines, "a,\n  b c d e f g");
+    free(lines);
+    lines = text_wrap("a, b c d e f g", 68, 2, WRAP_PROSE);
+    assert_string_equal(lines, "a, b c d e\n  f g");
+    free(lines);
+    lines = text_wrap("\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\nx", 74, 1, WRAP_PROSE);
+    assert_string_equal(lines, "\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\n x");
+    free(lines);
+    for (int length = 1; length < 200; length++) {
+        char text[2048] = "";
+        for (int i = 0; i < 400; i++)
+            text[i] = i % (length % 23 + 2) == 0 && i > 0 ? ' ' : (char)('a' + (i * length) % 26);
+        memset(text + 400, 'x', (size_t)length); /* a word that may fill more than a line */
+        lines = text_wrap(text, 8, 8, WRAP_PROSE);
+        size_t at = 0;
+        for (char *line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
+            size_t n = strlen(line), skip = at == 0 ? 0 : 8;
+            if (n + 8 - skip > LINE_COLUMNS && strchr(line + skip, ' ')) fail_msg("long: %s", line);
+            at += text[at] == ' ';
+            assert_memory_equal(line + skip, text + at, n - skip);
+            at += n - skip;
+        }
+        assert_int_equal(at, strlen(text));
+        free(lines);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bf16_rounds_to_nearest_even),
+        cmocka_unit_test(test_f16_round_trip),
+        cmocka_unit_test(test_dtype_names),
+        cmocka_unit_test(test_tensor_slices),
+        cmocka_unit_test(test_arena_measures_what_it_takes),
+        cmocka_unit_test(test_pool_runs_every_task_once),
+        cmocka_unit_test(test_pool_waits_without_spinning),
+        cmocka_unit_test(test_pool_cut_covers),
+        cmocka_unit_test(test_philox_vectors),
+        cmocka_unit_test(test_a_cpu_level_that_is_not_there),
+        cmocka_unit_test(test_figures_in_few_characters),
+        cmocka_unit_test(test_lines_fit_and_lose_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

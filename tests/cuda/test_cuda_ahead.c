@@ -1,0 +1,99 @@
+/* test_cuda_ahead.c -- the host orders steps that the device cannot begin yet: a function that
+ * waits for the host's word lies in front of them in the compute stream, so that a step which waits
+ * for the device never returns. The same on a GPU and where the runtime is emulated. */
+#include "tests/support/support.h"
+#include "tests/support/trainer_fixture.h"
+
+#include <cuda_runtime_api.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { AHEAD = 2, PATIENCE = 20 }; /* steps; seconds */
+
+typedef struct {
+    sem_t go;
+    atomic_bool passed;
+} Gate;
+
+/* In the stream: holds up what comes after. */
+static void stand_at(void *context)
+{
+    Gate *gate = context;
+    while (sem_wait(&gate->go) != 0)
+        continue;
+    atomic_store(&gate->passed, true);
+}
+
+static void on_alarm(int number)
+{
+    static const char words[] = "a step waits for the device\n";
+    ssize_t written = write(STDERR_FILENO, words, sizeof words - 1);
+    _exit(written > 0 ? number : 1);
+}
+
+/* Of one layer, for a GPU takes a thousand orders in advance. */
+static void open_warm(Opened *o, const Folder *p)
+{
+    trainer_run_open(o, p, (const char *const[]){"device=cuda", "model.num_layers=1", NULL});
+    trainer_warm_up(&o->trainer);
+}
+
+static void steps_are_ordered_while_the_device_stands(void **state)
+{
+    Opened o;
+    Outcome ahead = {0}, plain = {0};
+    Gate gate = {.passed = false};
+    cuda_needed();
+    open_warm(&o, *state);
+    trainer_run_steps(&o, &plain, AHEAD);
+    trainer_run_outcome(&o, &plain);
+    trainer_run_close(&o);
+
+    open_warm(&o, *state);
+    Device *dev = &o.trainer.session.dev;
+    assert_int_equal(sem_init(&gate.go, 0, 0), 0);
+    signal(SIGALRM, on_alarm);
+    alarm(PATIENCE);
+    assert_int_equal(cudaLaunchHostFunc(dev->compute.impl, stand_at, &gate), cudaSuccess);
+    int64_t waits = dev->waits;
+    int came = 0;
+    for (int i = 0; i < AHEAD; i++) {
+        trainer_step(&o.trainer);
+        came += trainer_collect(&o.trainer, ahead.record);
+    }
+    bool passed = atomic_load(&gate.passed);
+    assert_int_equal(sem_post(&gate.go), 0); /* a failure with the gate shut would hang in exit */
+    assert_int_equal(came, 0);
+    assert_false(passed);
+    assert_int_equal(dev->waits, waits);
+    trainer_run_steps(&o, &ahead, AHEAD);
+    alarm(0);
+    assert_true(atomic_load(&gate.passed));
+    trainer_run_outcome(&o, &ahead);
+    trainer_outcomes_equal(&plain, &ahead, "two steps ahead");
+    trainer_run_close(&o);
+    sem_destroy(&gate.go);
+    free(plain.bytes);
+    free(ahead.bytes);
+}
+
+static int setup(void **state)
+{
+    setenv("EMU_STREAMS", "deferred", 1); /* or the emulated runtime's streams run at once */
+    return trainer_folder_setup(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_ordered_while_the_device_stands),
+    };
+    return cmocka_run_group_tests_name("ahead", tests, setup, trainer_folder_teardown);
+}

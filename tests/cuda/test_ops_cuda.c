@@ -1,0 +1,356 @@
+/* test_ops_cuda.c -- what the CUDA backend promises beyond test_ops.c: the step's end has the CPU's
+ * bits (updates, norms, sums, decisions, random numbers), and losses of rows as long as a
+ * vocabulary. Skipped where no CUDA device is built in and there. */
+#include "model/core/check.h"
+#include "model/core/rng.h"
+#include "model/kernels/ops.h"
+#include "tests/support/cuda_pair.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+typedef struct {
+    Tensor tensor[5]; /* weight, gradient, master, two slots */
+} Update;
+
+static Update update_drawn(DType storage, DType grad, bool master, int slots, int64_t n)
+{
+    Update u = {.tensor = {pair_drawn(storage, n, 1, 1, false), pair_drawn(grad, n, 2, 1, false)}};
+    if (master) u.tensor[2] = pair_drawn(F32, n, 3, 1, false);
+    if (slots > 0) u.tensor[3] = pair_drawn(F32, n, 4, 0.1, false);
+    if (slots > 1) u.tensor[4] = pair_drawn(F32, n, 5, 0.01, true);
+    return u;
+}
+
+static void update_run(Device *dev, const Update *u, const StepDecision *decision, int rule)
+{
+    const Tensor *t = u->tensor;
+    AdamW adamw = {.beta1 = 0.9,
+                   .beta2 = rule == 0 ? 0.95 : 0.999,
+                   .epsilon = 1e-8,
+                   .weight_decay = 0.1,
+                   .decoupled = rule == 0,
+                   .bias_correction = true};
+    Sgd sgd = {.momentum = rule == 2 ? 0 : 0.9,
+               .dampening = rule == 3 ? 0.25 : 0,
+               .weight_decay = 0.01,
+               .nesterov = rule == 4};
+    if (rule < 2)
+        op_adamw(dev, t[0], t[1], t[2], t[3], t[4], decision, &adamw, NULL);
+    else
+        op_sgd(dev, t[0], t[1], t[2], t[3], decision, &sgd, NULL);
+}
+
+/* Rules 0, 1: AdamW, Adam with L2; 2, 3, 4: SGD plain, with momentum and dampening, with
+ * Nesterov's.
+ */
+static void check_update(DType storage, DType grad, bool master, int rule, int64_t n,
+                         int64_t update)
+{
+    char name[160];
+    snprintf(name, sizeof name, "rule %d %s grad %s master %d n %lld update %lld", rule,
+             dtype_name(storage), dtype_name(grad), master, (long long)n, (long long)update);
+    StepDecision decision = {.apply = 1, .update = update, .lr = 6e-4, .grad_scale = 0.37};
+    Update there, here = update_drawn(storage, grad, master, rule < 2 ? 2 : rule > 2, n), back;
+    for (int i = 0; i < 5; i++) {
+        back.tensor[i] = pair_copy(here.tensor[i]);
+        there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
+    }
+    StepDecision *told = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+    update_run(&pair_cpu, &here, &decision, rule);
+    update_run(&pair_cuda, &there, told, rule);
+    device_take_bytes(&pair_cuda, &decision, told, sizeof decision);
+    for (int i = 0; i < 5; i++) {
+        device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
+        pair_same_bits(here.tensor[i], back.tensor[i], name);
+        free(here.tensor[i].data);
+        free(back.tensor[i].data);
+    }
+}
+
+static void updates_have_the_cpu_s_bits(void **state)
+{
+    (void)state;
+    pair_needed();
+    const int64_t count[] = {1, 67, 1028}, update[] = {1, 2, 1000, 98765};
+    for (DType storage = F32; storage <= F16; storage++)
+        for (int wide = 0; wide < (storage == F32 ? 1 : 2); wide++)
+            for (int master = 0; master < 2; master++)
+                for (int rule = 0; rule < 5; rule++)
+                    for (int k = 0; k < 3; k++)
+                        check_update(storage, wide ? F32 : storage, master, rule, count[k],
+                                     update[(k + rule) % 4]);
+    check_update(BF16, F32, true, 0, 140004, 3); /* more than one round of every block */
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static void squared_norms_have_the_cpu_s_bits(void **state)
+{
+    (void)state;
+    pair_needed();
+    const int64_t count[] = {1,
+                             15,
+                             17,
+                             1000,
+                             2345,
+                             3003,
+                             SQ_NORM_BLOCK,
+                             SQ_NORM_BLOCK + 1,
+                             3 * SQ_NORM_BLOCK + 37,
+                             70 * SQ_NORM_BLOCK};
+    for (DType storage = F32; storage <= F16; storage++)
+        for (int k = 0; k < 50; k++) {
+            Tensor x = pair_drawn(storage, count[k % 10], 100 + (uint64_t)k, 0.1, false),
+                   there = device_put(&pair_cuda, x);
+            /* From the large number on the sum stays between two powers of two. */
+            double here = k < 10 ? 66666.6 : 0, back = here;
+            Tensor sum = device_put(&pair_cuda, tensor_1d(&back, F64, 1));
+            for (int twice = 0; twice < 2; twice++) {
+                op_sq_norm(&pair_cpu, tensor_1d(&here, F64, 1), x);
+                op_sq_norm(&pair_cuda, sum, there);
+            }
+            device_take(&pair_cuda, tensor_1d(&back, F64, 1), sum);
+            device_drop(&pair_cuda, there);
+            pair_same_bits(tensor_1d(&here, F64, 1), tensor_1d(&back, F64, 1), "sq_norm");
+            free(x.data);
+        }
+}
+
+enum { LOSSES = 5003 };
+
+/* Losses as a model has them, and such as make rounding in order hard: of all sizes, halfway
+ * between two totals, infinite, negative, close to nothing. */
+static float drawn_loss(int kind, int64_t i)
+{
+    double u = drawn_uniform(11, i);
+    switch (kind) {
+    case 0: return (float)(12 * u);
+    case 1: return (float)ldexp(1 + u, -(int)(60 * drawn_uniform(12, i)));
+    case 2: return i % 3 ? (float)ldexp(2 * (i % 50) + 1, -42) : (float)u;
+    case 3: return i == 4000 ? INFINITY : (float)u;
+    case 4: return (float)ldexp(u - 0.25, -(int)(50 * drawn_uniform(12, i)));
+    default: return i < 1100 ? 0.0f : (float)ldexp(u, -140);
+    }
+}
+
+static void losses_add_up_in_ascending_order(void **state)
+{
+    (void)state;
+    pair_needed();
+    static float loss[LOSSES];
+    static int32_t target[LOSSES];
+    const double start[] = {0, 777.7, 1e6 / 3};
+    for (int kind = 0; kind < 18; kind++)
+        for (int64_t n = 1; n <= LOSSES; n = n == 1 ? 1024 : n == 1024 ? LOSSES : LOSSES + 1) {
+            for (int64_t i = 0; i < n; i++) {
+                loss[i] = drawn_loss(kind % 6, i);
+                target[i] = (int32_t)(drawn_uniform(13, i) * 50) - 1;
+            }
+            double here[2] = {start[kind / 6], 3}, back[2] = {here[0], here[1]};
+            Tensor losses = tensor_1d(loss, F32, n), targets = tensor_1d(target, I32, n);
+            Tensor stats = tensor_1d(here, F64, 2), taken = tensor_1d(back, F64, 2);
+            Tensor a = device_put(&pair_cuda, losses), b = device_put(&pair_cuda, targets),
+                   c = device_put(&pair_cuda, taken);
+            for (int twice = 0; twice < 2; twice++) {
+                op_loss_sum(&pair_cpu, stats, losses, targets);
+                op_loss_sum(&pair_cuda, c, a, b);
+            }
+            device_take(&pair_cuda, taken, c);
+            device_drop(&pair_cuda, a);
+            device_drop(&pair_cuda, b);
+            pair_same_bits(stats, taken, "loss_sum");
+        }
+}
+
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+static StepStats drawn_stats(int i)
+{
+    double u = drawn_uniform(21, i), v = drawn_uniform(22, i);
+    StepStats s = {.sq_norm = exp(60 * v - 15), .nats = 700 * v, .targets = floor(64 * u)};
+    if (i % 7 == 3) s.sq_norm = i % 2 ? (double)INFINITY : (double)NAN;
+    if (i % 41 == 5) s = (StepStats){0};
+    return s;
+}
+
+/* Overflows, steps without targets, every move of the loss scale: state and decision, step after
+ * step. */
+static void check_decisions(StepRules rules, int steps)
+{
+    double lr[] = {0.1, 0.2, 0.3};
+    StepState here = {.loss_scale = 65536, .hysteresis = 2, .last_overflow = -1}, back;
+    StepState *there = device_put_bytes(&pair_cuda, &here, sizeof here);
+    Tensor table = tensor_1d(lr, F64, 3), rates = device_put(&pair_cuda, table);
+    for (int i = 0; i < steps; i++) {
+        StepStats stats = drawn_stats(i), cleared;
+        StepDecision decision, found = {0};
+        StepStats *sums = device_put_bytes(&pair_cuda, &stats, sizeof stats);
+        StepDecision *made = device_put_bytes(&pair_cuda, &found, sizeof found);
+        memset(&decision, 0, sizeof decision);
+        op_step_decide(&pair_cpu, &here, &stats, &decision, table, &rules);
+        op_step_decide(&pair_cuda, there, sums, made, rates, &rules);
+        device_take_bytes(&pair_cuda, &found, made, sizeof found);
+        device_take_bytes(&pair_cuda, &cleared, sums, sizeof cleared);
+        assert_memory_equal(&stats, &cleared, sizeof stats);
+        if (isnan(decision.grad_norm) && isnan(found.grad_norm))
+            found.grad_norm = decision.grad_norm; /* a NaN's other bits are nobody's */
+        if (isnan(decision.grad_scale) && isnan(found.grad_scale))
+            found.grad_scale = decision.grad_scale;
+        assert_memory_equal(&decision, &found, sizeof decision);
+    }
+    device_drop(&pair_cuda, rates);
+    device_take_bytes(&pair_cuda, &back, there, sizeof back);
+    assert_memory_equal(&here, &back, sizeof here);
+}
+
+static void decisions_have_the_cpu_s_bits(void **state)
+{
+    (void)state;
+    pair_needed();
+    StepRules rules = {.max_norm = 1,
+                       .nominal_targets = 64,
+                       .samples = 4,
+                       .tokens = 64,
+                       .skip_nonfinite = true,
+                       .dynamic_scale = true,
+                       .scale_window = 3,
+                       .hysteresis = 2,
+                       .min_scale = 1};
+    check_decisions(rules, 200);
+    rules.consecutive_hysteresis = true;
+    check_decisions(rules, 100);
+    rules.dynamic_scale = rules.skip_nonfinite = false;
+    rules.max_norm = 0;
+    check_decisions(rules, 50);
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+static void normals_have_the_cpu_s_bits(void **state)
+{
+    (void)state;
+    pair_needed();
+    const int64_t count[] = {1, 2, 1031, 5000}, first[] = {0, 1, 17, ((int64_t)1 << 33) + 1};
+    for (DType storage = F32; storage <= F16; storage++)
+        for (int k = 0; k < 16; k++) {
+            int64_t n = count[k % 4];
+            Tensor here = pair_drawn(storage, n, 0, 0, false), back = pair_copy(here);
+            Tensor there = device_put(&pair_cuda, back);
+            op_normal(&pair_cpu, here, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
+                      0.02);
+            op_normal(&pair_cuda, there, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
+                      0.02);
+            device_take(&pair_cuda, back, there);
+            pair_same_bits(here, back, "normal");
+            free(here.data);
+            free(back.data);
+        }
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/* Rows of several packs a thread, padded, one target missing; the first logits are minus infinity.
+ */
+static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double tolerance)
+{
+    enum { ROWS = 3 };
+    float loss[2][ROWS];
+    double one = 0.5;
+    int32_t target[ROWS] = {(int32_t)vocab - 1, -1, 200};
+    Tensor here = pair_drawn(storage, ROWS * cols, 31, 2, false), scale = tensor_1d(&one, F64, 1);
+    here = tensor_2d(here.data, storage, ROWS, cols);
+    for (int64_t i = 0; i < 100; i++)
+        dtype_set(storage, here.data, i, -(double)INFINITY);
+    Tensor back = pair_copy(here), there = device_put(&pair_cuda, here);
+    Tensor targets = tensor_1d(target, I32, ROWS), t = device_put(&pair_cuda, targets),
+           s = device_put(&pair_cuda, scale),
+           l = device_put(&pair_cuda, tensor_1d(loss[1], F32, ROWS));
+    op_loss(&pair_cpu, tensor_1d(loss[0], F32, ROWS), here, targets, vocab, scale, true);
+    op_loss(&pair_cuda, l, there, t, vocab, s, true);
+    device_take(&pair_cuda, back, there);
+    device_take(&pair_cuda, tensor_1d(loss[1], F32, ROWS), l);
+    device_drop(&pair_cuda, t);
+    device_drop(&pair_cuda, s);
+    for (int i = 0; i < ROWS; i++)
+        assert_true(fabsf(loss[0][i] - loss[1][i]) <= 1e-6f * loss[0][i]);
+    for (int64_t i = 0; i < ROWS * cols; i++) {
+        double a = dtype_get(storage, here.data, i), b = dtype_get(storage, back.data, i);
+        if (!(fabs(a - b) <= tolerance * fabs(a) + (storage == F16 ? 0x1p-24 : 0)))
+            fail_msg("%s: gradient %lld is %a, not %a", dtype_name(storage), (long long)i, b, a);
+    }
+    free(here.data);
+    free(back.data);
+}
+
+static void long_rows_agree_with_the_cpu(void **state)
+{
+    (void)state;
+    pair_needed();
+    check_long_rows(F32, 9000, 8999, 1e-5);
+    check_long_rows(BF16, 50304, 50257, 0x1p-7);
+    check_long_rows(F32, 60000, 59973, 1e-5); /* shared memory does not hold these */
+    check_long_rows(BF16, 120064, 120001, 0x1p-7);
+    check_long_rows(F16, 120001, 120001, 0x1p-9);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Whatever first_key says: queries that see no key, a whole block of them, wait for what they asked
+ * for all the same, and leave other queries' results alone. */
+static void queries_without_keys_disturb_no_other(void **state)
+{
+    (void)state;
+    enum { T = 256, BLIND = 128, D = 64 };
+    int32_t first[T] = {0};
+    float lse[T] = {0};
+    Attention attention = {.heads = 1, .kv_heads = 1, .head_size = D, .scale = 0.125};
+    pair_needed();
+    Tensor drawn = pair_drawn(BF16, 3 * T * D, 41, 1, false), in[3], made[2], seeing[2];
+    for (int i = 0; i < 3; i++)
+        in[i] =
+            device_put(&pair_cuda, tensor_3d((uint16_t *)drawn.data + i * T * D, BF16, 1, T, D));
+    for (int i = 0; i < 2; i++) {
+        made[i] = tensor_3d(must_calloc(T * D, 2), BF16, 1, T, D);
+        seeing[i] = tensor_1d((uint16_t *)made[i].data + BLIND * D, BF16, (T - BLIND) * D);
+        for (int t = 0; i > 0 && t < BLIND; t++)
+            first[t] = T - 8;
+        Tensor o = device_put(&pair_cuda, made[i]),
+               keys = device_put(&pair_cuda, tensor_1d(first, I32, T));
+        Tensor sums = device_put(&pair_cuda, tensor_3d(lse, F32, 1, 1, T));
+        op_attention_forward(&pair_cuda, o, sums, in[0], in[1], in[2], attention, keys);
+        device_take(&pair_cuda, made[i], o);
+        device_drop(&pair_cuda, sums);
+        device_drop(&pair_cuda, keys);
+    }
+    pair_same_bits(seeing[0], seeing[1], "what queries behind blind ones see");
+    for (int i = 0; i < 3; i++)
+        device_drop(&pair_cuda, in[i]);
+    free(made[0].data);
+    free(made[1].data);
+    free(drawn.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(updates_have_the_cpu_s_bits),
+        cmocka_unit_test(squared_norms_have_the_cpu_s_bits),
+        cmocka_unit_test(losses_add_up_in_ascending_order),
+        cmocka_unit_test(decisions_have_the_cpu_s_bits),
+        cmocka_unit_test(normals_have_the_cpu_s_bits),
+        cmocka_unit_test(long_rows_agree_with_the_cpu),
+        cmocka_unit_test(queries_without_keys_disturb_no_other),
+    };
+    return cmocka_run_group_tests_name("step's end on cuda", tests, pair_setup, pair_teardown);
+}

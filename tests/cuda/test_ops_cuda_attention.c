@@ -1,0 +1,192 @@
+/* test_ops_cuda_attention.c -- attention at the edges of its tiles on CUDA, held to the CPU's: keys
+ * that end one short of a tile, causal borders that fall there for the first or the last query of a
+ * warp, first keys around them. Whether a tile needs its mask, or is needed at all, is decided by
+ * comparisons that only such shapes can tell from their neighbours. Skipped where no CUDA device is
+ * built in and there. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/support/cuda_pair.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* Tiles of keys and the queries of a warp are multiples of this, or half of it. */
+enum { GRAIN = 32, QUERIES = 2 * GRAIN + 1 };
+
+/* Queries before `from` see keys from 0 on, the others from `first` on (or their last key). */
+typedef struct {
+    DType storage;
+    int64_t head_size, keys, offset;
+    int64_t from;
+    int32_t first;
+} Call;
+
+enum { O, LSE, DQ, DK, DV, Q, K, V, DOUT, O_READ, LSE_READ, FIRST, OPERANDS };
+
+static int32_t first_of(const Call *c, int64_t t)
+{
+    int64_t last = t + c->offset < c->keys - 1 ? t + c->offset : c->keys - 1;
+    if (t < c->from) return 0;
+    return (int32_t)(c->first < last ? c->first : last);
+}
+
+/* Element 0 makes a key's score e^(1/2) times its neighbour's, on the side on which keys are not
+ * seen: one key too many, or one too few, is most of the sum. */
+static void keys_tilt(const Call *c, Tensor q, Tensor k)
+{
+    for (int64_t t = 0; t < QUERIES; t++)
+        dtype_set(c->storage, tensor_row(q, t), 0, 8);
+    for (int64_t s = 0; s < c->keys; s++)
+        dtype_set(c->storage, tensor_row(k, s), 0, 0.5 * (double)(c->first ? -s : s));
+}
+
+static void operands_draw(const Call *c, Tensor *t, int32_t *first)
+{
+    for (int i = 0; i < OPERANDS; i++) {
+        int64_t rows = i == K || i == V || i == DK || i == DV ? c->keys : QUERIES;
+        bool sums = i == LSE || i == LSE_READ;
+        if (i == FIRST) continue;
+        t[i] = pair_drawn(sums ? F32 : c->storage, sums ? rows : rows * c->head_size,
+                          60 + (uint64_t)i, 1, false);
+        t[i] = sums ? tensor_3d(t[i].data, F32, 1, 1, rows)
+                    : tensor_3d(t[i].data, c->storage, 1, rows, c->head_size);
+    }
+    keys_tilt(c, t[Q], t[K]);
+    for (int64_t i = 0; i < QUERIES; i++)
+        first[i] = first_of(c, i);
+    t[FIRST] = c->first ? tensor_1d(first, I32, QUERIES) : NO_TENSOR;
+}
+
+static Attention attention_of(const Call *c)
+{
+    return (Attention){.heads = 1,
+                       .kv_heads = 1,
+                       .head_size = c->head_size,
+                       .causal_offset = c->offset,
+                       .scale = 0.125};
+}
+
+static void forward(Device *dev, const Call *c, const Tensor *t, Tensor o, Tensor lse)
+{
+    op_attention_forward(dev, o, lse, t[Q], t[K], t[V], attention_of(c), t[FIRST]);
+}
+
+static void backward(Device *dev, const Call *c, const Tensor *t)
+{
+    op_attention_backward(dev, t[DQ], t[DK], t[DV], false, t[DOUT], t[Q], t[K], t[V], t[O_READ],
+                          t[LSE_READ], attention_of(c), t[FIRST]);
+}
+
+/* Within `tolerance` of the largest element. Where `tilted`, element 0
+ * of each row is a small sum of large terms, and is left out. */
+static void check_close(const Call *c, const char *what, Tensor want, Tensor got, bool tilted,
+                        double tolerance)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < tensor_count(want); i++)
+        if (!tilted || i % tensor_cols(want) > 0)
+            largest = fmax(largest, fabs(dtype_get(want.dtype, want.data, i)));
+    for (int64_t i = 0; i < tensor_count(want); i++) {
+        double a = dtype_get(want.dtype, want.data, i), b = dtype_get(got.dtype, got.data, i);
+        if (tilted && i % tensor_cols(want) == 0) continue;
+        if (fabs(a - b) <= tolerance * largest) continue;
+        fail_msg("%s, %lld keys, offset %lld, a head of %lld, first key %d from query %lld: %s "
+                 "element %lld is %g, not %g",
+                 dtype_name(c->storage), (long long)c->keys, (long long)c->offset,
+                 (long long)c->head_size, c->first, (long long)c->from, what, (long long)i, b, a);
+    }
+}
+
+/* Forward and backward; backward reads the CPU's o and lse on both. */
+static void check_call(Call c)
+{
+    static const char *const name[] = {"o", "lse", "dq", "dk", "dv"};
+    int32_t first[QUERIES];
+    Tensor here[OPERANDS], back[OPERANDS], there[OPERANDS];
+    operands_draw(&c, here, first);
+    forward(&pair_cpu, &c, here, here[O_READ], here[LSE_READ]);
+    for (int i = 0; i < OPERANDS; i++) {
+        back[i] = pair_copy(here[i]);
+        there[i] = device_put(&pair_cuda, here[i]);
+    }
+    forward(&pair_cpu, &c, here, here[O], here[LSE]);
+    forward(&pair_cuda, &c, there, there[O], there[LSE]);
+    backward(&pair_cpu, &c, here);
+    backward(&pair_cuda, &c, there);
+    for (int i = 0; i < OPERANDS; i++) {
+        device_take(&pair_cuda, back[i], there[i]);
+        double tolerance = i == LSE ? 1e-5 : 8 * dtype_info[c.storage].roundoff;
+        if (i <= DV) check_close(&c, name[i], here[i], back[i], i == DQ || i == DK, tolerance);
+        free(back[i].data);
+        if (i != FIRST) free(here[i].data);
+    }
+}
+
+/* Whether the next call with this head size and type is to be made: with TEST_SAMPLE, every second
+ * of each, from its first or from its second on, so that sizes share the edges. */
+static bool worth_making(int calls[3][2], int size, DType storage)
+{
+    return (size + calls[size][storage == F16]++) % 2 == 0 || devices_calls() > 1;
+}
+
+/* Tiles of 64 keys and 32 queries to a warp; of 32 and 32; of 32 and 16. */
+static const int64_t head_size[] = {64, 128, 192};
+
+/* Keys that end one short of a tile, and causal borders one before, at and behind one. */
+static void keys_end_where_tiles_do(void **state)
+{
+    static const int64_t keys[] = {2 * GRAIN - 1, 3 * GRAIN - 1};
+    static const int64_t offset[] = {GRAIN - 2, 2 * GRAIN - 2, GRAIN + 1, GRAIN / 2 - 2, 0};
+    int calls[3][2] = {0};
+    (void)state;
+    pair_needed();
+    for (int h = 0; h < 3; h++)
+        for (int k = 0; k < 2; k++)
+            for (int o = 0; o < 5; o++) {
+                DType storage = (k + o) % 2 ? F16 : BF16;
+                if (worth_making(calls, h, storage))
+                    check_call((Call){.storage = storage,
+                                      .head_size = head_size[h],
+                                      .keys = keys[k],
+                                      .offset = offset[o]});
+            }
+}
+
+/* First keys one before, at and one behind a tile, for all queries or from the last of a warp on.
+ */
+static void keys_begin_where_tiles_do(void **state)
+{
+    static const int32_t first[] = {1, GRAIN - 1, GRAIN, GRAIN + 1, 2 * GRAIN - 1};
+    static const int64_t from[] = {0, GRAIN - 1};
+    int calls[3][2] = {0};
+    (void)state;
+    pair_needed();
+    for (int h = 0; h < 3; h++)
+        for (int i = 0; i < 5; i++)
+            for (int k = 0; k < 2; k++) {
+                DType storage = (i + k) % 2 ? BF16 : F16;
+                if (worth_making(calls, h, storage))
+                    check_call((Call){.storage = storage,
+                                      .head_size = head_size[h],
+                                      .keys = 3 * GRAIN - 1,
+                                      .offset = GRAIN - 2,
+                                      .from = from[k],
+                                      .first = first[i]});
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_end_where_tiles_do),
+        cmocka_unit_test(keys_begin_where_tiles_do),
+    };
+    return cmocka_run_group_tests_name("attention on cuda", tests, pair_setup, pair_teardown);
+}

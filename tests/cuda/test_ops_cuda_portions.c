@@ -1,0 +1,199 @@
+/* test_ops_cuda_portions.c -- ops whose scratch does not hold all of their work at once, which goes
+ * on in portions then: pairs of attention's backward pass, slices of rows behind a product, partial
+ * sums. A device opened with little scratch answers as one with enough, which test_ops.c holds to
+ * the oracle: where the order of sums is the same, with the same bits. Skipped where no CUDA device
+ * is built in and there. */
+#include "model/core/check.h"
+#include "model/kernels/op_cases.h"
+#include "tests/support/cuda_pair.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* Above what any operand holds: poison shows, and two wrong runs do not agree. */
+#define MODEST 1e4
+
+/* A case with operands in host memory. */
+typedef struct {
+    const OpCase *c;
+    DType storage;
+    int count;
+    OperandSpec spec[CASE_OPERANDS];
+    Tensor start[CASE_OPERANDS];
+} Call;
+
+static double drawn_operand(const Call *call, int operand, int64_t i)
+{
+    const OperandSpec *s = &call->spec[operand];
+    uint64_t stream = 80 + (uint64_t)operand;
+    double u = drawn_uniform(stream, i);
+    switch (s->fill) {
+    case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
+    case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
+    default: /* FILL_FIRST_KEY: the query's own key is the last that it sees */
+        return (double)(int64_t)((double)(i % call->c->tq + 1) * u);
+    }
+}
+
+static Call call_drawn(const OpCase *c, DType storage)
+{
+    Call call = {.c = c, .storage = storage};
+    call.count = op_case_operands(c, call.spec);
+    for (int i = 0; i < call.count; i++) {
+        const OperandSpec *s = &call.spec[i];
+        int64_t n = 1;
+        if (s->role == ROLE_ABSENT) continue;
+        for (int d = 0; d < s->ndim; d++)
+            n *= s->dim[d];
+        DType type = op_case_dtype(s->type, storage, F32);
+        Tensor t = tensor_1d(must_calloc((size_t)n, dtype_size(type)), type, n);
+        for (int64_t k = 0; k < n; k++)
+            dtype_set(type, t.data, k, drawn_operand(&call, i, k));
+        call.start[i] = s->ndim == 1   ? t
+                        : s->ndim == 2 ? tensor_2d(t.data, type, s->dim[0], s->dim[1])
+                                       : tensor_3d(t.data, type, s->dim[0], s->dim[1], s->dim[2]);
+    }
+    return call;
+}
+
+static void call_free(Call *call)
+{
+    for (int i = 0; i < call->count; i++)
+        free(call->start[i].data);
+}
+
+/* What the device leaves in each operand; the caller frees. */
+static void call_run(Device *dev, const Call *call, Tensor *left)
+{
+    StepDecision decision = op_case_decision();
+    Tensor far[CASE_OPERANDS] = {{0}};
+    for (int i = 0; i < call->count; i++) {
+        left[i] = pair_copy(call->start[i]);
+        far[i] = device_put(dev, left[i]);
+    }
+    op_case_run(dev, call->c, far, &decision);
+    for (int i = 0; i < call->count; i++)
+        device_take(dev, left[i], far[i]);
+}
+
+/* Sums in another order: within both roundings, and what the case allows its sums. */
+static void check_close(const Call *call, int i, Tensor enough, Tensor little, const char *what)
+{
+    int64_t n = tensor_count(enough);
+    double *exact = must_calloc((size_t)n, sizeof *exact);
+    char err[512];
+    for (int64_t k = 0; k < n; k++)
+        exact[k] = dtype_get(enough.dtype, enough.data, k);
+    double tolerance = 2 * call->spec[i].roundings * dtype_info[enough.dtype].roundoff +
+                       call->spec[i].depth * dtype_info[F32].roundoff;
+    if (!tensor_close(little, exact, tolerance, 0, err, sizeof err))
+        fail_msg("%s: %s %s", what, call->spec[i].name, err);
+    free(exact);
+}
+
+static void check_portions(const OpCase *c, DType storage, size_t scratch, bool same_bits)
+{
+    char err[512], text[160], what[256];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1, .scratch = scratch};
+    Device small;
+    Call call = call_drawn(c, storage);
+    Tensor enough[CASE_OPERANDS], little[CASE_OPERANDS];
+    if (!device_open(&small, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
+    call_run(&pair_cuda, &call, enough);
+    call_run(&small, &call, little);
+    device_close(&small);
+    snprintf(what, sizeof what, "%s %s in %zu bytes", op_case_describe(c, text, sizeof text),
+             dtype_name(storage), scratch);
+    for (int i = 0; i < call.count; i++) {
+        for (int64_t k = 0; tensor_present(enough[i]) && k < tensor_count(enough[i]); k++)
+            assert_true(fabs(dtype_get(enough[i].dtype, enough[i].data, k)) < MODEST);
+        if (same_bits)
+            pair_same_bits(enough[i], little[i], what);
+        else if (tensor_present(enough[i]) && call.spec[i].role != ROLE_IN)
+            check_close(&call, i, enough[i], little[i], what);
+        free(enough[i].data);
+        free(little[i].data);
+    }
+    call_free(&call);
+}
+
+/* Six pairs of a batch row and a kv head: one by one, by two, by four and two. The first has f32
+ * and odd heads, which go without tensor cores. */
+static void attention_goes_pair_by_pair(void **state)
+{
+    enum { T = 33, GROUP = 2, EACH = GROUP * T * sizeof(float) };
+    static const size_t scratch[] = {EACH, 2 * EACH + 4, 4 * EACH};
+    static const OpCase cases[] = {
+        {OP_attention_backward, .batch = 2, .tq = T, .tk = T, .option = true, .accumulate = true,
+         .attention = {.heads = 6, .kv_heads = 3, .head_size = 9, .scale = 0.35}},
+        {OP_attention_backward, .batch = 2, .tq = T, .tk = T, .option = true,
+         .attention = {.heads = 6, .kv_heads = 3, .head_size = 16, .scale = 0.35}}};
+    (void)state;
+    pair_needed();
+    for (int i = 0; i < 3; i++) {
+        check_portions(&cases[0], i == 1 ? BF16 : F32, scratch[i], true);
+        check_portions(&cases[1], i == 1 ? F16 : BF16, scratch[i], true);
+    }
+}
+
+/* Odd rows of pre, which the library's epilogues refuse: the product comes in slices of as many
+ * rows as half of the scratch holds, or of 128 and the rest. */
+static void gelu_follows_products_in_slices(void **state)
+{
+    enum { COLS = 33, ROW = COLS * sizeof(float) };
+    static const struct {
+        int64_t rows;
+        size_t scratch;
+    } sizes[] = {{37, 2 * 512 * (10 * ROW / 512 + 1)}, {300, 2 * 512 * (200 * ROW / 512 + 1)}};
+    (void)state;
+    pair_needed();
+    for (int i = 0; i < 2; i++) {
+        OpCase forward = {OP_linear_forward, .n = sizes[i].rows, .cols = 17,
+                          .outputs = COLS,   .bias = true,       .epilogue = EPILOGUE_GELU_OF_SUM,
+                          .option = true};
+        OpCase backward = {OP_linear_backward_input, .n = sizes[i].rows, .cols = COLS,
+                           .outputs = 17, .epilogue = EPILOGUE_GELU};
+        check_portions(&forward, i ? F16 : BF16, sizes[i].scratch, true);
+        check_portions(&backward, i ? BF16 : F16, sizes[i].scratch, true);
+    }
+}
+
+/* One, two or five rows of partial sums instead of as many as there are blocks: fewer blocks, which
+ * go over the rows several times. Groups that share a warp, that have a block each, and wide ones;
+ * the columns of a bias gradient. */
+static void partial_sums_make_do_with_few_rows(void **state)
+{
+    static const OpCase cases[] = {
+        {OP_norm_backward, .n = 61, .cols = 72, .bias = true, .option = true,
+         .accumulate_dx = true},
+        {OP_norm_backward, .n = 13, .cols = 1032, .norm = NORM_RMSNORM, .accumulate = true},
+        {OP_norm_backward, .n = 7, .cols = 2056, .bias = true, .accumulate_dx = true},
+        {OP_linear_backward_weight, .n = 400, .cols = 3, .outputs = 40, .bias = true}};
+    static const size_t rows[] = {1, 2, 5};
+    (void)state;
+    pair_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < 3; k++) {
+            const OpCase *c = &cases[i];
+            size_t outputs = c->outputs ? 1 : (size_t)(1 + c->bias + c->option);
+            size_t row = outputs * sizeof(float) * (size_t)(c->outputs ? c->outputs : c->cols);
+            check_portions(c, k == 1 ? BF16 : F32, rows[k] * row, false);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_goes_pair_by_pair),
+        cmocka_unit_test(gelu_follows_products_in_slices),
+        cmocka_unit_test(partial_sums_make_do_with_few_rows),
+    };
+    return cmocka_run_group_tests_name("portions on cuda", tests, pair_setup, pair_teardown);
+}

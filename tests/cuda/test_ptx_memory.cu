@@ -1,0 +1,199 @@
+/* test_ptx_memory.cu -- the rest of model/kernels/cuda/ptx.cuh: ldmatrix against the index formulas
+ * of the PTX ISA, copies that run beside the computation, 2^x. See test_ptx.cu. */
+#include "model/kernels/cuda/ptx.cuh"
+#include "tests/support/kernel_test.cuh"
+
+#include <string.h>
+
+/* ---- fragments out of shared memory ---------------------------------------------------------- */
+
+/* Shared memory of ROWS rows of 8 elements, each with a value of its own. Lanes point to rows in no
+ * order, so that an address taken from another lane shows. */
+enum { ROWS = 128, SIDE = 8 };
+
+static __host__ __device__ int row_of_lane(int lane)
+{
+    return (lane * 37 + 11) % ROWS;
+}
+
+static __host__ __device__ uint32_t element(int row, int column)
+{
+    return (uint32_t)(0x8000 + row * SIDE + column);
+}
+
+template <int COUNT, bool TRANS>
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[COUNT], const uint16_t *row)
+{
+    if constexpr (COUNT == 4 && TRANS) ldmatrix_4_trans(r, row);
+    if constexpr (COUNT == 4 && !TRANS) ldmatrix_4(r, row);
+    if constexpr (COUNT == 2 && TRANS) ldmatrix_2_trans(r, row);
+    if constexpr (COUNT == 2 && !TRANS) ldmatrix_2(r, row);
+}
+
+template <int COUNT, bool TRANS>
+__global__ void __launch_bounds__(WARP) ldmatrix_kernel(uint32_t *out)
+{
+    DYN_SHARED(uint16_t, rows);
+    int lane = threadIdx.x;
+    uint32_t r[COUNT];
+    for (int i = lane; i < ROWS * SIDE; i += WARP)
+        rows[i] = (uint16_t)element(i / SIDE, i % SIDE);
+    __syncwarp();
+    load_matrices<COUNT, TRANS>(r, rows + row_of_lane(lane) * SIDE);
+    for (int i = 0; i < COUNT; i++)
+        out[lane * COUNT + i] = r[i];
+}
+
+/* The ISA: thread l holds of matrix i the elements 2 (l % 4), 2 (l % 4) + 1 of row l / 4, rows at
+ * the addresses of threads 8 i to 8 i + 7; with .trans of column l / 4. */
+template <int COUNT, bool TRANS> static void check_ldmatrix(void)
+{
+    uint32_t got[WARP * COUNT], *on = on_device<uint32_t>(NULL, WARP * COUNT);
+    LAUNCH((ldmatrix_kernel<COUNT, TRANS>), 1, WARP, ROWS * SIDE * sizeof(uint16_t), 0, on);
+    back(got, on, WARP * COUNT);
+    for (int slot = 0; slot < WARP * COUNT * 2; slot++) {
+        int lane = slot / 2 / COUNT, i = slot / 2 % COUNT, half = slot % 2;
+        int line = lane / 4, along = 2 * (lane % 4) + half;
+        int row = TRANS ? along : line, column = TRANS ? line : along;
+        uint32_t want = element(row_of_lane(8 * i + row), column);
+        if ((got[lane * COUNT + i] >> (16 * half) & 0xffff) != want)
+            fail_msg("ldmatrix_%d%s, lane %d, r[%d] = %08x: half %d is not %04x", COUNT,
+                     TRANS ? "_trans" : "", lane, i, got[lane * COUNT + i], half, want);
+    }
+}
+
+static void test_ldmatrix(void **)
+{
+    need_gpu();
+    check_ldmatrix<4, false>();
+    check_ldmatrix<4, true>();
+    check_ldmatrix<2, false>();
+    check_ldmatrix<2, true>();
+}
+
+/* ---- copies beside the computation ----------------------------------------------------------- */
+
+enum { COPIERS = 64, STAGES = 4, CELL = 16 };
+
+/* Thread i copies its first i % 17 bytes into every other cell of shared memory; out is all of it.
+ */
+static __global__ void __launch_bounds__(COPIERS) copy_part_kernel(uint8_t *out, const uint8_t *x)
+{
+    DYN_SHARED(uint8_t, cells);
+    int i = threadIdx.x;
+    for (int at = i; at < 2 * COPIERS * CELL; at += COPIERS)
+        cells[at] = 0xa5;
+    __syncthreads();
+    cp_async_16(cells + 2 * i * CELL, x + i * CELL, i % (CELL + 1));
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int at = i; at < 2 * COPIERS * CELL; at += COPIERS)
+        out[at] = cells[at];
+}
+
+static void test_copies_of_part(void **)
+{
+    need_gpu();
+    uint8_t x[COPIERS * CELL], out[2 * COPIERS * CELL];
+    for (int i = 0; i < COPIERS * CELL; i++)
+        x[i] = (uint8_t)(1 + i % 251);
+    uint8_t *on_x = on_device(x, sizeof x), *on_out = on_device<uint8_t>(NULL, sizeof out);
+    LAUNCH(copy_part_kernel, 1, COPIERS, sizeof out, 0, on_out, on_x);
+    back(out, on_out, sizeof out);
+    CUDA_CHECK(cudaFree(on_x));
+    for (int at = 0; at < (int)sizeof out; at++) {
+        int cell = at / CELL, i = cell / 2, byte = at % CELL;
+        int want = cell % 2 ? 0xa5 : byte < i % (CELL + 1) ? x[i * CELL + byte] : 0;
+        if (out[at] != want)
+            fail_msg("a copy of %d bytes: byte %d is %d, not %d", i % (CELL + 1), byte, out[at],
+                     want);
+    }
+}
+
+/* After the wait that covers stage s, a thread sees its own copy of it, and after a barrier the
+ * others' too: out[s][0] own, out[s][1] that of the thread opposite. One group is empty. */
+template <int S>
+static __device__ __forceinline__ void look_at_stage(uint4 *out, const uint4 *stages)
+{
+    int i = threadIdx.x;
+    cp_async_wait<STAGES - S>(); /* the groups of the stages behind it, and the empty one */
+    out[2 * S * COPIERS + i] = stages[S * COPIERS + i];
+    __syncthreads();
+    out[(2 * S + 1) * COPIERS + i] = stages[S * COPIERS + COPIERS - 1 - i];
+}
+
+static __global__ void __launch_bounds__(COPIERS) copy_stages_kernel(uint4 *out, const uint4 *x)
+{
+    DYN_SHARED(uint4, stages);
+    int i = threadIdx.x;
+    for (int s = 0; s < STAGES; s++) {
+        cp_async_16(stages + s * COPIERS + i, x + s * COPIERS + i);
+        cp_async_commit();
+    }
+    cp_async_commit();
+    look_at_stage<0>(out, stages);
+    look_at_stage<1>(out, stages);
+    look_at_stage<2>(out, stages);
+    look_at_stage<3>(out, stages);
+}
+
+static void test_copies_in_stages(void **)
+{
+    need_gpu();
+    static uint4 x[STAGES * COPIERS], out[2 * STAGES * COPIERS];
+    for (unsigned i = 0; i < STAGES * COPIERS; i++)
+        x[i] = make_uint4(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3);
+    uint4 *on_x = on_device(x, STAGES * COPIERS);
+    uint4 *on_out = on_device<uint4>(NULL, 2 * STAGES * COPIERS);
+    LAUNCH(copy_stages_kernel, 1, COPIERS, sizeof x, 0, on_out, on_x);
+    back(out, on_out, 2 * STAGES * COPIERS);
+    CUDA_CHECK(cudaFree(on_x));
+    for (int at = 0; at < 2 * STAGES * COPIERS; at++) {
+        int s = at / COPIERS / 2, i = at % COPIERS;
+        int from = at / COPIERS % 2 ? COPIERS - 1 - i : i;
+        if (memcmp(&out[at], &x[s * COPIERS + from], sizeof *x) != 0)
+            fail_msg("stage %d, thread %d, the copy of %d", s, i, from);
+    }
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(WARP) exp2_kernel(float *y, const float *x, int n)
+{
+    for (int i = threadIdx.x; i < n; i += WARP)
+        y[i] = exp2_approx(x[i]);
+}
+
+/* The header's two units in the last place are a relative error of at most 2^-22. 1 at 0, 0 at
+ * -infinity, and 0 for what would be subnormal. */
+static void test_exp2(void **)
+{
+    need_gpu();
+    enum { COUNT = 1 << 16, SPECIAL = 6 };
+    static float x[COUNT], y[COUNT];
+    const float special[SPECIAL] = {-INFINITY, 0.0f, -0.0f, -127.0f, -1000.0f, INFINITY};
+    const float want[SPECIAL] = {0.0f, 1.0f, 1.0f, 0.0f, 0.0f, INFINITY};
+    for (int i = 0; i < COUNT; i++)
+        x[i] = i < SPECIAL ? special[i] : (float)(-125.9 + 253.8 * drawn((uint32_t)i));
+    float *on_x = on_device(x, COUNT), *on_y = on_device<float>(NULL, COUNT);
+    LAUNCH(exp2_kernel, 1, WARP, 0, 0, on_y, on_x, (int)COUNT);
+    back(y, on_y, COUNT);
+    CUDA_CHECK(cudaFree(on_x));
+    for (int i = 0; i < COUNT; i++) {
+        double exact = i < SPECIAL ? (double)want[i] : exp2((double)x[i]);
+        if ((double)y[i] != exact && !(fabs((double)y[i] / exact - 1) <= 0x1p-22))
+            fail_msg("2^%a is %a, not %a", (double)x[i], (double)y[i], exact);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ldmatrix),
+        cmocka_unit_test(test_copies_of_part),
+        cmocka_unit_test(test_copies_in_stages),
+        cmocka_unit_test(test_exp2),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+/* test_encoder.c -- an encoder forgets the words that it remembers when they are too many, and
+ * begins anew: through texts of more words than that. */
+#include "data/tokenizer/tokenizer.h"
+#include "model/core/check.h"
+#include "tests/support/data_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Twice as many as an encoder remembers and some more; a part of the first and of the last of them
+ * come again behind. */
+enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, LETTERS = 7, FEW = 10000 };
+
+/* Word `i` of six letters behind a space, no two alike: i in base 26, its digits turned by each
+ * other so that words near each other share little. */
+static void distinct_word(char *to, int64_t i)
+{
+    to[0] = ' ';
+    for (int k = 1, turn = 0; k < LETTERS; k++, i /= 26) {
+        turn += (int)(i % 26);
+        to[k] = (char)('a' + (turn + 7 * k) % 26);
+    }
+}
+
+/* One encoder over all words writes what encoders write that have only a few of them each. */
+static void test_more_words_than_an_encoder_remembers(void **state)
+{
+    (void)state;
+    char *prose = drawn_text(9, 2000), *text = must_alloc(LETTERS * ALL), err[512];
+    Tokenizer *t;
+    TokenBuffer whole = {0}, parts = {0};
+    if (!tokenizer_train((const uint8_t *)prose, (int64_t)strlen(prose), 300, &t, NULL, NULL, err,
+                         sizeof err))
+        fail_msg("%s", err);
+    for (int64_t i = 0; i < ALL; i++)
+        distinct_word(text + LETTERS * i, i < DISTINCT           ? i
+                                          : i < DISTINCT + AGAIN ? i - DISTINCT
+                                                                 : i - 2 * AGAIN);
+    Encoder *one = encoder_create(t);
+    encoder_encode(one, (const uint8_t *)text, LETTERS * ALL, &whole);
+    encoder_free(one);
+    for (int64_t at = 0; at < ALL; at += FEW) {
+        Encoder *fresh = encoder_create(t);
+        encoder_encode(fresh, (const uint8_t *)text + LETTERS * at, LETTERS * FEW, &parts);
+        encoder_free(fresh);
+    }
+    assert_true(whole.count > ALL); /* words are of more than one id */
+    assert_int_equal(whole.count, parts.count);
+    for (int64_t i = 0; i < whole.count; i++)
+        if (whole.id[i] != parts.id[i])
+            fail_msg("id %lld is %d, not %d", (long long)i, whole.id[i], parts.id[i]);
+    token_buffer_free(&whole);
+    token_buffer_free(&parts);
+    tokenizer_free(t);
+    free(text);
+    free(prose);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_more_words_than_an_encoder_remembers),
+    };
+    return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
+}

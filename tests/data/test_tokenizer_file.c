@@ -1,0 +1,307 @@
+/* test_tokenizer_file.c -- tokenizers as files: tokenizer.json in both spellings of merges, what is
+ * refused, GPT-2's own. */
+#include "data/tokenizer/tokenizer.h"
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "tests/support/data_support.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* `text` with the first `from` replaced by `to`; the caller frees. */
+static char *replaced(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    if (at == NULL) fail_msg("\"%s\" is not in the file", from);
+    return text_format("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+}
+
+static char *small_json(void)
+{
+    char err[256];
+    Tokenizer *t;
+    const char text[] = "the cat \"the\" back\\slash the heath";
+    if (!tokenizer_train((const uint8_t *)text, sizeof text - 1, 262, &t, NULL, NULL, err,
+                         sizeof err))
+        fail_msg("%s", err);
+    char *json = tokenizer_to_json(t);
+    tokenizer_free(t);
+    return json;
+}
+
+static void check_refused(const char *json, const char *sentence)
+{
+    char err[512] = "";
+    Tokenizer *t;
+    if (tokenizer_parse("t.json", json, strlen(json), &t, err, sizeof err))
+        fail_msg("accepted, want: %s", sentence);
+    if (strstr(err, sentence) == NULL) fail_msg("\"%s\", want \"%s\"", err, sentence);
+}
+
+static void test_json_round_trip(void **state)
+{
+    (void)state;
+    char *json = small_json(), *folder = folder_new(), err[512];
+    char *path = text_format("%s/tokenizer.json", folder);
+    Tokenizer *first, *second;
+    bool missing;
+    assert_true(tokenizer_parse("t", json, strlen(json), &first, err, sizeof err));
+    assert_true(tokenizer_save(first, path, err, sizeof err));
+    assert_true(tokenizer_load(path, &second, &missing, err, sizeof err));
+    assert_true(tokenizer_hash(first) == tokenizer_hash(second));
+    assert_int_equal(tokenizer_vocab_size(second), 262);
+    assert_int_equal(tokenizer_merge_count(second), 5);
+    assert_int_equal(tokenizer_end_of_text(second), 261);
+    tokenizer_free(first);
+    tokenizer_free(second);
+    unlink(path);
+    assert_false(tokenizer_load(path, &second, &missing, err, sizeof err));
+    assert_true(missing);
+    free(path);
+    free(json);
+    folder_drop(folder);
+}
+
+static void test_merges_as_strings_and_as_pairs(void **state)
+{
+    (void)state;
+    char *json = small_json(), err[512];
+    char *merges = strstr(json, "\"merges\": ["), *pairs = must_alloc(4 * strlen(json)),
+         *to = pairs;
+    Tokenizer *strings_read, *pairs_read;
+    memcpy(pairs, json, (size_t)(merges - json));
+    to += merges - json;
+    /* "a b" becomes ["a", "b"]; no token of this text has a space or a quote in it. */
+    to += sprintf(to, "\"merges\": [");
+    for (char *p = merges + 11; *p; p++) {
+        if (*p == '"' && p[-1] == ' ')
+            to += sprintf(to, "[\"");
+        else if (*p == '"')
+            to += sprintf(to, "\"]");
+        else if (*p == ' ' && p[1] != ' ' && p[1] != '"' && p[-1] != ' ')
+            to += sprintf(to, "\", \"");
+        else
+            *to++ = *p;
+    }
+    *to = 0;
+    assert_true(tokenizer_parse("strings", json, strlen(json), &strings_read, err, sizeof err));
+    if (!tokenizer_parse("pairs", pairs, strlen(pairs), &pairs_read, err, sizeof err))
+        fail_msg("%s", err);
+    assert_true(tokenizer_hash(strings_read) == tokenizer_hash(pairs_read));
+    tokenizer_free(strings_read);
+    tokenizer_free(pairs_read);
+    free(pairs);
+    free(json);
+}
+
+static void test_files_that_would_encode_differently_are_refused(void **state)
+{
+    (void)state;
+    char *json = small_json();
+    static const char *const change[][3] = {
+        {"\"BPE\"", "\"Unigram\"", "model.type is not \"BPE\""},
+        {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback"},
+        {"\"byte_fallback\": false", "\"ignore_merges\": true", "ignore_merges"},
+        {"\"dropout\": null", "\"dropout\": 0.1", "dropout"},
+        {"\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space"},
+        {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer"},
+        {"\"pre_tokenizer\": {\"type\": \"ByteLevel\"",
+         "\"pre_tokenizer\": {\"type\": \"Whitespace\"", "byte-level"},
+        {"\"h e\"", "\"h q\"", "a token that the vocabulary lacks"},
+        {"\"h e\"", "7", "merge 0 is neither"},
+        {"\"!\": 0", "\"!\": 1", "two tokens have the id 1"},
+        {"\"!\": 0", "\"!\": 0.5", "the id of \"!\" is not a number"},
+        {"\"!\": 0", "\"!\": 262", "the id of \"!\" is not a number"},
+        {"\"!\": 0,", "", "t.json has 261 ids, but 256 bytes, 5 merges and 1 added tokens"},
+        {"\"!\": 0", "\"!!\": 0", "no token for the byte 0x21"},
+        {"\"!\": 0", "\"\347\214\253\": 0", "does not stand for bytes of its own"},
+        {"{", "{{", "not valid JSON"},
+    };
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        char *changed = replaced(json, change[i][0], change[i][1]);
+        check_refused(changed, change[i][2]);
+        free(changed);
+    }
+    check_refused("", "has no merges");
+    check_refused("#version: 0.2\n", "has no merges");
+    check_refused("#version: 0.2\na b\nx\n", "t.json:3: not a merge of two known tokens");
+    check_refused("#version: 0.2\na b\na b\n", "t.json:3: not a merge");
+    free(json);
+}
+
+static void test_no_merges_is_refused(void **state)
+{
+    (void)state;
+    char *json = small_json(), *merges = strstr(json, "\"merges\": [");
+    char *none = text_format("%.*s\"merges\": []}}", (int)(merges - json), json);
+    check_refused(none, "t.json has no merges");
+    free(none);
+    free(json);
+}
+
+/* What a special token is called is written into files of JSON: it must be text. */
+static void test_special_tokens_that_are_not_text_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {{"<|end\xFF|>", " (0xff) is not valid UTF-8"},
+                                         {"<|end\xED\xA0\x80|>", " (0xed) is not valid UTF-8"},
+                                         {"<|end\\u0000|>", "t.json has the escape \\u0000"},
+                                         {"<|end\\ud800|>", "t.json is not valid JSON"}};
+    char *json = small_json(), err[512];
+    Tokenizer *t;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *changed = replaced(json, "<|endoftext|>", bad[i][0]);
+        check_refused(changed, bad[i][1]);
+        free(changed);
+    }
+    char *named = replaced(json, "{\"id\": 261, \"content\": \"<|endoftext|>\"",
+                           "{\"id\": 261, \"content\": \"<|caf\\u00e9 \\\"1\\\"|>\"");
+    char *good = replaced(named, "\"<|endoftext|>\": 261", "\"<|caf\303\251 \\\"1\\\"|>\": 261");
+    if (!tokenizer_parse("t", good, strlen(good), &t, err, sizeof err)) fail_msg("%s", err);
+    assert_string_equal(tokenizer_special(t, 261), "<|caf\303\251 \"1\"|>");
+    tokenizer_free(t);
+    free(named);
+    free(good);
+    free(json);
+}
+
+/* ---- GPT-2's vocabulary, where the machine has it -------------------------------------------- */
+
+/* Ids that tiktoken gives. */
+static const struct {
+    const char *text;
+    int32_t id[24];
+    int n;
+} gpt2_pairs[] = {
+    {"Hello world", {15496, 995}, 2},
+    {"In the beginning God created the heaven and the earth.",
+     {818, 262, 3726, 1793, 2727, 262, 9538, 290, 262, 4534, 13},
+     11},
+    {"  two  spaces, then\n\n\nthree lines\n",
+     {220, 734, 220, 9029, 11, 788, 628, 198, 15542, 3951, 198},
+     11},
+    {"it's we'll I'M don't 'tis they've",
+     {270, 338, 356, 1183, 314, 6, 44, 836, 470, 705, 48010, 484, 1053},
+     13},
+    {"na\303\257ve fa\303\247ade \342\200\224 Gr\303\266\303\237e, 12345 and \302\275",
+     {2616, 38776, 24685, 16175, 671, 851, 1902, 9101, 39683, 68, 11, 17031, 2231, 290, 25208},
+     15},
+    {"\346\227\245\346\234\254\350\252\236\343\201\256\343\203\206\343\202\255\343\202\271\343\203"
+     "\210 "
+     "\354\225\210\353\205\225\355\225\230\354\204\270\354\232\224",
+     {33768, 98,  17312, 105, 45739, 252, 5641, 24336, 25084, 43302, 23821, 243,
+      230,   167, 227,   243, 47991, 246, 168,  226,   116,   168,   248,   242},
+     24},
+    {"tabs\t\tand\r\nreturns   ", {8658, 82, 197, 197, 392, 201, 198, 7783, 82, 220, 220, 220}, 12},
+    {"<|endoftext|>", {27, 91, 437, 1659, 5239, 91, 29}, 7},
+    {"x", {87}, 1},
+    {"\302\240no-break\343\200\200wide\342\200\203em",
+     {1849, 3919, 12, 9032, 5099, 222, 4421, 447, 225, 368},
+     10},
+    {"\360\237\231\202\360\237\231\203 emoji "
+     "\360\237\221\251\342\200\215\360\237\221\251\342\200\215\360\237\221\247",
+     {8582, 25081, 8582, 247, 225, 44805, 50169, 102, 447, 235, 41840, 102, 447, 235, 41840, 100},
+     16},
+    {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+     {24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794, 24794,
+      24794, 24794, 24794, 24794, 7252},
+     18},
+};
+
+/* GPT-2's vocab.bpe; skips the test where it is not. */
+static char *gpt2_path(void)
+{
+    const char *folder = getenv("GPT2_BPE_DIR");
+    char *path = text_format("%s/vocab.bpe", folder ? folder : "../shared/data/gpt2");
+    if (access(path, R_OK) == 0) return path;
+    free(path);
+    skip_because("no vocab.bpe in $GPT2_BPE_DIR or ../shared/data/gpt2");
+}
+
+static void test_gpt2_ids(void **state)
+{
+    (void)state;
+    char err[512], *path = gpt2_path();
+    Tokenizer *t;
+    if (!tokenizer_load(path, &t, NULL, err, sizeof err)) fail_msg("%s", err);
+    assert_int_equal(tokenizer_vocab_size(t), 50257);
+    assert_int_equal(tokenizer_end_of_text(t), 50256);
+    Encoder *e = encoder_create(t);
+    for (size_t i = 0; i < sizeof gpt2_pairs / sizeof *gpt2_pairs; i++) {
+        TokenBuffer ids = {0};
+        const char *text = gpt2_pairs[i].text;
+        encoder_encode(e, (const uint8_t *)text, (int64_t)strlen(text), &ids);
+        for (int k = 0; k < gpt2_pairs[i].n && k < ids.count; k++)
+            if (ids.id[k] != gpt2_pairs[i].id[k])
+                fail_msg("\"%s\": id %d is %d, want %d", text, k, ids.id[k], gpt2_pairs[i].id[k]);
+        assert_int_equal(ids.count, gpt2_pairs[i].n);
+        char *back = tokenizer_decode(t, ids.id, ids.count, false, NULL);
+        assert_string_equal(back, text);
+        free(back);
+        token_buffer_free(&ids);
+    }
+    encoder_free(e);
+    tokenizer_free(t);
+    free(path);
+}
+
+static void test_gpt2_encoder_json_confirms_the_merges(void **state)
+{
+    (void)state;
+    char err[512], *path = gpt2_path(), *beside = path_beside(path, "encoder.json"), *text;
+    size_t size;
+    Tokenizer *t, *again;
+    assert_true(tokenizer_load(path, &t, NULL, err, sizeof err));
+    if (!file_read(beside, &text, &size, NULL, err, sizeof err)) fail_msg("%s", err);
+    if (!tokenizer_check_vocab(t, "encoder.json", text, size, err, sizeof err)) fail_msg("%s", err);
+    char *changed = replaced(text, "\"the\": 1169", "\"the\": 1170");
+    assert_false(
+        tokenizer_check_vocab(t, "encoder.json", changed, strlen(changed), err, sizeof err));
+    assert_non_null(strstr(err, "encoder.json gives the the id 1170"));
+    char *json = tokenizer_to_json(t);
+    assert_true(tokenizer_parse("json", json, strlen(json), &again, err, sizeof err));
+    assert_true(tokenizer_hash(t) == tokenizer_hash(again));
+    tokenizer_free(again);
+    tokenizer_free(t);
+    free(json);
+    free(changed);
+    free(text);
+    free(beside);
+    free(path);
+}
+
+/* ---- hostile files --------------------------------------------------------------------------- */
+
+static void test_fuzz_tokenizer_files(void **state)
+{
+    (void)state;
+    char *json = small_json(), *merges = strstr(json, "\"model\"");
+    const char *bpe = "#version: 0.2\nt h\nth e\n\304\240 a\n\304\240a n\nb e\n";
+    fuzz_replay(fuzz_tokenizer, json, strlen(json), 21, 1500);
+    fuzz_replay(fuzz_tokenizer, bpe, strlen(bpe), 22, 1500);
+    assert_non_null(merges);
+    free(json);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_json_round_trip),
+    cmocka_unit_test(test_merges_as_strings_and_as_pairs),
+    cmocka_unit_test(test_files_that_would_encode_differently_are_refused),
+    cmocka_unit_test(test_no_merges_is_refused),
+    cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
+    cmocka_unit_test(test_gpt2_ids),
+    cmocka_unit_test(test_gpt2_encoder_json_confirms_the_merges),
+    cmocka_unit_test(test_fuzz_tokenizer_files),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests_name("tokenizer files", tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+/* test_ops.c -- every op over every case of op_cases.h against the oracle: all storage and gradient
+ * types, dense and strided rows, every CPU level, both products, one to three threads, and the GPU
+ * (or the emulated one). Inputs are rounded to storage before the oracle sees them; outputs start
+ * as NaN, updates from known values; bands around and inside buffers must stay, and so must inputs;
+ * a second run must give the same bits, and other thread counts too where the contract says so.
+ * TEST_EVERY=n tries every n-th case of each op: enough for tools that slow it down a lot. */
+#include "model/core/check.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/oracle.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* One call made ready: exact values before and after, and guarded tensors to make it with. */
+typedef struct {
+    const OpCase *c;
+    DType storage, grad;
+    int count;
+    OperandSpec spec[CASE_OPERANDS];
+    OracleCall oracle;
+    double *start[CASE_OPERANDS];
+    Guarded guarded[CASE_OPERANDS];
+    Tensor tensor[CASE_OPERANDS];
+    char name[256];
+} Trial;
+
+static DType operand_dtype(const Trial *t, int i)
+{
+    return op_case_dtype(t->spec[i].type, t->storage, t->grad);
+}
+
+static int64_t operand_size(const OperandSpec *s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s->ndim; d++)
+        n *= s->dim[d];
+    return n;
+}
+
+static bool operand_present(const Trial *t, int i)
+{
+    return i < t->count && t->spec[i].role != ROLE_ABSENT;
+}
+
+/* Element i of operand `operand` before rounding. */
+static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i)
+{
+    uint64_t stream = (uint64_t)(operand + 1) * 1000003u + (uint64_t)c->op;
+    double u = drawn_uniform(stream, i);
+    switch (s->fill) {
+    case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
+    case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
+    case FILL_INTEGER: return s->low + floor((s->high - s->low) * u);
+    case FILL_SEGMENTS: return (double)op_case_segment_word(c, i);
+    default: {
+        int64_t last = i % c->tq + c->attention.causal_offset;
+        if (last > c->tk - 1) last = c->tk - 1;
+        return floor((double)(last + 1) * u);
+    }
+    }
+}
+
+/* The inputs of a case, which all its trials round to their types. */
+typedef struct {
+    double *v[CASE_OPERANDS];
+} Draws;
+
+static Draws draws_make(const OpCase *c)
+{
+    Draws d = {0};
+    OperandSpec spec[CASE_OPERANDS];
+    int count = op_case_operands(c, spec);
+    for (int i = 0; i < count; i++) {
+        if (spec[i].role == ROLE_ABSENT || spec[i].role == ROLE_OUT) continue;
+        int64_t n = operand_size(&spec[i]);
+        d.v[i] = must_calloc((size_t)n, sizeof(double));
+        for (int64_t k = 0; k < n; k++)
+            d.v[i][k] = draw(c, &spec[i], i, k);
+    }
+    return d;
+}
+
+static void draws_free(Draws *d)
+{
+    for (int i = 0; i < CASE_OPERANDS; i++)
+        free(d->v[i]);
+}
+
+static void round_operand(Trial *t, int i)
+{
+    DType dtype = operand_dtype(t, i);
+    for (int64_t k = 0; k < operand_size(&t->spec[i]); k++)
+        t->oracle.v[i][k] = oracle_round(dtype, t->oracle.v[i][k]);
+}
+
+/* Rounds the inputs, lets the oracle answer. */
+static void trial_prepare(Trial *t, const OpCase *c, const Draws *draws, DType storage, DType grad)
+{
+    *t = (Trial){.c = c, .storage = storage, .grad = grad, .oracle = {.c = c, .storage = storage}};
+    t->count = op_case_operands(c, t->spec);
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        int64_t n = operand_size(&t->spec[i]);
+        t->oracle.v[i] = must_calloc((size_t)n, sizeof(double));
+        t->start[i] = must_calloc((size_t)n, sizeof(double));
+        if (draws->v[i]) memcpy(t->oracle.v[i], draws->v[i], (size_t)n * sizeof(double));
+        round_operand(t, i);
+    }
+    oracle_derive(&t->oracle);
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        if (t->spec[i].derived) round_operand(t, i);
+        memcpy(t->start[i], t->oracle.v[i], (size_t)operand_size(&t->spec[i]) * sizeof(double));
+    }
+    oracle_run(&t->oracle);
+}
+
+static void trial_free(Trial *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        free(t->oracle.v[i]);
+        free(t->start[i]);
+    }
+}
+
+/* Guarded buffers with the starting values, rows `gap` elements apart where the op allows it. */
+static void buffers_create(Trial *t, int64_t gap)
+{
+    for (int i = 0; i < t->count; i++) {
+        const OperandSpec *s = &t->spec[i];
+        t->tensor[i] = NO_TENSOR;
+        if (!operand_present(t, i) || s->alias_of) continue;
+        Guarded *g = &t->guarded[i];
+        *g = guarded_create(operand_dtype(t, i), s->ndim, s->dim, s->dense ? 0 : gap);
+        for (int64_t k = 0; k < operand_size(s); k++)
+            guarded_set(g, k, s->role == ROLE_OUT ? (double)NAN : t->start[i][k]);
+        guarded_arm(g);
+        t->tensor[i] = g->tensor;
+    }
+    for (int i = 0; i < t->count; i++)
+        if (operand_present(t, i) && t->spec[i].alias_of)
+            t->tensor[i] = t->tensor[t->spec[i].alias_of - 1];
+}
+
+static void buffers_free(Trial *t)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_free(&t->guarded[i]);
+}
+
+static void buffers_restore(Trial *t)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_restore(&t->guarded[i]);
+}
+
+static bool shared(const Trial *t, int i)
+{
+    for (int k = 0; k < t->count; k++)
+        if (t->spec[k].alias_of == i + 1) return true;
+    return false;
+}
+
+/* Bands, inputs and outputs after a run; `factors`: by a device that may round factors. */
+static void check_after(const Trial *t, bool factors)
+{
+    char err[512];
+    for (int i = 0; i < t->count; i++) {
+        if (!operand_present(t, i)) continue;
+        const OperandSpec *s = &t->spec[i];
+        const Guarded *g = &t->guarded[s->alias_of ? s->alias_of - 1 : i];
+        if (!guarded_bands_intact(g)) fail_msg("%s: writes outside %s", t->name, s->name);
+        if (s->role == ROLE_IN && !shared(t, i) && !guarded_intact(g))
+            fail_msg("%s: changes its input %s", t->name, s->name);
+        if (s->role == ROLE_IN) continue;
+        if (s->sums_of) oracle_column_sums(t->oracle.v[i], t->tensor[s->sums_of - 1]);
+        DType dtype = operand_dtype(t, i), compute = dtype_compute(t->storage);
+        double unit = dtype_info[s->type == TYPE_F64 ? F64 : compute].roundoff;
+        double roundings = s->roundings + (factors ? s->factors : 0);
+        double tolerance = roundings * dtype_info[dtype].roundoff + s->depth * unit;
+        bool close = tensor_close(t->tensor[i], t->oracle.v[i], tolerance, t->oracle.magnitude[i],
+                                  err, sizeof err);
+        if (!close) fail_msg("%s: %s %s", t->name, s->name, err);
+    }
+}
+
+/* The bytes of all buffers, one after another; the caller frees. */
+static unsigned char *snapshot(const Trial *t, size_t *bytes)
+{
+    *bytes = 0;
+    for (int i = 0; i < t->count; i++)
+        *bytes += t->guarded[i].bytes;
+    unsigned char *all = must_alloc(*bytes), *p = all;
+    for (int i = 0; i < t->count; i++) {
+        if (t->guarded[i].block) memcpy(p, t->guarded[i].block, t->guarded[i].bytes);
+        p += t->guarded[i].bytes;
+    }
+    return all;
+}
+
+/* Ops whose sums do not depend on the number of threads: elementwise, by row, or in ascending order
+ * by contract. */
+static bool same_bits_for_all_threads(OpId op)
+{
+    switch (op) {
+    case OP_norm_backward:
+    case OP_linear_forward:
+    case OP_linear_backward_input:
+    case OP_linear_backward_weight:
+    case OP_attention_forward:
+    case OP_attention_backward: return false;
+    default: return true;
+    }
+}
+
+/* The call on a device with memory of its own: blocks go there and come back whole. */
+static void run_far(Trial *t, Device *dev, const StepDecision *decision)
+{
+    Tensor far[CASE_OPERANDS] = {{0}};
+    for (int i = 0; i < t->count; i++) {
+        const OperandSpec *s = &t->spec[i];
+        if (!operand_present(t, i)) continue;
+        if (!s->alias_of) guarded_upload(&t->guarded[i], dev);
+        if (!s->alias_of) far[i] = guarded_twin(&t->guarded[i]);
+    }
+    for (int i = 0; i < t->count; i++)
+        if (operand_present(t, i) && t->spec[i].alias_of) far[i] = far[t->spec[i].alias_of - 1];
+    op_case_run(dev, t->c, far, decision);
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].block) guarded_download(&t->guarded[i], dev);
+}
+
+static void run_on(Trial *t, TestDevice *d, int64_t gap)
+{
+    StepDecision decision = op_case_decision();
+    char text[160];
+    snprintf(t->name, sizeof t->name, "%s %s grad %s gap %lld on %s",
+             op_case_describe(t->c, text, sizeof text), dtype_name(t->storage), dtype_name(t->grad),
+             (long long)gap, d->name);
+    buffers_restore(t);
+    if (!d->cuda) {
+        op_case_run(&d->device, t->c, t->tensor, &decision);
+        return;
+    }
+    void *far = device_put_bytes(&d->device, &decision, sizeof decision);
+    run_far(t, &d->device, far);
+    device_release(&d->device, far, sizeof decision);
+}
+
+/* Gives back what run_far made. */
+static void buffers_release(Trial *t, Device *dev)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->guarded[i].on_device) guarded_release(&t->guarded[i], dev);
+}
+
+/* Whether this trial on that device can differ from the others, and is asked for. */
+static bool worth_running(const Trial *t, const TestDevice *d)
+{
+    bool products = op_case_flops(t->c) > 0 && t->c->batch == 0;
+    return device_asked_for(d) && (!d->openblas || products) &&
+           device_has_storage(&d->device, t->storage);
+}
+
+/* The call once more, when it is to be made twice: the same bits. */
+static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char *once)
+{
+    size_t bytes;
+    if (devices_calls() < 2) return;
+    run_on(t, d, gap);
+    unsigned char *again = snapshot(t, &bytes);
+    if (memcmp(once, again, bytes) != 0) fail_msg("%s: two runs differ in bits", t->name);
+    free(again);
+}
+
+/* Runs on every device that can differ; how many there were. Buffers that are, bands and all, the
+ * bits of a run that passed have passed too. */
+static int trial_on_devices(Trial *t, int64_t gap)
+{
+    unsigned char *passed = NULL, *single = NULL;
+    int runs = 0;
+    size_t bytes;
+    buffers_create(t, gap);
+    for (int i = 0; i < devices.count; i++) {
+        TestDevice *d = &devices.item[i];
+        if (!worth_running(t, d)) continue;
+        run_on(t, d, gap);
+        runs++;
+        unsigned char *once = snapshot(t, &bytes);
+        if (passed == NULL || memcmp(once, passed, bytes) != 0)
+            check_after(t, d->cuda && gap == 0 && t->storage != F32);
+        if (d->threads == 1) {
+            free(single);
+            single = snapshot(t, &bytes);
+        } else if (same_bits_for_all_threads(t->c->op) && memcmp(single, once, bytes) != 0) {
+            fail_msg("%s: differs in bits from one thread", t->name);
+        }
+        run_again(t, d, gap, once);
+        buffers_release(t, &d->device);
+        free(passed);
+        passed = once;
+    }
+    free(passed);
+    free(single);
+    buffers_free(t);
+    return runs;
+}
+
+static bool has_gradients(const OpCase *c)
+{
+    OperandSpec spec[CASE_OPERANDS];
+    int count = op_case_operands(c, spec);
+    for (int i = 0; i < count; i++)
+        if (spec[i].type == TYPE_GRAD && spec[i].role != ROLE_ABSENT) return true;
+    return false;
+}
+
+static bool somebody_has(DType storage)
+{
+    for (int i = 0; i < devices.count; i++)
+        if (device_asked_for(&devices.item[i]) &&
+            device_has_storage(&devices.item[i].device, storage))
+            return true;
+    return false;
+}
+
+/* Every storage and gradient type that somebody has; the number of runs. */
+static int check_case(const OpCase *c)
+{
+    Draws draws = draws_make(c);
+    int runs = 0;
+    for (DType storage = F64; storage <= F16; storage++) {
+        if (!somebody_has(storage) || (c->stochastic && storage != BF16)) continue;
+        for (int wide = 0; wide < 2; wide++) {
+            DType compute = dtype_compute(storage);
+            if (wide && (compute == storage || !has_gradients(c))) continue;
+            Trial t;
+            trial_prepare(&t, c, &draws, storage, wide ? compute : storage);
+            runs += trial_on_devices(&t, 0);
+            runs += trial_on_devices(&t, 3);
+            trial_free(&t);
+        }
+    }
+    draws_free(&draws);
+    return runs;
+}
+
+static void check_op(void **state)
+{
+    OpId op = *(const OpId *)*state;
+    const OpCase *cases;
+    const char *word = getenv("TEST_EVERY");
+    int count = op_cases_check(&cases), runs = 0, found = 0,
+        every = word && atoi(word) > 0 ? atoi(word) : 1;
+    for (int k = 0; k < count; k++)
+        if (cases[k].op == op && found++ % every == 0) runs += check_case(&cases[k]);
+    if (runs == 0) fail_msg("op_%s has no case, or no device that was asked for", op_name[op]);
+}
+
+int main(void)
+{
+    static OpId id[OP_COUNT];
+    struct CMUnitTest tests[OP_COUNT];
+    size_t n = 0;
+    for (int op = 0; op < OP_COUNT; op++) {
+        if (op == OP_step_decide) continue; /* no tensors: test_ops_step.c */
+        id[n] = (OpId)op;
+        tests[n] = (struct CMUnitTest){
+            .name = op_name[op], .test_func = check_op, .initial_state = &id[n]};
+        n++;
+    }
+    return _cmocka_run_group_tests("ops against the oracle", tests, n, devices_setup,
+                                   devices_teardown);
+}

@@ -1,0 +1,296 @@
+/* test_ops_doors.c -- what the front doors refuse and by which words, what the profile keeps, and
+ * the ops that take any type. */
+#include "model/core/check.h"
+#include "model/kernels/op_cases.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- conversions ------------------------------------------------------------------------------
+ */
+
+/* Between any two float types as the scalar conversions say, special values and halves included. */
+static void copy_converts_between_all_types(void **state)
+{
+    (void)state;
+    enum { N = 301 };
+    static const double special[] = {0,
+                                     -0.0,
+                                     1,
+                                     65504,
+                                     65520,
+                                     1e-8,
+                                     3e-6,
+                                     -6.1e-5,
+                                     0x1.01p0,
+                                     0x1.03p0,
+                                     0x1.002p0,
+                                     0x1.006p0,
+                                     3.4e38,
+                                     1e30,
+                                     (double)INFINITY,
+                                     -(double)INFINITY};
+    const int n_special = (int)(sizeof special / sizeof *special);
+    for (int i = 0; i < devices.count; i++)
+        for (DType from = F64; from <= F16; from++)
+            for (DType to = F64; to <= F16; to++) {
+                double x[N], y[N];
+                Device *dev = &devices.item[i].device;
+                if (!device_has_storage(dev, from) || !device_has_storage(dev, to)) continue;
+                for (int k = 0; k < N; k++)
+                    dtype_set(from, x, k, k < n_special ? special[k] : drawn_normal(15, k));
+                Tensor far_x = device_put(dev, tensor_1d(x, from, N));
+                memset(y, 0, sizeof y);
+                Tensor far_y = device_put(dev, tensor_1d(y, to, N));
+                op_copy(dev, far_y, far_x);
+                device_take(dev, tensor_1d(y, to, N), far_y);
+                device_drop(dev, far_x);
+                for (int k = 0; k < N; k++) {
+                    double expected;
+                    dtype_set(to, &expected, 0, dtype_get(from, x, k));
+                    if (dtype_get(to, y, k) != dtype_get(to, &expected, 0))
+                        fail_msg("%s: %s to %s, element %d: %a becomes %a, not %a",
+                                 devices.item[i].name, dtype_name(from), dtype_name(to), k,
+                                 dtype_get(from, x, k), dtype_get(to, y, k),
+                                 dtype_get(to, &expected, 0));
+                }
+            }
+}
+
+static void fill_knows_every_type(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        for (DType t = F64; t < DTYPE_COUNT; t++) {
+            double buffer[19] = {0};
+            Device *dev = &devices.item[i].device;
+            if (!device_has_storage(dev, t)) continue;
+            Tensor near = tensor_1d(buffer, t, 19), far = device_put(dev, near);
+            op_fill(dev, far, 3);
+            device_take(dev, near, far);
+            for (int k = 0; k < 19; k++)
+                assert_true(dtype_get(t, buffer, k) == 3);
+        }
+}
+
+/* ---- front doors ------------------------------------------------------------------------------
+ */
+
+/* Runs body in a child; it must end with EXIT_BUG and say both words. */
+static void expect_refusal(void (*body)(Device *), const char *op, const char *what)
+{
+    int pipes[2], status;
+    assert_int_equal(pipe(pipes), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(pipes[1], 2);
+        body(&devices.item[0].device);
+        _exit(0);
+    }
+    close(pipes[1]);
+    char text[2048];
+    size_t n = 0;
+    ssize_t got;
+    while (n + 1 < sizeof text && (got = read(pipes[0], text + n, sizeof text - 1 - n)) > 0)
+        n += (size_t)got;
+    text[n] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_BUG)
+        fail_msg("op_%s: %s was let through (status %d): %s", op, what, status, text);
+    if (!strstr(text, op) || !strstr(text, what))
+        fail_msg("op_%s does not name %s: %s", op, what, text);
+}
+
+static float spare[2][64];
+
+static Tensor here(int i, int64_t rows, int64_t cols)
+{
+    return tensor_2d(spare[i], F32, rows, cols);
+}
+
+static void wrong_shape(Device *dev)
+{
+    op_add(dev, here(0, 4, 3), here(1, 4, 3), here(1, 4, 2));
+}
+
+static void wrong_type(Device *dev)
+{
+    op_linear_forward(dev, here(0, 2, 2), here(1, 2, 3), tensor_2d(spare[1], BF16, 2, 3), NO_TENSOR,
+                      EPILOGUE_NONE, NO_TENSOR);
+}
+
+static void absent(Device *dev)
+{
+    op_norm_forward(dev, here(0, 2, 4), NO_TENSOR, here(1, 2, 4), tensor_1d(spare[1], F32, 4),
+                    NO_TENSOR, (Norm){NORM_RMSNORM, 1e-5});
+}
+
+static void not_dense(Device *dev)
+{
+    Tensor x = here(0, 3, 4);
+    x.ld = 5;
+    double sum = 0;
+    op_sq_norm(dev, tensor_1d(&sum, F64, 1), x);
+}
+
+static void overlapping(Device *dev)
+{
+    op_linear_backward_input(dev, here(0, 3, 3), here(0, 3, 3), here(1, 3, 3), EPILOGUE_NONE,
+                             NO_TENSOR);
+}
+
+static void backward_of_a_sum(Device *dev)
+{
+    op_linear_backward_input(dev, here(0, 3, 3), here(1, 3, 3), tensor_2d(spare[1] + 9, F32, 3, 3),
+                             EPILOGUE_GELU_OF_SUM, tensor_2d(spare[1] + 18, F32, 3, 3));
+}
+
+static void bad_heads(Device *dev)
+{
+    Tensor t = tensor_3d(spare[0], F32, 1, 2, 6), u = tensor_3d(spare[1], F32, 1, 2, 4);
+    op_attention_forward(dev, u, tensor_3d(spare[1], F32, 1, 3, 2), t, u, u,
+                         (Attention){3, 2, 2, 0, 1}, NO_TENSOR);
+}
+
+static void bad_vocabulary(Device *dev)
+{
+    int32_t target[2] = {0, 0};
+    op_loss(dev, tensor_1d(spare[1], F32, 2), here(0, 2, 5), tensor_1d(target, I32, 2), 6,
+            NO_TENSOR, false);
+}
+
+static void bad_gradient_type(Device *dev)
+{
+    int32_t token[2] = {0, 0};
+    op_token_backward(dev, tensor_2d(spare[0], F16, 2, 3), tensor_2d(spare[1], BF16, 2, 3),
+                      tensor_1d(token, I32, 2), 0, false);
+}
+
+static Tensor row(int i, int64_t n)
+{
+    return tensor_1d(spare[i], F32, n);
+}
+
+/* Column sums of heads would mix them. */
+static void columns_of_heads(Device *dev)
+{
+    op_norm_backward(dev, here(0, 2, 6), false, row(1, 6), row(1, 3), NO_TENSOR, false,
+                     here(1, 2, 6), here(1, 2, 6), here(1, 4, 2), row(1, 3),
+                     (Norm){NORM_RMSNORM, 1e-5});
+}
+
+static void rounded_columns(Device *dev)
+{
+    Tensor x = tensor_2d(spare[1], BF16, 2, 4), w = tensor_1d(spare[1], BF16, 4);
+    op_norm_backward(dev, tensor_2d(spare[0], BF16, 2, 4), false, w, row(1, 4), NO_TENSOR, false, x,
+                     x, here(1, 2, 2), w, (Norm){NORM_RMSNORM, 1e-5});
+}
+
+static void columns_for_nobody(Device *dev)
+{
+    op_linear_backward_weight(dev, here(0, 4, 3), NO_TENSOR, here(1, 5, 4), here(1, 5, 3),
+                              row(1, 4), false);
+}
+
+static void short_columns(Device *dev)
+{
+    op_linear_backward_weight(dev, here(0, 4, 3), row(0, 4), here(1, 5, 4), here(1, 5, 3),
+                              row(1, 3), false);
+}
+
+static void missing_op(Device *dev)
+{
+    static OpTable empty;
+    Device without = *dev;
+    without.ops = &empty;
+    op_fill(&without, here(0, 2, 2), 0);
+}
+
+static void front_doors_refuse_by_name(void **state)
+{
+    (void)state;
+    expect_refusal(wrong_shape, "op_add", "b is (4, 2) f32");
+    expect_refusal(wrong_type, "op_linear_forward", "w is (2, 3) bf16");
+    expect_refusal(absent, "op_norm_forward", "stats is absent");
+    expect_refusal(not_dense, "op_sq_norm", "not dense");
+    expect_refusal(overlapping, "op_linear_backward_input", "dx is (3, 3) f32");
+    expect_refusal(backward_of_a_sum, "op_linear_backward_input", "the epilogue is none or gelu");
+    expect_refusal(bad_heads, "op_attention_forward", "kv heads divide heads");
+    expect_refusal(bad_vocabulary, "op_loss", "got 6");
+    expect_refusal(bad_gradient_type, "op_token_backward", "dtable is (2, 3) f16");
+    expect_refusal(columns_of_heads, "op_norm_backward", "columns go with a w as long as a row");
+    expect_refusal(rounded_columns, "op_norm_backward", "columns is bf16, not f32");
+    expect_refusal(columns_for_nobody, "op_linear_backward_weight", "columns go with db");
+    expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
+    expect_refusal(missing_op, "op_fill", "does not have this op");
+}
+
+/* The profile counts calls and lists products; without one nothing is kept. */
+static void the_profile_lists_products(void **state)
+{
+    (void)state;
+    Product list[2];
+    OpMark mark[2] = {{{0}, {0}, OP_fill}};
+    Profile profile = {.product = list, .max_products = 2, .mark = mark, .max_marks = 2};
+    Device *dev = &devices.item[0].device;
+    memset(spare, 0, sizeof spare);
+    dev->profile = &profile;
+    for (int i = 0; i < 3; i++)
+        op_linear_backward_weight(dev, here(0, 4, 3), NO_TENSOR, tensor_2d(spare[1], F32, 5, 4),
+                                  tensor_2d(spare[1] + 20, F32, 5, 3), NO_TENSOR, true);
+    dev->profile = NULL;
+    op_fill(dev, here(0, 2, 2), 0);
+    assert_true(profile.calls[OP_linear_backward_weight] == 3 && profile.calls[OP_fill] == 0);
+    double collected = profile.seconds[OP_linear_backward_weight];
+    assert_true(collected > 0 && profile.n_marks == 1 && profile.n_products == 2);
+    profile_collect(dev, &profile);
+    assert_true(profile.seconds[OP_linear_backward_weight] > collected && profile.n_marks == 0);
+    profile_close(dev, &profile);
+    Product p = list[1];
+    assert_true(p.op == OP_linear_backward_weight && p.n == 5 && p.inputs == 3 && p.outputs == 4 &&
+                p.accumulate);
+}
+
+/* The calls of the benchmark grow with the tokens, and shrink whole. */
+static void bench_calls_are_scaled(void **state)
+{
+    (void)state;
+    const OpCase copy = {OP_copy, .n = 1024, .cols = 3072}, adamw = {OP_adamw, .n = 1 << 23},
+                 attention = {OP_attention_forward, .batch = 4, .tq = 64, .tk = 64},
+                 token = {OP_token_forward, .n = 1024, .cols = 768, .table = 50304};
+    assert_int_equal(op_case_at(&copy, 65536).n, 65536);
+    assert_int_equal(op_case_at(&copy, 4).n, 4);
+    assert_int_equal(op_case_at(&adamw, 65536).n, 1 << 23);
+    assert_int_equal(op_case_at(&adamw, 4).n, 1 << 15);
+    assert_int_equal(op_case_at(&attention, 65536).batch, 256);
+    assert_int_equal(op_case_at(&attention, 65536).tq, 64);
+    assert_int_equal(op_case_at(&attention, 512).tk, 32);
+    assert_int_equal(op_case_at(&token, 65536).table, 50304);
+    assert_int_equal(op_case_at(&token, 4).table, 196);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copy_converts_between_all_types),
+        cmocka_unit_test(fill_knows_every_type),
+        cmocka_unit_test(front_doors_refuse_by_name),
+        cmocka_unit_test(the_profile_lists_products),
+        cmocka_unit_test(bench_calls_are_scaled),
+    };
+    return cmocka_run_group_tests_name("front doors of ops", tests, devices_setup,
+                                       devices_teardown);
+}

@@ -1,0 +1,319 @@
+/* test_ops_step.c -- what a step's end does: the decision (clipping, learning rate, DeepSpeed's
+ * dynamic loss scale against recorded traces) and skipped updates. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- decision ---------------------------------------------------------------------------------
+ */
+
+static StepRules plain_rules(void)
+{
+    return (StepRules){
+        .max_norm = 1, .nominal_targets = 64, .samples = 4, .tokens = 64, .skip_nonfinite = true};
+}
+
+/* The first CPU device and the GPU, for tests that need not see every level. */
+static bool chosen(int i)
+{
+    return i == 0 || devices.item[i].cuda;
+}
+
+static StepDecision decide(Device *dev, StepState *state, StepStats stats, const StepRules *rules)
+{
+    double lr[] = {0.1, 0.2, 0.3};
+    StepDecision decision;
+    memset(&decision, 0x7f, sizeof decision);
+    void *far_state = device_put_bytes(dev, state, sizeof *state);
+    void *far_stats = device_put_bytes(dev, &stats, sizeof stats);
+    void *far_decision = device_put_bytes(dev, &decision, sizeof decision);
+    Tensor far_lr = device_put(dev, tensor_1d(lr, F64, 3));
+    op_step_decide(dev, far_state, far_stats, far_decision, far_lr, rules);
+    device_take_bytes(dev, state, far_state, sizeof *state);
+    device_take_bytes(dev, &stats, far_stats, sizeof stats);
+    device_take_bytes(dev, &decision, far_decision, sizeof decision);
+    device_drop(dev, far_lr);
+    assert_true(stats.sq_norm == 0 && stats.nats == 0 && stats.targets == 0);
+    return decision;
+}
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 8 * 0x1p-53 * fabs(b);
+}
+
+static void decision_clips_and_counts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        StepRules rules = plain_rules();
+        StepState s = {.loss_scale = 1};
+        StepDecision d =
+            decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &rules);
+        assert_true(d.apply == 1 && d.update == 1 && d.lr == 0.1 && d.loss == 2 &&
+                    d.loss_scale == 1);
+        assert_true(near(d.grad_norm, 0.5) && near(d.grad_scale, 1));
+        d = decide(dev, &s, (StepStats){.sq_norm = 16, .nats = 60, .targets = 32}, &rules);
+        /* Half of the targets counted: gradients were divided by twice too much, the norm is 8 and
+         * clips to 1. */
+        assert_true(d.update == 2 && d.lr == 0.2 && near(d.grad_norm, 8) &&
+                    near(d.loss, 60.0 / 32));
+        assert_true(near(d.grad_scale, 2 * (1 / (8 + 1e-6))));
+        for (int k = 0; k < 3; k++)
+            d = decide(dev, &s, (StepStats){.sq_norm = 1e-8, .nats = 1, .targets = 64}, &rules);
+        assert_true(d.update == 5 && d.lr == 0.3);
+        assert_true(s.steps == 5 && s.updates == 5 && s.samples == 20 && s.tokens == 320 &&
+                    s.skipped == 0);
+        rules.max_norm = 0;
+        d = decide(dev, &s, (StepStats){.sq_norm = 1e8, .nats = 1, .targets = 64}, &rules);
+        assert_true(near(d.grad_scale, 1) && near(d.grad_norm, 1e4));
+    }
+}
+
+/* A skip advances samples and tokens, not t nor the learning rate; the step after it is as if it
+ * had not been. */
+static void skipped_step_leaves_no_trace(Device *dev)
+{
+    StepRules rules = plain_rules();
+    const double bad[] = {(double)NAN, (double)INFINITY};
+    const StepStats good = {.sq_norm = 4, .nats = 70, .targets = 64};
+    StepState alone = {.loss_scale = 1};
+    StepDecision expected = decide(dev, &alone, good, &rules);
+    for (int i = 0; i < 2; i++) {
+        StepState s = {.loss_scale = 1};
+        StepDecision d = decide(dev, &s, (StepStats){bad[i], (double)NAN, 64}, &rules);
+        assert_true(d.apply == 0 && s.updates == 0 && s.skipped == 1 && s.skips_in_row == 1 &&
+                    s.steps == 1);
+        assert_true(s.samples == 4 && s.tokens == 64 && s.loss_scale == 1 && s.stop == 0);
+        d = decide(dev, &s, good, &rules);
+        assert_true(d.update == expected.update && d.lr == expected.lr &&
+                    d.grad_scale == expected.grad_scale);
+        assert_true(s.updates == 1 && s.skipped == 1 && s.skips_in_row == 0);
+    }
+    StepState s = {.loss_scale = 1};
+    rules.skip_nonfinite = false;
+    assert_true(decide(dev, &s, (StepStats){(double)NAN, 1, 64}, &rules).apply == 1 &&
+                s.updates == 1);
+}
+
+static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) skipped_step_leaves_no_trace(&devices.item[i].device);
+}
+
+/* Steps through '0' (fine) and '1' (overflow); writes scale/hysteresis after each, "stop" where the
+ * run must end. */
+static void scale_trace(Device *dev, char *out, size_t n, const char *overflow, double start,
+                        int64_t window, int64_t hysteresis, bool consecutive)
+{
+    StepRules rules = plain_rules();
+    rules.dynamic_scale = true;
+    rules.scale_window = window;
+    rules.hysteresis = hysteresis;
+    rules.consecutive_hysteresis = consecutive;
+    rules.min_scale = 1;
+    StepState s = {.loss_scale = start, .hysteresis = hysteresis, .last_overflow = -1};
+    size_t k = 0;
+    out[0] = 0;
+    for (const char *p = overflow; *p && k < n; p++) {
+        double before = s.loss_scale;
+        double sq_norm = *p == '1' ? (double)INFINITY : before * before;
+        StepDecision d = decide(dev, &s, (StepStats){sq_norm, 1, 64}, &rules);
+        assert_true(d.loss_scale == before && d.apply == (*p == '0'));
+        if (*p == '0') assert_true(near(d.grad_norm, 1));
+        if (s.stop)
+            k += (size_t)snprintf(out + k, n - k, "stop ");
+        else
+            k +=
+                (size_t)snprintf(out + k, n - k, "%g/%lld ", s.loss_scale, (long long)s.hysteresis);
+    }
+}
+
+static void loss_scale_moves(Device *dev)
+{
+    char trace[512];
+    scale_trace(dev, trace, sizeof trace, "00000000", 16, 3, 2, false);
+    assert_string_equal(trace, "16/2 16/2 16/2 32/2 32/2 32/2 64/2 64/2 ");
+    scale_trace(dev, trace, sizeof trace, "010000111", 16, 3, 2, false);
+    assert_string_equal(trace, "16/2 16/1 16/1 16/1 16/1 32/2 32/1 16/1 8/1 ");
+    scale_trace(dev, trace, sizeof trace, "010000111", 16, 3, 2, true);
+    assert_string_equal(trace, "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1 ");
+    scale_trace(dev, trace, sizeof trace, "111", 4, 3, 1, false);
+    assert_string_equal(trace, "2/1 1/1 stop ");
+}
+
+static void loss_scale_moves_as_deepspeed_s(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) loss_scale_moves(&devices.item[i].device);
+}
+
+/* ---- updates ----------------------------------------------------------------------------------
+ */
+
+enum { ELEMENTS = 77 };
+
+/* Weights and slots of one update, and their bytes before it. */
+typedef struct {
+    float master[ELEMENTS], grad[ELEMENTS], slot[2][ELEMENTS];
+    uint16_t weight[ELEMENTS];
+} Slots;
+
+static Slots drawn_slots(void)
+{
+    Slots s;
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < ELEMENTS; i++) {
+        s.master[i] = (float)drawn_normal(1, i);
+        s.weight[i] = bf16_from_f32(s.master[i]);
+        s.grad[i] = (float)drawn_normal(2, i);
+        s.slot[0][i] = (float)drawn_normal(3, i);
+        s.slot[1][i] = (float)drawn_uniform(4, i);
+    }
+    return s;
+}
+
+static void update(Device *dev, Slots *host, const StepDecision *decision, bool adam)
+{
+    Slots *s = device_put_bytes(dev, host, sizeof *host);
+    StepDecision *d = device_put_bytes(dev, decision, sizeof *decision);
+    AdamW adamw = {.beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8,
+                   .weight_decay = 0.1,
+                   .decoupled = true,
+                   .bias_correction = true};
+    Sgd sgd = {.momentum = 0.9, .weight_decay = 0.1};
+    Tensor w = tensor_1d(s->weight, BF16, ELEMENTS), g = tensor_1d(s->grad, F32, ELEMENTS);
+    Tensor master = tensor_1d(s->master, F32, ELEMENTS), m = tensor_1d(s->slot[0], F32, ELEMENTS);
+    if (adam)
+        op_adamw(dev, w, g, master, m, tensor_1d(s->slot[1], F32, ELEMENTS), d, &adamw, NULL);
+    else
+        op_sgd(dev, w, g, master, m, d, &sgd, NULL);
+    device_take_bytes(dev, host, s, sizeof *host);
+    device_release(dev, d, sizeof *d);
+}
+
+/* The sum of the squares of x (n). */
+static double squares(Device *dev, const float *x, int64_t n)
+{
+    double sum = 0;
+    Tensor far = device_put(dev, tensor_1d((void *)(uintptr_t)x, F32, n));
+    double *far_sum = device_put_bytes(dev, &sum, sizeof sum);
+    op_sq_norm(dev, tensor_1d(far_sum, F64, 1), far);
+    device_take_bytes(dev, &sum, far_sum, sizeof sum);
+    device_drop(dev, far);
+    return sum;
+}
+
+static void skipped_updates_change_no_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        for (int adam = 0; adam < 2; adam++) {
+            Slots before = drawn_slots();
+            before.grad[3] = NAN;
+            Slots after = before;
+            StepDecision d = {.apply = 0, .update = 1, .lr = 0.1, .grad_scale = (double)NAN};
+            update(&devices.item[i].device, &after, &d, adam);
+            assert_memory_equal(&before, &after, sizeof before);
+        }
+}
+
+/* Gradients times 2^16 with that loss scale give the bits that they give without one, clipping
+ * included. */
+static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++) {
+        Slots plain = drawn_slots(), scaled = plain;
+        Device *dev = &devices.item[i].device;
+        for (int k = 0; k < ELEMENTS; k++)
+            scaled.grad[k] *= 65536;
+        double sum[2] = {squares(dev, plain.grad, ELEMENTS), squares(dev, scaled.grad, ELEMENTS)};
+        assert_true(sum[0] > 1); /* so that clipping has work */
+        StepRules rules = plain_rules();
+        StepState s = {.loss_scale = 1}, t = {.loss_scale = 65536};
+        StepDecision d = decide(dev, &s, (StepStats){sum[0], 1, 64}, &rules);
+        StepDecision e = decide(dev, &t, (StepStats){sum[1], 1, 64}, &rules);
+        assert_true(d.grad_norm == e.grad_norm && d.grad_scale == 65536 * e.grad_scale);
+        update(dev, &plain, &d, true);
+        update(dev, &scaled, &e, true);
+        assert_memory_equal(plain.weight, scaled.weight, sizeof plain.weight);
+        assert_memory_equal(plain.master, scaled.master, sizeof plain.master);
+    }
+}
+
+/* A weight of 1 in bf16 cannot take 0.001; its master can. */
+static void tiny_updates_move_a_bf16_weight(Device *dev)
+{
+    Slots s = drawn_slots();
+    StepDecision d = {.apply = 1, .update = 2, .lr = 1e-3, .grad_scale = 1};
+    Sgd sgd = {0};
+    for (int i = 0; i < ELEMENTS; i++) {
+        s.master[i] = 1;
+        s.grad[i] = 1;
+    }
+    Slots *far = device_put_bytes(dev, &s, sizeof s);
+    StepDecision *far_d = device_put_bytes(dev, &d, sizeof d);
+    for (int k = 0; k < 1000; k++)
+        op_sgd(dev, tensor_1d(far->weight, BF16, ELEMENTS), tensor_1d(far->grad, F32, ELEMENTS),
+               tensor_1d(far->master, F32, ELEMENTS), NO_TENSOR, far_d, &sgd, NULL);
+    device_take_bytes(dev, &s, far, sizeof s);
+    device_release(dev, far_d, sizeof d);
+    for (int i = 0; i < ELEMENTS; i++)
+        assert_true(fabs(s.master[i]) < 1e-4 &&
+                    fabs(bf16_to_f32(s.weight[i]) - s.master[i]) < 1e-6);
+}
+
+static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        if (chosen(i)) tiny_updates_move_a_bf16_weight(&devices.item[i].device);
+}
+
+/* The first update of momentum takes the gradient whole: dampening begins with the second. */
+static void sgd_dampens_from_the_second_update(void **state)
+{
+    (void)state;
+    double w = 1, g = 2, buffer = (double)NAN;
+    Sgd sgd = {.momentum = 0.9, .dampening = 0.5};
+    StepDecision d = {.apply = 1, .update = 1, .lr = 0.1, .grad_scale = 1};
+    for (int i = 0; i < 2; i++) {
+        d.update = i + 1;
+        if (i == 0) buffer = 0;
+        op_sgd(&devices.item[0].device, tensor_1d(&w, F64, 1), tensor_1d(&g, F64, 1), NO_TENSOR,
+               tensor_1d(&buffer, F64, 1), &d, &sgd, NULL);
+        assert_true(near(buffer, i == 0 ? 2 : 0.9 * 2 + 0.5 * 2));
+        assert_true(near(w, i == 0 ? 0.8 : 0.8 - 0.28));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decision_clips_and_counts),
+        cmocka_unit_test(bug_10_11_42_a_skipped_step_leaves_no_trace),
+        cmocka_unit_test(loss_scale_moves_as_deepspeed_s),
+        cmocka_unit_test(skipped_updates_change_no_bit),
+        cmocka_unit_test(bug_8_scaled_and_unscaled_runs_are_equal),
+        cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
+        cmocka_unit_test(sgd_dampens_from_the_second_update),
+    };
+    return cmocka_run_group_tests_name("end of a step", tests, devices_setup, devices_teardown);
+}

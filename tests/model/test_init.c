@@ -1,0 +1,248 @@
+/* test_init.c -- initial weights, from a config to what lies in memory: matrices are normal with
+ * standard deviation model.initializer_range, but the projections into the residual (attn.out,
+ * mlp.down) have it divided by sqrt(2 x num_layers); biases are 0, weights of norms 1, padding 0.
+ * What is expected is written down here by the rows' names, not taken from the code. */
+#include "model/core/check.h"
+#include "parallel/trainer/session.h"
+#include "tests/support/config_support.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCABULARY = 300, MOST_ROWS = 128 };
+
+/* A model as a user asks for it. */
+typedef struct {
+    int layers;
+    double range;
+    bool tied, rope, gated, bias, qk_norm, rmsnorm;
+    const char *more; /* further keys, or "" */
+} Asked;
+
+static Config *config_of(const Asked *a)
+{
+    char err[512];
+    char *keys = text_format(
+        "\"device\": \"cpu\", \"seed\": 11, \"cpu\": {\"threads\": 1}, \"model\": {\"num_layers\": "
+        "%d, \"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"max_position_embeddings\": 128, \"initializer_range\": %g, \"tie_word_embeddings\": %s, "
+        "\"position\": \"%s\", \"activation\": \"%s\", \"bias\": %s, \"qk_norm\": %s, \"norm\": "
+        "\"%s\"}, \"data.seq_length\": 32%s",
+        a->layers, a->range, a->tied ? "true" : "false", a->rope ? "rope" : "learned",
+        a->gated ? "swiglu" : "gelu", a->bias ? "true" : "false", a->qk_norm ? "true" : "false",
+        a->rmsnorm ? "rmsnorm" : "layernorm", a->more);
+    Config *config = config_test_keys(keys);
+    if (!config_set_vocab(config, VOCABULARY, "test", err, sizeof err)) fail_msg("%s", err);
+    free(keys);
+    return config;
+}
+
+/* ---- what every row is to be ----------------------------------------------------------------- */
+
+typedef struct {
+    char name[64];
+    double mean, std;
+} Row;
+
+typedef struct {
+    Row row[MOST_ROWS];
+    int n;
+} Rows;
+
+static void row(Rows *r, int layer, const char *name, double mean, double std)
+{
+    Row *to = &r->row[r->n++];
+    assert_true(r->n <= MOST_ROWS);
+    *to = (Row){.mean = mean, .std = std};
+    if (layer < 0)
+        snprintf(to->name, sizeof to->name, "%s", name);
+    else
+        snprintf(to->name, sizeof to->name, "block.%d.%s", layer, name);
+}
+
+static void block_rows(Rows *r, const Asked *a, int layer)
+{
+    static const char *const matrix[] = {"attn.q.weight", "attn.k.weight", "attn.v.weight",
+                                         "mlp.up.weight", "mlp.gate.weight"};
+    static const char *const bias[] = {"attn.q.bias",   "attn.k.bias", "attn.v.bias",
+                                       "attn.out.bias", "mlp.up.bias", "mlp.down.bias",
+                                       "mlp.gate.bias"};
+    for (int i = 0; i < (a->gated ? 5 : 4); i++)
+        row(r, layer, matrix[i], 0, a->range);
+    row(r, layer, "attn.out.weight", 0, a->range / sqrt(2.0 * a->layers));
+    row(r, layer, "mlp.down.weight", 0, a->range / sqrt(2.0 * a->layers));
+    for (int i = 0; a->bias && i < (a->gated ? 7 : 6); i++)
+        row(r, layer, bias[i], 0, 0);
+    row(r, layer, "attn.norm.weight", 1, 0);
+    row(r, layer, "mlp.norm.weight", 1, 0);
+    if (a->bias && !a->rmsnorm) row(r, layer, "attn.norm.bias", 0, 0);
+    if (a->bias && !a->rmsnorm) row(r, layer, "mlp.norm.bias", 0, 0);
+    if (a->qk_norm) row(r, layer, "attn.q_norm.weight", 1, 0);
+    if (a->qk_norm) row(r, layer, "attn.k_norm.weight", 1, 0);
+}
+
+static Rows rows_of(const Asked *a)
+{
+    Rows r = {.n = 0};
+    row(&r, -1, "token.weight", 0, a->range);
+    if (!a->rope) row(&r, -1, "position.weight", 0, a->range);
+    for (int l = 0; l < a->layers; l++)
+        block_rows(&r, a, l);
+    row(&r, -1, "final_norm.weight", 1, 0);
+    if (a->bias && !a->rmsnorm) row(&r, -1, "final_norm.bias", 0, 0);
+    if (!a->tied) row(&r, -1, "head.weight", 0, a->range);
+    return r;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void check_table(const Asked *a, const ParamTable *table)
+{
+    Rows want = rows_of(a);
+    assert_int_equal(table->n_params, want.n);
+    for (int i = 0; i < want.n; i++) {
+        const Row *w = &want.row[i];
+        int at = param_find(table, w->name);
+        if (at < 0) fail_msg("there is no row %s", w->name);
+        const Param *p = &table->param[at];
+        Init init = w->std > 0 ? INIT_NORMAL : w->mean > 0 ? INIT_ONE : INIT_ZERO;
+        if (p->init != init) fail_msg("%s: init is %d, not %d", w->name, p->init, init);
+        if (!(fabs((double)p->std - w->std) <= 1e-6 * w->std))
+            fail_msg("%s: standard deviation %.9g, not %.9g", w->name, (double)p->std, w->std);
+    }
+}
+
+/* Every row of every model that the switches make. */
+static void test_rows_of_the_table(void **state)
+{
+    static const int layers[] = {1, 2, 5};
+    (void)state;
+    for (int i = 0; i < 3 * 64; i++) {
+        Asked a = {.layers = layers[i / 64],
+                   .range = i % 2 ? 0.02 : 0.37,
+                   .tied = i & 1,
+                   .rope = i & 2,
+                   .gated = i & 4,
+                   .bias = i & 8,
+                   .qk_norm = i & 16,
+                   .rmsnorm = i & 32,
+                   .more = ""};
+        Config *config = config_of(&a);
+        GptShape shape = gpt_shape(config);
+        GptLayers layers_built;
+        ParamTable table = {0};
+        gpt_layers_build(&layers_built, &table, &shape);
+        check_table(&a, &table);
+        gpt_layers_free(&layers_built);
+        param_table_free(&table);
+        config_free(config);
+    }
+}
+
+/* ---- what is drawn --------------------------------------------------------------------------- */
+
+/* Constants to the bit; of normal numbers mean and standard deviation within five of their own. */
+static void check_row(const Row *want, Tensor t)
+{
+    double sum = 0, squares = 0, n = (double)tensor_count(t);
+    for (int64_t i = 0; i < tensor_count(t); i++) {
+        double x = dtype_get(t.dtype, t.data, i);
+        sum += x;
+        squares += x * x;
+        if (want->std == 0 && x != want->mean)
+            fail_msg("%s: element %lld is %g, not %g", want->name, (long long)i, x, want->mean);
+    }
+    if (want->std == 0) return;
+    double mean = sum / n, std = sqrt(squares / n - mean * mean);
+    if (!(fabs(mean) <= 5 * want->std / sqrt(n)))
+        fail_msg("%s: mean %g of %g normal numbers of %g", want->name, mean, n, want->std);
+    if (!(fabs(std / want->std - 1) <= 5 / sqrt(2 * n)))
+        fail_msg("%s: standard deviation %g of %g numbers, not %g", want->name, std, n, want->std);
+}
+
+/* Rows have numbers of their own: no two begin alike, in units of their standard deviation. */
+static void check_apart(const Rows *want, const double *first)
+{
+    for (int i = 0; i < want->n; i++)
+        for (int k = 0; k < i; k++)
+            if (want->row[i].std > 0 && want->row[k].std > 0 &&
+                fabs(first[i] / want->row[i].std - first[k] / want->row[k].std) < 1e-6)
+                fail_msg("%s and %s have the same numbers", want->row[i].name, want->row[k].name);
+}
+
+/* Rows of a table behind the vocabulary, which pad it to whole tiles. */
+static void check_padding(Session *s, const char *name)
+{
+    int at = param_find(&s->table, name);
+    const Param *p = &s->table.param[at];
+    s->params->step_begin(s->params, NULL, 0);
+    s->params->acquire(s->params, p->unit);
+    Tensor all = s->params->weight(s->params, at, 1);
+    assert_int_equal(p->dim[0], VOCABULARY);
+    assert_true(all.dim[0] > VOCABULARY);
+    for (int64_t i = VOCABULARY * p->dim[1]; i < all.dim[0] * p->dim[1]; i++)
+        assert_true(dtype_get(all.dtype, all.data, i) == 0);
+    s->params->release(s->params, p->unit);
+}
+
+static void check_drawn(const Asked *a)
+{
+    char err[512];
+    Session s;
+    Config *config = config_of(a);
+    Rows want = rows_of(a);
+    double first[MOST_ROWS] = {0};
+    NamedTensor weight[MOST_ROWS];
+    if (!session_open(&s, config, false, err, sizeof err)) fail_msg("%s", err);
+    session_init_weights(&s);
+    assert_int_equal(s.table.n_params, want.n);
+    session_named_weights(&s, weight);
+    for (int i = 0; i < want.n; i++) {
+        int at = param_find(&s.table, want.row[i].name);
+        assert_true(at >= 0);
+        check_row(&want.row[i], weight[at].tensor);
+        first[i] = dtype_get(weight[at].tensor.dtype, weight[at].tensor.data, 0);
+    }
+    check_apart(&want, first);
+    check_padding(&s, "token.weight");
+    if (!a->tied) check_padding(&s, "head.weight");
+    session_close(&s);
+    config_free(config);
+}
+
+static void test_weights_as_drawn(void **state)
+{
+    static const Asked asked[] = {
+        {.layers = 1, .range = 0.02, .tied = true, .bias = true, .more = ""},
+        {.layers = 3, .range = 0.1, .tied = true, .bias = true, .qk_norm = true, .more = ""},
+        {.layers = 4, .range = 0.5, .rope = true, .gated = true, .rmsnorm = true, .more = ""},
+        {.layers = 2, .range = 0.02, .gated = true, .bias = true, .qk_norm = true, .more = ""},
+        {.layers = 3,
+         .range = 0.02,
+         .tied = true,
+         .bias = true,
+         .more = ", \"bf16\": {\"enabled\": true}"},
+        {.layers = 2,
+         .range = 0.02,
+         .rope = true,
+         .bias = true,
+         .more = ", \"fp64\": {\"enabled\": true}"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        check_drawn(&asked[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_of_the_table),
+        cmocka_unit_test(test_weights_as_drawn),
+    };
+    return cmocka_run_group_tests_name("initial weights", tests, NULL, NULL);
+}

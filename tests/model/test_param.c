@@ -1,0 +1,254 @@
+/* test_param.c -- the parameter table, the resident store's contract, and the one-stage schedule.
+ */
+#include "model/core/check.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static GptShape shape_of(int i)
+{
+    GptShape s = fixture_shape();
+    s.bias = i & 1;
+    s.tied = i & 2;
+    s.qk_norm = i & 4;
+    s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+    s.position = i & 16 ? POSITION_ROPE : POSITION_LEARNED;
+    s.norm.kind = i & 32 ? NORM_RMSNORM : NORM_LAYERNORM;
+    s.G = i & 1 ? 4 : 2;
+    return s;
+}
+
+/* Elements of a unit: which parameter covers each (-1: gap). No element twice. */
+static int *cover(const ParamTable *table, int unit)
+{
+    const Unit *u = &table->unit[unit];
+    int *owner = must_alloc((size_t)u->size * sizeof *owner);
+    for (int64_t i = 0; i < u->size; i++)
+        owner[i] = -1;
+    for (int p = u->first; p < u->first + u->count; p++) {
+        const Param *q = &table->param[p];
+        for (int64_t i = 0; i < q->local[0] * q->local[1]; i++) {
+            assert_true(q->offset + i < u->size);
+            assert_int_equal(owner[q->offset + i], -1);
+            owner[q->offset + i] = p;
+        }
+    }
+    return owner;
+}
+
+static void test_bug_35_every_element_owned_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        GptShape s = shape_of(i);
+        GptLayers layers;
+        ParamTable table = {0};
+        gpt_layers_build(&layers, &table, &s);
+        for (int u = 0; u < table.n_units; u++) {
+            const Unit *unit = &table.unit[u];
+            int *owner = cover(&table, u);
+            int64_t at = 0;
+            assert_int_equal(unit->size % PARAM_ALIGNMENT, 0);
+            for (int r = 0; r < unit->n_ranges;
+                 r++) { /* ranges tile the unit, each of one group and one finish */
+                const Range *range = &unit->range[r];
+                assert_int_equal(range->offset, at);
+                at += range->count;
+                for (int64_t e = range->offset; e < at; e++) {
+                    if (owner[e] < 0) continue;
+                    assert_int_equal(table.param[owner[e]].group, range->group);
+                    assert_int_equal(table.param[owner[e]].tp_grad, range->tp_grad);
+                }
+            }
+            assert_int_equal(at, unit->size);
+            free(owner);
+        }
+        gpt_layers_free(&layers);
+        param_table_free(&table);
+    }
+}
+
+/* Names are unique; packs lie gap-free from an aligned start; only matrices decay (bug 37). */
+static void test_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        GptShape s = shape_of(i);
+        GptLayers layers;
+        ParamTable table = {0};
+        gpt_layers_build(&layers, &table, &s);
+        for (int p = 0; p < table.n_params; p++) {
+            const Param *q = &table.param[p];
+            assert_int_equal(param_find(&table, q->name), p);
+            assert_int_equal(q->group, q->ndim == 2 ? GROUP_DECAY : GROUP_NO_DECAY);
+            bool first =
+                p == 0 || table.param[p - 1].unit != q->unit || table.param[p - 1].pack != q->pack;
+            if (first)
+                assert_int_equal(q->offset % PARAM_ALIGNMENT, 0);
+            else
+                assert_int_equal(q->offset,
+                                 table.param[p - 1].offset + param_count(&table.param[p - 1]));
+        }
+        gpt_layers_free(&layers);
+        param_table_free(&table);
+    }
+}
+
+static void test_decay_on_all(void **state)
+{
+    (void)state;
+    GptShape s = fixture_shape();
+    GptLayers layers;
+    ParamTable table = {0};
+    s.decay_on = DECAY_ON_ALL;
+    gpt_layers_build(&layers, &table, &s);
+    for (int p = 0; p < table.n_params; p++)
+        assert_int_equal(table.param[p].group, GROUP_DECAY);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+}
+
+/* Parameters of GPT-2 124M, counted by hand: V C + P C + L (12 C^2 + 13 C) + 2 C. */
+static void test_count_of_gpt2(void **state)
+{
+    (void)state;
+    GptShape s = {.L = 12,
+                  .C = 768,
+                  .H = 12,
+                  .G = 12,
+                  .D = 64,
+                  .F = 3072,
+                  .V = 50257,
+                  .Vp = 50304,
+                  .P = 1024,
+                  .norm = {.kind = NORM_LAYERNORM, .epsilon = 1e-5},
+                  .bias = true,
+                  .tied = true,
+                  .init_std = 0.02,
+                  .dtype = F32,
+                  .grad_dtype = F32};
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, &s);
+    assert_int_equal(param_table_count(&table), 124439808);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+}
+
+/* A weight depends on seed, name and index only: not on the other parameters, the dtype's layout or
+ * threads. */
+static void test_init_by_global_index(void **state)
+{
+    (void)state;
+    Fixture a, b;
+    GptShape s = fixture_shape(), t = shape_of(63);
+    t.G = s.G;
+    fixture_open(&a, &s, 1, 2, 1, 1, 0);
+    fixture_open(&b, &t, 1, 2, 1, 3, 0);
+    const char *names[] = {"token.weight", "block.0.attn.q.weight", "block.1.mlp.down.weight"};
+    for (int i = 0; i < 3; i++) {
+        Tensor x = fixture_weight(&a, param_find(&a.table, names[i]));
+        Tensor y = fixture_weight(&b, param_find(&b.table, names[i]));
+        assert_memory_equal(x.data, y.data, tensor_bytes(x));
+    }
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
+/* ---- the store's contract -------------------------------------------------------------------- */
+
+static Fixture *shared;
+
+static void acquire_twice(void)
+{
+    shared->params->step_begin(shared->params, NULL, 0);
+    shared->params->acquire(shared->params, 0);
+    shared->params->acquire(shared->params, 0);
+}
+
+static void acquire_out_of_order(void)
+{
+    Use uses[] = {{.unit = 0, .weight = true}, {.unit = 1, .weight = true}};
+    shared->params->step_begin(shared->params, uses, 2);
+    shared->params->acquire(shared->params, 1);
+}
+
+static void weight_without_unit(void)
+{
+    shared->params->step_begin(shared->params, NULL, 0);
+    shared->params->weight(shared->params, 0, 1);
+}
+
+static void end_too_early(void)
+{
+    Use uses[] = {{.unit = 0, .weight = true, .gradient = true}};
+    shared->params->step_begin(shared->params, uses, 1);
+    shared->params->acquire(shared->params, 0);
+    shared->params->release(shared->params, 0);
+    shared->params->step_end(shared->params);
+}
+
+static int exit_of(void (*body)(void))
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
+        body();
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_store_checks_its_contract(void **state)
+{
+    (void)state;
+    Fixture f;
+    GptShape s = fixture_shape();
+    fixture_open(&f, &s, 1, 2, 1, 1, 0);
+    shared = &f;
+    assert_int_equal(exit_of(acquire_twice), EXIT_BUG);
+    assert_int_equal(exit_of(acquire_out_of_order), EXIT_BUG);
+    assert_int_equal(exit_of(weight_without_unit), EXIT_BUG);
+    assert_int_equal(exit_of(end_too_early), EXIT_BUG);
+    fixture_close(&f);
+}
+
+/* ---- schedule -------------------------------------------------------------------------------- */
+
+static void test_one_stage_schedule(void **state)
+{
+    (void)state;
+    Action a[10];
+    assert_int_equal(schedule_one_stage(5, a), 10);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(a[i].kind, i % 2 ? ACT_BACKWARD : ACT_FORWARD);
+        assert_int_equal(a[i].micro, i / 2);
+        assert_int_equal(a[i].slot, 0);
+    }
+    assert_int_equal(schedule_evaluation(3, a), 3);
+    assert_int_equal(a[2].micro, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_35_every_element_owned_once),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_decay_on_all),
+        cmocka_unit_test(test_count_of_gpt2),
+        cmocka_unit_test(test_init_by_global_index),
+        cmocka_unit_test(test_store_checks_its_contract),
+        cmocka_unit_test(test_one_stage_schedule),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* test_recompute.c -- what the backward pass computes again instead of keeping it: no bit of loss
+ * or gradients may change by it, in no variant of the model, and the memory it saves is the memory
+ * the plan says. */
+#include "model/core/check.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const DType all_dtypes[] = {F64, F32, BF16, F16};
+static const char *const policy_name[] = {"none", "selective", "full"};
+
+/* Every combination of what makes a block: norm, activation, biases, QK-norm, positions, kv heads,
+ * tied head. */
+enum { VARIANTS = 2 * 3 * 2 * 2 * 2 * 2 * 2 };
+
+static GptShape variant(int i)
+{
+    static const ActivationKind activations[] = {ACTIVATION_GELU, ACTIVATION_RELU2,
+                                                 ACTIVATION_SWIGLU};
+    GptShape s = fixture_shape();
+    s.norm.kind = i % 2 ? NORM_RMSNORM : NORM_LAYERNORM;
+    s.bias = i / 2 % 2;
+    s.qk_norm = i / 4 % 2;
+    s.position = i / 8 % 2 ? POSITION_ROPE : POSITION_LEARNED;
+    s.G = i / 16 % 2 ? 2 : 4;
+    s.tied = i / 32 % 2;
+    s.activation = activations[i / 64];
+    return s;
+}
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+/* Losses and gradients of two micro-batches, the second added to the first. */
+typedef struct {
+    double loss;
+    unsigned char *gradients;
+    size_t bytes;
+} Result;
+
+/* Activations and scratch are poison before each micro-batch; three threads, so that rows are cut
+ * somewhere. */
+static Result run(const GptShape *shape, RecomputePolicy policy)
+{
+    Fixture f;
+    GptShape s = *shape;
+    s.recompute = policy;
+    fixture_open(&f, &s, 3, 7, 2, 3, 0);
+    f.poison = true;
+    Result r = {.loss = fixture_backward(&f)};
+    r.gradients = fixture_gradients(&f, &r.bytes);
+    fixture_close(&f);
+    return r;
+}
+
+static void check_policies(const GptShape *s, int what)
+{
+    Result none = run(s, RECOMPUTE_NONE);
+    for (RecomputePolicy p = RECOMPUTE_SELECTIVE; p <= RECOMPUTE_FULL; p++) {
+        Result r = run(s, p);
+        assert_int_equal(r.bytes, none.bytes);
+        if (memcmp(&r.loss, &none.loss, sizeof r.loss) != 0)
+            fail_msg("variant %d, %s, %s: losses %.17g and %.17g", what, dtype_name(s->dtype),
+                     policy_name[p], r.loss, none.loss);
+        for (size_t i = 0; i < r.bytes; i++)
+            if (r.gradients[i] != none.gradients[i])
+                fail_msg("variant %d, %s, %s: gradients differ from byte %zu of %zu", what,
+                         dtype_name(s->dtype), policy_name[p], i, r.bytes);
+        free(r.gradients);
+    }
+    free(none.gradients);
+}
+
+/* Named devices may be emulated, and samples are watched: there a seventh of the variants, which
+ * has every pair of choices, and narrower rows. */
+static bool thinned(void)
+{
+    return getenv("TEST_DEVICE") != NULL || getenv("TEST_SAMPLE") != NULL;
+}
+
+/* Whether shape n is asked in a type: on a named device in one of them, never in f64, the CPU's. */
+static bool asked_in(int n, DType dtype)
+{
+    return getenv("TEST_DEVICE") == NULL || dtype == all_dtypes[1 + n % 3];
+}
+
+/* Bug 53: recompute must not change a bit. */
+static void test_bug_53_recompute_on_is_off_bitwise(void **state)
+{
+    (void)state;
+    for (int i = 0; i < VARIANTS; i += thinned() ? 7 : 1) {
+        for (int t = 0; t < 4; t++) {
+            if (!asked_in(i, all_dtypes[t])) continue;
+            GptShape s = fixture_with_dtype(variant(i), all_dtypes[t]);
+            check_policies(&s, i);
+        }
+    }
+}
+
+/* The same where the heads' width is not the hidden size, and one kv head serves all; and with
+ * rows wide and many enough for vectors, tails and several tasks. */
+static void test_bug_53_recompute_of_other_sizes(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 4; t++) {
+        GptShape mqa = fixture_with_dtype(fixture_mqa_shape(), all_dtypes[t]);
+        mqa.qk_norm = true;
+        if (asked_in(0, all_dtypes[t])) check_policies(&mqa, VARIANTS);
+        /* Both norms, with all that they can stand beside. */
+        for (int i = 0; i < 6; i += thinned() ? 3 : 1) {
+            GptShape wide = fixture_with_dtype(variant(30 + i % 2 + 64 * (i / 2)), all_dtypes[t]);
+            wide.C = 132;
+            wide.D = 34;
+            wide.F = thinned() ? 261 : 5001;
+            if (asked_in(1 + i / 3, all_dtypes[t])) check_policies(&wide, VARIANTS + 1 + i);
+        }
+    }
+}
+
+/* ---- what it rests on ------------------------------------------------------------------------ */
+
+/* A host tensor (rows, cols) of storage filled with drawn numbers around `mean`; and of zeros. */
+static Tensor drawn(DType dtype, int64_t rows, int64_t cols, uint64_t stream, double mean)
+{
+    Tensor t = tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++)
+        dtype_set(dtype, t.data, i, mean + drawn_normal(stream, i));
+    return t;
+}
+
+static Tensor zeros(DType dtype, int64_t rows, int64_t cols)
+{
+    return tensor_2d(must_calloc((size_t)(rows * cols), dtype_size(dtype)), dtype, rows, cols);
+}
+
+/* Fails unless `two` on the device has the bits of `one`; frees both host and device memory. */
+static void same_bits(TestDevice *d, const char *what, Tensor one, Tensor two, int64_t cols)
+{
+    Tensor a = zeros(one.dtype, tensor_rows(one), tensor_cols(one)),
+           b = zeros(one.dtype, tensor_rows(one), tensor_cols(one));
+    device_take(&d->device, a, one);
+    device_take(&d->device, b, two);
+    if (memcmp(a.data, b.data, tensor_bytes(a)) != 0)
+        fail_msg("%s, %s, %lld columns: %s differs", d->name, dtype_name(one.dtype),
+                 (long long)cols, what);
+    free(a.data);
+    free(b.data);
+}
+
+static Tensor put(TestDevice *d, Tensor host)
+{
+    Tensor t = device_put(&d->device, host);
+    free(host.data);
+    return t;
+}
+
+/* Residual and norm in one word: y and stats are those of the norm of the sum it wrote. */
+static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kind)
+{
+    Device *dev = &d->device;
+    enum { N = 5 };
+    DType compute = dtype_compute(dtype);
+    Norm norm = {.kind = kind, .epsilon = 1e-5};
+    Tensor x = put(d, drawn(dtype, N, C, 1, 0.5)), a = put(d, drawn(dtype, N, C, 2, 0));
+    Tensor bias = put(d, drawn(dtype, 1, C, 3, 0)), w = put(d, drawn(dtype, 1, C, 4, 1));
+    Tensor b = put(d, drawn(dtype, 1, C, 5, 0)), sum = put(d, zeros(dtype, N, C));
+    Tensor y[2] = {put(d, zeros(dtype, N, C)), put(d, zeros(dtype, N, C))};
+    Tensor stats[2] = {put(d, zeros(compute, N, 2)), put(d, zeros(compute, N, 2))};
+    Tensor beta = kind == NORM_LAYERNORM ? tensor_flat(b) : NO_TENSOR;
+    op_residual_norm_forward(dev, sum, y[0], stats[0], x, a, tensor_flat(bias), tensor_flat(w),
+                             beta, norm);
+    op_norm_forward(dev, y[1], stats[1], sum, tensor_flat(w), beta, norm);
+    same_bits(d, "the norm beside its residual", y[0], y[1], C);
+    same_bits(d, "its statistics", stats[0], stats[1], C);
+    Tensor rest[] = {x, a, bias, w, b, sum};
+    for (int i = 0; i < 6; i++)
+        device_drop(dev, rest[i]);
+}
+
+/* Product and GELU in one word: y is GELU of the rounded pre it wrote. */
+static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
+{
+    Device *dev = &d->device;
+    enum { N = 16, C = 40 };
+    Tensor x = put(d, drawn(dtype, N, C, 6, 0)), w = put(d, drawn(dtype, F, C, 7, 0));
+    Tensor bias = put(d, drawn(dtype, 1, F, 8, 0)), pre = put(d, zeros(dtype, N, F));
+    Tensor y[2] = {put(d, zeros(dtype, N, F)), put(d, zeros(dtype, N, F))};
+    op_linear_forward(dev, y[0], x, w, tensor_flat(bias), EPILOGUE_GELU, pre);
+    op_activation_forward(dev, y[1], pre, ACTIVATION_GELU);
+    same_bits(d, "GELU beside its product", y[0], y[1], F);
+    Tensor rest[] = {x, w, bias, pre};
+    for (int i = 0; i < 4; i++)
+        device_drop(dev, rest[i]);
+}
+
+/* ops.h promises it, and selective recompute calls the single words where forward called the fused
+ * ones. */
+static void test_fused_words_have_the_bits_of_single_ones(void **state)
+{
+    (void)state;
+    static const int64_t cols[] = {1, 7, 64, 136, 768, 1030, 3072};
+    for (int i = 0; i < devices.count * 4 * 7; i++) {
+        TestDevice *d = &devices.item[i / 28];
+        DType dtype = all_dtypes[i / 7 % 4];
+        if (!device_has_storage(&d->device, dtype)) continue;
+        check_fused_norm(d, dtype, cols[i % 7], NORM_LAYERNORM);
+        check_fused_norm(d, dtype, cols[i % 7], NORM_RMSNORM);
+        check_fused_gelu(d, dtype, cols[i % 7]);
+    }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t padded(int64_t elements, DType dtype)
+{
+    size_t bytes = (size_t)elements * dtype_size(dtype);
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* Bytes of a block that selective recompute does not keep: norm outputs with their statistics, and
+ * the activation. */
+static size_t not_kept(const GptShape *s, int64_t N)
+{
+    DType compute = dtype_compute(s->dtype);
+    size_t bytes = 2 * padded(N * s->C, s->dtype) + 2 * padded(2 * N, compute);
+    bytes += padded(N * s->F, s->dtype);
+    if (!s->qk_norm) return bytes;
+    return bytes + padded(N * (s->H + s->G) * s->D, s->dtype) + padded(2 * N * s->H, compute) +
+           padded(2 * N * s->G, compute);
+}
+
+/* Activations: selective saves what it makes again, in every block; full saves more. */
+static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4 * VARIANTS; i++) {
+        GptBytes bytes[3];
+        GptShape s = fixture_with_dtype(variant(i / 4), all_dtypes[i % 4]);
+        for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
+            s.recompute = p;
+            bytes[p] = gpt_bytes(&s, 3, 7, GPT_TRAIN);
+        }
+        assert_int_equal(bytes[RECOMPUTE_NONE].activations - bytes[RECOMPUTE_SELECTIVE].activations,
+                         (size_t)s.L * not_kept(&s, 21));
+        assert_true(bytes[RECOMPUTE_FULL].activations < bytes[RECOMPUTE_SELECTIVE].activations);
+        /* What is made again lies in scratch once. */
+        assert_true(bytes[RECOMPUTE_SELECTIVE].scratch <=
+                    bytes[RECOMPUTE_NONE].scratch + not_kept(&s, 21));
+        assert_true(bytes[RECOMPUTE_FULL].scratch >= bytes[RECOMPUTE_SELECTIVE].scratch);
+    }
+}
+
+/* Activations and scratch of GPT-2 124M together, and that evaluation does not ask the policy. */
+static void test_memory_of_gpt2(void **state)
+{
+    (void)state;
+    size_t total[3], evaluated[3];
+    GptShape s = fixture_with_dtype(fixture_shape(), F32);
+    s.L = s.H = s.G = 12;
+    s.D = 64;
+    s.C = 768;
+    s.F = 3072;
+    s.V = 50257;
+    s.Vp = 50304;
+    s.P = 1024;
+    for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
+        s.recompute = p;
+        GptBytes train = gpt_bytes(&s, 4, 1024, GPT_TRAIN),
+                 evaluate = gpt_bytes(&s, 4, 1024, GPT_EVALUATE);
+        total[p] = train.activations + train.scratch;
+        evaluated[p] = evaluate.activations + evaluate.scratch;
+    }
+    assert_true(total[RECOMPUTE_FULL] < total[RECOMPUTE_SELECTIVE]);
+    assert_true(total[RECOMPUTE_SELECTIVE] < total[RECOMPUTE_NONE]);
+    assert_int_equal(evaluated[RECOMPUTE_SELECTIVE], evaluated[RECOMPUTE_NONE]);
+    assert_int_equal(evaluated[RECOMPUTE_FULL], evaluated[RECOMPUTE_NONE]);
+}
+
+/* ---- that it is done ------------------------------------------------------------------------- */
+
+/* Calls of each op in a backward pass over one micro-batch. */
+static void count_calls(RecomputePolicy policy, Profile *profile)
+{
+    Fixture f;
+    GptShape s = fixture_with_dtype(fixture_shape(), F32);
+    s.recompute = policy;
+    *profile = (Profile){.mark = must_calloc(1024, sizeof(OpMark)), .max_marks = 1024};
+    fixture_open(&f, &s, 3, 7, 1, 1, 0);
+    f.dev.profile = profile;
+    fixture_backward(&f);
+    f.dev.profile = NULL;
+    profile_close(&f.dev, profile);
+    free(profile->mark);
+    fixture_close(&f);
+}
+
+/* The policy is followed: full calls a block's forward again, selective norms and the activation
+ * alone. */
+static void test_words_are_called_again_as_the_policy_says(void **state)
+{
+    (void)state;
+    Profile none, selective, full;
+    int64_t L = fixture_shape().L;
+    count_calls(RECOMPUTE_NONE, &none);
+    count_calls(RECOMPUTE_SELECTIVE, &selective);
+    count_calls(RECOMPUTE_FULL, &full);
+    assert_int_equal(none.calls[OP_attention_forward], L);
+    assert_int_equal(selective.calls[OP_attention_forward], L);
+    assert_int_equal(full.calls[OP_attention_forward], 2 * L);
+    assert_int_equal(selective.calls[OP_linear_forward], none.calls[OP_linear_forward]);
+    assert_int_equal(full.calls[OP_linear_forward], none.calls[OP_linear_forward] + 4 * L);
+    assert_int_equal(selective.calls[OP_norm_forward], none.calls[OP_norm_forward] + 2 * L);
+    assert_int_equal(selective.calls[OP_activation_forward], none.calls[OP_activation_forward] + L);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_53_recompute_on_is_off_bitwise),
+        cmocka_unit_test(test_bug_53_recompute_of_other_sizes),
+        cmocka_unit_test_setup_teardown(test_fused_words_have_the_bits_of_single_ones,
+                                        devices_setup, devices_teardown),
+        cmocka_unit_test(test_selective_keeps_less_than_none_and_more_than_full),
+        cmocka_unit_test(test_memory_of_gpt2),
+        cmocka_unit_test(test_words_are_called_again_as_the_policy_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,79 @@
+/* test_run_plan.c -- what a plan says: of a text that is read too often, and of a run that does not
+ * fit. */
+#include "tests/support/run_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What "--dry-run" says under the sets. */
+static char *dry(const char *a, const char *b, const char *c, int code)
+{
+    disturbance = (Disturbance){.dry = true};
+    return run_expecting("dry", (const char *[]){a, b, c, NULL}, code);
+}
+
+static void says(const char *text, const char *what, bool expected)
+{
+    if ((strstr(text, what) != NULL) != expected)
+        fail_msg("%s\"%s\" in:\n%s", expected ? "not " : "", what, text);
+}
+
+/* A step that alone is more than ten passes is not mended by fewer of them. */
+static void test_a_step_of_many_passes(void **state)
+{
+    (void)state;
+    char *said =
+        dry("gradient_accumulation_steps=20000", "train_micro_batch_size_per_gpu=1", NULL, 0);
+    says(said, "give it more text, or a smaller gradient_accumulation_steps (now 20000: a step is ",
+         true);
+    says(said, "fewer train_steps", false);
+    free(said);
+    /* Of micro-batches that are more than that, too: refused, but the warning comes first. */
+    said = dry("train_micro_batch_size_per_gpu=4000000", NULL, NULL, EXIT_NO_MEMORY);
+    says(said, "a smaller train_micro_batch_size_per_gpu (now 4000000: a step is ", true);
+    free(said);
+}
+
+/* A plan that is refused names what can help: not what is at its least, nor the batch of a model
+ * that is too large for itself. */
+static void test_a_refused_plan_says_what_helps(void **state)
+{
+    (void)state;
+    static const char one[] = "train_micro_batch_size_per_gpu=1",
+                      rows[] = "data.seq_length=300000000",
+                      full[] = "activation_checkpointing.policy=full";
+    char *said = dry("train_micro_batch_size_per_gpu=4000000", NULL, NULL, EXIT_NO_MEMORY);
+    says(said,
+         "; lower train_micro_batch_size_per_gpu (now 4000000), data.seq_length (now 16), or "
+         "the model, or set activation_checkpointing.policy to \"selective\" or \"full\"",
+         true);
+    free(said);
+    said = dry(one, rows, "activation_checkpointing.policy=selective", EXIT_NO_MEMORY);
+    says(said,
+         "; lower data.seq_length (now 300000000), or the model, or set "
+         "activation_checkpointing.policy to \"full\"\n",
+         true);
+    free(said);
+    said = dry(one, rows, full, EXIT_NO_MEMORY);
+    says(said, "; lower data.seq_length (now 300000000), or the model\n", true);
+    free(said);
+    said = dry("model.hidden_size=1000000", one, full, EXIT_NO_MEMORY);
+    says(said, ": 12.00 T parameters\n", true);
+    says(said, "; choose a smaller model: its weights, gradients and optimizer alone take ", true);
+    says(said, "train_micro_batch_size_per_gpu", false);
+    free(said);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_step_of_many_passes),
+        cmocka_unit_test(test_a_refused_plan_says_what_helps),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

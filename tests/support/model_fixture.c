@@ -1,0 +1,261 @@
+/* model_fixture.c -- see model_fixture.h. */
+#include "tests/support/model_fixture.h"
+
+#include "model/core/check.h"
+#include "model/core/rng.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+GptShape fixture_shape(void)
+{
+    return (GptShape){.L = 2,
+                      .C = 24,
+                      .H = 4,
+                      .G = 4,
+                      .D = 6,
+                      .F = 40,
+                      .V = 37,
+                      .Vp = 128,
+                      .P = 16,
+                      .norm = {.kind = NORM_LAYERNORM, .epsilon = 1e-5},
+                      .position = POSITION_LEARNED,
+                      .rope_theta = 10000,
+                      .activation = ACTIVATION_GELU,
+                      .bias = true,
+                      .tied = true,
+                      .init_std = 0.3,
+                      .dtype = F64,
+                      .grad_dtype = F64};
+}
+
+GptShape fixture_llama_shape(void)
+{
+    GptShape s = fixture_shape();
+    s.G = 2;
+    s.norm.kind = NORM_RMSNORM;
+    s.position = POSITION_ROPE;
+    s.activation = ACTIVATION_SWIGLU;
+    s.bias = s.tied = false;
+    s.qk_norm = true;
+    return s;
+}
+
+GptShape fixture_mqa_shape(void)
+{
+    GptShape s = fixture_shape();
+    s.G = 1;
+    s.D = 8; /* H D differs from C */
+    s.position = POSITION_ROPE;
+    s.activation = ACTIVATION_RELU2;
+    s.head_chunk = 5;
+    return s;
+}
+
+GptShape fixture_with_dtype(GptShape s, DType dtype)
+{
+    s.dtype = dtype;
+    s.grad_dtype = dtype_compute(dtype);
+    s.init_std = 0.1;
+    return s;
+}
+
+struct FixtureFar {
+    StepStats stats;
+    double scale;
+};
+
+static GptBatch feed(void *context, const Action *action)
+{
+    Fixture *f = context;
+    int64_t N = f->B * f->T, at = action->micro * N;
+    if (f->poison) gpt_poison(f->gpt);
+    device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
+    device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
+    device_copy(&f->dev, f->batch.positions, tensor_1d(f->positions + at, I32, N));
+    return f->batch;
+}
+
+Tensor fixture_fetch(Fixture *f, Tensor t)
+{
+    Tensor host = t;
+    host.place = PLACE_HOST;
+    host.ld = tensor_cols(t);
+    host.data = must_alloc(tensor_bytes(t));
+    device_copy(&f->dev, host, t);
+    device_synchronize(&f->dev);
+    return host;
+}
+
+void fixture_store(Fixture *f, Tensor t, Tensor host)
+{
+    device_copy(&f->dev, t, host);
+    device_synchronize(&f->dev);
+}
+
+/* Vectors start at exact ones and zeros; moved a little, no gradient is zero by symmetry. */
+static void draw_weights(Fixture *f)
+{
+    f->params->step_begin(f->params, NULL, 0);
+    for (int u = 0; u < f->table.n_units; u++) {
+        f->params->acquire(f->params, u);
+        param_init_unit(&f->dev, f->params, u, 7);
+        f->params->release(f->params, u);
+    }
+    for (int p = 0; p < f->table.n_params; p++) {
+        if (f->table.param[p].ndim != 1) continue;
+        Tensor w = fixture_fetch(f, fixture_weight(f, p));
+        for (int64_t i = 0; i < w.dim[0]; i++) {
+            double x = dtype_get(w.dtype, w.data, i);
+            dtype_set(w.dtype, w.data, i, x + 0.1 * drawn_normal((uint64_t)p + 100, i));
+        }
+        fixture_store(f, fixture_weight(f, p), w);
+        free(w.data);
+    }
+}
+
+void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
+                  int threads, int level)
+{
+    const char *backend = getenv("TEST_DEVICE");
+    if (backend == NULL || shape->dtype == F64) backend = "cpu";
+    fixture_open_on(f, backend, shape, B, T, micros, threads, level);
+}
+
+static Tensor row_of_tokens(Fixture *f)
+{
+    int64_t N = f->B * f->T;
+    return tensor_1d(device_alloc(&f->dev, (size_t)N * sizeof(int32_t), "tokens"), I32, N);
+}
+
+void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
+                     int64_t micros, int threads, int level)
+{
+    char err[512];
+    DeviceOptions options = {.threads = threads, .level = level};
+    *f = (Fixture){.B = B, .T = T, .micros = micros, .scale = 1.0 / (double)(micros * B * T)};
+    if (!device_open(&f->dev, backend, &options, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
+    f->grid = grid_single();
+    f->tp = (TpGroup){.comm = &f->grid.tp};
+    gpt_layers_build(&f->layers, &f->table, shape);
+    f->store = zero_create(&f->dev, &f->table, &f->grid, shape->grad_dtype, true);
+    f->params = zero_params(f->store);
+    f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);
+    f->far = device_alloc(&f->dev, sizeof *f->far, "stats");
+    gpt_connect(f->gpt, feed, f, &f->far->stats, &f->far->scale);
+    f->batch = (GptBatch){
+        .tokens = row_of_tokens(f), .targets = row_of_tokens(f), .positions = row_of_tokens(f)};
+    int64_t n = micros * B * T;
+    f->tokens = must_calloc((size_t)n, sizeof *f->tokens);
+    f->targets = must_calloc((size_t)n, sizeof *f->targets);
+    f->positions = must_calloc((size_t)n, sizeof *f->positions);
+    for (int64_t i = 0; i < n; i++) {
+        f->tokens[i] = (int32_t)(drawn_uniform(1, i) * (double)shape->V);
+        f->targets[i] = (int32_t)(drawn_uniform(2, i) * (double)shape->V);
+        f->positions[i] = (int32_t)(i % T);
+    }
+    draw_weights(f);
+}
+
+void fixture_close(Fixture *f)
+{
+    gpt_destroy(f->gpt);
+    zero_destroy(f->store);
+    gpt_layers_free(&f->layers);
+    param_table_free(&f->table);
+    grid_close(&f->grid);
+    device_drop(&f->dev, f->batch.tokens);
+    device_drop(&f->dev, f->batch.targets);
+    device_drop(&f->dev, f->batch.positions);
+    device_release(&f->dev, f->far, sizeof *f->far);
+    device_close(&f->dev);
+    free(f->tokens);
+    free(f->targets);
+    free(f->positions);
+}
+
+Tensor fixture_weight(Fixture *f, int param)
+{
+    const Param *p = &f->table.param[param];
+    f->params->step_begin(f->params, NULL, 0);
+    f->params->acquire(f->params, p->unit);
+    Tensor w = tensor_slice_rows(f->params->weight(f->params, param, 1), 0, p->dim[0]);
+    f->params->release(f->params, p->unit);
+    return w;
+}
+
+Tensor fixture_grad(Fixture *f, int param)
+{
+    const Param *p = &f->table.param[param];
+    OwnedRun runs[512];
+    int n = f->params->owned(f->params, PURPOSE_COUNT, runs, 512);
+    for (int i = 0; i < n; i++) {
+        const OwnedRun *r = &runs[i];
+        if (r->unit != p->unit || p->offset < r->offset || p->offset >= r->offset + r->count)
+            continue;
+        void *data =
+            (char *)r->grad.data + (size_t)(p->offset - r->offset) * dtype_size(r->grad.dtype);
+        return p->ndim == 1 ? tensor_1d(data, r->grad.dtype, p->dim[0])
+                            : tensor_2d(data, r->grad.dtype, p->dim[0], p->dim[1]);
+    }
+    fail(EXIT_BUG, "%s has no owned gradient", p->name);
+}
+
+unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
+{
+    OwnedRun runs[512];
+    int n = f->params->owned(f->params, PURPOSE_COUNT, runs, 512);
+    *bytes = 0;
+    for (int i = 0; i < n; i++)
+        *bytes += tensor_bytes(runs[i].grad);
+    unsigned char *out = must_alloc(*bytes), *at = out;
+    for (int i = 0; i < n; at += tensor_bytes(runs[i].grad), i++)
+        device_copy(&f->dev, tensor_1d(at, runs[i].grad.dtype, tensor_count(runs[i].grad)),
+                    tensor_flat(runs[i].grad));
+    device_synchronize(&f->dev);
+    return out;
+}
+
+static double run(Fixture *f, bool backward)
+{
+    Action *actions = must_calloc(2 * (size_t)f->micros, sizeof *actions);
+    int64_t n =
+        backward ? schedule_one_stage(f->micros, actions) : schedule_evaluation(f->micros, actions);
+    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
+    int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
+    Stage stage = gpt_stage(f->gpt);
+    struct FixtureFar near = {.scale = f->scale};
+    int64_t words = sizeof near / sizeof(double);
+    device_copy(&f->dev, tensor_1d(f->far, F64, words), tensor_1d(&near, F64, words));
+    f->params->step_begin(f->params, uses, (int)n_uses);
+    pipeline_run(&stage, actions, n);
+    f->params->step_end(f->params);
+    free(actions);
+    free(uses);
+    device_copy(&f->dev, tensor_1d(&near, F64, words), tensor_1d(f->far, F64, words));
+    device_synchronize(&f->dev);
+    f->stats = near.stats;
+    return f->stats.nats * f->scale;
+}
+
+double fixture_loss(Fixture *f)
+{
+    return run(f, false);
+}
+
+double fixture_backward(Fixture *f)
+{
+    return run(f, true);
+}
+
+void fixture_logits(Fixture *f, int64_t micro, Tensor logits)
+{
+    GptBatch batch = feed(f, &(Action){.micro = micro});
+    f->params->step_begin(f->params, NULL, 0);
+    Tensor far = device_put(&f->dev, logits);
+    gpt_logits(f->gpt, &batch, far);
+    device_take(&f->dev, logits, far);
+}

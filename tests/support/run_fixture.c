@@ -1,0 +1,165 @@
+/* run_fixture.c -- see run_fixture.h. */
+#include "tests/support/run_fixture.h"
+
+#include "tests/support/scratch.h"
+#include "tests/support/support.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+/* ---- a folder with a text and a config ------------------------------------------------------- */
+
+char *run_file(const char *name)
+{
+    char *text = take_text(name);
+    if (text == NULL) fail_msg("%s: %s", name, strerror(errno));
+    return text;
+}
+
+bool is_there(const char *name)
+{
+    struct stat st;
+    return lstat(name, &st) == 0;
+}
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2,"
+    " \"position\": \"rope\"}, \"device\": \"cpu\", \"cpu\": {\"threads\": 1},"
+    " \"data\": {\"text\": \"text.txt\", \"tokenizer_vocab_size\": 270, \"seq_length\": 16,"
+    " \"val_fraction\": 0.2},"
+    " \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2,"
+    " \"train_steps\": 7, \"steps_per_print\": 1,"
+    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
+    " \"eval\": {\"interval\": 2, \"steps\": 5, \"sample_interval\": 2, \"sample_tokens\": 6,"
+    " \"sample_prompt\": \"the\"}, \"checkpoint\": {\"save_interval\": 2, \"keep\": 0}}";
+
+int run_fixture_setup(void **state)
+{
+    static const char *const words[] = {"light", "and", "the", "water", "was", "upon", "earth"};
+    if (enter_scratch(state) != 0) return -1;
+    char *text = must_calloc(1, 1 << 16), *at = text;
+    for (int i = 0; i < 2000; i++)
+        at += sprintf(at, "%s%c", words[(int)(7 * drawn_uniform(71, i))], i % 9 == 8 ? '\n' : ' ');
+    put_text("text.txt", text);
+    put_text("tiny.json", config);
+    free(text);
+    return 0;
+}
+
+/* ---- disturbances ---------------------------------------------------------------------------- */
+
+Disturbance disturbance;
+
+static bool disturbed_watch(void *context, const Work *work)
+{
+    Run *run = context;
+    if (work->kind == disturbance.kind && work->done == (work->kind == WORK_SAMPLE))
+        disturbance.rounds++;
+    if (work->kind == disturbance.kind && work->done == disturbance.at &&
+        (disturbance.each ? disturbance.rounds > disturbance.round
+                          : disturbance.rounds == disturbance.round + 1))
+        disturbance.act(run);
+    return run_watch(run, work);
+}
+
+static void put_watch(Run *run)
+{
+    run->trainer.feed.watch = disturbed_watch;
+}
+
+void ask_by_signal(Run *run)
+{
+    (void)run;
+    raise(SIGTERM);
+}
+
+void ask_by_file(Run *run)
+{
+    char *path = text_format("%s/STOP", run->folder.path);
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL, "no %s", path);
+    fclose(f);
+    free(path);
+    run->stop_looked_at = -1; /* as if it were long ago */
+}
+
+char *command_expecting(const char *const *arguments, int code)
+{
+    ChildPlace place = {.opened = disturbance.act ? put_watch : NULL,
+                        .first = disturbance.first,
+                        .columns = disturbance.columns};
+    ChildResult r = train_in_child(&place, arguments);
+    if (r.code != code)
+        fail_msg("%s: exit code %d, not %d:\n%s", arguments[0], r.code, code, r.text);
+    return r.text;
+}
+
+char *run_expecting(const char *run, const char *const *sets, int code)
+{
+    const char *arguments[32] = {"tiny.json", "--out", run};
+    int n = 3;
+    if (disturbance.dry) arguments[n++] = "--dry-run";
+    for (; sets && *sets; sets++) {
+        arguments[n++] = "--set";
+        arguments[n++] = *sets;
+    }
+    return command_expecting(arguments, code);
+}
+
+/* ---- what a run leaves ----------------------------------------------------------------------- */
+
+/* The lines of RUN/metrics.jsonl of one event, without what differs between any two runs, one after
+ * the other. */
+char *events(const char *run, const char *event)
+{
+    char *name = text_format("%s/metrics.jsonl", run), *text = run_file(name), *out = text;
+    char *begin = text_format("{\"event\": \"%s\"", event);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, begin, strlen(begin)) != 0) continue;
+        char *attempt = strstr(line, "\"attempt\""), *rest = strstr(line, "\"t\": ");
+        char *seconds = strstr(line, "\"seconds\"");
+        assert_true(attempt != NULL && rest != NULL && rest > attempt);
+        rest = strchr(rest, ',');
+        size_t a = (size_t)(attempt - line);
+        memmove(out, line, a);
+        size_t b = seconds ? (size_t)(seconds - rest) : strlen(rest);
+        memmove(out + a, rest, b);
+        out += a + b;
+        *out++ = '\n';
+    }
+    *out = '\0';
+    free(begin);
+    free(name);
+    return text;
+}
+
+/* Both runs have the same training, evaluations and samples. */
+void same_runs(const char *a, const char *b)
+{
+    static const char *const compared[] = {"train", "val", "sample"};
+    for (int i = 0; i < 3; i++) {
+        char *x = events(a, compared[i]), *y = events(b, compared[i]);
+        assert_true(strlen(x) > 0);
+        assert_string_equal(x, y);
+        free(x);
+        free(y);
+    }
+}
+
+int lines_of(const char *run, const char *event)
+{
+    char *text = events(run, event);
+    int n = 0;
+    for (char *p = text; *p; p++)
+        n += *p == '\n';
+    free(text);
+    return n;
+}
