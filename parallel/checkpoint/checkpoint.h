@@ -1,4 +1,6 @@
-/* checkpoint.h -- saving a run so that it can go on with the same bits, on any grid.
+/* checkpoint.h -- saving a run so that it can go on with the same bits, on any grid. This header is
+ * the room's door: with manifest.h, for those who look into a checkpoint, it is all that others
+ * include.
  *
  * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors (named
  * slots) and manifest.json (checksums, StepState, config). A save writes a temporary folder, syncs
@@ -25,6 +27,9 @@ typedef struct {
     const char *config, *machine, *code, *data; /* as in the manifest */
 } CheckpointContents;
 
+/* Bytes of the staging buffer below: tensors are written and read in pieces of that many. */
+#define CHECKPOINT_STAGING_BYTES ((size_t)4 << 20)
+
 /* How a rank reaches its tensors and its disk. */
 typedef struct {
     Device *device; /* may be NULL when all tensors are on the host */
@@ -33,8 +38,8 @@ typedef struct {
     Event copied;  /* the device is done with the staging buffer */
 } CheckpointIo;
 
-/* Allocates the staging buffer (4 MiB, page-locked for the device; device may be NULL): once, at
- * the start, for page-locking makes a device wait. Close it before the device. */
+/* Allocates the staging buffer (page-locked for the device; device may be NULL): once, at the
+ * start, for page-locking makes a device wait. Close it before the device. */
 void checkpoint_io_open(CheckpointIo *io, Device *device);
 void checkpoint_io_close(CheckpointIo *io);
 
@@ -53,8 +58,8 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
 /* After the commit of step `newest`: keeps it and the `keep` - 1 newest readable ones before it,
- * removes those older still, and what dead saves and removals left behind. Damaged ones newer than
- * the last kept one stay as evidence. */
+ * removes those older still, and what saves and removals that died left behind. Damaged ones
+ * newer than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
 /* Bytes on disk that one save of `contents` takes, rounded up a little. */
@@ -69,11 +74,12 @@ typedef struct Checkpoint Checkpoint;
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* "RUN/checkpoints/step_00000123"; the caller frees. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Whether nothing stands under a path that was listed: a live run that prunes has taken it away,
- * which is no damage. */
+/* Whether nothing stands under `path` any more. Of a path from the list this means that a live run
+ * has pruned the checkpoint since, which is not damage. */
 bool checkpoint_gone(const char *path);
-/* How often a list is taken anew because all that it named has gone before it was looked at. */
-enum { CHECKPOINT_LISTS = 100 };
+/* A list may be out of date at once: a live run prunes what it names. So often a reader takes it
+ * anew when all that it named has gone before it could be read. */
+enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
 
 /* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
  * each other and against the folder's name, where that is a step, without reading the data. False

@@ -1,19 +1,15 @@
-/* folder.c -- the folders of RUN/checkpoints: their names, the list of them, and which
- * of them go when newer ones are there. See folder.h. */
+/* folder.c -- the names of the folders in RUN/checkpoints, and the list of them. See folder.h. */
 #include "parallel/checkpoint/folder.h"
 
 #include "model/core/check.h"
-#include "model/core/log.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -97,127 +93,4 @@ int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n)
     }
     free(path);
     return count;
-}
-
-/* ---- left-overs ------------------------------------------------------------------------------ */
-
-/* What a save or a removal leaves behind when it dies: step_N.tmp-ID, .trash-step_N and
- * .trash-step_N-ID. A user's own names are not among them. */
-static bool is_left_over(const char *name)
-{
-    char step[32];
-    bool trash = strncmp(name, ".trash-", 7) == 0;
-    const char *at = trash ? name + 7 : name, *end = trash ? strchr(at, '-') : strstr(at, ".tmp-");
-    size_t length = end ? (size_t)(end - at) : strlen(at);
-    if ((!trash && end == NULL) || length >= sizeof step) return false;
-    snprintf(step, sizeof step, "%.*s", (int)length, at);
-    if (checkpoint_step_of(step) < 0) return false;
-    return end == NULL || save_id_valid(end + (trash ? 1 : 5));
-}
-
-bool checkpoint_remove_left_overs(CheckpointIo *io, int parent_fd, char *err, size_t n)
-{
-    int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        error_set(err, n, "cannot list the checkpoints: %s", strerror(errno));
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    bool good = true;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (is_left_over(e->d_name)) good &= fs_remove_tree(io->fs, parent_fd, e->d_name, err, n);
-    closedir(dir);
-    return good;
-}
-
-/* ---- pruning --------------------------------------------------------------------------------- */
-
-static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err, size_t n)
-{
-    char name[32], trash[48];
-    checkpoint_step_name(name, step);
-    snprintf(trash, sizeof trash, ".trash-%s", name);
-    if (io->fs->rename(io->fs->self, parent_fd, name, parent_fd, trash) != 0)
-        return error_set(err, n, "cannot rename the old checkpoint %s: %s", name, strerror(errno));
-    return fs_remove_tree(io->fs, parent_fd, trash, err, n);
-}
-
-/* RUN/checkpoints opened and freed of left-overs, and the steps in it. False with a sentence; then
- * what was opened is closed, unless only a left-over stays. */
-static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64_t **steps,
-                        int *n_steps, char *err, size_t n)
-{
-    char *parent = checkpoint_parent(run);
-    *parent_fd = fs_open_folder(parent, err, n);
-    *steps = NULL;
-    *n_steps = 0;
-    free(parent);
-    if (*parent_fd < 0) return false;
-    bool good = checkpoint_remove_left_overs(io, *parent_fd, err, n);
-    *n_steps = checkpoint_list(run, steps, err, n);
-    if (*n_steps >= 0) return good;
-    close(*parent_fd);
-    *parent_fd = -1;
-    return false;
-}
-
-bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
-                      size_t n)
-{
-    CHECK(keep >= 1, "%d checkpoints to keep", keep);
-    int64_t *steps;
-    int parent_fd, n_steps, kept = 0;
-    bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n);
-    if (parent_fd < 0) return false;
-    for (int i = 0; i < n_steps; i++) {
-        if (steps[i] > newest) continue;
-        if (kept >= keep) {
-            good &= remove_step(io, parent_fd, steps[i], err, n);
-            continue;
-        }
-        char why[512], *path = checkpoint_path(run, steps[i]);
-        Checkpoint *c = NULL;
-        kept += steps[i] == newest || checkpoint_open(path, &c, why, sizeof why);
-        checkpoint_close(c);
-        free(path);
-    }
-    free(steps);
-    close(parent_fd);
-    return good;
-}
-
-/* ---- room ------------------------------------------------------------------------------------ */
-
-static bool verifies(CheckpointIo *io, const char *run, int64_t step)
-{
-    char why[512], *path = checkpoint_path(run, step);
-    Checkpoint *c = NULL;
-    bool whole =
-        checkpoint_open(path, &c, why, sizeof why) && checkpoint_verify(io, c, why, sizeof why);
-    checkpoint_close(c);
-    free(path);
-    return whole;
-}
-
-int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
-{
-    char why[512], *parent = checkpoint_parent(run);
-    int64_t *steps;
-    int parent_fd, n_steps, good = 0, removed = 0;
-    open_parent(io, run, &parent_fd, &steps, &n_steps, why, sizeof why);
-    while (good < n_steps - 1 && !verifies(io, run, steps[good]))
-        good++;
-    for (int i = n_steps - 1; parent_fd >= 0 && i > good; i--) {
-        int64_t room = fs_room(io->fs, parent);
-        if (removed > 0 && (room < 0 || room >= bytes)) break;
-        if (!remove_step(io, parent_fd, steps[i], why, sizeof why)) break;
-        log_warning("the disk is full: the older checkpoint of step %" PRId64 " made room",
-                    steps[i]);
-        removed++;
-    }
-    if (parent_fd >= 0) close(parent_fd);
-    free(steps);
-    free(parent);
-    return removed;
 }

@@ -1,4 +1,4 @@
-/* io.c -- see io.h. Tensors on the host are read and written in place. */
+/* io.c -- the staging buffer, and copies between it and a device. See io.h. */
 #include "parallel/checkpoint/io.h"
 
 #include "model/core/check.h"
@@ -8,15 +8,15 @@
 void checkpoint_io_open(CheckpointIo *io, Device *device)
 {
     *io = (CheckpointIo){.device = device, .fs = &fs_system};
-    io->staging = device ? device_host_alloc(device, CHECKPOINT_PIECE_BYTES, "checkpoints")
-                         : must_alloc(CHECKPOINT_PIECE_BYTES);
+    io->staging = device ? device_host_alloc(device, CHECKPOINT_STAGING_BYTES, "checkpoints")
+                         : must_alloc(CHECKPOINT_STAGING_BYTES);
 }
 
 void checkpoint_io_close(CheckpointIo *io)
 {
     if (io->device) {
         device_event_destroy(io->device, &io->copied);
-        device_host_release(io->device, io->staging, CHECKPOINT_PIECE_BYTES);
+        device_host_release(io->device, io->staging, CHECKPOINT_STAGING_BYTES);
     } else {
         free(io->staging);
     }
@@ -41,8 +41,8 @@ static Tensor staged(CheckpointIo *io, Tensor piece)
     return piece;
 }
 
-/* Copies between a piece and the staging buffer and waits for that copy: the device may have been
- * given more to do since. */
+/* Copies between a piece and the staging buffer and waits for that copy alone, by an event behind
+ * it: waiting for the whole device would also wait for the steps that it has been given since. */
 static void copy_piece(CheckpointIo *io, Tensor dst, Tensor src)
 {
     device_copy(io->device, dst, src);
@@ -50,7 +50,7 @@ static void copy_piece(CheckpointIo *io, Tensor dst, Tensor src)
     device_event_synchronize(io->device, &io->copied);
 }
 
-const void *checkpoint_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+const void *checkpoint_io_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
 {
     if (t.place == PLACE_HOST) return (const char *)t.data + at;
     Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
@@ -58,12 +58,12 @@ const void *checkpoint_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t byte
     return io->staging;
 }
 
-void *checkpoint_landing(CheckpointIo *io, Tensor t, int64_t at)
+void *checkpoint_io_target(CheckpointIo *io, Tensor t, int64_t at)
 {
     return t.place == PLACE_HOST ? (char *)t.data + at : io->staging;
 }
 
-void checkpoint_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+void checkpoint_io_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
 {
     if (t.place == PLACE_HOST) return;
     Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);

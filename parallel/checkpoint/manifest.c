@@ -37,7 +37,7 @@ static const struct {
 #define STATE_FIELDS (sizeof state_field / sizeof *state_field)
 _Static_assert(STATE_FIELDS * 8 == sizeof(StepState), "a field of StepState is not saved");
 
-bool save_id_valid(const char *text)
+bool manifest_save_id_valid(const char *text)
 {
     return strlen(text) == SAVE_ID_DIGITS && strspn(text, "0123456789abcdef") == SAVE_ID_DIGITS;
 }
@@ -321,7 +321,7 @@ static bool parse_all(JsonCursor *j, Manifest *m)
         good = json_error(j, "a manifest of version %lld; this program reads version %d",
                           (long long)version, MANIFEST_VERSION);
     good = good && parse_text(j, "save_id", &save_id);
-    if (good && !save_id_valid(save_id))
+    if (good && !manifest_save_id_valid(save_id))
         good = json_error(j, "a save id has %d hexadecimal digits", SAVE_ID_DIGITS);
     if (good) snprintf(m->save_id, sizeof m->save_id, "%s", save_id);
     free(format);

@@ -44,7 +44,7 @@ typedef struct {
 } Manifest;
 
 /* Whether `text` is a save's id: SAVE_ID_DIGITS hexadecimal digits, nothing else. */
-bool save_id_valid(const char *text);
+bool manifest_save_id_valid(const char *text);
 /* Bytes of a full chunk of this tensor, and how many chunks it has. */
 int64_t manifest_chunk_bytes(const SafetensorsEntry *entry);
 int manifest_chunk_count(const SafetensorsEntry *entry);

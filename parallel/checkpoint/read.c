@@ -177,13 +177,13 @@ static bool read_tensor(CheckpointIo *io, const Checkpoint *c, const ManifestTen
         int64_t at = i * chunk, end = at + chunk < t->entry.bytes ? at + chunk : t->entry.bytes;
         uint32_t crc = 0;
         while (good && at < end) {
-            size_t piece = checkpoint_piece(end - at);
-            void *to = keep ? checkpoint_landing(io, dst, at) : io->staging;
+            size_t piece = checkpoint_io_piece(end - at);
+            void *to = keep ? checkpoint_io_target(io, dst, at) : io->staging;
             good = fs_read_at(c->file[t->file], to, piece, data_at + t->entry.offset + at, path,
                               err, n);
             if (!good) break;
             crc = crc32c(crc, to, piece);
-            if (keep) checkpoint_store(io, dst, at, piece);
+            if (keep) checkpoint_io_store(io, dst, at, piece);
             at += (int64_t)piece;
         }
         if (good && crc != t->chunk[i])
@@ -239,7 +239,7 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
     Search outcome = LIST_IS_OLD;
     int n_steps = 0;
     *out = NULL;
-    for (int i = 0; outcome == LIST_IS_OLD && i < CHECKPOINT_LISTS; i++) {
+    for (int i = 0; outcome == LIST_IS_OLD && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         int64_t *steps;
         n_steps = checkpoint_list(run, &steps, err, n);
         if (n_steps > 0) outcome = search(io, run, steps, n_steps, out, why, sizeof why);

@@ -7,6 +7,7 @@
 #include "model/core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/prune.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +45,8 @@ static bool write_tensor(Save *s, int fd, const char *path, Tensor tensor, Manif
     for (int c = 0; c < t->n_chunks; c++) {
         int64_t at = c * chunk, end = at + chunk < t->entry.bytes ? at + chunk : t->entry.bytes;
         while (at < end) {
-            size_t piece = checkpoint_piece(end - at);
-            const void *data = checkpoint_fetch(s->io, tensor, at, piece);
+            size_t piece = checkpoint_io_piece(end - at);
+            const void *data = checkpoint_io_fetch(s->io, tensor, at, piece);
             t->chunk[c] = crc32c(t->chunk[c], data, piece);
             if (!fs_write_all(s->io->fs, fd, data, piece, path, s->err, s->n)) return false;
             at += (int64_t)piece;
@@ -285,12 +286,12 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     if (good) good = (s.parent_fd = fs_open_folder(s.parent, err, n)) >= 0;
     if (good) good = look_at_final(&s, &saved);
     if (good && !saved) {
-        char ignored[256]; /* left-overs may fill the disk */
-        checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
+        char ignored[256]; /* leftovers may fill the disk */
+        checkpoint_remove_leftovers(io, s.parent_fd, ignored, sizeof ignored);
         good = write_content(&s) && commit(&s);
         if (!good)
             fs_remove_tree(io->fs, s.parent_fd, last_part(s.temporary), ignored, sizeof ignored);
-        if (good) checkpoint_remove_left_overs(io, s.parent_fd, ignored, sizeof ignored);
+        if (good) checkpoint_remove_leftovers(io, s.parent_fd, ignored, sizeof ignored);
     }
     if (s.fd >= 0) close(s.fd);
     if (s.parent_fd >= 0) close(s.parent_fd);

@@ -286,7 +286,7 @@ int cmd_ckpt(int argc, char **argv)
     const char *path = parse(command, commands[k].help, argc - 1, argv + 1, &code);
     if (path == NULL) return code;
     code = LIST_IS_OLD;
-    for (int i = 0; code == LIST_IS_OLD && i < CHECKPOINT_LISTS; i++) {
+    for (int i = 0; code == LIST_IS_OLD && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         char **found;
         int n = find(path, &found, &code);
         if (n > 0) code = commands[k].run(found, n);

@@ -1,7 +1,7 @@
 /* trainer_plan.c -- the memory plan, and saving and loading a trainer. */
 #include "model/core/log.h"
 #include "model/core/version.h"
-#include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/trainer/trainer.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static size_t host_bytes(const Config *config, const GptShape *shape, int64_t ro
 {
     int64_t actions = 2 * config->gradient_accumulation_steps, uses = gpt_max_uses(shape, actions);
     return plus(feed_host_bytes(rows),
-                TRAINER_HISTORY * sizeof(StepOutcome) + CHECKPOINT_PIECE_BYTES +
+                TRAINER_HISTORY * sizeof(StepOutcome) + CHECKPOINT_STAGING_BYTES +
                     (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
 }
 

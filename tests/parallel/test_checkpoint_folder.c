@@ -203,7 +203,7 @@ static void what_steps_aside_is_told_when_it_has(void **state)
     }
 }
 
-static void only_left_overs_of_this_program_are_removed(void **state)
+static void only_leftovers_of_this_program_are_removed(void **state)
 {
     (void)state;
     static const char *const ours[] = {"step_00000007.tmp-0123456789abcdef", ".trash-step_00000007",
@@ -351,7 +351,7 @@ int main(void)
         cmocka_unit_test(modes_are_those_of_the_umask),
         cmocka_unit_test(a_folder_holds_the_step_it_is_called),
         cmocka_unit_test(what_steps_aside_is_told_when_it_has),
-        cmocka_unit_test(only_left_overs_of_this_program_are_removed),
+        cmocka_unit_test(only_leftovers_of_this_program_are_removed),
         cmocka_unit_test(old_checkpoints_make_room_but_not_the_last_good_one),
         cmocka_unit_test(room_is_asked_of_the_nearest_folder),
     };

@@ -5,7 +5,7 @@
 #include "model/core/crc32c.h"
 #include "model/gpt.h"
 #include "optim/optimizer.h"
-#include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "tests/support/checkpoint_run.h"
 
 #include <setjmp.h>

@@ -40,7 +40,7 @@ bool test_run_read(TestRun *r, Checkpoint *c);
 /* The step of the newest checkpoint that verifies, after comparing it bit by bit with that step's
  * values; -1: none. */
 int64_t test_run_newest(TestRun *r);
-/* How many entries RUN/checkpoints has, left-overs included. */
+/* How many entries RUN/checkpoints has, leftovers included. */
 int test_run_entries(const TestRun *r);
 /* Path of a file of the step's checkpoint; the caller frees. */
 char *test_run_file(const TestRun *r, int64_t step, const char *file);
