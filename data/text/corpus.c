@@ -3,8 +3,8 @@
 
 #include "model/core/check.h"
 #include "model/core/child.h"
+#include "model/core/clock.h"
 #include "model/core/figures.h"
-#include "model/core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>

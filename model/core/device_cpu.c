@@ -3,6 +3,7 @@
 #include "model/core/device_cpu.h"
 
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/openblas.h"
 #include "model/kernels/ops.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 extern const OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
 /* Weak: sanitized programs have the baseline alone. */
@@ -163,11 +163,9 @@ static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
  */
 static void cpu_event_record(Device *device, Event *event, Stream stream)
 {
-    struct timespec t;
     (void)device;
     (void)stream;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    event->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    event->seconds = seconds_now();
 }
 
 static void cpu_event_wait(Device *device, Event *event, Stream stream)

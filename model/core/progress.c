@@ -1,22 +1,15 @@
 /* progress.c -- see progress.h. */
 #include "model/core/progress.h"
 
+#include "model/core/clock.h"
 #include "model/core/log.h"
 
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double first_after = 1, terminal_every = 0.5, message_every = 60;
-
-double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the live line --------------------------------------------------------------------------- */
 

@@ -16,9 +16,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Monotonic host seconds. */
-double seconds_now(void);
-
 typedef struct {
     double next;   /* seconds_now() of the next showing */
     double every;  /* seconds from one to the next */

@@ -5,6 +5,7 @@
 #include "parallel/report/metrics.h"
 
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/fs.h"
 #include "model/core/json_text.h"
 #include "parallel/report/console.h"
@@ -14,7 +15,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { FORMAT_VERSION = 1, STEPS_BEFORE_ETA = 5, SECONDS_BEFORE_ETA = 5 };
 
@@ -30,13 +30,6 @@ struct Metrics {
                       */
     FILE *line_to;
 };
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n)
 {
@@ -87,7 +80,7 @@ static void print_head(FILE *to, const Metrics *m, const char *event, int64_t st
             "%lld, "
             "\"skipped\": %lld, \"attempt\": %d, \"t\": %.3f",
             event, (long long)step, (long long)r->updates, (long long)r->samples,
-            (long long)r->tokens, (long long)r->skipped, m->options.attempt, seconds_now());
+            (long long)r->tokens, (long long)r->skipped, m->options.attempt, wall_seconds_now());
 }
 
 /* A member with every digit; a number that JSON cannot hold becomes null, and *odd is set. */

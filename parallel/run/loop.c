@@ -1,4 +1,5 @@
 /* loop.c -- what happens between steps: reports, evaluations, samples, saves. */
+#include "model/core/clock.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"

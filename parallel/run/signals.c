@@ -1,4 +1,5 @@
 /* signals.c -- how a run is asked to stop, and what it answers: signals and RUN/STOP. */
+#include "model/core/clock.h"
 #include "parallel/run/run.h"
 
 #include <errno.h>

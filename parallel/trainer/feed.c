@@ -1,7 +1,7 @@
 /* feed.c -- see feed.h. */
 #include "parallel/trainer/feed.h"
 
-#include "model/core/progress.h"
+#include "model/core/clock.h"
 
 #include <math.h>
 #include <stdlib.h>

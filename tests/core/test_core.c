@@ -1,6 +1,7 @@
 /* test_core.c -- the ground floor: types, tensors, arenas, threads, random numbers. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/figures.h"
 #include "model/core/pool.h"
 #include "model/core/rng.h"
@@ -166,6 +167,21 @@ static void test_pool_cut_covers(void **state)
     }
 }
 
+/* ---- clocks ---------------------------------------------------------------------------------- */
+
+/* One counts from 1970; the other from no date, and goes on by what was slept. */
+static void test_clocks_count_what_they_say(void **state)
+{
+    (void)state;
+    const struct timespec nap = {.tv_nsec = 20000000};
+    double today = wall_seconds_now(), begin = seconds_now();
+    assert_true(fabs(today - (double)time(NULL)) < 100);
+    assert_true(begin < 1e9); /* no machine has been up for thirty years */
+    nanosleep(&nap, NULL);
+    double slept = seconds_now() - begin;
+    assert_true(slept >= 0.02 && slept < 10);
+}
+
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /* The published vectors of Philox4x32-10 (Random123). */
@@ -308,6 +324,7 @@ int main(void)
         cmocka_unit_test(test_pool_runs_every_task_once),
         cmocka_unit_test(test_pool_waits_without_spinning),
         cmocka_unit_test(test_pool_cut_covers),
+        cmocka_unit_test(test_clocks_count_what_they_say),
         cmocka_unit_test(test_philox_vectors),
         cmocka_unit_test(test_a_cpu_level_that_is_not_there),
         cmocka_unit_test(test_figures_in_few_characters),

@@ -1,6 +1,7 @@
 /* test_metrics.c -- metrics.jsonl keeps every digit and can be cut back; the console is plain in a
  * pipe. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/core/json.h"
 #include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
@@ -120,6 +121,7 @@ static void every_digit_survives(void **unused)
         assert_true(number_after(line, "\"step\": ") == (double)(i + 1));
         assert_true(number_after(line, "\"samples\": ") == 16.0 * (double)(i + 1));
         assert_true(number_after(line, "\"attempt\": ") == 3);
+        assert_true(fabs(number_after(line, "\"t\": ") - wall_seconds_now()) < 100);
         line = strchr(line, '\n') + 1;
     }
     assert_string_equal(line, "");
