@@ -5,7 +5,7 @@
 #define OPTIM_STEP_RULES_H
 
 #include "configs/config.h"
-#include "model/kernels/ops.h"
+#include "model/kernels/step.h"
 
 /* The constants of a run. */
 StepRules step_rules(const Config *config);

@@ -15,6 +15,7 @@
 
 #include "model/core/device.h"
 #include "model/core/kinds.h"
+#include "model/kernels/step.h"
 
 typedef struct {
     NormKind kind;
@@ -31,50 +32,6 @@ typedef struct {
         causal_offset; /* query t sees keys 0 .. t + causal_offset (Tk - Tq: the usual alignment) */
     double scale;      /* of the scores, 1 / sqrt(D) */
 } Attention;
-
-/* The state of a run besides weights and optimizer slots. Lives on the device: on an overflow
- * neither Adam's t nor the learning rate may advance, and a host that runs a step ahead cannot
- * know. Part of every checkpoint. */
-typedef struct {
-    int64_t samples, tokens; /* consumed so far, skipped steps included */
-    int64_t steps, updates;  /* steps tried; updates applied (Adam's t, index into the lr table) */
-    int64_t skipped, skips_in_row;
-    double loss_scale; /* 1 unless fp16 */
-    int64_t hysteresis, last_overflow,
-        scale_steps;  /* DeepSpeed's dynamic loss scaler: hys, last, i */
-    double loss_seed; /* loss_scale / nominal targets: the factor at the loss's source, kept by
-                         step_decide */
-    int64_t stop;     /* 1: overflow at the smallest loss scale; the run must end (EXIT_DIVERGED) */
-} StepState;
-
-/* What one step sums over micro-batches and ranks. */
-typedef struct {
-    double sq_norm;       /* of the gradients as accumulated: still times the loss scale */
-    double nats, targets; /* summed loss, number of targets that counted */
-} StepStats;
-
-/* What step_decide makes of it, for the update and the log. */
-typedef struct {
-    int64_t apply;  /* 0: skip the update */
-    int64_t update; /* t of this update, from 1 */
-    double lr;
-    double grad_scale; /* factor on every gradient element: clip x nominal / actual targets / loss
-                          scale */
-    double grad_norm;  /* true norm before clipping */
-    double loss;       /* mean nats per target */
-    double loss_scale; /* in force during the step */
-} StepDecision;
-
-/* Constants of a run that step_decide needs. */
-typedef struct {
-    double max_norm;         /* 0: no clipping */
-    double nominal_targets;  /* batch x T: what the loss was divided by at its source */
-    int64_t samples, tokens; /* consumed per step */
-    bool skip_nonfinite;     /* false only where the user asked for unchecked gradients */
-    bool dynamic_scale, consecutive_hysteresis;
-    int64_t scale_window, hysteresis;
-    double min_scale;
-} StepRules;
 
 typedef struct {
     double beta1, beta2, epsilon, weight_decay;

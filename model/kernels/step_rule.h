@@ -1,12 +1,10 @@
 /* step_rule.h -- what op_step_decide does, once for every backend: double arithmetic in this order,
  * each operation rounded once. The .cu file that includes it turns its functions into device
- * functions and is compiled without contraction, as -std=c11 does on the CPU.
- *
- * A file that includes it has <math.h> and ops.h. */
+ * functions and is compiled without contraction, as -std=c11 does on the CPU. */
 #ifndef MODEL_KERNELS_STEP_RULE_H
 #define MODEL_KERNELS_STEP_RULE_H
 
-#include "model/kernels/ops.h"
+#include "model/kernels/step.h"
 
 #include <math.h>
 

@@ -9,6 +9,7 @@
 #ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define PARALLEL_CHECKPOINT_CHECKPOINT_H
 
+#include "model/core/device.h"
 #include "model/core/fs.h"
 #include "parallel/checkpoint/manifest.h"
 

@@ -5,7 +5,7 @@
 #ifndef PARALLEL_CHECKPOINT_MANIFEST_H
 #define PARALLEL_CHECKPOINT_MANIFEST_H
 
-#include "model/kernels/ops.h"
+#include "model/kernels/step.h"
 #include "model/weights/safetensors.h"
 
 #define MANIFEST_VERSION   1
