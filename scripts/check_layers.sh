@@ -15,7 +15,6 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
         # Includes that still go the wrong way.
         known["model/core/files.h configs/config.h"]
         known["model/gpt.h parallel/pipeline/pipeline.h"]
-        known["parallel/trainer/session.c parallel/run/folder.h"]
     }
     function folder_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "" }
     function floor_of(file,   folder) {

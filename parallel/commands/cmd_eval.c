@@ -4,6 +4,7 @@
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "parallel/commands/commands.h"
+#include "parallel/run/opened_run.h"
 #include "parallel/trainer/feed.h"
 
 #include <stdlib.h>

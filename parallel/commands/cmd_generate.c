@@ -4,7 +4,7 @@
 #include "model/core/log.h"
 #include "model/generate.h"
 #include "parallel/commands/commands.h"
-#include "parallel/trainer/session.h"
+#include "parallel/run/opened_run.h"
 
 #include <stdlib.h>
 #include <string.h>

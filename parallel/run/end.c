@@ -3,6 +3,7 @@
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
 #include "parallel/report/console.h"
+#include "parallel/run/identity.h"
 #include "parallel/run/run.h"
 
 #include <cJSON.h>
@@ -137,7 +138,7 @@ int run_show_result(Run *run)
     char *text = run_folder_result(&run->folder);
     log_info("run     %s is finished; %s starts another", run->folder.path,
              run->arguments.out ? "another --out" : "--resume never");
-    run_say_data_change(run);
+    identity_warn_data_change(run->folder.path, run->data.identity);
     if (text) print_result(run, text, true);
     free(text);
     run_folder_close(&run->folder);

@@ -3,6 +3,7 @@
 
 #include "model/core/fs.h"
 #include "model/core/log.h"
+#include "parallel/run/identity.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,43 +48,6 @@ static bool write_text(const char *folder, const char *name, const char *text, c
     bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
     free(path);
     return good;
-}
-
-/* ---- stored against given config ------------------------------------------------------------- */
-
-/* Whether the config of a folder may go on there. Differences that matter are put into err, all at
- * once; harmless ones are said if `aloud`. */
-static bool may_go_on(const char *folder, const Config *stored, const Config *config, bool allow,
-                      bool aloud, char *err, size_t n)
-{
-    ConfigDifference *d;
-    int count = config_diff(stored, config, &d), refused = 0;
-    bool impossible = false;
-    char *list = must_strdup("");
-    for (int i = 0; i < count; i++) {
-        bool matters =
-            d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
-        impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
-        if (matters) {
-            char *longer = text_format(
-                "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
-                d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
-            free(list);
-            list = longer;
-        } else if (aloud) {
-            log_info("config  %s was %s, is %s: %s", d[i].key, d[i].was, d[i].now,
-                     d[i].effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
-                     : d[i].effect == EFFECT_ROUNDING ? "changes rounding only"
-                                                      : "harmless");
-        }
-    }
-    if (refused)
-        error_set(err, n, "the run in %s was started with another config: %s; %s", folder, list,
-                  impossible ? "choose another folder with --out"
-                             : "choose another folder with --out, or say --allow-config-change");
-    free(list);
-    config_diff_free(d, count);
-    return refused == 0;
 }
 
 /* ---- what is in a folder --------------------------------------------------------------------- */
@@ -174,8 +138,8 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
         bool fits = kind == FOLDER_FREE, readable = true;
         if (kind == FOLDER_RUN && !never_resume) {
             Config *stored = run_folder_config(path, sentence, sizeof sentence);
-            fits = stored != NULL &&
-                   may_go_on(path, stored, config, false, false, sentence, sizeof sentence);
+            fits = stored != NULL && identity_config_goes_on(path, stored, config, false, false,
+                                                             sentence, sizeof sentence);
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
             if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
             config_free(stored);
@@ -218,8 +182,9 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
             request->out);
     *code = EXIT_CONFIG;
     Config *stored = run_folder_config(request->out, err, n);
-    bool good = stored != NULL &&
-                may_go_on(request->out, stored, config, request->allow_config_change, true, err, n);
+    bool good =
+        stored != NULL && identity_config_goes_on(request->out, stored, config,
+                                                  request->allow_config_change, true, err, n);
     config_free(stored);
     return good;
 }

@@ -6,6 +6,7 @@
 #include "model/core/machine.h"
 #include "model/core/progress.h"
 #include "model/core/version.h"
+#include "parallel/run/identity.h"
 #include "parallel/run/run.h"
 
 #include <errno.h>
@@ -191,22 +192,6 @@ static bool starts_from_path(const Run *run)
     return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
 }
 
-/* Says how the config differs from that of the checkpoint to start from; what no checkpoint can
- * follow is refused. */
-static void compare_configs(const Run *run, const char *path, const Config *stored)
-{
-    ConfigDifference *d;
-    int n = config_diff(stored, run->config, &d);
-    for (int i = 0; i < n; i++) {
-        if (d[i].effect == EFFECT_IMPOSSIBLE)
-            fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
-                 path, d[i].key, d[i].was, d[i].now);
-        if (d[i].effect == EFFECT_NUMBERS)
-            log_info("config  %s was %s, is %s: changes the run", d[i].key, d[i].was, d[i].now);
-    }
-    config_diff_free(d, n);
-}
-
 /* A checkpoint named by --resume is looked at before anything is written. */
 static void check_resume_path(const Run *run)
 {
@@ -227,8 +212,8 @@ static void check_resume_path(const Run *run)
     if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     const char *text = checkpoint_manifest(checkpoint)->config;
     Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
-    if (stored) compare_configs(run, path, stored);
-    run_check_data_of(run, path, checkpoint_manifest(checkpoint)->data);
+    if (stored) identity_check_config_of(path, stored, run->config);
+    identity_check_data_of(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);
     config_report_free(&report);
     checkpoint_close(checkpoint);
@@ -289,28 +274,15 @@ static void open_metrics(Run *run, int64_t resumed_step)
     free(name);
 }
 
-/* A run goes on in its own tokens only: with those of a text that has changed since, every id would
- * mean something else to the weights. */
-static void check_tokenizer(const Run *run)
-{
-    const Tokenizer *t = run->data.tokenizer;
-    const char *folder = run->folder.path;
-    if (t == NULL || run->folder.state != RUN_RESUMED) return;
-    Tokenizer *stored = stored_tokenizer(folder);
-    if (stored && tokenizer_hash(stored) != tokenizer_hash(t))
-        fail(EXIT_CONFIG,
-             "the run in %s has another tokenizer than its data give now, so the text has changed "
-             "since; bring the old text back, or choose another folder with --out",
-             folder);
-    tokenizer_free(stored);
-}
-
 void run_open_trainer(Run *run)
 {
     char err[2048];
     run_check_disk(run, run->folder.path);
-    check_tokenizer(run);
-    run_check_data(run);
+    if (run->folder.state == RUN_RESUMED) {
+        identity_check_tokenizer(run->folder.path, run->data.tokenizer);
+        identity_check_data(run->folder.path, run->data.identity,
+                            run->arguments.allow_config_change);
+    }
     open_trainer(run);
     /* Nothing in the folder changes before it is known that the run can go on and save. */
     Checkpoint *checkpoint = find_checkpoint(run);

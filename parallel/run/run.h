@@ -54,14 +54,6 @@ void run_plan(Run *run);
  * missing or damaged data where random tokens stood in for them. */
 int run_dry(Run *run);
 void run_choose_folder(Run *run);
-/* A run that goes on has the data of its newest checkpoint, or --allow-config-change; otherwise the
- * program ends (EXIT_CONFIG). Writes nothing. */
-void run_check_data(const Run *run);
-/* The same for the checkpoint `path` of another run, whose data were `was`: another tokenizer is
- * refused, other data are said. */
-void run_check_data_of(const Run *run, const char *path, const char *was);
-/* Warns when a finished run's data are no longer those of its newest checkpoint. */
-void run_say_data_change(const Run *run);
 /* A finished run again: its final figures and sample. */
 int run_show_result(Run *run);
 /* Warns where `path`, the run's folder, has no room for the checkpoints that will lie there at

@@ -1,13 +1,11 @@
 /* session.c -- see session.h. */
 #include "parallel/trainer/session.h"
 
-#include "parallel/run/folder.h"
+#include "model/core/check.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* The device to open by name. Doubles are computed on the CPU alone, so "auto" means it. */
 static const char *device_name(const Config *config)
@@ -107,141 +105,4 @@ bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, 
     for (int u = 0; ok && u < s->table.n_units; u++)
         s->params->publish(s->params, u);
     return ok;
-}
-
-/* The run folder of a path that may be a run or one of its checkpoints (RUN/checkpoints/step_N). */
-static char *run_of(const char *path, bool *is_checkpoint)
-{
-    char *run = must_strdup(path);
-    for (size_t n = strlen(run); n > 1 && run[n - 1] == '/'; n--)
-        run[n - 1] = '\0';
-    char *at = strstr(run, "/checkpoints/step_");
-    *is_checkpoint = at != NULL;
-    if (at) *at = '\0';
-    return run;
-}
-
-/* The config that the run was started with, under `sets`; NULL after a report, with the exit code.
- */
-static Config *read_config(const char *run, int n_sets, const char *const *sets, ExitCode *code)
-{
-    char *path = text_format("%s/config.json", run);
-    ConfigReport report = {0};
-    struct stat info;
-    if (stat(path, &info) != 0 && errno == EACCES)
-        fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
-    if (stat(path, &info) != 0)
-        fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
-    if (config == NULL) {
-        config_report_print(&report, false, stderr);
-        *code = config_report_code(&report);
-    }
-    config_report_free(&report);
-    free(path);
-    return config;
-}
-
-Tokenizer *stored_tokenizer(const char *run)
-{
-    char err[1024];
-    bool missing = false;
-    Tokenizer *tokenizer = NULL;
-    char *path = text_format("%s/tokenizer.json", run);
-    if (!tokenizer_load(path, &tokenizer, &missing, err, sizeof err) &&
-        (!missing || error_exit_code(err, EXIT_MISSING) == EXIT_PERMISSION))
-        fail(EXIT_DAMAGED, "%s", err);
-    free(path);
-    return tokenizer;
-}
-
-/* Opens the data in the run's own tokens: a tokenizer trained anew, on a text that has changed or
- * keeps another part for validation, would give the model's ids to other words. */
-static void open_own_data(OpenedRun *r, const char *run)
-{
-    char err[2048];
-    ExitCode code = EXIT_DAMAGED;
-    Config *c = r->config;
-    if (r->tokenizer && c->data.train.count == 0) {
-        free(c->data.tokenizer);
-        c->data.tokenizer = text_format("%s/tokenizer.json", run);
-    }
-    if (!data_open(c, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
-    if (r->tokenizer && r->data.tokenizer &&
-        tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
-        fail(EXIT_CONFIG, "%s is not the tokenizer that %s was trained with",
-             r->data.tokenizer_path, run);
-}
-
-/* Ends the program with EXIT_CONFIG where a --set asks for another model than the checkpoint's:
- * nothing is wrong with that one. */
-static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
-{
-    char err[1024];
-    NamedTensor *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
-    session_named_weights(&r->session, weights);
-    bool fits = checkpoint_fits(checkpoint, CHECKPOINT_WEIGHTS, weights, r->session.table.n_params,
-                                err, sizeof err);
-    free(weights);
-    if (fits) return;
-    const char *path = checkpoint_folder(checkpoint),
-               *text = checkpoint_manifest(checkpoint)->config;
-    ConfigReport report;
-    ConfigDifference *d;
-    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
-    config_report_free(&report);
-    int n = stored ? config_diff(stored, r->config, &d) : 0;
-    for (int i = 0; i < n; i++)
-        if (d[i].effect == EFFECT_IMPOSSIBLE &&
-            strcmp(config_origin(r->config, d[i].key), "--set") == 0)
-            fail(EXIT_CONFIG,
-                 "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
-                 "this --set out",
-                 d[i].key, d[i].now, path, d[i].was);
-    if (stored) config_diff_free(d, n);
-    config_free(stored);
-}
-
-void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
-                     const char *const *sets)
-{
-    char err[2048];
-    bool is_checkpoint;
-    char *run = run_of(path, &is_checkpoint);
-    ExitCode code;
-    CheckpointIo io;
-    Checkpoint *checkpoint = NULL;
-    *r = (OpenedRun){.config = read_config(run, n_sets, sets, &code)};
-    if (r->config == NULL) {
-        free(run);
-        exit(code);
-    }
-    r->tokenizer = stored_tokenizer(run);
-    if (with_data) open_own_data(r, run);
-    if (!session_open(&r->session, r->config, false, err, sizeof err))
-        fail(EXIT_UNAVAILABLE, "%s", err);
-    checkpoint_io_open(&io, &r->session.dev);
-    int64_t *steps = NULL;
-    if (!is_checkpoint && checkpoint_list(run, &steps, err, sizeof err) < 0)
-        fail(EXIT_MISSING, "%s", err);
-    free(steps);
-    bool ok = is_checkpoint ? checkpoint_open(path, &checkpoint, err, sizeof err)
-                            : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
-    if (!ok) fail(EXIT_DAMAGED, "%s", err);
-    if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run);
-    if (n_sets > 0) check_model_of(r, checkpoint);
-    if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
-    r->step = checkpoint_manifest(checkpoint)->state.steps;
-    checkpoint_close(checkpoint);
-    checkpoint_io_close(&io);
-    free(run);
-}
-
-void opened_run_close(OpenedRun *r)
-{
-    session_close(&r->session);
-    data_close(&r->data);
-    tokenizer_free(r->tokenizer);
-    config_free(r->config);
 }

@@ -3,7 +3,6 @@
 #ifndef PARALLEL_TRAINER_SESSION_H
 #define PARALLEL_TRAINER_SESSION_H
 
-#include "data/dataset.h"
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/grid/grid.h"
@@ -40,24 +39,5 @@ void session_named_weights(Session *session, NamedTensor *out);
 /* Reads the weights of a checkpoint. False with a sentence. */
 bool session_load_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
-
-/* The tokenizer that a run's weights belong to, RUN/tokenizer.json; NULL when its data were bare
- * token files. A damaged one ends the program with a sentence. The caller frees. */
-Tokenizer *stored_tokenizer(const char *run);
-
-/* A finished or running run, opened to look at: its config, tokenizer, session and newest weights
- * (a run folder), or those of one checkpoint folder; its data set only `with_data`, so that text
- * can be written where the corpus is not. Data from text are cut into the run's own tokens even
- * if the text has changed since. Ends the program with a sentence when it cannot. */
-typedef struct {
-    Config *config;
-    DataSet data;         /* opened only when asked for */
-    Tokenizer *tokenizer; /* the run's own copy; NULL without */
-    Session session;
-    int64_t step;
-} OpenedRun;
-void opened_run_open(OpenedRun *run, const char *path, bool with_data, int n_sets,
-                     const char *const *sets);
-void opened_run_close(OpenedRun *run);
 
 #endif
