@@ -84,11 +84,10 @@ enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
 
 /* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
  * each other and against the folder's name, where that is a step, without reading the data. False
- * with a sentence. Otherwise checkpoint_close is due.
- */
+ * with a sentence; otherwise checkpoint_close is due. */
 bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
-/* Reads all data and compares every checksum; the sentence names the first damaged file and tensor.
- */
+/* Reads all data and compares every checksum. False with a sentence that names the first damaged
+ * file and tensor. */
 bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
 /* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
  * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run

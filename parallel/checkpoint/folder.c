@@ -20,6 +20,8 @@ void checkpoint_step_name(char out[32], int64_t step)
 
 int64_t checkpoint_step_of(const char *name)
 {
+    /* Writing the number again refuses every other spelling of it ("step_7", "step_+0000007"): two
+     * folders can never both be step 7. */
     char *end, again[32];
     if (strncmp(name, "step_", 5) != 0) return -1;
     errno = 0;
@@ -54,8 +56,9 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* The names of an open folder that are steps. -1 with errno set when it cannot be read. */
-static int take_steps(DIR *dir, int64_t **steps)
+/* Reads an open folder for names of steps. Returns their number; -1 with errno when it cannot be
+ * read. */
+static int read_steps(DIR *dir, int64_t **steps)
 {
     int n = 0, capacity = 16;
     struct dirent *e;
@@ -76,10 +79,11 @@ int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n)
     int why = errno, count = 0;
     *steps = NULL;
     if (dir != NULL) {
-        count = take_steps(dir, steps);
+        count = read_steps(dir, steps);
         why = errno;
         closedir(dir);
     } else if (why != ENOENT || !checkpoint_gone(path)) {
+        /* opendir says ENOENT of a dangling symbolic link, too; lstat tells that from no folder. */
         count = -1;
     }
     if (count > 0) qsort(*steps, (size_t)count, sizeof **steps, newest_first);

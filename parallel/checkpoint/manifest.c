@@ -1,4 +1,4 @@
-/* manifest.c -- see manifest.h. One order of keys, written and demanded. */
+/* manifest.c -- see manifest.h. */
 #include "parallel/checkpoint/manifest.h"
 
 #include "model/core/check.h"
@@ -15,7 +15,7 @@
 const char *const checkpoint_file_name[CHECKPOINT_FILES] = {"model.safetensors",
                                                             "optimizer.safetensors"};
 
-/* StepState, field by field. */
+/* The fields of StepState in the order in which they are written. */
 static const struct {
     const char *name;
     size_t offset;
@@ -35,6 +35,7 @@ static const struct {
     {"stop", offsetof(StepState, stop), false},
 };
 #define STATE_FIELDS (sizeof state_field / sizeof *state_field)
+/* All are of 8 bytes, so a field that is added to StepState and forgotten here does not compile. */
 _Static_assert(STATE_FIELDS * 8 == sizeof(StepState), "a field of StepState is not saved");
 
 bool manifest_save_id_valid(const char *text)
@@ -44,6 +45,7 @@ bool manifest_save_id_valid(const char *text)
 
 int64_t manifest_chunk_bytes(const SafetensorsEntry *e)
 {
+    /* A row is all that the first dimension counts; a scalar and an empty tensor are one chunk. */
     int64_t row = e->ndim > 0 && e->dim[0] > 0 ? e->bytes / e->dim[0] : e->bytes;
     if (row <= 0) return e->bytes;
     int64_t rows = (MANIFEST_CHUNK_BYTES - 1) / row + 1;
@@ -130,6 +132,7 @@ char *manifest_print(const Manifest *m, size_t *bytes)
         print_tensor(to, &m->tensor[i]);
     }
     fputs("\n],\n", to);
+    /* The checksum is of all that stands in front of its own line; flushing brings it to `text`. */
     CHECK(fflush(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
     fprintf(to, "\"manifest_crc32c\": \"%08x\"\n}\n", crc32c(0, text, *bytes));
     CHECK(fclose(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
@@ -138,6 +141,7 @@ char *manifest_print(const Manifest *m, size_t *bytes)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Goes past "key": and refuses any other key. */
 static bool expect_key(JsonCursor *j, const char *key)
 {
     char *found = json_take_string(j);
@@ -171,6 +175,8 @@ static bool parse_crc(JsonCursor *j, uint32_t *out)
     return good || json_error(j, "a checksum has eight hexadecimal digits");
 }
 
+/* A hexadecimal float, and only in the spelling that printf gives it: what is written again from
+ * this state is then the same text. */
 static bool parse_double(JsonCursor *j, double *out)
 {
     char *text = json_take_string(j), again[40];
@@ -182,10 +188,12 @@ static bool parse_double(JsonCursor *j, double *out)
     return good || json_error(j, "a number is needed here, as printf's %%a writes it");
 }
 
-/* Counts far beyond any run's: what goes on from them adds to them. */
+/* The largest count that is accepted, far beyond any run's: a run goes on by adding to these
+ * numbers, which must not overflow. */
 #define MOST_COUNTED (INT64_C(1) << 53)
 
-/* Whether a run can have left this state. */
+/* Whether a run can have saved this state. The manifest's checksum finds flipped bits; this finds
+ * what somebody wrote with a checksum that fits. */
 static bool state_possible(const StepState *s)
 {
     const int64_t counts[] = {s->samples,    s->tokens,      s->steps,
@@ -267,8 +275,9 @@ static bool parse_shape(JsonCursor *j, SafetensorsEntry *e)
     return json_expect(j, ',');
 }
 
-/* As many checksums as the shape asks for. They are counted before anything is allocated by that
- * number. */
+/* As many checksums as the shape asks for. A checksum takes ten characters at least ("01234567" and
+ * its quotes): where the rest of the text is too short for that many, the shape is a lie, and no
+ * memory is allocated by it. */
 static bool parse_chunks(JsonCursor *j, ManifestTensor *t)
 {
     if (!expect_key(j, "chunks") || !json_expect(j, '[')) return false;
@@ -334,7 +343,8 @@ static bool parse_all(JsonCursor *j, Manifest *m)
            json_expect_end(j);
 }
 
-/* The last line must be, to the byte, what the writer puts after these contents. */
+/* The last line must be, to the byte, what the writer puts after these contents. This comes before
+ * any parsing, so an ordinary damaged file is said to be one, whatever it would parse as. */
 static bool check_crc(const char *text, size_t bytes, char *err, size_t n)
 {
     char tail[64];

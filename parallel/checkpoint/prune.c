@@ -2,8 +2,7 @@
  * make room on a full disk. See prune.h and checkpoint.h.
  *
  * A checkpoint is first renamed to .trash-step_N and then removed file by file: a crash in between
- * leaves a folder that nobody takes for a checkpoint, and the next save or removal clears it away.
- */
+ * leaves a folder that nobody takes for a checkpoint; the next save or removal clears it away. */
 #include "parallel/checkpoint/prune.h"
 
 #include "model/core/check.h"
@@ -22,8 +21,9 @@
 
 /* ---- leftovers ------------------------------------------------------------------------------ */
 
-/* What a save or a removal leaves behind when it dies: step_N.tmp-ID, .trash-step_N and
- * .trash-step_N-ID. A user's own names are not among them. */
+/* Whether `name` is one that a save or a removal leaves behind when it dies: step_N.tmp-ID,
+ * .trash-step_N or .trash-step_N-ID, to the letter. Whatever else lies in the folder is a user's
+ * and stays: "step_3.tmp", "step_00000003.old". */
 static bool is_leftover(const char *name)
 {
     char step[32];
@@ -38,6 +38,7 @@ static bool is_leftover(const char *name)
 
 bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, size_t n)
 {
+    /* A descriptor of its own, since closedir closes it; a duplicate would share its position. */
     int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (dir == NULL) {
@@ -54,6 +55,7 @@ bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, siz
 
 /* ---- pruning --------------------------------------------------------------------------------- */
 
+/* Removes a checkpoint: the rename takes it away at once, the rest may take its time or fail. */
 static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err, size_t n)
 {
     char name[32], trash[48];
@@ -64,8 +66,9 @@ static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err
     return fs_remove_tree(io->fs, parent_fd, trash, err, n);
 }
 
-/* RUN/checkpoints opened and freed of leftovers, and the steps in it. False with a sentence; then
- * what was opened is closed, unless only a leftover stays. */
+/* Opens RUN/checkpoints, removes leftovers and lists the steps. False with a sentence: either the
+ * folder cannot be opened or listed, then *parent_fd is -1 and there is no list; or just a leftover
+ * could not be removed, then both are there and the caller may go on. */
 static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64_t **steps,
                         int *n_steps, char *err, size_t n)
 {
@@ -92,11 +95,15 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
     bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n);
     if (parent_fd < 0) return false;
     for (int i = 0; i < n_steps; i++) {
+        /* A newer step was damaged, so that the run went on from an older one. It stays as evidence
+         * until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
             good &= remove_step(io, parent_fd, steps[i], err, n);
             continue;
         }
+        /* Only what opens counts as kept, so damaged ones never push the last good one out. To
+         * verify the data of each would read all of them after every save. */
         char why[512], *path = checkpoint_path(run, steps[i]);
         Checkpoint *c = NULL;
         kept += steps[i] == newest || checkpoint_open(path, &c, why, sizeof why);
@@ -110,6 +117,7 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
+/* Whether the checkpoint opens and all its data have their checksums. */
 static bool verifies(CheckpointIo *io, const char *run, int64_t step)
 {
     char why[512], *path = checkpoint_path(run, step);
@@ -127,10 +135,14 @@ int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
     int64_t *steps;
     int parent_fd, n_steps, good = 0, removed = 0;
     open_parent(io, run, &parent_fd, &steps, &n_steps, why, sizeof why);
+    /* The newest checkpoint that verifies is what a resume would take, so it and all newer ones
+     * stay; this is the one moment at which all data are read before something is removed. */
     while (good < n_steps - 1 && !verifies(io, run, steps[good]))
         good++;
     for (int i = n_steps - 1; parent_fd >= 0 && i > good; i--) {
         int64_t room = fs_room(io->fs, parent);
+        /* The first one goes without a look at the room: the save has just failed for want of it,
+         * and what statvfs tells knows no quotas. */
         if (removed > 0 && (room < 0 || room >= bytes)) break;
         if (!remove_step(io, parent_fd, steps[i], why, sizeof why)) break;
         log_warning("the disk is full: the older checkpoint of step %" PRId64 " made room",

@@ -1,5 +1,10 @@
-/* read.c -- opening, verifying and reading checkpoints; nothing in them is believed. See
- * checkpoint.h. */
+/* read.c -- opening, verifying and reading checkpoints. See checkpoint.h.
+ *
+ * Nothing in a file is taken on trust. Opening compares three records of the same tensors: the
+ * manifest, which ends with its own checksum, the header of each file, and the sizes of the files.
+ * Reading compares every chunk of data with its checksum in the manifest. Both files and the
+ * manifest carry the id of the save, so files of two saves of one run, each whole by itself, do not
+ * pass. */
 #include "parallel/checkpoint/checkpoint.h"
 
 #include "model/core/check.h"
@@ -22,6 +27,7 @@ struct Checkpoint {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Reads and parses manifest.json. Its size is checked before memory is allocated by it. */
 static bool open_manifest(Checkpoint *c, int folder, char *err, size_t n)
 {
     char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
@@ -50,7 +56,9 @@ static bool same_entry(const SafetensorsEntry *a, const SafetensorsEntry *b)
            a->bytes == b->bytes;
 }
 
-/* The file's header and the manifest tell of the same tensors, of the same save. */
+/* Whether the header of file `which` and the manifest name the same tensors, in the same order, and
+ * come from one save. The save's id is compared first: where files are mixed, that is the sentence
+ * that helps. */
 static bool compare_header(const Checkpoint *c, int which, const Safetensors *s, uint32_t crc,
                            const char *path, char *err, size_t n)
 {
@@ -77,6 +85,9 @@ static bool compare_header(const Checkpoint *c, int which, const Safetensors *s,
                      s->n, seen);
 }
 
+/* Opens file `which`, reads its header and compares both with the manifest. The file stays open:
+ * what is read later comes from the file that was checked, even if the run prunes the folder
+ * meanwhile. */
 static bool open_tensors(Checkpoint *c, int folder, int which, char *err, size_t n)
 {
     char *path = text_format("%s/%s", c->path, checkpoint_file_name[which]);
@@ -119,7 +130,8 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
     return good;
 }
 
-/* A folder called step_N holds step N. */
+/* A folder called step_N must hold step N; one of another name (a copy that a user made) may hold
+ * any. Slashes at the end of the path are not part of the name. */
 static bool check_name(const Checkpoint *c, char *err, size_t n)
 {
     char *path = must_strdup(c->path);
@@ -164,8 +176,9 @@ const char *checkpoint_folder(const Checkpoint *c)
 
 /* ---- reading data ---------------------------------------------------------------------------- */
 
-/* Reads all chunks of a tensor and compares their checksums; into dst, or nowhere when it is
- * absent. */
+/* Reads all chunks of a tensor and compares their checksums: into dst, or, where dst is absent,
+ * only to compare. The checksum of a chunk covers several pieces, so a device has already received
+ * the bytes of a damaged chunk when it is found out: after false, dst is void. */
 static bool read_tensor(CheckpointIo *io, const Checkpoint *c, const ManifestTensor *t, Tensor dst,
                         char *err, size_t n)
 {
@@ -203,15 +216,23 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
     return true;
 }
 
-/* What became of looking for the newest in a list of steps. */
-typedef enum { FOUND, NONE_VERIFIES, NOT_TO_BE_READ, LIST_IS_OLD } Search;
+/* How a search for the newest checkpoint that verifies ended. */
+typedef enum {
+    SEARCH_FOUND,
+    SEARCH_NONE_VERIFIES,
+    SEARCH_DENIED,   /* the newest one left to try must not be read */
+    SEARCH_OUTDATED, /* none verifies, but some of the list have been removed since it was made */
+} SearchResult;
 
-/* Goes through the list. A folder that has gone since was pruned by a live run, which has made a
- * newer one first. */
-static Search search(CheckpointIo *io, const char *run, const int64_t *steps, int n_steps,
-                     Checkpoint **out, char *why, size_t n)
+/* Tries the steps of a list, newest first. *out is the first that verifies; `why` is the reason
+ * against the last one that was tried. A listed folder that is gone is no reason for a warning: a
+ * live run prunes only after it has committed a newer checkpoint, which a new list will name. One
+ * that must not be read ends the search, because it may be whole: to go on from an older one would
+ * silently throw steps away. */
+static SearchResult search_newest(CheckpointIo *io, const char *run, const int64_t *steps,
+                                  int n_steps, Checkpoint **out, char *why, size_t n)
 {
-    bool old = false;
+    bool outdated = false;
     for (int i = 0; i < n_steps; i++) {
         char *path = checkpoint_path(run, steps[i]);
         Checkpoint *c = NULL;
@@ -220,40 +241,43 @@ static Search search(CheckpointIo *io, const char *run, const int64_t *steps, in
         free(path);
         if (whole) {
             *out = c;
-            return FOUND;
+            return SEARCH_FOUND;
         }
         checkpoint_close(c);
-        old |= gone;
+        outdated |= gone;
         if (gone) continue;
-        if (error_exit_code(why, EXIT_DAMAGED) == EXIT_PERMISSION) return NOT_TO_BE_READ;
+        if (error_exit_code(why, EXIT_DAMAGED) == EXIT_PERMISSION) return SEARCH_DENIED;
         log_warning("%s; this checkpoint is refused%s", why,
                     i + 1 < n_steps ? ", an older one is tried" : "");
     }
-    return old ? LIST_IS_OLD : NONE_VERIFIES;
+    return outdated ? SEARCH_OUTDATED : SEARCH_NONE_VERIFIES;
 }
 
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n)
 {
     char why[1024] = "";
-    Search outcome = LIST_IS_OLD;
+    SearchResult result = SEARCH_OUTDATED;
     int n_steps = 0;
     *out = NULL;
-    for (int i = 0; outcome == LIST_IS_OLD && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
+    /* A list that is outdated is made again, but not for ever: a run that saves as fast as this
+     * reads would keep both busy. */
+    for (int i = 0; result == SEARCH_OUTDATED && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         int64_t *steps;
         n_steps = checkpoint_list(run, &steps, err, n);
-        if (n_steps > 0) outcome = search(io, run, steps, n_steps, out, why, sizeof why);
+        if (n_steps > 0) result = search_newest(io, run, steps, n_steps, out, why, sizeof why);
         free(steps);
         if (n_steps <= 0) return n_steps == 0;
     }
-    if (outcome == FOUND) return true;
-    if (outcome == NOT_TO_BE_READ)
+    if (result == SEARCH_FOUND) return true;
+    if (result == SEARCH_DENIED)
         return error_set(err, n, "%s; it may be whole, so no older checkpoint is taken for it",
                          why);
     return error_set(err, n, "none of the %d checkpoints of %s can be used; the last: %s", n_steps,
                      run, why);
 }
 
+/* A tensor of this type and shape without data, to compare and to describe. */
 static Tensor shape_of(const SafetensorsEntry *e)
 {
     Tensor t = {.dtype = e->dtype, .ndim = e->ndim};
@@ -262,6 +286,7 @@ static Tensor shape_of(const SafetensorsEntry *e)
     return t;
 }
 
+/* Whether the saved tensor and the run's of that name agree in type and shape. */
 static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const NamedTensor *dst,
                       char *err, size_t n)
 {
@@ -274,14 +299,18 @@ static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const Name
                      tensor_describe(dst->tensor, needed, sizeof needed));
 }
 
-/* source[i] becomes the manifest's tensor for dst[i]; each is the other's only partner. */
-static bool match(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
-                  const ManifestTensor **source, char *err, size_t n)
+/* Sets source[i] to the manifest's tensor called dst[i].name. Every tensor of the part must have
+ * its dst and every dst its tensor: weights that a run silently left out or started from zero would
+ * look like a resume and be none. */
+static bool match_names(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+                        const ManifestTensor **source, char *err, size_t n)
 {
     for (int i = 0, next = 0; i < c->manifest.n_tensors; i++) {
         const ManifestTensor *t = &c->manifest.tensor[i];
         if (t->file != part) continue;
-        int tried = 0; /* from where the last one was found: one look in a file of the same order */
+        /* The search begins behind the last match: a file that has the run's order takes one
+         * comparison a tensor, and any other order still finds all. */
+        int tried = 0;
         while (tried < n_dst && strcmp(dst[(next + tried) % n_dst].name, t->entry.name) != 0)
             tried++;
         if (tried == n_dst)
@@ -303,7 +332,7 @@ bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor
                      char *err, size_t n)
 {
     const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
-    bool fits = match(c, part, dst, n_dst, source, err, n);
+    bool fits = match_names(c, part, dst, n_dst, source, err, n);
     free(source);
     return fits;
 }
@@ -312,7 +341,7 @@ bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const
                      int n_dst, char *err, size_t n)
 {
     const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
-    bool good = match(c, part, dst, n_dst, source, err, n);
+    bool good = match_names(c, part, dst, n_dst, source, err, n);
     for (int i = 0; good && i < n_dst; i++)
         good = read_tensor(io, c, source[i], dst[i].tensor, err, n);
     free(source);

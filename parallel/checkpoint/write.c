@@ -1,5 +1,15 @@
 /* write.c -- saving: write a temporary folder, sync it, read it back, rename it. See
- * checkpoint.h. */
+ * checkpoint.h.
+ *
+ * The order of the calls, and what a crash behind each of them leaves:
+ *   1. make RUN/checkpoints/step_N.tmp-ID, write its files, fsync each file, then the folder.
+ * Crash: a temporary folder, which no reader takes for a checkpoint and the next save removes.
+ *   2. open it as any reader would. Wrong: the save fails, and nothing has changed for anybody.
+ *   3. where step_N stands already and is not this save, rename it out of the way. Crash: step N is
+ *      not there; a resume takes the newest of the others.
+ *   4. rename the temporary folder to step_N: from now on it is a checkpoint. Crash: the disk has
+ *      the old name or the new one, with the whole content behind either.
+ *   5. fsync RUN/checkpoints and RUN: from now on it survives losing power, too. */
 #include "parallel/checkpoint/checkpoint.h"
 
 #include "model/core/check.h"
@@ -24,9 +34,9 @@ typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
     char *run, *parent, *temporary, *final; /* paths */
-    char *aside;                            /* the name that what stands under `final` shall get */
-    char *aside_told;                       /* the warning for when it has */
-    int parent_fd, fd;                      /* RUN/checkpoints; the temporary folder */
+    char *aside;         /* new name for a folder that stands under `final` already; else NULL */
+    char *aside_warning; /* logged once it has been renamed so */
+    int parent_fd, fd;   /* RUN/checkpoints; the temporary folder */
     Manifest manifest;
     char *err;
     size_t n;
@@ -39,6 +49,9 @@ static const char *last_part(const char *path)
 
 /* ---- writing one file ------------------------------------------------------------------------ */
 
+/* Writes a tensor's data and computes the checksum of every chunk from the bytes that are written.
+ * A chunk is longer than the staging buffer, so it goes out in pieces; no piece reaches over the
+ * end of its chunk. */
 static bool write_tensor(Save *s, int fd, const char *path, Tensor tensor, ManifestTensor *t)
 {
     int64_t chunk = manifest_chunk_bytes(&t->entry);
@@ -55,7 +68,8 @@ static bool write_tensor(Save *s, int fd, const char *path, Tensor tensor, Manif
     return true;
 }
 
-/* Creates `path`, lets `write` fill it, syncs and closes it. */
+/* Creates `path`, lets `write` fill it, syncs and closes it. Some file systems report an error of
+ * an earlier write only in close, so its result counts as well. */
 static bool write_file(Save *s, const char *path,
                        bool (*write)(Save *, int fd, const char *path, int which), int which)
 {
@@ -69,12 +83,14 @@ static bool write_file(Save *s, const char *path,
     return good;
 }
 
-static const NamedTensor *part_of(const CheckpointContents *contents, int which, int *n)
+/* The tensors that belong in file `which`, and their number in *n. */
+static const NamedTensor *tensors_of(const CheckpointContents *contents, int which, int *n)
 {
     *n = which == CHECKPOINT_WEIGHTS ? contents->n_weights : contents->n_slots;
     return which == CHECKPOINT_WEIGHTS ? contents->weights : contents->slots;
 }
 
+/* The header's row for a tensor; its offset follows when the header is laid out. */
 static SafetensorsEntry entry_of(const NamedTensor *named)
 {
     SafetensorsEntry e = {.name = (char *)(uintptr_t)named->name,
@@ -94,7 +110,8 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* The tensors in the order of their names, of which no two are the same; the caller frees. */
+/* The tensors sorted by name, for the bisection in find_named; the caller frees. Models have up to
+ * tens of thousands of tensors: to compare each with each would take longer than to write them. */
 static const NamedTensor **sort_names(const NamedTensor *named, int n)
 {
     const NamedTensor **sorted = must_calloc((size_t)n + 1, sizeof *sorted);
@@ -115,8 +132,8 @@ static Tensor find_named(const NamedTensor **sorted, int n, const char *name)
     return (*found)->tensor;
 }
 
-/* Adds the part's tensors, in the order of the file, to the manifest; they own their names there.
- */
+/* Adds the tensors of file `which`, in the order of its data, to the manifest, which keeps copies
+ * of their names. Returns the first; its chunks' checksums are filled in by write_tensor. */
 static ManifestTensor *add_to_manifest(Manifest *m, int which, const SafetensorsEntry *entry, int n)
 {
     m->tensor = must_realloc(m->tensor, ((size_t)m->n_tensors + (size_t)n + 1) * sizeof *m->tensor);
@@ -131,10 +148,12 @@ static ManifestTensor *add_to_manifest(Manifest *m, int which, const Safetensors
     return first;
 }
 
+/* Header and data of model.safetensors or optimizer.safetensors. safetensors_header sorts the
+ * entries by the width of their type, so the data follow the entries and not the caller's order. */
 static bool write_tensors(Save *s, int fd, const char *path, int which)
 {
     int n;
-    const NamedTensor *named = part_of(s->contents, which, &n);
+    const NamedTensor *named = tensors_of(s->contents, which, &n);
     SafetensorsEntry *entry = must_calloc((size_t)n + 1, sizeof *entry);
     char step[24];
     snprintf(step, sizeof step, "%" PRId64, s->contents->state->steps);
@@ -161,7 +180,7 @@ static bool write_tensors(Save *s, int fd, const char *path, int which)
 
 static bool write_manifest(Save *s, int fd, const char *path, int which)
 {
-    (void)which;
+    (void)which; /* there is one manifest, and it is written last: it has all checksums */
     size_t bytes;
     char *text = manifest_print(&s->manifest, &bytes);
     bool good = fs_write_all(s->io->fs, fd, text, bytes, path, s->err, s->n);
@@ -171,7 +190,9 @@ static bool write_manifest(Save *s, int fd, const char *path, int which)
 
 /* ---- the save -------------------------------------------------------------------------------- */
 
-/* What is about to be called a checkpoint must be one to who opens it. */
+/* Opens what was written as a reader will: manifest and headers must agree before the folder may be
+ * called a checkpoint. The data are not read again, which would double the time of a save; their
+ * checksums were computed from the bytes that were written. */
 static bool reads_back(Save *s)
 {
     char why[1024];
@@ -181,6 +202,7 @@ static bool reads_back(Save *s)
     return good || error_set(s->err, s->n, "what was written does not read back: %s", why);
 }
 
+/* Step 1 and 2 of the order above: the temporary folder with all its files, on the disk. */
 static bool write_content(Save *s)
 {
     const FsOps *fs = s->io->fs;
@@ -199,7 +221,8 @@ static bool write_content(Save *s)
     return good && fs_sync(fs, s->fd, s->temporary, s->err, s->n) && reads_back(s);
 }
 
-/* Both folders' entries reach the disk: the step in `checkpoints`, and `checkpoints` in the run. */
+/* fsyncs RUN/checkpoints, which has got a new name, and RUN, because the run's first save has just
+ * made RUN/checkpoints. */
 static bool sync_parents(Save *s)
 {
     int run_fd = fs_open_folder(s->run, s->err, s->n);
@@ -209,7 +232,8 @@ static bool sync_parents(Save *s)
     return good;
 }
 
-/* The rename that makes the save be there. What stands under that name steps aside first. */
+/* Steps 3 to 5 of the order above. rename does not replace a folder that is not empty, so one that
+ * stands under the final name is moved out of the way first. */
 static bool commit(Save *s)
 {
     const FsOps *fs = s->io->fs;
@@ -217,19 +241,23 @@ static bool commit(Save *s)
     if (s->aside && fs->rename(fs->self, s->parent_fd, final, s->parent_fd, s->aside) != 0)
         return error_set(s->err, s->n, "cannot rename %s, which is not this save: %s", s->final,
                          strerror(errno));
-    if (s->aside) log_warning("%s", s->aside_told);
+    if (s->aside) log_warning("%s", s->aside_warning);
     if (fs->rename(fs->self, s->parent_fd, temporary, s->parent_fd, final) != 0)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
     if (sync_parents(s)) return true;
-    fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary); /* not durable: not there */
+    /* The caller is told that this save failed, so nobody may find it: the rename is taken back,
+     * and checkpoint_write removes the folder. */
+    fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary);
     return false;
 }
 
-/* Looks at what stands under the final name. *saved: this very step, whole. Otherwise s->aside is
- * where it goes: a damaged one to the trash, another step's under a name that tells it. False when
- * that cannot be told, for want of permission. */
-static bool look_at_final(Save *s, bool *saved)
+/* Looks at what stands under the final name already. *saved: it is this step, and it verifies.
+ * Otherwise s->aside becomes the name that it is moved to: a damaged checkpoint becomes trash,
+ * which the end of the save removes; one that holds another step, which a person must have renamed,
+ * is kept under a name that says which. False where it must not be read: it may be whole, and then
+ * it must not be replaced. */
+static bool inspect_final(Save *s, bool *saved)
 {
     char why[1024];
     const char *final = last_part(s->final);
@@ -244,16 +272,17 @@ static bool look_at_final(Save *s, bool *saved)
     if (*saved) return true;
     if (opens && step != s->contents->state->steps) {
         s->aside = text_format("%s.holds-%" PRId64 "-%s", final, step, s->manifest.save_id);
-        s->aside_told =
+        s->aside_warning =
             text_format("%s held step %" PRId64 ": it was moved to %s", s->final, step, s->aside);
         return true;
     }
     if (error_exit_code(why, EXIT_OK) == EXIT_PERMISSION) return error_set(s->err, s->n, "%s", why);
     s->aside = text_format(".trash-%s-%s", final, s->manifest.save_id);
-    s->aside_told = text_format("a damaged checkpoint makes way for a new one: %s", why);
+    s->aside_warning = text_format("a damaged checkpoint makes way for a new one: %s", why);
     return true;
 }
 
+/* Random, so that files of two saves of the same step are told apart when somebody mixes them. */
 static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
 {
     uint64_t id = 0;
@@ -261,7 +290,8 @@ static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
     snprintf(out, SAVE_ID_DIGITS + 1, "%016" PRIx64, id);
 }
 
-static void describe(Save *s)
+/* All of the manifest that is known before anything is written, and the temporary folder's name. */
+static void begin_manifest(Save *s)
 {
     const CheckpointContents *c = s->contents;
     draw_save_id(s->manifest.save_id);
@@ -281,12 +311,14 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     s.run = must_strdup(run);
     s.parent = checkpoint_parent(run);
     s.final = checkpoint_path(run, contents->state->steps);
-    describe(&s);
+    begin_manifest(&s);
     bool good = fs_make_folders(io->fs, s.parent, err, n);
     if (good) good = (s.parent_fd = fs_open_folder(s.parent, err, n)) >= 0;
-    if (good) good = look_at_final(&s, &saved);
+    if (good) good = inspect_final(&s, &saved);
     if (good && !saved) {
-        char ignored[256]; /* leftovers may fill the disk */
+        /* Leftovers may be what fills the disk. Whether they could be removed does not decide about
+         * this save. */
+        char ignored[256];
         checkpoint_remove_leftovers(io, s.parent_fd, ignored, sizeof ignored);
         good = write_content(&s) && commit(&s);
         if (!good)
@@ -301,13 +333,14 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
     free(s.final);
     free(s.temporary);
     free(s.aside);
-    free(s.aside_told);
+    free(s.aside_warning);
     return good;
 }
 
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n)
 {
+    /* A quota counts the bytes of one user and leaves the disk room: both are full to this run. */
     while (!checkpoint_write(io, run, contents, err, n)) {
         bool full = error_says(err, ENOSPC) || error_says(err, EDQUOT);
         if (!full || checkpoint_make_room(io, run, checkpoint_bytes(contents)) == 0) return false;
@@ -319,10 +352,12 @@ int64_t checkpoint_bytes(const CheckpointContents *contents)
 {
     size_t text = strlen(contents->config) + strlen(contents->machine) + strlen(contents->code) +
                   strlen(contents->data);
+    /* Texts grow by their escapes. A tensor has a row in its header and one in the manifest: 400
+     * bytes without its name, which stands in both, and 12 for every chunk's checksum. */
     int64_t total = 8192 + 2 * (int64_t)text;
     for (int which = 0; which < CHECKPOINT_FILES; which++) {
         int n;
-        const NamedTensor *named = part_of(contents, which, &n);
+        const NamedTensor *named = tensors_of(contents, which, &n);
         for (int i = 0; i < n; i++) {
             SafetensorsEntry e = entry_of(&named[i]);
             total += e.bytes + 400 + 2 * (int64_t)strlen(e.name) +
