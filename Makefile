@@ -8,6 +8,8 @@
 # 100", less what nvcc does not know).
 
 SHELL    := /bin/bash
+# No rules of make's own: searching them for each of hundreds of files took seconds.
+MAKEFLAGS += --no-builtin-rules
 comma    := ,
 space    := $(subst ,, )
 ifeq ($(origin CC),default)

@@ -9,6 +9,7 @@
 # A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
 # without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
 set -u
+[ $# -gt 0 ] || { echo "run_tests.sh: no test is named"; exit 64; }
 
 folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT
@@ -60,11 +61,18 @@ tell() {
 
 # run_one ENTRY: a program with its settings
 run_one() {
-    local words name log start code seconds text
+    local words name values='' log start code seconds text setting
     read -ra words <<<"$1"
     local program=${words[-1]} settings=("${words[@]:0:${#words[@]}-1}")
-    name=$label$(basename "$program")
-    [ ${#settings[@]} -eq 0 ] || name+=$(printf ',%s' "${settings[@]#*=}")
+    name=$label
+    for setting in "${settings[@]}"; do
+        case $setting in
+        LABEL=*) name=${setting#*=} ;;
+        TRAIN=*) ;;
+        *) values+=,${setting#*=} ;;
+        esac
+    done
+    name+=$(basename "$program")$values
     [[ $program == */* ]] || program=./$program
     log=$(mktemp -p "$folder")
     start=$(date +%s.%N)

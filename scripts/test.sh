@@ -1,32 +1,52 @@
 #!/usr/bin/env bash
-# test.sh -- every test there is: packages, build, unit tests (release, ASan + UBSan, part of them under TSan; what computes,
-# again on the CUDA backend with its kernels executed on the CPU), end-to-end tests, one program a core at a time. Its last
-# line is "N passed, N failed, N skipped". About nine minutes on two cores.
+# test.sh -- every test there is: packages, build, test programs (release, ASan + UBSan, part of them under TSan; what computes,
+# again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
+# skipped". About eight minutes on two cores.
+#
+#   scripts/test.sh [--list] [FOLDER|PROGRAM|SCRIPT...]
+#
+# Only these: tests/core, tests/parallel/test_trainer, tests/run/cli.sh, ... (default: all). --list: says what would run.
 set -u
 cd "$(dirname "$0")/.." || exit 71
-scripts/setup.sh || echo "test.sh: going on with what is there"
+only_list=
+if [ "${1:-}" = --list ]; then
+    only_list=yes
+    shift
+fi
+wanted=("${@%/}")
+[ $# -gt 0 ] || wanted=(tests)
 
-RESULTS=$(mktemp)
-export RESULTS
-trap 'rm -f "$RESULTS"' EXIT
-bad=0
+# ---- which tests run in which flavour --------------------------------------------------------------------------------
+# row FLAVOUR SETTINGS TESTS...: these run in that flavour with these settings (NAME=VALUE...). A folder means all its tests. What
+# an earlier row runs with the same settings does not run again. Rows run in this order: the long ones come first, so that no
+# core waits for one of them in the end.
+rows() {
+    local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
+    local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
-# Programs that use threads or signals: what ThreadSanitizer can say something about.
-tsan_programs='test_(core|pool|loader|data|gemm|optim|trainer|metrics)$'
-tsan_scripts=(tests/run/learns.sh tests/run/signals.sh)
-asan_scripts=(tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh tests/run/device.sh
-    tests/run/data.sh tests/run/folder.sh tests/run/numbers.sh)
+    row emu "$device" tests/run/cuda.sh
+    row emu_asan "$device $sample" tests/model/test_recompute tests/kernels/test_ops
+    row emu "$deferred" tests/parallel/test_trainer
+    # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
+    # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
+    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute
+    row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
+        tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
+    row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
+    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead
+    row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
+    # What uses threads or signals: what ThreadSanitizer can say something about.
+    row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh tests/parallel/test_trainer tests/core tests/data \
+        tests/optim tests/parallel/test_metrics
+    row release '' tests/run tests/kernels
+    # Under sanitizers: what they see once they do not see better in a second run.
+    row asan "$sample" tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh \
+        tests/run/device.sh tests/run/data.sh tests/run/folder.sh tests/run/numbers.sh 'tests/*/test_*'
+    row release '' tests
+}
 
-# What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
-# cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
-emu_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_.*|golden|model_cuda|recompute|generate|device)$'
-emu_reversed='test_(ops|ops_cuda.*|golden|model_cuda|recompute)$'
-emu_deferred='test_(trainer|device|cuda_ahead)$'
-emu_asan_programs='test_(emu|emu_.*|ptx|ptx_.*|ops|ops_cuda.*|golden|model_cuda|recompute|device)$'
-emu_scripts=(tests/run/cuda.sh tests/run/device.sh)
-
-# flavour NAME: its settings for make
-flavour() {
+# make_settings FLAVOUR: those of its build
+make_settings() {
     case $1 in
     emu) echo CUDA=emu FLAVOUR=release ;;
     emu_asan) echo CUDA=emu FLAVOUR=asan ;;
@@ -34,65 +54,93 @@ flavour() {
     esac
 }
 
-# programs FLAVOUR: the test programs that it runs, of those that make knows
-programs() {
-    local pattern=.
-    case $1 in
-    tsan) pattern=$tsan_programs ;;
-    emu) pattern="$emu_programs|$emu_reversed|$emu_deferred" ;;
-    emu_asan) pattern=$emu_asan_programs ;;
-    esac
-    read -ra settings < <(flavour "$1")
-    make -s "${settings[@]}" BUILD="build/$1" test-list | grep -E "$pattern"
+# make_flavour FLAVOUR ARGUMENT...
+make_flavour() {
+    local flavour=$1 words
+    read -ra words < <(make_settings "$flavour")
+    make -s "${words[@]}" BUILD="build/$flavour" "${@:2}" </dev/null
 }
 
-# build FLAVOUR: the program and its tests; a build that fails is a test that fails
-build() {
-    echo "== build $1"
-    read -ra settings < <(flavour "$1")
-    mapfile -t targets < <(programs "$1")
-    if make -s -j "$(nproc)" "${settings[@]}" BUILD="build/$1" "build/$1/train" "${targets[@]}" </dev/null; then return 0; fi
-    echo "0 0 1 0 build_$1" >>"$RESULTS"
+# By flavour: the names of its tests, the programs to build; which entries there are; which wanted words fitted a test.
+declare -A known=() programs=() listed=() found=()
+flavours=() entries=()
+
+# fits TEST SELECTION: whether the selection, which may be a pattern, is that test or a folder of it
+fits() {
+    # shellcheck disable=SC2053
+    [[ $1 == $2 || $1 == $2/* || $1 == $2.sh ]]
+}
+
+# add FLAVOUR SETTINGS TEST: its entry, "FLAVOUR SETTINGS PROGRAM", unless there is one
+add() {
+    local path=build/$1/$3
+    [[ $3 == *.sh ]] && path=$3
+    [ -z "${listed[$1 $2 $3]:-}" ] || return
+    listed[$1 $2 $3]=yes
+    entries+=("LABEL=$1: TRAIN=$PWD/build/$1/train $2 $path")
+    [[ $3 == *.sh ]] || programs[$1]+="$path "
+}
+
+# row FLAVOUR SETTINGS TESTS...: lists those that are wanted. A word that fits no test of the flavour is an error: a test that
+# was moved or renamed would silently run no more.
+row() {
+    local flavour=$1 settings=$2 selection name want fitting
+    shift 2
+    if [ -z "${known[$flavour]:-}" ]; then
+        known[$flavour]=$(make_flavour "$flavour" test-list | sed "s|^build/$flavour/||") || exit 70
+        known[$flavour]+=" $(find tests/run -name '*.sh' ! -name lib.sh | sort)"
+        flavours+=("$flavour")
+    fi
+    for selection; do
+        fitting=0
+        for name in ${known[$flavour]}; do
+            fits "$name" "$selection" || continue
+            fitting=$((fitting + 1))
+            for want in "${wanted[@]}"; do
+                if fits "$name" "$want"; then
+                    found[$want]=yes
+                    add "$flavour" "$settings" "$name"
+                fi
+            done
+        done
+        [ $fitting -gt 0 ] || { echo "test.sh: $flavour: no test is named $selection"; exit 70; }
+    done
+}
+
+set -f # patterns are tests', not files'
+rows
+set +f
+for want in "${wanted[@]}"; do
+    [ -n "${found[$want]:-}" ] || { echo "test.sh: no test is named $want"; exit 64; }
+done
+if [ -n "$only_list" ]; then
+    printf '%s\n' "${entries[@]}" | sed -E 's|LABEL=([a-z_]*:) TRAIN=[^ ]*|\1|; s|build/[a-z_]*/||'
+    exit 0
+fi
+
+# ---- build, then run -------------------------------------------------------------------------------------------------
+RESULTS=$(mktemp)
+export RESULTS
+trap 'rm -f "$RESULTS"' EXIT
+scripts/setup.sh || echo "test.sh: going on with what is there"
+bad=0
+
+# All are built before any is run: a core that is done with one flavour's tests goes on with the next one's. A build that fails
+# is a test that fails.
+for flavour in "${flavours[@]}"; do
+    echo "== build $flavour"
+    read -ra targets <<<"build/$flavour/train ${programs[$flavour]:-}"
+    make_flavour "$flavour" -j "$(nproc)" "${targets[@]}" && continue
+    echo "0 0 1 0 build_$flavour" >>"$RESULTS"
     bad=1
-    return 1
-}
+    mapfile -t entries < <(printf '%s\n' "${entries[@]}" | grep -v "^LABEL=$flavour:")
+done
 
-# entries FLAVOUR: its test programs, with their settings before them
-entries() {
-    case $1 in
-    emu)
-        programs emu | grep -E "$emu_programs"
-        programs emu | grep -E "$emu_reversed" | sed 's/^/EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1 /'
-        programs emu | grep -E "$emu_deferred" | sed 's/^/EMU_ORDER=reverse EMU_STREAMS=deferred /'
-        ;;
-    asan) # beside each other, so that both cores have work
-        programs asan
-        programs emu_asan | sed 's/^/TEST_DEVICE=cuda /'
-        ;;
-    *) programs "$1" ;;
-    esac
-}
-
-# run FLAVOUR SCRIPT...: its test programs, and end-to-end tests with its ./train, one a core; the long ones first, so that
-# no core waits for one in the end
-run() {
-    local flavour=$1 long='(test_(ops|golden|recompute|trainer)|(cuda|gpu_probe|kill|learns|resume|signals)\.sh)$'
-    shift
-    echo "== $flavour"
-    mapfile -t all < <(entries "$flavour"; printf '%s\n' "$@")
-    mapfile -t all < <(printf '%s\n' "${all[@]}" | grep -E "$long"; printf '%s\n' "${all[@]}" | grep -vE "$long|^$")
-    TRAIN=$PWD/build/$flavour/train LABEL=$flavour: JOBS=$(nproc) scripts/run_tests.sh "${all[@]}" || bad=1
-}
-
+echo "== run"
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-
-mapfile -t scripts < <(find tests/run -name '*.sh' ! -name lib.sh | sort)
-build release && run release "${scripts[@]}"
-build emu && TEST_DEVICE=cuda run emu "${emu_scripts[@]}"
-export TEST_SAMPLE=1 # under sanitizers: what they see once they do not see better in a second run
-build asan && build emu_asan && run asan "${asan_scripts[@]}"
-build tsan && STEPS=40 run tsan "${tsan_scripts[@]}"
+# One more than cores: some tests wait.
+JOBS=$(($(nproc) + 1)) scripts/run_tests.sh "${entries[@]}" || bad=1
 
 echo "== slowest"
 sort -rn "$RESULTS" | head -n 10 | awk '{ printf "%8s s  %s\n", $1, $5 }'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # harness.sh -- scripts/run_tests.sh itself, with stand-ins for programs: what fails, crashes, hangs, runs nothing or skips
-# without saying why is seen, and what is skipped is said with its reason.
+# without saying why is seen, and what is skipped is said with its reason. scripts/test.sh: a name that no test has is an error.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -29,4 +29,28 @@ harness good.sh 0 "1 passed, 0 failed, 1 skipped" 'echo "ok one"; echo "ok two #
 check "harness: good.sh: the reason" grep -qx ' *ok two # SKIP no sun' output
 harness bad.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; echo "not ok two"; exit 1'
 harness short.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; exit 3'
+expect_code "harness: no program" 64 "$run_tests"
+expect_code "harness: a program that is not there" 1 "$run_tests" ./nobody
+check "harness: ... is a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+expect_code "harness: programs with settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" ./good
+check "harness: ... are told by label and values" test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
+
+# ---- the choice of tests
+# shellcheck disable=SC2154
+root=$(realpath "$here/../..")
+expect_code "harness: every name in test.sh is a test's" 0 "$root/scripts/test.sh" --list
+sed 's/.* //' output >listed
+(cd "$root" && printf '%s\n' tests/*/test_*.c* tests/run/*.sh) | sed -E 's/\.(c|cc|cu)$//' | grep -v '/lib\.sh$' >there
+check "harness: ... and every test is run: $(grep -vxFf listed there | head -n 1)" test "$(grep -cvxFf listed there)" -eq 0
+expect_code "harness: a folder's tests" 0 "$root/scripts/test.sh" --list tests/core
+check "harness: ... and no others" test "$(grep -c ' tests/core/test_args$' output)" -ge 2 -a "$(grep -vc ' tests/core/test_' output)" -eq 0
+expect_code "harness: a word that fits no test" 64 "$root/scripts/test.sh" tests/nowhere
+check "harness: ... is named" grep -qx 'test.sh: no test is named tests/nowhere' output
+mkdir -p project/tests
+cp -r "$root"/{Makefile,scripts} project/
+for room in "$root"/tests/*/; do
+    [ "$(basename "$room")" = parallel ] || cp -r "$room" project/tests/
+done
+expect_code "harness: a row of test.sh whose tests are gone" 70 project/scripts/test.sh --list
+check "harness: ... is named" grep -qx 'test.sh: emu: no test is named tests/parallel/test_trainer' output
 finish
