@@ -5,7 +5,7 @@
 #include "model/core/progress.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
-#include "parallel/trainer/feed.h"
+#include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void evaluate(OpenedRun *run)
     Progress progress = progress_begin();
     feed.watch = tell_progress;
     feed.watch_context = &progress;
-    EvalRecord r = feed_evaluate(&feed, s, gpt, stats, 0);
+    EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
     progress_end(&progress);
     printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)run->step, r.loss,
            (long long)r.targets);

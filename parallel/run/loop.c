@@ -5,6 +5,8 @@
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
 #include "parallel/run/run.h"
+#include "parallel/trainer/evaluate.h"
+#include "parallel/trainer/save.h"
 
 #include <math.h>
 #include <stdio.h>

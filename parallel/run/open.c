@@ -8,6 +8,7 @@
 #include "model/core/version.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run.h"
+#include "parallel/trainer/save.h"
 
 #include <errno.h>
 #include <math.h>

@@ -3,7 +3,6 @@
 
 #include "model/core/clock.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,36 +91,4 @@ GptBatch feed_batch(void *context, const Action *action)
     f->target_bytes += batch.target_bytes;
     send(f, &batch);
     return f->batch;
-}
-
-EvalRecord feed_evaluate(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
-{
-    Device *dev = &session->dev;
-    Stage stage = gpt_stage(gpt);
-    StepStats sums = {0};
-    double start = seconds_now(), waited = f->seconds;
-    int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
-    Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
-    if (batches == 0 || batches > all) batches = all;
-    device_copy(dev, on_device, on_host);
-    gpt_set_stats(gpt, stats);
-    f->target_bytes = 0;
-    session->params->step_begin(session->params, NULL, 0);
-    int64_t done = 0;
-    while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
-        Action action = {.kind = ACT_EVALUATE, .micro = done++};
-        pipeline_run(&stage, &action, 1);
-    }
-    session->params->step_end(session->params);
-    device_copy(dev, on_host, on_device);
-    device_synchronize(dev);
-    f->seconds = waited;
-    EvalRecord r = {.targets = (int64_t)sums.targets,
-                    .bytes = f->target_bytes,
-                    .loss = sums.nats / sums.targets,
-                    .bits_per_byte = -1,
-                    .seconds = seconds_now() - start,
-                    .cut = done < batches};
-    if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
-    return r;
 }

@@ -1,11 +1,9 @@
-/* feed.h -- from loaders to the model: micro-batches on the device, and evaluation over all of
- * them. */
+/* feed.h -- from loaders to the model: micro-batches on their way to the device. */
 #ifndef PARALLEL_TRAINER_FEED_H
 #define PARALLEL_TRAINER_FEED_H
 
 #include "data/loader.h"
-#include "parallel/report/metrics.h"
-#include "parallel/trainer/session.h"
+#include "model/gpt.h"
 
 /* What is under way, and how far it is: micro-batches of a step or an evaluation, tokens of a
  * sample. */
@@ -52,9 +50,5 @@ GptBatch feed_batch(void *context, const Action *action);
 
 /* Asks the watch, if there is one. */
 bool feed_goes_on(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
-/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), summed in `stats`
- * on the device; `cut` where the watch ended it, and then its figures are no result. The model's
- * feed is `feed`. Changes nothing that training reads. */
-EvalRecord feed_evaluate(Feed *feed, Session *session, Gpt *gpt, StepStats *stats, int64_t batches);
 
 #endif

@@ -1,11 +1,10 @@
 /* trainer.c -- the step, and what it is made of. */
 #include "parallel/trainer/trainer.h"
 
-#include "model/core/log.h"
 #include "optim/lr_schedule.h"
 #include "optim/step_rules.h"
+#include "parallel/trainer/evaluate.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -334,53 +333,4 @@ StepState trainer_state(Trainer *t)
     copy_words(&t->session.dev, &state, &t->state->state, sizeof state);
     device_synchronize(&t->session.dev);
     return state;
-}
-
-EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
-{
-    EvalRecord r = feed_evaluate(&t->feed, &t->session, t->gpt, &t->state->eval_stats, batches);
-    gpt_set_stats(t->gpt, &t->state->stats);
-    r.step = t->steps;
-    return r;
-}
-
-/* Collects sampled tokens until the end of a text, or until the watch ends it. */
-typedef struct {
-    TokenBuffer tokens;
-    int32_t end;
-    const Feed *feed;
-    int64_t all;
-    bool cut;
-} Collected;
-
-static bool collect(void *context, int32_t token)
-{
-    Collected *c = context;
-    if (token == c->end) return false;
-    token_buffer_add(&c->tokens, token);
-    c->cut = !feed_goes_on(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
-    return !c->cut;
-}
-
-char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
-{
-    const Tokenizer *tokenizer = t->data->tokenizer;
-    if (t->decoder == NULL || tokenizer == NULL) return NULL;
-    Sampling sampling = {.temperature = t->config->eval.sample_temperature,
-                         .top_k = t->config->eval.sample_top_k,
-                         .top_p = 1.0,
-                         .seed = (uint64_t)t->config->seed};
-    TokenBuffer start = {0};
-    Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
-    Encoder *encoder = encoder_create(tokenizer);
-    encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), &start);
-    encoder_free(encoder);
-    if (start.count == 0) token_buffer_add(&start, out.end >= 0 ? out.end : 0);
-    t->session.params->step_begin(t->session.params, NULL, 0);
-    generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
-    char *text =
-        out.cut ? NULL : tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
-    token_buffer_free(&start);
-    token_buffer_free(&out.tokens);
-    return text;
 }

@@ -6,7 +6,9 @@
 #include "model/generate.h"
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
+#include "parallel/report/metrics.h"
 #include "parallel/trainer/feed.h"
+#include "parallel/trainer/session.h"
 
 /* What a rank will hold, in bytes, from the config alone: `total` in the device's memory, `host` in
  * the host's. On the CPU these are the same memory, and a run takes both. Ends the run with
@@ -90,19 +92,5 @@ int trainer_collect(Trainer *trainer, StepRecord *out);
 int trainer_drain(Trainer *trainer, StepRecord *out);
 /* The state on the host, waiting for the device. */
 StepState trainer_state(Trainer *trainer);
-
-/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), or less where the
- * feed's watch ends it (`cut`). Changes nothing that training reads. */
-EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
-/* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer, or when
- * the feed's watch ended it. */
-char *trainer_sample(Trainer *trainer, const char *prompt, int64_t tokens);
-
-/* Commits a checkpoint of the present state below `run` and, unless keep_all, prunes by
- * config->checkpoint.keep. */
-bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
-                  char *err, size_t n);
-/* Goes on from a checkpoint: weights, optimizer slots, state. */
-bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "configs/reader/options.h"
 #include "model/core/check.h"
-#include "parallel/trainer/trainer.h"
+#include "parallel/trainer/evaluate.h"
 
 #include <math.h>
 #include <stdlib.h>

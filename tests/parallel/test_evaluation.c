@@ -1,6 +1,5 @@
 /* test_evaluation.c -- evaluations against a sum of the test's own: windows cut from the token file
  * one by one, logits and text added up in double (tests/support/own_training.h). */
-#include "parallel/trainer/trainer.h"
 #include "tests/support/own_training.h"
 #include "tests/support/trainer_fixture.h"
 

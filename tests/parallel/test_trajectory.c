@@ -2,7 +2,6 @@
  * windows that it cuts itself (tests/support/own_training.h), and against numbers recorded once:
  * first steps, resumes with another batch, what a seed decides, steps without targets. */
 #include "data/sampler.h"
-#include "parallel/trainer/trainer.h"
 #include "tests/support/own_training.h"
 #include "tests/support/trainer_fixture.h"
 

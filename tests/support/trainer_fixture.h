@@ -3,7 +3,8 @@
 #ifndef TESTS_SUPPORT_TRAINER_FIXTURE_H
 #define TESTS_SUPPORT_TRAINER_FIXTURE_H
 
-#include "parallel/trainer/trainer.h"
+#include "parallel/trainer/evaluate.h"
+#include "parallel/trainer/save.h"
 
 /* A folder of this program's own, with a text of drawn words. */
 typedef struct {

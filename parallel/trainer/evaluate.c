@@ -1,0 +1,89 @@
+/* evaluate.c -- see evaluate.h. */
+#include "parallel/trainer/evaluate.h"
+
+#include "model/core/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
+{
+    Device *dev = &session->dev;
+    Stage stage = gpt_stage(gpt);
+    StepStats sums = {0};
+    double start = seconds_now(), waited = f->seconds;
+    int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
+    Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
+    if (batches == 0 || batches > all) batches = all;
+    device_copy(dev, on_device, on_host);
+    gpt_set_stats(gpt, stats);
+    f->target_bytes = 0;
+    session->params->step_begin(session->params, NULL, 0);
+    int64_t done = 0;
+    while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
+        Action action = {.kind = ACT_EVALUATE, .micro = done++};
+        pipeline_run(&stage, &action, 1);
+    }
+    session->params->step_end(session->params);
+    device_copy(dev, on_host, on_device);
+    device_synchronize(dev);
+    f->seconds = waited;
+    EvalRecord r = {.targets = (int64_t)sums.targets,
+                    .bytes = f->target_bytes,
+                    .loss = sums.nats / sums.targets,
+                    .bits_per_byte = -1,
+                    .seconds = seconds_now() - start,
+                    .cut = done < batches};
+    if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
+    return r;
+}
+
+EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
+{
+    EvalRecord r = evaluate_model(&t->feed, &t->session, t->gpt, &t->state->eval_stats, batches);
+    gpt_set_stats(t->gpt, &t->state->stats);
+    r.step = t->steps;
+    return r;
+}
+
+/* Collects sampled tokens until the end of a text, or until the watch ends it. */
+typedef struct {
+    TokenBuffer tokens;
+    int32_t end;
+    const Feed *feed;
+    int64_t all;
+    bool cut;
+} Collected;
+
+static bool collect(void *context, int32_t token)
+{
+    Collected *c = context;
+    if (token == c->end) return false;
+    token_buffer_add(&c->tokens, token);
+    c->cut = !feed_goes_on(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
+    return !c->cut;
+}
+
+char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
+{
+    const Tokenizer *tokenizer = t->data->tokenizer;
+    if (t->decoder == NULL || tokenizer == NULL) return NULL;
+    Sampling sampling = {.temperature = t->config->eval.sample_temperature,
+                         .top_k = t->config->eval.sample_top_k,
+                         .top_p = 1.0,
+                         .seed = (uint64_t)t->config->seed};
+    TokenBuffer start = {0};
+    Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
+    Encoder *encoder = encoder_create(tokenizer);
+    encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), &start);
+    encoder_free(encoder);
+    if (start.count == 0) token_buffer_add(&start, out.end >= 0 ? out.end : 0);
+    t->session.params->step_begin(t->session.params, NULL, 0);
+    generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
+    char *text =
+        out.cut ? NULL : tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
+    token_buffer_free(&start);
+    token_buffer_free(&out.tokens);
+    return text;
+}
