@@ -6,55 +6,16 @@
 
 #include <stdlib.h>
 
-const char *const slot_name[SLOT_COUNT] = {
-    [SLOT_MASTER] = "master",
-    [SLOT_EXP_AVG] = "exp_avg",
-    [SLOT_EXP_AVG_SQ] = "exp_avg_sq",
-    [SLOT_MOMENTUM] = "momentum",
-};
-
 /* Whether weights of this type are rounded stochastically, without masters. */
 static bool rounds_stochastically(const Config *config, DType storage)
 {
     return storage == BF16 && config->bf16.bf16_master_weights_and_grads;
 }
 
-static bool slot_used(const Config *config, Slot slot, DType storage)
+/* Whether weights of this type have a master copy in the type that updates are computed in. */
+static bool keeps_masters(const Config *config, DType storage)
 {
-    switch (slot) {
-    case SLOT_MASTER:
-        return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
-    case SLOT_EXP_AVG:
-    case SLOT_EXP_AVG_SQ: return config->optimizer.type != OPTIMIZER_SGD;
-    case SLOT_MOMENTUM:
-        return config->optimizer.type == OPTIMIZER_SGD && config->optimizer.params.momentum != 0.0;
-    case SLOT_COUNT: break;
-    }
-    CHECK(false, "slot %d", (int)slot);
-    return false;
-}
-
-static void fill_hyper(Optimizer *optimizer, const Config *config)
-{
-    for (int group = 0; group < GROUP_COUNT; group++) {
-        double decay = group == GROUP_DECAY ? config->optimizer.params.weight_decay : 0.0;
-        optimizer->adamw[group] = (AdamW){
-            .beta1 = config->optimizer.params.betas[0],
-            .beta2 = config->optimizer.params.betas[1],
-            .epsilon = config->optimizer.params.eps,
-            .weight_decay = decay,
-            /* As in DeepSpeed: "Adam" is decoupled too unless told otherwise, "AdamW" always. */
-            .decoupled =
-                config->optimizer.type == OPTIMIZER_ADAMW || config->optimizer.params.adam_w_mode,
-            .bias_correction = config->optimizer.params.bias_correction,
-        };
-        optimizer->sgd[group] = (Sgd){
-            .momentum = config->optimizer.params.momentum,
-            .dampening = config->optimizer.params.dampening,
-            .weight_decay = decay,
-            .nesterov = config->optimizer.params.nesterov,
-        };
-    }
+    return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
 }
 
 /* Slots and segments of the run that run->run describes; its tensors need not be there. */
@@ -62,10 +23,9 @@ static void plan_run(OptimizerRun *run, const Config *config, const ParamTable *
 {
     const OwnedRun *owned = &run->run;
     DType storage = table->unit[owned->unit].dtype;
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        if (!slot_used(config, (Slot)slot, storage)) continue;
+    int end = SLOT_FIRST + optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
+    for (int slot = keeps_masters(config, storage) ? SLOT_MASTER : SLOT_FIRST; slot < end; slot++)
         run->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, owned->count, 0, 0);
-    }
     if (!rounds_stochastically(config, storage)) return;
     int segments = rounding_segments(table, owned->unit, owned->offset, owned->count, NULL, 0);
     run->rounding.seed = (uint64_t)config->seed;
@@ -88,12 +48,15 @@ size_t optimizer_bytes(const Config *config, const ParamTable *table)
 
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena)
 {
+    const OptimizerRule *rule = optimizer_rule(config->optimizer.type);
     *optimizer = (Optimizer){
-        .type = config->optimizer.type,
+        .rule = rule,
         .table = store->table,
+        .constants = {[GROUP_DECAY] =
+                          rule->constants(config, config->optimizer.params.weight_decay),
+                      [GROUP_NO_DECAY] = rule->constants(config, 0.0)},
         .n_runs = store->owned(store, PURPOSE_UPDATE, NULL, 0),
     };
-    fill_hyper(optimizer, config);
     size_t n = (size_t)optimizer->n_runs;
     OwnedRun *owned = must_calloc(n, sizeof *owned);
     store->owned(store, PURPOSE_UPDATE, owned, optimizer->n_runs);
@@ -137,7 +100,7 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
         upload_segments(optimizer, run, dev);
-        for (int slot = 0; slot < SLOT_COUNT; slot++) {
+        for (int slot = 0; slot < SLOT_MAX; slot++) {
             if (!tensor_present(run->slot[slot])) continue;
             if (slot == SLOT_MASTER) {
                 op_copy(dev, run->slot[slot], run->run.weight);
@@ -173,20 +136,20 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
         OwnedRun *owned = &run->run;
-        const Rounding *rounding = tensor_present(run->rounding.segments) ? &run->rounding : NULL;
-        if (optimizer->type == OPTIMIZER_SGD) {
-            op_sgd(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
-                   run->slot[SLOT_MOMENTUM], decision, &optimizer->sgd[owned->group], rounding);
-        } else {
-            op_adamw(dev, owned->weight, owned->grad, run->slot[SLOT_MASTER],
-                     run->slot[SLOT_EXP_AVG], run->slot[SLOT_EXP_AVG_SQ], decision,
-                     &optimizer->adamw[owned->group], rounding);
-        }
+        OptimizerUpdate update = {
+            .weight = owned->weight,
+            .grad = owned->grad,
+            .slot = run->slot,
+            .constants = &optimizer->constants[owned->group],
+            .decision = decision,
+            .rounding = tensor_present(run->rounding.segments) ? &run->rounding : NULL,
+        };
+        optimizer->rule->update(dev, &update);
         publish_when_done(optimizer, store, i);
     }
 }
 
-bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, Slot slot,
+bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, int slot,
                     Tensor *view)
 {
     const Param *row = &table->param[param];

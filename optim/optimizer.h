@@ -1,36 +1,29 @@
-/* optimizer.h -- Adam, AdamW and SGD over what this rank owns of the weights.
+/* optimizer.h -- one optimizer over what this rank owns of the weights.
  *
- * State is a set of named slots per parameter (the master weights of 16-bit storage, unless bf16
- * weights are their own and are rounded stochastically; exp_avg and exp_avg_sq, or momentum), kept
- * as flat buffers beside the store's owned runs, so one pass over a run updates all its parameters.
- * All of it comes from one arena; step count, lr and clipping come from the device's StepDecision.
- */
+ * State is a set of named slots per parameter: the master weights of 16-bit storage (unless bf16
+ * weights are their own and are rounded stochastically), and those of the optimizer's row. Slots
+ * are flat buffers beside the store's owned runs, so one pass over a run updates all its
+ * parameters. All of it comes from one arena; step count, lr and clipping come from the device's
+ * StepDecision. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
 #include "configs/config.h"
-#include "model/kernels/ops.h"
 #include "model/param/param.h"
-
-typedef enum { SLOT_MASTER, SLOT_EXP_AVG, SLOT_EXP_AVG_SQ, SLOT_MOMENTUM, SLOT_COUNT } Slot;
-
-/* "master", "exp_avg", "exp_avg_sq", "momentum": checkpoints append them to the parameter's name.
- */
-extern const char *const slot_name[SLOT_COUNT];
+#include "optim/optimizer_rules.h"
 
 /* One owned run and its state: flat tensors of run.count elements in compute dtype; unused slots
  * are absent. Its table of segments is absent where weights are rounded to nearest. */
 typedef struct {
     OwnedRun run;
-    Tensor slot[SLOT_COUNT];
+    Tensor slot[SLOT_MAX];
     Rounding rounding;
 } OptimizerRun;
 
 typedef struct {
-    OptimizerType type;
+    const OptimizerRule *rule;
     const ParamTable *table;
-    AdamW adamw[GROUP_COUNT]; /* per group: GROUP_NO_DECAY has weight_decay 0 */
-    Sgd sgd[GROUP_COUNT];
+    OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerRun *run;
     int n_runs;
     int *first_run; /* per unit: where its runs begin; n_runs where it has none here */
@@ -62,7 +55,7 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
 /* The state of row `param` in `slot` as a tensor of its logical shape (padding rows and columns
  * left out; ld may exceed the row). False if the optimizer has no such slot or this rank does not
  * own the row. */
-bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, Slot slot,
+bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, int slot,
                     Tensor *view);
 
 #endif

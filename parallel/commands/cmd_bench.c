@@ -151,8 +151,8 @@ static void measure_round(Trainer *t, Profile *profile, Replay *replay, Loop *lo
     watch_close(dev, &watch);
 }
 
-/* The median of every row over `n` rounds. */
-static Result medians(double (*round)[ROWS], int n)
+/* The median of every row over `n` rounds; `update` is the optimizer's op. */
+static Result medians(double (*round)[ROWS], int n, OpId update)
 {
     Result r = {0};
     double *x = must_calloc((size_t)n, sizeof *x);
@@ -163,7 +163,7 @@ static Result medians(double (*round)[ROWS], int n)
     }
     free(x);
     const double *op = r.seconds + ROW_OP;
-    r.optimizer = op[OP_adamw] + op[OP_sgd];
+    r.optimizer = op[update];
     r.attention = op[OP_attention_forward] + op[OP_attention_backward];
     return r;
 }
@@ -171,12 +171,11 @@ static Result medians(double (*round)[ROWS], int n)
 /* What the optimizer must read and write for n elements, in bytes. */
 static double update_bytes(const Trainer *t, int64_t n)
 {
-    const Config *c = t->config;
     const GptShape *s = &t->session.layers.shape;
-    bool sgd = c->optimizer.type == OPTIMIZER_SGD;
-    bool own = dtype_size(s->dtype) != 2 || c->bf16.bf16_master_weights_and_grads;
-    OpCase update = {sgd ? OP_sgd : OP_adamw, .n = n, .option = !own,
-                     .value = sgd ? c->optimizer.params.momentum : 0};
+    const OptimizerRule *rule = t->optimizer.rule;
+    OpCase update = {rule->op, .n = n,
+                     .option = tensor_present(t->optimizer.run[0].slot[SLOT_MASTER]),
+                     .value = optimizer_rule_slots(rule, t->config)};
     return op_case_bytes(&update, s->dtype, s->grad_dtype);
 }
 
@@ -197,7 +196,7 @@ static Result measure(Trainer *t, int steps)
     measure_round(t, profile, &replay, &loop, round[0]); /* only touches the pages */
     for (int i = 0; i < steps; i++)
         measure_round(t, profile, &replay, &loop, round[i]);
-    Result r = medians(round, steps);
+    Result r = medians(round, steps, t->optimizer.rule->op);
     r.product_flops = product_flops(profile);
     r.update_bytes = bytes / (double)n;
     r.held = held;

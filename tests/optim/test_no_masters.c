@@ -180,7 +180,7 @@ static void test_no_master_is_kept(void **state)
     assert_int_equal(measuring.used, optimizer_bytes(&without, &s->table));
     for (int i = 0; i < o.n_runs; i++) {
         assert_false(tensor_present(o.run[i].slot[SLOT_MASTER]));
-        assert_true(o.run[i].slot[SLOT_EXP_AVG].dtype == F32);
+        assert_true(o.run[i].slot[SLOT_FIRST].dtype == F32);
         assert_true(tensor_present(o.run[i].rounding.segments) && o.run[i].rounding.seed == 5);
     }
     optimizer_free(&o);

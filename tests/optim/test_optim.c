@@ -1,11 +1,12 @@
 /* test_optim.c -- the optim room: learning rates against DeepSpeed's own values, the loss scaler
- * against its traces, and the optimizer against plain loops in double. */
+ * against its traces, and the table of optimizers against the config's words. */
 #include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/step_rules.h"
 
 #include "model/core/check.h"
+#include "tests/support/config_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -254,13 +255,49 @@ static void test_rules_of_a_config(void **state)
     assert_true(step_rules(&c).skip_nonfinite);
 }
 
+/* ---- the table of optimizers ------------------------------------------------------------------
+ */
+
+/* The config's word for an optimizer chooses the row of that name, and the row's constants are what
+ * the config says: only Adam listens to adam_w_mode. */
+static void test_rows_are_the_configs_optimizers(void **state)
+{
+    (void)state;
+    for (int type = OPTIMIZER_ADAMW; type <= OPTIMIZER_SGD; type++) {
+        const OptimizerRule *rule = optimizer_rule((OptimizerType)type);
+        char *keys =
+            text_format("\"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.1}}", rule->name);
+        Config *c = config_test_keys(keys);
+        assert_int_equal(c->optimizer.type, type);
+        assert_true(rule->op == (type == OPTIMIZER_SGD ? OP_sgd : OP_adamw));
+        assert_int_equal(optimizer_rule_slots(rule, c), type == OPTIMIZER_SGD ? 0 : 2);
+        c->optimizer.params.adam_w_mode = false;
+        c->optimizer.params.momentum = 0.5;
+        OptimizerConstants k = rule->constants(c, 0.25);
+        if (type == OPTIMIZER_SGD) {
+            assert_int_equal(optimizer_rule_slots(rule, c), 1);
+            assert_true(k.sgd.momentum == 0.5 && k.sgd.weight_decay == 0.25);
+        } else {
+            assert_true(k.adamw.decoupled == (type == OPTIMIZER_ADAMW));
+            assert_true(k.adamw.weight_decay == 0.25);
+        }
+        config_free(c);
+        free(keys);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup_lr),         cmocka_unit_test(test_warmup_decay_lr),
-        cmocka_unit_test(test_warmup_cosine_lr),  cmocka_unit_test(test_lr_range_test),
-        cmocka_unit_test(test_one_cycle),         cmocka_unit_test(test_constant_and_wsd),
-        cmocka_unit_test(test_loss_scale_traces), cmocka_unit_test(test_rules_of_a_config),
+        cmocka_unit_test(test_warmup_lr),
+        cmocka_unit_test(test_warmup_decay_lr),
+        cmocka_unit_test(test_warmup_cosine_lr),
+        cmocka_unit_test(test_lr_range_test),
+        cmocka_unit_test(test_one_cycle),
+        cmocka_unit_test(test_constant_and_wsd),
+        cmocka_unit_test(test_loss_scale_traces),
+        cmocka_unit_test(test_rules_of_a_config),
+        cmocka_unit_test(test_rows_are_the_configs_optimizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

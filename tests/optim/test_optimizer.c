@@ -306,9 +306,10 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
     Optimizer o = open_optimizer(s, &c, &memory);
     char got[128] = "";
     Tensor view;
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        if (!optimizer_slot(&o, &s->table, 3, (Slot)slot, &view)) continue;
-        snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", slot_name[slot]);
+    for (int slot = 0; slot < SLOT_MAX; slot++) {
+        if (!optimizer_slot(&o, &s->table, 3, slot, &view)) continue;
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s ",
+                 optimizer_slot_name(o.rule, slot));
         assert_true(view.ndim == 1 && view.dim[0] == B_COUNT && tensor_is_dense(view));
         for (int run = 0; run < o.n_runs; run++) { /* element = 1000 x run + index */
             float *x = o.run[run].slot[slot].data;
@@ -316,7 +317,7 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
                 x[i] = (float)(1000 * run + i);
         }
         assert_true(((float *)view.data)[B_COUNT - 1] == 3000.0f + B_COUNT - 1);
-        assert_true(optimizer_slot(&o, &s->table, 0, (Slot)slot, &view));
+        assert_true(optimizer_slot(&o, &s->table, 0, slot, &view));
         assert_true(view.ndim == 2 && view.dim[0] == A_ROWS && view.dim[1] == A_COLS &&
                     tensor_is_dense(view));
         assert_true(((float *)tensor_row(view, A_ROWS - 1))[2] == (A_ROWS - 1) * A_COLS + 2);

@@ -59,7 +59,7 @@ static SafetensorsEntry entry_called(char *name)
                               .bytes = (int64_t)4000000000000};
 }
 
-/* Weights and as many slots as there are kinds, with names of the longest. */
+/* Weights and as many slots as an optimizer can have, with names of the longest. */
 static void the_deepest_model_has_readable_checkpoints(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
     GptLayers layers;
     ParamTable table = {0};
     gpt_layers_build(&layers, &table, &shape);
-    int n = table.n_params * SLOT_COUNT, all = n + table.n_params;
+    int n = table.n_params * SLOT_MAX, all = n + table.n_params;
     SafetensorsEntry *entry = must_calloc((size_t)n, sizeof *entry);
     Manifest m = {.save_id = "0123456789abcdef",
                   .config = must_strdup("{}"),
@@ -77,7 +77,7 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
                   .tensor = must_calloc((size_t)all, sizeof *m.tensor),
                   .n_tensors = all};
     for (int i = 0; i < n; i++)
-        entry[i] = entry_called(text_format("%s.exp_avg_sq", table.param[i / SLOT_COUNT].name));
+        entry[i] = entry_called(text_format("%s.exp_avg_sq", table.param[i / SLOT_MAX].name));
     for (int i = 0; i < all; i++) {
         m.tensor[i].entry = entry_called(must_strdup(entry[i % n].name));
         m.tensor[i].chunk = must_calloc(1, sizeof *m.tensor[i].chunk);
