@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-void config_free(Config *config)
+void config_free(const Config *config)
 {
     if (config == NULL) return;
     Origin *origin = config->provenance;
@@ -35,7 +35,7 @@ void config_free(Config *config)
     free(origin);
     free(config->path);
     free(config->name);
-    free(config);
+    free((void *)(uintptr_t)config);
 }
 
 /* "configs/demo.json" is called "demo". */
@@ -101,7 +101,7 @@ static void report_findings(Load *load, ConfigReport *report)
 }
 
 /* Everything after the bytes are there; `text` NULL: there is no file. */
-static Config *parse(Load *load, const char *text, size_t length, ConfigReport *report)
+static const Config *parse(Load *load, const char *text, size_t length, ConfigReport *report)
 {
     char err[200];
     size_t at;
@@ -140,8 +140,8 @@ static Config *parse(Load *load, const char *text, size_t length, ConfigReport *
     return NULL;
 }
 
-Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
-                     const char *const *sets, ConfigReport *report)
+const Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
+                           const char *const *sets, ConfigReport *report)
 {
     Load load = {.path = path ? path : "config", .sets = sets, .n_sets = n_sets};
     return parse(&load, text, length, report);
@@ -168,13 +168,14 @@ static char *read_all(int fd, size_t *length)
     return text;
 }
 
-Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report)
+const Config *config_load(const char *path, int n_sets, const char *const *sets,
+                          ConfigReport *report)
 {
     return config_load_for(path, n_sets, sets, NULL, report);
 }
 
-Config *config_load_for(const char *path, int n_sets, const char *const *sets, ConfigOnCuda on_cuda,
-                        ConfigReport *report)
+const Config *config_load_for(const char *path, int n_sets, const char *const *sets,
+                              ConfigOnCuda on_cuda, ConfigReport *report)
 {
     Load load = {.path = path, .sets = sets, .n_sets = n_sets, .on_cuda = on_cuda};
     if (path == NULL) return parse(&load, NULL, 0, report);
@@ -192,7 +193,7 @@ Config *config_load_for(const char *path, int n_sets, const char *const *sets, C
         report->missing = true;
         return NULL;
     }
-    Config *config = parse(&load, text, length, report);
+    const Config *config = parse(&load, text, length, report);
     free(text);
     return config;
 }
@@ -239,25 +240,6 @@ const char *config_origin(const Config *config, const char *key)
     int row = option_find(key);
     CHECK(row >= 0, "no option is called %s", key);
     return origin[row].text;
-}
-
-bool config_set_vocab(Config *config, int64_t vocab_size, const char *tokenizer, char *err,
-                      size_t n)
-{
-    Origin *origin = (Origin *)config->provenance + option_find("model.vocab_size");
-    bool given = origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
-    if (given && config->model.vocab_size != vocab_size)
-        return error_set(
-            err, n,
-            "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
-            origin->text, (long long)config->model.vocab_size, tokenizer, (long long)vocab_size,
-            (long long)vocab_size);
-    config->model.vocab_size = vocab_size;
-    if (given) return true;
-    free(origin->text);
-    origin->kind = ORIGIN_DERIVED;
-    origin->text = must_strdup("derived");
-    return true;
 }
 
 int config_dtype(const Config *config)

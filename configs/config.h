@@ -1,8 +1,8 @@
 /* config.h -- one run as one const struct: a field per JSON key, under the same names and sections.
  *
- * Filled once by config_load (JSON file, then --set, then defaults, then derived values),
- * validated, then read by everybody and written by nobody. The option table (option_table.c) is the
- * only list of keys. */
+ * Filled by config_load (JSON file, then --set, then defaults, then derived values) and validated;
+ * config_settle adds, once, what only the start of a command can know. Outside configs/ there are
+ * but const Configs. The option table (option_table.c) is the only list of keys. */
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
@@ -45,7 +45,7 @@ typedef struct Config {
         int64_t head_dim;            /* default: hidden_size / num_attention_heads */
         int64_t intermediate_size; /* default: 4 hidden_size; swiglu: 8/3 hidden_size, rounded up to
                                       64 */
-        int64_t vocab_size;        /* default: the tokenizer's; 0 until data is opened */
+        int64_t vocab_size;        /* default: the tokenizer's; 0 until config_settle */
         int64_t max_position_embeddings; /* default: data.seq_length */
         NormKind norm;
         double norm_epsilon;
@@ -174,18 +174,19 @@ typedef struct {
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
  * defaults and derived values, and validates. Returns NULL if report->n_errors > 0. Never exits.
  * The caller frees both. */
-Config *config_load(const char *path, int n_sets, const char *const *sets, ConfigReport *report);
+const Config *config_load(const char *path, int n_sets, const char *const *sets,
+                          ConfigReport *report);
 /* The same, asking where tensors will live when a value depends on it (bf16.enabled "auto"): the
  * answer is whether that is a CUDA device. NULL: only device "cuda" is one. */
 typedef bool (*ConfigOnCuda)(const Config *config);
-Config *config_load_for(const char *path, int n_sets, const char *const *sets, ConfigOnCuda on_cuda,
-                        ConfigReport *report);
+const Config *config_load_for(const char *path, int n_sets, const char *const *sets,
+                              ConfigOnCuda on_cuda, ConfigReport *report);
 /* The same as config_load from memory, `path` being what messages call it; for tests, stored
  * configs and fuzzing.
  */
-Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
-                     const char *const *sets, ConfigReport *report);
-void config_free(Config *config);
+const Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
+                           const char *const *sets, ConfigReport *report);
+void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot
  * be read EXIT_MISSING, or EXIT_PERMISSION. */
@@ -220,10 +221,21 @@ typedef struct {
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 
-/* Sets the vocabulary once the tokenizer is known ("derived"); false with a sentence if the config
- * says another. */
-bool config_set_vocab(Config *config, int64_t vocab_size, const char *tokenizer, char *err,
-                      size_t n);
+/* What no file says of a run, and the start of a command finds out; zero: nothing. */
+typedef struct {
+    bool json;             /* the command line asks for JSON lines on the console */
+    const char *tokenizer; /* text is cut with this one (a path), whatever data.tokenizer says */
+    int64_t vocab_size;    /* of the data's tokenizer, ... */
+    const char *vocab_of;  /* ... and what a refusal calls it */
+} ConfigFacts;
+/* The config with these facts in it (the vocabulary's origin is "derived" then); takes over
+ * `config`. No other function changes a Config that was validated. NULL with a sentence, and
+ * `config` is still the caller's, where it was given another vocabulary than that of the data. */
+const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
+/* A second config beside a settled one, for measuring: its step is one micro-batch and the phases
+ * of that are timed; without `samples` no room is kept for drawing any. Shares the strings of
+ * `config`, which must outlive it, and is not freed. */
+Config config_of_one_micro_batch(const Config *config, bool samples);
 
 /* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32
  * (model/core/dtype.h's DType as int). */

@@ -38,4 +38,9 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
         printf "%s:%d: a vendor header\n", FILENAME, FNR
         bad = 1
     }
+    # A config is written in its own room alone; config_settle is how a command adds what it finds out.
+    /(^|[^A-Za-z_])Config \*/ && !/const Config \*/ && FILENAME !~ /^(configs|tests)\// {
+        printf "%s:%d: a Config that may be written; make it const\n", FILENAME, FNR
+        bad = 1
+    }
     END { exit bad }'

@@ -340,22 +340,18 @@ static bool parse(Arguments *a, int argc, char **argv)
     }
 }
 
-/* The config with one micro-batch a step, its phases timed, and no samples. */
-static Config *bench_config(Arguments *a)
+/* The config with the vocabulary of the tokenizer that it would train. */
+static const Config *bench_config(Arguments *a)
 {
     ConfigReport report = {0};
-    Config *c = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
+    const Config *c = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);
         exit(config_report_code(&report));
     }
     config_report_free(&report);
-    if (c->model.vocab_size <= 0) c->model.vocab_size = c->data.tokenizer_vocab_size;
-    c->gradient_accumulation_steps = 1;
-    c->train_batch_size = c->train_micro_batch_size_per_gpu;
-    c->eval.sample_tokens = 0;
-    c->wall_clock_breakdown = true;
-    return c;
+    ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
+    return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
 }
 
 static int bench_step(int argc, char **argv)
@@ -366,9 +362,10 @@ static int bench_step(int argc, char **argv)
     char err[1024];
     ExitCode code;
     if (!parse(&a, argc, argv)) return EXIT_OK;
-    Config *c = bench_config(&a);
+    const Config *c = bench_config(&a);
+    const Config micro = config_of_one_micro_batch(c, false);
     data_open_random(&data, c->model.vocab_size);
-    if (!trainer_open(&t, c, &data, err, sizeof err, &code)) fail(code, "%s", err);
+    if (!trainer_open(&t, &micro, &data, err, sizeof err, &code)) fail(code, "%s", err);
     Result r = measure(&t, a.steps);
     print_result(&t, &r, &a);
     trainer_close(&t);

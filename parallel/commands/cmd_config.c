@@ -32,10 +32,10 @@ static const ArgOption options[N_OPTIONS] = {
 
 /* Loads and says what was found wrong or noticed; NULL, and the exit code, if it is not a good
  * config. */
-static Config *load_aloud(const char *path, const Arguments *a, int *code)
+static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 {
     ConfigReport report;
-    Config *config = config_load_for(path, a->n_sets, a->sets, session_on_cuda, &report);
+    const Config *config = config_load_for(path, a->n_sets, a->sets, session_on_cuda, &report);
     config_report_print(&report, a->verbose, stderr);
     if (config == NULL)
         fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
@@ -51,7 +51,7 @@ static int run_check(const Arguments *a)
     for (int i = 0; i < a->n_words; i++) {
         int trouble;
         ExitCode data_trouble = EXIT_MISSING;
-        Config *config = load_aloud(a->words[i], a, &trouble);
+        const Config *config = load_aloud(a->words[i], a, &trouble);
         char err[2048];
         if (config != NULL && data_check(config, err, sizeof err, &data_trouble)) {
             printf("%s: good\n", a->words[i]);
@@ -69,7 +69,7 @@ static int run_check(const Arguments *a)
 static int run_show(const Arguments *a)
 {
     int code;
-    Config *config = load_aloud(a->words[0], a, &code);
+    const Config *config = load_aloud(a->words[0], a, &code);
     if (config == NULL) return code;
     config_print(config, true, stdout);
     config_free(config);
@@ -107,7 +107,7 @@ static int run_diff(const Arguments *a)
         [EFFECT_IMPOSSIBLE] = "impossible in a resumed run",
     };
     int code = EXIT_OK;
-    Config *was = load_aloud(a->words[0], a, &code), *now = load_aloud(a->words[1], a, &code);
+    const Config *was = load_aloud(a->words[0], a, &code), *now = load_aloud(a->words[1], a, &code);
     if (code == EXIT_OK) {
         ConfigDifference *difference;
         int n = config_diff(was, now, &difference);

@@ -137,7 +137,7 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
         FolderKind kind = folder_kind(path);
         bool fits = kind == FOLDER_FREE, readable = true;
         if (kind == FOLDER_RUN && !never_resume) {
-            Config *stored = run_folder_config(path, sentence, sizeof sentence);
+            const Config *stored = run_folder_config(path, sentence, sizeof sentence);
             fits = stored != NULL && identity_config_goes_on(path, stored, config, false, false,
                                                              sentence, sizeof sentence);
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
@@ -181,7 +181,7 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
             err, n, "%s holds a run and --resume never asks for a new one; choose another folder",
             request->out);
     *code = EXIT_CONFIG;
-    Config *stored = run_folder_config(request->out, err, n);
+    const Config *stored = run_folder_config(request->out, err, n);
     bool good =
         stored != NULL && identity_config_goes_on(request->out, stored, config,
                                                   request->allow_config_change, true, err, n);
@@ -228,7 +228,7 @@ static bool keep_old_config(const RunFolder *run, const Config *config, bool *sa
                             size_t n)
 {
     ConfigDifference *d;
-    Config *stored = run_folder_config(run->path, err, n);
+    const Config *stored = run_folder_config(run->path, err, n);
     if (stored == NULL) return false;
     int count = config_diff(stored, config, &d);
     config_diff_free(d, count);
@@ -280,13 +280,13 @@ char *run_folder_result(const RunFolder *run)
     return read_text(run->path, "result.json", ignored, sizeof ignored);
 }
 
-Config *run_folder_config(const char *path, char *err, size_t n)
+const Config *run_folder_config(const char *path, char *err, size_t n)
 {
     char *text = read_text(path, "config.json", err, n);
     if (text == NULL) return NULL;
     char *name = text_format("%s/config.json", path);
     ConfigReport report = {0};
-    Config *config = config_parse(name, text, strlen(text), 0, NULL, &report);
+    const Config *config = config_parse(name, text, strlen(text), 0, NULL, &report);
     if (config == NULL)
         error_set(err, n, "the config that this run was started with is not understood: %s",
                   report.n_errors > 0 ? report.error[0] : name);

@@ -43,7 +43,7 @@ bool run_folder_finish(const RunFolder *run, const char *result, char *err, size
 char *run_folder_result(const RunFolder *run);
 /* The stored config of a run folder, for generate, eval and ckpt: NULL with a sentence. The caller
  * frees. */
-Config *run_folder_config(const char *path, char *err, size_t n);
+const Config *run_folder_config(const char *path, char *err, size_t n);
 /* True if somebody asked for a stop by creating RUN/STOP. */
 bool run_folder_stop_asked(const RunFolder *run);
 /* Whether the folder is still this run's, asked before something is added to it: folder_lock_hold.

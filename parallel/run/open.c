@@ -38,8 +38,7 @@ void run_configure(Run *run, const RunArguments *a)
     int code = config_report_code(&report);
     config_report_free(&report);
     if (run->config == NULL) exit(code);
-    run->config->logging.json |= a->json;
-    if (run->config->logging.json) log_set_level(LOG_WARNING);
+    if (run->config->logging.json || a->json) log_set_level(LOG_WARNING);
     log_info("%s", program_version());
     log_field("config", "%s", a->config);
 }
@@ -56,7 +55,7 @@ void run_open_data(Run *run)
 {
     char err[2048];
     ExitCode code = EXIT_MISSING;
-    Config *c = run->config;
+    const Config *c = run->config;
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
@@ -64,10 +63,11 @@ void run_open_data(Run *run)
         data_open_random(&run->data, vocabulary_without_data(c));
     }
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
-    if (run->data.vocab_size > 0 &&
-        !config_set_vocab(c, run->data.vocab_size, tokenizer, err, sizeof err))
-        fail(EXIT_CONFIG, "%s", err);
-    if (c->model.vocab_size <= 0)
+    ConfigFacts facts = {
+        .json = run->arguments.json, .vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
+    run->config = config_settle(c, &facts, err, sizeof err);
+    if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
+    if (run->config->model.vocab_size <= 0)
         fail(EXIT_CONFIG,
              "model.vocab_size is not known: these token files name no tokenizer; set it");
     log_field("data", "%s", run->data.title);
@@ -92,11 +92,11 @@ static char *config_text(const Config *config)
     return text;
 }
 
-static void open_trainer(Run *run)
+static void open_trainer(Run *run, const Config *config)
 {
     char err[2048];
     ExitCode code;
-    if (!trainer_open(&run->trainer, run->config, &run->data, err, sizeof err, &code))
+    if (!trainer_open(&run->trainer, config, &run->data, err, sizeof err, &code))
         fail(code, "%s", err);
     trainer_warm_up(&run->trainer);
     run_tell_memory(run, "weights, gradients and optimizer are laid out");
@@ -140,12 +140,13 @@ static double take_seconds(Trainer *t, int64_t accumulation)
 
 /* How fast a run would be. The first step touches memory for the first time, so that a second one
  * is measured, unless the first took so long that it hardly matters. */
-static void tell_speed(Run *run, int64_t accumulation)
+static void tell_speed(Run *run)
 {
     enum { LONG_ENOUGH = 10 };
     StepRecord record[TRAINER_HISTORY];
     Trainer *t = &run->trainer;
     const Config *c = run->config;
+    int64_t accumulation = c->gradient_accumulation_steps;
     bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
                  c->train_steps > 1;
     double seconds = take_seconds(t, accumulation);
@@ -155,7 +156,7 @@ static void tell_speed(Run *run, int64_t accumulation)
         seconds = take_seconds(t, accumulation);
     }
     Pace pace = run_pace(run, accumulation);
-    double tokens = (double)c->train_batch_size * (double)accumulation * (double)c->data.seq_length;
+    double tokens = (double)c->train_batch_size * (double)c->data.seq_length;
     log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
               figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
               figure_duration(pace_left(&pace, 0, seconds)).text);
@@ -164,18 +165,15 @@ static void tell_speed(Run *run, int64_t accumulation)
 int run_dry(Run *run)
 {
     StepRecord record[TRAINER_HISTORY];
-    Config *c = run->config;
-    int64_t accumulation = c->gradient_accumulation_steps;
-    c->train_batch_size /= accumulation; /* one micro-batch */
-    c->gradient_accumulation_steps = 1;
-    c->wall_clock_breakdown = true;
-    open_trainer(run);
+    const Config *c = run->config;
+    const Config micro = config_of_one_micro_batch(c, true);
+    open_trainer(run, &micro);
     trainer_step(&run->trainer);
     trainer_drain(&run->trainer, record);
     log_field("dry run: ",
               "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
               run->data.title, record[0].loss, log((double)c->model.vocab_size));
-    tell_speed(run, accumulation);
+    tell_speed(run);
     trainer_close(&run->trainer);
     data_close(&run->data);
     config_free(c);
@@ -212,7 +210,7 @@ static void check_resume_path(const Run *run)
     free(manifest);
     if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     const char *text = checkpoint_manifest(checkpoint)->config;
-    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    const Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
     if (stored) identity_check_config_of(path, stored, run->config);
     identity_check_data_of(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);
@@ -284,7 +282,7 @@ void run_open_trainer(Run *run)
         identity_check_data(run->folder.path, run->data.identity,
                             run->arguments.allow_config_change);
     }
-    open_trainer(run);
+    open_trainer(run, run->config);
     /* Nothing in the folder changes before it is known that the run can go on and save. */
     Checkpoint *checkpoint = find_checkpoint(run);
     if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))

@@ -24,7 +24,8 @@ static char *run_of(const char *path, bool *is_checkpoint)
 
 /* The config that the run was started with, under `sets`; NULL after a report, with the exit code.
  */
-static Config *read_config(const char *run, int n_sets, const char *const *sets, ExitCode *code)
+static const Config *read_config(const char *run, int n_sets, const char *const *sets,
+                                 ExitCode *code)
 {
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
@@ -33,7 +34,7 @@ static Config *read_config(const char *run, int n_sets, const char *const *sets,
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
+    const Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
         *code = config_report_code(&report);
@@ -49,12 +50,12 @@ static void open_own_data(OpenedRun *r, const char *run)
 {
     char err[2048];
     ExitCode code = EXIT_DAMAGED;
-    Config *c = r->config;
-    if (r->tokenizer && c->data.train.count == 0) {
-        free(c->data.tokenizer);
-        c->data.tokenizer = text_format("%s/tokenizer.json", run);
+    if (r->tokenizer && r->config->data.train.count == 0) {
+        char *own = text_format("%s/tokenizer.json", run);
+        r->config = config_settle(r->config, &(ConfigFacts){.tokenizer = own}, err, sizeof err);
+        free(own);
     }
-    if (!data_open(c, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
+    if (!data_open(r->config, &r->data, err, sizeof err, &code)) fail(code, "%s", err);
     if (r->tokenizer && r->data.tokenizer &&
         tokenizer_hash(r->tokenizer) != tokenizer_hash(r->data.tokenizer))
         fail(EXIT_CONFIG, "%s is not the tokenizer that %s was trained with",
@@ -76,7 +77,7 @@ static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
     ConfigDifference *d;
-    Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    const Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
     config_report_free(&report);
     int n = stored ? config_diff(stored, r->config, &d) : 0;
     for (int i = 0; i < n; i++)

@@ -11,7 +11,7 @@
  * can be written where the corpus is not. Data from text are cut into the run's own tokens even
  * if the text has changed since. Ends the program with a sentence when it cannot. */
 typedef struct {
-    Config *config;
+    const Config *config;
     DataSet data;         /* opened only when asked for */
     Tokenizer *tokenizer; /* the run's own copy; NULL without */
     Session session;

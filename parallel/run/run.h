@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     RunArguments arguments;
-    Config *config;
+    const Config *config;
     DataSet data;
     MemoryPlan plan;
     RunFolder folder;

@@ -34,7 +34,7 @@ static void expect_error(const char *text, bool whole, int n_sets, const char *c
     char *full = whole ? must_strdup(text)
                        : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
                                      join, text);
-    Config *config = config_parse("c.json", full, strlen(full), n_sets, sets, &report);
+    const Config *config = config_parse("c.json", full, strlen(full), n_sets, sets, &report);
     if (config != NULL) fail_msg("%s\naccepted, instead of\n%s", full, sentence);
     if (report.n_errors != 1 || strcmp(report.error[0], sentence) != 0)
         fail_msg("%s\n%d errors:\n%s\ninstead of\n%s", full, report.n_errors, report.error[0],
@@ -124,7 +124,7 @@ static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(v
     for (int f64 = 0; f64 < 2; f64++) {
         snprintf(keys, sizeof keys, "%s, \"fp64\": {\"enabled\": %s}", both,
                  f64 ? "true" : "false");
-        Config *c = config_test_keys(keys);
+        const Config *c = config_test_keys(keys);
         assert_true(c->model.fused_gelu);
         assert_int_equal(c->activation_checkpointing.policy, RECOMPUTE_SELECTIVE);
         assert_true(c->fp64.enabled == f64 && !c->bf16.enabled);
@@ -155,7 +155,7 @@ static void loads_every_preset(void **state)
     assert_true(found.gl_pathc >= 8);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         ConfigReport report;
-        Config *c = config_load(found.gl_pathv[i], 0, NULL, &report);
+        const Config *c = config_load(found.gl_pathv[i], 0, NULL, &report);
         if (c == NULL) fail_msg("%s", report.error[0]);
         char *text = config_test_file(found.gl_pathv[i]);
         assert_true(fuzz_config((const uint8_t *)text, strlen(text))); /* the round trip */
@@ -187,7 +187,7 @@ static void reads_files_made_for_other_trainers(void **state)
     const char *sets[] = {"data.text=a", "optimizer.params.lr=5e-5",
                           "scheduler.params.warmup_num_steps=10",
                           "zero_optimization.offload_optimizer.device=none"};
-    Config *c = config_test_parse(text, 4, sets);
+    const Config *c = config_test_parse(text, 4, sets);
     assert_int_equal(c->zero_optimization.stage, 3);
     assert_true(c->scheduler.params.warmup_max_lr == 5e-5 &&
                 c->scheduler.params.total_num_steps == 1000);

@@ -31,13 +31,14 @@ static bool never_asked(const Config *config)
 }
 
 /* Loads a file with these keys, as the program does. */
-static Config *load(const char *keys, const char *set, ConfigOnCuda on_cuda, ConfigReport *report)
+static const Config *load(const char *keys, const char *set, ConfigOnCuda on_cuda,
+                          ConfigReport *report)
 {
     char *folder = folder_new(),
          *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
                              *keys ? ", " : "", keys),
          *path = text_file_new(folder, "c.json", text);
-    Config *config = config_load_for(path, set != NULL, &set, on_cuda, report);
+    const Config *config = config_load_for(path, set != NULL, &set, on_cuda, report);
     folder_drop(folder);
     free(text);
     free(path);
@@ -67,7 +68,7 @@ static void puts_bf16_on_where_the_device_is_cuda(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ConfigReport report;
-        Config *c = load(cases[i].keys, cases[i].set, cases[i].on_cuda, &report);
+        const Config *c = load(cases[i].keys, cases[i].set, cases[i].on_cuda, &report);
         if (c == NULL) fail_msg("%s", report.error[0]);
         if (c->bf16.enabled != cases[i].bf16) fail_msg("case %zu: %d", i, c->bf16.enabled);
         config_report_free(&report);
@@ -103,13 +104,13 @@ static void the_answer_is_the_device_that_is_opened(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         Device device;
         char err[2048];
-        Config *c = config_test_keys(*keys[i] ? keys[i] : "\"seed\": 1");
+        const Config *c = config_test_keys(*keys[i] ? keys[i] : "\"seed\": 1");
         assert_true(session_open_device(&device, c, err, sizeof err));
         assert_int_equal(session_on_cuda(c), strcmp(device.backend->name, "cuda") == 0);
         device_close(&device);
         config_free(c);
     }
-    Config *c = config_test_keys("\"device\": \"cuda\"");
+    const Config *c = config_test_keys("\"device\": \"cuda\"");
     assert_true(session_on_cuda(c)); /* or the program ends with 69 */
     config_free(c);
 }

@@ -15,13 +15,13 @@
 
 /* The config with more keys on its second line, under at most one --set; it must be good and say
  * exactly this ("": nothing). The caller frees it. */
-static Config *says(const char *keys, const char *set, const char *notice)
+static const Config *says(const char *keys, const char *set, const char *notice)
 {
     ConfigReport report;
     char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
                              "\"gradient_clipping\": 1%s\n%s}",
                              *keys ? "," : "", keys);
-    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    const Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
     int expected = *notice != '\0';
     if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
     if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))
@@ -42,7 +42,7 @@ static void accepts_every_zero_stage_on_one_rank(void **state)
                  "c.json:2:23: notice: zero_optimization.stage: %d: one rank has nothing to shard, "
                  "so it trains as stage 0 does",
                  stage);
-        Config *c = says(keys, NULL, notice);
+        const Config *c = says(keys, NULL, notice);
         assert_int_equal(c->zero_optimization.stage, stage);
         config_free(c);
     }
@@ -53,9 +53,10 @@ static void accepts_every_zero_stage_on_one_rank(void **state)
 static void reads_zero_as_true_or_false(void **state)
 {
     (void)state;
-    Config *c = says("\"zero_optimization\": true", NULL,
-                     "c.json:2:1: notice: zero_optimization.stage: 1: one rank has nothing to "
-                     "shard, so it trains as stage 0 does");
+    const Config *c =
+        says("\"zero_optimization\": true", NULL,
+             "c.json:2:1: notice: zero_optimization.stage: 1: one rank has nothing to "
+             "shard, so it trains as stage 0 does");
     assert_int_equal(c->zero_optimization.stage, 1);
     config_free(c);
     c = says("\"zero_optimization\": false", NULL, "");
@@ -77,12 +78,12 @@ static void keeps_the_stage_and_calls_it_rounding(void **state)
     (void)state;
     char *text;
     size_t length;
-    Config *plain = config_test_set("seed=1337"),
-           *sharded = config_test_set("zero_optimization.stage=3");
+    const Config *plain = config_test_set("seed=1337"),
+                 *sharded = config_test_set("zero_optimization.stage=3");
     FILE *to = open_memstream(&text, &length);
     config_print(sharded, true, to);
     fclose(to);
-    Config *again = config_test_parse(text, 0, NULL);
+    const Config *again = config_test_parse(text, 0, NULL);
     assert_int_equal(again->zero_optimization.stage, 3);
     assert_non_null(strstr(text, "\"stage\": 3,"));
     ConfigDifference *d;
@@ -165,7 +166,7 @@ static void knows_the_old_name_of_bf16(void **state)
          "--set bfloat16.enabled=true: notice: bfloat16: the old name of bf16, read as such"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Config *c = says(cases[i].keys, cases[i].set, cases[i].notice);
+        const Config *c = says(cases[i].keys, cases[i].set, cases[i].notice);
         assert_true(c->bf16.enabled);
         config_free(c);
     }
@@ -194,7 +195,7 @@ static void takes_small_numbers_and_every_zero(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char keys[80];
         snprintf(keys, sizeof keys, "\"optimizer\": {\"params\": {\"lr\": %s}}", cases[i].lr);
-        Config *c = says(keys, NULL, "");
+        const Config *c = says(keys, NULL, "");
         assert_true(c->optimizer.params.lr == cases[i].value);
         config_free(c);
     }
@@ -280,7 +281,7 @@ static char *printed(const char *keys, const char *set, bool verbose)
     char *out = NULL;
     size_t size = 0;
     FILE *to = open_memstream(&out, &size);
-    Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    const Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
     if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
     config_report_print(&report, verbose, to);
     fclose(to);

@@ -37,7 +37,7 @@ static void run_small(const uint8_t *bytes, Told *p)
 static void plan_large(const uint8_t *bytes, Told *p)
 {
     char shown[8192];
-    Config *config = fuzz_model_config(bytes, BYTES, MODEL_LARGE, shown, sizeof shown);
+    const Config *config = fuzz_model_config(bytes, BYTES, MODEL_LARGE, shown, sizeof shown);
     if (config == NULL) return;
     p->accepted++;
     memory_plan(config);

@@ -17,11 +17,12 @@
 #define DEMO_STEPS 2600
 
 /* A preset under up to three --set; it must be good. */
-static Config *preset(const char *path, const char *a, const char *b, const char *c)
+static const Config *preset(const char *path, const char *a, const char *b, const char *c)
 {
     const char *sets[] = {a, b, c};
     ConfigReport report;
-    Config *config = config_load(path, (a != NULL) + (b != NULL) + (c != NULL), sets, &report);
+    const Config *config =
+        config_load(path, (a != NULL) + (b != NULL) + (c != NULL), sets, &report);
     if (config == NULL) fail_msg("%s %s: %s", path, a ? a : "", report.error[0]);
     config_report_free(&report);
     return config;
@@ -45,7 +46,7 @@ static void takes_every_preset_at_every_length(void **state)
     assert_true(found.gl_pathc >= 8);
     for (size_t i = 0; i < found.gl_pathc; i++)
         for (size_t j = 0; j < sizeof steps / sizeof *steps; j++) {
-            Config *c = preset(found.gl_pathv[i], steps[j], NULL, NULL);
+            const Config *c = preset(found.gl_pathv[i], steps[j], NULL, NULL);
             assert_int_equal(c->scheduler.params.total_num_steps, c->train_steps);
             assert_true(c->scheduler.params.warmup_num_steps <= c->train_steps / 10);
             config_free(c);
@@ -66,7 +67,7 @@ static void keeps_the_warmup_of_presets(void **state)
                  {"configs/gpt2_1558m.json", 700}, {"configs/llama_160m.json", 1000},
                  {"configs/llama_1b.json", 2000},  {"configs/llama_8b.json", 2000}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Config *c = preset(cases[i].path, NULL, NULL, NULL);
+        const Config *c = preset(cases[i].path, NULL, NULL, NULL);
         if (c->scheduler.params.warmup_num_steps != cases[i].warmup)
             fail_msg("%s: %lld", cases[i].path, (long long)c->scheduler.params.warmup_num_steps);
         config_free(c);
@@ -77,9 +78,9 @@ static void gives_the_demo_the_same_learning_rates(void **state)
 {
     (void)state;
     double table[2][DEMO_STEPS];
-    Config *ratios = preset("configs/demo.json", NULL, NULL, NULL),
-           *numbers = preset("configs/demo.json", "scheduler.params.warmup_num_steps=100",
-                             "scheduler.params.decay_num_steps=1300", NULL);
+    const Config *ratios = preset("configs/demo.json", NULL, NULL, NULL),
+                 *numbers = preset("configs/demo.json", "scheduler.params.warmup_num_steps=100",
+                                   "scheduler.params.decay_num_steps=1300", NULL);
     assert_int_equal(ratios->train_steps, DEMO_STEPS);
     assert_int_equal(ratios->scheduler.params.decay_num_steps, 1300);
     lr_schedule_fill(ratios, table[0], DEMO_STEPS);
@@ -133,7 +134,7 @@ static void rounds_ratios_to_the_nearest_step(void **state)
          1, 999999999},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Config *c = config_test_keys(cases[i].keys);
+        const Config *c = config_test_keys(cases[i].keys);
         if (c->scheduler.params.warmup_num_steps != cases[i].warmup ||
             (cases[i].decay >= 0 && c->scheduler.params.decay_num_steps != cases[i].decay))
             fail_msg("%s: %lld, %lld", cases[i].keys,
@@ -146,7 +147,8 @@ static void rounds_ratios_to_the_nearest_step(void **state)
 static void lets_a_set_choose_steps_or_ratio(void **state)
 {
     (void)state;
-    Config *c = preset("configs/demo.json", "scheduler.params.warmup_num_steps=7", NULL, NULL);
+    const Config *c =
+        preset("configs/demo.json", "scheduler.params.warmup_num_steps=7", NULL, NULL);
     assert_int_equal(c->scheduler.params.warmup_num_steps, 7);
     assert_int_equal(c->scheduler.params.decay_num_steps, 1300);
     assert_true(c->scheduler.params.warmup_ratio < 0);
@@ -179,13 +181,13 @@ static char *printed(const Config *config)
 static void follows_train_steps_from_a_stored_config(void **state)
 {
     (void)state;
-    Config *demo = preset("configs/demo.json", NULL, NULL, NULL);
+    const Config *demo = preset("configs/demo.json", NULL, NULL, NULL);
     char *text = printed(demo);
     if (strstr(text, "// \"warmup_num_steps\": 100,") == NULL ||
         strstr(text, "\"warmup_ratio\": 0.0385,") == NULL)
         fail_msg("%s", text);
     const char *set = "train_steps=100";
-    Config *c = config_test_parse(text, 1, &set);
+    const Config *c = config_test_parse(text, 1, &set);
     assert_int_equal(c->scheduler.params.warmup_num_steps, 4);
     assert_int_equal(c->scheduler.params.decay_num_steps, 50);
     assert_int_equal(c->scheduler.params.total_num_steps, 100);
@@ -212,15 +214,16 @@ static void knows_the_same_schedule_in_other_words(void **state)
 {
     (void)state;
     bool found;
-    Config *demo = preset("configs/demo.json", NULL, NULL, NULL),
-           *before = preset("configs/demo.json", "scheduler.params.warmup_num_steps=100",
-                            "scheduler.params.decay_num_steps=1300",
-                            "scheduler.params.total_num_steps=2600"),
-           *longer = preset("configs/demo.json", "train_steps=4000", NULL, NULL),
-           *steeper = preset("configs/demo.json", "scheduler.params.warmup_ratio=0.04", NULL, NULL);
+    const Config *demo = preset("configs/demo.json", NULL, NULL, NULL),
+                 *before = preset("configs/demo.json", "scheduler.params.warmup_num_steps=100",
+                                  "scheduler.params.decay_num_steps=1300",
+                                  "scheduler.params.total_num_steps=2600"),
+                 *longer = preset("configs/demo.json", "train_steps=4000", NULL, NULL),
+                 *steeper =
+                     preset("configs/demo.json", "scheduler.params.warmup_ratio=0.04", NULL, NULL);
     char *text = printed(before);
     assert_null(strstr(text, "// \"warmup_num_steps\""));
-    Config *stored = config_test_parse(text, 0, NULL);
+    const Config *stored = config_test_parse(text, 0, NULL);
     assert_int_equal(differences(stored, demo, "train_steps", &found), 0);
     assert_int_equal(differences(demo, longer, "train_steps", &found), 4); /* and three lengths */
     assert_true(found);
@@ -283,7 +286,7 @@ static void takes_what_fills_the_run(void **state)
         ConfigReport report;
         char *good = schedule_text(cases[i].type, cases[i].steps, cases[i].fits),
              *bad = schedule_text(cases[i].type, cases[i].steps, cases[i].too_long), got[200] = "";
-        Config *c = config_test_parse(good, 0, NULL);
+        const Config *c = config_test_parse(good, 0, NULL);
         for (int k = 0; k <= cases[i].steps + 1; k++)
             sprintf(got + strlen(got), k ? " %.3g" : "%.3g", lr_schedule(c, k));
         assert_string_equal(got, cases[i].rates);

@@ -19,7 +19,7 @@
 static void fills_defaults(void **state)
 {
     (void)state;
-    Config *c = config_test_keys("\"_note\": [1, {\"a\": 1}], \"steps_per_print\": null");
+    const Config *c = config_test_keys("\"_note\": [1, {\"a\": 1}], \"steps_per_print\": null");
     assert_int_equal(c->model.num_layers, 12);
     assert_int_equal(c->model.head_dim, 64);
     assert_int_equal(c->model.num_key_value_heads, 12);
@@ -55,8 +55,9 @@ static void fills_defaults(void **state)
 static void derives_values(void **state)
 {
     (void)state;
-    Config *c = config_test_keys("\"model\": {\"hidden_size\": 128, \"num_attention_heads\": 4, "
-                                 "\"activation\": \"swiglu\"}");
+    const Config *c =
+        config_test_keys("\"model\": {\"hidden_size\": 128, \"num_attention_heads\": 4, "
+                         "\"activation\": \"swiglu\"}");
     assert_int_equal(c->model.intermediate_size, 384); /* 341.3 rounded up to a multiple of 64 */
     assert_int_equal(c->model.head_dim, 32);
     config_free(c);
@@ -137,7 +138,7 @@ static void settles_the_batch(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *text = text_format("{\"data\": {\"text\": \"x\"}, %s}", cases[i].keys);
-        Config *c = config_test_parse(text, 0, NULL);
+        const Config *c = config_test_parse(text, 0, NULL);
         if (c->train_batch_size != cases[i].train ||
             c->train_micro_batch_size_per_gpu != cases[i].micro ||
             c->gradient_accumulation_steps != cases[i].accum)
@@ -160,7 +161,7 @@ static void takes_sets(void **state)
                           "eval.sample_prompt=1=1",
                           "device=cpu",
                           "train_micro_batch_size_per_gpu=2"};
-    Config *c = config_test_parse(
+    const Config *c = config_test_parse(
         "{\"seed\": 9, \"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}", 8, sets);
     assert_int_equal(c->seed, 2);
     assert_int_equal(c->model.num_layers, 3);
@@ -198,7 +199,7 @@ static void lets_a_set_replace_what_the_file_says(void **state)
                        "\"decay_num_steps\": 100}}}";
     const char *sets[] = {"data.text=my.txt", "scheduler.type=Constant",
                           "zero_optimization.stage=0", "wandb.enabled=false"};
-    Config *c = config_test_parse(file, 4, sets);
+    const Config *c = config_test_parse(file, 4, sets);
     assert_null(c->data.corpus);
     assert_string_equal(c->data.text.item[0], "my.txt");
     assert_int_equal(c->scheduler.params.warmup_num_steps, 1000);
@@ -214,16 +215,67 @@ static void learns_the_vocabulary(void **state)
 {
     (void)state;
     char err[300];
-    Config *c = config_test_set("seed=1");
-    assert_true(config_set_vocab(c, 1024, "its tokenizer", err, sizeof err));
+    ConfigFacts facts = {.vocab_size = 1024, .vocab_of = "t.json"};
+    const Config *c = config_settle(config_test_set("seed=1"), &facts, err, sizeof err);
     assert_int_equal(c->model.vocab_size, 1024);
     assert_string_equal(config_origin(c, "model.vocab_size"), "derived");
     config_free(c);
     c = config_test_keys("\"model\": {\"vocab_size\": 500}");
-    assert_true(config_set_vocab(c, 500, "t.json", err, sizeof err));
-    assert_false(config_set_vocab(c, 1024, "t.json", err, sizeof err));
+    c = config_settle(c, &(ConfigFacts){.vocab_size = 500}, err, sizeof err);
+    assert_string_equal(config_origin(c, "model.vocab_size"), "c.json:2");
+    assert_null(config_settle(c, &facts, err, sizeof err));
+    assert_int_equal(c->model.vocab_size, 500);
     assert_string_equal(err, "c.json:2: model.vocab_size: 500, but t.json has 1024 tokens; write "
                              "1024, or leave the key out");
+    config_free(c);
+}
+
+static void settles_nothing_else(void **state)
+{
+    (void)state;
+    char err[300];
+    const char *sets[] = {"data.tokenizer=a.json", "model.vocab_size=7"};
+    const char *text = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}";
+    ConfigDifference *d;
+    const Config *was = config_test_parse(text, 2, sets), *now = config_test_parse(text, 2, sets);
+    now = config_settle(now, &(ConfigFacts){.json = false}, err, sizeof err);
+    assert_int_equal(config_diff(was, now, &d), 0);
+    config_diff_free(d, 0);
+    now =
+        config_settle(now, &(ConfigFacts){.json = true, .tokenizer = "own.json"}, err, sizeof err);
+    int n = config_diff(was, now, &d);
+    assert_int_equal(n, 2);
+    assert_string_equal(d[0].key, "data.tokenizer");
+    assert_string_equal(d[0].now, "\"own.json\"");
+    assert_string_equal(d[1].key, "logging.json");
+    config_diff_free(d, n);
+    config_free(was);
+    was = config_test_set("seed=1337");
+    now = config_settle(now, &(ConfigFacts){0}, err, sizeof err);
+    assert_true(now->logging.json);
+    was = config_settle(was, &(ConfigFacts){0}, err, sizeof err);
+    assert_string_equal(config_origin(was, "model.vocab_size"), "default");
+    config_free(was);
+    config_free(now);
+}
+
+/* A step of one micro-batch for measuring: the batch arithmetic holds, and nothing else moves. */
+static void measures_one_micro_batch(void **state)
+{
+    (void)state;
+    ConfigDifference *d;
+    const Config *c = config_test_keys("\"gradient_accumulation_steps\": 4");
+    const Config with = config_of_one_micro_batch(c, true),
+                 without = config_of_one_micro_batch(c, false);
+    assert_int_equal(with.train_batch_size, 2);
+    assert_int_equal(with.train_micro_batch_size_per_gpu, 2);
+    assert_int_equal(with.gradient_accumulation_steps, 1);
+    assert_true(with.wall_clock_breakdown);
+    int n = config_diff(c, &with, &d);
+    assert_int_equal(n, 3);
+    config_diff_free(d, n);
+    assert_int_equal(c->train_batch_size, 8);
+    assert_true(with.eval.sample_tokens > 0 && without.eval.sample_tokens == 0);
     config_free(c);
 }
 
@@ -231,10 +283,10 @@ static void tells_what_differs(void **state)
 {
     (void)state;
     ConfigDifference *d;
-    Config *was = config_test_set("seed=1"),
-           *now = config_test_keys(
-               "\"train_micro_batch_size_per_gpu\": 4, \"model\": {\"bias\": false}, "
-               "\"steps_per_print\": 1, \"seed\": 2");
+    const Config *was = config_test_set("seed=1"),
+                 *now = config_test_keys(
+                     "\"train_micro_batch_size_per_gpu\": 4, \"model\": {\"bias\": false}, "
+                     "\"steps_per_print\": 1, \"seed\": 2");
     assert_int_equal(config_diff(was, was, &d), 0);
     config_diff_free(d, 0);
     int n = config_diff(was, now, &d);
@@ -312,7 +364,7 @@ static void prints_defaults_that_load(void **state)
     config_print_defaults(to);
     fclose(to);
     const char *sets[] = {"data.text=x", "train_batch_size=8"};
-    Config *c = config_test_parse(text, 2, sets), *plain = config_test_set("seed=1337");
+    const Config *c = config_test_parse(text, 2, sets), *plain = config_test_set("seed=1337");
     ConfigDifference *d;
     int n = config_diff(c, plain, &d);
     if (n != 0) fail_msg("%s: %s, %s", d[0].key, d[0].was, d[0].now);
@@ -331,6 +383,8 @@ int main(void)
         cmocka_unit_test(takes_sets),
         cmocka_unit_test(lets_a_set_replace_what_the_file_says),
         cmocka_unit_test(learns_the_vocabulary),
+        cmocka_unit_test(settles_nothing_else),
+        cmocka_unit_test(measures_one_micro_batch),
         cmocka_unit_test(tells_what_differs),
         cmocka_unit_test(explains_every_row),
         cmocka_unit_test(accepts_every_default_and_null),

@@ -113,7 +113,7 @@ static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
     }
     close(ends[1]);
     char *path = text_format("/dev/fd/%d", ends[0]);
-    Config *c = config_load(path, 0, NULL, &report);
+    const Config *c = config_load(path, 0, NULL, &report);
     alarm(0);
     if (c == NULL) fail_msg("%s", report.error[0]);
     assert_int_equal(c->train_steps, 3);

@@ -44,8 +44,8 @@ static Tensor put_drawn(Bench *b, double *exact, int64_t rows, int64_t cols, uin
 static Bench *bench_open(DType dtype, bool tf32)
 {
     Bench *b = must_calloc(1, sizeof *b);
-    Config *c = config_test_keys(tf32 ? "\"device\": \"cuda\", \"cuda\": {\"tf32\": true}"
-                                      : "\"device\": \"cuda\"");
+    const Config *c = config_test_keys(tf32 ? "\"device\": \"cuda\", \"cuda\": {\"tf32\": true}"
+                                            : "\"device\": \"cuda\"");
     char err[256];
     if (!session_open_device(&b->dev, c, err, sizeof err)) fail_msg("%s", err);
     config_free(c);

@@ -31,7 +31,7 @@ static void check_round_trip(const Config *config)
     ConfigDifference *difference;
     config_print(config, true, to);
     fclose(to);
-    Config *again = config_parse("again", text, length, 0, NULL, &report);
+    const Config *again = config_parse("again", text, length, 0, NULL, &report);
     CHECK(again != NULL, "%s\n%s", report.error[0], text);
     int n = config_diff(config, again, &difference);
     CHECK(n == 0, "%s: %s, %s", difference[0].key, difference[0].was, difference[0].now);
@@ -52,7 +52,8 @@ int fuzz_config(const uint8_t *data, size_t n)
     }
     const char *sets[] = {set};
     ConfigReport report;
-    Config *config = config_parse("fuzz", (const char *)data, length, set != NULL, sets, &report);
+    const Config *config =
+        config_parse("fuzz", (const char *)data, length, set != NULL, sets, &report);
     int accepted = config != NULL;
     CHECK(accepted == (report.n_errors == 0), "%d errors", report.n_errors);
     if (accepted) check_sound(config);

@@ -120,7 +120,8 @@ static void remember(const Option *row, const char *set, Config *types)
         memcpy((char *)types + row->offset, &c->value, sizeof c->value);
 }
 
-Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, char *shown, size_t size)
+const Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, char *shown,
+                                size_t size)
 {
     static const char *const base[] = {
         [MODEL_SMALL] = "{\"data\": {\"train\": \"drawn\"}, \"device\": \"cpu\", "
@@ -153,13 +154,16 @@ Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, char *
         if (used < size) used += (size_t)snprintf(shown + used, size - used, " --set '%s'", set[i]);
     }
     ConfigReport report;
-    Config *config = config_parse("drawn", base[model], strlen(base[model]), n_sets, sets, &report);
+    const Config *config =
+        config_parse("drawn", base[model], strlen(base[model]), n_sets, sets, &report);
     if (config == NULL && report.n_errors > 0 && used < size)
         snprintf(shown + used, size - used, "\n%s", report.error[0]);
     config_report_free(&report);
+    if (config == NULL) return NULL;
     char err[512];
-    if (config != NULL && !config_set_vocab(config, VOCABULARY, "drawn", err, sizeof err))
-        CHECK(false, "%s", err);
+    ConfigFacts facts = {.vocab_size = VOCABULARY, .vocab_of = "drawn"};
+    config = config_settle(config, &facts, err, sizeof err);
+    CHECK(config != NULL, "%s", err);
     return config;
 }
 
@@ -192,7 +196,7 @@ int fuzz_model(const uint8_t *data, size_t n)
     Trainer t;
     DataSet tokens;
     StepRecord record[TRAINER_HISTORY];
-    Config *config = fuzz_model_config(data, n, MODEL_SMALL, shown, sizeof shown);
+    const Config *config = fuzz_model_config(data, n, MODEL_SMALL, shown, sizeof shown);
     if (config == NULL) return 0;
     MemoryPlan plan = memory_plan(config);
     data_open_random(&tokens, VOCABULARY);

@@ -10,7 +10,8 @@ typedef enum { MODEL_SMALL, MODEL_LARGE } ModelSize;
 
 /* A config whose values the bytes choose, over the option table; NULL where rules between keys
  * refuse it. `shown`, of `size` bytes, is what would say the same on a command line. */
-Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, char *shown, size_t size);
+const Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, char *shown,
+                                size_t size);
 
 /* Any bytes as the choices of a small config: where it is accepted, its plan is what a trainer over
  * drawn tokens takes, and steps and a few generated tokens end. Returns 1 if it was accepted. */

@@ -24,12 +24,12 @@
 enum { STEPS = 20 };
 
 /* The recorded model's config in another precision. */
-static Config *golden_config(const Golden *g, bool f64)
+static const Config *golden_config(const Golden *g, bool f64)
 {
     ConfigReport report = {0};
     const char *text = golden_metadata(g, "config"),
                *sets[] = {"data.text=unused.txt", "fp64.enabled=false"};
-    Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
+    const Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
     if (c == NULL) {
         config_report_print(&report, true, stderr);
         fail_msg("the golden config is not accepted");
@@ -65,7 +65,7 @@ static void set_batch(Fixture *f, const Golden *g, int64_t step)
 }
 
 static void open_golden(const char *name, const char *backend, bool f64, RecomputePolicy recompute,
-                        Golden **g, Config **c, Fixture *f)
+                        Golden **g, const Config **c, Fixture *f)
 {
     *g = golden_open(name);
     *c = golden_config(*g, f64);
@@ -76,7 +76,7 @@ static void open_golden(const char *name, const char *backend, bool f64, Recompu
     set_batch(f, *g, 0);
 }
 
-static void close_golden(Golden *g, Config *c, Fixture *f)
+static void close_golden(Golden *g, const Config *c, Fixture *f)
 {
     fixture_close(f);
     config_free(c);
@@ -103,7 +103,7 @@ static void check_tensor(const char *name, Tensor got, int64_t ld, Tensor want, 
 static void check_forward_backward(const char *name, const char *backend, bool f64)
 {
     Golden *g;
-    Config *c;
+    const Config *c;
     Fixture f;
     double tolerance = f64 ? 1e-9 : 1e-4, global = 0;
     int64_t count = 0;
@@ -142,7 +142,7 @@ static void check_training(const char *name, const char *backend, bool f64,
                            RecomputePolicy recompute)
 {
     Golden *g;
-    Config *c;
+    const Config *c;
     Fixture f;
     OwnTraining training;
     double tolerance = f64 ? 1e-9 : 2e-5;

@@ -25,7 +25,7 @@ typedef struct {
     const char *more; /* further keys, or "" */
 } Asked;
 
-static Config *config_of(const Asked *a)
+static const Config *config_of(const Asked *a)
 {
     char err[512];
     char *keys = text_format(
@@ -37,10 +37,12 @@ static Config *config_of(const Asked *a)
         a->layers, a->range, a->tied ? "true" : "false", a->rope ? "rope" : "learned",
         a->gated ? "swiglu" : "gelu", a->bias ? "true" : "false", a->qk_norm ? "true" : "false",
         a->rmsnorm ? "rmsnorm" : "layernorm", a->more);
-    Config *config = config_test_keys(keys);
-    if (!config_set_vocab(config, VOCABULARY, "test", err, sizeof err)) fail_msg("%s", err);
+    const Config *config = config_test_keys(keys);
+    ConfigFacts facts = {.vocab_size = VOCABULARY, .vocab_of = "test"};
+    const Config *settled = config_settle(config, &facts, err, sizeof err);
+    if (settled == NULL) fail_msg("%s", err);
     free(keys);
-    return config;
+    return settled;
 }
 
 /* ---- what every row is to be ----------------------------------------------------------------- */
@@ -133,7 +135,7 @@ static void test_rows_of_the_table(void **state)
                    .qk_norm = i & 16,
                    .rmsnorm = i & 32,
                    .more = ""};
-        Config *config = config_of(&a);
+        const Config *config = config_of(&a);
         GptShape shape = gpt_shape(config);
         GptLayers layers_built;
         ParamTable table = {0};
@@ -195,7 +197,7 @@ static void check_drawn(const Asked *a)
 {
     char err[512];
     Session s;
-    Config *config = config_of(a);
+    const Config *config = config_of(a);
     Rows want = rows_of(a);
     double first[MOST_ROWS] = {0};
     NamedTensor weight[MOST_ROWS];

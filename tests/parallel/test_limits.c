@@ -23,7 +23,9 @@ static int plan(int argc, char **argv)
     if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
     run_configure(&run, &arguments);
     data_open_random(&run.data, 300);
-    if (!config_set_vocab(run.config, 300, "test", err, sizeof err)) return EXIT_CONFIG;
+    ConfigFacts facts = {.vocab_size = 300, .vocab_of = "test"};
+    run.config = config_settle(run.config, &facts, err, sizeof err);
+    if (run.config == NULL) return EXIT_CONFIG;
     run_plan(&run);
     data_close(&run.data);
     config_free(run.config);

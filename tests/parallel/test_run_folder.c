@@ -20,14 +20,14 @@
 static const char machine[] = "{\"cpu\": \"test\"}";
 
 /* A config called `name` with the settings given, the vocabulary known. */
-static Config *config_of(const char *name, const char *set)
+static const Config *config_of(const char *name, const char *set)
 {
     static const char text[] =
         "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
         "\"vocab_size\": 300}, \"data\": {\"text\": \"text.txt\", \"seq_length\": 32}, "
         "\"train_micro_batch_size_per_gpu\": 2, \"train_steps\": 10}";
     ConfigReport report = {0};
-    Config *config = config_parse(name, text, strlen(text), set != NULL, &set, &report);
+    const Config *config = config_parse(name, text, strlen(text), set != NULL, &set, &report);
     if (config == NULL) fail_msg("%s", report.error[0]);
     config_report_free(&report);
     return config;
@@ -57,7 +57,7 @@ static void names_are_made_safe(void **unused)
         {"caf\xc3\xa9.json", "out/caf__"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Config *config = config_of(cases[i].config, NULL);
+        const Config *config = config_of(cases[i].config, NULL);
         RunFolder run;
         ExitCode code;
         assert_string_equal(start(&run, config, (RunRequest){0}, &code, true), "");
@@ -89,7 +89,7 @@ static void the_first_folder_that_fits(void **unused)
         {NULL, "out/base", false, RUN_RESUMED},
     };
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        Config *config = config_of("base.json", steps[i].set);
+        const Config *config = config_of("base.json", steps[i].set);
         RunFolder run;
         ExitCode code;
         const char *said =
@@ -129,7 +129,8 @@ static void bug_43_what_may_change(void **unused)
         ExitCode code = EXIT_OK;
         char out[32];
         snprintf(out, sizeof out, "run-%zu", i);
-        Config *before = config_of("demo.json", NULL), *now = config_of("demo.json", cases[i].set);
+        const Config *before = config_of("demo.json", NULL),
+                     *now = config_of("demo.json", cases[i].set);
         assert_string_equal(start(&run, before, (RunRequest){.out = out}, &code, false), "");
         const char *said =
             start(&run, now, (RunRequest){.out = out, .allow_config_change = cases[i].allow}, &code,
@@ -154,9 +155,9 @@ static void the_stored_config_is_the_config(void **unused)
     RunFolder run;
     ExitCode code;
     char err[1024];
-    Config *config = config_of("demo.json", "optimizer.params.lr=0.00031415926535897931");
+    const Config *config = config_of("demo.json", "optimizer.params.lr=0.00031415926535897931");
     assert_string_equal(start(&run, config, (RunRequest){.out = "stored"}, &code, false), "");
-    Config *stored = run_folder_config("stored", err, sizeof err);
+    const Config *stored = run_folder_config("stored", err, sizeof err);
     if (stored == NULL) fail_msg("%s", err);
     ConfigDifference *d;
     int n = config_diff(stored, config, &d);
@@ -179,9 +180,9 @@ static void a_config_from_any_path_is_read_again(void **unused)
         ExitCode code;
         char err[1024], out[32];
         snprintf(out, sizeof out, "path-%zu", i);
-        Config *config = config_of(paths[i], NULL);
+        const Config *config = config_of(paths[i], NULL);
         assert_string_equal(start(&run, config, (RunRequest){.out = out}, &code, false), "");
-        Config *stored = run_folder_config(out, err, sizeof err);
+        const Config *stored = run_folder_config(out, err, sizeof err);
         if (stored == NULL) fail_msg("path %zu: %s", i, err);
         config_free(stored);
         config_free(config);
@@ -193,7 +194,7 @@ static void a_second_process_is_refused(void **unused)
     (void)unused;
     RunFolder run, second;
     ExitCode code = EXIT_OK;
-    Config *config = config_of("demo.json", NULL);
+    const Config *config = config_of("demo.json", NULL);
     assert_string_equal(start(&run, config, (RunRequest){.out = "locked"}, &code, true), "");
     const char *said = start(&second, config, (RunRequest){.out = "locked"}, &code, false);
     char holder[32];
@@ -231,7 +232,7 @@ static void foreign_folders_are_left_alone(void **unused)
     (void)unused;
     RunFolder run;
     ExitCode code = EXIT_OK;
-    Config *config = config_of("demo.json", NULL);
+    const Config *config = config_of("demo.json", NULL);
     assert_int_equal(mkdir("foreign", 0777), 0);
     FILE *f = fopen("foreign/tokenizer.json", "w");
     fclose(f);
@@ -264,8 +265,8 @@ static void a_finished_run_says_so(void **unused)
     RunFolder run;
     ExitCode code;
     char err[512];
-    Config *config = config_of("demo.json", NULL),
-           *longer = config_of("demo.json", "train_steps=20");
+    const Config *config = config_of("demo.json", NULL),
+                 *longer = config_of("demo.json", "train_steps=20");
     assert_string_equal(start(&run, config, (RunRequest){.out = "finished"}, &code, true), "");
     assert_true(
         run_folder_finish(&run, "{\n\t\"steps\":\t10,\n\t\"loss\":\t1.5\n}", err, sizeof err));
@@ -293,7 +294,7 @@ static void stop_is_asked_once(void **unused)
     (void)unused;
     RunFolder run;
     ExitCode code;
-    Config *config = config_of("demo.json", NULL);
+    const Config *config = config_of("demo.json", NULL);
     assert_string_equal(start(&run, config, (RunRequest){.out = "stop"}, &code, true), "");
     assert_false(run_folder_stop_asked(&run));
     FILE *f = fopen("stop/STOP", "w");
@@ -311,7 +312,7 @@ static void a_stop_that_is_a_folder_goes_or_is_refused(void **unused)
     (void)unused;
     RunFolder run;
     ExitCode code;
-    Config *config = config_of("demo.json", NULL);
+    const Config *config = config_of("demo.json", NULL);
     assert_int_equal(mkdir("halt", 0777) | mkdir("halt/STOP", 0777), 0);
     assert_string_equal(start(&run, config, (RunRequest){.out = "halt"}, &code, true), "");
     assert_false(run_folder_stop_asked(&run));
@@ -336,7 +337,7 @@ static ExitCode start_code(const Config *config, const char *out)
 static int without_permission(void *unused)
 {
     (void)unused;
-    Config *config = config_of("mine.json", NULL);
+    const Config *config = config_of("mine.json", NULL);
     if (start_code(config, NULL) != EXIT_OK || start_code(config, "given") != EXIT_OK) return 1;
     if (chmod("out/mine/config.json", 0) != 0 || chmod("given/config.json", 0) != 0) return 2;
     if (start_code(config, "given") != EXIT_PERMISSION) return 3;

@@ -22,24 +22,24 @@ char *config_test_file(const char *path)
     return text;
 }
 
-Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
+const Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
 {
     ConfigReport report;
-    Config *config = config_parse("c.json", text, strlen(text), n_sets, sets, &report);
+    const Config *config = config_parse("c.json", text, strlen(text), n_sets, sets, &report);
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     config_report_free(&report);
     return config;
 }
 
-Config *config_test_keys(const char *keys)
+const Config *config_test_keys(const char *keys)
 {
     char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8,\n%s}", keys);
-    Config *config = config_test_parse(text, 0, NULL);
+    const Config *config = config_test_parse(text, 0, NULL);
     free(text);
     return config;
 }
 
-Config *config_test_set(const char *set)
+const Config *config_test_set(const char *set)
 {
     return config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}", 1, &set);
 }

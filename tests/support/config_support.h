@@ -8,11 +8,11 @@
 /* The text of a file; the caller frees. */
 char *config_test_file(const char *path);
 /* A config that must be good, as the file c.json. */
-Config *config_test_parse(const char *text, int n_sets, const char *const *sets);
+const Config *config_test_parse(const char *text, int n_sets, const char *const *sets);
 /* {"data": {"text": "x"}, "train_batch_size": 8} with more keys on its second line; with one --set.
  */
-Config *config_test_keys(const char *keys);
-Config *config_test_set(const char *set);
+const Config *config_test_keys(const char *keys);
+const Config *config_test_set(const char *set);
 
 /* How many errors and notices a config has in which this key has this value, of JSON. */
 int config_test_errors(const char *key, const char *value, int *n_notices);

@@ -85,8 +85,9 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
     }
     config_report_free(&report);
     if (!data_open(o->config, &o->data, err, sizeof err, &code)) fail_msg("%s", err);
-    if (!config_set_vocab(o->config, o->data.vocab_size, "test", err, sizeof err))
-        fail_msg("%s", err);
+    ConfigFacts facts = {.vocab_size = o->data.vocab_size, .vocab_of = "test"};
+    o->config = config_settle(o->config, &facts, err, sizeof err);
+    if (o->config == NULL) fail_msg("%s", err);
     if (!trainer_open(&o->trainer, o->config, &o->data, err, sizeof err, &code))
         fail_msg("%s", err);
     free(text);

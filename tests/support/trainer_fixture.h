@@ -16,7 +16,7 @@ int trainer_folder_setup(void **state);
 int trainer_folder_teardown(void **state);
 
 typedef struct {
-    Config *config;
+    const Config *config;
     DataSet data;
     Trainer trainer;
 } Opened;

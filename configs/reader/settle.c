@@ -1,0 +1,61 @@
+/* settle.c -- what the start of a command adds to a config that was read and validated: see
+ * config_settle in config.h. */
+#include "configs/reader/load.h"
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+static Origin *vocab_origin(const Config *config)
+{
+    return (Origin *)config->provenance + option_find("model.vocab_size");
+}
+
+static bool is_given(const Origin *origin)
+{
+    return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
+}
+
+/* A vocabulary that was given has to be the data's: weights of another size would be trained on
+ * token ids that never come, or be asked for some they have not. */
+static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
+{
+    const Origin *origin = vocab_origin(config);
+    long long given = config->model.vocab_size, there = facts->vocab_size;
+    if (there == 0 || !is_given(origin) || given == there) return true;
+    return error_set(
+        err, n,
+        "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
+        origin->text, given, facts->vocab_of, there, there);
+}
+
+const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n)
+{
+    if (!fits_vocab(config, facts, err, n)) return NULL;
+    /* A new struct takes over all strings and lists, so that nothing const is written. */
+    Config *settled = must_alloc(sizeof *settled);
+    *settled = *config;
+    free((void *)(uintptr_t)config);
+    settled->logging.json |= facts->json;
+    if (facts->tokenizer != NULL) {
+        free(settled->data.tokenizer);
+        settled->data.tokenizer = must_strdup(facts->tokenizer);
+    }
+    Origin *origin = vocab_origin(settled);
+    if (facts->vocab_size != 0 && !is_given(origin)) {
+        settled->model.vocab_size = facts->vocab_size;
+        free(origin->text);
+        origin->kind = ORIGIN_DERIVED;
+        origin->text = must_strdup("derived");
+    }
+    return settled;
+}
+
+Config config_of_one_micro_batch(const Config *config, bool samples)
+{
+    Config one = *config;
+    one.train_batch_size /= one.gradient_accumulation_steps;
+    one.gradient_accumulation_steps = 1;
+    one.wall_clock_breakdown = true;
+    if (!samples) one.eval.sample_tokens = 0;
+    return one;
+}
