@@ -5,7 +5,7 @@
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
-#include "model/param/param.h"
+#include "model/param/store.h"
 #include "parallel/grid/tp.h"
 
 typedef struct {

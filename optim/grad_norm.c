@@ -7,21 +7,21 @@
 
 GradNorm grad_norm_create(ParamStore *store)
 {
-    GradNorm norm = {.n_runs = store->owned(store, PURPOSE_COUNT, NULL, 0)};
-    norm.run = must_calloc((size_t)norm.n_runs, sizeof *norm.run);
-    store->owned(store, PURPOSE_COUNT, norm.run, norm.n_runs);
+    GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
+    norm.shard = must_calloc((size_t)norm.n_shards, sizeof *norm.shard);
+    store->shards(store, PURPOSE_COUNT, norm.shard, norm.n_shards);
     return norm;
 }
 
 void grad_norm_free(GradNorm *norm)
 {
-    free(norm->run);
+    free(norm->shard);
     *norm = (GradNorm){0};
 }
 
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
 {
     Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
-    for (int i = 0; i < norm->n_runs; i++)
-        op_sq_norm(dev, sum, norm->run[i].grad);
+    for (int i = 0; i < norm->n_shards; i++)
+        op_sq_norm(dev, sum, norm->shard[i].grad);
 }

@@ -4,18 +4,18 @@
 #define OPTIM_GRAD_NORM_H
 
 #include "model/kernels/ops.h"
-#include "model/param/param.h"
+#include "model/param/store.h"
 
-/* The runs this rank counts; fixed for the run, so that a step allocates nothing. */
+/* The shards that this rank counts; fixed for the run, so that a step allocates nothing. */
 typedef struct {
-    OwnedRun *run;
-    int n_runs;
+    Shard *shard;
+    int n_shards;
 } GradNorm;
 
 GradNorm grad_norm_create(ParamStore *store);
 void grad_norm_free(GradNorm *norm);
-/* stats->sq_norm += sum of squares of this rank's gradients, on the device, run after run in unit
- * order. Gaps and padding are zero and add nothing. Over a grid the sums of all ranks are then
+/* stats->sq_norm += sum of squares of this rank's gradients, on the device, shard after shard in
+ * unit order. Gaps and padding are zero and add nothing. Over a grid the sums of all ranks are then
  * added. */
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats);
 

@@ -21,13 +21,13 @@ static bool keeps_masters(const Config *config, DType storage)
 /* Slots and segments of the run that run->run describes; its tensors need not be there. */
 static void plan_run(OptimizerRun *run, const Config *config, const ParamTable *table, Arena *arena)
 {
-    const OwnedRun *owned = &run->run;
-    DType storage = table->unit[owned->unit].dtype;
+    const Shard *shard = &run->run;
+    DType storage = table->unit[shard->unit].dtype;
     int end = SLOT_FIRST + optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
     for (int slot = keeps_masters(config, storage) ? SLOT_MASTER : SLOT_FIRST; slot < end; slot++)
-        run->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, owned->count, 0, 0);
+        run->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
-    int segments = rounding_segments(table, owned->unit, owned->offset, owned->count, NULL, 0);
+    int segments = rounding_segments(table, shard->unit, shard->offset, shard->count, NULL, 0);
     run->rounding.seed = (uint64_t)config->seed;
     run->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
 }
@@ -55,23 +55,23 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         .constants = {[GROUP_DECAY] =
                           rule->constants(config, config->optimizer.params.weight_decay),
                       [GROUP_NO_DECAY] = rule->constants(config, 0.0)},
-        .n_runs = store->owned(store, PURPOSE_UPDATE, NULL, 0),
+        .n_runs = store->shards(store, PURPOSE_UPDATE, NULL, 0),
     };
     size_t n = (size_t)optimizer->n_runs;
-    OwnedRun *owned = must_calloc(n, sizeof *owned);
-    store->owned(store, PURPOSE_UPDATE, owned, optimizer->n_runs);
+    Shard *shard = must_calloc(n, sizeof *shard);
+    store->shards(store, PURPOSE_UPDATE, shard, optimizer->n_runs);
     optimizer->run = must_calloc(n, sizeof *optimizer->run);
     optimizer->first_run = must_calloc((size_t)store->table->n_units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
         optimizer->first_run[u] = optimizer->n_runs;
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
-        int *first = &optimizer->first_run[owned[i].unit];
+        int *first = &optimizer->first_run[shard[i].unit];
         if (i < *first) *first = i;
-        run->run = owned[i];
+        run->run = shard[i];
         plan_run(run, config, store->table, arena);
     }
-    free(owned);
+    free(shard);
 }
 
 void optimizer_free(Optimizer *optimizer)
@@ -84,12 +84,12 @@ void optimizer_free(Optimizer *optimizer)
 /* Puts the run's table of segments where its tensor lies. */
 static void upload_segments(const Optimizer *optimizer, const OptimizerRun *run, Device *dev)
 {
-    const OwnedRun *owned = &run->run;
+    const Shard *shard = &run->run;
     Tensor there = run->rounding.segments;
     if (!tensor_present(there)) return;
     int n = (int)tensor_rows(there);
     Segment *segment = must_calloc((size_t)n, sizeof *segment);
-    rounding_segments(optimizer->table, owned->unit, owned->offset, owned->count, segment, n);
+    rounding_segments(optimizer->table, shard->unit, shard->offset, shard->count, segment, n);
     device_copy(dev, there, tensor_2d(segment, I64, n, SEGMENT_WORDS));
     device_synchronize(dev);
     free(segment);
@@ -135,12 +135,12 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
 {
     for (int i = 0; i < optimizer->n_runs; i++) {
         OptimizerRun *run = &optimizer->run[i];
-        OwnedRun *owned = &run->run;
+        Shard *shard = &run->run;
         OptimizerUpdate update = {
-            .weight = owned->weight,
-            .grad = owned->grad,
+            .weight = shard->weight,
+            .grad = shard->grad,
             .slot = run->slot,
-            .constants = &optimizer->constants[owned->group],
+            .constants = &optimizer->constants[shard->group],
             .decision = decision,
             .rounding = tensor_present(run->rounding.segments) ? &run->rounding : NULL,
         };
@@ -155,13 +155,13 @@ bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int par
     const Param *row = &table->param[param];
     int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
     for (int i = optimizer->first_run[row->unit]; i < optimizer->n_runs; i++) {
-        const OwnedRun *owned = &optimizer->run[i].run;
-        if (owned->unit != row->unit) break;
-        if (row->offset < owned->offset) continue;
-        if (row->offset + count > owned->offset + owned->count) continue;
+        const Shard *shard = &optimizer->run[i].run;
+        if (shard->unit != row->unit) break;
+        if (row->offset < shard->offset) continue;
+        if (row->offset + count > shard->offset + shard->count) continue;
         Tensor flat = optimizer->run[i].slot[slot];
         if (!tensor_present(flat)) return false;
-        size_t before = (size_t)(row->offset - owned->offset) * dtype_size(flat.dtype);
+        size_t before = (size_t)(row->offset - shard->offset) * dtype_size(flat.dtype);
         *view = flat;
         view->data = (char *)flat.data + before;
         view->ndim = row->ndim;

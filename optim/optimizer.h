@@ -2,20 +2,20 @@
  *
  * State is a set of named slots per parameter: the master weights of 16-bit storage (unless bf16
  * weights are their own and are rounded stochastically), and those of the optimizer's row. Slots
- * are flat buffers beside the store's owned runs, so one pass over a run updates all its
+ * are flat buffers beside the store's shards, so one pass over a shard updates all its
  * parameters. All of it comes from one arena; step count, lr and clipping come from the device's
  * StepDecision. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
 #include "configs/config.h"
-#include "model/param/param.h"
+#include "model/param/store.h"
 #include "optim/optimizer_rules.h"
 
-/* One owned run and its state: flat tensors of run.count elements in compute dtype; unused slots
+/* One shard and its state: flat tensors of run.count elements in compute dtype; unused slots
  * are absent. Its table of segments is absent where weights are rounded to nearest. */
 typedef struct {
-    OwnedRun run;
+    Shard run;
     Tensor slot[SLOT_MAX];
     Rounding rounding;
 } OptimizerRun;
@@ -33,10 +33,9 @@ typedef struct {
  * store. */
 size_t optimizer_bytes(const Config *config, const ParamTable *table);
 
-/* Lays the state and the tables of segments out over `arena` for the store's runs (PURPOSE_UPDATE),
- * runs of a unit adjacent.
- * With a measuring arena only arena->used means something, and neither init nor step may be called.
- * Free with optimizer_free either way. */
+/* Lays the state and the tables of segments out over `arena` for the store's shards
+ * (PURPOSE_UPDATE), those of a unit adjacent. With a measuring arena only arena->used means
+ * something, and neither init nor step may be called. Free with optimizer_free either way. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena);
 void optimizer_free(Optimizer *optimizer);
 
@@ -47,7 +46,7 @@ void optimizer_init(Optimizer *optimizer, Device *dev);
  * Nothing without masters. */
 void optimizer_weights_from_masters(Optimizer *optimizer, Device *dev, ParamStore *store);
 
-/* One update of every owned run by `decision` (on the device; nothing happens when it says skip),
+/* One update of every shard by `decision` (on the device; nothing happens when it says skip),
  * each unit published as soon as it is done. Needs the step's finished gradients. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);

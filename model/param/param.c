@@ -1,10 +1,7 @@
-/* param.c -- building the parameter table: rows, offsets, ranges; initial values by global index.
- */
+/* param.c -- building the parameter table: rows, offsets, ranges. */
 #include "model/param/param.h"
 
 #include "model/core/check.h"
-#include "model/core/rng.h"
-#include "model/kernels/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,22 +119,4 @@ int64_t param_table_count(const ParamTable *table)
 bool param_owned_here(const ParamTable *table, int param, int tp_rank)
 {
     return table->param[param].tp_dim >= 0 || tp_rank == 0;
-}
-
-void param_init_unit(Device *dev, ParamStore *store, int unit, uint64_t seed)
-{
-    const ParamTable *table = store->table;
-    const Unit *u = &table->unit[unit];
-    for (int i = u->first; i < u->first + u->count; i++) {
-        const Param *p = &table->param[i];
-        Tensor all = store->weight(store, i, 1);
-        Tensor rows = tensor_slice_rows(all, 0, p->dim[0]);
-        switch (p->init) {
-        case INIT_ZERO: op_fill(dev, all, 0.0); break;
-        case INIT_ONE: op_fill(dev, rows, 1.0); break;
-        case INIT_NORMAL: op_normal(dev, rows, seed, rng_stream(p->name), 0, (double)p->std); break;
-        }
-        if (p->init != INIT_ZERO && p->padded[0] > p->dim[0])
-            op_fill(dev, tensor_slice_rows(all, p->dim[0], p->padded[0] - p->dim[0]), 0.0);
-    }
 }

@@ -8,7 +8,10 @@
 #ifndef MODEL_PARAM_PARAM_H
 #define MODEL_PARAM_PARAM_H
 
-#include "model/core/device.h"
+#include "model/core/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 /* How the gradient of a row is finished over the tensor-parallel axis. */
 typedef enum {
@@ -96,56 +99,5 @@ int64_t param_table_count(const ParamTable *table);
 /* The one owner rule, for norms and checkpoints: which rank of a grid counts and writes row
  * `param`. */
 bool param_owned_here(const ParamTable *table, int param, int tp_rank);
-
-/* ---- the store: the contract behind which sharding and prefetch hide ------------------------- */
-
-/* One use of a unit in a step, in the order in which the model will ask. */
-typedef struct {
-    int unit;
-    bool weight, gradient; /* acquires the weights; acquires and releases the gradient */
-} Use;
-
-/* Why somebody walks the runs: to count each element once over all ranks (norm), or to update what
- * this rank keeps. */
-typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
-
-/* A piece of one range of a unit that this rank owns. Tensors are flat and dense. */
-typedef struct {
-    int unit;
-    int64_t offset, count; /* elements into the unit */
-    ParamGroup group;
-    Tensor weight, grad;
-} OwnedRun;
-
-/* Implemented by parallel/zero/zero.c. The model says when it needs weights and when it is done
- * with gradients, never what must be communicated. */
-typedef struct ParamStore ParamStore;
-struct ParamStore {
-    const ParamTable *table;
-    /* The step's uses in order. Tells the first (=) and the last (reduce) gradient release of each
-     * unit. */
-    void (*step_begin)(ParamStore *, const Use *uses, int n);
-    /* Full weights of the unit, ready on the compute stream, until release. */
-    void (*acquire)(ParamStore *, int unit);
-    void (*release)(ParamStore *, int unit);
-    /* Between acquire and release: rows [param, param + n) of one pack as one tensor (their rows
-     * stacked). */
-    Tensor (*weight)(ParamStore *, int param, int n);
-    /* True: add (+=). False: write (=) every parameter of the unit; gaps and padding are zeroed by
-     * the store. */
-    bool (*grad_acquire)(ParamStore *, int unit);
-    Tensor (*grad)(ParamStore *, int param, int n);
-    void (*grad_release)(ParamStore *, int unit);
-    /* Finishes what is reduced once a step. */
-    void (*step_end)(ParamStore *);
-    /* Fills runs[0..max) and returns how many there are. */
-    int (*owned)(ParamStore *, Purpose purpose, OwnedRun *runs, int max);
-    /* After the update of a unit: other ranks see the new weights. */
-    void (*publish)(ParamStore *, int unit);
-};
-
-/* Fills every row's local part by global element index; padding and gaps zero. Needs acquired
- * units. */
-void param_init_unit(Device *dev, ParamStore *store, int unit, uint64_t seed);
 
 #endif

@@ -2,6 +2,7 @@
 #include "parallel/trainer/session.h"
 
 #include "model/core/check.h"
+#include "model/param/init.h"
 
 #include <stdio.h>
 #include <stdlib.h>

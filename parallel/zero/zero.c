@@ -163,7 +163,7 @@ static void zero_step_end(ParamStore *base)
               s->unit[u].releases);
 }
 
-static int zero_owned(ParamStore *base, Purpose purpose, OwnedRun *runs, int max)
+static int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
 {
     ZeroStore *s = store_of(base);
     int n = 0;
@@ -175,13 +175,13 @@ static int zero_owned(ParamStore *base, Purpose purpose, OwnedRun *runs, int max
             if (n >= max) continue;
             Tensor grad = s->unit[u].grad;
             if (tensor_present(grad)) grad = tensor_slice_rows(grad, range->offset, range->count);
-            runs[n] = (OwnedRun){
-                .unit = u,
-                .offset = range->offset,
-                .count = range->count,
-                .group = range->group,
-                .weight = tensor_slice_rows(s->unit[u].weight, range->offset, range->count),
-                .grad = grad};
+            shards[n] =
+                (Shard){.unit = u,
+                        .offset = range->offset,
+                        .count = range->count,
+                        .group = range->group,
+                        .weight = tensor_slice_rows(s->unit[u].weight, range->offset, range->count),
+                        .grad = grad};
         }
     }
     return n;
@@ -227,7 +227,7 @@ ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType g
                            .grad = zero_grad,
                            .grad_release = zero_grad_release,
                            .step_end = zero_step_end,
-                           .owned = zero_owned,
+                           .shards = zero_shards,
                            .publish = zero_publish};
     s->dev = dev;
     s->grid = grid;

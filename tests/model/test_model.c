@@ -113,7 +113,7 @@ static unsigned char *all_gradients(const GptShape *shape, int64_t B, int64_t mi
 
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 
-/* Bug 12: two runs, same bits. */
+/* Bug 12: two shards, same bits. */
 static void test_bug_12_rerun_is_bitwise_equal(void **state)
 {
     (void)state;
@@ -142,23 +142,23 @@ static void test_fused_gelu(void **state)
         GptShape s = fixture_with_dtype(fixture_shape(), all_dtypes[t]);
         static const RecomputePolicy policy[] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_FULL,
                                                  RECOMPUTE_SELECTIVE};
-        int runs = rounds ? 3 : 4;
+        int shards = rounds ? 3 : 4;
         double loss[4];
         size_t bytes;
         unsigned char *gradients[4];
-        for (int i = 0; i < runs; i++) {
+        for (int i = 0; i < shards; i++) {
             s.fused_gelu = i > 0;
             s.recompute = policy[i];
             gradients[i] = all_gradients(&s, 3, 2, 3, &loss[i], &bytes);
         }
-        for (int i = 2; i < runs; i++) {
+        for (int i = 2; i < shards; i++) {
             assert_true(loss[1] == loss[i]);
             assert_memory_equal(gradients[1], gradients[i], bytes);
         }
         assert_true((memcmp(gradients[0], gradients[1], bytes) != 0) == rounds);
         assert_true(fabs(loss[0] - loss[1]) <=
                     (rounds ? dtype_info[all_dtypes[t]].roundoff : 0) * loss[0]);
-        for (int i = 0; i < runs; i++)
+        for (int i = 0; i < shards; i++)
             free(gradients[i]);
     }
 }
@@ -246,17 +246,17 @@ static void test_gaps_are_zero_after_backward(void **state)
     (void)state;
     Fixture f;
     GptShape s = fixture_shape();
-    OwnedRun runs[512];
+    Shard shards[512];
     fixture_open(&f, &s, 2, 7, 2, 1, 0);
-    int n = f.params->owned(f.params, PURPOSE_COUNT, runs, 512);
+    int n = f.params->shards(f.params, PURPOSE_COUNT, shards, 512);
     for (int i = 0; i < n; i++)
-        memset(runs[i].grad.data, 0xff, tensor_bytes(runs[i].grad));
+        memset(shards[i].grad.data, 0xff, tensor_bytes(shards[i].grad));
     fixture_backward(&f);
     for (int i = 0; i < n; i++)
-        for (int64_t e = 0; e < runs[i].count; e++)
-            if (isnan(((double *)runs[i].grad.data)[e]))
-                fail_msg("unit %d, element %lld was left as poison", runs[i].unit,
-                         (long long)(runs[i].offset + e));
+        for (int64_t e = 0; e < shards[i].count; e++)
+            if (isnan(((double *)shards[i].grad.data)[e]))
+                fail_msg("unit %d, element %lld was left as poison", shards[i].unit,
+                         (long long)(shards[i].offset + e));
     fixture_close(&f);
 }
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int fake_owned(ParamStore *base, Purpose purpose, OwnedRun *runs, int max)
+static int fake_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
 {
     Store *s = (Store *)base;
     int n = 0;
@@ -19,12 +19,12 @@ static int fake_owned(ParamStore *base, Purpose purpose, OwnedRun *runs, int max
             if (purpose == PURPOSE_COUNT && u == 0 && r == 0) continue;
             const Range *range = &s->range[u][r];
             if (n < max) {
-                runs[n] = (OwnedRun){.unit = u,
-                                     .offset = range->offset,
-                                     .count = range->count,
-                                     .group = range->group};
-                runs[n].weight = tensor_slice_rows(s->weight[u], range->offset, range->count);
-                runs[n].grad = tensor_slice_rows(s->grad[u], range->offset, range->count);
+                shards[n] = (Shard){.unit = u,
+                                    .offset = range->offset,
+                                    .count = range->count,
+                                    .group = range->group};
+                shards[n].weight = tensor_slice_rows(s->weight[u], range->offset, range->count);
+                shards[n].grad = tensor_slice_rows(s->grad[u], range->offset, range->count);
             }
             n++;
         }
@@ -80,7 +80,7 @@ Store *store_open(DType storage, DType grad)
     if (!device_open(&s->dev, "cpu", &options, err, sizeof err)) fail_msg("%s", err);
     s->block = must_calloc(UNITS * 2 * SIZE, sizeof(double));
     s->base.table = &s->table;
-    s->base.owned = fake_owned;
+    s->base.shards = fake_shards;
     s->base.publish = fake_publish;
     s->table =
         (ParamTable){.param = s->param, .n_params = 2 * UNITS, .unit = s->unit, .n_units = UNITS};

@@ -1,4 +1,4 @@
-/* fake_store.h -- a ParamStore of two small units for tests of the optimizer: runs, groups and
+/* fake_store.h -- a ParamStore of two small units for tests of the optimizer: shards, groups and
  * publishing without a grid.
  *
  * Each unit: a (10, 30) with decay, padded to 12 rows, and b (7) without, in ranges of 384 and 128
@@ -6,7 +6,8 @@
 #ifndef TESTS_SUPPORT_FAKE_STORE_H
 #define TESTS_SUPPORT_FAKE_STORE_H
 
-#include "model/param/param.h"
+#include "model/core/device.h"
+#include "model/param/store.h"
 
 enum { UNITS = 2, A_ROWS = 10, A_COLS = 30, A_PADDED = 12, B_COUNT = 7, SPLIT = 384, SIZE = 512 };
 

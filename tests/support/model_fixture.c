@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/rng.h"
+#include "model/param/init.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/support.h"
 
@@ -190,31 +191,31 @@ Tensor fixture_weight(Fixture *f, int param)
 Tensor fixture_grad(Fixture *f, int param)
 {
     const Param *p = &f->table.param[param];
-    OwnedRun runs[512];
-    int n = f->params->owned(f->params, PURPOSE_COUNT, runs, 512);
+    Shard shards[512];
+    int n = f->params->shards(f->params, PURPOSE_COUNT, shards, 512);
     for (int i = 0; i < n; i++) {
-        const OwnedRun *r = &runs[i];
-        if (r->unit != p->unit || p->offset < r->offset || p->offset >= r->offset + r->count)
+        const Shard *s = &shards[i];
+        if (s->unit != p->unit || p->offset < s->offset || p->offset >= s->offset + s->count)
             continue;
         void *data =
-            (char *)r->grad.data + (size_t)(p->offset - r->offset) * dtype_size(r->grad.dtype);
-        return p->ndim == 1 ? tensor_1d(data, r->grad.dtype, p->dim[0])
-                            : tensor_2d(data, r->grad.dtype, p->dim[0], p->dim[1]);
+            (char *)s->grad.data + (size_t)(p->offset - s->offset) * dtype_size(s->grad.dtype);
+        return p->ndim == 1 ? tensor_1d(data, s->grad.dtype, p->dim[0])
+                            : tensor_2d(data, s->grad.dtype, p->dim[0], p->dim[1]);
     }
-    fail(EXIT_BUG, "%s has no owned gradient", p->name);
+    fail(EXIT_BUG, "%s has no gradient here", p->name);
 }
 
 unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
 {
-    OwnedRun runs[512];
-    int n = f->params->owned(f->params, PURPOSE_COUNT, runs, 512);
+    Shard shards[512];
+    int n = f->params->shards(f->params, PURPOSE_COUNT, shards, 512);
     *bytes = 0;
     for (int i = 0; i < n; i++)
-        *bytes += tensor_bytes(runs[i].grad);
+        *bytes += tensor_bytes(shards[i].grad);
     unsigned char *out = must_alloc(*bytes), *at = out;
-    for (int i = 0; i < n; at += tensor_bytes(runs[i].grad), i++)
-        device_copy(&f->dev, tensor_1d(at, runs[i].grad.dtype, tensor_count(runs[i].grad)),
-                    tensor_flat(runs[i].grad));
+    for (int i = 0; i < n; at += tensor_bytes(shards[i].grad), i++)
+        device_copy(&f->dev, tensor_1d(at, shards[i].grad.dtype, tensor_count(shards[i].grad)),
+                    tensor_flat(shards[i].grad));
     device_synchronize(&f->dev);
     return out;
 }

@@ -55,7 +55,7 @@ void fixture_store(Fixture *f, Tensor t, Tensor host);
 double fixture_loss(Fixture *f);
 /* The same with gradients: one step without update. */
 double fixture_backward(Fixture *f);
-/* A copy of all gradients of the last fixture_backward, one owned run after the other; the caller
+/* A copy of all gradients of the last fixture_backward, one shard after the other; the caller
  * frees. */
 unsigned char *fixture_gradients(Fixture *f, size_t *bytes);
 /* Logits (B*T, Vp) of micro-batch `micro` into `logits`, host memory. */

@@ -1,0 +1,57 @@
+/* store.h -- ParamStore, the first of the three contracts that the model asks for (region.h and
+ * stage.h are the others): when weights are needed, and when gradients are done.
+ *
+ * The model walks its units in an order that it tells beforehand. Where the numbers lie between
+ * two uses, and what must be communicated to bring them together, is the store's affair: sharding
+ * and prefetch hide behind it. Implemented by parallel/zero. */
+#ifndef MODEL_PARAM_STORE_H
+#define MODEL_PARAM_STORE_H
+
+#include "model/core/tensor.h"
+#include "model/param/param.h"
+
+/* One use of a unit in a step. */
+typedef struct {
+    int unit;
+    bool weight, gradient; /* acquires the weights; acquires and releases the gradient */
+} Use;
+
+/* What somebody wants the shards for: to count each element once over all ranks (the gradient's
+ * norm), or to update all that this rank keeps. */
+typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
+
+/* A contiguous piece of one range of a unit that belongs to this rank. Tensors are flat and dense.
+ */
+typedef struct {
+    int unit;
+    int64_t offset, count; /* elements into the unit */
+    ParamGroup group;
+    Tensor weight, grad;
+} Shard;
+
+typedef struct ParamStore ParamStore;
+struct ParamStore {
+    const ParamTable *table;
+    /* The step's uses in order. They tell which release of a unit's gradient is the first of the
+     * step (write, =) and which the last (reduce over the ranks). */
+    void (*step_begin)(ParamStore *, const Use *uses, int n);
+    /* Full weights of the unit, ready on the compute stream, until release. */
+    void (*acquire)(ParamStore *, int unit);
+    void (*release)(ParamStore *, int unit);
+    /* Between acquire and release: rows [param, param + n) of one pack as one tensor (their rows
+     * stacked). */
+    Tensor (*weight)(ParamStore *, int param, int n);
+    /* True: add (+=). False: write (=) every parameter of the unit; gaps and padding are zeroed by
+     * the store. */
+    bool (*grad_acquire)(ParamStore *, int unit);
+    Tensor (*grad)(ParamStore *, int param, int n);
+    void (*grad_release)(ParamStore *, int unit);
+    /* Finishes what is reduced once a step. */
+    void (*step_end)(ParamStore *);
+    /* Fills shards[0..max), in ascending order of units, and returns how many there are. */
+    int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
+    /* After the update of a unit: other ranks see the new weights. */
+    void (*publish)(ParamStore *, int unit);
+};
+
+#endif
