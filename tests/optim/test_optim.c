@@ -267,15 +267,16 @@ static void test_rows_are_the_configs_optimizers(void **state)
         const OptimizerRule *rule = optimizer_rule((OptimizerType)type);
         char *keys =
             text_format("\"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.1}}", rule->name);
-        Config *c = config_test_keys(keys);
+        const Config *c = config_test_keys(keys);
+        Config changed = *c;
         assert_int_equal(c->optimizer.type, type);
         assert_true(rule->op == (type == OPTIMIZER_SGD ? OP_sgd : OP_adamw));
         assert_int_equal(optimizer_rule_slots(rule, c), type == OPTIMIZER_SGD ? 0 : 2);
-        c->optimizer.params.adam_w_mode = false;
-        c->optimizer.params.momentum = 0.5;
-        OptimizerConstants k = rule->constants(c, 0.25);
+        changed.optimizer.params.adam_w_mode = false;
+        changed.optimizer.params.momentum = 0.5;
+        OptimizerConstants k = rule->constants(&changed, 0.25);
         if (type == OPTIMIZER_SGD) {
-            assert_int_equal(optimizer_rule_slots(rule, c), 1);
+            assert_int_equal(optimizer_rule_slots(rule, &changed), 1);
             assert_true(k.sgd.momentum == 0.5 && k.sgd.weight_decay == 0.25);
         } else {
             assert_true(k.adamw.decoupled == (type == OPTIMIZER_ADAMW));
