@@ -96,12 +96,11 @@ static char *folder_name(const char *path)
 static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
 {
     const Preparation *p = &d->preparation;
-    const char *split[2] = {"train", "val"};
     TokenSet *set[2] = {&d->train, &d->val};
     int64_t tokens[2] = {p->train_tokens, p->val_tokens};
     d->prepared = true;
     for (int i = 0; i < 2; i++) {
-        char *pattern = text_format("%s/%s_*.bin", p->folder, split[i]);
+        char *pattern = text_format("%s/%s_*.bin", p->folder, split_name[i]);
         StringList list = {.count = tokens[i] > 0, .item = &pattern};
         bool good = open_shards(set[i], &list, err, n, code);
         free(pattern);

@@ -6,10 +6,9 @@
 #include "configs/config.h"
 #include "data/text/prepare.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokens/token_file.h"
+#include "data/tokens/split.h"
+#include "data/tokens/token_set.h"
 #include "model/core/check.h"
-
-typedef enum { SPLIT_TRAIN, SPLIT_VAL } Split;
 
 /* Constant once opened; loaders of several ranks may share it. */
 typedef struct {

@@ -1,7 +1,6 @@
 /* identity.c -- see identity.h. */
 #include "data/identity.h"
 
-#include "data/text/meta.h"
 #include "model/core/check.h"
 
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,
                             char *err, size_t n)
 {
-    uint64_t h = known ? known : META_HASH;
+    uint64_t h = known ? known : TOKEN_FILE_HASH_START;
     if (s->n_files == 0) return text_format("%s none", name);
     for (int i = 0; i < s->n_files && known == 0; i++) {
         const TokenFile *f = &s->file[i];

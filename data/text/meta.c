@@ -11,11 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const meta_split_name[META_SPLITS] = {"train", "val"};
-
 void meta_free(Meta *m)
 {
-    for (int i = 0; i < META_SPLITS; i++)
+    for (int i = 0; i < SPLITS; i++)
         free(m->checksum[i]);
     *m = (Meta){0};
 }
@@ -34,12 +32,12 @@ static bool hash_shard(const char *path, uint64_t *hash, char *err, size_t n)
 bool meta_checksum(Meta *m, const char *folder, char *err, size_t n)
 {
     bool good = true;
-    for (int k = 0; k < META_SPLITS; k++) {
+    for (int k = 0; k < SPLITS; k++) {
         int64_t shards = m->split[k].shards;
-        uint64_t hash = META_HASH;
+        uint64_t hash = TOKEN_FILE_HASH_START;
         m->checksum[k] = shards > 0 ? must_calloc((size_t)shards, sizeof *m->checksum[k]) : NULL;
         for (int64_t i = 0; good && i < shards; i++) {
-            char *path = shard_path(folder, meta_split_name[k], i);
+            char *path = split_shard_path(folder, k, i);
             good = hash_shard(path, &hash, err, n);
             m->checksum[k][i] = hash;
             free(path);
@@ -52,12 +50,12 @@ bool meta_checksum(Meta *m, const char *folder, char *err, size_t n)
 static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uint64_t *after)
 {
     bool found = false;
-    for (int k = 0; k < META_SPLITS && !found; k++)
+    for (int k = 0; k < SPLITS && !found; k++)
         for (int64_t i = 0; m->checksum[k] != NULL && i < m->split[k].shards && !found; i++) {
-            char *path = shard_path(".", meta_split_name[k], i);
+            char *path = split_shard_path(".", k, i);
             found = strcmp(strrchr(path, '/') + 1, name) == 0;
             free(path);
-            *before = i > 0 ? m->checksum[k][i - 1] : META_HASH;
+            *before = i > 0 ? m->checksum[k][i - 1] : TOKEN_FILE_HASH_START;
             *after = m->checksum[k][i];
         }
     return found;
@@ -83,11 +81,11 @@ bool meta_verify(const char *path, bool *known, char *err, size_t n)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void print_split(FILE *to, const Meta *m, MetaSplit k)
+static void print_split(FILE *to, const Meta *m, Split k)
 {
-    const ShardsSize *s = &m->split[k];
-    fprintf(to, "  \"%s\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld",
-            meta_split_name[k], (long long)s->bytes, (long long)s->tokens, (long long)s->shards);
+    const SplitSize *s = &m->split[k];
+    fprintf(to, "  \"%s\": {\"bytes\": %lld, \"tokens\": %lld, \"shards\": %lld", split_name[k],
+            (long long)s->bytes, (long long)s->tokens, (long long)s->shards);
     for (int64_t i = 0; m->checksum[k] != NULL && i < s->shards; i++)
         fprintf(to, "%s\"%016llx\"", i ? ", " : ", \"checksums\": [",
                 (unsigned long long)m->checksum[k][i]);
@@ -105,9 +103,9 @@ bool meta_write(const Meta *m, const char *path, char *err, size_t n)
             "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n",
             META_FORMAT, (unsigned long long)m->key, (unsigned long long)m->tokenizer_hash,
             (long long)m->vocab_size, (long long)m->documents);
-    print_split(to, m, META_TRAIN);
+    print_split(to, m, SPLIT_TRAIN);
     fprintf(to, ",\n");
-    print_split(to, m, META_VAL);
+    print_split(to, m, SPLIT_VAL);
     fprintf(to, "\n}\n");
     fclose(to);
     bool good = fs_write_file(&fs_system, path, text, size, err, n);
@@ -140,11 +138,11 @@ static bool hash_key(const cJSON *object, const char *name, uint64_t *out)
     return hash_number(cJSON_GetObjectItemCaseSensitive(object, name), out);
 }
 
-static bool read_split(const cJSON *root, MetaSplit k, Meta *m)
+static bool read_split(const cJSON *root, Split k, Meta *m)
 {
-    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, meta_split_name[k]);
+    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, split_name[k]);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(split, "checksums");
-    ShardsSize *s = &m->split[k];
+    SplitSize *s = &m->split[k];
     if (!whole_number(split, "bytes", &s->bytes) || !whole_number(split, "tokens", &s->tokens) ||
         !whole_number(split, "shards", &s->shards))
         return false;
@@ -166,8 +164,8 @@ bool meta_parse(Meta *m, const char *text, size_t size)
                 hash_key(root, "hash", &m->key) &&
                 hash_key(root, "tokenizer_hash", &m->tokenizer_hash) &&
                 whole_number(root, "vocab_size", &m->vocab_size) &&
-                whole_number(root, "documents", &m->documents) && read_split(root, META_TRAIN, m) &&
-                read_split(root, META_VAL, m);
+                whole_number(root, "documents", &m->documents) &&
+                read_split(root, SPLIT_TRAIN, m) && read_split(root, SPLIT_VAL, m);
     cJSON_Delete(root);
     if (!good) meta_free(m);
     return good;

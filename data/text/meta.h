@@ -3,7 +3,7 @@
 #ifndef DATA_TEXT_META_H
 #define DATA_TEXT_META_H
 
-#include "data/text/shards.h"
+#include "data/tokens/split.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,21 +13,21 @@ enum {
     META_FORMAT = 1
 }; /* of the folder; a change of it, or of how text becomes tokens, makes new folders */
 
-typedef enum { META_TRAIN, META_VAL, META_SPLITS } MetaSplit;
+/* What one split holds. */
+typedef struct {
+    int64_t bytes, tokens, shards; /* bytes of text */
+} SplitSize;
 
 typedef struct {
     uint64_t key; /* hash of all that decides the tokens */
     uint64_t tokenizer_hash;
     int64_t vocab_size, documents;
-    ShardsSize split[META_SPLITS];
-    /* What token_file_hash makes of the shards up to and with this one, beginning from META_HASH:
-     * the last is the whole split's. NULL: written before there were any, or no shards. */
-    uint64_t *checksum[META_SPLITS];
+    SplitSize split[SPLITS];
+    /* What token_file_hash makes of the shards up to and with this one, beginning from
+     * TOKEN_FILE_HASH_START: the last is the whole split's. NULL: written before there were any, or
+     * no shards. */
+    uint64_t *checksum[SPLITS];
 } Meta;
-
-enum { META_HASH = 1 };
-
-extern const char *const meta_split_name[META_SPLITS]; /* "train", "val": as files begin */
 
 /* Reads the shards of `folder` and fills in their checksums. */
 bool meta_checksum(Meta *m, const char *folder, char *err, size_t n);

@@ -49,12 +49,11 @@ static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Whether the shards of a split are all there and as long as meta.json says. */
-static bool check_shards(const char *folder, const char *name, const ShardsSize *s, char *err,
-                         size_t n)
+static bool check_shards(const char *folder, Split split, const SplitSize *s, char *err, size_t n)
 {
     int64_t tokens = 0;
     for (int64_t i = 0; i < s->shards; i++) {
-        char *path = shard_path(folder, name, i);
+        char *path = split_shard_path(folder, split, i);
         TokenFile f;
         bool good = token_file_open(&f, path, err, n);
         free(path);
@@ -63,13 +62,13 @@ static bool check_shards(const char *folder, const char *name, const ShardsSize 
         token_file_close(&f);
     }
     if (tokens != s->tokens)
-        return error_set(err, n, "its %s shards have %lld tokens, meta.json says %lld", name,
-                         (long long)tokens, (long long)s->tokens);
+        return error_set(err, n, "its %s shards have %lld tokens, meta.json says %lld",
+                         split_name[split], (long long)tokens, (long long)s->tokens);
     return true;
 }
 
 /* The checksum of a whole split; 0 where meta.json is from before there were any. */
-static uint64_t checksum_of(const Meta *m, MetaSplit k)
+static uint64_t checksum_of(const Meta *m, Split k)
 {
     return m->checksum[k] ? m->checksum[k][m->split[k].shards - 1] : 0;
 }
@@ -90,18 +89,18 @@ static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char
     bool good = meta_read(&m, path, err, n);
     free(path);
     if (good && m.key != hash) good = error_set(err, n, "its meta.json is not what was written");
-    for (int k = 0; good && k < META_SPLITS; k++)
-        good = check_shards(folder, meta_split_name[k], &m.split[k], err, n);
+    for (Split k = 0; good && k < SPLITS; k++)
+        good = check_shards(folder, k, &m.split[k], err, n);
     good = good && check_tokenizer(&m, p->tokenizer, err, n);
     p->documents = m.documents;
     p->vocab_size = m.vocab_size;
     p->tokenizer_hash = m.tokenizer_hash;
-    p->train_bytes = m.split[META_TRAIN].bytes;
-    p->train_tokens = m.split[META_TRAIN].tokens;
-    p->train_checksum = checksum_of(&m, META_TRAIN);
-    p->val_bytes = m.split[META_VAL].bytes;
-    p->val_tokens = m.split[META_VAL].tokens;
-    p->val_checksum = checksum_of(&m, META_VAL);
+    p->train_bytes = m.split[SPLIT_TRAIN].bytes;
+    p->train_tokens = m.split[SPLIT_TRAIN].tokens;
+    p->train_checksum = checksum_of(&m, SPLIT_TRAIN);
+    p->val_bytes = m.split[SPLIT_VAL].bytes;
+    p->val_tokens = m.split[SPLIT_VAL].tokens;
+    p->val_checksum = checksum_of(&m, SPLIT_VAL);
     meta_free(&m);
     return good;
 }
@@ -145,29 +144,19 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
 {
     const Text *val = r->val_text ? r->val_text : r->text;
     int64_t end = r->val_text ? r->text->size : text_split(r->text, r->val_fraction);
-    int64_t val_from = r->val_text ? 0 : end;
+    const TextRange range[SPLITS] = {
+        [SPLIT_TRAIN] = {.text = r->text, .to = end},
+        [SPLIT_VAL] = {.text = val, .from = r->val_text ? 0 : end, .to = val->size}};
     Tokenizer *trained;
     *code = EXIT_CONFIG; /* a short text is not a damaged one */
     if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
     const Tokenizer *t = given ? given : trained;
-    char *path = text_format("%s/tokenizer.json", folder);
-    char *meta = text_format("%s/meta.json", folder);
-    Meta m = {.key = hash,
-              .tokenizer_hash = tokenizer_hash(t),
-              .vocab_size = tokenizer_vocab_size(t),
-              .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
-    ShardsSize *s = m.split;
+    Meta meta = {.key = hash,
+                 .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
     bool good =
-        tokenizer_save(t, path, err, n) &&
-        shards_write(t, r->text, 0, end, folder, "train", &s[META_TRAIN], r->progress, err, n) &&
-        shards_write(t, val, val_from, val->size, folder, "val", &s[META_VAL], r->progress, err,
-                     n) &&
-        meta_checksum(&m, folder, err, n) && meta_write(&m, meta, err, n) &&
-        folder_sync(folder, err, n);
-    meta_free(&m);
-    free(meta);
-    free(path);
+        shards_write(t, range, folder, &meta, r->progress, err, n) && folder_sync(folder, err, n);
+    meta_free(&meta);
     tokenizer_free(trained);
     return good;
 }

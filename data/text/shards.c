@@ -1,7 +1,7 @@
 /* shards.c -- see shards.h. */
 #include "data/text/shards.h"
 
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_writer.h"
 #include "model/core/check.h"
 
 #include <stdlib.h>
@@ -11,18 +11,15 @@ enum {
     PIECE = 1 << 18,          /* bytes that are encoded at a time */
 };
 
+/* A split on its way to the disk. */
 typedef struct {
-    const char *folder, *name; /* files are folder/name_000000.bin, ... */
+    const char *folder;
+    Split split;
     int64_t vocab_size;
-    TokenWriter *writer;
-    int64_t in_shard;
-    ShardsSize size;
+    TokenWriter *writer; /* of the shard that is being written; NULL between two */
+    int64_t in_shard;    /* its tokens so far */
+    SplitSize size;      /* what has been written of the split */
 } SplitWriter;
-
-char *shard_path(const char *folder, const char *name, int64_t shard)
-{
-    return text_format("%s/%s_%06lld.bin", folder, name, (long long)shard);
-}
 
 static bool close_shard(SplitWriter *w, char *err, size_t n)
 {
@@ -36,7 +33,7 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
 {
     while (count > 0) {
         if (w->writer == NULL) {
-            char *path = shard_path(w->folder, w->name, w->size.shards);
+            char *path = split_shard_path(w->folder, w->split, w->size.shards);
             bool good = token_writer_open(&w->writer, path, w->vocab_size, err, n);
             free(path);
             if (!good) return false;
@@ -54,11 +51,15 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     return true;
 }
 
-bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
-                  const char *folder, const char *name, ShardsSize *size, Progress *progress,
-                  char *err, size_t n)
+/* Encodes a range and writes its shards. Words are cut as in the whole text, wherever pieces and
+ * the range end, so the ids do not depend on PIECE. A document that reaches over the end of the
+ * range gets no end-of-text: it is not over there. */
+static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const char *folder,
+                        SplitSize *size, Progress *progress, char *err, size_t n)
 {
-    SplitWriter w = {.folder = folder, .name = name, .vocab_size = tokenizer_vocab_size(t)};
+    const Text *text = range->text;
+    int64_t from = range->from, to = range->to;
+    SplitWriter w = {.folder = folder, .split = split, .vocab_size = tokenizer_vocab_size(t)};
     Encoder *encoder = encoder_create(t);
     TokenBuffer ids = {0};
     int64_t at = from, end_of_text = tokenizer_end_of_text(t);
@@ -85,5 +86,23 @@ bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to
     token_buffer_free(&ids);
     encoder_free(encoder);
     *size = w.size;
+    return good;
+}
+
+bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const char *folder, Meta *meta,
+                  Progress *progress, char *err, size_t n)
+{
+    char *tokenizer_path = text_format("%s/tokenizer.json", folder);
+    char *meta_path = text_format("%s/meta.json", folder);
+    meta->tokenizer_hash = tokenizer_hash(t);
+    meta->vocab_size = tokenizer_vocab_size(t);
+    bool good = tokenizer_save(t, tokenizer_path, err, n);
+    for (Split k = 0; good && k < SPLITS; k++)
+        good = write_split(t, &range[k], k, folder, &meta->split[k], progress, err, n);
+    /* Checksums are of what can be read back from the files, not of what was meant to be in them.
+     */
+    good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, meta_path, err, n);
+    free(tokenizer_path);
+    free(meta_path);
     return good;
 }

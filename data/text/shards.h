@@ -1,22 +1,23 @@
-/* shards.h -- text to token shards under the names that the rest of the program looks for. */
+/* shards.h -- a folder of prepared tokens, written: tokenizer.json, the shards of both splits and
+ * meta.json. */
 #ifndef DATA_TEXT_SHARDS_H
 #define DATA_TEXT_SHARDS_H
 
+#include "data/text/meta.h"
 #include "data/text/text.h"
 #include "data/tokenizer/tokenizer.h"
 
-/* What was written of one split. */
+/* What a split is made of: bytes [from, to) of a text. */
 typedef struct {
-    int64_t bytes, tokens, shards;
-} ShardsSize;
+    const Text *text;
+    int64_t from, to;
+} TextRange;
 
-/* FOLDER/NAME_000012.bin for shard 12 of a split; the caller frees. */
-char *shard_path(const char *folder, const char *name, int64_t shard);
-/* Encodes bytes [from, to) of a text, with end-of-text after each document that ends in them, into
- * FOLDER/NAME_000000.bin and so on; `name` is "train" or "val". `progress` (may be NULL) is told
- * how far it is. */
-bool shards_write(const Tokenizer *t, const Text *text, int64_t from, int64_t to,
-                  const char *folder, const char *name, ShardsSize *size, Progress *progress,
-                  char *err, size_t n);
+/* Encodes range[SPLIT_TRAIN] and range[SPLIT_VAL], with end-of-text after each document that ends
+ * in them, and writes all files of the folder, which exists and has none of them. What it writes to
+ * meta.json is `meta`, where key and documents are given and the rest is filled in; meta_free is
+ * due in any case. `progress` (may be NULL) is told how far it is. */
+bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const char *folder, Meta *meta,
+                  Progress *progress, char *err, size_t n);
 
 #endif

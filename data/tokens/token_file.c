@@ -13,13 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int64_t token_offset(int width, int64_t index)
+int64_t token_file_offset(int width, int64_t index)
 {
     return TOKEN_FILE_HEADER + index * (int64_t)width;
 }
 
-bool token_header_parse(const char *name, const void *header, int64_t file_size,
-                        TokenFileHeader *out, char *err, size_t n)
+bool token_file_parse_header(const char *name, const void *header, int64_t file_size,
+                             TokenFileHeader *out, char *err, size_t n)
 {
     int32_t word[3];
     if (file_size < TOKEN_FILE_HEADER)
@@ -35,7 +35,7 @@ bool token_header_parse(const char *name, const void *header, int64_t file_size,
         return error_set(err, n, "%s is a token shard of version %d; version %d is understood",
                          name, word[1], version);
     int width = wide ? 4 : 2;
-    int64_t expected = token_offset(width, word[2]);
+    int64_t expected = token_file_offset(width, word[2]);
     if (word[2] < 0 || expected != file_size)
         return error_set(err, n,
                          "%s is damaged: its header promises %d tokens, that is %lld bytes, but it "
@@ -67,7 +67,7 @@ bool token_file_open(TokenFile *f, const char *path, char *err, size_t n)
     int fd = open_shard(path, &size, &why);
     if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
-    if (!token_header_parse(path, bytes, got < 0 ? 0 : size, &header, err, n)) {
+    if (!token_file_parse_header(path, bytes, got < 0 ? 0 : size, &header, err, n)) {
         close(fd);
         return false;
     }
@@ -130,34 +130,6 @@ bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t 
     return true;
 }
 
-bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n)
-{
-    *s = (TokenSet){0};
-    if (paths->count < 1) return error_set(err, n, "no token shards are given");
-    s->file = must_calloc((size_t)paths->count, sizeof *s->file);
-    s->first = must_calloc((size_t)paths->count + 1, sizeof *s->first);
-    for (int i = 0; i < paths->count; i++) {
-        if (!token_file_open(&s->file[i], paths->item[i], err, n)) {
-            token_set_close(s);
-            return false;
-        }
-        s->n_files = i + 1;
-        s->n_tokens +=
-            s->file[i].n_tokens; /* each < 2^31, the number of files is an int: no overflow */
-        s->first[i + 1] = s->n_tokens;
-    }
-    return true;
-}
-
-void token_set_close(TokenSet *s)
-{
-    for (int i = 0; i < s->n_files; i++)
-        token_file_close(&s->file[i]);
-    free(s->file);
-    free(s->first);
-    *s = (TokenSet){0};
-}
-
 /* Makes 32-bit ids of 16-bit ones in the second half of `out`'s bytes, from the first on: none is
  * overwritten before it is read. */
 static void widen(int32_t *out, int64_t count)
@@ -170,77 +142,12 @@ static void widen(int32_t *out, int64_t count)
     }
 }
 
-/* The first of `count` ids that is too large, else -1. A maximum over the run, so that the loop
- * stays free of branches; only a bad run is searched. */
-static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
-{
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = (uint32_t)id[i] > largest ? (uint32_t)id[i] : largest;
-    if (count == 0 || largest < vocab_size) return -1;
-    for (int64_t i = 0; i < count; i++)
-        if ((uint32_t)id[i] >= vocab_size) return i;
-    return -1;
-}
-
-/* Reads `count` tokens of one file. */
-static bool read_tokens(const TokenFile *f, int64_t first, int64_t count, int32_t *out, char *err,
-                        size_t n)
+bool token_file_read(const TokenFile *f, int64_t first, int64_t count, int32_t *out, char *err,
+                     size_t n)
 {
     uint8_t *to = (uint8_t *)out + (f->width == 2 ? 2 * count : 0);
-    if (!read_bytes(f, to, count * f->width, token_offset(f->width, first), err, n)) return false;
+    if (!read_bytes(f, to, count * f->width, token_file_offset(f->width, first), err, n))
+        return false;
     if (f->width == 2) widen(out, count);
     return true;
-}
-
-/* The last file that begins at or before token `index`. */
-static int file_of(const TokenSet *s, int64_t index)
-{
-    int low = 0, high = s->n_files - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (s->first[middle] <= index)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
-bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t vocab_size,
-                    int32_t *out, char *err, size_t n)
-{
-    CHECK(first >= 0 && count >= 0 && count <= s->n_tokens - first, "tokens %lld + %lld of %lld",
-          (long long)first, (long long)count, (long long)s->n_tokens);
-    for (int k = file_of(s, first); count > 0; k++) {
-        const TokenFile *f = &s->file[k];
-        int64_t from = first - s->first[k], some = f->n_tokens - from;
-        if (some > count) some = count;
-        if (!read_tokens(f, from, some, out, err, n)) return false;
-        int64_t bad = find_bad(out, some, vocab_size);
-        if (bad >= 0)
-            return error_set(err, n,
-                             "%s: token id %u at byte %lld (token %lld) is not in a vocabulary of "
-                             "%lld; was the file made by another tokenizer?",
-                             f->path, (uint32_t)out[bad],
-                             (long long)token_offset(f->width, from + bad), (long long)from + bad,
-                             (long long)vocab_size);
-        out += some;
-        first += some;
-        count -= some;
-    }
-    return true;
-}
-
-bool token_set_check(const TokenSet *s, int64_t vocab_size, char *err, size_t n)
-{
-    enum { CHUNK = 1 << 16 };
-    int32_t *ids = must_alloc(CHUNK * sizeof *ids);
-    bool good = true;
-    for (int64_t at = 0; good && at < s->n_tokens; at += CHUNK) {
-        int64_t count = s->n_tokens - at < CHUNK ? s->n_tokens - at : CHUNK;
-        good = token_set_read(s, at, count, vocab_size, ids, err, n);
-    }
-    free(ids);
-    return good;
 }

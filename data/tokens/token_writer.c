@@ -1,5 +1,7 @@
 /* token_writer.c -- writing a shard: header, tokens, then a commit that makes it appear; see
- * token_file.h. */
+ * token_writer.h. */
+#include "data/tokens/token_writer.h"
+
 #include "data/tokens/token_file.h"
 #include "model/core/check.h"
 #include "model/core/files.h"

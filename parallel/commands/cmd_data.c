@@ -5,7 +5,7 @@
 #include "data/text/shards.h"
 #include "data/text/text.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_set.h"
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
@@ -140,9 +140,8 @@ static bool load_tokenizer(const char *path, Tokenizer **t, char *err, size_t n,
  * the new ones. */
 static bool check_no_shards(const char *folder, char *err, size_t n)
 {
-    const char *name[] = {"train", "val"};
-    for (int i = 0; i < 2; i++) {
-        char *path = text_format("%s/%s_000000.bin", folder, name[i]);
+    for (Split k = 0; k < SPLITS; k++) {
+        char *path = split_shard_path(folder, k, 0);
         bool there = access(path, F_OK) == 0;
         if (there) error_set(err, n, "%s is there already; name a new folder", path);
         free(path);
@@ -155,27 +154,17 @@ static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text
                          size_t n)
 {
     int64_t end = text_split(text, a->val_fraction);
-    Meta m = {.tokenizer_hash = tokenizer_hash(t),
-              .vocab_size = tokenizer_vocab_size(t),
-              .documents = text->n_documents};
-    ShardsSize *train = &m.split[META_TRAIN], *val = &m.split[META_VAL];
-    char *path = text_format("%s/tokenizer.json", a->out);
-    char *meta = text_format("%s/meta.json", a->out);
+    const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = text, .to = end},
+                                     [SPLIT_VAL] = {.text = text, .from = end, .to = text->size}};
+    Meta meta = {.documents = text->n_documents};
     Progress progress = progress_begin();
-    bool good = tokenizer_save(t, path, err, n) &&
-                shards_write(t, text, 0, end, a->out, "train", train, &progress, err, n) &&
-                shards_write(t, text, end, text->size, a->out, "val", val, &progress, err, n) &&
-                meta_checksum(&m, a->out, err, n) && meta_write(&m, meta, err, n);
+    bool good = shards_write(t, range, a->out, &meta, &progress, err, n);
     progress_end(&progress);
-    if (good) {
-        printf("train  %lld bytes  %lld tokens  %lld files\n", (long long)train->bytes,
-               (long long)train->tokens, (long long)train->shards);
-        printf("val    %lld bytes  %lld tokens  %lld files\n", (long long)val->bytes,
-               (long long)val->tokens, (long long)val->shards);
-    }
-    free(path);
-    free(meta);
-    meta_free(&m);
+    for (Split k = 0; good && k < SPLITS; k++)
+        printf("%-6s %lld bytes  %lld tokens  %lld files\n", split_name[k],
+               (long long)meta.split[k].bytes, (long long)meta.split[k].tokens,
+               (long long)meta.split[k].shards);
+    meta_free(&meta);
     return good;
 }
 

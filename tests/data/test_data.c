@@ -294,7 +294,7 @@ static char *identity_with(const char *folder, bool whole, int64_t at)
     if (at >= 0) {
         FILE *f = fopen(path, "r+b");
         assert_non_null(f);
-        assert_int_equal(fseek(f, (long)token_offset(2, at), SEEK_SET), 0);
+        assert_int_equal(fseek(f, (long)token_file_offset(2, at), SEEK_SET), 0);
         assert_int_equal(fwrite("\1\1", 1, 2, f), 2);
         fclose(f);
     }

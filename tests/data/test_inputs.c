@@ -2,7 +2,7 @@
  * waited for, and patterns stay bounded. */
 #include "configs/config.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_set.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/data_support.h"

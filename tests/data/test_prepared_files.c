@@ -208,7 +208,7 @@ static void check_tokens(const PrepareRequest *r, int64_t train)
     TokenSet s;
     TokenBuffer want = {0};
     if (!prepare_text(r, &p, err, sizeof err, &code)) fail_msg("%s", err);
-    char *path = shard_path(p.folder, "train", 0);
+    char *path = split_shard_path(p.folder, SPLIT_TRAIN, 0);
     assert_true(tokenizer_load(p.tokenizer, &t, NULL, err, sizeof err));
     assert_true(token_set_open(&s, &(StringList){1, &path}, err, sizeof err));
     Encoder *e = encoder_create(t);
@@ -271,8 +271,8 @@ static void test_fuzz_meta(void **state)
     if (!file_read(path, &contents, &size, NULL, err, sizeof err)) fail_msg("%s", err);
     Meta m;
     assert_true(meta_parse(&m, contents, size));
-    assert_int_equal(m.split[META_TRAIN].shards, 2);
-    assert_true(m.checksum[META_TRAIN][1] == 0x23c40d2765aec106);
+    assert_int_equal(m.split[SPLIT_TRAIN].shards, 2);
+    assert_true(m.checksum[SPLIT_TRAIN][1] == 0x23c40d2765aec106);
     meta_free(&m);
     fuzz_replay(fuzz_meta, contents, size, 51, 3000);
     free(contents);

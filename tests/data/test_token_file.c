@@ -1,6 +1,6 @@
 /* test_token_file.c -- token shards: both versions, every offset, and ids that no vocabulary has.
  */
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_set.h"
 #include "model/core/check.h"
 #include "tests/support/data_support.h"
 #include "tests/support/support.h"
@@ -78,21 +78,21 @@ static void test_damaged_headers_are_refused(void **state)
     char err[512];
     int32_t h[256] = {TOKEN_FILE_MAGIC_16, 1, 10};
     TokenFileHeader out;
-    assert_true(token_header_parse("f", h, 1044, &out, err, sizeof err));
-    assert_false(token_header_parse("f", h, 1043, &out, err, sizeof err));
+    assert_true(token_file_parse_header("f", h, 1044, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1043, &out, err, sizeof err));
     check_sentence(
         err, "f is damaged: its header promises 10 tokens, that is 1044 bytes, but it has 1043");
-    assert_false(token_header_parse("f", h, 1023, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1023, &out, err, sizeof err));
     check_sentence(err, "fewer than the 1024");
     h[1] = 2;
-    assert_false(token_header_parse("f", h, 1044, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1044, &out, err, sizeof err));
     check_sentence(err, "version 2; version 1 is understood");
     h[0] = 12;
-    assert_false(token_header_parse("f", h, 1044, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1044, &out, err, sizeof err));
     check_sentence(err, "not a token shard");
     h[0] = TOKEN_FILE_MAGIC_32, h[1] = 7, h[2] = -1;
-    assert_false(token_header_parse("f", h, 1020, &out, err, sizeof err));
-    assert_false(token_header_parse("f", h, 1024, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1020, &out, err, sizeof err));
+    assert_false(token_file_parse_header("f", h, 1024, &out, err, sizeof err));
     int32_t valid[266] = {TOKEN_FILE_MAGIC_32, 7, 10};
     fuzz_replay(fuzz_tokens, valid, sizeof valid, 41, 5000);
     static const int32_t planted[] = {
@@ -143,7 +143,7 @@ static void test_bug_49_negative_and_huge_ids(void **state)
     assert_true(token_set_open(&s, &(StringList){1, &path}, err, sizeof err));
     assert_false(token_set_read(&s, 0, 2, 100, ids, err, sizeof err));
     check_sentence(err, "token id 4294967295 at byte 1028");
-    assert_false(token_set_check(&s, INT32_MAX, err, sizeof err));
+    assert_false(token_set_read(&s, 0, 2, INT32_MAX, ids, err, sizeof err));
     token_set_close(&s);
     free(path);
     folder_drop(folder);
@@ -153,17 +153,17 @@ static void test_bug_49_negative_and_huge_ids(void **state)
 static void test_bug_48_offsets_beyond_4_gib(void **state)
 {
     (void)state;
-    const int64_t count = INT32_MAX, size = token_offset(4, count);
+    const int64_t count = INT32_MAX, size = token_file_offset(4, count);
     int32_t header[256] = {TOKEN_FILE_MAGIC_32, 7, INT32_MAX}, last[3] = {7, 8, 9}, ids[4];
     char *folder = folder_new(), err[512],
          *path = file_new(folder, "large.bin", header, sizeof header);
     TokenSet s;
     assert_true(size == INT64_C(8589935612));
-    assert_true(token_offset(4, INT64_C(3) << 31) == INT64_C(1024) + (INT64_C(3) << 33));
+    assert_true(token_file_offset(4, INT64_C(3) << 31) == INT64_C(1024) + (INT64_C(3) << 33));
     int fd = open(path, O_RDWR);
     if (ftruncate(fd, size) != 0) skip_because("no sparse files of 8 GiB in $TMPDIR");
     assert_int_equal(pwrite(fd, last, sizeof last, size - (int64_t)sizeof last), sizeof last);
-    assert_int_equal(pwrite(fd, &(int32_t){5000}, 4, token_offset(4, INT64_C(1) << 30)),
+    assert_int_equal(pwrite(fd, &(int32_t){5000}, 4, token_file_offset(4, INT64_C(1) << 30)),
                      4); /* at 4 GiB + 1024 */
     close(fd);
     if (!token_set_open(&s, &(StringList){1, &path}, err, sizeof err)) fail_msg("%s", err);

@@ -9,8 +9,8 @@ int fuzz_meta(const uint8_t *data, size_t size)
     Meta m;
     uint64_t sum = 0;
     if (!meta_parse(&m, (const char *)data, size)) return 0;
-    for (int k = 0; k < META_SPLITS; k++) {
-        const ShardsSize *s = &m.split[k];
+    for (int k = 0; k < SPLITS; k++) {
+        const SplitSize *s = &m.split[k];
         CHECK(s->bytes >= 0 && s->tokens >= 0 && s->shards >= 0, "split %d", k);
         for (int64_t i = 0; m.checksum[k] != NULL && i < s->shards; i++)
             sum += m.checksum[k][i]; /* each is there to be read */

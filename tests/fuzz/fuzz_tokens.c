@@ -8,8 +8,8 @@ int fuzz_tokens(const uint8_t *data, size_t size)
 {
     TokenFileHeader header;
     char err[512];
-    if (token_header_parse("fuzz", data, (int64_t)size, &header, err, sizeof err))
-        CHECK(token_offset(header.width, header.n_tokens) == (int64_t)size,
+    if (token_file_parse_header("fuzz", data, (int64_t)size, &header, err, sizeof err))
+        CHECK(token_file_offset(header.width, header.n_tokens) == (int64_t)size,
               "%lld tokens of %d bytes in %zu", (long long)header.n_tokens, header.width, size);
     return 0;
 }

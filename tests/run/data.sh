@@ -4,6 +4,8 @@
 make_text
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 expect_code "data: shards are made" 0 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt
+check "data: ... of the whole text, each byte in one split" \
+    test "$(awk '/^(train|val) /{bytes += $2} END {print bytes}' output)" -eq "$(wc -c <text.txt)"
 cp shards/train_000000.bin whole.bin
 
 # A shard that is cut while it is trained on.

@@ -1,7 +1,7 @@
 /* data_support.c -- see data_support.h. */
 #include "tests/support/data_support.h"
 
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_writer.h"
 #include "model/core/check.h"
 #include "model/core/fs.h"
 #include "model/core/rng.h"

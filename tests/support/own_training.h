@@ -5,7 +5,7 @@
 #define TESTS_SUPPORT_OWN_TRAINING_H
 
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokens/token_file.h"
+#include "data/tokens/token_set.h"
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
 #include "tests/support/model_fixture.h"

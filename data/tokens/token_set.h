@@ -1,0 +1,25 @@
+/* token_set.h -- several shards that are read as one run of tokens, each id checked against the
+ * vocabulary whenever it is read. */
+#ifndef DATA_TOKENS_TOKEN_SET_H
+#define DATA_TOKENS_TOKEN_SET_H
+
+#include "configs/config.h"
+#include "data/tokens/token_file.h"
+
+/* Shards that are read as one run of tokens, in the order given. */
+typedef struct {
+    TokenFile *file;
+    int n_files;
+    int64_t *first; /* (n_files + 1) index of each file's first token; first[n_files] = n_tokens */
+    int64_t n_tokens;
+} TokenSet;
+
+/* Opens every shard; at least one is needed. A set of {0} may be closed. */
+bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n);
+void token_set_close(TokenSet *s);
+/* Copies tokens [first, first + count) to `out`, across files. False if one is >= vocab_size (the
+ * sentence names the file and the offset in bytes), or if a file is no longer what was opened. */
+bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t vocab_size,
+                    int32_t *out, char *err, size_t n);
+
+#endif
