@@ -4,6 +4,7 @@
  * the text and not on its length. A heap gives the most frequent pair; its entries may be out of
  * date (counts of old pairs only fall) and are put back with the true count when they come to the
  * top. */
+#include "data/tokenizer/heap.h"
 #include "data/tokenizer/pair_table.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
@@ -22,12 +23,7 @@ typedef struct {
     int64_t count; /* adjacent occurrences in the text, overlapping ones included */
     int64_t *word; /* words that have or had the pair */
     int64_t n_words, capacity;
-} Pair;
-
-typedef struct {
-    int64_t count;
-    int32_t pair;
-} HeapItem;
+} PairCount;
 
 typedef struct {
     WordTable words;
@@ -35,13 +31,12 @@ typedef struct {
     int64_t frequency_capacity;
     int32_t *symbol;    /* ids of all words: word w has symbols[words.word[w].start ...] */
     int64_t *n_symbols; /* (words) */
-    Pair *pair;
+    PairCount *pair;
     int32_t n_pairs, pairs_capacity;
     PairTable index; /* pair -> position in `pair` */
-    HeapItem *heap;
-    int64_t n_heap, heap_capacity;
+    Heap heap;       /* pairs that may be merged next: offer_pair */
     int64_t *length; /* (vocab_size) bytes of each id */
-} Trainer;
+} BpeTraining;
 
 /* Share of the work in percent, in whole numbers: what is told is not redrawn for less. */
 static int percent(int64_t done, int64_t all)
@@ -49,7 +44,7 @@ static int percent(int64_t done, int64_t all)
     return (int)(100.0 * (double)done / (double)all);
 }
 
-static void count_words(Trainer *t, const uint8_t *text, int64_t size, Progress *progress)
+static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progress *progress)
 {
     enum { PIECE = 1 << 18 }; /* bytes from one look at the clock to the next */
     for (int64_t at = 0, next = 0; at < size;) {
@@ -71,43 +66,18 @@ static void count_words(Trainer *t, const uint8_t *text, int64_t size, Progress 
     }
 }
 
-static bool comes_first(const Trainer *t, HeapItem a, HeapItem b)
+/* Offers a pair for merging with the count that it has now. The heap gives the smallest item first,
+ * so the count goes in negative; of equally frequent pairs the one of the smaller ids comes first.
+ */
+static void offer_pair(BpeTraining *t, const PairCount *p)
 {
-    if (a.count != b.count) return a.count > b.count;
-    Merge p = t->pair[a.pair].pair, q = t->pair[b.pair].pair;
-    return pair_key(p.left, p.right) < pair_key(q.left, q.right);
-}
-
-static void heap_push(Trainer *t, int32_t pair)
-{
-    HeapItem item = {.count = t->pair[pair].count, .pair = pair};
-    if (item.count <= 0) return;
-    if (t->n_heap == t->heap_capacity) {
-        t->heap_capacity = t->heap_capacity ? 2 * t->heap_capacity : 4096;
-        t->heap = must_realloc(t->heap, (size_t)t->heap_capacity * sizeof *t->heap);
-    }
-    int64_t at = t->n_heap++;
-    for (; at > 0 && comes_first(t, item, t->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        t->heap[at] = t->heap[(at - 1) / 2];
-    t->heap[at] = item;
-}
-
-static HeapItem heap_pop(Trainer *t)
-{
-    HeapItem top = t->heap[0], last = t->heap[--t->n_heap];
-    int64_t at = 0;
-    for (int64_t child = 1; child < t->n_heap; child = 2 * at + 1) {
-        if (child + 1 < t->n_heap && comes_first(t, t->heap[child + 1], t->heap[child])) child++;
-        if (!comes_first(t, t->heap[child], last)) break;
-        t->heap[at] = t->heap[child];
-        at = child;
-    }
-    t->heap[at] = last;
-    return top;
+    if (p->count > 0)
+        heap_push(&t->heap,
+                  (HeapItem){.first = -p->count, .second = pair_key(p->pair.left, p->pair.right)});
 }
 
 /* The pair's position in t->pair; it is added with count 0 if it is new. */
-static int32_t find_pair(Trainer *t, int32_t left, int32_t right)
+static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
 {
     int32_t found = pair_table_get(&t->index, left, right);
     if (found >= 0) return found;
@@ -115,7 +85,7 @@ static int32_t find_pair(Trainer *t, int32_t left, int32_t right)
         t->pairs_capacity = t->pairs_capacity ? 2 * t->pairs_capacity : 4096;
         t->pair = must_realloc(t->pair, (size_t)t->pairs_capacity * sizeof *t->pair);
     }
-    t->pair[t->n_pairs] = (Pair){.pair = {.left = left, .right = right}};
+    t->pair[t->n_pairs] = (PairCount){.pair = {.left = left, .right = right}};
     pair_table_set(&t->index, left, right, t->n_pairs);
     return t->n_pairs++;
 }
@@ -123,12 +93,12 @@ static int32_t find_pair(Trainer *t, int32_t left, int32_t right)
 /* Adds sign * frequency for every adjacent pair of a word. The word joins the lists of its pairs
  * with the id `fresh`: the others have it already. fresh < 0: all lists, the first time; NO_FRESH:
  * none. */
-static void count_pairs(Trainer *t, int64_t w, int sign, int32_t fresh)
+static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t fresh)
 {
     const int32_t *s = t->symbol + t->words.word[w].start;
     for (int64_t i = 0; i + 1 < t->n_symbols[w]; i++) {
         int32_t at = find_pair(t, s[i], s[i + 1]); /* may move the array */
-        Pair *p = &t->pair[at];
+        PairCount *p = &t->pair[at];
         p->count += sign * t->frequency[w];
         if (fresh >= 0 && s[i] != fresh && s[i + 1] != fresh) continue;
         if (p->n_words > 0 && p->word[p->n_words - 1] == w) continue;
@@ -140,10 +110,10 @@ static void count_pairs(Trainer *t, int64_t w, int sign, int32_t fresh)
     }
 }
 
-static void trainer_start(Trainer *t, const uint8_t *text, int64_t size, int64_t vocab_size,
-                          Progress *progress)
+static void training_start(BpeTraining *t, const uint8_t *text, int64_t size, int64_t vocab_size,
+                           Progress *progress)
 {
-    *t = (Trainer){0};
+    *t = (BpeTraining){0};
     word_table_init(&t->words);
     pair_table_init(&t->index, 4096);
     t->length = must_calloc((size_t)vocab_size, sizeof *t->length);
@@ -163,10 +133,10 @@ static void trainer_start(Trainer *t, const uint8_t *text, int64_t size, int64_t
         count_pairs(t, w, 1, -1);
     }
     for (int32_t p = 0; p < t->n_pairs; p++)
-        heap_push(t, p);
+        offer_pair(t, &t->pair[p]);
 }
 
-static void trainer_free(Trainer *t)
+static void training_free(BpeTraining *t)
 {
     for (int32_t p = 0; p < t->n_pairs; p++)
         free(t->pair[p].word);
@@ -177,28 +147,30 @@ static void trainer_free(Trainer *t)
     free(t->symbol);
     free(t->n_symbols);
     free(t->pair);
-    free(t->heap);
+    heap_free(&t->heap);
 }
 
 /* The most frequent pair, ties to the smaller ids; false if there is none left. No two pairs make
  * the same bytes: while no token reaches over the borders of a string, it is cut in one way,
  * whatever stands around it. */
-static bool next_merge(Trainer *t, int32_t *pair)
+static bool next_merge(BpeTraining *t, int32_t *pair)
 {
-    while (t->n_heap > 0) {
-        HeapItem item = heap_pop(t);
-        Pair *p = &t->pair[item.pair];
-        if (item.count != p->count) {
-            heap_push(t, item.pair);
+    while (t->heap.n > 0) {
+        HeapItem item = heap_pop(&t->heap);
+        int32_t at =
+            pair_table_get(&t->index, pair_key_left(item.second), pair_key_right(item.second));
+        const PairCount *p = &t->pair[at];
+        if (item.first != -p->count) {
+            offer_pair(t, p);
         } else if (t->length[p->pair.left] + t->length[p->pair.right] <= MAX_TOKEN_BYTES) {
-            *pair = item.pair;
+            *pair = at;
             return true;
         }
     }
     return false;
 }
 
-static void replace_in_word(Trainer *t, int64_t w, Merge m, int32_t id)
+static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
     int32_t *s = t->symbol + t->words.word[w].start;
     int64_t kept = 0, n = t->n_symbols[w];
@@ -210,7 +182,7 @@ static void replace_in_word(Trainer *t, int64_t w, Merge m, int32_t id)
     t->n_symbols[w] = kept;
 }
 
-static void apply_merge(Trainer *t, int32_t pair, int32_t id)
+static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
 {
     Merge m = t->pair[pair].pair;
     t->length[id] = t->length[m.left] + t->length[m.right];
@@ -226,7 +198,7 @@ static void apply_merge(Trainer *t, int32_t pair, int32_t id)
     }
     free(word);
     for (int32_t p = first_new; p < t->n_pairs; p++)
-        heap_push(t, p);
+        offer_pair(t, &t->pair[p]);
 }
 
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
@@ -238,8 +210,8 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
     if (n_merges < 1 || vocab_size > MAX_VOCAB)
         return error_set(err, n, "a byte-level vocabulary has between %d and %d ids, not %lld",
                          N_BYTES + 2, (int)MAX_VOCAB, (long long)vocab_size);
-    Trainer t;
-    trainer_start(&t, text, size, vocab_size, progress);
+    BpeTraining t;
+    training_start(&t, text, size, vocab_size, progress);
     Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
     int64_t made = 0;
     int32_t pair;
@@ -249,7 +221,7 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
         merge[made] = t.pair[pair].pair;
         apply_merge(&t, pair, (int32_t)(N_BYTES + made));
     }
-    trainer_free(&t);
+    training_free(&t);
     bool good = made == n_merges;
     if (good)
         good = tokenizer_from_merges(merge, n_merges, out, err, n);

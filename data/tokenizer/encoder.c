@@ -4,6 +4,7 @@
  * Merging takes the pair of lowest rank first, the leftmost of equals, as training did. A heap of
  * candidate pairs over a linked list of symbols keeps one word of a million letters from taking the
  * square of that. */
+#include "data/tokenizer/heap.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/word_table.h"
@@ -20,11 +21,6 @@ enum {
 };
 
 typedef struct {
-    int32_t rank;
-    int64_t left; /* symbol; compared after rank, so equals go from left to right */
-} Candidate;
-
-typedef struct {
     int32_t id;
     int64_t before, after; /* neighbouring symbols, -1 at the ends */
 } Symbol;
@@ -35,8 +31,8 @@ struct Encoder {
     TokenBuffer pool; /* ids of all remembered words */
     int64_t *first;   /* (CACHE_WORDS + 1) into the pool; word w ends where w + 1 begins */
     Symbol *symbol;
-    Candidate *heap;
-    int64_t n_heap, heap_capacity, symbol_capacity;
+    int64_t symbol_capacity;
+    Heap heap; /* pairs that may be merged: rank, number of the left symbol */
 };
 
 void token_buffer_add(TokenBuffer *b, int32_t id)
@@ -80,39 +76,8 @@ void encoder_free(Encoder *e)
     token_buffer_free(&e->pool);
     free(e->first);
     free(e->symbol);
-    free(e->heap);
+    heap_free(&e->heap);
     free(e);
-}
-
-static bool comes_first(Candidate a, Candidate b)
-{
-    return a.rank != b.rank ? a.rank < b.rank : a.left < b.left;
-}
-
-static void heap_push(Encoder *e, Candidate c)
-{
-    if (e->n_heap == e->heap_capacity) {
-        e->heap_capacity = e->heap_capacity ? 2 * e->heap_capacity : 256;
-        e->heap = must_realloc(e->heap, (size_t)e->heap_capacity * sizeof *e->heap);
-    }
-    int64_t at = e->n_heap++;
-    for (; at > 0 && comes_first(c, e->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        e->heap[at] = e->heap[(at - 1) / 2];
-    e->heap[at] = c;
-}
-
-static Candidate heap_pop(Encoder *e)
-{
-    Candidate top = e->heap[0], last = e->heap[--e->n_heap];
-    int64_t at = 0;
-    for (int64_t child = 1; child < e->n_heap; child = 2 * at + 1) {
-        if (child + 1 < e->n_heap && comes_first(e->heap[child + 1], e->heap[child])) child++;
-        if (!comes_first(e->heap[child], last)) break;
-        e->heap[at] = e->heap[child];
-        at = child;
-    }
-    e->heap[at] = last;
-    return top;
 }
 
 /* Offers the pair that begins at symbol `left`, if there is a merge for it. */
@@ -121,7 +86,7 @@ static void offer(Encoder *e, int64_t left)
     if (left < 0 || e->symbol[left].after < 0) return;
     int32_t rank = pair_table_get(&e->tokenizer->rank, e->symbol[left].id,
                                   e->symbol[e->symbol[left].after].id);
-    if (rank >= 0) heap_push(e, (Candidate){.rank = rank, .left = left});
+    if (rank >= 0) heap_push(&e->heap, (HeapItem){.first = rank, .second = (uint64_t)left});
 }
 
 /* Merges the symbols of a word until no pair has a rank. A candidate is stale when its pair is no
@@ -129,18 +94,19 @@ static void offer(Encoder *e, int64_t left)
 static void merge_all(Encoder *e)
 {
     const Tokenizer *t = e->tokenizer;
-    while (e->n_heap > 0) {
-        Candidate c = heap_pop(e);
-        Symbol *left = &e->symbol[c.left];
-        Merge m = t->merge[c.rank];
+    while (e->heap.n > 0) {
+        HeapItem item = heap_pop(&e->heap);
+        int64_t rank = item.first, at = (int64_t)item.second;
+        Symbol *left = &e->symbol[at];
+        Merge m = t->merge[rank];
         if (left->id != m.left || left->after < 0 || e->symbol[left->after].id != m.right) continue;
         Symbol *right = &e->symbol[left->after];
-        left->id = t->merged[c.rank];
+        left->id = t->merged[rank];
         left->after = right->after;
-        if (right->after >= 0) e->symbol[right->after].before = c.left;
+        if (right->after >= 0) e->symbol[right->after].before = at;
         right->id = -1;
         offer(e, left->before);
-        offer(e, c.left);
+        offer(e, at);
     }
 }
 
@@ -154,7 +120,7 @@ static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuff
         e->symbol[i] = (Symbol){.id = e->tokenizer->byte_id[word[i]],
                                 .before = i - 1,
                                 .after = i + 1 < size ? i + 1 : -1};
-    e->n_heap = 0;
+    e->heap.n = 0;
     for (int64_t i = 0; i + 1 < size; i++)
         offer(e, i);
     merge_all(e);

@@ -18,6 +18,16 @@ static inline uint64_t pair_key(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
+static inline int32_t pair_key_left(uint64_t key)
+{
+    return (int32_t)(key >> 32);
+}
+
+static inline int32_t pair_key_right(uint64_t key)
+{
+    return (int32_t)(key & UINT32_MAX);
+}
+
 /* Room for `expected` pairs to begin with. */
 void pair_table_init(PairTable *t, int64_t expected);
 void pair_table_free(PairTable *t);

@@ -1,0 +1,47 @@
+/* heap.c -- see heap.h. */
+#include "data/tokenizer/heap.h"
+
+#include "model/core/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+static bool comes_first(HeapItem a, HeapItem b)
+{
+    return a.first != b.first ? a.first < b.first : a.second < b.second;
+}
+
+void heap_push(Heap *h, HeapItem item)
+{
+    if (h->n == h->capacity) {
+        h->capacity = h->capacity ? 2 * h->capacity : 256;
+        h->item = must_realloc(h->item, (size_t)h->capacity * sizeof *h->item);
+    }
+    /* A free place rises from the end, its parents sinking past it, to where the item belongs. */
+    int64_t at = h->n++;
+    for (; at > 0 && comes_first(item, h->item[(at - 1) / 2]); at = (at - 1) / 2)
+        h->item[at] = h->item[(at - 1) / 2];
+    h->item[at] = item;
+}
+
+HeapItem heap_pop(Heap *h)
+{
+    CHECK(h->n > 0, "an item is asked of an empty heap");
+    /* The place of the top sinks, the smaller child rising, to where the last item belongs. */
+    HeapItem top = h->item[0], last = h->item[--h->n];
+    int64_t at = 0;
+    for (int64_t child = 1; child < h->n; child = 2 * at + 1) {
+        if (child + 1 < h->n && comes_first(h->item[child + 1], h->item[child])) child++;
+        if (!comes_first(h->item[child], last)) break;
+        h->item[at] = h->item[child];
+        at = child;
+    }
+    h->item[at] = last;
+    return top;
+}
+
+void heap_free(Heap *h)
+{
+    free(h->item);
+    *h = (Heap){0};
+}
