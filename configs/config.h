@@ -29,8 +29,6 @@ typedef enum { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT } DecayShape; /* WSD's las
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePolicy;
 typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
-typedef enum { CPU_LEVEL_AUTO, CPU_LEVEL_BASELINE, CPU_LEVEL_V3, CPU_LEVEL_V4 } CpuLevel;
-typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
 typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
 
 typedef struct {

@@ -8,6 +8,7 @@
 #define MODEL_CORE_DEVICE_H
 
 #include "model/core/arena.h"
+#include "model/core/kinds.h"
 #include "model/core/pool.h"
 #include "model/core/tensor.h"
 
@@ -33,9 +34,9 @@ typedef struct {
 typedef struct {
     int threads;     /* 0: allowed cores / local_ranks */
     int local_ranks; /* ranks on this machine that share its cores */
-    int level; /* CpuLevel of configs/config.h: 0 the best the CPU has, else exactly that one */
-    int blas;  /* BlasChoice: 0 OpenBLAS if it is there, 1 OpenBLAS, 2 the built-in products */
-    bool tf32; /* cuda: products of f32 may round their factors to tf32 */
+    CpuLevel level;
+    BlasChoice blas;
+    bool tf32;      /* cuda: products of f32 may round their factors to tf32 */
     size_t scratch; /* cuda: bytes of scratch for an op, which cuts its work into portions that they
                        suffice for; 0: as the backend has it */
 } DeviceOptions;

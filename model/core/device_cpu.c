@@ -20,23 +20,19 @@ extern const OpTable cpu_table_v3_f32 __attribute__((weak)), cpu_table_v3_f64 __
 extern const OpTable cpu_table_v4_f32 __attribute__((weak)), cpu_table_v4_f64 __attribute__((weak));
 extern const Backend backend_cpu;
 
-/* Values of DeviceOptions.level and .blas. */
-enum { LEVEL_AUTO, LEVEL_BASELINE, LEVEL_V3, LEVEL_V4, LEVEL_COUNT };
-enum { CHOICE_AUTO, CHOICE_OPENBLAS, CHOICE_BUILTIN };
-
 typedef struct {
     const char *name; /* of the vector extension, and the level's own */
     const OpTable *f32, *f64;
-} Level;
+} LevelTables;
 
-static const Level levels[LEVEL_COUNT] = {
-    [LEVEL_BASELINE] = {"sse2 (baseline)", &cpu_table_baseline_f32, &cpu_table_baseline_f64},
-    [LEVEL_V3] = {"avx2 (v3)", &cpu_table_v3_f32, &cpu_table_v3_f64},
-    [LEVEL_V4] = {"avx512 (v4)", &cpu_table_v4_f32, &cpu_table_v4_f64},
+static const LevelTables levels[CPU_LEVEL_COUNT] = {
+    [CPU_LEVEL_BASELINE] = {"sse2 (baseline)", &cpu_table_baseline_f32, &cpu_table_baseline_f64},
+    [CPU_LEVEL_V3] = {"avx2 (v3)", &cpu_table_v3_f32, &cpu_table_v3_f64},
+    [CPU_LEVEL_V4] = {"avx512 (v4)", &cpu_table_v4_f32, &cpu_table_v4_f64},
 };
 
 /* The highest level that this CPU has. */
-static int level_of_cpu(void)
+static CpuLevel level_of_cpu(void)
 {
     __builtin_cpu_init();
     unsigned a, b, c = 0, extended = 0, d;
@@ -48,13 +44,13 @@ static int level_of_cpu(void)
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
-    return v4 ? LEVEL_V4 : v3 ? LEVEL_V3 : LEVEL_BASELINE;
+    return v4 ? CPU_LEVEL_V4 : v3 ? CPU_LEVEL_V3 : CPU_LEVEL_BASELINE;
 }
 
 /* The highest of these that is linked. */
-static int level_best(void)
+static CpuLevel level_best(void)
 {
-    int level = level_of_cpu();
+    CpuLevel level = level_of_cpu();
     while (levels[level].f32 == NULL)
         level--;
     return level;
@@ -70,14 +66,14 @@ static void cpu_close(Device *device)
 
 /* OpenBLAS or the built-in products, after the pool: what the system has left is OpenBLAS's. False
  * with a sentence when OpenBLAS was asked for and cannot serve. */
-static bool open_products(Device *device, CpuDevice *cpu, int choice, char *err, size_t n)
+static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, char *err, size_t n)
 {
     char why[256] = "";
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
-    if (choice == CHOICE_BUILTIN) return true;
+    if (choice == BLAS_BUILTIN) return true;
     if (openblas_open(cpu, pool_threads(device->pool), why, sizeof why)) return true;
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
-    if (choice == CHOICE_AUTO) {
+    if (choice == BLAS_AUTO) {
         if (why[0])
             snprintf(device->loss, sizeof device->loss,
                      "%s: the built-in products serve, several times slower", why);
@@ -91,9 +87,9 @@ static bool open_products(Device *device, CpuDevice *cpu, int choice, char *err,
 
 static bool cpu_open(Device *device, const DeviceOptions *options, char *err, size_t n)
 {
-    int best = level_best();
-    int level = options->level == LEVEL_AUTO ? best : options->level;
-    CHECK(level > LEVEL_AUTO && level < LEVEL_COUNT, "CPU level %d", options->level);
+    CpuLevel best = level_best();
+    CpuLevel level = options->level == CPU_LEVEL_AUTO ? best : options->level;
+    CHECK(level > CPU_LEVEL_AUTO && level < CPU_LEVEL_COUNT, "CPU level %d", (int)options->level);
     if (levels[level].f32 == NULL)
         return error_set(
             err, n,

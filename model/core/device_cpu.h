@@ -19,7 +19,7 @@ typedef struct {
     BlasDgemm dgemm;
     void *library;       /* handle of dlopen */
     char blas_name[128]; /* "OpenBLAS 0.3.21" or "built-in products" */
-    int level;           /* 1 baseline, 2 v3, 3 v4 */
+    CpuLevel level;      /* of the kernels in use: never CPU_LEVEL_AUTO */
 } CpuDevice;
 
 #endif

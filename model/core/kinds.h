@@ -1,8 +1,22 @@
-/* kinds.h -- choices that both the config and the kernels name. */
+/* kinds.h -- choices that both the config and what computes name. */
 #ifndef MODEL_CORE_KINDS_H
 #define MODEL_CORE_KINDS_H
 
 typedef enum { NORM_LAYERNORM, NORM_RMSNORM } NormKind;
 typedef enum { ACTIVATION_GELU, ACTIVATION_RELU2, ACTIVATION_SWIGLU } ActivationKind;
+
+/* Instruction set that the CPU's kernels are compiled for: the best that the CPU has (auto), or
+ * exactly this one. v3 has AVX2 and FMA, v4 AVX-512. */
+typedef enum {
+    CPU_LEVEL_AUTO,
+    CPU_LEVEL_BASELINE,
+    CPU_LEVEL_V3,
+    CPU_LEVEL_V4,
+    CPU_LEVEL_COUNT
+} CpuLevel;
+
+/* Who computes the CPU's matrix products: OpenBLAS if it can be loaded (auto), OpenBLAS or no run,
+ * or the built-in products. */
+typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
 
 #endif

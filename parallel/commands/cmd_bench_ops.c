@@ -101,13 +101,13 @@ static void open_device(Device *dev, const Arguments *a)
              dev->backend->name);
 }
 
-/* Opens the CPU with OpenBLAS (1) or the built-in products (2). */
-static bool open_cpu(Device *dev, const Arguments *a, int blas)
+/* Opens the CPU with OpenBLAS, which may not be there, or with the built-in products. */
+static bool open_cpu(Device *dev, const Arguments *a, BlasChoice blas)
 {
     DeviceOptions options = {.threads = a->threads, .local_ranks = 1, .blas = blas};
     char err[256];
     if (device_open(dev, "cpu", &options, err, sizeof err)) return true;
-    if (blas != 1) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (blas != BLAS_OPENBLAS) fail(EXIT_UNAVAILABLE, "%s", err);
     printf("without OpenBLAS: %s\n", err);
     return false;
 }
@@ -320,8 +320,8 @@ int cmd_bench_gemm(int argc, char **argv)
     char text[160];
     int lines = 0;
     if (!arguments_read(&a, argc, argv)) return EXIT_OK;
-    bool openblas = open_cpu(&dev[0], &a, 1);
-    open_cpu(&dev[1], &a, 2);
+    bool openblas = open_cpu(&dev[0], &a, BLAS_OPENBLAS);
+    open_cpu(&dev[1], &a, BLAS_BUILTIN);
     printf("%s, %s, medians of %d, in turns\n",
            device_describe(&dev[openblas ? 0 : 1], text, sizeof text), dtype_name(a.dtype),
            a.repetitions);

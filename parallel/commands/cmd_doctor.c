@@ -95,14 +95,16 @@ static bool in_path(const char *program)
 /* The instruction levels of CpuLevel, those that open on this CPU. */
 static void say_levels(void)
 {
-    static const char *const name[] = {"baseline", "v3", "v4"};
+    static const char *const name[CPU_LEVEL_COUNT] = {
+        [CPU_LEVEL_BASELINE] = "baseline", [CPU_LEVEL_V3] = "v3", [CPU_LEVEL_V4] = "v4"};
     char there[64] = "", err[512];
-    for (int i = 0; i < 3; i++) {
+    for (CpuLevel level = CPU_LEVEL_BASELINE; level < CPU_LEVEL_COUNT; level++) {
         Device device;
-        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = i + 1, .blas = 2};
+        DeviceOptions options = {
+            .threads = 1, .local_ranks = 1, .level = level, .blas = BLAS_BUILTIN};
         if (!device_open(&device, "cpu", &options, err, sizeof err)) continue;
         device_close(&device);
-        snprintf(there + strlen(there), sizeof there - strlen(there), " %s", name[i]);
+        snprintf(there + strlen(there), sizeof there - strlen(there), " %s", name[level]);
     }
     say(there[0] ? "ok" : "!!", "levels", "kernels that this CPU runs:%s",
         there[0] ? there : " none");

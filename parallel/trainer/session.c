@@ -21,8 +21,8 @@ static DeviceOptions device_options(const Config *config)
 {
     return (DeviceOptions){.threads = (int)config->cpu.threads,
                            .local_ranks = 1,
-                           .level = (int)config->cpu.level,
-                           .blas = (int)config->cpu.blas,
+                           .level = config->cpu.level,
+                           .blas = config->cpu.blas,
                            .tf32 = config->cuda.tf32};
 }
 

@@ -208,9 +208,10 @@ static void test_philox_vectors(void **state)
 static void test_a_cpu_level_that_is_not_there(void **state)
 {
     (void)state;
-    for (int level = 1; level <= 3; level++) {
+    for (CpuLevel level = CPU_LEVEL_BASELINE; level < CPU_LEVEL_COUNT; level++) {
         Device dev;
-        DeviceOptions options = {.threads = 1, .local_ranks = 1, .level = level, .blas = 2};
+        DeviceOptions options = {
+            .threads = 1, .local_ranks = 1, .level = level, .blas = BLAS_BUILTIN};
         char err[256] = "";
         if (device_open(&dev, "cpu", &options, err, sizeof err))
             device_close(&dev);

@@ -118,7 +118,7 @@ static void draw_weights(Fixture *f)
 }
 
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
-                  int threads, int level)
+                  int threads, CpuLevel level)
 {
     const char *backend = getenv("TEST_DEVICE");
     if (backend == NULL || shape->dtype == F64) backend = "cpu";
@@ -132,7 +132,7 @@ static Tensor row_of_tokens(Fixture *f)
 }
 
 void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
-                     int64_t micros, int threads, int level)
+                     int64_t micros, int threads, CpuLevel level)
 {
     char err[512];
     DeviceOptions options = {.threads = threads, .level = level};

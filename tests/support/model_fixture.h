@@ -33,14 +33,14 @@ GptShape fixture_mqa_shape(void);
 /* The shape in another dtype, with gradients in its compute dtype and smaller weights. */
 GptShape fixture_with_dtype(GptShape shape, DType dtype);
 /* Opens a device of `threads` threads: the one that the environment's TEST_DEVICE names ("cpu",
- * "cuda"), the CPU without it and for f64 (level 0: the best) and the model with weights drawn so
- * that nothing is degenerate (norm weights near 1, biases near 0); tokens and targets are drawn.
- * scale is 1 / (micros B T). */
+ * "cuda"), the CPU without it and for f64 (level CPU_LEVEL_AUTO: the best) and the model with
+ * weights drawn so that nothing is degenerate (norm weights near 1, biases near 0); tokens and
+ * targets are drawn. scale is 1 / (micros B T). */
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
-                  int threads, int level);
+                  int threads, CpuLevel level);
 /* The same on this backend. */
 void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
-                     int64_t micros, int threads, int level);
+                     int64_t micros, int threads, CpuLevel level);
 void fixture_close(Fixture *f);
 
 /* Logical rows of parameter `param` where they lie: the weight, or the gradient of the last

@@ -17,7 +17,7 @@ static bool open_one(TestDevices *all, const char *backend, const DeviceOptions 
     if (!device_open(&d->device, backend, options, err, n)) return false;
     d->level = options->level;
     d->threads = options->threads;
-    d->openblas = options->blas == 1;
+    d->openblas = options->blas == BLAS_OPENBLAS;
     d->cuda = strcmp(backend, "cuda") == 0;
     device_describe(&d->device, d->name, sizeof d->name);
     all->count++;
@@ -27,16 +27,17 @@ static bool open_one(TestDevices *all, const char *backend, const DeviceOptions 
 static void open_cpus(void)
 {
     bool one = getenv("TEST_DEVICE") != NULL, sample = getenv("TEST_SAMPLE") != NULL;
-    for (int level = 1; level <= DEVICE_LEVELS; level++) {
-        for (int blas = 1; blas <= DEVICE_PRODUCTS; blas++) {
+    for (CpuLevel level = CPU_LEVEL_BASELINE; level < CPU_LEVEL_COUNT; level++) {
+        for (BlasChoice blas = BLAS_OPENBLAS; blas <= BLAS_BUILTIN; blas++) {
             for (int threads = 1; threads <= DEVICE_THREADS; threads++) {
                 DeviceOptions options = {
                     .threads = threads, .local_ranks = 1, .level = level, .blas = blas};
                 char err[256];
-                if (one && (level > 1 || blas == 1 || threads > 1)) continue;
+                if (one && (level > CPU_LEVEL_BASELINE || blas == BLAS_OPENBLAS || threads > 1))
+                    continue;
                 if (sample && threads == 2) continue;
                 if (open_one(&devices, "cpu", &options, err, sizeof err)) continue;
-                if (threads == 1) printf("skipped: level %d: %s\n", level, err);
+                if (threads == 1) printf("skipped: level %d: %s\n", (int)level, err);
                 break;
             }
         }

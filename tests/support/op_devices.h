@@ -6,11 +6,12 @@
 
 #include "model/core/device.h"
 
-enum { DEVICE_LEVELS = 3, DEVICE_PRODUCTS = 2, DEVICE_THREADS = 3 };
+enum { DEVICE_LEVELS = CPU_LEVEL_COUNT - 1, DEVICE_PRODUCTS = 2, DEVICE_THREADS = 3 };
 
 typedef struct {
     Device device;
-    int level, threads;
+    CpuLevel level;
+    int threads;
     bool openblas;
     bool cuda; /* its memory is not the host's, and it has no f64 */
     char name[160];
