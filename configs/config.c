@@ -7,7 +7,6 @@
 
 #include "configs/reader/load.h"
 #include "model/core/check.h"
-#include "model/core/dtype.h"
 #include "model/core/fs.h"
 #include "model/core/utf8.h"
 
@@ -242,7 +241,7 @@ const char *config_origin(const Config *config, const char *key)
     return origin[row].text;
 }
 
-int config_dtype(const Config *config)
+DType config_dtype(const Config *config)
 {
     return config->fp64.enabled   ? F64
            : config->bf16.enabled ? BF16
@@ -250,7 +249,7 @@ int config_dtype(const Config *config)
                                   : F32;
 }
 
-int config_grad_dtype(const Config *config)
+DType config_grad_dtype(const Config *config)
 {
     switch (config->data_types.grad_accum_dtype) {
     case GRAD_DTYPE_F32: return F32;

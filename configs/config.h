@@ -6,6 +6,7 @@
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
+#include "model/core/dtype.h"
 #include "model/core/kinds.h"
 
 #include <stdbool.h>
@@ -235,11 +236,10 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
  * `config`, which must outlive it, and is not freed. */
 Config config_of_one_micro_batch(const Config *config, bool samples);
 
-/* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32
- * (model/core/dtype.h's DType as int). */
-int config_dtype(const Config *config);
+/* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32. */
+DType config_dtype(const Config *config);
 /* dtype in which gradients are accumulated; by default f32, f64 with fp64, and bf16 where bf16
  * weights have no f32 masters. */
-int config_grad_dtype(const Config *config);
+DType config_grad_dtype(const Config *config);
 
 #endif

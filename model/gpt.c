@@ -44,8 +44,8 @@ GptShape gpt_shape(const Config *config)
                   .init_std = config->model.initializer_range,
                   .decay_on = config->optimizer.weight_decay_on,
                   .recompute = config->activation_checkpointing.policy,
-                  .dtype = (DType)config_dtype(config),
-                  .grad_dtype = (DType)config_grad_dtype(config)};
+                  .dtype = config_dtype(config),
+                  .grad_dtype = config_grad_dtype(config)};
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
     s.Vp = (s.V + 127) / 128 * 128;
     return s;

@@ -45,7 +45,7 @@ static double last_losses(Way way, double lr, double *first)
     Config c = small_config(way != MASTERS);
     Optimizer o;
     double sum = 0;
-    shape.grad_dtype = (DType)config_grad_dtype(&c);
+    shape.grad_dtype = config_grad_dtype(&c);
     fixture_open_on(&f, "cpu", &shape, 2, 8, 1, 1, 0);
     size_t bytes = optimizer_bytes(&c, &f.table);
     void *memory = must_alloc(bytes);
