@@ -167,7 +167,11 @@ TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_
                 $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
 TEST_HELPERS := $(wildcard tests/support/*.c tests/fuzz/fuzz_*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
+TEST_ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(TEST_SOURCES))))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
+# The objects of these sources: what knows of CUDA lies where the backend is, the rest is the same with and without it.
+test_objects = $(patsubst %.c,$(if $(filter tests/emu/% tests/cuda/%,$(1)),$(BUILD),$(COMMON))/%.o,$(filter %.c,$(1))) \
+               $(patsubst %.cc,$(BUILD)/%.o,$(filter %.cc,$(1))) $(patsubst %.cu,$(BUILD)/%.cu.o,$(filter %.cu,$(1)))
 
 .PHONY: force all test test-programs test-list check asan tsan emu fuzz fuzz-programs bench size clean help format print-config missing
 .DELETE_ON_ERROR:
@@ -194,11 +198,16 @@ print-config:
 	@echo "build $(BUILD): $(CC) $$($(CC) -dumpversion), cJSON $$($(PKG_CONFIG) --modversion libcjson 2>/dev/null || echo from $(or $(CJSON_PREFIX),$(CJSON_HEADER))), cmocka $(or $(HAVE_CMOCKA),no), CPU levels $(LEVELS)"
 	@echo "CUDA $(CUDA_TEXT)"
 
+# main() of a test program: test_NAME_main() from here on, beside others in the program of a room.
+OBJCOPY  ?= objcopy
+NAME_MAIN = $(if $(filter test_%,$(@F)),$(Q)$(OBJCOPY) --redefine-sym main=$(firstword $(subst ., ,$(@F)))_main $@)
+
 define C_RULE
 $(1)/%.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$<"
 	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
+	$$(NAME_MAIN)
 endef
 $(foreach folder,$(sort $(COMMON) $(BUILD)),$(eval $(call C_RULE,$(folder))))
 
@@ -239,30 +248,45 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVFLAGS) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
+	$(NAME_MAIN)
 endif
 ifeq ($(CUDA),emu)
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  EMU   $<"
 	$(Q)g++ $(EMUFLAGS) -include tests/emu/include/cuda_runtime.h -MMD -MP -c -o $@ -x c++ $<
+	$(NAME_MAIN)
 
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
 	@echo "  C++   $<"
 	$(Q)g++ $(EMUFLAGS) -MMD -MP -c -o $@ $<
+	$(NAME_MAIN)
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
-define TEST_RULE
-$(BUILD)/tests/%: $(BUILD)/tests/%$(1) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
+# The test programs of a room are one file under all their names: it runs the main() of the name it is called by. Linking is
+# most of what a small program costs. It changes with its folder, too: a test that comes or goes.
+define ROOM_RULE
+room_sources := $$(filter tests/$(1)/%,$(TEST_SOURCES))
+room_names := $$(basename $$(notdir $$(room_sources)))
+$(BUILD)/tests/$(1)/programs.o: PROGRAMS := $$(patsubst %,PROGRAM(%),$$(room_names))
+$(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
+	@mkdir -p $$(@D)
+	@echo "  CC    $$< ($(1))"
+	$$(Q)$$(CC) $$(CPPFLAGS) '-DPROGRAMS=$$(PROGRAMS)' $$(CFLAGS) -c -o $$@ $$<
+
+$(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
 	@echo "  LINK  $$@"
 	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS)
+
+$$(addprefix $(BUILD)/tests/$(1)/,$$(room_names)): $(BUILD)/tests/$(1)/programs
+	@ln -sf programs $$@
 endef
-$(eval $(call TEST_RULE,.o))
-$(eval $(call TEST_RULE,.cu.o))
+$(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 
 # It asks for functions by name.
-$(BUILD)/tests/fuzz/test_fuzz_corpus: LDLIBS += -rdynamic
+$(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
 
 test-programs: $(TESTS)
 
@@ -334,4 +358,4 @@ help:
 	@echo "make compile_commands.json"
 	@echo "make clean"
 
--include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) $(TESTS:=.d) $(TESTS:=.cu.d)
+-include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) $(patsubst %.o,%.d,$(call test_objects,$(TEST_SOURCES)))

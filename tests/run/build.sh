@@ -15,7 +15,7 @@ if [ -f /usr/include/cjson/cJSON.h ] && [ -f /usr/include/cmocka.h ]; then
     "${make[@]}" -n "$PWD/build/train" "$PWD/build/tests/core/test_core" missing >commands 2>&1
     check "build: cJSON's header without pkg-config" grep -q -- '-I/usr/include/cjson .*train.c' commands
     check "build: cJSON without pkg-config" grep -q -- '/build/train .*-lcjson' commands
-    check "build: cmocka without pkg-config" grep -q -- '/build/tests/core/test_core .*-lcmocka' commands
+    check "build: cmocka without pkg-config" grep -q -- '/build/tests/core/programs .*-lcmocka' commands
     check "build: nothing is missing" grep -qx 'echo ""' commands
 else
     skip "build: libraries without pkg-config" "their headers are not in /usr/include"
@@ -34,9 +34,9 @@ stand_in toolkit/bin/__nvcc_device_query 'echo 90'
 PATH=$PWD/bin:$PATH CUDA_HOME='' "${make[@]}" CUDA=1 CJSON_PREFIX=/far CMOCKA_PREFIX=/away -n \
     "$PWD/build/tests/core/test_core" "$PWD/build/tests/cuda/test_ptx" print-config >commands 2>&1
 check "build: prefixes, headers" grep -q -- '-I/far/include .*-I/away/include .*test_core.c' commands
-check "build: prefixes, libraries" grep -q -- '/build/tests/core/test_core .*-L/far/lib .*-L/away/lib .*-lcmocka' commands
+check "build: prefixes, libraries" grep -q -- '/build/tests/core/programs .*-L/far/lib .*-L/away/lib .*-lcmocka' commands
 check "build: prefixes, for nvcc" grep -q -- "toolkit/bin/nvcc .*-I/away/include .*test_ptx.cu" commands
-check "build: the toolkit behind a link" grep -q -- "/build/tests/core/test_core .*-L$PWD/toolkit/lib64 " commands
+check "build: the toolkit behind a link" grep -q -- "/build/tests/core/programs .*-L$PWD/toolkit/lib64 " commands
 check "build: and its headers" grep -q -- "-isystem $PWD/toolkit/include .*cuda/device.c" commands
 check "build: for the GPU that is there" grep -q 'code for sm_90a, PTX' commands
 finish
