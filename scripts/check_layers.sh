@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# check_layers.sh -- who may include whom: a folder is a floor. A file includes files of lower floors, of its own folder and of
-# other folders of its floor; the model (3a) and the strategy (3b) do not see each other, nobody includes the program (7).
+# check_layers.sh -- who may include whom: a folder is a floor. A file includes files of lower floors, of its own folder and,
+# without cycles, of other folders of its floor; a folder and those inside it that are on its floor are one room and know each
+# other. The model (3a) and the strategy (3b) do not see each other, model/ includes nothing of parallel/, nobody includes the
+# program (7). Says what is wrong, one line each.
 set -u
 cd "$(dirname "$0")/.." || exit 71
-find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort | xargs awk '
+mapfile -t files < <(find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort)
+awk '
     BEGIN {
         map = "model/core 0  model/kernels 1  model/kernels/cpu 1  model/kernels/cuda 1  configs 1  configs/reader 1" \
             "  data 1  data/text 1  data/tokenizer 1  data/tokens 1  parallel/comm 1  parallel/report 1" \
@@ -15,6 +18,7 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
         # Includes that still go the wrong way.
         known["model/core/files.h configs/config.h"]
         known["model/gpt.h parallel/pipeline/pipeline.h"]
+        known["model/shape.h parallel/grid/tp.h"]
     }
     function folder_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "" }
     function floor_of(file,   folder) {
@@ -24,10 +28,37 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
         return floors[folder]
     }
     function wrong(from, to) { return from + 0 < to + 0 || (from + 0 == 3 && to + 0 == 3 && from != to) }
+    function inside(folder, room) { return index(folder "/", room "/") == 1 }
+    # Notes that folder a includes b, which is on the same floor.
+    function neighbour(a, b) {
+        if (!inside(a, b) && !inside(b, a) && !((a, b) in edges)) edges[a, b] = FILENAME ":" FNR
+    }
+    # Takes away, again and again, edges to folders that include no other of their floor: what stays is a cycle, or leads to one.
+    function find_cycles(   edge, ends, more, going) {
+        do {
+            more = 0
+            split("", going)
+            for (edge in edges) { split(edge, ends, SUBSEP); going[ends[1]] }
+            for (edge in edges) {
+                split(edge, ends, SUBSEP)
+                if (!(ends[2] in going)) { delete edges[edge]; more = 1 }
+            }
+        } while (more)
+        for (edge in edges) {
+            split(edge, ends, SUBSEP)
+            printf "%s: %s includes %s, of its own floor, in a cycle\n", edges[edge], ends[1], ends[2]
+            bad = 1
+        }
+    }
     /^#include "/ {
         split($0, part, "\"")
-        # The CPU backend hands out the table of ops, which it knows as a type only.
-        if (FILENAME == "model/core/device_cpu.c" && part[2] == "model/kernels/ops.h") next
+        from = folder_of(FILENAME)
+        to = folder_of(part[2])
+        if (from != to && floor_of(FILENAME) == floor_of(part[2]) && floor_of(FILENAME) != 7) neighbour(from, to)
+        if (from ~ /^model/ && to ~ /^parallel/ && !((FILENAME " " part[2]) in known)) {
+            printf "%s:%d: model/ includes nothing of parallel/\n", FILENAME, FNR
+            bad = 1
+        }
         if (wrong(floor_of(FILENAME), floor_of(part[2])) && !((FILENAME " " part[2]) in known)) {
             printf "%s:%d: floor %s includes %s of floor %s\n", FILENAME, FNR, floor_of(FILENAME), part[2], floor_of(part[2])
             bad = 1
@@ -43,4 +74,7 @@ find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name 
         printf "%s:%d: a Config that may be written; make it const\n", FILENAME, FNR
         bad = 1
     }
-    END { exit bad }'
+    END {
+        find_cycles()
+        exit bad
+    }' "${files[@]}"

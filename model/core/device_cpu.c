@@ -5,7 +5,6 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/openblas.h"
-#include "model/kernels/ops.h"
 
 #include <cpuid.h>
 #include <dlfcn.h>
@@ -14,15 +13,17 @@
 #include <string.h>
 #include <sys/mman.h>
 
-extern const OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
+extern const struct OpTable cpu_table_baseline_f32, cpu_table_baseline_f64;
 /* Weak: sanitized programs have the baseline alone. */
-extern const OpTable cpu_table_v3_f32 __attribute__((weak)), cpu_table_v3_f64 __attribute__((weak));
-extern const OpTable cpu_table_v4_f32 __attribute__((weak)), cpu_table_v4_f64 __attribute__((weak));
+extern const struct OpTable cpu_table_v3_f32 __attribute__((weak)),
+    cpu_table_v3_f64 __attribute__((weak));
+extern const struct OpTable cpu_table_v4_f32 __attribute__((weak)),
+    cpu_table_v4_f64 __attribute__((weak));
 extern const Backend backend_cpu;
 
 typedef struct {
     const char *name; /* of the vector extension, and the level's own */
-    const OpTable *f32, *f64;
+    const struct OpTable *f32, *f64;
 } LevelTables;
 
 static const LevelTables levels[CPU_LEVEL_COUNT] = {
