@@ -1,155 +1,76 @@
-/* memory.c -- what a run will take, told before anything is allocated: model, batch, memory,
- * disk. */
+/* memory.c -- see memory.h. */
+#include "parallel/plan/memory.h"
+
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
-#include "parallel/run/run.h"
+#include "parallel/checkpoint/io.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A text read oftener than this is learnt by heart rather than from. */
-static const double many_passes = 10;
+/* ---- what a rank will hold ------------------------------------------------------------------- */
 
-/* "less than 0.01", "0.25", "1", "2.1". */
-static Figure passes_text(double passes)
+/* a + b, or the most that can be said: such a plan is refused by its sum. */
+static size_t plus(size_t a, size_t b)
 {
-    Figure f = figure_count(passes);
-    if (passes < 1) snprintf(f.text, sizeof f.text, "%.2g", passes);
-    return passes < 0.01 ? (Figure){"less than 0.01"} : f;
+    size_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-/* Of a text that is read too often: where ten passes end, or that one step is more than that. */
-static void warn_of_passes(const Config *c, double step, double there, double passes)
+/* What a step keeps on the host, page-locked or not: batches and records on their way, pieces of
+ * checkpoints, and the list of its actions and uses. */
+static size_t host_bytes(const Config *config, const GptShape *shape, int64_t rows)
 {
-    int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;
-    double last = floor(many_passes * there / step);
-    bool one_fits = step / (double)times <= many_passes * there; /* a micro-batch */
-    char help[160];
-    if (last >= 1)
-        snprintf(help, sizeof help, "fewer train_steps (ten passes end with step %s)",
-                 figure_count(last).text);
-    else
-        snprintf(help, sizeof help, "a smaller %s (now %lld: a step is %s passes)",
-                 one_fits ? "gradient_accumulation_steps" : "train_micro_batch_size_per_gpu",
-                 (long long)(one_fits ? times : rows), figure_count(step / there).text);
-    log_warning("the run reads its %s tokens %s times and will learn them by heart; give it more "
-                "text, or %s",
-                figure_count(there).text, figure_count(passes).text, help);
+    int64_t actions = 2 * config->gradient_accumulation_steps, uses = gpt_max_uses(shape, actions);
+    return plus(feed_host_bytes(rows),
+                TRAINER_HISTORY * sizeof(StepOutcome) + CHECKPOINT_STAGING_BYTES +
+                    (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
 }
 
-/* What a step and the run take of the data. */
-static void tell_batch(const Config *c, const DataSet *data)
+MemoryPlan memory_plan(const Config *config)
 {
-    double step = (double)c->train_batch_size * (double)c->data.seq_length;
-    double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
-    double passes = data->random ? 0 : all / there;
-    log_field("batch", "%lld x %lld tokens x %lld accumulation = %s tokens a step",
-              (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-              (long long)c->gradient_accumulation_steps, figure_count(step).text);
-    if (data->random)
-        log_field("", "%s = %s tokens", figure_of(c->train_steps, "step").text,
-                  figure_short(all).text);
-    else
-        log_field("", "%s = %s tokens = %s pass%s over %s tokens",
-                  figure_of(c->train_steps, "step").text, figure_short(all).text,
-                  passes_text(passes).text, passes == 1 ? "" : "es", figure_count(there).text);
-    if (passes > many_passes) warn_of_passes(c, step, there, passes);
-}
-
-/* Numbers of the model. */
-static void tell_model(const GptShape *s)
-{
+    GptShape shape = gpt_shape(config);
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, s);
-    log_field("model",
-              "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
-              "(padded %lld), %s: %s parameters",
-              figure_of(s->L, "layer").text, (long long)s->C, figure_of(s->H, "head").text,
-              (long long)s->G, (long long)s->D, (long long)s->F, (long long)s->V, (long long)s->Vp,
-              dtype_name(s->dtype), figure_short((double)param_table_count(&table)).text);
+    int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
+    gpt_layers_build(&layers, &table, &shape);
+    ZeroBytes zero = zero_bytes(&table, shape.grad_dtype, true);
+    GptBytes gpt = gpt_bytes(&shape, B, T, GPT_TRAIN);
+    MemoryPlan plan = {.weights = zero.weights,
+                       .gradients = zero.gradients,
+                       .activations = gpt.activations,
+                       .scratch = gpt.scratch};
+    plan.optimizer = optimizer_bytes(config, &table);
+    plan.other = sizeof(TrainerState) + (size_t)config->train_steps * sizeof(double) +
+                 feed_bytes(B * T) + gpt.angles;
+    if (config->eval.sample_tokens > 0)
+        plan.other = plus(plan.other, decoder_bytes(&shape, shape.P));
+    const size_t parts[] = {plan.weights,     plan.gradients, plan.optimizer,
+                            plan.activations, plan.scratch,   plan.other};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        plan.total = plus(plan.total, parts[i]);
+    plan.host = host_bytes(config, &shape, B * T);
+    /* Padding, left out of files, is below a percent. */
+    size_t saved = plus(plan.weights, plan.optimizer);
+    plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     gpt_layers_free(&layers);
     param_table_free(&table);
+    return plan;
 }
 
-/* How many checkpoints the run commits. */
-static int64_t count_saves(const Config *c)
+void memory_add_host(MemoryPlan *p)
 {
-    int64_t interval = c->checkpoint.save_interval;
-    return interval > 0 ? (c->train_steps - 1) / interval + 1 : 1;
+    p->total = plus(p->total, p->host);
+    p->other += p->host;
 }
 
-static void tell_disk(const Run *run)
+/* ---- whether it is there ----------------------------------------------------------------------
+ */
+
+MemoryRoom memory_room(const Config *c)
 {
-    int64_t keep = run->config->checkpoint.keep;
-    log_field("disk", keep > 0 ? "%s a checkpoint, %lld kept" : "%s a checkpoint, all %lld kept",
-              figure_bytes((double)run->plan.checkpoint).text,
-              (long long)(keep > 0 ? keep : count_saves(run->config)));
-}
-
-void run_check_disk(const Run *run, const char *path)
-{
-    const Config *c = run->config;
-    char ignored[512];
-    int64_t saves = count_saves(c), keep = c->checkpoint.keep, *steps;
-    int64_t at_once = keep > 0 && keep < saves ? keep + 1 : saves;
-    int there = checkpoint_list(path, &steps, ignored, sizeof ignored);
-    free(steps);
-    char *folder = text_format("%s/checkpoints", path); /* a link to another disk, perhaps */
-    int64_t available = fs_room(&fs_system, folder);
-    free(folder);
-    if (there > 0) at_once -= there < at_once ? there : at_once;
-    double need = (double)run->plan.checkpoint * (double)at_once;
-    if (available >= 0 && need > (double)available)
-        log_warning(
-            "checkpoints will need %s of disk and %s are free for %s; lower checkpoint.keep "
-            "or choose another disk with --out",
-            figure_bytes(need).text, figure_bytes((double)available).text, path);
-}
-
-void run_check_room(const Run *run, const Checkpoint *newest)
-{
-    const Config *c = run->config;
-    char ignored[512], *folder = text_format("%s/checkpoints", run->folder.path);
-    int64_t room = fs_room(run->trainer.io.fs, folder), *steps, older = 0;
-    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
-    for (int i = 0; newest && c->checkpoint.keep > 0 && i < n; i++)
-        older += steps[i] < checkpoint_manifest(newest)->state.steps; /* which may make room */
-    free(steps);
-    bool saves = newest == NULL || run->trainer.steps < c->train_steps;
-    if (saves && room >= 0 && older == 0 && room < run->plan.checkpoint)
-        fail(EXIT_INPUT_OUTPUT,
-             "a checkpoint takes %s and %s are free for %s, so that nothing of this run could be "
-             "saved; make room, or choose another disk with --out",
-             figure_bytes((double)run->plan.checkpoint).text, figure_bytes((double)room).text,
-             folder);
-    free(folder);
-}
-
-/* What a device's memory must have beside the plan: kernels, which are loaded when they are first
- * used, and the ends of allocations' pages. */
-#define DEVICE_SLACK ((size_t)256 << 20)
-
-/* Where the plan's memory comes from, and how much there is. */
-typedef struct {
-    bool device; /* memory of its own; else the host's */
-    size_t available, total;
-} Room;
-
-/* How much of it the plan may take. */
-static size_t room_for_plan(const Room *room)
-{
-    size_t slack = room->device ? DEVICE_SLACK : 0;
-    return room->available > slack ? room->available - slack : 0;
-}
-
-/* Opens the device to ask it: its context, product library and scratch are then taken off already.
- * Ends the program when there is no such device. */
-static Room find_room(const Config *c)
-{
-    Room room = {.available = memory_available()};
+    MemoryRoom room = {.available = memory_available()};
     char err[2048];
     Device device;
     if (!session_open_device(&device, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
@@ -158,8 +79,7 @@ static Room find_room(const Config *c)
     return room;
 }
 
-/* The plan's parts in the unit of their sum. */
-static void tell_memory(const MemoryPlan *p, const Room *room)
+void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
     char where[64] = "";
     Figure total = figure_bytes((double)p->total);
@@ -174,12 +94,15 @@ static void tell_memory(const MemoryPlan *p, const Room *room)
               (double)p->other / unit, figure_bytes((double)room->available).text, where);
 }
 
-/* On the CPU the host's share comes from the same memory. */
-static void add_host(MemoryPlan *p)
+/* What a device's memory must have beside the plan: kernels, which are loaded when they are first
+ * used, and the ends of allocations' pages. */
+#define DEVICE_SLACK ((size_t)256 << 20)
+
+/* How much of it the plan may take. */
+static size_t room_for_plan(const MemoryRoom *room)
 {
-    bool over = __builtin_add_overflow(p->total, p->host, &p->total);
-    p->other += p->host;
-    if (over) p->total = SIZE_MAX;
+    size_t slack = room->device ? DEVICE_SLACK : 0;
+    return room->available > slack ? room->available - slack : 0;
 }
 
 /* What a long step takes of the host's memory, on every device. */
@@ -222,32 +145,21 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
     return help;
 }
 
-void run_plan(Run *run)
+void memory_check(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
 {
-    const Config *c = run->config;
-    GptShape shape = gpt_shape(c);
-    Room room = find_room(c);
-    run->plan = memory_plan(c); /* before others count what it may refuse */
-    if (!room.device) add_host(&run->plan);
-    const MemoryPlan *p = &run->plan;
-    tell_model(&shape);
-    tell_batch(c, &run->data);
-    tell_memory(p, &room);
-    tell_disk(run);
-    if (run->arguments.dry_run)
-        run_check_disk(run, run->arguments.out ? run->arguments.out : "out");
+    size_t most = room_for_plan(room);
     check_host(p, c);
-    if (p->total > room_for_plan(&room))
-        fail(EXIT_NO_MEMORY, "the plan needs %s and %s%s are available for it; %s",
-             figure_bytes((double)p->total).text, figure_bytes((double)room_for_plan(&room)).text,
-             room.device ? " of the GPU's memory" : "", smaller_plan(p, c, room_for_plan(&room)));
+    if (p->total <= most) return;
+    fail(EXIT_NO_MEMORY, "the plan needs %s and %s%s are available for it; %s",
+         figure_bytes((double)p->total).text, figure_bytes((double)most).text,
+         room->device ? " of the GPU's memory" : "", smaller_plan(p, c, most));
 }
 
-void run_tell_memory(const Run *run, const char *when)
+void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)
 {
     long long resident = 0, peak = 0;
     char line[256];
-    FILE *f = run->config->memory_breakdown ? fopen("/proc/self/status", "r") : NULL;
+    FILE *f = config->memory_breakdown ? fopen("/proc/self/status", "r") : NULL;
     if (f == NULL) return;
     while (fgets(line, sizeof line, f) != NULL) {
         sscanf(line, "VmRSS: %lld", &resident); /* kB */
@@ -256,5 +168,5 @@ void run_tell_memory(const Run *run, const char *when)
     fclose(f);
     log_field("memory", "%s: resident %s, peak %s, plan %s", when,
               figure_bytes(1024.0 * (double)resident).text,
-              figure_bytes(1024.0 * (double)peak).text, figure_bytes((double)run->plan.total).text);
+              figure_bytes(1024.0 * (double)peak).text, figure_bytes((double)plan->total).text);
 }

@@ -132,7 +132,7 @@ void run_report(Run *run)
     run_prepare_answers(run, NULL);
     if (print && c->steps_per_print > 0) {
         report(run);
-        run_tell_memory(run, "after a step");
+        memory_print_use(run->config, &run->plan, "after a step");
     }
     run_watch_console(run);
 }
@@ -202,7 +202,7 @@ bool run_evaluate(Run *run, bool final)
         run->eval = r;
         run->eval.final = final;
         metrics_eval(run->metrics, &run->eval);
-        run_tell_memory(run, "after an evaluation");
+        memory_print_use(run->config, &run->plan, "after an evaluation");
     }
     resume_clock(run);
     return !r.cut;

@@ -6,6 +6,7 @@
 #include "model/core/machine.h"
 #include "model/core/progress.h"
 #include "model/core/version.h"
+#include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/run.h"
 #include "parallel/trainer/save.h"
@@ -99,7 +100,7 @@ static void open_trainer(Run *run, const Config *config)
     if (!trainer_open(&run->trainer, config, &run->data, err, sizeof err, &code))
         fail(code, "%s", err);
     trainer_warm_up(&run->trainer);
-    run_tell_memory(run, "weights, gradients and optimizer are laid out");
+    memory_print_use(run->config, &run->plan, "weights, gradients and optimizer are laid out");
     log_field("device", "%s", device_describe(&run->trainer.session.dev, err, sizeof err));
     const Loader *train = run->trainer.train;
     if (run->data.random) return;
@@ -276,7 +277,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
 void run_open_trainer(Run *run)
 {
     char err[2048];
-    run_check_disk(run, run->folder.path);
+    disk_check(run->config, run->plan.checkpoint, run->folder.path);
     if (run->folder.state == RUN_RESUMED) {
         identity_check_tokenizer(run->folder.path, run->data.tokenizer);
         identity_check_data(run->folder.path, run->data.identity,
@@ -287,7 +288,8 @@ void run_open_trainer(Run *run)
     Checkpoint *checkpoint = find_checkpoint(run);
     if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
-    run_check_room(run, checkpoint);
+    disk_check_first_save(run->config, run->plan.checkpoint, run->folder.path, run->trainer.io.fs,
+                          checkpoint);
     run->config_text = config_text(run->config);
     run->machine = machine_json(&run->trainer.session.dev);
     if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))

@@ -4,8 +4,8 @@
 #define PARALLEL_RUN_RUN_H
 
 #include "model/core/progress.h"
+#include "parallel/plan/memory.h"
 #include "parallel/run/folder.h"
-#include "parallel/trainer/trainer.h"
 
 /* The command line of a training run. */
 typedef struct {
@@ -56,12 +56,6 @@ int run_dry(Run *run);
 void run_choose_folder(Run *run);
 /* A finished run again: its final figures and sample. */
 int run_show_result(Run *run);
-/* Warns where `path`, the run's folder, has no room for the checkpoints that will lie there at
- * once: those kept, and the one being written, less those that are there. */
-void run_check_disk(const Run *run, const char *path);
-/* A run that could not write a single checkpoint, starting from `newest` (NULL: from step 0), ends
- * before it trains (EXIT_INPUT_OUTPUT). */
-void run_check_room(const Run *run, const Checkpoint *newest);
 void run_open_trainer(Run *run);
 
 /* What an earlier attempt left out at the step that this one goes on from, because it was stopped
@@ -86,8 +80,6 @@ void run_save(Run *run);
 bool run_goes_well(const Run *run, char *why, size_t n);
 /* The watch over a run's work (feed.h); the context is the run. */
 bool run_watch(void *context, const Work *work);
-/* With memory_breakdown: what the process holds now and held at most, beside the plan. */
-void run_tell_memory(const Run *run, const char *when);
 /* SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP ask for a stop from here on
  * and are answered on stderr; a second one but SIGHUP acts at once. */
 void run_watch_signals(void);

@@ -10,16 +10,6 @@
 #include "parallel/trainer/feed.h"
 #include "parallel/trainer/session.h"
 
-/* What a rank will hold, in bytes, from the config alone: `total` in the device's memory, `host` in
- * the host's. On the CPU these are the same memory, and a run takes both. Ends the run with
- * EXIT_NO_MEMORY where 64 bits do not count the bytes. */
-typedef struct {
-    size_t weights, gradients, optimizer, activations, scratch, other, total;
-    size_t host;
-    int64_t checkpoint; /* bytes on disk of one checkpoint */
-} MemoryPlan;
-MemoryPlan memory_plan(const Config *config);
-
 /* Steps whose records wait until the host asks for them. */
 enum { TRAINER_HISTORY = 256 };
 

@@ -2,6 +2,7 @@
  * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
  * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
  * tested here. */
+#include "parallel/plan/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer_fixture.h"
 

@@ -1,0 +1,39 @@
+/* memory.h -- what a rank will hold, in bytes of each kind, and whether there is room for it: known
+ * before anything is allocated. */
+#ifndef PARALLEL_PLAN_MEMORY_H
+#define PARALLEL_PLAN_MEMORY_H
+
+#include "parallel/trainer/trainer.h"
+
+/* `total` is the sum of the parts before it, in the device's memory; `host` is in the host's. On
+ * the CPU these are the same memory (memory_add_host). */
+typedef struct {
+    size_t weights, gradients, optimizer, activations, scratch, other, total;
+    size_t host;
+    int64_t checkpoint; /* bytes on disk of one checkpoint */
+} MemoryPlan;
+
+/* The plan of config's run, whose vocabulary is known. A sum that 64 bits do not count is SIZE_MAX;
+ * a single tensor like that ends the program (EXIT_NO_MEMORY). */
+MemoryPlan memory_plan(const Config *config);
+/* Counts the host's share among the device's, as other. */
+void memory_add_host(MemoryPlan *plan);
+
+/* Where the plan's memory comes from, and how much of it there is, in bytes. */
+typedef struct {
+    bool device; /* memory of its own; else the host's */
+    size_t available, total;
+} MemoryRoom;
+
+/* Opens the device to ask it: its context, product library and scratch are then taken off already.
+ * Ends the program when there is no such device. */
+MemoryRoom memory_room(const Config *config);
+/* Prints the plan's parts in the unit of their sum. */
+void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
+/* Ends the program (EXIT_NO_MEMORY) where there is no room for the plan, saying what makes it
+ * smaller. */
+void memory_check(const MemoryPlan *plan, const MemoryRoom *room, const Config *config);
+/* With memory_breakdown: prints what the process holds now and held at most, beside the plan. */
+void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);
+
+#endif

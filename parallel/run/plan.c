@@ -1,0 +1,90 @@
+/* plan.c -- what a run will take, printed before anything is allocated: model, batch, memory, disk.
+ */
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "parallel/run/disk.h"
+#include "parallel/run/run.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* A text read oftener than this is learnt by heart rather than from. */
+static const double many_passes = 10;
+
+/* "less than 0.01", "0.25", "1", "2.1". */
+static Figure passes_text(double passes)
+{
+    Figure f = figure_count(passes);
+    if (passes < 1) snprintf(f.text, sizeof f.text, "%.2g", passes);
+    return passes < 0.01 ? (Figure){"less than 0.01"} : f;
+}
+
+/* Of a text that is read too often: where ten passes end, or that one step is more than that. */
+static void warn_of_passes(const Config *c, double step, double there, double passes)
+{
+    int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;
+    double last = floor(many_passes * there / step);
+    bool one_fits = step / (double)times <= many_passes * there; /* a micro-batch */
+    char help[160];
+    if (last >= 1)
+        snprintf(help, sizeof help, "fewer train_steps (ten passes end with step %s)",
+                 figure_count(last).text);
+    else
+        snprintf(help, sizeof help, "a smaller %s (now %lld: a step is %s passes)",
+                 one_fits ? "gradient_accumulation_steps" : "train_micro_batch_size_per_gpu",
+                 (long long)(one_fits ? times : rows), figure_count(step / there).text);
+    log_warning("the run reads its %s tokens %s times and will learn them by heart; give it more "
+                "text, or %s",
+                figure_count(there).text, figure_count(passes).text, help);
+}
+
+/* What a step and the run take of the data. */
+static void print_batch(const Config *c, const DataSet *data)
+{
+    double step = (double)c->train_batch_size * (double)c->data.seq_length;
+    double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
+    double passes = data->random ? 0 : all / there;
+    log_field("batch", "%lld x %lld tokens x %lld accumulation = %s tokens a step",
+              (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
+              (long long)c->gradient_accumulation_steps, figure_count(step).text);
+    if (data->random)
+        log_field("", "%s = %s tokens", figure_of(c->train_steps, "step").text,
+                  figure_short(all).text);
+    else
+        log_field("", "%s = %s tokens = %s pass%s over %s tokens",
+                  figure_of(c->train_steps, "step").text, figure_short(all).text,
+                  passes_text(passes).text, passes == 1 ? "" : "es", figure_count(there).text);
+    if (passes > many_passes) warn_of_passes(c, step, there, passes);
+}
+
+/* Numbers of the model. */
+static void print_model(const GptShape *s)
+{
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, s);
+    log_field("model",
+              "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
+              "(padded %lld), %s: %s parameters",
+              figure_of(s->L, "layer").text, (long long)s->C, figure_of(s->H, "head").text,
+              (long long)s->G, (long long)s->D, (long long)s->F, (long long)s->V, (long long)s->Vp,
+              dtype_name(s->dtype), figure_short((double)param_table_count(&table)).text);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+}
+
+void run_plan(Run *run)
+{
+    const Config *c = run->config;
+    GptShape shape = gpt_shape(c);
+    MemoryRoom room = memory_room(c);
+    run->plan = memory_plan(c); /* before others count what it may refuse */
+    if (!room.device) memory_add_host(&run->plan);
+    print_model(&shape);
+    print_batch(c, &run->data);
+    memory_print(&run->plan, &room);
+    disk_print(c, run->plan.checkpoint);
+    if (run->arguments.dry_run)
+        disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
+    memory_check(&run->plan, &room, c);
+}
