@@ -38,7 +38,7 @@ static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
     char path[PATH_SIZE];
     walk_join(path, known->key, "enabled");
     load_error(w->load, walk_value(w, node), path, "known, not built yet (%s); write false",
-               known->why);
+               known_why(known));
 }
 
 /* Known keys that are off as long as their "enabled" is false: what they hold does not matter then,
@@ -50,7 +50,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     if (is_off(item)) return;
     if (!cJSON_IsObject(item)) {
         load_error(w->load, walk_value(w, node), known->key,
-                   "%s is known, not built yet (%s); remove it", json_kind(item), known->why);
+                   "%s is known, not built yet (%s); remove it", json_kind(item), known_why(known));
         return;
     }
     for (int i = node + 1; i < w->json->node[node].end; i = w->json->node[i].end) {
@@ -68,7 +68,8 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     char path[PATH_SIZE];
     walk_join(path, known->key, "enabled");
     load_error(w->load, walk_value(w, node), path,
-               "true is its default, and it is known, not built yet (%s); write false", known->why);
+               "true is its default, and it is known, not built yet (%s); write false",
+               known_why(known));
 }
 
 /* Whether the value is of the type that the key takes. */
@@ -110,10 +111,10 @@ static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const 
     if (automatic && drops_auto(known->key))
         load_routine(w->load, walk_key(w, node), known->key,
                      "\"auto\" is read as the default, which is %.*s (%s is not built yet)",
-                     known->inert ? n : 6, known->inert ? first : "absent", known->why);
+                     known->inert ? n : 6, known->inert ? first : "absent", known_why(known));
     else
         load_error(w->load, walk_value(w, node), known->key,
-                   "%.60s is known, not built yet (%s); %s", value, known->why, instead);
+                   "%.60s is known, not built yet (%s); %s", value, known_why(known), instead);
 }
 
 static void check_ignored(const Walk *w, int node, const KnownKey *known, const char *value)
@@ -127,7 +128,7 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
                    type_name(example));
     else
         load_notice(w->load, walk_key(w, node), known->key, "accepted, without effect here (%s)",
-                    known->why);
+                    known_why(known));
 }
 
 void check_known(const Walk *w, int node, const KnownKey *known)
@@ -139,7 +140,9 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_QUIET: break;
     case KNOWN_SWITCH:
     case KNOWN_ON_SWITCH: check_switch(w, node, known); break;
-    case KNOWN_WRONG: load_error(w->load, walk_key(w, node), known->key, "%s", known->why); break;
+    case KNOWN_WRONG:
+        load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
+        break;
     case KNOWN_SHORT:
         if (!inert)
             load_error(w->load, walk_value(w, node), known->key,
@@ -188,10 +191,10 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
                    suggest_is_near(name, "enabled") ? "enabled" : near);
     else if (known->kind == KNOWN_ON_SWITCH || is_unbuilt_section(known))
         load_error(w->load, walk_key(w, node), path, "known, not built yet (%s); remove it",
-                   known->why);
+                   known_why(known));
     else
         load_notice(w->load, walk_key(w, node), path, "accepted, without effect here (%s)",
-                    known->why);
+                    known_why(known));
 }
 
 void check_other_names(const Walk *w)

@@ -77,15 +77,36 @@ typedef enum {
     KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
 } KnownKind;
 
+/* What the reasons of several keys hang on, so that one row changes with it. */
+typedef enum {
+    FEATURE_NONE, /* the key says why in its own words */
+    FEATURE_DATA_PARALLEL,
+    FEATURE_ZERO_SHARDING,
+    FEATURE_OFFLOAD,
+    FEATURE_TENSOR_PARALLEL,
+    FEATURE_PIPELINE_PARALLEL,
+    FEATURE_CHECKPOINT_WRITER,
+    FEATURE_MONITOR,
+    FEATURE_COMMS_LOGGER,
+    FEATURE_FLOPS_PROFILER,
+} Feature;
+
+typedef struct {
+    const char *asks; /* what a key asks for that only this feature could give */
+    const char *idle; /* why any other key of it changes nothing */
+} KnownFeature;
+
 typedef struct {
     const char *key;
     KnownKind kind;
+    Feature feature;
     const char *inert;      /* "|a|b|" of JSON values */
-    const char *why;        /* what the key asks for */
+    const char *why;        /* what the key asks for; NULL: what its feature says */
     const char *example;    /* a value of the type of an ignored key that has no inert values */
     const char *stands_for; /* the key that this is another name of */
 } KnownKey;
 
+extern const KnownFeature known_feature[];
 extern const KnownKey known_table[];
 extern const int known_count;
 
@@ -98,6 +119,8 @@ bool option_is_section(const char *key);
 bool option_among(const char *list, const char *value);
 /* A value of the type that the key takes, as the beginning of a JSON text. */
 const char *known_example(const KnownKey *known);
+/* What the key asks for, or why it changes nothing: half a sentence for brackets. */
+const char *known_why(const KnownKey *known);
 /* The name of a choice's value. */
 const char *option_choice_name(const Option *option, int value);
 /* Whether the row is read by this config's optimizer and scheduler. */

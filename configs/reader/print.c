@@ -134,7 +134,7 @@ static void explain_known(const KnownKey *known, FILE *to)
         [KNOWN_WRONG] = "refused",
     };
     fprintf(to, "%s\n    a key of DeepSpeed's: %s (%s)\n", known->key, verdict[known->kind],
-            known->why);
+            known_why(known));
     if (known->kind == KNOWN_UNBUILT && known->inert != NULL)
         fprintf(to, "    passes   %.*s\n", (int)strcspn(known->inert + 1, "|"), known->inert + 1);
 }

@@ -227,6 +227,21 @@ static void knows_the_types_and_names_of_ignored_keys(void **state)
     }
 }
 
+/* Also those that leave it to their feature, whose words they do not repeat. */
+static void knows_why_of_every_key(void **state)
+{
+    (void)state;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        const char *why = known_why(k);
+        if (why == NULL || *why == '\0') fail_msg("%s: nothing says why", k->key);
+        KnownKey by_feature = *k;
+        by_feature.why = NULL;
+        const char *shared = k->feature ? known_why(&by_feature) : NULL;
+        if (k->why && shared && strcmp(k->why, shared) == 0) fail_msg("%s: said twice", k->key);
+    }
+}
+
 /* A value of the type that an ignored key takes, and none of its inert ones. */
 static const char *odd_value(const KnownKey *k)
 {
@@ -346,6 +361,7 @@ int main(void)
         cmocka_unit_test(takes_small_numbers_and_every_zero),
         cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
+        cmocka_unit_test(knows_why_of_every_key),
         cmocka_unit_test(passes_inert_values_and_nothing_else),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
