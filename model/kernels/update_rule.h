@@ -11,12 +11,19 @@
 
 #include <math.h>
 
-/* Constants of one update, rounded to reals once. Decay is taken off as lr x decay x p, not by a
- * factor 1 - lr x decay, which f32 would round by as much as a part in a thousand of the decay. */
+/* Constants of one update, rounded to reals once.
+ *
+ * AdamW's weight decay is taken off as lr x weight_decay x p, not by a factor 1 - lr x decay, which
+ * f32 would round by as much as a part in a thousand of the decay. SGD's step is nesterov_gradient
+ * x g + nesterov_buffer x buffer: the buffer alone without Nesterov's momentum, g + momentum x
+ * buffer with it. */
 typedef struct {
-    real grad_scale, l2;
-    real beta1, rest1, beta2, rest2, step, root_correction, epsilon, decay; /* AdamW */
-    real lr, keep, fresh, ahead, back;                                      /* SGD */
+    real grad_scale, l2; /* of both optimizers: g = grad x grad_scale + l2 x p */
+    /* AdamW: step and root_correction hold lr and the two bias corrections. */
+    real beta1, one_minus_beta1, beta2, one_minus_beta2;
+    real step, root_correction, epsilon, decay;
+    /* SGD */
+    real lr, momentum, one_minus_dampening, nesterov_gradient, nesterov_buffer;
 } UpdateConstants;
 
 /* base^n to half an ulp (in pairs of doubles): the C library's power is not the same everywhere. */
@@ -46,18 +53,19 @@ static inline UpdateConstants adamw_constants(const StepDecision *decision, cons
     k.grad_scale = (real)decision->grad_scale;
     k.l2 = (real)(hyper->decoupled ? 0.0 : hyper->weight_decay);
     k.beta1 = (real)hyper->beta1;
-    k.rest1 = (real)(1.0 - hyper->beta1);
+    k.one_minus_beta1 = (real)(1.0 - hyper->beta1);
     k.beta2 = (real)hyper->beta2;
-    k.rest2 = (real)(1.0 - hyper->beta2);
+    k.one_minus_beta2 = (real)(1.0 - hyper->beta2);
     k.step = (real)(decision->lr / correction1);
     k.root_correction = (real)(1.0 / sqrt(correction2));
     k.epsilon = (real)hyper->epsilon;
     k.decay = (real)(hyper->decoupled ? decision->lr * hyper->weight_decay : 0.0);
-    k.lr = k.keep = k.fresh = k.ahead = k.back = (real)0;
+    k.lr = k.momentum = k.one_minus_dampening = k.nesterov_gradient = k.nesterov_buffer = (real)0;
     return k;
 }
 
-/* The first update takes the gradient whole, dampening begins with the second. */
+/* As torch.optim.SGD: the buffer begins as the first gradient, so the first update has neither
+ * momentum nor dampening. */
 static inline UpdateConstants sgd_constants(const StepDecision *decision, const Sgd *hyper)
 {
     bool first = decision->update == 1;
@@ -65,34 +73,35 @@ static inline UpdateConstants sgd_constants(const StepDecision *decision, const 
     k.grad_scale = (real)decision->grad_scale;
     k.l2 = (real)hyper->weight_decay;
     k.lr = (real)decision->lr;
-    k.keep = first ? (real)0 : (real)hyper->momentum;
-    k.fresh = first ? (real)1 : (real)(1.0 - hyper->dampening);
-    k.ahead = hyper->nesterov ? (real)1 : (real)0;
-    k.back = hyper->nesterov ? (real)hyper->momentum : (real)1;
-    k.beta1 = k.rest1 = k.beta2 = k.rest2 = k.step = k.root_correction = (real)0;
+    k.momentum = first ? (real)0 : (real)hyper->momentum;
+    k.one_minus_dampening = first ? (real)1 : (real)(1.0 - hyper->dampening);
+    k.nesterov_gradient = hyper->nesterov ? (real)1 : (real)0;
+    k.nesterov_buffer = hyper->nesterov ? (real)hyper->momentum : (real)1;
+    k.beta1 = k.one_minus_beta1 = k.beta2 = k.one_minus_beta2 = k.step = k.root_correction =
+        (real)0;
     k.epsilon = k.decay = (real)0;
     return k;
 }
 
-/* p after the update; m and v in place. */
+/* p after the update; m and v, the two averages (exp_avg, exp_avg_sq), in place. */
 static inline real adamw_element(real p, real grad, real *m, real *v, const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;
-    real m_new = k->beta1 * *m + k->rest1 * g;
-    real v_new = k->beta2 * *v + k->rest2 * (g * g);
+    real m_new = k->beta1 * *m + k->one_minus_beta1 * g;
+    real v_new = k->beta2 * *v + k->one_minus_beta2 * (g * g);
     *m = m_new;
     *v = v_new;
     real update = k->step * (m_new / (real_sqrt(v_new) * k->root_correction + k->epsilon));
     return p - (update + k->decay * p);
 }
 
-/* p after the update; the momentum in place. */
-static inline real sgd_element(real p, real grad, real *momentum, const UpdateConstants *k)
+/* p after the update; the momentum's buffer in place. */
+static inline real sgd_element(real p, real grad, real *buffer, const UpdateConstants *k)
 {
     real g = grad * k->grad_scale + k->l2 * p;
-    real b = k->keep * *momentum + k->fresh * g;
-    *momentum = b;
-    return p - k->lr * (k->ahead * g + k->back * b);
+    real b = k->momentum * *buffer + k->one_minus_dampening * g;
+    *buffer = b;
+    return p - k->lr * (k->nesterov_gradient * g + k->nesterov_buffer * b);
 }
 
 static inline real sgd_plain_element(real p, real grad, const UpdateConstants *k)
