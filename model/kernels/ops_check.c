@@ -92,9 +92,9 @@ void profile_close(Device *dev, Profile *profile)
     }
 }
 
-Call call_begin(Device *dev, OpId op, DType storage)
+OpCall call_begin(Device *dev, OpId op, DType storage)
 {
-    Call call = {.table = storage == F64 ? dev->ops_f64 : dev->ops, .op = op};
+    OpCall call = {.table = storage == F64 ? dev->ops_f64 : dev->ops, .op = op};
     CHECK(call.table != NULL, "op_%s: device %s has no ops for %s", op_name[op],
           dev->backend ? dev->backend->name : "(closed)", dtype_name(storage));
     if (dev->backend->range_begin) dev->backend->range_begin(op_name[op]);
@@ -106,13 +106,13 @@ Call call_begin(Device *dev, OpId op, DType storage)
     return call;
 }
 
-void call_require(const Device *dev, Call call, bool present)
+void call_require(const Device *dev, OpCall call, bool present)
 {
     CHECK(present, "op_%s: device %s does not have this op", op_name[call.op],
           dev->backend ? dev->backend->name : "(closed)");
 }
 
-void call_end(Device *dev, Call call)
+void call_end(Device *dev, OpCall call)
 {
     if (dev->backend->range_end) dev->backend->range_end();
     Profile *p = dev->profile;

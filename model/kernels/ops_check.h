@@ -37,21 +37,21 @@ void expect_argument(OpId op, bool ok, const char *rule, long long value);
 typedef struct {
     const OpTable *table;
     OpId op;
-} Call;
+} OpCall;
 
 /* Chooses the table by the storage type and marks the beginning, if somebody measures. */
-Call call_begin(Device *dev, OpId op, DType storage);
+OpCall call_begin(Device *dev, OpId op, DType storage);
 /* Ends the program, naming the op and the device, unless `present` (the table's entry is not NULL).
  */
-void call_require(const Device *dev, Call call, bool present);
-void call_end(Device *dev, Call call);
+void call_require(const Device *dev, OpCall call, bool present);
+void call_end(Device *dev, OpCall call);
 
 /* Runs `name` from the table for this storage type, between the marks; `dev` is the caller's
  * device.
  */
 #define RUN(name, storage, ...)                                                                    \
     do {                                                                                           \
-        Call call = call_begin(dev, OP_##name, storage);                                           \
+        OpCall call = call_begin(dev, OP_##name, storage);                                         \
         call_require(dev, call, call.table->name != NULL);                                         \
         call.table->name(__VA_ARGS__);                                                             \
         call_end(dev, call);                                                                       \

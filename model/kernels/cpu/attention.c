@@ -10,10 +10,10 @@
 #pragma GCC optimize("fp-contract=fast")
 
 typedef struct {
-    Heads heads;
+    AttentionCall call;
     Tensor o, lse;
     int64_t query_block, key_block, n_blocks;
-} Forward;
+} ForwardCall;
 
 /* A task's place and its scratch. */
 typedef struct {
@@ -25,7 +25,7 @@ typedef struct {
     real top[QUERY_BLOCK];          /* largest score so far */
     real sum[QUERY_BLOCK];          /* of exponentials relative to it */
     Window window;
-} Block;
+} QueryBlock;
 
 /* Scales the scores of keys [from, to) with a group of queries and hides those that the query does
  * not see; top[l] becomes the largest if larger. */
@@ -59,9 +59,9 @@ static void group_exp(real *restrict scores, int64_t from, int64_t to, const rea
 
 /* Turns the scores of the group of queries from i on into weights and rescales what it has gathered
  * from earlier keys. */
-static void group_softmax(const Forward *f, Block *x, int64_t i, bool gathered)
+static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool gathered)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t from, to = window_span(&x->window, i, GROUP, &from);
     real top[GROUP], rescale[GROUP], sum[GROUP] = {0};
     if (from == to) return;
@@ -83,12 +83,12 @@ static void group_softmax(const Forward *f, Block *x, int64_t i, bool gathered)
 }
 
 /* What the block's queries make of keys [key, key + n). */
-static void keys_forward(const Forward *f, Block *x, int64_t key, int64_t n, bool gathered)
+static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64_t n, bool gathered)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(x->n);
-    Rows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
-    Rows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
+    HeadRows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
+    HeadRows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
@@ -108,9 +108,9 @@ static void keys_forward(const Forward *f, Block *x, int64_t key, int64_t n, boo
     }
 }
 
-static void block_take(const Forward *f, Block *x, int64_t task, int worker)
+static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int worker)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t heads = h->shape.heads, pairs = h->batch * heads;
     int64_t pair = head_of_task(h, task % pairs, pairs);
     int64_t block = f->n_blocks - 1 - task / pairs; /* the last see the most keys */
@@ -136,9 +136,9 @@ static void block_take(const Forward *f, Block *x, int64_t task, int worker)
 
 static void forward_task(void *context, int64_t task, int worker)
 {
-    const Forward *f = context;
-    const Heads *h = &f->heads;
-    Block x;
+    const ForwardCall *f = context;
+    const AttentionCall *h = &f->call;
+    QueryBlock x;
     block_take(f, &x, task, worker);
     int64_t start = block_keys_first(h, x.b, x.t, x.n), end = keys_end(h, x.t + x.n - 1);
     int64_t keys = smaller(f->key_block, end - start);
@@ -163,9 +163,10 @@ static void forward_task(void *context, int64_t task, int worker)
 void CPU(attention_forward)(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                             Attention attention, Tensor first_key)
 {
-    Forward f = {.heads = heads_of(dev, q, k, v, attention, first_key), .o = o, .lse = lse};
-    f.query_block = smaller(QUERY_BLOCK, f.heads.tq);
-    f.key_block = smaller(KEY_BLOCK, f.heads.tk);
-    f.n_blocks = (f.heads.tq + f.query_block - 1) / f.query_block;
-    pool_run(dev->pool, f.n_blocks * f.heads.batch * attention.heads, forward_task, &f);
+    ForwardCall f = {
+        .call = attention_call(dev, q, k, v, attention, first_key), .o = o, .lse = lse};
+    f.query_block = smaller(QUERY_BLOCK, f.call.tq);
+    f.key_block = smaller(KEY_BLOCK, f.call.tk);
+    f.n_blocks = (f.call.tq + f.query_block - 1) / f.query_block;
+    pool_run(dev->pool, f.n_blocks * f.call.batch * attention.heads, forward_task, &f);
 }

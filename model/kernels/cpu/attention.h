@@ -22,36 +22,36 @@ typedef struct {
     Attention shape;
     Tensor q, k, v, first_key;
     int64_t batch, tq, tk;
-} Heads;
+} AttentionCall;
 
-static inline Heads heads_of(Device *dev, Tensor q, Tensor k, Tensor v, Attention shape,
-                             Tensor first_key)
+static inline AttentionCall attention_call(Device *dev, Tensor q, Tensor k, Tensor v,
+                                           Attention shape, Tensor first_key)
 {
-    return (Heads){.dev = dev,
-                   .shape = shape,
-                   .q = q,
-                   .k = k,
-                   .v = v,
-                   .first_key = first_key,
-                   .batch = q.dim[0],
-                   .tq = q.dim[1],
-                   .tk = k.dim[1]};
+    return (AttentionCall){.dev = dev,
+                           .shape = shape,
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .first_key = first_key,
+                           .batch = q.dim[0],
+                           .tq = q.dim[1],
+                           .tk = k.dim[1]};
 }
 
 /* Keys [first, end) that query t of batch row b sees. */
-static inline int64_t keys_first(const Heads *h, int64_t b, int64_t t)
+static inline int64_t keys_first(const AttentionCall *h, int64_t b, int64_t t)
 {
     return tensor_present(h->first_key) ? ((const int32_t *)h->first_key.data)[b * h->tq + t] : 0;
 }
 
-static inline int64_t keys_end(const Heads *h, int64_t t)
+static inline int64_t keys_end(const AttentionCall *h, int64_t t)
 {
     int64_t end = t + h->shape.causal_offset + 1;
     return end < 0 ? 0 : end < h->tk ? end : h->tk;
 }
 
 /* The first key that any of the queries [t, t + n) sees. */
-static inline int64_t block_keys_first(const Heads *h, int64_t b, int64_t t, int64_t n)
+static inline int64_t block_keys_first(const AttentionCall *h, int64_t b, int64_t t, int64_t n)
 {
     int64_t first = keys_first(h, b, t);
     for (int64_t i = 1; i < n; i++) {
@@ -74,7 +74,7 @@ static inline int64_t larger(int64_t a, int64_t b)
 /* The head of 0 .. n - 1 that comes up task-th, so that tasks of the same moment work on heads far
  * from each other: rows of neighbouring heads touch, and a prefetcher that runs past the end of one
  * takes lines from the thread that is writing the next. */
-static inline int64_t head_of_task(const Heads *h, int64_t task, int64_t n)
+static inline int64_t head_of_task(const AttentionCall *h, int64_t task, int64_t n)
 {
     int64_t threads = pool_threads(h->dev->pool);
     int64_t column = task % threads, base = n / threads, longer = n % threads;
@@ -88,29 +88,29 @@ static inline int64_t groups_up(int64_t n)
 }
 
 /* Elements between rows of a copied operand and of sums: the head size in whole vectors. */
-static inline int64_t heads_ld(const Heads *h)
+static inline int64_t heads_ld(const AttentionCall *h)
 {
     return (h->shape.head_size + LANES - 1) / LANES * LANES;
 }
 
 /* Address of query or key t's part of such a tensor. */
-static inline void *head_at(const Heads *h, Tensor x, int64_t length, int64_t b, int64_t head,
-                            int64_t t)
+static inline void *head_at(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
+                            int64_t head, int64_t t)
 {
     return (char *)tensor_row(x, b * length + t) +
            (size_t)(head * h->shape.head_size) * dtype_size(x.dtype);
 }
 
 /* Whether a head's rows of x can be read and written as whole vectors of reals where they are. */
-static inline bool head_in_place(const Heads *h, Tensor x)
+static inline bool head_in_place(const AttentionCall *h, Tensor x)
 {
     return x.dtype == REAL_DTYPE && h->shape.head_size == heads_ld(h);
 }
 
 /* Asks for rows [t, t + n) of a head ahead of their use: a head's rows are short and far apart, no
  * prefetcher of the machine sees them coming. */
-static inline void head_prefetch(const Heads *h, Tensor x, int64_t length, int64_t b, int64_t head,
-                                 int64_t t, int64_t n)
+static inline void head_prefetch(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
+                                 int64_t head, int64_t t, int64_t n)
 {
     int64_t bytes = h->shape.head_size * (int64_t)dtype_size(x.dtype);
     for (int64_t i = 0; i < n; i++) {
@@ -124,25 +124,25 @@ static inline void head_prefetch(const Heads *h, Tensor x, int64_t length, int64
 typedef struct {
     const real *at;
     int64_t ld;
-} Rows;
+} HeadRows;
 
 /* Rows [t, t + n) of batch row b and head `head` of a (B, T, heads * D) tensor with T = length, in
  * whole vectors: in place, or copied to buffer (n, heads_ld) with zeros behind. */
-static inline Rows head_load(const Heads *h, Tensor x, int64_t length, int64_t b, int64_t head,
-                             int64_t t, int64_t n, real *buffer)
+static inline HeadRows head_load(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
+                                 int64_t head, int64_t t, int64_t n, real *buffer)
 {
     int64_t d = h->shape.head_size, ld = heads_ld(h);
-    if (head_in_place(h, x)) return (Rows){.at = head_at(h, x, length, b, head, t), .ld = x.ld};
+    if (head_in_place(h, x)) return (HeadRows){.at = head_at(h, x, length, b, head, t), .ld = x.ld};
     for (int64_t i = 0; i < n; i++) {
         reals_load(buffer + i * ld, x.dtype, head_at(h, x, length, b, head, t + i), d);
         memset(buffer + i * ld + d, 0, (size_t)(ld - d) * sizeof *buffer);
     }
-    return (Rows){.at = buffer, .ld = ld};
+    return (HeadRows){.at = buffer, .ld = ld};
 }
 
 /* Row t of a head of x = D reals, rounded to its type. Ends a task's work on the row. */
-static inline void head_store(const Heads *h, Tensor x, int64_t length, int64_t b, int64_t head,
-                              int64_t t, const real *row)
+static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
+                              int64_t head, int64_t t, const real *row)
 {
     void *to = head_at(h, x, length, b, head, t);
     if (x.dtype == REAL_DTYPE)
@@ -152,7 +152,7 @@ static inline void head_store(const Heads *h, Tensor x, int64_t length, int64_t 
 }
 
 /* to (D, SCORES_LD) = n rows turned; what is left of the last group repeats the last row. */
-static inline void rows_turn(const Heads *h, Rows rows, int64_t n, real *to)
+static inline void rows_turn(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
 {
     for (int64_t i = 0; i < groups_up(n); i += LANES) {
         int64_t from = smaller(i, n - 1);
@@ -168,7 +168,7 @@ typedef struct {
 } Window;
 
 /* Queries [t, t + n) and keys [key, key + n_keys) of batch row b. */
-static inline void window_make(const Heads *h, int64_t b, int64_t t, int64_t n, int64_t key,
+static inline void window_make(const AttentionCall *h, int64_t b, int64_t t, int64_t n, int64_t key,
                                int64_t n_keys, Window *w)
 {
     for (int64_t i = 0; i < groups_up(n); i++) {
@@ -196,7 +196,7 @@ static inline int64_t window_span(const Window *w, int64_t i, int64_t n, int64_t
 }
 
 /* The first of the queries [t, t + n) that sees key `key` or a later one, counted from t. */
-static inline int64_t causal_first(const Heads *h, int64_t t, int64_t n, int64_t key)
+static inline int64_t causal_first(const AttentionCall *h, int64_t t, int64_t n, int64_t key)
 {
     return smaller(larger(key - h->shape.causal_offset - t, 0), n);
 }

@@ -16,13 +16,13 @@
 #define OWNED_ELEMENTS ((int64_t)2 << 20)
 
 typedef struct {
-    Heads heads;
+    AttentionCall call;
     Tensor dq, dk, dv, dout, o, lse;
     bool accumulate, split;
     int64_t query_block, key_block;
     int64_t query_parts, key_parts; /* of a head, where split */
     int64_t owned_keys;             /* most keys of a task */
-} Backward;
+} BackwardCall;
 
 /* A task: a kv head, its queries and keys, what it makes of them, and its scratch. */
 typedef struct {
@@ -42,7 +42,7 @@ typedef struct {
 /* Queries [t, t + n) of one head, with their operands. */
 typedef struct {
     int64_t head, t, n;
-    Rows q, dout;
+    HeadRows q, dout;
     real lse[QUERY_BLOCK], delta[QUERY_BLOCK];
 } Queries;
 
@@ -62,10 +62,10 @@ static inline void group_gradient(real *restrict p, real *restrict ds, int32_t k
 }
 
 /* A strip of keys, `n` from `key` of the block on: its rows of dS, and what it owes dK and dV. */
-static void strip_backward(const Backward *f, const Part *x, const Queries *qs, const Window *w,
-                           int64_t at, int64_t j, int64_t n, Rows k, Rows v)
+static void strip_backward(const BackwardCall *f, const Part *x, const Queries *qs, const Window *w,
+                           int64_t at, int64_t j, int64_t n, HeadRows k, HeadRows v)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(qs->n);
     int64_t i = causal_first(h, qs->t, qs->n, at + j), from = i / GROUP * GROUP;
     real *p = x->p, *ds = x->ds + j * SCORES_LD;
@@ -91,13 +91,13 @@ static void strip_backward(const Backward *f, const Part *x, const Queries *qs, 
 }
 
 /* One block of scores: adds what queries `qs` and keys [key, key + n) owe each other. */
-static void block_backward(const Backward *f, const Part *x, const Queries *qs, int64_t key,
+static void block_backward(const BackwardCall *f, const Part *x, const Queries *qs, int64_t key,
                            int64_t n, bool gathered)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t ld = heads_ld(h);
-    Rows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
-    Rows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
+    HeadRows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
+    HeadRows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
     Window w;
     window_make(h, x->b, qs->t, qs->n, key, n, &w);
     for (int64_t j = 0; j < n; j += STRIP_ROWS)
@@ -112,10 +112,10 @@ static void block_backward(const Backward *f, const Part *x, const Queries *qs, 
 }
 
 /* delta[i] = sum of dout * o over query i's head. */
-static void deltas(const Backward *f, const Part *x, Queries *qs)
+static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
 {
-    const Heads *h = &f->heads;
-    Rows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
+    const AttentionCall *h = &f->call;
+    HeadRows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
     for (int64_t i = 0; i < groups_up(qs->n); i += LANES) {
         Vector v[LANES] = {{0}}, sum = {0};
         for (int64_t r = 0; r < smaller(LANES, qs->n - i); r++) {
@@ -131,10 +131,10 @@ static void deltas(const Backward *f, const Part *x, Queries *qs)
 }
 
 /* Brings n rows of sums home: = or += as the call says. */
-static void sums_store(const Backward *f, const Part *x, Tensor g, int64_t length, int64_t head,
+static void sums_store(const BackwardCall *f, const Part *x, Tensor g, int64_t length, int64_t head,
                        int64_t t, int64_t n, real *sums)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size;
     for (int64_t i = 0; i < n; i++) {
         real *sum = sums + i * heads_ld(h);
@@ -148,9 +148,10 @@ static void sums_store(const Backward *f, const Part *x, Tensor g, int64_t lengt
 }
 
 /* All that the task has to do for one block of one head's queries. */
-static void queries_backward(const Backward *f, const Part *x, int64_t head, int64_t t, int64_t n)
+static void queries_backward(const BackwardCall *f, const Part *x, int64_t head, int64_t t,
+                             int64_t n)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t start = larger(block_keys_first(h, x->b, t, n), x->key);
     int64_t end = smaller(keys_end(h, t + n - 1), x->key_end);
     if (start >= end && !x->want_dq) return;
@@ -173,13 +174,13 @@ static void queries_backward(const Backward *f, const Part *x, int64_t head, int
     if (x->want_dq) sums_store(f, x, f->dq, h->tq, head, t, n, x->dq);
 }
 
-static void part_scratch(const Backward *f, Part *x, int worker)
+static void part_scratch(const BackwardCall *f, Part *x, int worker)
 {
-    int64_t ld = heads_ld(&f->heads), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
+    int64_t ld = heads_ld(&f->call), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
     int64_t strip = STRIP_ROWS * SCORES_LD, scores = f->key_block * SCORES_LD;
     int64_t turned = ld * SCORES_LD, owned = f->owned_keys * ld;
     int64_t reals = strip + scores + 2 * turned + 4 * queries + 2 * keys + 2 * owned + ld;
-    x->p = pool_workspace(f->heads.dev->pool, worker, (size_t)reals * sizeof(real));
+    x->p = pool_workspace(f->call.dev->pool, worker, (size_t)reals * sizeof(real));
     x->ds = x->p + strip;
     x->q_turned = x->ds + scores;
     x->do_turned = x->q_turned + turned;
@@ -196,9 +197,9 @@ static void part_scratch(const Backward *f, Part *x, int worker)
 
 /* The task's share: a whole kv head, or, where split, a part of its keys (the first parts) or of
  * its queries. */
-static Part part_take(const Backward *f, int64_t task, int worker)
+static Part part_take(const BackwardCall *f, int64_t task, int worker)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t pairs = h->batch * h->shape.kv_heads, part = task / pairs;
     int64_t pair = head_of_task(h, task % pairs, pairs);
     Part x = {.b = pair / h->shape.kv_heads, .kv_head = pair % h->shape.kv_heads};
@@ -220,8 +221,8 @@ static Part part_take(const Backward *f, int64_t task, int worker)
 
 static void backward_task(void *context, int64_t task, int worker)
 {
-    const Backward *f = context;
-    const Heads *h = &f->heads;
+    const BackwardCall *f = context;
+    const AttentionCall *h = &f->call;
     Part x = part_take(f, task, worker);
     int64_t group = h->shape.heads / h->shape.kv_heads, keys = x.key_end - x.key;
     if (x.want_dkv) {
@@ -241,9 +242,9 @@ static void backward_task(void *context, int64_t task, int worker)
 
 /* Whole heads or parts: by what the slowest thread has to do, in products (five for a whole head,
  * seven for a split one that is shared out evenly), and by what fits the workspace. */
-static void backward_plan(Backward *f)
+static void backward_plan(BackwardCall *f)
 {
-    const Heads *h = &f->heads;
+    const AttentionCall *h = &f->call;
     int64_t pairs = h->batch * h->shape.kv_heads, threads = pool_threads(h->dev->pool),
             d = heads_ld(h);
     int64_t rounds = (pairs + threads - 1) / threads;
@@ -265,15 +266,15 @@ void CPU(attention_backward)(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool 
                              Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                              Attention attention, Tensor first_key)
 {
-    Backward f = {.heads = heads_of(dev, q, k, v, attention, first_key),
-                  .dq = dq,
-                  .dk = dk,
-                  .dv = dv,
-                  .dout = dout,
-                  .o = o,
-                  .lse = lse,
-                  .accumulate = accumulate};
+    BackwardCall f = {.call = attention_call(dev, q, k, v, attention, first_key),
+                      .dq = dq,
+                      .dk = dk,
+                      .dv = dv,
+                      .dout = dout,
+                      .o = o,
+                      .lse = lse,
+                      .accumulate = accumulate};
     backward_plan(&f);
-    int64_t pairs = f.heads.batch * attention.kv_heads;
+    int64_t pairs = f.call.batch * attention.kv_heads;
     pool_run(dev->pool, f.split ? pairs * (f.key_parts + f.query_parts) : pairs, backward_task, &f);
 }

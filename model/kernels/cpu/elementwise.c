@@ -10,7 +10,7 @@ typedef struct {
     Tensor table, positions;
     bool inverse;
     Pool *pool;
-} Job;
+} ElementwiseJob;
 
 static void gelu_run(real *y, const real *x, int64_t n)
 {
@@ -38,7 +38,7 @@ static void swiglu_run(real *y, const real *gate, const real *up, int64_t n)
 
 static void forward_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ElementwiseJob *job = context;
     int64_t count = tensor_count(job->y), cols = tensor_cols(job->y);
     int64_t at = pool_cut(count, job->tasks, 64, task),
             end = pool_cut(count, job->tasks, 64, task + 1);
@@ -62,7 +62,8 @@ static void forward_body(void *context, int64_t task, int worker)
 
 void CPU(activation_forward)(Device *dev, Tensor y, Tensor x, ActivationKind kind)
 {
-    Job job = {.y = y, .x = x, .kind = kind, .tasks = tasks_for(dev, 4 * tensor_count(y))};
+    ElementwiseJob job = {
+        .y = y, .x = x, .kind = kind, .tasks = tasks_for(dev, 4 * tensor_count(y))};
     if (kind != ACTIVATION_SWIGLU && tensor_is_dense(y) && tensor_is_dense(x)) {
         job.y = tensor_flat(y);
         job.x = tensor_flat(x);
@@ -98,7 +99,7 @@ static void swiglu_backward_run(real *dgate, real *dup, const real *dy, const re
 
 static void backward_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ElementwiseJob *job = context;
     int64_t count = tensor_count(job->dy), cols = tensor_cols(job->dy);
     int64_t at = pool_cut(count, job->tasks, 64, task),
             end = pool_cut(count, job->tasks, 64, task + 1);
@@ -124,7 +125,7 @@ static void backward_body(void *context, int64_t task, int worker)
 
 void CPU(activation_backward)(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind)
 {
-    Job job = {
+    ElementwiseJob job = {
         .y = dx, .x = x, .dy = dy, .kind = kind, .tasks = tasks_for(dev, 4 * tensor_count(dy))};
     if (kind != ACTIVATION_SWIGLU && tensor_is_dense(dx) && tensor_is_dense(dy) &&
         tensor_is_dense(x)) {
@@ -148,7 +149,7 @@ static void rotate(real *restrict low, real *restrict high, const real *restrict
 
 static void rope_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ElementwiseJob *job = context;
     const int32_t *position = job->positions.data;
     int64_t rows = tensor_rows(job->x), cols = tensor_cols(job->x), size = tensor_cols(job->table),
             half = size / 2;
@@ -169,7 +170,7 @@ static void rope_body(void *context, int64_t task, int worker)
 
 void CPU(rope)(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse)
 {
-    Job job = {
+    ElementwiseJob job = {
         .x = x, .table = table, .positions = positions, .inverse = inverse, .pool = dev->pool};
     job.tasks = tasks_for(dev, tensor_count(x));
     pool_run(dev->pool, job.tasks, rope_body, &job);

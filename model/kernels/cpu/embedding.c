@@ -8,11 +8,11 @@ typedef struct {
     /* backward: rows n with the same index form a chain head -> next -> ... -> -1, ascending */
     const int32_t *head, *next;
     int64_t n_heads;
-} Job;
+} EmbeddingJob;
 
 static void gather_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const EmbeddingJob *job = context;
     const int32_t *token = job->index.data;
     int64_t rows = tensor_rows(job->x),
             bytes = tensor_cols(job->x) * (int64_t)dtype_size(job->x.dtype);
@@ -29,14 +29,14 @@ static void gather_body(void *context, int64_t task, int worker)
 
 void CPU(token_forward)(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row)
 {
-    Job job = {.x = x, .table = table, .index = tokens, .first_row = first_row};
+    EmbeddingJob job = {.x = x, .table = table, .index = tokens, .first_row = first_row};
     job.tasks = tasks_for(dev, tensor_count(x));
     pool_run(dev->pool, job.tasks, gather_body, &job);
 }
 
 static void position_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const EmbeddingJob *job = context;
     const int32_t *position = job->index.data;
     int64_t count = tensor_count(job->x);
     int64_t at = pool_cut(count, job->tasks, 64, task),
@@ -61,7 +61,7 @@ static void position_body(void *context, int64_t task, int worker)
 
 void CPU(position_add)(Device *dev, Tensor x, Tensor table, Tensor positions)
 {
-    Job job = {
+    EmbeddingJob job = {
         .x = x, .table = table, .index = positions, .tasks = tasks_for(dev, tensor_count(x))};
     pool_run(dev->pool, job.tasks, position_body, &job);
 }
@@ -69,7 +69,7 @@ void CPU(position_add)(Device *dev, Tensor x, Tensor table, Tensor positions)
 /* Sums the chains in a range of columns. */
 static void chain_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const EmbeddingJob *job = context;
     int64_t cols = tensor_cols(job->table);
     int64_t begin = pool_cut(cols, job->tasks, 64, task),
             end = pool_cut(cols, job->tasks, 64, task + 1);
@@ -114,14 +114,14 @@ static void scatter(Device *dev, Tensor dtable, Tensor dx, Tensor index, int64_t
             next[last[row]] = (int32_t)n;
         last[row] = (int32_t)n;
     }
-    Job job = {.x = dx,
-               .table = dtable,
-               .index = index,
-               .first_row = first_row,
-               .accumulate = accumulate,
-               .head = head,
-               .next = next,
-               .n_heads = n_heads};
+    EmbeddingJob job = {.x = dx,
+                        .table = dtable,
+                        .index = index,
+                        .first_row = first_row,
+                        .accumulate = accumulate,
+                        .head = head,
+                        .next = next,
+                        .n_heads = n_heads};
     job.tasks = tasks_for(dev, tensor_count(dx));
     pool_run(dev->pool, job.tasks, chain_body, &job);
 }

@@ -8,7 +8,7 @@ typedef struct {
     uint64_t seed, stream;
     int64_t first, tasks;
     double std;
-} Job;
+} NormalJob;
 
 enum { PAIRS = 256 };
 
@@ -63,7 +63,7 @@ static void doubles_store(DType dtype, void *restrict to, const double *restrict
 
 static void normal_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const NormalJob *job = context;
     int64_t n = tensor_count(job->x), size = (int64_t)dtype_size(job->x.dtype);
     int64_t at = pool_cut(n, job->tasks, 2 * PAIRS, task),
             end = pool_cut(n, job->tasks, 2 * PAIRS, task + 1);
@@ -82,7 +82,8 @@ static void normal_body(void *context, int64_t task, int worker)
 
 void CPU(normal)(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std)
 {
-    Job job = {.x = tensor_flat(x), .seed = seed, .stream = stream, .first = first, .std = std};
+    NormalJob job = {
+        .x = tensor_flat(x), .seed = seed, .stream = stream, .first = first, .std = std};
     job.tasks = tasks_for(dev, 16 * tensor_count(x));
     pool_run(dev->pool, job.tasks, normal_body, &job);
 }

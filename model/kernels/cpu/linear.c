@@ -18,7 +18,7 @@
 /* A result (m, n) cut into rows x cols tiles. */
 typedef struct {
     int64_t m, n, rows, cols;
-} Grid;
+} TileGrid;
 
 typedef struct {
     int64_t row, rows, col, cols;
@@ -32,14 +32,14 @@ static int64_t parts_max(int64_t n)
 /* Cuts so that the factors are read (and packed by the product) as few times as possible: of all
  * grids with the wanted number of tiles the one with the least n x rows + m x cols. Depends on the
  * shape and the number of threads only. */
-static Grid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
+static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
 {
     double flops = 2.0 * (double)m * (double)n * (double)k;
     double most = flops / TASK_FLOPS;
     int64_t tiles = TASKS_PER_THREAD * (int64_t)threads;
     if (most < (double)tiles) tiles = (int64_t)most;
     if (tiles > threads) tiles -= tiles % threads;
-    Grid best = {.m = m, .n = n, .rows = 1, .cols = 1};
+    TileGrid best = {.m = m, .n = n, .rows = 1, .cols = 1};
     for (bool found = false; tiles > 1 && !found; tiles--) {
         for (int64_t rows = 1; rows <= tiles && rows <= parts_max(m); rows++) {
             int64_t cols = tiles / rows;
@@ -57,7 +57,7 @@ static Grid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
     return best;
 }
 
-static Tile grid_tile(const Grid *g, int64_t task)
+static Tile grid_tile(const TileGrid *g, int64_t task)
 {
     int64_t i = task % g->rows, j = task / g->rows;
     Tile t = {.row = pool_cut(g->m, g->rows, TILE_GRAIN, i),
@@ -72,7 +72,7 @@ static Tile grid_tile(const Grid *g, int64_t task)
  * below. */
 typedef struct {
     Device *dev;
-    Grid grid;
+    TileGrid grid;
     int64_t k;
     Tensor a, b;
     bool a_transposed, b_transposed;
@@ -81,25 +81,25 @@ typedef struct {
     Tensor columns; /* backward weight: of dy, if they are known */
     Epilogue epilogue;
     bool accumulate;
-} Job;
+} ProductJob;
 
 /* Scratch of one tile. */
 typedef struct {
     real *a, *b, *c; /* converted factors, result */
     real *row, *row2;
-} Scratch;
+} TileScratch;
 
-static Scratch scratch_take(const Job *job, int worker, Tile t)
+static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
 {
     size_t depth = (size_t)(job->k < DEPTH_MAX ? job->k : DEPTH_MAX), rows = (size_t)t.rows,
            cols = (size_t)t.cols;
     size_t pad = 16, a = rows * depth, b = cols * depth, c = rows * cols;
     real *p = gemm_workspace(job->dev, worker, (a + b + c + 2 * (cols + pad)) * sizeof(real));
-    return (Scratch){.a = p,
-                     .b = p + a,
-                     .c = p + a + b,
-                     .row = p + a + b + c,
-                     .row2 = p + a + b + c + cols + pad};
+    return (TileScratch){.a = p,
+                         .b = p + a,
+                         .c = p + a + b,
+                         .row = p + a + b + c,
+                         .row2 = p + a + b + c + cols + pad};
 }
 
 /* Part [line, line + lines) x [depth, depth + depths) of a factor; lines are the result's rows or
@@ -113,8 +113,8 @@ static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64
 
 /* c = (beta c +) the product of a tile. Factors stored as reals are read in place, the depth in one
  * piece. */
-static void job_product(const Job *job, int worker, Tile t, const Scratch *s, real beta, real *c,
-                        int64_t ldc)
+static void job_product(const ProductJob *job, int worker, Tile t, const TileScratch *s, real beta,
+                        real *c, int64_t ldc)
 {
     bool in_place = job->a.dtype == REAL_DTYPE && job->b.dtype == REAL_DTYPE;
     int64_t step = in_place ? job->k : DEPTH_MAX;
@@ -145,7 +145,7 @@ static void round_through(Tensor t, int64_t row, int64_t col, real *values, int6
 }
 
 /* Bias, epilogue and rounding of one row of a tile; value (cols) is the product. */
-static void forward_row(const Job *job, int64_t row, const Tile *t, real *restrict value,
+static void forward_row(const ProductJob *job, int64_t row, const Tile *t, real *restrict value,
                         const real *restrict bias)
 {
     bool kept = tensor_present(job->pre);
@@ -171,9 +171,9 @@ static void forward_row(const Job *job, int64_t row, const Tile *t, real *restri
 
 static void forward_task(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
-    Scratch s = scratch_take(job, worker, t);
+    TileScratch s = scratch_take(job, worker, t);
     Tensor target = tensor_present(job->pre) ? job->pre : job->out;
     bool in_place = target.dtype == REAL_DTYPE;
     real *c = in_place ? element(target, t.row, t.col) : s.c;
@@ -194,24 +194,24 @@ void CPU(linear_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
                          Tensor pre)
 {
     int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(y);
-    Job job = {.dev = dev,
-               .k = inputs,
-               .a = x,
-               .b = w,
-               .b_transposed = true,
-               .out = y,
-               .pre = pre,
-               .bias = bias,
-               .epilogue = epilogue,
-               .grid = grid_cut(n, outputs, inputs, pool_threads(dev->pool))};
+    ProductJob job = {.dev = dev,
+                      .k = inputs,
+                      .a = x,
+                      .b = w,
+                      .b_transposed = true,
+                      .out = y,
+                      .pre = pre,
+                      .bias = bias,
+                      .epilogue = epilogue,
+                      .grid = grid_cut(n, outputs, inputs, pool_threads(dev->pool))};
     pool_run(dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
 }
 
 static void backward_input_task(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
-    Scratch s = scratch_take(job, worker, t);
+    TileScratch s = scratch_take(job, worker, t);
     bool in_place = job->out.dtype == REAL_DTYPE;
     real *c = in_place ? element(job->out, t.row, t.col) : s.c;
     int64_t ldc = in_place ? job->out.ld : t.cols;
@@ -237,14 +237,14 @@ void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
                                 Tensor pre)
 {
     int64_t n = tensor_rows(dy), inputs = tensor_cols(dx), outputs = tensor_cols(dy);
-    Job job = {.dev = dev,
-               .k = outputs,
-               .a = dy,
-               .b = w,
-               .out = dx,
-               .pre = pre,
-               .epilogue = epilogue,
-               .grid = grid_cut(n, inputs, outputs, pool_threads(dev->pool))};
+    ProductJob job = {.dev = dev,
+                      .k = outputs,
+                      .a = dy,
+                      .b = w,
+                      .out = dx,
+                      .pre = pre,
+                      .epilogue = epilogue,
+                      .grid = grid_cut(n, inputs, outputs, pool_threads(dev->pool))};
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_input_task, &job);
 }
 
@@ -268,7 +268,7 @@ enum { STRIP = 256 };
 
 /* sum (n, at most STRIP) = column sums of a (k, m) from column `col` on. Rows are added in groups:
  * an error that grows with the group's length and the number of groups, not with their product. */
-static void strip_sums(const Job *job, int64_t col, int64_t n, real *restrict sum)
+static void strip_sums(const ProductJob *job, int64_t col, int64_t n, real *restrict sum)
 {
     enum { GROUP = 64 };
     real row[STRIP];
@@ -291,7 +291,7 @@ static void strip_sums(const Job *job, int64_t col, int64_t n, real *restrict su
 }
 
 /* The bias gradient in columns [col, col + n): of the sums that the caller has, or made here. */
-static void bias_gradient(const Job *job, int64_t col, int64_t n)
+static void bias_gradient(const ProductJob *job, int64_t col, int64_t n)
 {
     real sum[STRIP], old[STRIP];
     for (int64_t end = col + n; col < end; col += STRIP) {
@@ -305,9 +305,9 @@ static void bias_gradient(const Job *job, int64_t col, int64_t n)
 
 static void backward_weight_task(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
-    Scratch s = scratch_take(job, worker, t);
+    TileScratch s = scratch_take(job, worker, t);
     if (tensor_present(job->bias)) { /* the tiles of one row of the grid share its part of db */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
@@ -328,15 +328,15 @@ void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, T
                                  Tensor columns, bool accumulate)
 {
     int64_t n = tensor_rows(x), inputs = tensor_cols(x), outputs = tensor_cols(dy);
-    Job job = {.dev = dev,
-               .k = n,
-               .a = dy,
-               .a_transposed = true,
-               .b = x,
-               .out = dw,
-               .bias = db,
-               .columns = columns,
-               .accumulate = accumulate,
-               .grid = grid_cut(outputs, inputs, n, pool_threads(dev->pool))};
+    ProductJob job = {.dev = dev,
+                      .k = n,
+                      .a = dy,
+                      .a_transposed = true,
+                      .b = x,
+                      .out = dw,
+                      .bias = db,
+                      .columns = columns,
+                      .accumulate = accumulate,
+                      .grid = grid_cut(outputs, inputs, n, pool_threads(dev->pool))};
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_weight_task, &job);
 }

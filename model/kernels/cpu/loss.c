@@ -9,7 +9,7 @@ typedef struct {
     real scale;
     bool backward;
     Pool *pool;
-} Job;
+} LossJob;
 
 typedef __typeof__((Lanes){0} > (Lanes){0}) Mask; /* per lane all ones or zero */
 
@@ -69,7 +69,7 @@ static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backwa
 
 static void loss_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const LossJob *job = context;
     const int32_t *target = job->targets.data;
     int64_t rows = tensor_rows(job->logits), cols = tensor_cols(job->logits), n = job->vocab_size;
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
@@ -92,13 +92,13 @@ static void loss_body(void *context, int64_t task, int worker)
 void CPU(loss)(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
                Tensor scale, bool backward)
 {
-    Job job = {.losses = losses,
-               .logits = logits,
-               .targets = targets,
-               .vocab_size = vocab_size,
-               .backward = backward,
-               .pool = dev->pool,
-               .tasks = tasks_for(dev, 2 * tensor_count(logits))};
+    LossJob job = {.losses = losses,
+                   .logits = logits,
+                   .targets = targets,
+                   .vocab_size = vocab_size,
+                   .backward = backward,
+                   .pool = dev->pool,
+                   .tasks = tasks_for(dev, 2 * tensor_count(logits))};
     if (backward) job.scale = (real) * (const double *)scale.data;
     pool_run(dev->pool, job.tasks, loss_body, &job);
 }

@@ -5,7 +5,7 @@ typedef struct {
     Tensor y, a, b;
     int64_t tasks;
     uint8_t pattern[8]; /* of fill: one element */
-} Job;
+} MemoryJob;
 
 /* n elements of `size` bytes, each the pattern's first bytes. */
 static void fill_span(void *to, size_t size, const uint8_t *pattern, int64_t n)
@@ -32,7 +32,7 @@ static void fill_span(void *to, size_t size, const uint8_t *pattern, int64_t n)
 
 static void fill_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const MemoryJob *job = context;
     int64_t count = tensor_count(job->y), cols = tensor_cols(job->y);
     int64_t at = pool_cut(count, job->tasks, 4096, task),
             end = pool_cut(count, job->tasks, 4096, task + 1);
@@ -47,14 +47,14 @@ static void fill_body(void *context, int64_t task, int worker)
 
 void CPU(fill)(Device *dev, Tensor x, double value)
 {
-    Job job = {.y = tensor_widest(x), .tasks = tasks_for(dev, tensor_count(x))};
+    MemoryJob job = {.y = tensor_widest(x), .tasks = tasks_for(dev, tensor_count(x))};
     dtype_set(x.dtype, job.pattern, 0, value);
     pool_run(dev->pool, job.tasks, fill_body, &job);
 }
 
 static void copy_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const MemoryJob *job = context;
     int64_t count = tensor_count(job->y), cols = tensor_cols(job->y);
     int64_t at = pool_cut(count, job->tasks, 64, task),
             end = pool_cut(count, job->tasks, 64, task + 1);
@@ -76,7 +76,7 @@ static void copy_body(void *context, int64_t task, int worker)
 /* From f64 to 16 bits the value is rounded to f32 on the way, as torch does. */
 void CPU(copy)(Device *dev, Tensor y, Tensor x)
 {
-    Job job = {.y = y, .a = x, .tasks = tasks_for(dev, tensor_count(y))};
+    MemoryJob job = {.y = y, .a = x, .tasks = tasks_for(dev, tensor_count(y))};
     if (tensor_is_dense(y) && tensor_is_dense(x)) {
         job.y = tensor_flat(y);
         job.a = tensor_flat(x);
@@ -86,7 +86,7 @@ void CPU(copy)(Device *dev, Tensor y, Tensor x)
 
 static void add_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const MemoryJob *job = context;
     int64_t count = tensor_count(job->y), cols = tensor_cols(job->y);
     int64_t at = pool_cut(count, job->tasks, 64, task),
             end = pool_cut(count, job->tasks, 64, task + 1);
@@ -105,7 +105,7 @@ static void add_body(void *context, int64_t task, int worker)
 
 void CPU(add)(Device *dev, Tensor y, Tensor a, Tensor b)
 {
-    Job job = {.y = y, .a = a, .b = b, .tasks = tasks_for(dev, tensor_count(y))};
+    MemoryJob job = {.y = y, .a = a, .b = b, .tasks = tasks_for(dev, tensor_count(y))};
     if (tensor_is_dense(y) && tensor_is_dense(a) && tensor_is_dense(b)) {
         job.y = tensor_flat(y);
         job.a = tensor_flat(a);

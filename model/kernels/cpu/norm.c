@@ -14,7 +14,7 @@ typedef struct {
     bool accumulate_dx, want_db, want_columns;
     real *partials; /* (tasks, SUMS, W) of each task's rows, where worker 0's workspace starts */
     size_t shared;  /* bytes of partials: every worker's own rows lie behind them */
-} Job;
+} NormJob;
 
 /* What backward sums over rows. */
 enum { SUM_DW, SUM_DB, SUM_COLUMNS, SUMS };
@@ -85,7 +85,7 @@ static void residual_row(real *sum, const real *x, const real *a, const real *bi
 
 /* The row that is normalised: x's, or the residual sum, made and stored here, as rounded to
  * storage. */
-static const real *input_row(const Job *job, int64_t row, const real *bias, real *buffer,
+static const real *input_row(const NormJob *job, int64_t row, const real *bias, real *buffer,
                              real *buffer2)
 {
     if (!tensor_present(job->sum)) return row_load(job->x, row, buffer);
@@ -98,7 +98,7 @@ static const real *input_row(const Job *job, int64_t row, const real *bias, real
 
 static void forward_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const NormJob *job = context;
     int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y), width = tensor_cols(job->w);
     real *buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols + 2 * width));
     real *buffer2 = buffer + cols, *y_buffer = buffer2 + cols, *bias_buffer = y_buffer + cols;
@@ -116,7 +116,7 @@ static void forward_body(void *context, int64_t task, int worker)
 
 void CPU(norm_forward)(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Tensor b, Norm norm)
 {
-    Job job = {.y = y, .stats = stats, .x = x, .w = w, .b = b, .norm = norm, .pool = dev->pool};
+    NormJob job = {.y = y, .stats = stats, .x = x, .w = w, .b = b, .norm = norm, .pool = dev->pool};
     job.tasks = tasks_for(dev, tensor_count(y));
     pool_run(dev->pool, job.tasks, forward_body, &job);
 }
@@ -124,16 +124,16 @@ void CPU(norm_forward)(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, 
 void CPU(residual_norm_forward)(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                                 Tensor bias, Tensor w, Tensor b, Norm norm)
 {
-    Job job = {.y = y,
-               .stats = stats,
-               .x = x,
-               .w = w,
-               .b = b,
-               .norm = norm,
-               .pool = dev->pool,
-               .sum = sum,
-               .a = a,
-               .bias = bias};
+    NormJob job = {.y = y,
+                   .stats = stats,
+                   .x = x,
+                   .w = w,
+                   .b = b,
+                   .norm = norm,
+                   .pool = dev->pool,
+                   .sum = sum,
+                   .a = a,
+                   .bias = bias};
     job.tasks = tasks_for(dev, tensor_count(y));
     pool_run(dev->pool, job.tasks, forward_body, &job);
 }
@@ -166,8 +166,8 @@ static void group_sums(real *restrict dw, real *restrict db, const real *dy, con
     *mean_gx = sum_gx / (real)n;
 }
 
-static void backward_row(const Job *job, real *dx, const real *dy, const real *x, const real *stats,
-                         const real *w, real *dw, real *db)
+static void backward_row(const NormJob *job, real *dx, const real *dy, const real *x,
+                         const real *stats, const real *w, real *dw, real *db)
 {
     int64_t cols = tensor_cols(job->dx), width = tensor_cols(job->w);
     for (int64_t first = 0; first < cols; first += width, stats += 2) {
@@ -197,7 +197,7 @@ static void row_add(real *restrict sum, const real *restrict x, int64_t n)
 
 static void backward_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const NormJob *job = context;
     int64_t rows = tensor_rows(job->dx), cols = tensor_cols(job->dx), width = tensor_cols(job->w);
     size_t own = sizeof(real) * (size_t)(3 * cols + width);
     real *dy_buffer =
@@ -221,7 +221,7 @@ static void backward_body(void *context, int64_t task, int worker)
 }
 
 /* d (W) grad =/+= the sum `which` over the tasks, in ascending order; nothing where d is absent. */
-static void partials_sum(const Job *job, int which, Tensor d, bool accumulate)
+static void partials_sum(const NormJob *job, int which, Tensor d, bool accumulate)
 {
     if (!tensor_present(d)) return;
     int64_t n = tensor_cols(d);
@@ -245,16 +245,16 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
                         Norm norm)
 {
     int64_t width = tensor_cols(w);
-    Job job = {.dx = dx,
-               .dy = dy,
-               .x = x,
-               .stats = stats,
-               .w = w,
-               .norm = norm,
-               .pool = dev->pool,
-               .accumulate_dx = accumulate_dx,
-               .want_db = tensor_present(db),
-               .want_columns = tensor_present(columns)};
+    NormJob job = {.dx = dx,
+                   .dy = dy,
+                   .x = x,
+                   .stats = stats,
+                   .w = w,
+                   .norm = norm,
+                   .pool = dev->pool,
+                   .accumulate_dx = accumulate_dx,
+                   .want_db = tensor_present(db),
+                   .want_columns = tensor_present(columns)};
     job.tasks = tasks_for(dev, tensor_count(dx));
     job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
@@ -267,7 +267,7 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
 
 static void bias_residual_body(void *context, int64_t task, int worker)
 {
-    const Job *job = context;
+    const NormJob *job = context;
     int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y);
     real *x_buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols));
     real *a_buffer = x_buffer + cols, *y_buffer = a_buffer + cols;
@@ -282,11 +282,11 @@ static void bias_residual_body(void *context, int64_t task, int worker)
 
 void CPU(bias_residual)(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x)
 {
-    Job job = {.y = y,
-               .a = a,
-               .bias = bias,
-               .x = x,
-               .pool = dev->pool,
-               .tasks = tasks_for(dev, tensor_count(y))};
+    NormJob job = {.y = y,
+                   .a = a,
+                   .bias = bias,
+                   .x = x,
+                   .pool = dev->pool,
+                   .tasks = tasks_for(dev, tensor_count(y))};
     pool_run(dev->pool, job.tasks, bias_residual_body, &job);
 }

@@ -12,7 +12,7 @@ typedef struct {
     Tensor x; /* flat */
     double *partial;
     int64_t tasks;
-} NormJob;
+} SquareSumJob;
 
 /* Sixteen sums in double, as many registers as that takes: the order is the same for every type and
  * level. */
@@ -43,7 +43,7 @@ static double square_sum(const real *x, int64_t n)
 
 static void sq_norm_body(void *context, int64_t task, int worker)
 {
-    const NormJob *job = context;
+    const SquareSumJob *job = context;
     int64_t n = tensor_count(job->x);
     int64_t at = pool_cut(n, job->tasks, SQ_NORM_BLOCK, task);
     int64_t end = pool_cut(n, job->tasks, SQ_NORM_BLOCK, task + 1);
@@ -59,7 +59,7 @@ void CPU(sq_norm)(Device *dev, Tensor stats, Tensor x)
 {
     int64_t n = tensor_count(x), blocks = (n + SQ_NORM_BLOCK - 1) / SQ_NORM_BLOCK;
     double *sum = stats.data;
-    NormJob job = {.x = tensor_flat(x), .tasks = tasks_for(dev, n)};
+    SquareSumJob job = {.x = tensor_flat(x), .tasks = tasks_for(dev, n)};
     job.partial = pool_workspace(dev->pool, 0, sizeof(double) * (size_t)blocks);
     pool_run(dev->pool, job.tasks, sq_norm_body, &job);
     for (int64_t i = 0; i < blocks; i++)

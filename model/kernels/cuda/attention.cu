@@ -10,14 +10,14 @@ template <int D> struct ForwardTiles {
 };
 
 /* The thread's rows so far: the largest score, the sum of exponentials relative to it. */
-template <int RA> struct Softmax {
+template <int RA> struct SoftmaxRows {
     float top[RA], sum[RA];
 };
 
 /* Scores of a tile of keys from `key` become weights; what was gathered from earlier keys is
  * rescaled. */
 template <int RA, int RB, int COLS>
-static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], Softmax<RA> &x,
+static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxRows<RA> &x,
                                                     float (&out)[RA][COLS], const int (&first)[RA],
                                                     const int (&end)[RA], int key, float scale)
 {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     k = head_at(k, k_ld, at.b, s.tk, at.kv_head, s);
     v = head_at(v, v_ld, at.b, s.tk, at.kv_head, s);
     tile_load<T, N, D>(q_tile, QUERIES, q, q_ld, s.tq - t, s.head_size);
-    Softmax<RA> state;
+    SoftmaxRows<RA> state;
     float out[RA][D / SIDE] = {};
     int first[RA], end[RA], start, stop;
 #pragma unroll

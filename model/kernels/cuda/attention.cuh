@@ -183,14 +183,14 @@ static inline bool heads_in_packs(const Tensor *t, int n, int64_t head_size)
 typedef struct {
     Tensor dq, dk, dv, dout, q, k, v, o, lse;
     bool accumulate;
-} Backward;
+} BackwardTensors;
 
-template <class T> struct Operands {
+template <class T> struct BackwardOperands {
     const T *q, *k, *v, *dout, *o;
     int64_t q_ld, k_ld, v_ld, dout_ld, o_ld;
 };
 
-template <class T> static Operands<T> operands_of(const Backward *c)
+template <class T> static BackwardOperands<T> operands_of(const BackwardTensors *c)
 {
     return {(const T *)c->q.data,
             (const T *)c->k.data,

@@ -59,7 +59,7 @@ static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *d
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
-                                    const float *lse_of, Operands<T> in, Shape s, int pair0,
+                                    const float *lse_of, BackwardOperands<T> in, Shape s, int pair0,
                                     int pairs)
 {
     typedef BackwardTiles<D> Tiles;
@@ -150,8 +150,8 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
-                                  const float *delta_of, const float *lse_of, Operands<T> in,
-                                  Shape s, int pair0, int pairs)
+                                  const float *delta_of, const float *lse_of,
+                                  BackwardOperands<T> in, Shape s, int pair0, int pairs)
 {
     typedef BackwardTiles<D> Tiles;
     enum { RA = Tiles::RA, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
 template <class T, int N, int D>
-static void backward_launch(Device *dev, const Backward *c, Shape s)
+static void backward_launch(Device *dev, const BackwardTensors *c, Shape s)
 {
     typedef BackwardTiles<D> Tiles;
     size_t shared = Tiles::FLOATS * sizeof(float);
@@ -219,7 +219,7 @@ void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
                               Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                               Attention attention, Tensor first_key)
 {
-    Backward call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
+    BackwardTensors call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
     Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
     bool packs = heads_in_packs(operand, 8, attention.head_size);
     Shape s = shape_of(q, k, attention, first_key);

@@ -67,7 +67,7 @@ template <ActivationKind KIND> static __device__ __forceinline__ float derivativ
 /* y = f(x), y and x (N, F). */
 template <class T, int N, ActivationKind KIND>
 __global__ void __launch_bounds__(CUT_THREADS)
-    activation_forward_kernel(Cut cut, Rows<T> y, Rows<T> x)
+    activation_forward_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> x)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
 /* y (N, F) = silu(gate) * up, x (N, 2F) = gate | up. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    swiglu_forward_kernel(Cut cut, Rows<T> y, Rows<T> x, int64_t cols)
+    swiglu_forward_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> x, int64_t cols)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
  * product. */
 template <class T, class D, int N, ActivationKind KIND>
 __global__ void __launch_bounds__(CUT_THREADS)
-    activation_backward_kernel(Cut cut, Rows<T> dx, Rows<D> dy, Rows<T> x)
+    activation_backward_kernel(Cut cut, DeviceRows<T> dx, DeviceRows<D> dy, DeviceRows<T> x)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
 /* dx (N, 2F) = dgate | dup of dy (N, F) and x (N, 2F); dx may be x. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    swiglu_backward_kernel(Cut cut, Rows<T> dx, Rows<T> dy, Rows<T> x, int64_t cols)
+    swiglu_backward_kernel(Cut cut, DeviceRows<T> dx, DeviceRows<T> dy, DeviceRows<T> x,
+                           int64_t cols)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -137,7 +138,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
  * NULL: absent) = that value, rounded. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    gelu_of_sum_kernel(Cut cut, Rows<T> y, Rows<T> pre, Rows<float> sum, const T *__restrict__ bias)
+    gelu_of_sum_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> pre, DeviceRows<float> sum,
+                       const T *__restrict__ bias)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -260,7 +262,8 @@ void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias
 /* y (N, C) = x + a + bias (C; NULL: absent), added in this order; y may be x or a. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    bias_residual_kernel(Cut cut, Rows<T> y, Rows<T> a, const T *__restrict__ bias, Rows<T> x)
+    bias_residual_kernel(Cut cut, DeviceRows<T> y, DeviceRows<T> a, const T *__restrict__ bias,
+                         DeviceRows<T> x)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -304,7 +307,7 @@ void cuda_add(Device *dev, Tensor y, Tensor a, Tensor b)
 /* Every row of y (N, O) = bias (O). */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    rows_fill_kernel(Cut cut, Rows<T> y, const T *__restrict__ bias)
+    rows_fill_kernel(Cut cut, DeviceRows<T> y, const T *__restrict__ bias)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
@@ -329,7 +332,7 @@ void cuda_rows_fill(Device *dev, Tensor y, Tensor bias)
  * the table makes NaN. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    rope_kernel(Cut cut, Rows<T> x, Rows<float> table, int64_t positions_in_table,
+    rope_kernel(Cut cut, DeviceRows<T> x, DeviceRows<float> table, int64_t positions_in_table,
                 const int32_t *__restrict__ positions, int half, float sign)
 {
     int64_t row, pack;

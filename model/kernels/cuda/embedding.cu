@@ -24,7 +24,7 @@ static __device__ __forceinline__ int64_t table_row(const int32_t *index, int64_
 /* x (N, C) = table row tokens[n] - first_row, or 0 where the table does not have it. Moves bits. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    token_forward_kernel(Cut cut, Rows<T> x, Rows<T> table, int64_t table_rows,
+    token_forward_kernel(Cut cut, DeviceRows<T> x, DeviceRows<T> table, int64_t table_rows,
                          const int32_t *__restrict__ tokens, int64_t first_row)
 {
     int64_t n, pack;
@@ -54,7 +54,7 @@ void cuda_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int6
 /* x (N, C) += table row positions[n]. A position outside the table makes the row NaN. */
 template <class T, int N>
 __global__ void __launch_bounds__(CUT_THREADS)
-    position_add_kernel(Cut cut, Rows<T> x, Rows<T> table, int64_t table_rows,
+    position_add_kernel(Cut cut, DeviceRows<T> x, DeviceRows<T> table, int64_t table_rows,
                         const int32_t *__restrict__ positions)
 {
     int64_t n, pack;
@@ -151,8 +151,8 @@ static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
 
 /* sum += the packs at column `col` of `length` rows of dx, in this order. */
 template <class T, int N>
-static __device__ __forceinline__ void rows_add(float (&sum)[N], Rows<T> dx, const int32_t *rows,
-                                                int length, int64_t col)
+static __device__ __forceinline__ void rows_add(float (&sum)[N], DeviceRows<T> dx,
+                                                const int32_t *rows, int length, int64_t col)
 {
     int i = 0;
     float v[N];
@@ -181,7 +181,7 @@ static __device__ __forceinline__ void rows_add(float (&sum)[N], Rows<T> dx, con
  * the table per thread. "=" stores 0 where there is none. */
 template <class T, class G, int N>
 __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
-    table_sums_kernel(Cut cut, Rows<G> dtable, Rows<T> dx, Sort s, bool accumulate)
+    table_sums_kernel(Cut cut, DeviceRows<G> dtable, DeviceRows<T> dx, Sort s, bool accumulate)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;

@@ -92,7 +92,8 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
 template <class T, int D>
 __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     flash_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
-                                const float *lse_of, Operands<T> in, Shape s, int pair0, int pairs)
+                                const float *lse_of, BackwardOperands<T> in, Shape s, int pair0,
+                                int pairs)
 {
     typedef FlashQueries<D> F;
     enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, N_THREADS = F::N_THREADS };
@@ -207,9 +208,9 @@ static __device__ __forceinline__ bool walk_find(QueryWalk &w, const Shape &s, i
 
 /* Starts to copy the tile's queries and reads what else is needed of them. */
 template <class T, int D>
-static __device__ __forceinline__ void walk_copy(QueryWalk &w, T *tile, const Operands<T> &in,
-                                                 const float *lse_of, const float *delta_of,
-                                                 const Shape &s, const Spot &at)
+static __device__ __forceinline__ void
+walk_copy(QueryWalk &w, T *tile, const BackwardOperands<T> &in, const float *lse_of,
+          const float *delta_of, const Shape &s, const Spot &at)
 {
     enum { WALKED = FlashKeys<D>::WALKED, N_THREADS = FlashKeys<D>::N_THREADS };
     int group = s.heads / s.kv_heads, query = w.t + (int)threadIdx.x;
@@ -238,8 +239,8 @@ static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N
 template <class T, int D>
 __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     flash_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
-                              const float *delta_of, const float *lse_of, Operands<T> in, Shape s,
-                              int pair0, int pairs)
+                              const float *delta_of, const float *lse_of, BackwardOperands<T> in,
+                              Shape s, int pair0, int pairs)
 {
     typedef FlashKeys<D> F;
     enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, CT = F::CT };
@@ -292,7 +293,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
 }
 
 /* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
-template <class T, int D> static void backward_launch(Device *dev, const Backward *c, Shape s)
+template <class T, int D>
+static void backward_launch(Device *dev, const BackwardTensors *c, Shape s)
 {
     typedef FlashQueries<D> Q;
     typedef FlashKeys<D> K;
@@ -317,7 +319,7 @@ void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
                               Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                               Attention attention, Tensor first_key)
 {
-    Backward call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
+    BackwardTensors call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
     Shape s = shape_of(q, k, attention, first_key);
     WITH_WIDTH(attention.head_size, D, {
         if (q.dtype == BF16)

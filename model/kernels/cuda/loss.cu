@@ -29,11 +29,11 @@ template <> __device__ __forceinline__ float exponential<f16>(float x)
 /* A running maximum, and the sum of e^(x - most) over what went in. */
 typedef struct {
     float most, sum;
-} Softmax;
+} SoftmaxSum;
 
 /* s with N more logits, of which the first `real` count. Milakov, Gimelshein, arXiv:1805.02867. */
 template <class T, int N>
-static __device__ __forceinline__ Softmax softmax_add(Softmax s, Pack<T, N> pack, int real)
+static __device__ __forceinline__ SoftmaxSum softmax_add(SoftmaxSum s, Pack<T, N> pack, int real)
 {
     float x[N], most = s.most, sum = 0.0f;
 #pragma unroll
@@ -50,9 +50,9 @@ static __device__ __forceinline__ Softmax softmax_add(Softmax s, Pack<T, N> pack
 
 /* This thread's part of the softmax of the row x, of which vocab elements count; a batch of packs
  * is under way at a time. */
-template <class T, int N> static __device__ Softmax part_read(const T *x, int vocab)
+template <class T, int N> static __device__ SoftmaxSum part_read(const T *x, int vocab)
 {
-    Softmax s = {-INFINITY, 0.0f};
+    SoftmaxSum s = {-INFINITY, 0.0f};
     int stride = (int)blockDim.x * N;
     for (int first = (int)threadIdx.x * N; first < vocab; first += LOSS_BATCH * stride) {
         Pack<T, N> pack[LOSS_BATCH];
@@ -70,9 +70,9 @@ template <class T, int N> static __device__ Softmax part_read(const T *x, int vo
 
 /* The same with packs of 16 bytes that pass through shared memory, where the thread finds them
  * again in `kept`. */
-template <class T, int N> static __device__ Softmax part_keep(const T *x, T *kept, int vocab)
+template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *kept, int vocab)
 {
-    Softmax s = {-INFINITY, 0.0f};
+    SoftmaxSum s = {-INFINITY, 0.0f};
     int stride = (int)blockDim.x * N, next = (int)threadIdx.x * N;
     for (int at = next - LOSS_BATCH * stride; at < vocab; at += stride, next += stride) {
         if (next < vocab) cp_async_16(kept + next, x + next);
@@ -88,8 +88,8 @@ template <class T, int N> static __device__ Softmax part_keep(const T *x, T *kep
 /* x (cols) = factor e^(from - most), less scale at the target; 0 from vocab on. `from` is the row
  * itself, or its copy. */
 template <class T, int N>
-static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target, Softmax s,
-                                    float scale)
+static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target,
+                                    SoftmaxSum s, float scale)
 {
     float factor = scale / s.sum;
     for (int at = (int)threadIdx.x * N; at < cols; at += (int)blockDim.x * N) {
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
         return;
     }
     float chosen = target < vocab ? to_float(x[target]) : NAN; /* before the gradient is there */
-    Softmax s;
+    SoftmaxSum s;
     if constexpr (KEEP)
         s = part_keep<T, N>(x, kept, vocab);
     else

@@ -6,7 +6,7 @@ typedef Pack<uint32_t, 4> Chunk;
 
 /* x = value, elements of 1 to 16 bytes. Writes each byte once. */
 template <class E>
-__global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, Rows<E> x, E value)
+__global__ void __launch_bounds__(CUT_THREADS) fill_kernel(Cut cut, DeviceRows<E> x, E value)
 {
     int64_t row, col;
     if (cut_place(cut, &row, &col)) *row_at(x, row, col) = value;
@@ -20,7 +20,7 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
     memcpy(&value, pattern, sizeof value);
     int64_t step = (int64_t)(sizeof value / size);
     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / step);
-    LAUNCH_CUT(fill_kernel<E>, cut, dev, (Rows<E>{(E *)x.data, x.ld / step}), value);
+    LAUNCH_CUT(fill_kernel<E>, cut, dev, (DeviceRows<E>{(E *)x.data, x.ld / step}), value);
 }
 
 void cuda_fill(Device *dev, Tensor x, double value)
@@ -58,7 +58,8 @@ template <int N, class Y, class X> static __device__ __forceinline__ void conver
 
 /* y = x, rounded to nearest even. Reads and writes each element once. */
 template <class Y, class X, int N>
-__global__ void __launch_bounds__(CUT_THREADS) copy_kernel(Cut cut, Rows<Y> y, Rows<X> x)
+__global__ void __launch_bounds__(CUT_THREADS)
+    copy_kernel(Cut cut, DeviceRows<Y> y, DeviceRows<X> x)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;

@@ -10,8 +10,8 @@
 enum { MOST_THREADS = 1024 };
 
 template <class T> struct NormForward {
-    Rows<T> y, x;
-    Rows<T> sum, a;        /* residual: sum = x + a + bias, then the norm of sum */
+    DeviceRows<T> y, x;
+    DeviceRows<T> sum, a;  /* residual: sum = x + a + bias, then the norm of sum */
     const T *bias, *w, *b; /* bias and b may be NULL */
     float *stats;
     float epsilon;

@@ -21,10 +21,11 @@ typedef struct {
 } NormGradients;
 
 template <class T> struct NormBackward {
-    Rows<T> dx, dy, x;
+    DeviceRows<T> dx, dy, x;
     const T *w;
     const float *stats;
-    Rows<float> partials; /* of each block: dw, then db, then columns, those that are wanted */
+    DeviceRows<float>
+        partials; /* of each block: dw, then db, then columns, those that are wanted */
     bool accumulate_dx, center, want_db, want_columns;
     int outputs;  /* how many these are */
     int own_sums; /* floats of shared memory before the threads' column sums */

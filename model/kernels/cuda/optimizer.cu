@@ -223,10 +223,10 @@ typedef struct {
     const AdamW *adamw;
     const Sgd *sgd;
     const Rounding *rounding;
-} Update;
+} UpdateOperands;
 
 template <class T, class G, int N, class R>
-static void update_launch(Device *dev, const Update *u, R rounding)
+static void update_launch(Device *dev, const UpdateOperands *u, R rounding)
 {
     int64_t n = tensor_count(u->weight), blocks = ceil_div(n, UPDATE_THREADS * N);
     int64_t most = (int64_t)UPDATE_BLOCKS * cuda_device(dev)->multiprocessors;
@@ -245,7 +245,8 @@ static void update_launch(Device *dev, const Update *u, R rounding)
 }
 
 /* Chooses the kernel by the gradient's type and by whether all ranges fall on packs. */
-template <class T, class R> static void update_typed(Device *dev, const Update *u, R rounding)
+template <class T, class R>
+static void update_typed(Device *dev, const UpdateOperands *u, R rounding)
 {
     bool wide = u->grad.dtype != u->weight.dtype;
     bool packs = packs_fit(u->weight, UPDATE_PACK) && packs_fit(u->grad, UPDATE_PACK) &&
@@ -261,7 +262,7 @@ template <class T, class R> static void update_typed(Device *dev, const Update *
         update_launch<T, T, 1>(dev, u, rounding);
 }
 
-static void update(Device *dev, const Update *u)
+static void update(Device *dev, const UpdateOperands *u)
 {
     if (tensor_count(u->weight) == 0) return;
     if (u->rounding) {
@@ -278,13 +279,15 @@ extern "C" void cuda_adamw(Device *dev, Tensor weight, Tensor grad, Tensor maste
                            Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
                            const Rounding *rounding)
 {
-    Update u = {weight, grad, master, {exp_avg, exp_avg_sq}, decision, hyper, nullptr, rounding};
+    UpdateOperands u = {weight,   grad,  master,  {exp_avg, exp_avg_sq},
+                        decision, hyper, nullptr, rounding};
     update(dev, &u);
 }
 
 extern "C" void cuda_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
                          const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
 {
-    Update u = {weight, grad, master, {momentum, NO_TENSOR}, decision, nullptr, hyper, rounding};
+    UpdateOperands u = {weight,   grad,    master, {momentum, NO_TENSOR},
+                        decision, nullptr, hyper,  rounding};
     update(dev, &u);
 }

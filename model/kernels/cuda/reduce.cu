@@ -13,7 +13,7 @@ enum { ACROSS = WARP, FINAL_ROWS = 32, SUM_ROWS = 8, UNROLL = 4, RESIDENT = 4 };
  * ..., then the warps' sums are added in order. */
 template <class G>
 __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
-    partials_sum_kernel(G *d, G *e, float *f, int64_t width, Rows<const float> partials,
+    partials_sum_kernel(G *d, G *e, float *f, int64_t width, DeviceRows<const float> partials,
                         int64_t count, bool accumulate)
 {
     DYN_SHARED(float, shared);
@@ -64,7 +64,7 @@ Tensor cuda_partials(const Device *dev, int64_t most, int64_t cols)
  * column are added in order. Reads every element once. */
 template <class T, int N>
 __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
-    column_sums_kernel(float *partials, Rows<T> dy, int64_t rows, int64_t cols, int64_t share)
+    column_sums_kernel(float *partials, DeviceRows<T> dy, int64_t rows, int64_t cols, int64_t share)
 {
     DYN_SHARED(float, shared);
     int64_t first = (int64_t)blockIdx.x * ACROSS * N, col = first + threadIdx.x * N;

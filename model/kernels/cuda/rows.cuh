@@ -56,17 +56,18 @@ static __device__ __forceinline__ bool cut_place(Cut cut, int64_t *row, int64_t 
 }
 
 /* The rows of a tensor inside a kernel; data is NULL for an absent one. */
-template <class T> struct Rows {
+template <class T> struct DeviceRows {
     T *data;
     int64_t ld;
 };
 
-template <class T> static inline Rows<T> rows_of(Tensor t)
+template <class T> static inline DeviceRows<T> rows_of(Tensor t)
 {
-    return Rows<T>{(T *)t.data, t.ld};
+    return DeviceRows<T>{(T *)t.data, t.ld};
 }
 
-template <class T> static __device__ __forceinline__ T *row_at(Rows<T> t, int64_t row, int64_t col)
+template <class T>
+static __device__ __forceinline__ T *row_at(DeviceRows<T> t, int64_t row, int64_t col)
 {
     return t.data + row * t.ld + col;
 }
