@@ -6,7 +6,6 @@
 #include "configs/config.h"
 
 #include "configs/reader/load.h"
-#include "model/core/check.h"
 #include "model/core/fs.h"
 #include "model/core/utf8.h"
 
@@ -25,11 +24,7 @@ void config_free(const Config *config)
         void *field = option_field(&option_table[i], config);
         free(origin[i].text);
         if (option_table[i].type == OPTION_STRING) free(*(char **)field);
-        if (option_table[i].type != OPTION_STRINGS) continue;
-        StringList *list = field;
-        for (int j = 0; j < list->count; j++)
-            free(list->item[j]);
-        free(list->item);
+        if (option_table[i].type == OPTION_STRINGS) strings_free(field);
     }
     free(origin);
     free(config->path);
@@ -197,10 +192,10 @@ const Config *config_load_for(const char *path, int n_sets, const char *const *s
     return config;
 }
 
-int config_report_code(const ConfigReport *report)
+ExitCode config_report_code(const ConfigReport *report)
 {
     ExitCode code = report->missing ? EXIT_MISSING : EXIT_CONFIG;
-    return report->n_errors > 0 ? (int)error_exit_code(report->error[0], code) : (int)code;
+    return report->n_errors > 0 ? error_exit_code(report->error[0], code) : code;
 }
 
 void config_report_free(ConfigReport *report)

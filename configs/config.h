@@ -6,6 +6,7 @@
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
+#include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/kinds.h"
 
@@ -189,7 +190,7 @@ void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot
  * be read EXIT_MISSING, or EXIT_PERMISSION. */
-int config_report_code(const ConfigReport *report);
+ExitCode config_report_code(const ConfigReport *report);
 /* Prints errors to `to`, one a line, and before them all notices when verbose; else, where there
  * are no errors, those that are not routine, and behind them how many were left out. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
@@ -197,7 +198,9 @@ void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
  * JSON with comments that config_load reads back to the same Config. What follows from other keys
  * of a schedule is such a comment, so that it follows them under another train_steps, too. */
-void config_print(const Config *config, bool with_origins, FILE *to);
+void config_print(const Config *config, FILE *to);
+/* The same as a text, malloc'ed: what run folders and checkpoints keep. */
+char *config_text(const Config *config);
 /* Every key with its default and help, as JSON with comments: what `./train config defaults`
  * prints. */
 void config_print_defaults(FILE *to);

@@ -104,7 +104,7 @@ static bool drops_auto(const char *key)
 static void check_unbuilt(const Walk *w, int node, const KnownKey *known, const char *value)
 {
     bool automatic = strcmp(value, "\"auto\"") == 0;
-    int n = known->inert ? (int)strcspn(known->inert + 1, "|") : 0;
+    int n = known->inert ? option_first(known->inert) : 0;
     const char *first = known->inert ? known->inert + 1 : "";
     char instead[80] = "remove it";
     if (known->inert != NULL) snprintf(instead, sizeof instead, "write %.*s", n, first);

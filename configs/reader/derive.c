@@ -104,8 +104,7 @@ static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
-        const char *type =
-            strncmp(option->key, "optimizer.", 10) == 0 ? "optimizer.type" : "scheduler.type";
+        const char *type = option_type_key(option);
         if (!option_applies(option, load->config) && by_set(load, type) && !load_wrong(load, type))
             displace(load, option->key, type);
     }

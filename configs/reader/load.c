@@ -105,11 +105,7 @@ void load_default(Load *load, int row)
         free(*(char **)field);
         *(char **)field = NULL;
     } else if (option->type == OPTION_STRINGS) {
-        StringList *list = field;
-        for (int i = 0; i < list->count; i++)
-            free(list->item[i]);
-        free(list->item);
-        *list = (StringList){0};
+        strings_free(field);
     } else if (option->type == OPTION_INT) {
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {
@@ -126,8 +122,7 @@ static Origin *origin_of(const Load *load, const char *key)
 
 bool load_given(const Load *load, const char *key)
 {
-    OriginKind kind = origin_of(load, key)->kind;
-    return kind == ORIGIN_FILE || kind == ORIGIN_SET;
+    return origin_given(origin_of(load, key));
 }
 
 bool load_automatic(const Load *load, const char *key)

@@ -23,6 +23,11 @@ typedef struct {
     char *text;     /* for config_origin; malloc'ed */
 } Origin;
 
+static inline bool origin_given(const Origin *origin)
+{
+    return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
+}
+
 /* A notice tells of something that was asked for and will not be had; a routine one of what was
  * chosen where nothing was. */
 typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;

@@ -46,6 +46,19 @@ bool option_among(const char *list, const char *value)
     return false;
 }
 
+int option_first(const char *list)
+{
+    return (int)strcspn(list + 1, "|");
+}
+
+void strings_free(StringList *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->item[i]);
+    free(list->item);
+    *list = (StringList){0};
+}
+
 const char *known_example(const KnownKey *known)
 {
     return known->inert != NULL ? known->inert + 1 : known->example ? known->example : "{}";
@@ -58,13 +71,24 @@ const char *option_choice_name(const Option *option, int value)
     return "?";
 }
 
+static bool is_of_optimizer(const Option *option)
+{
+    return is_below(option->key, "optimizer", strlen("optimizer"));
+}
+
+const char *option_type_key(const Option *option)
+{
+    return is_of_optimizer(option) ? "optimizer.type" : "scheduler.type";
+}
+
+int option_type(const Option *option, const Config *config)
+{
+    return is_of_optimizer(option) ? (int)config->optimizer.type : (int)config->scheduler.type;
+}
+
 bool option_applies(const Option *option, const Config *config)
 {
-    if (option->types == 0) return true;
-    bool of_optimizer = strncmp(option->key, "optimizer.", 10) == 0;
-    unsigned type =
-        of_optimizer ? (unsigned)config->optimizer.type : (unsigned)config->scheduler.type;
-    return (option->types >> type & 1u) != 0;
+    return option->types == 0 || (option->types >> option_type(option, config) & 1u) != 0;
 }
 
 void *option_field(const Option *option, const Config *config)

@@ -117,12 +117,20 @@ int known_find(const char *key);
 bool option_is_section(const char *key);
 /* Whether "|a|b|" holds `value`. */
 bool option_among(const char *list, const char *value);
+/* Length of the first value in "|a|b|", which begins behind the first bar. */
+int option_first(const char *list);
+/* Empties the list. */
+void strings_free(StringList *list);
 /* A value of the type that the key takes, as the beginning of a JSON text. */
 const char *known_example(const KnownKey *known);
 /* What the key asks for, or why it changes nothing: half a sentence for brackets. */
 const char *known_why(const KnownKey *known);
 /* The name of a choice's value. */
 const char *option_choice_name(const Option *option, int value);
+/* The key of the type that decides whether a row with `types` is read: the optimizer's or the
+ * scheduler's; and that type in this config. */
+const char *option_type_key(const Option *option);
+int option_type(const Option *option, const Config *config);
 /* Whether the row is read by this config's optimizer and scheduler. */
 bool option_applies(const Option *option, const Config *config);
 /* The address of the row's field. */

@@ -52,7 +52,7 @@ static bool is_shown_only(const Option *option, const Origin *origin)
            !origin->automatic;
 }
 
-void config_print(const Config *config, bool with_origins, FILE *to)
+void config_print(const Config *config, FILE *to)
 {
     const Origin *origin = config->provenance;
     const char *last = "";
@@ -65,15 +65,23 @@ void config_print(const Config *config, bool with_origins, FILE *to)
         int width =
             fprintf(to, "%*s%s\"%s\": %s,", indent, "",
                     is_shown_only(option, &origin[i]) ? "// " : "", leaf_of(option->key), value);
-        if (with_origins)
-            fprintf(to, "%*s // %s\n", width < 56 ? 56 - width : 0, "", origin[i].text);
-        else
-            fprintf(to, "\n");
+        fprintf(to, "%*s // %s\n", width < 56 ? 56 - width : 0, "", origin[i].text);
         free(value);
         last = option->key;
     }
     change_section(last, "", to);
     fprintf(to, "}\n");
+}
+
+char *config_text(const Config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    CHECK(to != NULL, "no memory stream for the config %s", config->name);
+    config_print(config, to);
+    fclose(to);
+    return text;
 }
 
 void config_print_defaults(FILE *to)
@@ -116,8 +124,7 @@ static void explain_option(const Option *option, FILE *to)
     for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)
-        fprintf(to, "    built so far: %.*s\n", (int)strcspn(option->built + 1, "|"),
-                option->built + 1);
+        fprintf(to, "    built so far: %.*s\n", option_first(option->built), option->built + 1);
     fprintf(to, "    resume   %s\n", effect_sentence(option->effect));
 }
 
@@ -136,7 +143,7 @@ static void explain_known(const KnownKey *known, FILE *to)
     fprintf(to, "%s\n    a key of DeepSpeed's: %s (%s)\n", known->key, verdict[known->kind],
             known_why(known));
     if (known->kind == KNOWN_UNBUILT && known->inert != NULL)
-        fprintf(to, "    passes   %.*s\n", (int)strcspn(known->inert + 1, "|"), known->inert + 1);
+        fprintf(to, "    passes   %.*s\n", option_first(known->inert), known->inert + 1);
 }
 
 bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)

@@ -10,18 +10,13 @@ static Origin *vocab_origin(const Config *config)
     return (Origin *)config->provenance + option_find("model.vocab_size");
 }
 
-static bool is_given(const Origin *origin)
-{
-    return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
-}
-
 /* A vocabulary that was given has to be the data's: weights of another size would be trained on
  * token ids that never come, or be asked for some they have not. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
     long long given = config->model.vocab_size, there = facts->vocab_size;
-    if (there == 0 || !is_given(origin) || given == there) return true;
+    if (there == 0 || !origin_given(origin) || given == there) return true;
     return error_set(
         err, n,
         "%s: model.vocab_size: %lld, but %s has %lld tokens; write %lld, or leave the key out",
@@ -41,7 +36,7 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
     Origin *origin = vocab_origin(settled);
-    if (facts->vocab_size != 0 && !is_given(origin)) {
+    if (facts->vocab_size != 0 && !origin_given(origin)) {
         settled->model.vocab_size = facts->vocab_size;
         free(origin->text);
         origin->kind = ORIGIN_DERIVED;

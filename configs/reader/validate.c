@@ -244,18 +244,16 @@ static void check_types(Load *load)
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
         if (!load_given(load, option->key) || option_applies(option, c)) continue;
-        bool of_optimizer = strncmp(option->key, "optimizer.", 10) == 0;
-        const char *type_key = of_optimizer ? "optimizer.type" : "scheduler.type";
+        const char *type_key = option_type_key(option);
         if (load_wrong(load, type_key)) continue;
         const Option *types = &option_table[option_find(type_key)];
-        int type = of_optimizer ? (int)c->optimizer.type : (int)c->scheduler.type;
         char takers[160] = "";
         for (const Choice *t = types->choices; t->name != NULL; t++)
             if (t->value >= 0 && (option->types >> t->value & 1u) != 0)
                 snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
                          *takers ? ", " : "", t->name);
         WRONG(load, option->key, "%s does not take it (only %s); remove it, or change %s",
-              option_choice_name(types, type), takers, type_key);
+              option_choice_name(types, option_type(option, c)), takers, type_key);
     }
 }
 

@@ -89,14 +89,6 @@ static bool set_betas(const Assign *a, double *field)
     return true;
 }
 
-static void free_strings(StringList *list)
-{
-    for (int i = 0; i < list->count; i++)
-        free(list->item[i]);
-    free(list->item);
-    *list = (StringList){0};
-}
-
 static bool set_strings(const Assign *a, StringList *field)
 {
     const cJSON *item = a->json->node[a->node].item, *first = item;
@@ -108,7 +100,7 @@ static bool set_strings(const Assign *a, StringList *field)
     }
     for (const cJSON *x = first; x != NULL; x = cJSON_IsArray(item) ? x->next : NULL)
         if (!cJSON_IsString(x) || x->valuestring[0] == '\0') return refuse(a);
-    free_strings(field);
+    strings_free(field);
     field->item = must_calloc((size_t)count, sizeof *field->item);
     for (const cJSON *x = first; field->count < count; x = x->next)
         field->item[field->count++] = must_strdup(x->valuestring);
@@ -173,9 +165,8 @@ static bool is_built(const Assign *a)
     char *value = option_text(a->option, a->load->config);
     bool built = option_among(a->option->built, value);
     if (!built) {
-        int n = (int)strcspn(a->option->built + 1, "|");
         load_error(a->load, a->at, a->option->key, "%s is known, not built yet; write %.*s", value,
-                   n, a->option->built + 1);
+                   option_first(a->option->built), a->option->built + 1);
     }
     free(value);
     return built;

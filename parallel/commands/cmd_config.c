@@ -71,7 +71,7 @@ static int run_show(const Arguments *a)
     int code;
     const Config *config = load_aloud(a->words[0], a, &code);
     if (config == NULL) return code;
-    config_print(config, true, stdout);
+    config_print(config, stdout);
     config_free(config);
     return EXIT_OK;
 }

@@ -250,12 +250,7 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     if (exists(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
         return false;
     if (!same) {
-        char *text = NULL;
-        size_t size = 0;
-        FILE *to = open_memstream(&text, &size);
-        CHECK(to != NULL, "no memory stream for the config of %s", run->path);
-        config_print(config, true, to);
-        fclose(to);
+        char *text = config_text(config);
         bool good = write_text(run->path, "config.json", text, err, n);
         free(text);
         if (!good) return false;

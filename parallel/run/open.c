@@ -81,18 +81,6 @@ void run_open_data(Run *run)
     }
 }
 
-/* The resolved config as text. */
-static char *config_text(const Config *config)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    CHECK(f != NULL, "no memory stream for %s", config->name);
-    config_print(config, true, f);
-    fclose(f);
-    return text;
-}
-
 static void open_trainer(Run *run, const Config *config)
 {
     char err[2048];
@@ -224,7 +212,7 @@ void run_choose_folder(Run *run)
     const Config *c = run->config;
     char err[2048];
     ExitCode code = EXIT_CANNOT_CREATE;
-    if (c->dump_state && !c->logging.json) config_print(c, true, stdout);
+    if (c->dump_state && !c->logging.json) config_print(c, stdout);
     check_resume_path(run);
     RunRequest request = {.out = run->arguments.out,
                           .never_resume = strcmp(run->arguments.resume, "never") == 0,

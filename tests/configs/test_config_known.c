@@ -76,13 +76,9 @@ static void reads_zero_as_true_or_false(void **state)
 static void keeps_the_stage_and_calls_it_rounding(void **state)
 {
     (void)state;
-    char *text;
-    size_t length;
     const Config *plain = config_test_set("seed=1337"),
                  *sharded = config_test_set("zero_optimization.stage=3");
-    FILE *to = open_memstream(&text, &length);
-    config_print(sharded, true, to);
-    fclose(to);
+    char *text = config_text(sharded);
     const Config *again = config_test_parse(text, 0, NULL);
     assert_int_equal(again->zero_optimization.stage, 3);
     assert_non_null(strstr(text, "\"stage\": 3,"));

@@ -167,22 +167,11 @@ static void lets_a_set_choose_steps_or_ratio(void **state)
     config_free(c);
 }
 
-/* The text of a resolved config, as a run folder keeps it; the caller frees. */
-static char *printed(const Config *config)
-{
-    char *text;
-    size_t length;
-    FILE *to = open_memstream(&text, &length);
-    config_print(config, true, to);
-    fclose(to);
-    return text;
-}
-
 static void follows_train_steps_from_a_stored_config(void **state)
 {
     (void)state;
     const Config *demo = preset("configs/demo.json", NULL, NULL, NULL);
-    char *text = printed(demo);
+    char *text = config_text(demo);
     if (strstr(text, "// \"warmup_num_steps\": 100,") == NULL ||
         strstr(text, "\"warmup_ratio\": 0.0385,") == NULL)
         fail_msg("%s", text);
@@ -221,7 +210,7 @@ static void knows_the_same_schedule_in_other_words(void **state)
                  *longer = preset("configs/demo.json", "train_steps=4000", NULL, NULL),
                  *steeper =
                      preset("configs/demo.json", "scheduler.params.warmup_ratio=0.04", NULL, NULL);
-    char *text = printed(before);
+    char *text = config_text(before);
     assert_null(strstr(text, "// \"warmup_num_steps\""));
     const Config *stored = config_test_parse(text, 0, NULL);
     assert_int_equal(differences(stored, demo, "train_steps", &found), 0);

@@ -164,7 +164,7 @@ static void config_write(const Opened *o, const char *run)
     char *path = text_format("%s/config.json", run);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    config_print(o->config, false, file);
+    config_print(o->config, file);
     assert_int_equal(fclose(file), 0);
     free(path);
 }
