@@ -42,7 +42,8 @@ static int train(int argc, char **argv)
 {
     RunArguments arguments;
     Run run;
-    if (!run_arguments(&arguments, argc, argv)) return printed(EXIT_OK);
+    int code;
+    if (!run_arguments(&arguments, argc, argv, &code)) return printed(code);
     check_command(arguments.config);
     run_configure(&run, &arguments);
     run_open_data(&run);
@@ -64,22 +65,9 @@ static int train(int argc, char **argv)
     return trained(&run, run_finish(&run));
 }
 
-typedef struct {
-    const char *name;
-    int (*run)(int argc, char **argv); /* argv[0] is the subcommand's name; returns the exit code */
-    const char *summary;
-} Command;
-
-static const Command commands[] = {
-    {"config", cmd_config, "check, show, explain or compare configs"},
-    {"data", cmd_data, "train a tokenizer, tokenize text, look into token files"},
-    {"generate", cmd_generate, "write text with a trained run"},
-    {"eval", cmd_eval, "validation loss and bits per byte of a run"},
-    {"ckpt", cmd_ckpt, "list, inspect and verify checkpoints"},
-    {"bench", cmd_bench, "measure products, ops or a whole training step"},
-    {"doctor", cmd_doctor, "what this machine has, and which package turns on the rest"},
-};
-enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,  &cmd_generate, &cmd_eval,
+                                             &cmd_ckpt,   &cmd_bench, &cmd_doctor};
+enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)
 {
@@ -87,7 +75,7 @@ static void print_help(void)
            "       ./train COMMAND ...\n\n"
            "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
     for (int i = 0; i < N_COMMANDS; i++)
-        printf("  %-10s%s\n", commands[i].name, commands[i].summary);
+        printf("  %-10s%s\n", commands[i]->name, commands[i]->summary);
     printf("\n./train --help train shows all options of a run, ./train COMMAND --help those of\n"
            "a command, ./train --help exit-codes what a script may learn from the exit code.\n");
 }
@@ -112,10 +100,13 @@ static int help(const char *topic)
     }
     char *argv[] = {(char *)topic, "--help", NULL};
     if (strcmp(topic, "train") == 0) return train(2, argv);
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(topic, commands[i].name) == 0) return commands[i].run(2, argv);
+    const ArgCommand *command = args_find(commands, N_COMMANDS, topic);
+    if (command) {
+        args_print_help(stdout, command);
+        return EXIT_OK;
+    }
     char end[256];
-    const char *near = nearest_name(topic, commands, N_COMMANDS, sizeof commands[0]);
+    const char *near = args_nearest(commands, N_COMMANDS, topic);
     fail(EXIT_USAGE, "there is no help on \"%s\"%s", topic,
          did_you_mean(end, sizeof end, near,
                       "topics are train, exit-codes and the commands of ./train --help"));
@@ -127,7 +118,7 @@ static void check_command(const char *word)
 {
     char end[256];
     if (word[0] == '-' || strchr(word, '.') != NULL || access(word, F_OK) == 0) return;
-    const char *near = nearest_name(word, commands, N_COMMANDS, sizeof commands[0]);
+    const char *near = args_nearest(commands, N_COMMANDS, word);
     fail(EXIT_USAGE, "%s is neither a command nor a config file%s", word,
          did_you_mean(end, sizeof end, near,
                       "./train CONFIG.json trains, ./train --help lists the commands"));
@@ -154,12 +145,10 @@ int main(int argc, char **argv)
         print_help();
         return printed(EXIT_OK);
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0)
+    if (args_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
         return printed(help(argc > 2 ? argv[2] : NULL));
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return printed(commands[i].run(argc - 1, argv + 1));
+    const ArgCommand *command = args_find(commands, N_COMMANDS, argv[1]);
+    if (command) return printed(args_run(command, argc - 1, argv + 1));
     check_command(argv[1]);
     return train(argc, argv);
 }

@@ -1,104 +1,348 @@
-/* args.c -- see args.h. */
+/* args.c -- see args.h: the reading of command lines. */
 #include "model/core/args.h"
 
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 
-#include <stdio.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The option of the first n bytes of the argument, or -1. */
-static int find(const Args *a, const char *argument, size_t n)
+enum { MOST_COMMANDS = 32, ERROR_BYTES = 512 };
+
+/* A line as it is read. */
+typedef struct {
+    const ArgCommand *command;
+    int argc, at; /* argv[at] is the last argument that was taken */
+    char **argv;
+    char *values;
+    uint64_t given; /* bit i: option i */
+    int n_words;
+    bool only_words; /* "--" has been */
+    char error[ERROR_BYTES];
+} Line;
+
+/* What an argument, or the whole line, comes to. */
+typedef enum { LINE_GOOD, LINE_SHOWN, LINE_WRONG } LineState;
+
+static void show_help(const ArgCommand *command)
 {
-    for (int i = 0; i < a->count; i++)
-        if (strlen(a->options[i].name) == n && memcmp(a->options[i].name, argument, n) == 0)
-            return i;
-    return -1;
+    args_print_help(stdout, command);
+}
+
+/* The option that every command has. */
+static const ArgOption help_option = {
+    .name = "--help", .short_name = "-h", .kind = ARG_SHOW, .show = show_help};
+
+bool args_is_help(const char *argument)
+{
+    return strcmp(argument, help_option.name) == 0 || strcmp(argument, help_option.short_name) == 0;
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static bool is_named(const ArgOption *o, const char *argument, size_t n)
+{
+    if (o->kind == ARG_ALSO) return false;
+    if (strlen(o->name) == n && memcmp(o->name, argument, n) == 0) return true;
+    return o->short_name && strlen(o->short_name) == n && memcmp(o->short_name, argument, n) == 0;
+}
+
+/* The option that the first n bytes of the argument name, or NULL. */
+static const ArgOption *find_option(const ArgCommand *c, const char *argument, size_t n)
+{
+    for (int i = 0; i < c->n_options; i++)
+        if (is_named(&c->options[i], argument, n)) return &c->options[i];
+    return is_named(&help_option, argument, n) ? &help_option : NULL;
 }
 
 /* "see ./train eval --help": the end of a sentence. */
-static const char *see_help(const Args *a, char *buf, size_t n)
+static const char *see_help(const ArgCommand *c, char *buf, size_t n)
 {
-    snprintf(buf, n, "see %s%s", a->help ? a->help : a->command, a->help ? "" : " --help");
+    snprintf(buf, n, "see %s%s", c->see ? c->see : c->call, c->see ? "" : " --help");
     return buf;
 }
 
-static ArgsNext unknown(Args *a, const char *argument, size_t n)
+static LineState unknown_option(Line *l, const char *argument, size_t n)
 {
+    const ArgCommand *c = l->command;
     char advice[128], end[256], name[EDIT_FAR + 1];
-    static const ArgOption help = {"--help", ARG_FLAG};
     snprintf(name, sizeof name, "%.*s", (int)n, argument);
-    const char *near = nearest_name(name, a->options, (size_t)a->count, sizeof *a->options);
-    if (near == NULL) near = nearest_name(name, &help, 1, sizeof help);
-    error_set(a->error, sizeof a->error, "%.*s: %s has no such option%s", n > 80 ? 80 : (int)n,
-              argument, a->command,
-              did_you_mean(end, sizeof end, near, see_help(a, advice, sizeof advice)));
-    return ARGS_WRONG;
+    const char *near = nearest_name(name, c->options, (size_t)c->n_options, sizeof *c->options);
+    if (near == NULL) near = nearest_name(name, &help_option, 1, sizeof help_option);
+    error_set(l->error, sizeof l->error, "%.*s: %s has no such option%s", n > 80 ? 80 : (int)n,
+              argument, c->call,
+              did_you_mean(end, sizeof end, near, see_help(c, advice, sizeof advice)));
+    return LINE_WRONG;
 }
 
 /* The value behind an option, or NULL with a sentence. */
-static const char *value_of(Args *a, const ArgOption *o, const char *equals)
+static const char *value_of(Line *l, const ArgOption *o, const char *equals)
 {
     char advice[128];
     if (equals) return equals + 1;
-    const char *next = a->at + 1 < a->argc ? a->argv[a->at + 1] : NULL;
+    const char *next = l->at + 1 < l->argc ? l->argv[l->at + 1] : NULL;
     if (next == NULL) {
-        error_set(a->error, sizeof a->error, "%s: its value is missing; %s", o->name,
-                  see_help(a, advice, sizeof advice));
+        error_set(l->error, sizeof l->error, "%s: its value is missing; %s", o->name,
+                  see_help(l->command, advice, sizeof advice));
         return NULL;
     }
     if (strncmp(next, "--", 2) == 0) {
-        error_set(a->error, sizeof a->error,
+        error_set(l->error, sizeof l->error,
                   "%s: its value is missing, an option follows: %.80s (%s=%.80s if that is the "
                   "value)",
                   o->name, next, o->name, next);
         return NULL;
     }
-    a->at++;
+    l->at++;
     return next;
 }
 
-/* Whether the option takes this value; else a sentence. */
-static bool takes(Args *a, const ArgOption *o, const char *value)
+/* Reads a number within the option's bounds. "1e3" is a whole number, too; those that a double
+ * cannot tell apart are out of reach. */
+static bool read_number(Line *l, const ArgOption *o, const char *text, double *x)
 {
-    if (o->kind == ARG_VALUE && *value == '\0')
-        return error_set(a->error, sizeof a->error, "%s: its value is empty", o->name);
-    if (o->kind == ARG_SETTING && (strchr(value, '=') == NULL || *value == '='))
-        return error_set(a->error, sizeof a->error,
-                         "%s %.200s: this is not key=value; write for example %s "
-                         "optimizer.params.lr=6e-4",
-                         o->name, value, o->name);
+    static const double exact = 9007199254740992.0; /* 2^53 */
+    const char *whole = o->kind == ARG_INTEGER ? "whole " : "";
+    char *end;
+    *x = strtod(text, &end);
+    bool number = end != text && *end == '\0' && !isnan(*x) &&
+                  (o->kind == ARG_REAL || (fabs(*x) <= exact && *x == floor(*x)));
+    bool bounded = o->least < o->most;
+    if (number && (!bounded || (*x >= o->least && *x <= o->most))) return true;
+    if (!bounded)
+        return error_set(l->error, sizeof l->error, "%s: \"%.200s\" is not a %snumber", o->name,
+                         text, whole);
+    return error_set(l->error, sizeof l->error, "%s %.200s: give a %snumber from %.10g to %.10g",
+                     o->name, text, whole, o->least, o->most);
+}
+
+static bool is_setting(Line *l, const ArgOption *o, const char *text)
+{
+    if (strchr(text, '=') != NULL && *text != '=') return true;
+    return error_set(l->error, sizeof l->error,
+                     "%s %.200s: this is not key=value; write for example %s "
+                     "optimizer.params.lr=6e-4",
+                     o->name, text, o->name);
+}
+
+/* Puts the text at the end of a list, which has room for the whole line. */
+static void list_add(const Line *l, ArgList *list, const char *text)
+{
+    if (list->item == NULL) list->item = must_calloc((size_t)l->argc, sizeof *list->item);
+    list->item[list->count++] = text;
+}
+
+/* Puts the value into the option's field; false with a sentence where the option does not take it.
+ */
+static bool store(Line *l, const ArgOption *o, const char *text)
+{
+    void *field = l->values + o->at;
+    double x;
+    switch (o->kind) {
+    case ARG_FLAG: *(bool *)field = true; return true;
+    case ARG_NAME:
+        if (*text == '\0')
+            return error_set(l->error, sizeof l->error, "%s: its value is empty", o->name);
+        *(const char **)field = text;
+        return true;
+    case ARG_TEXT: *(const char **)field = text; return true;
+    case ARG_INTEGER:
+        if (!read_number(l, o, text, &x)) return false;
+        *(int64_t *)field = (int64_t)x;
+        return true;
+    case ARG_REAL: return read_number(l, o, text, field);
+    case ARG_SETTINGS:
+        if (!is_setting(l, o, text)) return false;
+        list_add(l, field, text);
+        return true;
+    case ARG_OWN: return o->parse(text, field, l->error, sizeof l->error);
+    case ARG_SHOW:
+    case ARG_ALSO: break;
+    }
     return true;
 }
 
-static ArgsNext take_option(Args *a, const char *argument)
+static LineState take_option(Line *l, const char *argument)
 {
-    const char *equals = strchr(argument, '=');
+    const ArgCommand *c = l->command;
+    const char *equals = strchr(argument, '='), *value = NULL;
     size_t n = equals ? (size_t)(equals - argument) : strlen(argument);
-    a->option = find(a, argument, n);
-    if (a->option < 0) return unknown(a, argument, n);
-    const ArgOption *o = &a->options[a->option];
-    a->value = NULL;
-    if (o->kind == ARG_FLAG && equals == NULL) return ARGS_OPTION;
-    if (o->kind == ARG_FLAG) {
-        error_set(a->error, sizeof a->error, "%.200s: %s takes no value", argument, o->name);
-        return ARGS_WRONG;
+    const ArgOption *o = find_option(c, argument, n);
+    if (o == NULL) return unknown_option(l, argument, n);
+    bool plain = o->kind == ARG_FLAG || o->kind == ARG_SHOW;
+    if (plain && equals) {
+        error_set(l->error, sizeof l->error, "%.200s: %s takes no value", argument, o->name);
+        return LINE_WRONG;
     }
-    a->value = value_of(a, o, equals);
-    return a->value && takes(a, o, a->value) ? ARGS_OPTION : ARGS_WRONG;
+    if (!plain && (value = value_of(l, o, equals)) == NULL) return LINE_WRONG;
+    if (o->kind == ARG_SHOW) {
+        o->show(c);
+        return LINE_SHOWN;
+    }
+    l->given |= UINT64_C(1) << (o - c->options);
+    return store(l, o, value) ? LINE_GOOD : LINE_WRONG;
 }
 
-bool args_is_help(const char *argument)
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static LineState word_too_many(Line *l, const char *word)
 {
-    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+    const ArgCommand *c = l->command;
+    const ArgWords *w = &c->words;
+    char advice[128];
+    if (w->most == 0 && c->n_options == 0)
+        error_set(l->error, sizeof l->error, "%s takes no argument, not \"%s\"", c->call, word);
+    else if (w->most == 0)
+        error_set(l->error, sizeof l->error, "%s takes options only, not \"%s\"; %s", c->call, word,
+                  see_help(c, advice, sizeof advice));
+    else if (w->most == 1)
+        error_set(l->error, sizeof l->error, "two %s, %s and %s: give one%s", w->plural,
+                  *(const char **)(void *)(l->values + w->at), word, w->advice ? w->advice : "");
+    else
+        error_set(l->error, sizeof l->error, "%s: one word too many: %s", c->call, word);
+    return LINE_WRONG;
 }
 
-ArgsNext args_next(Args *a)
+static LineState take_word(Line *l, const char *word)
 {
-    if (++a->at >= a->argc) return ARGS_END;
-    const char *argument = a->argv[a->at];
-    if (args_is_help(argument)) return ARGS_HELP;
-    if (argument[0] == '-' && argument[1] != '\0') return take_option(a, argument);
-    a->value = argument;
-    return ARGS_WORD;
+    const ArgWords *w = &l->command->words;
+    if (l->n_words >= w->most) return word_too_many(l, word);
+    if (w->most == 1)
+        *(const char **)(void *)(l->values + w->at) = word;
+    else
+        list_add(l, (ArgList *)(void *)(l->values + w->at), word);
+    l->n_words++;
+    return LINE_GOOD;
+}
+
+/* ---- the line -------------------------------------------------------------------------------- */
+
+static LineState take_argument(Line *l)
+{
+    const char *argument = l->argv[l->at];
+    bool hyphen = argument[0] == '-' && argument[1] != '\0';
+    if (l->only_words || !hyphen) return take_word(l, argument);
+    if (strcmp(argument, "--") != 0) return take_option(l, argument);
+    l->only_words = true;
+    return LINE_GOOD;
+}
+
+/* Whether all is there once the line has ended. */
+static LineState end_of_line(Line *l)
+{
+    const ArgCommand *c = l->command;
+    if (l->n_words < c->words.least) {
+        error_set(l->error, sizeof l->error, "%s", c->words.missing);
+        return LINE_WRONG;
+    }
+    for (int i = 0; i < c->n_options; i++) {
+        const ArgOption *o = &c->options[i];
+        if (!o->required || l->given >> i & 1) continue;
+        error_set(l->error, sizeof l->error, "%s needs %s %s", c->call, o->name, o->value);
+        return LINE_WRONG;
+    }
+    return LINE_GOOD;
+}
+
+/* Whether the rest of a line with a mistake asks for help, which then comes in the sentence's
+ * place: who makes mistakes and asks for help needs it. */
+static bool help_follows(const Line *l)
+{
+    if (l->only_words) return false;
+    for (int i = l->at + 1; i < l->argc && strcmp(l->argv[i], "--") != 0; i++)
+        if (args_is_help(l->argv[i])) return true;
+    return false;
+}
+
+bool args_read(const ArgCommand *c, int argc, char **argv, void *values, int *code)
+{
+    CHECK(c->n_options <= 64, "%s has %d options", c->call, c->n_options);
+    Line l = {.command = c, .argc = argc, .argv = argv, .values = values};
+    LineState state = LINE_GOOD;
+    if (c->defaults)
+        memcpy(values, c->defaults, c->size);
+    else if (c->size > 0)
+        memset(values, 0, c->size);
+    while (state == LINE_GOOD && ++l.at < argc)
+        state = take_argument(&l);
+    if (state == LINE_GOOD) state = end_of_line(&l);
+    if (state == LINE_GOOD) return true;
+    *code = EXIT_OK;
+    if (state == LINE_WRONG && help_follows(&l))
+        args_print_help(stdout, c);
+    else if (state == LINE_WRONG)
+        *code = error_print(EXIT_USAGE, "%s", l.error);
+    args_free(c, values);
+    return false;
+}
+
+void args_free(const ArgCommand *c, void *values)
+{
+    for (int i = 0; i < c->n_options; i++)
+        if (c->options[i].kind == ARG_SETTINGS)
+            free(((ArgList *)(void *)((char *)values + c->options[i].at))->item);
+    if (c->words.most > 1) free(((ArgList *)(void *)((char *)values + c->words.at))->item);
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+const ArgCommand *args_find(const ArgCommand *const *commands, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
+
+const char *args_nearest(const ArgCommand *const *commands, int n, const char *word)
+{
+    const char *name[MOST_COMMANDS];
+    CHECK(n <= MOST_COMMANDS, "%d commands", n);
+    for (int i = 0; i < n; i++)
+        name[i] = commands[i]->name;
+    return nearest_name(word, name, (size_t)n, sizeof *name);
+}
+
+/* "list, inspect and verify" */
+static const char *names_of(const ArgCommand *group, const char *last, char *buf, size_t n)
+{
+    size_t at = 0;
+    buf[0] = '\0';
+    for (int i = 0; i < group->n_commands && at < n; i++) {
+        const char *before = i == 0 ? "" : i + 1 < group->n_commands ? ", " : last;
+        at += (size_t)snprintf(buf + at, n - at, "%s%s", before, group->commands[i]->name);
+    }
+    return buf;
+}
+
+static int run_group(const ArgCommand *group, int argc, char **argv)
+{
+    char names[256], advice[300], end[400];
+    if (argc < 2)
+        return error_print(EXIT_USAGE, "%s needs a command: %s", group->call,
+                           names_of(group, " or ", names, sizeof names));
+    if (args_is_help(argv[1])) {
+        args_print_help(stdout, group);
+        return EXIT_OK;
+    }
+    const ArgCommand *command = args_find(group->commands, group->n_commands, argv[1]);
+    if (command) return args_run(command, argc - 1, argv + 1);
+    const char *near = args_nearest(group->commands, group->n_commands, argv[1]);
+    snprintf(advice, sizeof advice, "it has %s", names_of(group, " and ", names, sizeof names));
+    return error_print(EXIT_USAGE, "%s has no command \"%.200s\"%s", group->call, argv[1],
+                       did_you_mean(end, sizeof end, near, advice));
+}
+
+int args_run(const ArgCommand *c, int argc, char **argv)
+{
+    int code;
+    if (c->n_commands > 0) return run_group(c, argc, argv);
+    void *values = must_calloc(1, c->size + 1);
+    if (args_read(c, argc, argv, values, &code)) {
+        code = c->run(values);
+        args_free(c, values);
+    }
+    free(values);
+    return code;
 }

@@ -10,19 +10,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-void fail(ExitCode code, const char *fmt, ...)
+/* Prints the sentence behind its exit code, which it returns. */
+static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 {
     fflush(stdout);
     char text[4096];
+    va_list again;
+    va_copy(again, args);
+    utf8_format(text, sizeof text, fmt, again);
+    va_end(again);
+    code = error_exit_code(text, code);
+    log_prefixed(stderr, "error", (int)code, fmt, args);
+    return code;
+}
+
+void fail(ExitCode code, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
-    utf8_format(text, sizeof text, fmt, args);
-    va_end(args);
-    code = error_exit_code(text, code);
-    va_start(args, fmt);
-    log_prefixed(stderr, "error", (int)code, fmt, args);
+    code = print_sentence(code, fmt, args);
     va_end(args);
     exit((int)code);
+}
+
+int error_print(ExitCode code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    code = print_sentence(code, fmt, args);
+    va_end(args);
+    return (int)code;
 }
 
 void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)

@@ -43,6 +43,10 @@ typedef enum {
  * `code` stands for other reasons. */
 void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
+/* fail for a command, which returns its exit code: prints the same sentence, and returns the code.
+ */
+int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
 void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 4, 5)));

@@ -7,9 +7,7 @@
  * whatever the config says. */
 #include "parallel/commands/cmd_bench.h"
 
-#include "model/core/args.h"
 #include "model/core/log.h"
-#include "model/core/nearest.h"
 #include "model/kernels/op_cases.h"
 #include "parallel/commands/commands.h"
 #include "parallel/trainer/trainer.h"
@@ -21,9 +19,8 @@ enum { MAX_STEPS = 1000, MAX_PRODUCTS = 100000, MAX_MARKS = 16384 };
 
 typedef struct {
     const char *config;
-    const char **set;
-    int n_sets;
-    int steps;
+    ArgList set;
+    int64_t steps;
     bool json;
 } Arguments;
 
@@ -246,8 +243,8 @@ static void print_json(const Result *r, const Rates *rates, const Arguments *a)
         ops += x[ROW_OP + o];
         if (x[ROW_OP + o] > 0) printf("\"op_%s_ms\":%.6g,", op_name[o], 1e3 * x[ROW_OP + o]);
     }
-    printf("\"ops_ms\":%.6g,\"memory_mib\":%.6g,\"steps\":%d,\"device\":\"%s\"}\n", 1e3 * ops,
-           r->held / 1048576, a->steps, rates->device);
+    printf("\"ops_ms\":%.6g,\"memory_mib\":%.6g,\"steps\":%lld,\"device\":\"%s\"}\n", 1e3 * ops,
+           r->held / 1048576, (long long)a->steps, rates->device);
 }
 
 static void print_result(const Trainer *t, const Result *r, const Arguments *a)
@@ -262,10 +259,10 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
     printf("device      %s\n", rates.device);
     printf("step        %.1f ms   %.1f tokens/s   %.1f GFLOP/s   (one micro-batch of %lld x %lld "
            "random tokens, %s, "
-           "median of %d)\n",
+           "median of %lld)\n",
            1e3 * step, rates.tokens / step, rates.flops / step / 1e9,
            (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-           dtype_name(t->session.layers.shape.dtype), a->steps);
+           dtype_name(t->session.layers.shape.dtype), (long long)a->steps);
     printf("phases      forward %.1f ms   backward %.1f ms   update %.1f ms\n",
            1e3 * x[ROW_FORWARD], 1e3 * x[ROW_BACKWARD], 1e3 * x[ROW_UPDATE]);
     printf(
@@ -287,64 +284,12 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
                    100 * x[ROW_OP + o] / step);
 }
 
-static void print_help(void)
-{
-    printf("usage: ./train bench step CONFIG.json [--set key=value]... [--steps N] [--json]\n"
-           "       ./train bench ops|gemm [--help]\n\n"
-           "step: one training step of the config's model on random tokens, beside its own\n"
-           "list of matrix products.\n");
-}
-
-static int steps_of(const char *text)
-{
-    char *end;
-    long n = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || n < 1 || n > MAX_STEPS)
-        fail(EXIT_USAGE, "--steps %s: give a number from 1 to %d", text, MAX_STEPS);
-    return (int)n;
-}
-
-/* False after help, and then with nothing to free. */
-static bool parse(Arguments *a, int argc, char **argv)
-{
-    enum { SET, STEPS, JSON, N_OPTIONS };
-    static const ArgOption options[N_OPTIONS] = {[SET] = {"--set", ARG_SETTING},
-                                                 [STEPS] = {"--steps", ARG_VALUE},
-                                                 [JSON] = {"--json", ARG_FLAG}};
-    Args args = {.command = "./train bench step",
-                 .options = options,
-                 .count = N_OPTIONS,
-                 .argc = argc,
-                 .argv = argv};
-    *a = (Arguments){.steps = 7, .set = must_calloc((size_t)argc, sizeof *a->set)};
-    for (;;) {
-        switch (args_next(&args)) {
-        case ARGS_OPTION:
-            if (args.option == SET) a->set[a->n_sets++] = args.value;
-            if (args.option == STEPS) a->steps = steps_of(args.value);
-            a->json |= args.option == JSON;
-            break;
-        case ARGS_WORD:
-            if (a->config) fail(EXIT_USAGE, "a second config, %s: give one", args.value);
-            a->config = args.value;
-            break;
-        case ARGS_HELP:
-            print_help();
-            free(a->set);
-            return false;
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
-        case ARGS_END:
-            if (a->config) return true;
-            fail(EXIT_USAGE, "which config? ./train bench step configs/gpt2_124m.json");
-        }
-    }
-}
-
 /* The config with the vocabulary of the tokenizer that it would train. */
-static const Config *bench_config(Arguments *a)
+static const Config *bench_config(const Arguments *a)
 {
     ConfigReport report = {0};
-    const Config *c = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
+    const Config *c =
+        config_load_for(a->config, a->set.count, a->set.item, session_on_cuda, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);
         exit(config_report_code(&report));
@@ -354,43 +299,68 @@ static const Config *bench_config(Arguments *a)
     return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
 }
 
-static int bench_step(int argc, char **argv)
+static int bench_step(const void *values)
 {
-    Arguments a;
+    const Arguments *a = values;
     DataSet data;
     Trainer t;
     char err[1024];
     ExitCode code;
-    if (!parse(&a, argc, argv)) return EXIT_OK;
-    const Config *c = bench_config(&a);
+    const Config *c = bench_config(a);
     const Config micro = config_of_one_micro_batch(c, false);
     data_open_random(&data, c->model.vocab_size);
     if (!trainer_open(&t, &micro, &data, err, sizeof err, &code)) fail(code, "%s", err);
-    Result r = measure(&t, a.steps);
-    print_result(&t, &r, &a);
+    Result r = measure(&t, (int)a->steps);
+    print_result(&t, &r, a);
     trainer_close(&t);
     data_close(&data);
     config_free(c);
-    free(a.set);
     return EXIT_OK;
 }
 
-int cmd_bench(int argc, char **argv)
-{
-    static const struct {
-        const char *name;
-        int (*run)(int argc, char **argv);
-    } modes[] = {{"step", bench_step}, {"ops", cmd_bench_ops}, {"gemm", cmd_bench_gemm}};
-    enum { MODES = sizeof modes / sizeof *modes };
-    char end[256];
-    if (argc < 2) fail(EXIT_USAGE, "bench what? step CONFIG.json, ops or gemm");
-    if (args_is_help(argv[1])) {
-        print_help();
-        return EXIT_OK;
-    }
-    for (int i = 0; i < MODES; i++)
-        if (strcmp(argv[1], modes[i].name) == 0) return modes[i].run(argc - 1, argv + 1);
-    fail(EXIT_USAGE, "./train bench has no mode \"%s\"%s", argv[1],
-         did_you_mean(end, sizeof end, nearest_name(argv[1], modes, MODES, sizeof *modes),
-                      "it has step, ops and gemm"));
-}
+static const ArgOption options[] = {
+    {.name = "--set",
+     .value = "key=value",
+     .help = "override one key of the config; may be repeated",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Arguments, set)},
+    {.name = "--steps",
+     .value = "N",
+     .help = "of which the medians are shown; default 7",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, steps),
+     .least = 1,
+     .most = MAX_STEPS},
+    {.name = "--json",
+     .help = "print one JSON line instead of a table",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, json)},
+};
+
+static const ArgCommand step = {
+    .name = "step",
+    .call = "./train bench step",
+    .usage = "CONFIG.json [--set key=value]... [--steps N] [--json]",
+    .summary = "one training step of the config's model on random tokens, beside its own\n"
+               "list of matrix products",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .words = {.least = 1,
+              .most = 1,
+              .at = offsetof(Arguments, config),
+              .missing = "which config? ./train bench step configs/gpt2_124m.json",
+              .plural = "configs"},
+    .size = sizeof(Arguments),
+    .defaults = &(const Arguments){.steps = 7},
+    .run = bench_step,
+};
+
+static const ArgCommand *const commands[] = {&step, &cmd_bench_ops, &cmd_bench_gemm};
+
+const ArgCommand cmd_bench = {
+    .name = "bench",
+    .call = "./train bench",
+    .summary = "measure products, ops or a whole training step",
+    .commands = commands,
+    .n_commands = ARG_ROWS(commands),
+};

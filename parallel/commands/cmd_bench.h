@@ -1,12 +1,11 @@
-/* cmd_bench.h -- the modes of `./train bench`, and how they measure. */
+/* cmd_bench.h -- the commands of `./train bench`, and how they measure. */
 #ifndef PARALLEL_COMMANDS_CMD_BENCH_H
 #define PARALLEL_COMMANDS_CMD_BENCH_H
 
+#include "model/core/args.h"
 #include "model/core/device.h"
 
-/* argv[0] is the mode's name; the result is the exit code. */
-int cmd_bench_ops(int argc, char **argv);
-int cmd_bench_gemm(int argc, char **argv);
+extern const ArgCommand cmd_bench_ops, cmd_bench_gemm;
 
 /* Between two marks on the device's time line. */
 typedef struct {

@@ -1,7 +1,6 @@
 /* cmd_bench_ops.c -- `./train bench ops` and `./train bench gemm`: medians of single ops, each
  * beside a ceiling measured in the same run: a copy for ops that move data, a large product for
  * those that compute. Times are the device's own, between two events. */
-#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 #include "parallel/commands/cmd_bench.h"
@@ -14,80 +13,9 @@ enum { MAX_REPETITIONS = 101, MAX_TOKENS = 1 << 20, SCRUB_BYTES = 64 << 20 };
 
 typedef struct {
     DType dtype;
-    int repetitions, threads, tokens;
+    int64_t repetitions, threads, tokens;
     const char *device;
 } Arguments;
-
-/* The value of an option that is a count. */
-static int number_of(const Args *args, long most)
-{
-    char *end;
-    long x = strtol(args->value, &end, 10);
-    if (*end != 0 || x < 1 || x > most)
-        fail(EXIT_USAGE, "%s: %s is a number from 1 to %ld, not \"%s\"", args->command,
-             args->options[args->option].name, most, args->value);
-    return (int)x;
-}
-
-static void print_usage(const char *mode)
-{
-    bool ops = strcmp(mode, "ops") == 0;
-    printf("usage: ./train bench %s [options]\n\n%s\n\n"
-           "  --dtype TYPE       f32 (default), f64, bf16 or f16\n"
-           "  --repetitions N    of which the median is shown; default 9\n"
-           "  --threads N        of the CPU; default: the cores allowed to this process\n%s",
-           mode,
-           ops ? "The calls of a GPT-2 124M training step, each beside its floor."
-               : "OpenBLAS beside the built-in products.",
-           ops ? "  --tokens N         in the step; default 1024\n"
-                 "  --device NAME      auto (default), cuda or cpu\n"
-               : "");
-}
-
-enum { DTYPE, REPETITIONS, THREADS, TOKENS, DEVICE, N_OPTIONS }; /* gemm has the first three */
-static const ArgOption bench_options[N_OPTIONS] = {
-    [DTYPE] = {"--dtype", ARG_VALUE},     [REPETITIONS] = {"--repetitions", ARG_VALUE},
-    [THREADS] = {"--threads", ARG_VALUE}, [TOKENS] = {"--tokens", ARG_VALUE},
-    [DEVICE] = {"--device", ARG_VALUE},
-};
-
-static void take_option(Arguments *a, const Args *args)
-{
-    switch (args->option) {
-    case DTYPE:
-        if (!dtype_from_name(args->value, &a->dtype) || !dtype_is_float(a->dtype))
-            fail(EXIT_USAGE, "%s: --dtype is f64, f32, bf16 or f16, not \"%s\"", args->command,
-                 args->value);
-        break;
-    case REPETITIONS: a->repetitions = number_of(args, MAX_REPETITIONS); break;
-    case THREADS: a->threads = number_of(args, 4096); break;
-    case TOKENS: a->tokens = number_of(args, MAX_TOKENS); break;
-    default: a->device = args->value; break;
-    }
-}
-
-/* False when only the usage was asked for. */
-static bool arguments_read(Arguments *a, int argc, char **argv)
-{
-    bool ops = strcmp(argv[0], "ops") == 0;
-    Args args = {.command = ops ? "./train bench ops" : "./train bench gemm",
-                 .options = bench_options,
-                 .count = ops ? N_OPTIONS : TOKENS,
-                 .argc = argc,
-                 .argv = argv};
-    *a = (Arguments){.dtype = F32, .repetitions = 9, .tokens = 1024, .device = "auto"};
-    for (;;) {
-        switch (args_next(&args)) {
-        case ARGS_OPTION: take_option(a, &args); break;
-        case ARGS_WORD:
-            fail(EXIT_USAGE, "%s takes options only, not \"%s\"; see %s --help", args.command,
-                 args.value, args.command);
-        case ARGS_HELP: print_usage(argv[0]); return false;
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
-        case ARGS_END: return true;
-        }
-    }
-}
 
 /* Opens the device asked for; "auto" may pass over one with a warning. */
 static void open_device(Device *dev, const Arguments *a)
@@ -221,7 +149,7 @@ static double case_seconds(Device *dev, const OpCase *c, const Arguments *a, Scr
     }
     watch_close(dev, &watch);
     operands_release(dev, &o);
-    return bench_median(seconds, a->repetitions);
+    return bench_median(seconds, (int)a->repetitions);
 }
 
 /* One line: the time, the least it could be at the ceilings, what was reached of them. */
@@ -238,31 +166,31 @@ static void case_line(Device *dev, const OpCase *c, const Arguments *a, Scrub *s
     fflush(stdout);
 }
 
-int cmd_bench_ops(int argc, char **argv)
+static int bench_ops(const void *values)
 {
-    Arguments a;
+    const Arguments *a = values;
     Device dev;
     char text[160];
     const OpCase *cases;
-    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
-    open_device(&dev, &a);
-    Scrub scrub = scrub_open(&dev, op_bench_scaled(SCRUB_BYTES, a.tokens));
-    double copy = copy_rate(&dev, &scrub, a.repetitions);
+    open_device(&dev, a);
+    Scrub scrub = scrub_open(&dev, op_bench_scaled(SCRUB_BYTES, a->tokens));
+    double copy = copy_rate(&dev, &scrub, a->repetitions);
     /* A GPU wants it deep and wide. */
-    int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a.tokens);
-    const OpCase large = {OP_linear_forward, .n = a.tokens, .cols = width, .outputs = 4 * width};
-    double product = op_case_flops(&large) / case_seconds(&dev, &large, &a, &scrub);
+    int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a->tokens);
+    const OpCase large = {OP_linear_forward, .n = a->tokens, .cols = width, .outputs = 4 * width};
+    double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &scrub);
     int count = op_cases_bench(&cases);
-    printf("%s, %s, %d tokens, medians of %d, cold caches\n",
-           device_describe(&dev, text, sizeof text), dtype_name(a.dtype), a.tokens, a.repetitions);
-    printf("ceilings: copy loop %.2f GB/s; product %dx%lldx%lld %.1f GFLOP/s\n", 1e-9 * copy,
-           a.tokens, (long long)width, (long long)(4 * width), 1e-9 * product);
+    printf("%s, %s, %lld tokens, medians of %lld, cold caches\n",
+           device_describe(&dev, text, sizeof text), dtype_name(a->dtype), (long long)a->tokens,
+           (long long)a->repetitions);
+    printf("ceilings: copy loop %.2f GB/s; product %lldx%lldx%lld %.1f GFLOP/s\n", 1e-9 * copy,
+           (long long)a->tokens, (long long)width, (long long)(4 * width), 1e-9 * product);
     printf("%-62s %10s %10s %9s %9s %10s\n", "op", "ms", "floor ms", "GB/s", "GFLOP/s",
            "% ceiling");
     for (int i = 0; i < count; i++) {
-        OpCase c = op_case_at(&cases[i], a.tokens);
-        if (c.stochastic && a.dtype != BF16) continue;
-        case_line(&dev, &c, &a, &scrub, copy, product);
+        OpCase c = op_case_at(&cases[i], a->tokens);
+        if (c.stochastic && a->dtype != BF16) continue;
+        case_line(&dev, &c, a, &scrub, copy, product);
     }
     scrub_close(&dev, &scrub);
     device_close(&dev);
@@ -297,7 +225,7 @@ static double gemm_line(Device dev[2], const OpCase *c, const Arguments *a)
     }
     for (int d = 0; d < 2; d++)
         if (dev[d].backend)
-            rate[d] = 1e-9 * op_case_flops(c) / bench_median(seconds[d], a->repetitions);
+            rate[d] = 1e-9 * op_case_flops(c) / bench_median(seconds[d], (int)a->repetitions);
     double share = rate[0] > 0 ? rate[1] / rate[0] : 0;
     printf("%-48s %10.1f %10.1f %9.1f\n", op_case_describe(c, text, sizeof text), rate[0], rate[1],
            100 * share);
@@ -306,7 +234,7 @@ static double gemm_line(Device dev[2], const OpCase *c, const Arguments *a)
     return share;
 }
 
-int cmd_bench_gemm(int argc, char **argv)
+static int bench_gemm(const void *values)
 {
     static const OpId op[] = {OP_linear_forward, OP_linear_backward_input,
                               OP_linear_backward_weight};
@@ -314,23 +242,22 @@ int cmd_bench_gemm(int argc, char **argv)
         {768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 8192}};
     static const int64_t rows[] = {256, 1024};
     enum { SHAPES = 5, OPS = 3, ROWS = 2 };
-    Arguments a;
+    const Arguments *a = values;
     Device dev[2] = {{0}, {0}};
     double share[SHAPES * OPS * ROWS];
     char text[160];
     int lines = 0;
-    if (!arguments_read(&a, argc, argv)) return EXIT_OK;
-    bool openblas = open_cpu(&dev[0], &a, BLAS_OPENBLAS);
-    open_cpu(&dev[1], &a, BLAS_BUILTIN);
-    printf("%s, %s, medians of %d, in turns\n",
-           device_describe(&dev[openblas ? 0 : 1], text, sizeof text), dtype_name(a.dtype),
-           a.repetitions);
+    bool openblas = open_cpu(&dev[0], a, BLAS_OPENBLAS);
+    open_cpu(&dev[1], a, BLAS_BUILTIN);
+    printf("%s, %s, medians of %lld, in turns\n",
+           device_describe(&dev[openblas ? 0 : 1], text, sizeof text), dtype_name(a->dtype),
+           (long long)a->repetitions);
     printf("%-48s %10s %10s %9s\n", "N x inputs x outputs", "OpenBLAS", "built-in", "% (GFLOP/s)");
     for (int r = 0; r < ROWS; r++)
         for (int s = 0; s < SHAPES; s++)
             for (int i = 0; i < OPS; i++) {
                 OpCase c = {op[i], .n = rows[r], .cols = shape[s][0], .outputs = shape[s][1]};
-                share[lines++] = gemm_line(dev, &c, &a);
+                share[lines++] = gemm_line(dev, &c, a);
             }
     if (openblas)
         printf("built-in: median %.1f %% of OpenBLAS\n", 100 * bench_median(share, lines));
@@ -338,3 +265,78 @@ int cmd_bench_gemm(int argc, char **argv)
     device_close(&dev[1]);
     return EXIT_OK;
 }
+
+/* ---- command lines ----------------------------------------------------------------------------
+ */
+
+static bool parse_dtype(const char *text, void *field, char *err, size_t n)
+{
+    DType dtype;
+    if (!dtype_from_name(text, &dtype) || !dtype_is_float(dtype))
+        return error_set(err, n, "--dtype is f64, f32, bf16 or f16, not \"%s\"", text);
+    *(DType *)field = dtype;
+    return true;
+}
+
+enum { DTYPE, REPETITIONS, THREADS, GEMM_OPTIONS, TOKENS = GEMM_OPTIONS, DEVICE, OPS_OPTIONS };
+static const ArgOption options[OPS_OPTIONS] = {
+    [DTYPE] = {.name = "--dtype",
+               .value = "TYPE",
+               .help = "f32 (default), f64, bf16 or f16",
+               .kind = ARG_OWN,
+               .at = offsetof(Arguments, dtype),
+               .parse = parse_dtype},
+    [REPETITIONS] = {.name = "--repetitions",
+                     .value = "N",
+                     .help = "of which the median is shown; default 9",
+                     .kind = ARG_INTEGER,
+                     .at = offsetof(Arguments, repetitions),
+                     .least = 1,
+                     .most = MAX_REPETITIONS},
+    [THREADS] = {.name = "--threads",
+                 .value = "N",
+                 .help = "of the CPU; default: the cores allowed to this process",
+                 .kind = ARG_INTEGER,
+                 .at = offsetof(Arguments, threads),
+                 .least = 1,
+                 .most = 4096},
+    [TOKENS] = {.name = "--tokens",
+                .value = "N",
+                .help = "in the step; default 1024",
+                .kind = ARG_INTEGER,
+                .at = offsetof(Arguments, tokens),
+                .least = 1,
+                .most = MAX_TOKENS},
+    [DEVICE] = {.name = "--device",
+                .value = "NAME",
+                .help = "auto (default), cuda or cpu",
+                .kind = ARG_NAME,
+                .at = offsetof(Arguments, device)},
+};
+
+static const Arguments defaults = {
+    .dtype = F32, .repetitions = 9, .tokens = 1024, .device = "auto"};
+
+const ArgCommand cmd_bench_ops = {
+    .name = "ops",
+    .call = "./train bench ops",
+    .usage = "[options]",
+    .summary = "the calls of a GPT-2 124M training step, each beside its floor",
+    .options = options,
+    .n_options = OPS_OPTIONS,
+    .size = sizeof(Arguments),
+    .defaults = &defaults,
+    .run = bench_ops,
+};
+
+const ArgCommand cmd_bench_gemm = {
+    .name = "gemm",
+    .call = "./train bench gemm",
+    .usage = "[options]",
+    .summary = "OpenBLAS beside the built-in products",
+    .options = options,
+    .n_options = GEMM_OPTIONS,
+    .size = sizeof(Arguments),
+    .defaults = &defaults,
+    .run = bench_gemm,
+};

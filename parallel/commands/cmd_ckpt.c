@@ -1,10 +1,7 @@
 /* cmd_ckpt.c -- `./train ckpt list|inspect|verify`: what a run has saved, what is in it, and
  * whether it is whole. */
-#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/figures.h"
-#include "model/core/log.h"
-#include "model/core/nearest.h"
 #include "model/core/utf8.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/commands/commands.h"
@@ -16,33 +13,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char help_all[] =
-    "usage: ./train ckpt COMMAND PATH\n"
-    "\n"
-    "  list RUN          the checkpoints of a run folder, newest first\n"
-    "  inspect CKPT      state, origin and tensors of a checkpoint, or a run's newest\n"
-    "  verify RUN|CKPT   read everything and compare every checksum\n"
-    "\n"
-    "A checkpoint is a folder like out/demo/checkpoints/step_00000500.\n"
-    "`./train ckpt COMMAND --help` tells more.\n";
-static const char help_list[] =
-    "usage: ./train ckpt list RUN\n"
-    "\n"
-    "One line for each checkpoint below RUN/checkpoints, newest first: step, samples,\n"
-    "updates, size. Headers are read, data is not (verify does that). Exit 66 if\n"
-    "there is none, 65 if one of them is damaged, 77 if one must not be read.\n";
-static const char help_inspect[] =
-    "usage: ./train ckpt inspect CKPT\n"
-    "\n"
-    "Prints the state of the run at that step, the program and machine that wrote it,\n"
-    "and the name, type, shape and size of every tensor. The config is printed by\n"
-    "`./train config show RUN/config.json`; the manifest holds it, too.\n";
-static const char help_verify[] =
-    "usage: ./train ckpt verify RUN|CKPT\n"
-    "\n"
-    "Reads every byte and compares it with the checksums in the manifest. Damage is\n"
-    "reported by file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is\n"
-    "there, 77 if something must not be read.\n";
+typedef struct {
+    const char *path; /* of a run, or of one of its checkpoints */
+} Arguments;
 
 static int64_t total_bytes(const Manifest *m)
 {
@@ -55,17 +28,6 @@ static int64_t total_bytes(const Manifest *m)
 /* What a command returns to be called once more: all that it was to look at has been pruned since
  * it was listed. */
 enum { LIST_IS_OLD = -1 };
-
-/* Prints the sentence, and returns the exit code that it stands for. */
-static int complain(ExitCode code, const char *what)
-{
-    code = error_exit_code(what, code);
-    fflush(stdout);
-    fprintf(stderr, "error[%d] ", (int)code);
-    utf8_print_escaped(stderr, what);
-    fputc('\n', stderr);
-    return (int)code;
-}
 
 /* Of two exit codes the one to end with: who may not read a checkpoint does not know that it is
  * damaged. */
@@ -106,7 +68,7 @@ static int find(const char *path, char ***found, int *code)
         error_set(err, sizeof err, folder ? "%s holds no checkpoint" : "there is no folder %s",
                   path);
     }
-    *code = complain(EXIT_MISSING, err);
+    *code = error_print(EXIT_MISSING, "%s", err);
     return 0;
 }
 
@@ -128,7 +90,7 @@ static int run_list(char **found, int n)
         if (shown++ == 0)
             printf("%8s %9s %8s %10s  %s\n", "step", "samples", "updates", "size", "folder");
         if (!good) {
-            code = worse(code, complain(EXIT_DAMAGED, err));
+            code = worse(code, error_print(EXIT_DAMAGED, "%s", err));
             continue;
         }
         const Manifest *m = checkpoint_manifest(c);
@@ -174,7 +136,7 @@ static int run_inspect(char **found, int n)
     char err[1024];
     Checkpoint *c;
     if (!checkpoint_open(found[0], &c, err, sizeof err))
-        return checkpoint_gone(found[0]) ? LIST_IS_OLD : complain(EXIT_DAMAGED, err);
+        return checkpoint_gone(found[0]) ? LIST_IS_OLD : error_print(EXIT_DAMAGED, "%s", err);
     const Manifest *m = checkpoint_manifest(c);
     const StepState *s = &m->state;
     print_origin("checkpoint", found[0]);
@@ -209,7 +171,7 @@ static int run_verify(char **found, int n)
                    figure_bytes((double)total_bytes(m)).text);
             shown++;
         } else if (!checkpoint_gone(found[i])) {
-            code = worse(code, complain(EXIT_DAMAGED, err));
+            code = worse(code, error_print(EXIT_DAMAGED, "%s", err));
             shown++;
         }
         checkpoint_close(c);
@@ -218,81 +180,93 @@ static int run_verify(char **found, int n)
     return shown ? code : LIST_IS_OLD;
 }
 
-static const struct {
-    const char *name, *help;
-    int (*run)(char **found, int n);
-} commands[] = {
-    {"list", help_list, run_list},
-    {"inspect", help_inspect, run_inspect},
-    {"verify", help_verify, run_verify},
-};
-
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
-
-/* Prints the usage error; returns NULL for the caller to return. */
-static const char *misuse(const char *fmt, const char *a, const char *b)
-    __attribute__((format(printf, 1, 0)));
-static const char *misuse(const char *fmt, const char *a, const char *b)
+/* Looks at what `path` means with `command`, and lists it anew where a run has pruned it in
+ * between.
+ */
+static int on_checkpoints(const char *path, int (*command)(char **found, int n))
 {
-    char *text = text_format(fmt, a, b);
-    complain(EXIT_USAGE, text);
-    free(text);
-    return NULL;
-}
-
-/* The run or checkpoint folder of the command line. NULL with *code after help or a sentence. */
-static const char *parse(const char *command, const char *help, int argc, char **argv, int *code)
-{
-    const char *path = NULL;
-    Args args = {.command = command, .argc = argc, .argv = argv};
-    *code = EXIT_USAGE;
-    for (;;) {
-        switch (args_next(&args)) {
-        case ARGS_WORD:
-            if (path != NULL)
-                return misuse("%s: a second folder, %s: give one", command, args.value);
-            path = args.value;
-            break;
-        case ARGS_HELP:
-            fputs(help, stdout);
-            *code = EXIT_OK;
-            return NULL;
-        case ARGS_OPTION: /* there is none */
-        case ARGS_WRONG: return misuse("%s%s", args.error, "");
-        case ARGS_END:
-            return path ? path
-                        : misuse("%s: which run or checkpoint? %s out/demo", command, command);
-        }
-    }
-}
-
-int cmd_ckpt(int argc, char **argv)
-{
-    char command[64], end[256];
-    int code = EXIT_USAGE;
-    if (argc < 2)
-        return complain(EXIT_USAGE, "./train ckpt needs a command: list, inspect or verify");
-    if (args_is_help(argv[1])) return fputs(help_all, stdout), EXIT_OK;
-    size_t k = 0;
-    while (k < N_COMMANDS && strcmp(commands[k].name, argv[1]) != 0)
-        k++;
-    if (k == N_COMMANDS) {
-        did_you_mean(end, sizeof end, nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands),
-                     "it has list, inspect and verify");
-        misuse("./train ckpt has no command \"%s\"%s", argv[1], end);
-        return EXIT_USAGE;
-    }
-    snprintf(command, sizeof command, "./train ckpt %s", commands[k].name);
-    const char *path = parse(command, commands[k].help, argc - 1, argv + 1, &code);
-    if (path == NULL) return code;
-    code = LIST_IS_OLD;
+    int code = LIST_IS_OLD;
     for (int i = 0; code == LIST_IS_OLD && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         char **found;
         int n = find(path, &found, &code);
-        if (n > 0) code = commands[k].run(found, n);
+        if (n > 0) code = command(found, n);
         free_found(found, n);
     }
-    if (code == LIST_IS_OLD)
-        code = complain(EXIT_TEMPORARY, "checkpoints are removed faster than they can be read");
-    return code;
+    if (code != LIST_IS_OLD) return code;
+    return error_print(EXIT_TEMPORARY, "checkpoints are removed faster than they can be read");
 }
+
+static int ckpt_list(const void *values)
+{
+    return on_checkpoints(((const Arguments *)values)->path, run_list);
+}
+
+static int ckpt_inspect(const void *values)
+{
+    return on_checkpoints(((const Arguments *)values)->path, run_inspect);
+}
+
+static int ckpt_verify(const void *values)
+{
+    return on_checkpoints(((const Arguments *)values)->path, run_verify);
+}
+
+/* The folder of the command line; `which`: what is asked for where it is missing. */
+#define ONE_FOLDER(which)                                                                          \
+    {                                                                                              \
+        .least = 1, .most = 1, .at = offsetof(Arguments, path), .missing = which,                  \
+        .plural = "folders"                                                                        \
+    }
+
+static const ArgCommand list = {
+    .name = "list",
+    .call = "./train ckpt list",
+    .usage = "RUN",
+    .summary = "the checkpoints of a run folder, newest first",
+    .about = "One line for each checkpoint below RUN/checkpoints, newest first: step, samples,\n"
+             "updates, size. Headers are read, data is not (verify does that). Exit 66 if\n"
+             "there is none, 65 if one of them is damaged, 77 if one must not be read.",
+    .words = ONE_FOLDER("./train ckpt list: which run or checkpoint? ./train ckpt list out/demo"),
+    .size = sizeof(Arguments),
+    .run = ckpt_list,
+};
+
+static const ArgCommand inspect = {
+    .name = "inspect",
+    .call = "./train ckpt inspect",
+    .usage = "CKPT",
+    .summary = "state, origin and tensors of a checkpoint, or a run's newest",
+    .about = "Prints the state of the run at that step, the program and machine that wrote it,\n"
+             "and the name, type, shape and size of every tensor. The config is printed by\n"
+             "`./train config show RUN/config.json`; the manifest holds it, too.",
+    .words =
+        ONE_FOLDER("./train ckpt inspect: which run or checkpoint? ./train ckpt inspect out/demo"),
+    .size = sizeof(Arguments),
+    .run = ckpt_inspect,
+};
+
+static const ArgCommand verify = {
+    .name = "verify",
+    .call = "./train ckpt verify",
+    .usage = "RUN|CKPT",
+    .summary = "read everything and compare every checksum",
+    .about = "Reads every byte and compares it with the checksums in the manifest. Damage is\n"
+             "reported by file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is\n"
+             "there, 77 if something must not be read.",
+    .words =
+        ONE_FOLDER("./train ckpt verify: which run or checkpoint? ./train ckpt verify out/demo"),
+    .size = sizeof(Arguments),
+    .run = ckpt_verify,
+};
+
+static const ArgCommand *const commands[] = {&list, &inspect, &verify};
+
+const ArgCommand cmd_ckpt = {
+    .name = "ckpt",
+    .call = "./train ckpt",
+    .summary = "list, inspect and verify checkpoints",
+    .notes = "A checkpoint is a folder like out/demo/checkpoints/step_00000500.\n"
+             "`./train ckpt COMMAND --help` tells more.",
+    .commands = commands,
+    .n_commands = ARG_ROWS(commands),
+};

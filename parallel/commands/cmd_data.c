@@ -1,114 +1,42 @@
 /* cmd_data.c -- ./train data: train a tokenizer, make token shards, look into them. */
-#include "parallel/commands/cmd_data.h"
-
 #include "data/text/meta.h"
 #include "data/text/shards.h"
 #include "data/text/text.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_set.h"
-#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/fs.h"
-#include "model/core/nearest.h"
+#include "parallel/commands/commands.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What a command line may say; which command takes which flag is in the tables below. */
 typedef struct {
     int64_t vocab, from, count;
     double val_fraction;
     const char *out, *tokenizer, *text_key;
     bool verify;
-    StringList files; /* borrowed from argv */
-} DataArgs;
+    ArgList files;
+} Arguments;
 
-typedef enum { FLAG_INTEGER, FLAG_NUMBER, FLAG_TEXT, FLAG_SWITCH } FlagKind;
-
-typedef struct {
-    const char *name;
-    FlagKind kind;
-    size_t offset; /* in DataArgs */
-    const char *commands;
-} Flag;
-
-static const Flag flags[] = {
-    {"--vocab", FLAG_INTEGER, offsetof(DataArgs, vocab), "train-bpe inspect"},
-    {"--from", FLAG_INTEGER, offsetof(DataArgs, from), "decode"},
-    {"--count", FLAG_INTEGER, offsetof(DataArgs, count), "decode"},
-    {"--val-fraction", FLAG_NUMBER, offsetof(DataArgs, val_fraction), "tokenize"},
-    {"--out", FLAG_TEXT, offsetof(DataArgs, out), "train-bpe tokenize"},
-    {"--tokenizer", FLAG_TEXT, offsetof(DataArgs, tokenizer), "tokenize inspect decode"},
-    {"--text-key", FLAG_TEXT, offsetof(DataArgs, text_key), "train-bpe tokenize"},
-    {"--verify", FLAG_SWITCH, offsetof(DataArgs, verify), "inspect"},
-};
-enum { N_FLAGS = sizeof flags / sizeof *flags };
-
-/* Says the sentence on stderr and returns the code, for a command to return. */
-static int refuse(ExitCode code, const char *sentence)
+/* The files of the command line, as the data's readers take them. */
+static StringList files_of(const Arguments *a)
 {
-    code = error_exit_code(sentence, code);
-    fprintf(stderr, "error[%d] %s\n", (int)code, sentence);
-    return (int)code;
+    return (StringList){.count = a->files.count, .item = (char **)(uintptr_t)a->files.item};
 }
 
-static bool set_flag(const Flag *f, const char *value, DataArgs *a)
+static int train_bpe(const void *values)
 {
-    char *field = (char *)a + f->offset, *end = NULL;
-    errno = 0;
-    switch (f->kind) {
-    case FLAG_INTEGER: *(int64_t *)(void *)field = strtoll(value, &end, 10); break;
-    case FLAG_NUMBER: *(double *)(void *)field = strtod(value, &end); break;
-    case FLAG_TEXT: *(const char **)(void *)field = value; return true;
-    case FLAG_SWITCH: *(bool *)(void *)field = true; return true;
-    }
-    return errno == 0 && end != value && *end == 0;
-}
-
-/* The flags of this command, as options; their rows in `flag`. Returns how many. */
-static int flags_of(const char *command, ArgOption *options, const Flag **flag)
-{
-    int n = 0;
-    for (int i = 0; i < N_FLAGS; i++) {
-        if (strstr(flags[i].commands, command) == NULL) continue;
-        ArgKind kind = flags[i].kind == FLAG_SWITCH ? ARG_FLAG : ARG_VALUE;
-        options[n] = (ArgOption){flags[i].name, kind};
-        flag[n++] = &flags[i];
-    }
-    return n;
-}
-
-/* Everything that is no flag is a file. a->files must have room for argc items. */
-static bool parse_args(Args *args, const Flag **flag, DataArgs *a, char *err, size_t n)
-{
-    for (;;) {
-        switch (args_next(args)) {
-        case ARGS_WORD: a->files.item[a->files.count++] = (char *)args->value; break;
-        case ARGS_OPTION:
-            if (!set_flag(flag[args->option], args->value, a))
-                return error_set(err, n, "%s: \"%s\" is not a number", flag[args->option]->name,
-                                 args->value);
-            break;
-        case ARGS_HELP: break; /* looked for before */
-        case ARGS_WRONG: return error_set(err, n, "%s", args->error);
-        case ARGS_END:
-            if (a->files.count > 0) return true;
-            return error_set(err, n, "which file? see %s --help", args->command);
-        }
-    }
-}
-
-static int train_bpe(const DataArgs *a, char *err, size_t n)
-{
+    const Arguments *a = values;
+    StringList given = files_of(a);
+    char err[1024] = "";
+    size_t n = sizeof err;
     ExitCode code;
     Text text = {0};
     Tokenizer *t = NULL;
-    if (a->out == NULL) return refuse(EXIT_USAGE, "data train-bpe needs --out FILE");
-    if (a->vocab < 258) return refuse(EXIT_USAGE, "data train-bpe needs --vocab N, at least 258");
-    bool good = text_read_files(&text, &a->files, a->text_key, err, n, &code);
+    bool good = text_read_files(&text, &given, a->text_key, err, n, &code);
     if (good) {
         code = EXIT_DAMAGED;
         Progress progress = progress_begin();
@@ -125,7 +53,7 @@ static int train_bpe(const DataArgs *a, char *err, size_t n)
                (long long)text.size);
     tokenizer_free(t);
     text_free(&text);
-    return good ? EXIT_OK : refuse(code, err);
+    return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
 static bool load_tokenizer(const char *path, Tokenizer **t, char *err, size_t n, ExitCode *code)
@@ -150,7 +78,7 @@ static bool check_no_shards(const char *folder, char *err, size_t n)
     return fs_make_folders(&fs_system, folder, err, n);
 }
 
-static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text, char *err,
+static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *text, char *err,
                          size_t n)
 {
     int64_t end = text_split(text, a->val_fraction);
@@ -168,24 +96,26 @@ static bool write_shards(const DataArgs *a, const Tokenizer *t, const Text *text
     return good;
 }
 
-static int tokenize(const DataArgs *a, char *err, size_t n)
+static int tokenize(const void *values)
 {
+    const Arguments *a = values;
+    StringList given = files_of(a);
+    char err[1024] = "";
+    size_t n = sizeof err;
     ExitCode code;
     Text text = {0};
     Tokenizer *t = NULL;
-    if (a->tokenizer == NULL) return refuse(EXIT_USAGE, "data tokenize needs --tokenizer FILE");
-    if (a->out == NULL) return refuse(EXIT_USAGE, "data tokenize needs --out FOLDER");
     if (!(a->val_fraction >= 0 && a->val_fraction < 1))
-        return refuse(EXIT_USAGE, "--val-fraction is a share: at least 0, less than 1");
+        return error_print(EXIT_USAGE, "--val-fraction is a share: at least 0, less than 1");
     bool good = load_tokenizer(a->tokenizer, &t, err, n, &code) &&
-                text_read_files(&text, &a->files, a->text_key, err, n, &code);
+                text_read_files(&text, &given, a->text_key, err, n, &code);
     if (good) {
         code = EXIT_CANNOT_CREATE;
         good = check_no_shards(a->out, err, n) && write_shards(a, t, &text, err, n);
     }
     text_free(&text);
     tokenizer_free(t);
-    return good ? EXIT_OK : refuse(code, err);
+    return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
 /* What one shard holds; false if an id is outside the vocabulary. */
@@ -208,18 +138,22 @@ static bool inspect_file(const TokenSet *s, int64_t vocab, bool verified, char *
     return true;
 }
 
-static int inspect(const DataArgs *a, char *err, size_t n)
+static int inspect(const void *values)
 {
+    const Arguments *a = values;
+    StringList given = files_of(a);
+    char err[1024] = "";
+    size_t n = sizeof err;
     int64_t vocab = a->vocab > 0 ? a->vocab : INT64_C(1) << 31;
     ExitCode code = EXIT_OK;
     if (a->tokenizer) {
         Tokenizer *t;
-        if (!load_tokenizer(a->tokenizer, &t, err, n, &code)) return refuse(code, err);
+        if (!load_tokenizer(a->tokenizer, &t, err, n, &code)) return error_print(code, "%s", err);
         vocab = tokenizer_vocab_size(t);
         tokenizer_free(t);
     }
     StringList files;
-    if (!file_list(&a->files, &files, err, n)) return refuse(EXIT_MISSING, err);
+    if (!file_list(&given, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
     bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
@@ -229,11 +163,11 @@ static int inspect(const DataArgs *a, char *err, size_t n)
         token_set_close(&s);
     }
     string_list_free(&files);
-    return good ? EXIT_OK : refuse(known ? EXIT_DAMAGED : EXIT_MISSING, err);
+    return good ? EXIT_OK : error_print(known ? EXIT_DAMAGED : EXIT_MISSING, "%s", err);
 }
 
 /* Tokens [from, from + count) as text on stdout; count < 0: to the end. */
-static bool decode_tokens(const DataArgs *a, const Tokenizer *t, const TokenSet *s, char *err,
+static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet *s, char *err,
                           size_t n)
 {
     int64_t from = a->from < s->n_tokens ? a->from : s->n_tokens, left = s->n_tokens - from;
@@ -251,11 +185,15 @@ static bool decode_tokens(const DataArgs *a, const Tokenizer *t, const TokenSet 
     return true;
 }
 
-static int decode(const DataArgs *a, char *err, size_t n)
+static int decode(const void *values)
 {
-    if (a->from < 0) return refuse(EXIT_USAGE, "--from counts tokens from 0");
+    const Arguments *a = values;
+    StringList given = files_of(a);
+    char err[1024] = "";
+    size_t n = sizeof err;
+    if (a->from < 0) return error_print(EXIT_USAGE, "--from counts tokens from 0");
     StringList files;
-    if (!file_list(&a->files, &files, err, n)) return refuse(EXIT_MISSING, err);
+    if (!file_list(&given, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
     char *path =
         a->tokenizer ? must_strdup(a->tokenizer) : path_beside(files.item[0], "tokenizer.json");
     Tokenizer *t = NULL;
@@ -270,93 +208,111 @@ static int decode(const DataArgs *a, char *err, size_t n)
     tokenizer_free(t);
     free(path);
     string_list_free(&files);
-    return good ? EXIT_OK : refuse(code, err);
+    return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
-typedef struct {
-    const char *name, *usage, *help;
-    int (*run)(const DataArgs *a, char *err, size_t n);
-} Command;
+static const Arguments defaults = {.count = -1, .text_key = "text"};
 
-static const Command commands[] = {
-    {"train-bpe", "--vocab N --out FILE TEXT...",
-     "Trains a byte-level BPE on text or JSONL files and writes a tokenizer.json.\n"
-     "  --vocab N        ids in all: 256 bytes, merges, <|endoftext|>; at least 258\n"
-     "  --out FILE       the tokenizer.json to write\n"
-     "  --text-key KEY   key of the text in .jsonl and .json lines (text)\n",
-     train_bpe},
-    {"tokenize", "--tokenizer FILE --out FOLDER TEXT...",
-     "Writes text or JSONL files as token shards: FOLDER/train_000000.bin, ..., with\n"
-     "the tokenizer beside them.\n"
-     "  --tokenizer FILE     a tokenizer.json or GPT-2's vocab.bpe\n"
-     "  --out FOLDER         a folder without shards; made if needed\n"
-     "  --val-fraction F     last share of the text, for val_000000.bin, ... (0)\n"
-     "  --text-key KEY       key of the text in .jsonl and .json lines (text)\n",
-     tokenize},
-    {"inspect", "[--tokenizer FILE | --vocab N] [--verify] SHARD...",
-     "Reads every token of the shards, checks it, and says how many there are and in\n"
-     "which range.\n"
-     "  --tokenizer FILE     ids must be in this vocabulary\n"
-     "  --vocab N            ids must be below N\n"
-     "  --verify             every byte must be what was written: a checksum is in\n"
-     "                       meta.json beside them\n",
-     inspect},
-    {"decode", "[--tokenizer FILE] [--from N] [--count N] SHARD...",
-     "Prints tokens as text.\n"
-     "  --tokenizer FILE     their tokenizer (tokenizer.json beside the first)\n"
-     "  --from N             first token (0)\n"
-     "  --count N            how many tokens (all)\n",
-     decode},
+/* An option that several commands have; what it means to each is in its help. */
+#define TOKENIZER(text)                                                                            \
+    .name = "--tokenizer", .value = "FILE", .help = (text), .kind = ARG_NAME,                      \
+    .at = offsetof(Arguments, tokenizer)
+#define VOCAB(text)                                                                                \
+    .name = "--vocab", .value = "N", .help = (text), .kind = ARG_INTEGER,                          \
+    .at = offsetof(Arguments, vocab)
+#define OUT(what, text)                                                                            \
+    .name = "--out", .value = (what), .help = (text), .kind = ARG_NAME, .required = true,          \
+    .at = offsetof(Arguments, out)
+#define TEXT_KEY                                                                                   \
+    .name = "--text-key", .value = "KEY",                                                          \
+    .help = "key of the text in .jsonl and .json lines (text)", .kind = ARG_NAME,                  \
+    .at = offsetof(Arguments, text_key)
+
+static const ArgOption train_bpe_options[] = {
+    {VOCAB("ids in all: 256 bytes, merges, <|endoftext|>; at least 258"), .required = true,
+     .least = 258, .most = INT32_MAX},
+    {OUT("FILE", "the tokenizer.json to write")},
+    {TEXT_KEY},
 };
 
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+static const ArgOption tokenize_options[] = {
+    {TOKENIZER("a tokenizer.json or GPT-2's vocab.bpe"), .required = true},
+    {OUT("FOLDER", "a folder without shards; made if needed")},
+    {.name = "--val-fraction",
+     .value = "F",
+     .help = "last share of the text, for val_000000.bin, ... (0)",
+     .kind = ARG_REAL,
+     .at = offsetof(Arguments, val_fraction)},
+    {TEXT_KEY},
+};
 
-static int help(FILE *to, int code)
-{
-    fprintf(to, "usage: ./train data COMMAND ...\n\n");
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].usage);
-    fprintf(to, "\n./train data COMMAND --help says more.\n");
-    return code;
-}
+static const ArgOption inspect_options[] = {
+    {TOKENIZER("ids must be in this vocabulary")},
+    {VOCAB("ids must be below N")},
+    {.name = "--verify",
+     .help = "every byte must be what was written: a checksum is in\nmeta.json beside them",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, verify)},
+};
 
-static int run_command(const Command *c, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        if (!args_is_help(argv[i])) continue;
-        printf("usage: ./train data %s %s\n\n%s", c->name, c->usage, c->help);
-        return EXIT_OK;
-    }
-    char err[1024] = "", command[64];
-    ArgOption options[N_FLAGS];
-    const Flag *flag[N_FLAGS];
-    snprintf(command, sizeof command, "./train data %s", c->name);
-    Args args = {.command = command,
-                 .options = options,
-                 .count = flags_of(c->name, options, flag),
-                 .argc = argc,
-                 .argv = argv};
-    DataArgs a = {.count = -1, .text_key = "text"};
-    a.files.item = must_calloc((size_t)argc + 1, sizeof *a.files.item);
-    bool good = parse_args(&args, flag, &a, err, sizeof err);
-    int code = good ? c->run(&a, err, sizeof err) : refuse(EXIT_USAGE, err);
-    free(a.files.item);
-    return code;
-}
+static const ArgOption decode_options[] = {
+    {TOKENIZER("their tokenizer (tokenizer.json beside the first)")},
+    {.name = "--from",
+     .value = "N",
+     .help = "first token (0)",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, from)},
+    {.name = "--count",
+     .value = "N",
+     .help = "how many tokens (all)",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, count)},
+};
 
-int cmd_data(int argc, char **argv)
-{
-    if (argc < 2) {
-        refuse(EXIT_USAGE, "./train data needs a command");
-        return help(stderr, EXIT_USAGE);
-    }
-    if (args_is_help(argv[1])) return help(stdout, EXIT_OK);
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return run_command(&commands[i], argc - 1, argv + 1);
-    char sentence[512], end[256];
-    const char *near = nearest_name(argv[1], commands, N_COMMANDS, sizeof *commands);
-    did_you_mean(end, sizeof end, near, "see ./train data --help");
-    snprintf(sentence, sizeof sentence, "./train data has no command \"%.200s\"%s", argv[1], end);
-    return refuse(EXIT_USAGE, sentence);
-}
+/* The rest of a command's table. */
+#define DATA_COMMAND(title, rows, function)                                                        \
+    .name = (title), .call = "./train data " title, .options = (rows),                             \
+    .n_options = ARG_ROWS(rows),                                                                   \
+    .words = {.least = 1,                                                                          \
+              .most = ARGS_ANY,                                                                    \
+              .at = offsetof(Arguments, files),                                                    \
+              .missing = "which file? see ./train data " title " --help"},                         \
+    .size = sizeof(Arguments), .defaults = &defaults, .run = (function)
+
+static const ArgCommand command_train_bpe = {
+    DATA_COMMAND("train-bpe", train_bpe_options, train_bpe),
+    .usage = "--vocab N --out FILE TEXT...",
+    .summary = "trains a byte-level BPE on text or JSONL files and writes a tokenizer.json",
+};
+
+static const ArgCommand command_tokenize = {
+    DATA_COMMAND("tokenize", tokenize_options, tokenize),
+    .usage = "--tokenizer FILE --out FOLDER TEXT...",
+    .summary = "writes text or JSONL files as token shards: FOLDER/train_000000.bin, ...,\n"
+               "with the tokenizer beside them",
+};
+
+static const ArgCommand command_inspect = {
+    DATA_COMMAND("inspect", inspect_options, inspect),
+    .usage = "[--tokenizer FILE | --vocab N] [--verify] SHARD...",
+    .summary = "reads every token of the shards, checks it, and says how many there are\n"
+               "and in which range",
+};
+
+static const ArgCommand command_decode = {
+    DATA_COMMAND("decode", decode_options, decode),
+    .usage = "[--tokenizer FILE] [--from N] [--count N] SHARD...",
+    .summary = "prints tokens as text",
+};
+
+static const ArgCommand *const commands[] = {&command_train_bpe, &command_tokenize,
+                                             &command_inspect, &command_decode};
+
+const ArgCommand cmd_data = {
+    .name = "data",
+    .call = "./train data",
+    .summary = "train a tokenizer, tokenize text, look into token files",
+    .notes = "./train data COMMAND --help says more.",
+    .commands = commands,
+    .n_commands = ARG_ROWS(commands),
+};

@@ -1,6 +1,5 @@
 /* cmd_doctor.c -- ./train doctor: what this machine has, and which Debian package turns on the
  * rest. */
-#include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/device_cpu.h"
@@ -201,19 +200,10 @@ static void say_programs(void)
     }
 }
 
-int cmd_doctor(int argc, char **argv)
+static int doctor(const void *values)
 {
     char cpu[512];
-    Args args = {.command = "./train doctor", .argc = argc, .argv = argv};
-    switch (args_next(&args)) {
-    case ARGS_END: break;
-    case ARGS_HELP:
-        printf("usage: ./train doctor\n\nOne line per finding: ok, -- (missing, with the Debian "
-               "package that\nhas it), !! (trouble).\n");
-        return EXIT_OK;
-    case ARGS_WORD: fail(EXIT_USAGE, "./train doctor takes no argument, not \"%s\"", args.value);
-    default: fail(EXIT_USAGE, "%s", args.error);
-    }
+    (void)values;
     say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
     say("ok", "cpu", "%s", machine_cpu_model(cpu, sizeof cpu));
     look("levels", say_levels);
@@ -225,3 +215,12 @@ int cmd_doctor(int argc, char **argv)
     say_programs();
     return EXIT_OK;
 }
+
+const ArgCommand cmd_doctor = {
+    .name = "doctor",
+    .call = "./train doctor",
+    .summary = "what this machine has, and which package turns on the rest",
+    .about = "One line per finding: ok, -- (missing, with the Debian package that\n"
+             "has it), !! (trouble).",
+    .run = doctor,
+};

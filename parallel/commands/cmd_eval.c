@@ -1,5 +1,4 @@
 /* cmd_eval.c -- `./train eval RUN`: the newest checkpoint's loss on all validation data. */
-#include "model/core/args.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
@@ -9,14 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-static void print_help(void)
-{
-    printf("usage: ./train eval RUN [--set key=value]...\n\n"
-           "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
-           "and bits per byte over all windows of the validation data. Another text:\n"
-           "  --set data.val_text=other.txt\n");
-}
 
 static bool tell_progress(void *progress, const Work *work)
 {
@@ -64,43 +55,41 @@ static void evaluate(OpenedRun *run)
 
 typedef struct {
     const char *run;
-    const char **set;
-    int n_sets;
+    ArgList set;
 } Arguments;
 
-/* False after help. */
-static bool parse(Arguments *a, int argc, char **argv)
+static int eval(const void *values)
 {
-    static const ArgOption options[] = {{"--set", ARG_SETTING}};
-    Args args = {
-        .command = "./train eval", .options = options, .count = 1, .argc = argc, .argv = argv};
-    *a = (Arguments){.set = must_calloc((size_t)argc, sizeof *a->set)};
-    for (;;) {
-        switch (args_next(&args)) {
-        case ARGS_OPTION: a->set[a->n_sets++] = args.value; break;
-        case ARGS_WORD:
-            if (a->run != NULL)
-                fail(EXIT_USAGE, "two runs, %s and %s: give one", a->run, args.value);
-            a->run = args.value;
-            break;
-        case ARGS_HELP: print_help(); return false;
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args.error);
-        case ARGS_END:
-            if (a->run == NULL) fail(EXIT_USAGE, "which run? ./train eval out/demo");
-            return true;
-        }
-    }
-}
-
-int cmd_eval(int argc, char **argv)
-{
-    Arguments a;
+    const Arguments *a = values;
     OpenedRun run;
-    if (parse(&a, argc, argv)) {
-        opened_run_open(&run, a.run, true, a.n_sets, a.set);
-        evaluate(&run);
-        opened_run_close(&run);
-    }
-    free(a.set);
+    opened_run_open(&run, a->run, true, a->set.count, a->set.item);
+    evaluate(&run);
+    opened_run_close(&run);
     return EXIT_OK;
 }
+
+static const ArgOption options[] = {
+    {.name = "--set",
+     .value = "key=value",
+     .help = "override a key of the config, e.g. another text:\n--set data.val_text=other.txt",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Arguments, set)},
+};
+
+const ArgCommand cmd_eval = {
+    .name = "eval",
+    .call = "./train eval",
+    .usage = "RUN [--set key=value]...",
+    .summary = "validation loss and bits per byte of a run",
+    .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
+             "and bits per byte over all windows of the validation data.",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .words = {.least = 1,
+              .most = 1,
+              .at = offsetof(Arguments, run),
+              .missing = "which run? ./train eval out/demo",
+              .plural = "runs"},
+    .size = sizeof(Arguments),
+    .run = eval,
+};

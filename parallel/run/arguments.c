@@ -6,108 +6,103 @@
 #include "parallel/run/run.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-static void print_help(void)
-{
-    printf("usage: ./train CONFIG.json [options]\n\n"
-           "CONFIG.json may be - for standard input.\n\n"
-           "  --set key=value        override one key, e.g. --set optimizer.params.lr=1e-3;\n"
-           "                         may be repeated\n"
-           "  --out DIR              folder of the run; default: out/NAME-OF-CONFIG\n"
-           "  --resume auto          go on from the newest checkpoint of the run, if it has\n"
-           "                         one (default)\n"
-           "  --resume never         start a new run\n"
-           "  --resume PATH          start from the checkpoint in folder PATH\n"
-           "  --allow-config-change  resume although the config changed in a way that\n"
-           "                         changes the run\n"
-           "  --dry-run              check config, data and memory, run one micro-batch,\n"
-           "                         start no run; without its data it goes on with random\n"
-           "                         tokens and ends with 66 (missing), 65 (damaged) or 78\n"
-           "                         (too short)\n"
-           "  --json                 print JSON lines instead of a table\n"
-           "  --verbose              print routine notices, too\n"
-           "  --version              print the program's version\n\n"
-           "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
-           "current step or within an evaluation, with a checkpoint and exit code 85; the\n"
-           "same command goes on from there. A second signal ends it at once.\n");
-}
-
-enum { SET, OUT, RESUME, ALLOW_CHANGE, DRY_RUN, JSON, VERBOSE, VERSION, N_OPTIONS };
-
-static const ArgOption options[N_OPTIONS] = {
-    [SET] = {"--set", ARG_SETTING},      [OUT] = {"--out", ARG_VALUE},
-    [RESUME] = {"--resume", ARG_VALUE},  [ALLOW_CHANGE] = {"--allow-config-change", ARG_FLAG},
-    [DRY_RUN] = {"--dry-run", ARG_FLAG}, [JSON] = {"--json", ARG_FLAG},
-    [VERBOSE] = {"--verbose", ARG_FLAG}, [VERSION] = {"--version", ARG_FLAG},
-};
-
 /* The value of --resume; a slip in one of its words would be looked for as a path, later. */
-static const char *resume_of(const char *value)
+static bool parse_resume(const char *text, void *field, char *err, size_t n)
 {
     static const struct {
         const char *name;
     } words[] = {{"auto"}, {"never"}};
-    const char *near = nearest_name(value, words, 2, sizeof *words);
-    if (near != NULL && strcmp(near, value) != 0 && access(value, F_OK) != 0)
-        fail(EXIT_USAGE, "--resume %s: there is no such folder; did you mean \"%s\"?", value, near);
-    return value;
+    if (*text == '\0') return error_set(err, n, "--resume: its value is empty");
+    const char *near = nearest_name(text, words, 2, sizeof *words);
+    if (near != NULL && strcmp(near, text) != 0 && access(text, F_OK) != 0)
+        return error_set(err, n, "--resume %s: there is no such folder; did you mean \"%s\"?", text,
+                         near);
+    *(const char **)field = text;
+    return true;
 }
 
-static void take_option(RunArguments *a, int option, const char *value)
+static void show_version(const ArgCommand *command)
 {
-    switch (option) {
-    case SET: a->set[a->n_sets++] = value; break;
-    case OUT: a->out = value; break;
-    case RESUME: a->resume = resume_of(value); break;
-    case ALLOW_CHANGE: a->allow_config_change = true; break;
-    case DRY_RUN: a->dry_run = true; break;
-    case JSON: a->json = true; break;
-    case VERBOSE: a->verbose = true; break;
-    default: break;
-    }
+    (void)command;
+    printf("%s\n", program_version());
 }
 
-/* False after help or the version. */
-static bool parse(RunArguments *a, Args *args)
+static const ArgOption options[] = {
+    {.name = "--set",
+     .value = "key=value",
+     .help = "override one key, e.g. --set optimizer.params.lr=1e-3;\nmay be repeated",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(RunArguments, set)},
+    {.name = "--out",
+     .value = "DIR",
+     .help = "folder of the run; default: out/NAME-OF-CONFIG",
+     .kind = ARG_NAME,
+     .at = offsetof(RunArguments, out)},
+    {.name = "--resume",
+     .value = "auto",
+     .help = "go on from the newest checkpoint of the run, if it has\none (default)",
+     .kind = ARG_OWN,
+     .at = offsetof(RunArguments, resume),
+     .parse = parse_resume},
+    {.name = "--resume", .value = "never", .help = "start a new run", .kind = ARG_ALSO},
+    {.name = "--resume",
+     .value = "PATH",
+     .help = "start from the checkpoint in folder PATH",
+     .kind = ARG_ALSO},
+    {.name = "--allow-config-change",
+     .help = "resume although the config changed in a way that\nchanges the run",
+     .kind = ARG_FLAG,
+     .at = offsetof(RunArguments, allow_config_change)},
+    {.name = "--dry-run",
+     .help = "check config, data and memory, run one micro-batch,\n"
+             "start no run; without its data it goes on with random\n"
+             "tokens and ends with 66 (missing), 65 (damaged) or 78\n"
+             "(too short)",
+     .kind = ARG_FLAG,
+     .at = offsetof(RunArguments, dry_run)},
+    {.name = "--json",
+     .help = "print JSON lines instead of a table",
+     .kind = ARG_FLAG,
+     .at = offsetof(RunArguments, json)},
+    {.name = "--verbose",
+     .help = "print routine notices, too",
+     .kind = ARG_FLAG,
+     .at = offsetof(RunArguments, verbose)},
+    {.name = "--version",
+     .help = "print the program's version",
+     .kind = ARG_SHOW,
+     .show = show_version},
+};
+
+static const ArgCommand command = {
+    .name = "train",
+    .call = "./train",
+    .see = "./train --help train",
+    .usage = "CONFIG.json [options]",
+    .about = "CONFIG.json may be - for standard input.",
+    .notes = "SIGINT, SIGTERM, SIGUSR1 or SIGHUP, or creating RUN/STOP, ends the run after the\n"
+             "current step or within an evaluation, with a checkpoint and exit code 85; the\n"
+             "same command goes on from there. A second signal ends it at once.",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .words = {.least = 1,
+              .most = 1,
+              .at = offsetof(RunArguments, config),
+              .missing = "no config is given; try ./train configs/demo.json",
+              .plural = "configs",
+              .advice = ", and --set for what differs"},
+    .size = sizeof(RunArguments),
+    .defaults = &(const RunArguments){.resume = "auto"},
+};
+
+bool run_arguments(RunArguments *a, int argc, char **argv, int *code)
 {
-    for (;;) {
-        switch (args_next(args)) {
-        case ARGS_OPTION:
-            if (args->option == VERSION) {
-                printf("%s\n", program_version());
-                return false;
-            }
-            take_option(a, args->option, args->value);
-            break;
-        case ARGS_WORD:
-            if (a->config != NULL)
-                fail(EXIT_USAGE, "two configs, %s and %s: give one, and --set for what differs",
-                     a->config, args->value);
-            a->config = args->value;
-            break;
-        case ARGS_HELP: print_help(); return false;
-        case ARGS_WRONG: fail(EXIT_USAGE, "%s", args->error);
-        case ARGS_END:
-            if (a->config == NULL)
-                fail(EXIT_USAGE, "no config is given; try ./train configs/demo.json");
-            return true;
-        }
-    }
+    return args_read(&command, argc, argv, a, code);
 }
 
-bool run_arguments(RunArguments *a, int argc, char **argv)
+void run_arguments_free(RunArguments *a)
 {
-    Args args = {.command = "./train",
-                 .help = "./train --help train",
-                 .options = options,
-                 .count = N_OPTIONS,
-                 .argc = argc,
-                 .argv = argv};
-    *a = (RunArguments){.resume = "auto", .set = must_calloc((size_t)argc, sizeof *a->set)};
-    if (parse(a, &args)) return true;
-    free(a->set);
-    return false;
+    args_free(&command, a);
 }

@@ -22,7 +22,7 @@ static void run_close(Run *run)
     free(run->config_text);
     free(run->machine);
     free(run->sample);
-    free(run->arguments.set);
+    run_arguments_free(&run->arguments);
     config_free(run->config);
 }
 
@@ -144,7 +144,7 @@ int run_show_result(Run *run)
     run_folder_close(&run->folder);
     data_close(&run->data);
     config_free(run->config);
-    free(run->arguments.set);
+    run_arguments_free(&run->arguments);
     return EXIT_OK;
 }
 

@@ -34,7 +34,7 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    run->config = config_load_for(a->config, a->n_sets, a->set, session_on_cuda, &report);
+    run->config = config_load_for(a->config, a->set.count, a->set.item, session_on_cuda, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);
@@ -166,7 +166,7 @@ int run_dry(Run *run)
     trainer_close(&run->trainer);
     data_close(&run->data);
     config_free(c);
-    free(run->arguments.set);
+    run_arguments_free(&run->arguments);
     if (run->no_data != EXIT_OK)
         fail(run->no_data, "all but the data is ready: they are %s, see the warning above",
              run->no_data == EXIT_MISSING ? "missing" : "not usable");

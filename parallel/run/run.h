@@ -3,6 +3,7 @@
 #ifndef PARALLEL_RUN_RUN_H
 #define PARALLEL_RUN_RUN_H
 
+#include "model/core/args.h"
 #include "model/core/progress.h"
 #include "parallel/plan/memory.h"
 #include "parallel/run/folder.h"
@@ -10,8 +11,7 @@
 /* The command line of a training run. */
 typedef struct {
     const char *config; /* path */
-    const char **set;   /* "key=value", in order */
-    int n_sets;
+    ArgList set;        /* "key=value", in order */
     const char *out;    /* --out, or NULL */
     const char *resume; /* "auto", "never" or the path of a checkpoint */
     bool dry_run, allow_config_change, json, verbose;
@@ -44,9 +44,10 @@ typedef struct {
     double stop_looked_at; /* for RUN/STOP within this work */
 } Run;
 
-/* Fills arguments from argv. False when the program is to end with 0: help or the version was
- * printed. */
-bool run_arguments(RunArguments *arguments, int argc, char **argv);
+/* Fills arguments from argv. False when the program is to end with *code: help or the version was
+ * printed, or what is wrong with the line. */
+bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
+void run_arguments_free(RunArguments *arguments);
 void run_configure(Run *run, const RunArguments *arguments);
 void run_open_data(Run *run);
 void run_plan(Run *run);

@@ -1,94 +1,276 @@
-/* test_args.c -- command lines: options and their values in both forms, sentences on what is wrong,
- * what somebody may have meant, and words that a shell reads back. */
+/* test_args.c -- command lines: options and their values in both forms, help, sentences on what is
+ * wrong, and what somebody may have meant. */
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
-#include "model/core/shell_text.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-enum { NAME, TEXT, KEY, FLAG, N_OPTIONS };
-static const ArgOption options[N_OPTIONS] = {[NAME] = {"--name", ARG_VALUE},
-                                             [TEXT] = {"--text", ARG_TEXT},
-                                             [KEY] = {"--set", ARG_SETTING},
-                                             [FLAG] = {"--flag", ARG_FLAG}};
+typedef struct {
+    const char *name, *text, *word;
+    ArgList words, set;
+    int64_t count;
+    double real;
+    char own;
+    bool flag;
+} Values;
 
-/* What args_next makes of a line, as text: "name=value;" for options, "word;" for words, and the
- * sentence of the first error. */
-static void read_line(char *out, size_t n, char **words, int count)
+static bool parse_own(const char *text, void *field, char *err, size_t n)
 {
-    Args args = {
-        .command = "./x", .options = options, .count = N_OPTIONS, .argc = count, .argv = words};
-    size_t at = 0;
-    out[0] = '\0';
-    for (;;) {
-        switch (args_next(&args)) {
-        case ARGS_OPTION:
-            at += (size_t)snprintf(out + at, n - at, "%s=%s;", options[args.option].name,
-                                   args.value ? args.value : "(flag)");
-            break;
-        case ARGS_WORD: at += (size_t)snprintf(out + at, n - at, "%s;", args.value); break;
-        case ARGS_HELP: at += (size_t)snprintf(out + at, n - at, "help;"); break;
-        case ARGS_WRONG: snprintf(out + at, n - at, "! %s", args.error); return;
-        case ARGS_END: return;
-        }
-    }
+    if (text[0] == '\0' || text[1] != '\0') return error_set(err, n, "--own %s: one letter", text);
+    *(char *)field = *text;
+    return true;
 }
 
-static void options_and_values(void **state)
+static void show_something(const ArgCommand *command)
+{
+    printf("something of %s\n", command->call);
+}
+
+static const ArgOption options[] = {
+    {.name = "--name", .value = "N", .help = "h", .kind = ARG_NAME, .at = offsetof(Values, name)},
+    {.name = "--name", .value = "M", .help = "another\nvalue", .kind = ARG_ALSO},
+    {.name = "--text", .value = "N", .help = "h", .kind = ARG_TEXT, .at = offsetof(Values, text)},
+    {.name = "--set",
+     .value = "K=V",
+     .help = "h",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Values, set)},
+    {.name = "--flag",
+     .short_name = "-f",
+     .help = "h",
+     .kind = ARG_FLAG,
+     .at = offsetof(Values, flag)},
+    {.name = "--count",
+     .value = "N",
+     .help = "h",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Values, count),
+     .least = 1,
+     .most = 1e9},
+    {.name = "--real", .value = "N", .help = "h", .kind = ARG_REAL, .at = offsetof(Values, real)},
+    {.name = "--own",
+     .value = "C",
+     .help = "h",
+     .kind = ARG_OWN,
+     .at = offsetof(Values, own),
+     .parse = parse_own},
+    {.name = "--show", .help = "h", .kind = ARG_SHOW, .show = show_something},
+};
+
+static const Values defaults = {.count = 7, .real = 0.5, .own = 'x'};
+
+static int print_values(const void *values)
+{
+    const Values *v = values;
+    printf("name=%s text=%s count=%lld real=%g own=%c flag=%d", v->name ? v->name : "-",
+           v->text ? v->text : "-", (long long)v->count, v->real, v->own ? v->own : '-', v->flag);
+    for (int i = 0; i < v->set.count; i++)
+        printf(" set %s", v->set.item[i]);
+    for (int i = 0; i < v->words.count; i++)
+        printf(" word %s", v->words.item[i]);
+    if (v->word) printf(" word %s", v->word);
+    return EXIT_OK;
+}
+
+static const ArgCommand many = {.name = "many",
+                                .call = "./x many",
+                                .usage = "WORD...",
+                                .summary = "does this\nand that",
+                                .options = options,
+                                .n_options = ARG_ROWS(options),
+                                .size = sizeof(Values),
+                                .defaults = &defaults,
+                                .run = print_values,
+                                .words = {.most = ARGS_ANY, .at = offsetof(Values, words)}};
+static const ArgOption required[] = {
+    {.name = "--name",
+     .value = "N",
+     .help = "h",
+     .kind = ARG_NAME,
+     .required = true,
+     .at = offsetof(Values, name)},
+    {.name = "--a-name-that-is-long",
+     .value = "N",
+     .help = "h",
+     .kind = ARG_NAME,
+     .at = offsetof(Values, text)},
+};
+static const ArgCommand one = {.name = "one",
+                               .call = "./x one",
+                               .see = "./x --help one",
+                               .usage = "WORD",
+                               .summary = "does",
+                               .about = "It does.",
+                               .notes = "Notes.",
+                               .options = required,
+                               .n_options = ARG_ROWS(required),
+                               .size = sizeof(Values),
+                               .run = print_values,
+                               .words = {.least = 1,
+                                         .most = 1,
+                                         .at = offsetof(Values, word),
+                                         .missing = "which word?",
+                                         .plural = "words",
+                                         .advice = ", please"}};
+static const ArgCommand plain = {.name = "plain",
+                                 .call = "./x plain",
+                                 .summary = "nothing",
+                                 .run = print_values,
+                                 .size = sizeof(Values)};
+static const ArgCommand only_options = {.name = "only",
+                                        .call = "./x only",
+                                        .summary = "options",
+                                        .run = print_values,
+                                        .options = options,
+                                        .n_options = 1,
+                                        .size = sizeof(Values)};
+static const ArgCommand *const commands[] = {&many, &one, &plain, &only_options};
+static const ArgCommand group = {.name = "x",
+                                 .call = "./x",
+                                 .notes = "Notes.",
+                                 .commands = commands,
+                                 .n_commands = ARG_ROWS(commands)};
+
+/* What a line comes to: what was printed, and behind "! " the sentences. */
+typedef struct {
+    int code;
+    char text[2048];
+} Outcome;
+
+static Outcome run_line(const char *const *words, int count)
+{
+    Outcome o;
+    char *argv[16] = {"x"}, *out = NULL, *err = NULL;
+    size_t out_bytes, err_bytes;
+    FILE *kept[2] = {stdout, stderr};
+    for (int i = 0; i < count; i++)
+        argv[i + 1] = (char *)(uintptr_t)words[i];
+    stdout = open_memstream(&out, &out_bytes);
+    stderr = open_memstream(&err, &err_bytes);
+    o.code = args_run(&group, count + 1, argv);
+    fclose(stdout);
+    fclose(stderr);
+    stdout = kept[0];
+    stderr = kept[1];
+    if (err_bytes > 0) {
+        static const char prefix[] = "error[64] ";
+        assert_memory_equal(err, prefix, sizeof prefix - 1);
+        err[err_bytes - 1] = '\0'; /* the line feed */
+        snprintf(o.text, sizeof o.text, "%s! %s", out, err + sizeof prefix - 1);
+    } else {
+        snprintf(o.text, sizeof o.text, "%s", out);
+    }
+    free(out);
+    free(err);
+    return o;
+}
+
+#define REST "count=7 real=0.5 own=x flag=0"
+#define HELP "help of many"
+
+static const struct {
+    const char *line[7], *result;
+} lines[] = {
+    {{"many"}, "name=- text=- " REST},
+    {{"many", "--name", "a", "b"}, "name=a text=- " REST " word b"},
+    {{"many", "--name=a", "b"}, "name=a text=- " REST " word b"},
+    {{"many", "b", "--name=a", "c"}, "name=a text=- " REST " word b word c"},
+    {{"many", "--name=", "b"}, "! --name: its value is empty"},
+    {{"many", "--name", ""}, "! --name: its value is empty"},
+    {{"many", "--name"}, "! --name: its value is missing; see ./x many --help"},
+    {{"many", "--name", "--flag"},
+     "! --name: its value is missing, an option follows: --flag (--name=--flag if that is the "
+     "value)"},
+    {{"many", "--name", "--"},
+     "! --name: its value is missing, an option follows: -- (--name=-- if that is the value)"},
+    {{"many", "--name=--flag"}, "name=--flag text=- " REST},
+    {{"many", "--name", "-1"}, "name=-1 text=- " REST},
+    {{"many", "--name", "-"}, "name=- text=- " REST},
+    {{"many", "--name", "-h"}, "name=-h text=- " REST},
+    {{"many", "--text="}, "name=- text= " REST},
+    {{"many", "--text", ""}, "name=- text= " REST},
+    {{"many", "--text=a=b"}, "name=- text=a=b " REST},
+    {{"many", "--set", "a.b=c=d", "--set=a=", "-"},
+     "name=- text=- " REST " set a.b=c=d set a= word -"},
+    {{"many", "--set", "a"},
+     "! --set a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
+    {{"many", "--set==a"},
+     "! --set =a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
+    {{"many", "--flag", "-", "--flag"}, "name=- text=- count=7 real=0.5 own=x flag=1 word -"},
+    {{"many", "-f"}, "name=- text=- count=7 real=0.5 own=x flag=1"},
+    {{"many", "--flag=1"}, "! --flag=1: --flag takes no value"},
+    {{"many", "--count", "1e3", "--real=-0.25", "--own=y"},
+     "name=- text=- count=1000 real=-0.25 own=y flag=0"},
+    {{"many", "--count", "0"}, "! --count 0: give a whole number from 1 to 1000000000"},
+    {{"many", "--count=1000000001"},
+     "! --count 1000000001: give a whole number from 1 to 1000000000"},
+    {{"many", "--count", "2.5"}, "! --count 2.5: give a whole number from 1 to 1000000000"},
+    {{"many", "--count="}, "! --count : give a whole number from 1 to 1000000000"},
+    {{"many", "--count", "3x"}, "! --count 3x: give a whole number from 1 to 1000000000"},
+    {{"many", "--real", "nan"}, "! --real: \"nan\" is not a number"},
+    {{"many", "--real", "1,5"}, "! --real: \"1,5\" is not a number"},
+    {{"many", "--own", "yy"}, "! --own yy: one letter"},
+    {{"many", "--show", "--count", "x"}, "something of ./x many\n"},
+    {{"many", "--", "--name", "-h"}, "name=- text=- " REST " word --name word -h"},
+    {{"many", "--flag", "--", "--"}, "name=- text=- count=7 real=0.5 own=x flag=1 word --"},
+    {{"many", "a", "-h"}, HELP},
+    {{"many", "--help", "--count", "x"}, HELP},
+    {{"many", "--count", "x", "--help"}, HELP},
+    {{"many", "--name", "--help"}, HELP},
+    {{"many", "--nonsense", "--", "--help"},
+     "! --nonsense: ./x many has no such option; see ./x many --help"},
+    {{"many", "--help=1"}, "! --help=1: --help takes no value"},
+    {{"many", "--nmae", "x"}, "! --nmae: ./x many has no such option; did you mean \"--name\"?"},
+    {{"many", "--nam=x"}, "! --nam: ./x many has no such option; did you mean \"--name\"?"},
+    {{"many", "--halp"}, "! --halp: ./x many has no such option; did you mean \"--help\"?"},
+    {{"many", "-name", "x"}, "! -name: ./x many has no such option; did you mean \"--name\"?"},
+    {{"many", "-v"}, "! -v: ./x many has no such option; see ./x many --help"},
+    {{"one"}, "! which word?"},
+    {{"one", "a"}, "! ./x one needs --name N"},
+    {{"one", "a", "b"}, "! two words, a and b: give one, please"},
+    {{"one", "--name=c", "a"}, "name=c text=- count=0 real=0 own=- flag=0 word a"},
+    {{"one", "--nonsense"}, "! --nonsense: ./x one has no such option; see ./x --help one"},
+    {{"one", "--help"},
+     "usage: ./x one WORD\n\nIt does.\n\n"
+     "  --name N                 h\n"
+     "  --a-name-that-is-long N  h\n\nNotes.\n"},
+    {{"plain", "a"}, "! ./x plain takes no argument, not \"a\""},
+    {{"plain", "--help"}, "usage: ./x plain\n\nNothing.\n"},
+    {{"only", "a"}, "! ./x only takes options only, not \"a\"; see ./x only --help"},
+    {{NULL}, "! ./x needs a command: many, one, plain or only"},
+    {{"mny"}, "! ./x has no command \"mny\"; did you mean \"many\"?"},
+    {{"--flag"}, "! ./x has no command \"--flag\"; it has many, one, plain and only"},
+    {{"-h"},
+     "usage:\n  ./x many WORD...\n      does this\n      and that\n  ./x one WORD\n      does\n"
+     "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
+};
+
+static void lines_and_what_they_come_to(void **state)
 {
     (void)state;
-    static const struct {
-        const char *line[5], *read;
-    } list[] = {
-        {{"--name", "a", "b"}, "--name=a;b;"},
-        {{"--name=a", "b"}, "--name=a;b;"},
-        {{"--name=", "b"}, "! --name: its value is empty"},
-        {{"--name", ""}, "! --name: its value is empty"},
-        {{"--name"}, "! --name: its value is missing; see ./x --help"},
-        {{"--name", "--flag"},
-         "! --name: its value is missing, an option follows: --flag (--name=--flag if that is the "
-         "value)"},
-        {{"--name", "--"},
-         "! --name: its value is missing, an option follows: -- (--name=-- if that is the value)"},
-        {{"--name=--flag"}, "--name=--flag;"},
-        {{"--name", "-1"}, "--name=-1;"},
-        {{"--name", "-"}, "--name=-;"},
-        {{"--text="}, "--text=;"},
-        {{"--text", ""}, "--text=;"},
-        {{"--text=a=b"}, "--text=a=b;"},
-        {{"--set", "a.b=c=d"}, "--set=a.b=c=d;"},
-        {{"--set=a="}, "--set=a=;"},
-        {{"--set", "a"},
-         "! --set a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
-        {{"--set==a"},
-         "! --set =a: this is not key=value; write for example --set optimizer.params.lr=6e-4"},
-        {{"--flag", "-", "--flag"}, "--flag=(flag);-;--flag=(flag);"},
-        {{"--flag=1"}, "! --flag=1: --flag takes no value"},
-        {{"-h", "--help"}, "help;help;"},
-        {{"--nmae", "x"}, "! --nmae: ./x has no such option; did you mean \"--name\"?"},
-        {{"--nam=x"}, "! --nam: ./x has no such option; did you mean \"--name\"?"},
-        {{"--halp"}, "! --halp: ./x has no such option; did you mean \"--help\"?"},
-        {{"--nonsense"}, "! --nonsense: ./x has no such option; see ./x --help"},
-        {{"-name", "x"}, "! -name: ./x has no such option; did you mean \"--name\"?"},
-        {{"-v"}, "! -v: ./x has no such option; see ./x --help"},
-    };
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        char *words[6] = {"x"}, read[1024];
-        int count = 1;
-        while (list[i].line[count - 1]) {
-            words[count] = (char *)list[i].line[count - 1];
+    static const char many_help[] =
+        "usage: ./x many WORD...\n\nDoes this\nand that.\n\n"
+        "  --name N           h\n  --name M           another\n                     value\n"
+        "  --text N           h\n  --set K=V          h\n  --flag             h\n"
+        "  --count N          h\n  --real N           h\n  --own C            h\n"
+        "  --show             h\n";
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const char *result = lines[i].result;
+        int count = 0;
+        while (lines[i].line[count])
             count++;
-        }
-        read_line(read, sizeof read, words, count);
-        assert_string_equal(read, list[i].read);
+        Outcome o = run_line(lines[i].line, count);
+        assert_string_equal(o.text, strcmp(result, HELP) == 0 ? many_help : result);
+        assert_int_equal(o.code, result[0] == '!' ? EXIT_USAGE : EXIT_OK);
     }
 }
 
@@ -120,16 +302,44 @@ static void what_may_be_meant(void **state)
     assert_null(nearest_name(longest, rows, 4, sizeof *rows));
 }
 
-/* Lines drawn from pieces of what is known: every argument is told of once, and what is wrong has
- * its sentence. */
+/* Whether the text is one of the line's arguments, or stands behind the '=' of one. */
+static bool of_line(const char *text, char *const *line, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const char *equals = strchr(line[i], '=');
+        if (text == line[i] || (equals && text == equals + 1)) return true;
+    }
+    return false;
+}
+
+/* All that a line that was taken says is part of it, the words in their order. */
+static void check_taken(const Values *v, char *const *line, int count)
+{
+    assert_true(v->name == NULL || of_line(v->name, line, count));
+    assert_true(v->text == NULL || of_line(v->text, line, count));
+    for (int i = 0; i < v->set.count; i++)
+        assert_true(of_line(v->set.item[i], line, count) && strchr(v->set.item[i], '='));
+    int at = 0;
+    for (int i = 0; i < v->words.count; i++) {
+        do
+            at++;
+        while (at < count && line[at] != v->words.item[i]);
+        assert_true(at < count);
+    }
+}
+
+/* Lines drawn from pieces of what is known: each is taken, shows something or is wrong with a
+ * sentence. */
 static void drawn_lines(void **state)
 {
     (void)state;
     static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
-                                        "help", "h", "x", "\n",   "\xff", " "};
+                                        "help", "h", "x", "\n",   "\xff", " ",   "count"};
     enum { LINES = 20000, PIECES = sizeof piece / sizeof *piece, WORDS = 5, MOST = 4 };
-    char word[WORDS][64], *line[WORDS + 1] = {"x"}, longest[900];
-    int draws = 0, wrong = 0;
+    char word[WORDS][64], *line[WORDS + 1] = {"x"}, longest[900], *printed;
+    int draws = 0, taken = 0, wrong = 0;
+    size_t bytes;
+    FILE *kept[2] = {stdout, stderr};
     memset(longest, 'n', sizeof longest);
     longest[sizeof longest - 1] = '\0';
     for (int l = 0; l < LINES; l++) {
@@ -140,143 +350,32 @@ static void drawn_lines(void **state)
             line[w + 1] = l % 50 == w ? longest : word[w];
         }
         memcpy(longest, "--", l % 2 ? 2 : 0);
-        Args args = {.command = "./x",
-                     .options = options,
-                     .count = N_OPTIONS,
-                     .argc = WORDS + 1,
-                     .argv = line};
-        int told = 0, taken = 0;
-        ArgsNext next = args_next(&args);
-        while (next != ARGS_END && next != ARGS_WRONG) {
-            bool value = next == ARGS_OPTION && args.value && args.value == line[args.at];
-            told++;
-            taken += value;
-            if (next == ARGS_WORD) assert_ptr_equal(args.value, line[args.at]);
-            assert_int_equal(args.at, told + taken);
-            next = args_next(&args);
+        int code = -1;
+        Values v;
+        stdout = stderr = open_memstream(&printed, &bytes);
+        bool good = args_read(&many, WORDS + 1, line, &v, &code);
+        fclose(stdout);
+        stdout = kept[0];
+        stderr = kept[1];
+        assert_true(good ? bytes == 0 : bytes > 10 && (code == EXIT_OK || code == EXIT_USAGE));
+        if (good) {
+            check_taken(&v, line, WORDS + 1);
+            args_free(&many, &v);
         }
-        if (next == ARGS_END) assert_int_equal(told + taken, WORDS);
-        if (next == ARGS_WRONG) assert_true(strlen(args.error) > 10);
-        wrong += next == ARGS_WRONG;
+        taken += good;
+        wrong += code == EXIT_USAGE;
+        free(printed);
     }
-    assert_in_range(wrong, LINES / 10, LINES * 9 / 10); /* the drawing reaches both */
-}
-
-/* What bash makes of these words, each with the zero byte behind it. */
-static char *say_by_shell(char *const *words, int count, size_t *bytes)
-{
-    char path[] = "/tmp/args.XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    FILE *script = fdopen(fd, "w");
-    for (int i = 0; i < count; i++)
-        fprintf(script, "printf '%%s\\0' %s\n", words[i]);
-    fclose(script);
-    char *command = text_format("LC_ALL=C bash --norc --noprofile %s", path);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    char *out = must_calloc(1, 1 << 16);
-    *bytes = fread(out, 1, (1 << 16) - 1, f);
-    assert_int_equal(pclose(f), 0);
-    remove(path);
-    free(command);
-    return out;
-}
-
-/* The quoted words are printable as they stand, and a shell reads the texts. */
-static void words_read_back(const char *const *texts, char *const *words, int count)
-{
-    size_t bytes, at = 0;
-    char *said = say_by_shell(words, count, &bytes);
-    for (int i = 0; i < count; i++) {
-        for (const char *p = words[i]; *p; p++)
-            assert_true((unsigned char)*p >= 32 && *p != 127);
-        assert_true(at < bytes);
-        assert_string_equal(said + at, texts[i]);
-        at += strlen(texts[i]) + 1;
-    }
-    assert_int_equal(at, bytes);
-    free(said);
-}
-
-/* Texts of drawn bytes, most of which mean something to a shell. */
-static void drawn_words(void **state)
-{
-    (void)state;
-    static const char some[] = "'\"$`\\!\n\t {}[]()<>|&;#~*?=-ax0\xc3\xa9\xe2\x82\xac\xff\x1b";
-    enum { TEXTS = 300, LONGEST = 12 };
-    char text[TEXTS][LONGEST + 1], *word[TEXTS];
-    const char *texts[TEXTS];
-    for (int i = 0; i < TEXTS; i++) {
-        int n = (int)(drawn_uniform(2, i) * (LONGEST + 1));
-        for (int k = 0; k < n; k++)
-            text[i][k] = some[(int)(drawn_uniform(3, i * LONGEST + k) * (double)(sizeof some - 1))];
-        text[i][n] = '\0';
-        texts[i] = text[i];
-        word[i] = shell_quoted(text[i]);
-    }
-    words_read_back(texts, word, TEXTS);
-    for (int i = 0; i < TEXTS; i++)
-        free(word[i]);
-}
-
-static void a_shell_reads_words_back(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *quoted; /* NULL: whatever reads back */
-    } list[] = {
-        {"out/demo-2_a.b:c,d+e@f%g=h", "out/demo-2_a.b:c,d+e@f%g=h"},
-        {"In the beginning", "\"In the beginning\""},
-        {"", "\"\""},
-        {"it's", "\"it's\""},
-        {"say \"hi\"", "'say \"hi\"'"},
-        {"well!", "'well!'"}, /* history, at a prompt */
-        {"$HOME `id` \\n !!", "'$HOME `id` \\n !!'"},
-        {"it's \"$5\"", "'it'\\''s \"$5\"'"},
-        {"two\nlines", "$'two\\nlines'"},
-        {"\x1b[2J\t'\\!", "$'\\033[2J\\t\\047\\134\\041'"},
-        {"\xe9t\xc3\xa9", "$'\\351t\xc3\xa9'"},
-        {"\xc3\xa9t\xc3\xa9", "\"\xc3\xa9t\xc3\xa9\""},
-        {"\xc2\x9b"
-         "1m",
-         "$'\\302\\2331m'"}, /* a terminal's control character, in UTF-8 */
-        {"~", "\"~\""},
-        {"~root/x", NULL},
-        {"*", NULL},
-        {"{a,b}", NULL},
-        {"a;b&c|d>e<f(g)h#i", NULL},
-        {"# no comment", NULL},
-        {"--out", "--out"},
-        {"\n", NULL},
-        {"\\\n'\"$x`\n", NULL},
-        {"1\n23", NULL}, /* a digit behind an escape */
-        {"\x01"
-         "23",
-         NULL},
-    };
-    enum { TEXTS = sizeof list / sizeof *list };
-    const char *texts[TEXTS];
-    char *word[TEXTS];
-    for (int i = 0; i < TEXTS; i++) {
-        texts[i] = list[i].text;
-        word[i] = shell_quoted(list[i].text);
-        if (list[i].quoted) assert_string_equal(word[i], list[i].quoted);
-    }
-    words_read_back(texts, word, TEXTS);
-    for (int i = 0; i < TEXTS; i++)
-        free(word[i]);
-    char *path = shell_quoted_path("-x y");
-    assert_string_equal(path, "\"./-x y\"");
-    free(path);
+    assert_in_range(taken, LINES / 20, LINES); /* the drawing reaches both */
+    assert_in_range(wrong, LINES / 20, LINES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_and_values), cmocka_unit_test(drawn_lines),
-        cmocka_unit_test(what_may_be_meant),  cmocka_unit_test(a_shell_reads_words_back),
-        cmocka_unit_test(drawn_words),
+        cmocka_unit_test(lines_and_what_they_come_to),
+        cmocka_unit_test(drawn_lines),
+        cmocka_unit_test(what_may_be_meant),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 #include "data/loader.h"
 #include "data/text/prepare.h"
 #include "model/core/check.h"
-#include "parallel/commands/cmd_data.h"
+#include "parallel/commands/commands.h"
 #include "tests/support/data_support.h"
 #include "tests/support/prepare_fixture.h"
 
@@ -292,7 +292,7 @@ static int run_command(const char *const *args)
     fflush(stdout);
     dup2(null, 1);
     dup2(null, 2);
-    int code = cmd_data(argc, argv);
+    int code = args_run(&cmd_data, argc, argv);
     fflush(stdout);
     dup2(out, 1);
     dup2(err, 2);

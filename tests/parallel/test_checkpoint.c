@@ -252,7 +252,7 @@ static int ckpt(const char *command, const char *path)
 {
     char *argv[] = {(char *)(uintptr_t) "ckpt", (char *)(uintptr_t)command, (char *)(uintptr_t)path,
                     NULL};
-    return cmd_ckpt(path ? 3 : command ? 2 : 1, argv);
+    return args_run(&cmd_ckpt, path ? 3 : command ? 2 : 1, argv);
 }
 
 static void the_command_tells_whole_from_damaged_from_missing(void **state)

@@ -90,7 +90,7 @@ static void command_run(const Model *m, const char *const *words, char *out, siz
         argv[argc++] = (char *)*words;
     fflush(stdout);
     dup2(fd, STDOUT_FILENO);
-    int code = cmd_generate(argc, argv);
+    int code = args_run(&cmd_generate, argc, argv);
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept);

@@ -20,7 +20,8 @@ static int plan(int argc, char **argv)
     RunArguments arguments;
     Run run;
     char err[256];
-    if (!run_arguments(&arguments, argc, argv)) return EXIT_OK;
+    int code;
+    if (!run_arguments(&arguments, argc, argv, &code)) return code;
     run_configure(&run, &arguments);
     data_open_random(&run.data, 300);
     ConfigFacts facts = {.vocab_size = 300, .vocab_of = "test"};
@@ -29,7 +30,7 @@ static int plan(int argc, char **argv)
     run_plan(&run);
     data_close(&run.data);
     config_free(run.config);
-    free(run.arguments.set);
+    run_arguments_free(&run.arguments);
     return EXIT_OK;
 }
 

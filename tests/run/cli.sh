@@ -29,6 +29,14 @@ misuse() {
     if [ $code -eq 64 ] && [ -s err ] && ! [ -s out ]; then ok "cli: $name"; else not_ok "cli: $name: exit code $code, $(wc -c <out) bytes on stdout, $(wc -c <err) on stderr"; fi
 }
 
+# said NAME WORDS ARGUMENT...: a usage error with these words in a line that begins with its code
+said() {
+    local name=$1 words=$2
+    shift 2
+    misuse "$name" "$@"
+    check "cli: $name: says so" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
+}
+
 helps CONFIG.json --help
 helps CONFIG.json -h
 helps CONFIG.json
@@ -36,11 +44,52 @@ for command in config data generate eval ckpt bench doctor; do
     helps "$command" $command --help
     helps "$command" --help $command
 done
-for action in check show explain defaults diff; do helps "config $action" config $action --help; done
-for action in train-bpe tokenize inspect decode; do helps "data $action" data $action --help; done
-for action in list inspect verify; do helps "ckpt $action" ckpt $action --help; done
-for action in gemm ops step; do helps "bench $action" bench $action --help; done
-helps CONFIG.json --help train
+
+# Every command, by what the program's own help names: those of a group, or the group's name where it has none; `train` is the
+# run. Each has the same grammar.
+every=(train)
+for command in $("$TRAIN" --help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
+    mapfile -t actions < <("$TRAIN" "$command" --help | sed -nE "s|^  \\./train $command ([a-z-]+).*|$command \1|p")
+    if [ ${#actions[@]} -gt 0 ]; then every+=("${actions[@]}"); else every+=("$command"); fi
+done
+check "cli: the help names the commands" test ${#every[@]} -ge 16
+
+# refused_next ARGUMENT...: an unknown option behind these arguments is the first that is wrong with the line
+refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^error\[64\] --nope: .* has no such option'; }
+
+# both_forms OPTION COMMAND...: it takes some value behind it, and the same values behind an equals sign
+both_forms() {
+    local option=$1 value apart='' joined=''
+    shift
+    for value in 1 300 key=value f32; do
+        refused_next "$@" "$option" $value && apart+=" $value"
+        refused_next "$@" "$option=$value" && joined+=" $value"
+    done
+    check "cli: ${*:-train} $option: both forms" test "$joined" = "${apart:-none}"
+}
+
+for command in "${every[@]}"; do
+    read -ra words <<<"$command"
+    if [ "$command" = train ]; then
+        words=()
+        helps CONFIG.json --help train
+    else
+        for form in --help -h; do helps "$command" "${words[@]}" $form; done
+    fi
+    sed -nE 's/^  (--[a-z-]+)( [^ ]+)?  .*/\1 \2/p' out | sort -u -k 1,1 >options
+    check "cli: $command: what its usage names is explained" test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
+    if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command: takes --set" grep -q -- '^--set ' options; fi
+    while read -r option value <&9; do
+        if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
+        else said "$command: $option=1" "$option takes no value" "${words[@]}" "$option=1"; fi
+    done 9<options
+    help "$command: help behind a word" "${words[@]}" x.json --help
+    help "$command: help behind a mistake" "${words[@]}" --nope -h
+    said "$command: a slip in --help" 'did you mean "--help"?' "${words[@]}" --hlep
+    said "$command: an unknown option" "has no such option; see ./train" "${words[@]}" --nope --
+    check "cli: $command: -- ends the options" test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
+done
+
 help "--help exit-codes" --help exit-codes
 for code in 0 64 65 66 73 74 78 85 88 90; do check "cli: exit code $code is explained" grep -qE "^ *$code " out; done
 help "--version" --version
@@ -66,13 +115,6 @@ misuse "an unknown help topic" --help nonsense
 for command in config data ckpt bench doctor; do misuse "$command nonsense" $command nonsense; done
 for command in config data ckpt bench generate eval; do misuse "$command without arguments" $command; done
 
-# said NAME WORDS ARGUMENT...: a usage error with these words in a line that begins with its code
-said() {
-    local name=$1 words=$2
-    shift 2
-    misuse "$name" "$@"
-    check "cli: $name: says so" test "$(grep -F -- "$words" err | cut -c 1-10)" = "error[64] "
-}
 said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
 said "a slip in a command behind an option" 'did you mean "generate"?' --dry-run genrate
 said "a path to nothing" 'is neither a command nor a config file' configs/nothing
@@ -108,10 +150,6 @@ for line in "$TINY" "config check x" "generate x" "eval x" "bench step x"; do
 done
 said "a flag with a value" '--dry-run takes no value' "$TINY" --dry-run=yes
 help "-h after a config" "$TINY" -h
-for command in "config check" "data decode" generate eval "ckpt list" "bench step" doctor; do
-    read -ra words <<<"$command"
-    help "$command -h" "${words[@]}" -h
-done
 
 # What a run says is tried as it stands; both forms of an option are one.
 make_text

@@ -185,7 +185,7 @@ int test_ckpt(const char *command, const char *path, const char *output)
     int to = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0666), out = dup(1), errors = dup(2);
     dup2(to, 1);
     dup2(to, 2);
-    int code = cmd_ckpt(3, argv);
+    int code = args_run(&cmd_ckpt, 3, argv);
     fflush(NULL);
     dup2(out, 1);
     dup2(errors, 2);

@@ -91,7 +91,7 @@ int config_test_command(char **argv)
     fflush(stdout);
     dup2(nowhere, 1);
     dup2(nowhere, 2);
-    int code = cmd_config(argc, argv);
+    int code = args_run(&cmd_config, argc, argv);
     fflush(stdout);
     dup2(out, 1);
     dup2(err, 2);
