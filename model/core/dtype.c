@@ -40,13 +40,24 @@ void dtype_set(DType t, void *data, int64_t i, double x)
     }
 }
 
-bool dtype_from_name(const char *name, DType *out)
+static bool find_type(const char *name, bool safetensors, DType *out)
 {
     for (int t = 0; t < DTYPE_COUNT; t++) {
-        if (strcmp(dtype_info[t].name, name) == 0) {
+        const DTypeInfo *info = &dtype_info[t];
+        if (strcmp(safetensors ? info->safetensors : info->name, name) == 0) {
             *out = (DType)t;
             return true;
         }
     }
     return false;
+}
+
+bool dtype_from_name(const char *name, DType *out)
+{
+    return find_type(name, false, out);
+}
+
+bool dtype_from_safetensors(const char *name, DType *out)
+{
+    return find_type(name, true, out);
 }

@@ -108,5 +108,7 @@ double dtype_get(DType t, const void *data, int64_t i);
 void dtype_set(DType t, void *data, int64_t i, double x);
 /* The type called `name` ("f32", ...); false if there is none. */
 bool dtype_from_name(const char *name, DType *out);
+/* The same by safetensors' names ("F32", ...). */
+bool dtype_from_safetensors(const char *name, DType *out);
 
 #endif

@@ -4,7 +4,6 @@
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/fs.h"
-#include "model/core/json_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,24 +92,21 @@ static bool parse_dtype(JsonCursor *j, DType *out)
 {
     char *name = json_take_string(j);
     if (name == NULL) return false;
-    int t = 0;
-    while (t < DTYPE_COUNT && strcmp(dtype_info[t].safetensors, name) != 0)
-        t++;
-    *out = (DType)t;
-    bool known =
-        t < DTYPE_COUNT || json_error(j, "the type %.40s is not one that this program reads", name);
+    bool known = dtype_from_safetensors(name, out) ||
+                 json_error(j, "the type %.40s is not one that this program reads", name);
     free(name);
     return known;
 }
 
-static bool parse_shape(JsonCursor *j, SafetensorsEntry *e)
+bool safetensors_parse_shape(JsonCursor *j, int64_t least, SafetensorsEntry *e)
 {
     if (!json_expect(j, '[')) return false;
     if (json_take(j, ']')) return true;
     do {
         if (e->ndim == 4) return json_error(j, "a tensor of more than four dimensions");
         if (!json_take_int(j, &e->dim[e->ndim])) return false;
-        if (e->dim[e->ndim++] < 0) return json_error(j, "a negative dimension");
+        if (e->dim[e->ndim++] < least)
+            return json_error(j, least > 0 ? "a dimension below one" : "a negative dimension");
     } while (json_take(j, ','));
     return json_expect(j, ']');
 }
@@ -147,7 +143,7 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
         seen |= 1 << k;
         if (!json_expect(j, ':')) return false;
         bool good = k == 0   ? parse_dtype(j, &e->dtype)
-                    : k == 1 ? parse_shape(j, e)
+                    : k == 1 ? safetensors_parse_shape(j, 0, e)
                              : parse_offsets(j, e);
         if (!good) return false;
     } while (json_take(j, ','));

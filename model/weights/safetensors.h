@@ -7,6 +7,7 @@
 #ifndef MODEL_WEIGHTS_SAFETENSORS_H
 #define MODEL_WEIGHTS_SAFETENSORS_H
 
+#include "model/core/json_text.h"
 #include "model/core/tensor.h"
 
 #define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */
@@ -31,6 +32,9 @@ typedef struct {
 
 /* Whether `name` may name a tensor: 1 to SAFETENSORS_MAX_NAME characters out of [A-Za-z0-9._-]. */
 bool safetensors_name_valid(const char *name);
+/* Reads "[2, 3]" into e->ndim and e->dim. No dimension may be below `least`, which is 0 or 1, and
+ * e->ndim is 0 before. Otherwise false, and the cursor has the sentence. */
+bool safetensors_parse_shape(JsonCursor *j, int64_t least, SafetensorsEntry *e);
 /* Bytes of a tensor of this shape; false on overflow or a negative dimension. */
 bool safetensors_size(DType dtype, int ndim, const int64_t *dim, int64_t *bytes);
 /* Lays the tensors out: wider types first (so that every one is aligned), otherwise in the given

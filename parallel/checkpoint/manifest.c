@@ -3,7 +3,6 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
-#include "model/core/json_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -245,31 +244,19 @@ static bool parse_file_and_type(JsonCursor *j, ManifestTensor *t)
 {
     char *file = NULL, *type = NULL;
     bool good = parse_text(j, "file", &file) && parse_text(j, "dtype", &type);
-    int f = 0, d = 0;
+    int f = 0;
     while (good && f < CHECKPOINT_FILES && strcmp(file, checkpoint_file_name[f]) != 0)
         f++;
-    while (good && d < DTYPE_COUNT && strcmp(type, dtype_info[d].safetensors) != 0)
-        d++;
+    bool known = good && f < CHECKPOINT_FILES && dtype_from_safetensors(type, &t->entry.dtype);
     free(file);
     free(type);
-    if (good && (f == CHECKPOINT_FILES || d == DTYPE_COUNT))
-        return json_error(j, "an unknown file or type of a tensor");
     t->file = (CheckpointFile)f;
-    t->entry.dtype = (DType)d;
-    return good;
+    return known || (good && json_error(j, "an unknown file or type of a tensor"));
 }
 
 static bool parse_shape(JsonCursor *j, SafetensorsEntry *e)
 {
-    if (!expect_key(j, "shape") || !json_expect(j, '[')) return false;
-    if (!json_take(j, ']')) {
-        do {
-            if (e->ndim == 4) return json_error(j, "a tensor of more than four dimensions");
-            if (!json_take_int(j, &e->dim[e->ndim])) return false;
-            if (e->dim[e->ndim++] < 1) return json_error(j, "a dimension below one");
-        } while (json_take(j, ','));
-        if (!json_expect(j, ']')) return false;
-    }
+    if (!expect_key(j, "shape") || !safetensors_parse_shape(j, 1, e)) return false;
     if (!safetensors_size(e->dtype, e->ndim, e->dim, &e->bytes))
         return json_error(j, "the size of a tensor overflows");
     return json_expect(j, ',');
