@@ -6,15 +6,12 @@
 #include "configs/config.h"
 
 #include "configs/reader/load.h"
-#include "model/core/fs.h"
+#include "model/core/files.h"
 #include "model/core/utf8.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void config_free(const Config *config)
 {
@@ -24,7 +21,7 @@ void config_free(const Config *config)
         void *field = option_field(&option_table[i], config);
         free(origin[i].text);
         if (option_table[i].type == OPTION_STRING) free(*(char **)field);
-        if (option_table[i].type == OPTION_STRINGS) strings_free(field);
+        if (option_table[i].type == OPTION_STRINGS) string_list_free(field);
     }
     free(origin);
     free(config->path);
@@ -141,27 +138,6 @@ const Config *config_parse(const char *path, const char *text, size_t length, in
     return parse(&load, text, length, report);
 }
 
-/* What can be read, up to a byte more than the reader takes; NULL with errno set. */
-static char *read_all(int fd, size_t *length)
-{
-    size_t capacity = JSON_MAX_BYTES + 4;
-    char *text = must_alloc(capacity);
-    *length = 0;
-    while (*length < capacity) {
-        ssize_t got = read(fd, text + *length, capacity - *length);
-        if (got == 0) break;
-        if (got > 0) {
-            *length += (size_t)got;
-        } else if (errno == EAGAIN) { /* a pipe, and somebody is going to write to it */
-            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
-        } else if (errno != EINTR) {
-            free(text);
-            return NULL;
-        }
-    }
-    return text;
-}
-
 const Config *config_load(const char *path, int n_sets, const char *const *sets,
                           ConfigReport *report)
 {
@@ -173,14 +149,10 @@ const Config *config_load_for(const char *path, int n_sets, const char *const *s
 {
     Load load = {.path = path, .sets = sets, .n_sets = n_sets, .on_cuda = on_cuda};
     if (path == NULL) return parse(&load, NULL, 0, report);
-    bool standard = strcmp(path, "-") == 0;
-    int64_t bytes;
-    size_t length = 0;
-    const char *why = NULL;
-    int fd = standard ? STDIN_FILENO : fs_open_input(path, true, &bytes, &why);
-    char *text = fd >= 0 ? read_all(fd, &length) : NULL;
-    if (fd >= 0 && text == NULL) why = strerror(errno);
-    if (fd >= 0 && !standard) close(fd);
+    size_t length;
+    const char *why;
+    /* A byte more than the reader takes, behind a byte order mark: it says what is too large. */
+    char *text = file_read_input(path, JSON_MAX_BYTES + 4, &length, &why);
     if (text == NULL) {
         load_error(&load, (Place){0}, "", "cannot be read: %s", why);
         report_findings(&load, report);

@@ -9,6 +9,7 @@
 #include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/kinds.h"
+#include "model/core/string_list.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,11 +33,6 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePo
 typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
 typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
-
-typedef struct {
-    int count;
-    char **item;
-} StringList;
 
 typedef struct Config {
     struct {

@@ -113,7 +113,8 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
                            const char *name, char *err, size_t n, ExitCode *code)
 {
     Progress progress = progress_begin();
-    PrepareRequest r = {.name = name,
+    PrepareRequest r = {.fs = &fs_system,
+                        .name = name,
                         .source = c->data.text.count > 0 ? c->data.text.item[0] : c->data.corpus,
                         .cache = c->data.cache,
                         .text = text,

@@ -16,7 +16,6 @@ awk '
         n = split(map, words)
         for (i = 1; i < n; i += 2) floors[words[i]] = words[i + 1]
         # Includes that still go the wrong way.
-        known["model/core/files.h configs/config.h"]
         known["model/gpt.h parallel/pipeline/pipeline.h"]
         known["model/shape.h parallel/grid/tp.h"]
     }

@@ -105,7 +105,7 @@ void load_default(Load *load, int row)
         free(*(char **)field);
         *(char **)field = NULL;
     } else if (option->type == OPTION_STRINGS) {
-        strings_free(field);
+        string_list_free(field);
     } else if (option->type == OPTION_INT) {
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {

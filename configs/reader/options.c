@@ -51,14 +51,6 @@ int option_first(const char *list)
     return (int)strcspn(list + 1, "|");
 }
 
-void strings_free(StringList *list)
-{
-    for (int i = 0; i < list->count; i++)
-        free(list->item[i]);
-    free(list->item);
-    *list = (StringList){0};
-}
-
 const char *known_example(const KnownKey *known)
 {
     return known->inert != NULL ? known->inert + 1 : known->example ? known->example : "{}";

@@ -119,8 +119,6 @@ bool option_is_section(const char *key);
 bool option_among(const char *list, const char *value);
 /* Length of the first value in "|a|b|", which begins behind the first bar. */
 int option_first(const char *list);
-/* Empties the list. */
-void strings_free(StringList *list);
 /* A value of the type that the key takes, as the beginning of a JSON text. */
 const char *known_example(const KnownKey *known);
 /* What the key asks for, or why it changes nothing: half a sentence for brackets. */

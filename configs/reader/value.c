@@ -100,10 +100,9 @@ static bool set_strings(const Assign *a, StringList *field)
     }
     for (const cJSON *x = first; x != NULL; x = cJSON_IsArray(item) ? x->next : NULL)
         if (!cJSON_IsString(x) || x->valuestring[0] == '\0') return refuse(a);
-    strings_free(field);
-    field->item = must_calloc((size_t)count, sizeof *field->item);
+    string_list_free(field);
     for (const cJSON *x = first; field->count < count; x = x->next)
-        field->item[field->count++] = must_strdup(x->valuestring);
+        string_list_add(field, x->valuestring);
     return true;
 }
 

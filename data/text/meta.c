@@ -92,7 +92,7 @@ static void print_split(FILE *to, const Meta *m, Split k)
     fprintf(to, m->checksum[k] ? "]}" : "}");
 }
 
-bool meta_write(const Meta *m, const char *path, char *err, size_t n)
+bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, size_t n)
 {
     char *text = NULL;
     size_t size = 0;
@@ -108,7 +108,7 @@ bool meta_write(const Meta *m, const char *path, char *err, size_t n)
     print_split(to, m, SPLIT_VAL);
     fprintf(to, "\n}\n");
     fclose(to);
-    bool good = fs_write_file(&fs_system, path, text, size, err, n);
+    bool good = file_write(fs, path, text, size, err, n);
     free(text);
     return good;
 }

@@ -4,6 +4,7 @@
 #define DATA_TEXT_META_H
 
 #include "data/tokens/split.h"
+#include "model/core/fs.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +34,7 @@ typedef struct {
 bool meta_checksum(Meta *m, const char *folder, char *err, size_t n);
 /* Reading and writing the file at `path`. False with a sentence: it cannot be written; there is
  * none that can be read, or it is another format. */
-bool meta_write(const Meta *m, const char *path, char *err, size_t n);
+bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, size_t n);
 bool meta_read(Meta *m, const char *path, char *err, size_t n);
 /* The same from memory, without a sentence. */
 bool meta_parse(Meta *m, const char *text, size_t size);

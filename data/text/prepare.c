@@ -7,7 +7,6 @@
 #include "data/tokens/token_file.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "model/core/fs.h"
 #include "model/core/hash.h"
 
 #include <errno.h>
@@ -154,8 +153,8 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
     const Tokenizer *t = given ? given : trained;
     Meta meta = {.key = hash,
                  .documents = r->text->n_documents + (r->val_text ? val->n_documents : 0)};
-    bool good =
-        shards_write(t, range, folder, &meta, r->progress, err, n) && folder_sync(folder, err, n);
+    bool good = shards_write(t, range, r->fs, folder, &meta, r->progress, err, n) &&
+                fs_sync_folder(r->fs, folder, err, n);
     meta_free(&meta);
     tokenizer_free(trained);
     return good;
@@ -167,18 +166,18 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
                         const Preparation *p, char *err, size_t n, ExitCode *code)
 {
     *code = EXIT_CANNOT_CREATE;
-    if (!fs_make_folders(&fs_system, r->cache, err, n)) return false;
-    char *temporary = temporary_folder(p->folder, err, n);
+    if (!fs_make_folders(r->fs, r->cache, err, n)) return false;
+    char *temporary = temporary_folder(r->fs, p->folder, err, n);
     bool good = temporary != NULL;
     if (good) {
         good = fill_folder(r, given, temporary, hash, err, n, code);
-        if (good && rename(temporary, p->folder) != 0) {
+        if (good && r->fs->rename(r->fs->self, AT_FDCWD, temporary, AT_FDCWD, p->folder) != 0) {
             good = errno == EEXIST || errno == ENOTEMPTY;
             if (!good) error_set(err, n, "%s cannot be created: %s", p->folder, strerror(errno));
         }
         char ignored[256]; /* the folder is gone already, if it was renamed */
-        fs_remove_tree(&fs_system, AT_FDCWD, temporary, ignored, sizeof ignored);
-        if (good) good = folder_sync(r->cache, err, n);
+        fs_remove_tree(r->fs, AT_FDCWD, temporary, ignored, sizeof ignored);
+        if (good) good = fs_sync_folder(r->fs, r->cache, err, n);
     }
     free(temporary);
     return good;

@@ -7,9 +7,9 @@
 #ifndef DATA_TEXT_PREPARE_H
 #define DATA_TEXT_PREPARE_H
 
-#include "configs/config.h"
 #include "data/text/text.h"
 #include "model/core/check.h"
+#include "model/core/fs.h"
 #include "model/core/progress.h"
 
 #include <stdbool.h>
@@ -18,6 +18,7 @@
 
 /* What to prepare. */
 typedef struct {
+    const FsOps *fs;    /* through which the folder is made */
     const char *name;   /* first part of the folder's name */
     const char *cache;  /* folder of prepared corpora */
     const char *source; /* what sentences call the text: its file or corpus */

@@ -13,6 +13,7 @@ enum {
 
 /* A split on its way to the disk. */
 typedef struct {
+    const FsOps *fs;
     const char *folder;
     Split split;
     int64_t vocab_size;
@@ -34,7 +35,7 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     while (count > 0) {
         if (w->writer == NULL) {
             char *path = split_shard_path(w->folder, w->split, w->size.shards);
-            bool good = token_writer_open(&w->writer, path, w->vocab_size, err, n);
+            bool good = token_writer_open(&w->writer, w->fs, path, w->vocab_size, err, n);
             free(path);
             if (!good) return false;
             w->size.shards++;
@@ -54,12 +55,14 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
 /* Encodes a range and writes its shards. Words are cut as in the whole text, wherever pieces and
  * the range end, so the ids do not depend on PIECE. A document that reaches over the end of the
  * range gets no end-of-text: it is not over there. */
-static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const char *folder,
-                        SplitSize *size, Progress *progress, char *err, size_t n)
+static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const FsOps *fs,
+                        const char *folder, SplitSize *size, Progress *progress, char *err,
+                        size_t n)
 {
     const Text *text = range->text;
     int64_t from = range->from, to = range->to;
-    SplitWriter w = {.folder = folder, .split = split, .vocab_size = tokenizer_vocab_size(t)};
+    SplitWriter w = {
+        .fs = fs, .folder = folder, .split = split, .vocab_size = tokenizer_vocab_size(t)};
     Encoder *encoder = encoder_create(t);
     TokenBuffer ids = {0};
     int64_t at = from, end_of_text = tokenizer_end_of_text(t);
@@ -89,19 +92,19 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
     return good;
 }
 
-bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const char *folder, Meta *meta,
-                  Progress *progress, char *err, size_t n)
+bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps *fs,
+                  const char *folder, Meta *meta, Progress *progress, char *err, size_t n)
 {
     char *tokenizer_path = text_format("%s/tokenizer.json", folder);
     char *meta_path = text_format("%s/meta.json", folder);
     meta->tokenizer_hash = tokenizer_hash(t);
     meta->vocab_size = tokenizer_vocab_size(t);
-    bool good = tokenizer_save(t, tokenizer_path, err, n);
+    bool good = tokenizer_save(t, fs, tokenizer_path, err, n);
     for (Split k = 0; good && k < SPLITS; k++)
-        good = write_split(t, &range[k], k, folder, &meta->split[k], progress, err, n);
+        good = write_split(t, &range[k], k, fs, folder, &meta->split[k], progress, err, n);
     /* Checksums are of what can be read back from the files, not of what was meant to be in them.
      */
-    good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, meta_path, err, n);
+    good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, fs, meta_path, err, n);
     free(tokenizer_path);
     free(meta_path);
     return good;

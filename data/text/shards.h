@@ -6,6 +6,7 @@
 #include "data/text/meta.h"
 #include "data/text/text.h"
 #include "data/tokenizer/tokenizer.h"
+#include "model/core/fs.h"
 
 /* What a split is made of: bytes [from, to) of a text. */
 typedef struct {
@@ -17,7 +18,7 @@ typedef struct {
  * in them, and writes all files of the folder, which exists and has none of them. What it writes to
  * meta.json is `meta`, where key and documents are given and the rest is filled in; meta_free is
  * due in any case. `progress` (may be NULL) is told how far it is. */
-bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const char *folder, Meta *meta,
-                  Progress *progress, char *err, size_t n);
+bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps *fs,
+                  const char *folder, Meta *meta, Progress *progress, char *err, size_t n);
 
 #endif

@@ -7,8 +7,8 @@
 #ifndef DATA_TEXT_TEXT_H
 #define DATA_TEXT_TEXT_H
 
-#include "configs/config.h"
 #include "model/core/check.h"
+#include "model/core/string_list.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,6 +8,7 @@
 #ifndef DATA_TOKENIZER_TOKENIZER_H
 #define DATA_TOKENIZER_TOKENIZER_H
 
+#include "model/core/fs.h"
 #include "model/core/progress.h"
 
 #include <stdbool.h>
@@ -56,7 +57,7 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
 bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *text, size_t length,
                            char *err, size_t n);
 /* Writes tokenizer.json, atomically (temporary file, fsync, rename). */
-bool tokenizer_save(const Tokenizer *t, const char *path, char *err, size_t n);
+bool tokenizer_save(const Tokenizer *t, const FsOps *fs, const char *path, char *err, size_t n);
 /* The same as a string that the caller frees. */
 char *tokenizer_to_json(const Tokenizer *t);
 void tokenizer_free(Tokenizer *t);

@@ -3,7 +3,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
-#include "model/core/fs.h"
+#include "model/core/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,10 +83,10 @@ char *tokenizer_to_json(const Tokenizer *t)
     return text;
 }
 
-bool tokenizer_save(const Tokenizer *t, const char *path, char *err, size_t n)
+bool tokenizer_save(const Tokenizer *t, const FsOps *fs, const char *path, char *err, size_t n)
 {
     char *text = tokenizer_to_json(t);
-    bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
+    bool good = file_write(fs, path, text, strlen(text), err, n);
     free(text);
     return good;
 }

@@ -3,8 +3,8 @@
 #ifndef DATA_TOKENS_TOKEN_SET_H
 #define DATA_TOKENS_TOKEN_SET_H
 
-#include "configs/config.h"
 #include "data/tokens/token_file.h"
+#include "model/core/string_list.h"
 
 /* Shards that are read as one run of tokens, in the order given. */
 typedef struct {

@@ -2,15 +2,16 @@
 #include "model/core/files.h"
 
 #include "model/core/check.h"
-#include "model/core/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- reading --------------------------------------------------------------------------------- */
 
 bool file_check(const char *path, size_t *size, char *err, size_t n)
 {
@@ -23,34 +24,89 @@ bool file_check(const char *path, size_t *size, char *err, size_t n)
     return true;
 }
 
+bool file_read_open(int fd, size_t size, const char *path, char **contents, char *err, size_t n)
+{
+    char *text = must_alloc(size + 1);
+    text[size] = '\0';
+    bool good = fs_read_at(fd, text, size, 0, path, err, n);
+    if (!good) free(text);
+    *contents = good ? text : NULL;
+    return good;
+}
+
+/* Reads from what was opened, if it was, and closes it. */
+static bool read_and_close(int fd, int64_t bytes, const char *path, char **contents, size_t *size,
+                           char *err, size_t n)
+{
+    bool good = fd >= 0 && file_read_open(fd, (size_t)bytes, path, contents, err, n);
+    if (fd >= 0) close(fd);
+    *size = good ? (size_t)bytes : 0;
+    return good;
+}
+
 bool file_read(const char *path, char **contents, size_t *size, bool *missing, char *err, size_t n)
 {
-    *contents = NULL;
-    *size = 0;
-    if (missing) *missing = true;
     int64_t bytes;
     const char *why;
+    *contents = NULL;
     int fd = fs_open_input(path, false, &bytes, &why);
-    if (fd < 0) return error_set(err, n, "%s cannot be opened: %s", path, why);
-    if (missing) *missing = false;
-    size_t total = (size_t)bytes, done = 0;
-    char *text = must_alloc(total + 1);
-    while (done < total) {
-        ssize_t got = read(fd, text + done, total - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        done += (size_t)got;
-    }
-    close(fd);
-    if (done < total) {
-        free(text);
-        return error_set(err, n, "%s: only %zu of %zu bytes could be read", path, done, total);
-    }
-    text[total] = 0;
-    *contents = text;
-    *size = total;
-    return true;
+    if (missing) *missing = fd < 0;
+    if (fd < 0) error_set(err, n, "%s cannot be opened: %s", path, why);
+    return read_and_close(fd, bytes, path, contents, size, err, n);
 }
+
+bool file_read_own(const char *path, char **contents, size_t *size, char *err, size_t n)
+{
+    int64_t bytes;
+    *contents = NULL;
+    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
+    return read_and_close(fd, bytes, path, contents, size, err, n);
+}
+
+/* Reads until the end or until the `most` bytes are full; how many it read, -1 with errno. */
+static ssize_t read_until_full(int fd, char *to, size_t most)
+{
+    size_t done = 0;
+    while (done < most) {
+        ssize_t got = read(fd, to + done, most - done);
+        if (got == 0) break;
+        if (got > 0)
+            done += (size_t)got;
+        else if (errno == EAGAIN) /* a pipe, and somebody is going to write to it */
+            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
+        else if (errno != EINTR)
+            return -1;
+    }
+    return (ssize_t)done;
+}
+
+char *file_read_input(const char *path, size_t most, size_t *size, const char **why)
+{
+    bool standard = strcmp(path, "-") == 0;
+    int64_t bytes;
+    int fd = standard ? STDIN_FILENO : fs_open_input(path, true, &bytes, why);
+    if (fd < 0) return NULL;
+    char *text = must_alloc(most);
+    ssize_t got = read_until_full(fd, text, most);
+    if (got < 0) {
+        *why = strerror(errno);
+        free(text);
+        text = NULL;
+    }
+    *size = got < 0 ? 0 : (size_t)got;
+    if (!standard) close(fd);
+    return text;
+}
+
+void file_head(const char *path, char *text, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read_until_full(fd, text, n - 1);
+    if (fd >= 0) close(fd);
+    text[got < 0 ? 0 : got] = '\0';
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* Numbers to try: a name may be taken by another thread, or by a process of the same number that
  * was killed. */
@@ -61,11 +117,11 @@ static char *temporary_name(const char *path, int attempt)
     return text_format("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
 }
 
-char *temporary_folder(const char *path, char *err, size_t n)
+char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n)
 {
     for (int i = 0; i < TEMPORARY_NAMES; i++) {
         char *name = temporary_name(path, i);
-        if (mkdir(name, 0777) == 0) return name;
+        if (fs->make_folder(fs->self, AT_FDCWD, name, 0777) == 0) return name;
         free(name);
         if (errno != EEXIST) break;
     }
@@ -73,70 +129,86 @@ char *temporary_folder(const char *path, char *err, size_t n)
     return NULL;
 }
 
-bool atomic_file_open(AtomicFile *f, const char *path, char *err, size_t n)
+bool atomic_file_open(AtomicFile *f, const FsOps *fs, const char *path, char *err, size_t n)
 {
-    int fd = -1;
-    *f = (AtomicFile){.path = must_strdup(path)};
-    for (int i = 0; fd < 0 && i < TEMPORARY_NAMES; i++) {
+    /* O_EXCL: never over what is there, nor through a link. */
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    *f = (AtomicFile){.fs = fs, .path = must_strdup(path), .fd = -1};
+    for (int i = 0; f->fd < 0 && i < TEMPORARY_NAMES; i++) {
         free(f->temporary);
         f->temporary = temporary_name(path, i);
-        fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST) break;
+        f->fd = fs->open(fs->self, AT_FDCWD, f->temporary, flags, 0666);
+        if (f->fd < 0 && errno != EEXIST) break;
     }
-    if (fd >= 0) f->to = fdopen(fd, "wb");
-    if (f->to != NULL) return true;
-    error_set(err, n, "%s cannot be created: %s", path, strerror(errno));
-    if (fd >= 0) {
-        close(fd);
-        unlink(f->temporary);
-    }
-    free(f->path);
-    free(f->temporary);
-    *f = (AtomicFile){0};
+    if (f->fd >= 0) return true;
+    error_set(err, n, "cannot create %s: %s", f->temporary, strerror(errno));
+    atomic_file_abort(f);
     return false;
+}
+
+bool atomic_file_write(AtomicFile *f, const void *data, size_t bytes, char *err, size_t n)
+{
+    return fs_write_all(f->fs, f->fd, data, bytes, f->temporary, err, n);
+}
+
+bool atomic_file_rewind(AtomicFile *f, char *err, size_t n)
+{
+    return lseek(f->fd, 0, SEEK_SET) == 0 ||
+           error_set(err, n, "cannot write %s: %s", f->temporary, strerror(errno));
 }
 
 void atomic_file_abort(AtomicFile *f)
 {
-    if (f->to) fclose(f->to);
-    if (f->temporary) unlink(f->temporary);
+    if (f->fd >= 0 && f->fs != NULL) {
+        f->fs->close(f->fs->self, f->fd);
+        f->fs->remove(f->fs->self, AT_FDCWD, f->temporary, 0);
+    }
     free(f->path);
     free(f->temporary);
-    *f = (AtomicFile){0};
+    *f = (AtomicFile){.fd = -1};
+}
+
+/* The folder that holds `path`; the caller frees. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL) return must_strdup(".");
+    if (slash == path) return must_strdup("/");
+    return text_format("%.*s", (int)(slash - path), path);
 }
 
 bool atomic_file_commit(AtomicFile *f, char *err, size_t n)
 {
-    bool written = !ferror(f->to) && fflush(f->to) == 0 && fsync(fileno(f->to)) == 0;
-    bool closed = fclose(f->to) == 0;
-    f->to = NULL;
-    bool good = written && closed && rename(f->temporary, f->path) == 0;
-    if (good) {
-        char *folder = path_beside(f->path, "");
-        good = folder_sync(folder, err, n);
-        free(folder);
-        free(f->temporary);
-        f->temporary = NULL;
-    } else {
-        error_set(err, n, "%s cannot be written: %s", f->path, strerror(errno));
-    }
+    const FsOps *fs = f->fs;
+    int fd = f->fd;
+    /* The bytes before the name: after a crash the name never stands for less than all of them. */
+    bool good = fs_sync(fs, fd, f->temporary, err, n);
+    f->fd = -1;
+    /* A file system may tell only here that it could not keep them. */
+    if (fs->close(fs->self, fd) != 0 && good)
+        good = error_set(err, n, "cannot write %s: %s", f->temporary, strerror(errno));
+    if (good && fs->rename(fs->self, AT_FDCWD, f->temporary, AT_FDCWD, f->path) != 0)
+        good =
+            error_set(err, n, "cannot rename %s to %s: %s", f->temporary, f->path, strerror(errno));
+    if (!good) fs->remove(fs->self, AT_FDCWD, f->temporary, 0);
+    char *folder = folder_of(f->path);
+    good = good && fs_sync_folder(fs, folder, err, n); /* the name, too, is to last */
+    free(folder);
     atomic_file_abort(f);
     return good;
 }
 
-static void string_list_add(StringList *list, const char *item)
+bool file_write(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
+                size_t n)
 {
-    list->item = must_realloc(list->item, (size_t)(list->count + 1) * sizeof *list->item);
-    list->item[list->count++] = must_strdup(item);
+    AtomicFile f;
+    if (!atomic_file_open(&f, fs, path, err, n)) return false;
+    if (atomic_file_write(&f, data, bytes, err, n)) return atomic_file_commit(&f, err, n);
+    atomic_file_abort(&f);
+    return false;
 }
 
-void string_list_free(StringList *list)
-{
-    for (int i = 0; i < list->count; i++)
-        free(list->item[i]);
-    free(list->item);
-    *list = (StringList){0};
-}
+/* ---- names ----------------------------------------------------------------------------------- */
 
 enum {
     MAX_BRACES = 8,           /* one within the other */
@@ -208,14 +280,6 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
         }
     }
     return true;
-}
-
-bool folder_sync(const char *path, char *err, size_t n)
-{
-    int fd = fs_open_folder(path, err, n);
-    bool good = fd >= 0 && fs_sync(&fs_system, fd, path, err, n);
-    if (fd >= 0) close(fd);
-    return good;
 }
 
 char *path_beside(const char *path, const char *name)

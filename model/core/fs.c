@@ -136,37 +136,11 @@ bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n)
     return error_set(err, n, "cannot bring %s to the disk: %s", path, strerror(errno));
 }
 
-/* Syncs the folder that holds `path`. */
-static bool sync_parent(const FsOps *fs, const char *path, char *err, size_t n)
+bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n)
 {
-    const char *slash = strrchr(path, '/');
-    char *parent = slash == NULL   ? must_strdup(".")
-                   : slash == path ? must_strdup("/")
-                                   : text_format("%.*s", (int)(slash - path), path);
-    int fd = fs_open_folder(parent, err, n);
-    bool good = fd >= 0 && fs_sync(fs, fd, parent, err, n);
+    int fd = fs_open_folder(path, err, n);
+    bool good = fd >= 0 && fs_sync(fs, fd, path, err, n);
     if (fd >= 0) close(fd);
-    free(parent);
-    return good;
-}
-
-bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
-                   size_t n)
-{
-    char *temporary = text_format("%s.tmp-%ld", path, (long)getpid());
-    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
-    int fd = fs->open(fs->self, AT_FDCWD, temporary, flags, 0666);
-    bool good = fd >= 0;
-    if (!good) error_set(err, n, "cannot create %s: %s", temporary, strerror(errno));
-    good = good && fs_write_all(fs, fd, data, bytes, temporary, err, n) &&
-           fs_sync(fs, fd, temporary, err, n);
-    if (fd >= 0 && fs->close(fs->self, fd) != 0 && good)
-        good = error_set(err, n, "cannot write %s: %s", temporary, strerror(errno));
-    if (good && fs->rename(fs->self, AT_FDCWD, temporary, AT_FDCWD, path) != 0)
-        good = error_set(err, n, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
-    if (!good && fd >= 0) fs->remove(fs->self, AT_FDCWD, temporary, 0);
-    good = good && sync_parent(fs, path, err, n);
-    free(temporary);
     return good;
 }
 

@@ -1,4 +1,5 @@
-/* fs.h -- writing files so that a crash at any moment leaves the old state or the new one.
+/* fs.h -- the calls with which files are written so that a crash at any moment leaves the old state
+ * or the new one; files.h has what is made of them for whole files.
  *
  * All changes to the file system go through a table of functions, so that tests can fail or kill at
  * the N-th of them. Reading needs no such table. Functions return false with a sentence that names
@@ -37,10 +38,8 @@ bool fs_write_all(const FsOps *fs, int fd, const void *data, size_t bytes, const
                   char *err, size_t n);
 /* fsync of a file or folder; file systems that cannot sync a folder are not at fault. */
 bool fs_sync(const FsOps *fs, int fd, const char *path, char *err, size_t n);
-/* Replaces the file `path` by these bytes: a temporary beside it, fsync, rename, fsync of the
- * folder. */
-bool fs_write_file(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
-                   size_t n);
+/* The same for the folder `path`, so that names in it last. */
+bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n);
 /* Bytes that may still be written at `path`, which need not be there yet: its nearest folder that
  * is answers. -1: the system does not tell. */
 int64_t fs_room(const FsOps *fs, const char *path);

@@ -2,6 +2,7 @@
 #include "model/core/machine.h"
 
 #include "model/core/check.h"
+#include "model/core/files.h"
 #include "model/core/json_text.h"
 #include "model/core/version.h"
 
@@ -11,30 +12,25 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-/* The number after `key` in a file of "key value" lines (key "": the file's first number), or
- * SIZE_MAX. */
-static size_t number_in(const char *path, const char *key)
+size_t kernel_number(const char *path, const char *key)
 {
-    FILE *f = fopen(path, "r");
-    if (f == NULL) return SIZE_MAX;
-    char line[256];
-    size_t value = SIZE_MAX;
-    while (value == SIZE_MAX && fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, key, strlen(key)) != 0) continue;
-        unsigned long long number;
-        if (sscanf(line + strlen(key), "%llu", &number) == 1) value = (size_t)number;
-    }
-    fclose(f);
-    return value;
+    char text[1 << 14];
+    unsigned long long number;
+    file_head(path, text, sizeof text);
+    for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        if (strncmp(line, key, strlen(key)) == 0 &&
+            sscanf(line + strlen(key), "%llu", &number) == 1)
+            return (size_t)number;
+    return SIZE_MAX;
 }
 
 /* What the control group leaves: its limit less its use, of which the page cache can be taken back.
  */
 static size_t group_available(void)
 {
-    size_t limit = number_in("/sys/fs/cgroup/memory.max", "");
-    size_t used = number_in("/sys/fs/cgroup/memory.current", "");
-    size_t cache = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    size_t limit = kernel_number("/sys/fs/cgroup/memory.max", "");
+    size_t used = kernel_number("/sys/fs/cgroup/memory.current", "");
+    size_t cache = kernel_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
     if (limit == SIZE_MAX || used == SIZE_MAX) return limit;
     if (cache != SIZE_MAX) used -= cache < used ? cache : used;
     return used < limit ? limit - used : 0;
@@ -42,7 +38,7 @@ static size_t group_available(void)
 
 size_t memory_available(void)
 {
-    size_t system = number_in("/proc/meminfo", "MemAvailable:");
+    size_t system = kernel_number("/proc/meminfo", "MemAvailable:");
     size_t group = group_available();
     if (system != SIZE_MAX) system *= 1024;
     return group < system ? group : system;
@@ -50,18 +46,14 @@ size_t memory_available(void)
 
 const char *machine_cpu_model(char *buf, size_t n)
 {
-    char line[256];
+    char text[1 << 14]; /* the first of the cores is as good as any */
+    file_head("/proc/cpuinfo", text, sizeof text);
+    const char *line = strncmp(text, "model name", 10) == 0 ? text : strstr(text, "\nmodel name");
+    const char *colon = line ? strchr(line + 1, ':') : NULL;
     snprintf(buf, n, "unknown");
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    if (f == NULL) return buf;
-    while (fgets(line, sizeof line, f) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
-        colon += strspn(colon, ": \t");
-        snprintf(buf, n, "%.*s", (int)strcspn(colon, "\n"), colon);
-        break;
-    }
-    fclose(f);
+    if (colon == NULL) return buf;
+    colon += strspn(colon, ": \t");
+    snprintf(buf, n, "%.*s", (int)strcspn(colon, "\n"), colon);
     return buf;
 }
 
@@ -92,7 +84,7 @@ char *machine_json(const Device *device)
     }
     fprintf(f, ", \"cores\": %d", pool_allowed_cores());
     if (device != NULL) fprintf(f, ", \"threads\": %d", pool_threads(device->pool));
-    size_t total = number_in("/proc/meminfo", "MemTotal:");
+    size_t total = kernel_number("/proc/meminfo", "MemTotal:");
     fprintf(f, ", \"memory\": %zu}", total == SIZE_MAX ? 0 : total * 1024);
     fclose(f);
     return text;

@@ -11,6 +11,7 @@
 
 #include "model/core/check.h"
 #include "model/core/child.h"
+#include "model/core/machine.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -149,11 +150,7 @@ static bool address_space_is_limited(void)
     struct rlimit space, data;
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) return true;
     if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur != RLIM_INFINITY) return true;
-    FILE *f = fopen("/proc/sys/vm/overcommit_memory", "r");
-    if (f == NULL) return false;
-    int policy = fgetc(f);
-    fclose(f);
-    return policy == '2';
+    return kernel_number("/proc/sys/vm/overcommit_memory", "") == 2;
 }
 
 /* The child: opens it as the process will, with an alarm on its CPU time that ends an endless loop.

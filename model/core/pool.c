@@ -8,6 +8,7 @@
 
 #include "model/core/check.h"
 #include "model/core/figures.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 
 #include <pthread.h>
@@ -212,11 +213,10 @@ void *pool_workspace(Pool *pool, int worker, size_t bytes)
  * `unlimited`. */
 static int cgroup_cores(int unlimited)
 {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (f == NULL) return unlimited;
+    char text[64];
     long long quota = 0, period = 0;
-    int n = fscanf(f, "%lld %lld", &quota, &period);
-    fclose(f);
+    file_head("/sys/fs/cgroup/cpu.max", text, sizeof text);
+    int n = sscanf(text, "%lld %lld", &quota, &period);
     if (n != 2 || quota <= 0 || period <= 0) return unlimited;
     long long cores = (quota + period - 1) / period;
     return cores < unlimited ? (int)cores : unlimited;

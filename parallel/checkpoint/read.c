@@ -9,6 +9,7 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
@@ -37,10 +38,7 @@ static bool open_manifest(Checkpoint *c, int folder, char *err, size_t n)
     if (good && bytes > MANIFEST_MAX_BYTES)
         good = error_set(err, n, "%s is damaged: %lld bytes are too many for a manifest", path,
                          (long long)bytes);
-    if (good) {
-        text = must_alloc((size_t)bytes + 1);
-        good = fs_read_at(fd, text, (size_t)bytes, 0, path, err, n);
-    }
+    good = good && file_read_open(fd, (size_t)bytes, path, &text, err, n);
     if (good && !manifest_parse(&c->manifest, text, (size_t)bytes, why, sizeof why))
         good = error_set(err, n, "%s is damaged: %s", path, why);
     if (fd >= 0) close(fd);

@@ -45,7 +45,7 @@ static int train_bpe(const void *values)
     }
     if (good) {
         code = EXIT_CANNOT_CREATE;
-        good = tokenizer_save(t, a->out, err, n);
+        good = tokenizer_save(t, &fs_system, a->out, err, n);
     }
     if (good)
         printf("%s: %d ids (256 bytes, %lld merges, %s) from %lld bytes of text\n", a->out,
@@ -86,7 +86,7 @@ static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *tex
                                      [SPLIT_VAL] = {.text = text, .from = end, .to = text->size}};
     Meta meta = {.documents = text->n_documents};
     Progress progress = progress_begin();
-    bool good = shards_write(t, range, a->out, &meta, &progress, err, n);
+    bool good = shards_write(t, range, &fs_system, a->out, &meta, &progress, err, n);
     progress_end(&progress);
     for (Split k = 0; good && k < SPLITS; k++)
         printf("%-6s %lld bytes  %lld tokens  %lld files\n", split_name[k],

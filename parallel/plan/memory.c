@@ -157,15 +157,10 @@ void memory_check(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
 
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)
 {
-    long long resident = 0, peak = 0;
-    char line[256];
-    FILE *f = config->memory_breakdown ? fopen("/proc/self/status", "r") : NULL;
-    if (f == NULL) return;
-    while (fgets(line, sizeof line, f) != NULL) {
-        sscanf(line, "VmRSS: %lld", &resident); /* kB */
-        sscanf(line, "VmHWM: %lld", &peak);
-    }
-    fclose(f);
+    if (!config->memory_breakdown) return;
+    size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
+    size_t peak = kernel_number("/proc/self/status", "VmHWM:");
+    if (resident == SIZE_MAX || peak == SIZE_MAX) return;
     log_field("memory", "%s: resident %s, peak %s, plan %s", when,
               figure_bytes(1024.0 * (double)resident).text,
               figure_bytes(1024.0 * (double)peak).text, figure_bytes((double)plan->total).text);

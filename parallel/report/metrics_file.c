@@ -2,7 +2,7 @@
 #include "parallel/report/metrics_file.h"
 
 #include "model/core/check.h"
-#include "model/core/fs.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 
 #include <errno.h>
@@ -115,21 +115,16 @@ static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *t
 {
     struct stat st;
     if (lstat(path, &st) != 0 && errno == ENOENT) return true;
-    int64_t bytes = 0;
-    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
-    if (fd < 0) return false;
-    char *text = must_alloc((size_t)bytes + 1);
-    bool good = fs_read_at(fd, text, (size_t)bytes, 0, path, err, n);
-    close(fd);
-    if (good) {
-        text[bytes] = '\0';
-        size_t kept = keep_lines(text, (size_t)bytes, upto, tail);
-        if (kept != (size_t)bytes && upto == 0) {
-            *tail = (MetricsTail){0};
-            good = put_aside(path, attempt, err, n);
-        } else if (kept != (size_t)bytes) {
-            good = fs_write_file(&fs_system, path, text, kept, err, n);
-        }
+    size_t bytes;
+    char *text;
+    if (!file_read_own(path, &text, &bytes, err, n)) return false;
+    size_t kept = keep_lines(text, bytes, upto, tail);
+    bool good = true;
+    if (kept != bytes && upto == 0) {
+        *tail = (MetricsTail){0};
+        good = put_aside(path, attempt, err, n);
+    } else if (kept != bytes) {
+        good = file_write(&fs_system, path, text, kept, err, n);
     }
     free(text);
     return good;

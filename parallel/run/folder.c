@@ -1,12 +1,11 @@
 /* folder.c -- see folder.h. */
 #include "parallel/run/folder.h"
 
-#include "model/core/fs.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/run/identity.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,17 +26,8 @@ static bool exists(const char *folder, const char *name)
 static char *read_text(const char *folder, const char *name, char *err, size_t n)
 {
     char *path = text_format("%s/%s", folder, name), *text = NULL;
-    int64_t bytes = 0;
-    int fd = fs_open_file(AT_FDCWD, path, path, &bytes, err, n);
-    if (fd >= 0) {
-        text = must_alloc((size_t)bytes + 1);
-        text[bytes] = '\0';
-        if (!fs_read_at(fd, text, (size_t)bytes, 0, path, err, n)) {
-            free(text);
-            text = NULL;
-        }
-        close(fd);
-    }
+    size_t bytes;
+    file_read_own(path, &text, &bytes, err, n);
     free(path);
     return text;
 }
@@ -45,7 +35,7 @@ static char *read_text(const char *folder, const char *name, char *err, size_t n
 static bool write_text(const char *folder, const char *name, const char *text, char *err, size_t n)
 {
     char *path = text_format("%s/%s", folder, name);
-    bool good = fs_write_file(&fs_system, path, text, strlen(text), err, n);
+    bool good = file_write(&fs_system, path, text, strlen(text), err, n);
     free(path);
     return good;
 }

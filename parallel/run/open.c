@@ -284,7 +284,7 @@ void run_open_trainer(Run *run)
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (run->data.tokenizer) {
         char *path = text_format("%s/tokenizer.json", run->folder.path);
-        if (!tokenizer_save(run->data.tokenizer, path, err, sizeof err))
+        if (!tokenizer_save(run->data.tokenizer, &fs_system, path, err, sizeof err))
             fail(EXIT_INPUT_OUTPUT, "%s", err);
         free(path);
     }

@@ -66,10 +66,10 @@ static void test_temporary_names_that_are_taken(void **state)
         free(text_file_new("", name[i] + 1, "mine"));
     }
     AtomicFile f;
-    if (!atomic_file_open(&f, path, err, sizeof err)) fail_msg("%s", err);
-    fputs("new", f.to);
+    if (!atomic_file_open(&f, &fs_system, path, err, sizeof err)) fail_msg("%s", err);
+    assert_true(atomic_file_write(&f, "new", 3, err, sizeof err));
     assert_true(atomic_file_commit(&f, err, sizeof err));
-    char *made = temporary_folder(path, err, sizeof err), *text;
+    char *made = temporary_folder(&fs_system, path, err, sizeof err), *text;
     size_t size;
     assert_non_null(made);
     assert_int_equal(rmdir(made), 0);
@@ -234,8 +234,12 @@ static void test_preparing_says_how_far_it_is(void **state)
     Text whole = {0};
     assert_true(
         text_add_file(&whole, "a.txt", long_text, strlen(long_text), "text", err, sizeof err));
-    PrepareRequest r = {
-        .name = "a", .cache = f.cache, .text = &whole, .vocab_size = 300, .val_fraction = 0.5};
+    PrepareRequest r = {.fs = &fs_system,
+                        .name = "a",
+                        .cache = f.cache,
+                        .text = &whole,
+                        .vocab_size = 300,
+                        .val_fraction = 0.5};
     char *said = NULL, begin[80];
     said_while_preparing(&r, &said);
     int64_t train = text_split(&whole, 0.5);

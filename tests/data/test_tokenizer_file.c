@@ -53,7 +53,7 @@ static void test_json_round_trip(void **state)
     Tokenizer *first, *second;
     bool missing;
     assert_true(tokenizer_parse("t", json, strlen(json), &first, err, sizeof err));
-    assert_true(tokenizer_save(first, path, err, sizeof err));
+    assert_true(tokenizer_save(first, &fs_system, path, err, sizeof err));
     assert_true(tokenizer_load(path, &second, &missing, err, sizeof err));
     assert_true(tokenizer_hash(first) == tokenizer_hash(second));
     assert_int_equal(tokenizer_vocab_size(second), 262);

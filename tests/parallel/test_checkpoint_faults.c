@@ -304,36 +304,6 @@ static void a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void **state
     assert_in_range(at, 30, 200);
 }
 
-static void small_files_are_replaced_whole_or_not_at_all(void **state)
-{
-    (void)state;
-    TestRun r;
-    char err[300], text[16];
-    bool reached = true;
-    test_run_open(&r);
-    char *path = text_format("%s/result.json", r.run), *deep = text_format("%s/a/b//c/", r.run);
-    assert_true(fs_make_folders(&fs_system, deep, err, sizeof err));
-    assert_true(fs_make_folders(&fs_system, deep, err, sizeof err));
-    for (int at = 1; reached; at++) {
-        FaultyFs fs;
-        assert_true(fs_write_file(&fs_system, path, "old", 3, err, sizeof err));
-        faulty_fs_init(&fs, FAULT_ONCE, at, ENOSPC);
-        bool written = fs_write_file(&fs.ops, path, "newer", 5, err, sizeof err);
-        reached = fs.calls >= at;
-        assert_int_equal(written, !reached);
-        int fd = open(path, O_RDONLY);
-        ssize_t n = read(fd, text, sizeof text);
-        close(fd);
-        assert_true((n == 3 && memcmp(text, "old", 3) == 0) ||
-                    (n == 5 && memcmp(text, "newer", 5) == 0));
-    }
-    assert_false(fs_make_folders(&fs_system, path, err, sizeof err));
-    assert_non_null(strstr(err, "not a folder"));
-    free(path);
-    free(deep);
-    test_run_close(&r);
-}
-
 int main(void)
 {
     log_set_level(LOG_ERROR); /* damage is provoked here all the time */
@@ -347,7 +317,6 @@ int main(void)
         cmocka_unit_test(short_and_interrupted_writes_are_completed),
         cmocka_unit_test(a_disk_that_fails_at_any_call_leaves_the_old_checkpoint),
         cmocka_unit_test(a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint),
-        cmocka_unit_test(small_files_are_replaced_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

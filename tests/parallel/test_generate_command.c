@@ -187,7 +187,7 @@ static void test_texts_follow_from_options_and_seed(void **state)
     if (!trainer_save(&o.trainer, m.run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
     config_write(&o, m.run);
     char *path = text_format("%s/tokenizer.json", m.run);
-    if (!tokenizer_save(o.data.tokenizer, path, err, sizeof err)) fail_msg("%s", err);
+    if (!tokenizer_save(o.data.tokenizer, &fs_system, path, err, sizeof err)) fail_msg("%s", err);
     check_sample(&m, &o);
     check_command(&m);
     free(path);

@@ -58,7 +58,7 @@ char *shard_new(const char *folder, const char *name, int64_t vocab, int64_t n_t
     int32_t *ids = must_alloc((size_t)n_tokens * sizeof *ids + 1);
     for (int64_t i = 0; i < n_tokens; i++)
         ids[i] = (int32_t)((first + i) % modulo);
-    CHECK(token_writer_open(&w, path, vocab, err, sizeof err), "%s", err);
+    CHECK(token_writer_open(&w, &fs_system, path, vocab, err, sizeof err), "%s", err);
     CHECK(token_writer_add(w, ids, n_tokens, err, sizeof err), "%s", err);
     CHECK(token_writer_commit(w, err, sizeof err), "%s", err);
     free(ids);

@@ -1,0 +1,165 @@
+/* test_prepare_faults.c -- a prepared corpus is there whole or not at all, whichever call fails or
+ * is the last of its process. */
+#include "data/text/prepare.h"
+#include "model/core/check.h"
+#include "tests/support/data_support.h"
+#include "tests/support/faulty_fs.h"
+#include "tests/support/scratch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A text, and what is made of it when nothing goes wrong. */
+typedef struct {
+    char *bytes;
+    Text text;
+    PrepareRequest request;
+    uint64_t train_checksum, val_checksum;
+} Corpus;
+
+static bool prepare(const Corpus *c, const FsOps *fs, Preparation *p, char *err, size_t n)
+{
+    ExitCode code;
+    PrepareRequest r = c->request;
+    r.fs = fs;
+    return prepare_text(&r, p, err, n, &code);
+}
+
+/* Entries of the cache; those under a temporary name. */
+static int entries(const char *folder, int *temporary)
+{
+    int count = 0;
+    DIR *dir = opendir(folder);
+    *temporary = 0;
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        count += e->d_name[0] != '.';
+        *temporary += strstr(e->d_name, ".tmp-") != NULL;
+    }
+    if (dir != NULL) closedir(dir);
+    return count;
+}
+
+static void clear(const Corpus *c)
+{
+    char err[300];
+    if (!fs_remove_tree(&fs_system, AT_FDCWD, c->request.cache, err, sizeof err))
+        fail_msg("%s", err);
+}
+
+/* Preparing on a sound disk, whatever stands in the cache, gives the whole corpus. */
+static void must_prepare(const Corpus *c, const FsOps *fs)
+{
+    char err[300];
+    Preparation p;
+    if (!prepare(c, fs, &p, err, sizeof err)) fail_msg("%s", err);
+    if (p.train_checksum != c->train_checksum || p.val_checksum != c->val_checksum)
+        fail_msg("%s holds other tokens", p.folder);
+    preparation_free(&p);
+}
+
+static void corpus_open(Corpus *c)
+{
+    char err[300];
+    Preparation p;
+    *c = (Corpus){.bytes = drawn_text(61, 1000)};
+    assert_true(
+        text_add_file(&c->text, "a.txt", c->bytes, strlen(c->bytes), "text", err, sizeof err));
+    c->request = (PrepareRequest){
+        .name = "a", .cache = "cache", .text = &c->text, .vocab_size = 270, .val_fraction = 0.25};
+    if (!prepare(c, &fs_system, &p, err, sizeof err)) fail_msg("%s", err);
+    c->train_checksum = p.train_checksum;
+    c->val_checksum = p.val_checksum;
+    assert_true(c->train_checksum != 0 && c->val_checksum != 0);
+    preparation_free(&p);
+    clear(c);
+}
+
+static void corpus_close(Corpus *c)
+{
+    clear(c);
+    text_free(&c->text);
+    free(c->bytes);
+}
+
+static void a_call_that_fails_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    Corpus c;
+    int at = 1, temporary, failed = 0;
+    corpus_open(&c);
+    for (bool reached = true; reached; at++) {
+        char err[300];
+        FaultyFs fs;
+        Preparation p;
+        faulty_fs_init(&fs, FAULT_ONCE, at, ENOSPC);
+        bool good = prepare(&c, &fs.ops, &p, err, sizeof err);
+        reached = fs.calls >= at;
+        failed += !good;
+        if (!good && !error_says(err, ENOSPC)) fail_msg("call %d: %s", at, err);
+        if (good) preparation_free(&p);
+        assert_in_range(entries(c.request.cache, &temporary), good, 1);
+        assert_int_equal(temporary, 0);
+        must_prepare(&c, &fs_system);
+        clear(&c);
+    }
+    /* Two folders, six calls for a small file and eight for a shard, the folder's sync, its new
+     * name, and that name's sync. */
+    assert_int_equal(failed, 2 + 2 * 6 + 2 * 8 + 3);
+    corpus_close(&c);
+}
+
+static void a_process_that_dies_is_not_in_the_way(void **state)
+{
+    (void)state;
+    Corpus c;
+    corpus_open(&c);
+    bool reached = true;
+    for (int at = 1, temporary; reached; at++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            char err[300];
+            FaultyFs fs;
+            Preparation p;
+            faulty_fs_init(&fs, FAULT_KILL, at, 0);
+            _exit(prepare(&c, &fs.ops, &p, err, sizeof err) ? 0 : 1);
+        }
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        reached = WEXITSTATUS(status) == FAULTY_KILLED;
+        assert_true(WIFEXITED(status) && (reached || WEXITSTATUS(status) == 0));
+        must_prepare(&c, &fs_system);
+        assert_int_equal(entries(c.request.cache, &temporary) - temporary, 1);
+        clear(&c);
+    }
+    corpus_close(&c);
+}
+
+static void writes_of_few_bytes_are_no_failure(void **state)
+{
+    (void)state;
+    Corpus c;
+    FaultyFs fs;
+    corpus_open(&c);
+    faulty_fs_init(&fs, FAULT_SHORT, 0, 0);
+    must_prepare(&c, &fs.ops);
+    corpus_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_that_fails_leaves_nothing_behind),
+        cmocka_unit_test(a_process_that_dies_is_not_in_the_way),
+        cmocka_unit_test(writes_of_few_bytes_are_no_failure),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
