@@ -28,34 +28,29 @@ static size_t host_bytes(const Config *config, const GptShape *shape, int64_t ro
                     (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
 }
 
-MemoryPlan memory_plan(const Config *config)
+MemoryPlan memory_plan(const Trainer *trainer)
 {
-    GptShape shape = gpt_shape(config);
-    GptLayers layers;
-    ParamTable table = {0};
+    const Config *config = trainer->config;
+    const GptShape *shape = &trainer->session.layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
-    gpt_layers_build(&layers, &table, &shape);
-    ZeroBytes zero = zero_bytes(&table, shape.grad_dtype, true);
-    GptBytes gpt = gpt_bytes(&shape, B, T, GPT_TRAIN);
+    ZeroBytes zero = zero_bytes(trainer->session.store);
+    GptBytes gpt = gpt_bytes(shape, B, T, GPT_TRAIN);
     MemoryPlan plan = {.weights = zero.weights,
                        .gradients = zero.gradients,
+                       .optimizer = trainer->optimizer_bytes,
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};
-    plan.optimizer = optimizer_bytes(config, &table);
-    plan.other = sizeof(TrainerState) + (size_t)config->train_steps * sizeof(double) +
-                 feed_bytes(B * T) + gpt.angles;
+    plan.other = sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T) + gpt.angles;
     if (config->eval.sample_tokens > 0)
-        plan.other = plus(plan.other, decoder_bytes(&shape, shape.P));
+        plan.other = plus(plan.other, decoder_bytes(shape, shape->P));
     const size_t parts[] = {plan.weights,     plan.gradients, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
-    plan.host = host_bytes(config, &shape, B * T);
+    plan.host = host_bytes(config, shape, B * T);
     /* Padding, left out of files, is below a percent. */
     size_t saved = plus(plan.weights, plan.optimizer);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
-    gpt_layers_free(&layers);
-    param_table_free(&table);
     return plan;
 }
 
@@ -68,14 +63,10 @@ void memory_add_host(MemoryPlan *p)
 /* ---- whether it is there ----------------------------------------------------------------------
  */
 
-MemoryRoom memory_room(const Config *c)
+MemoryRoom memory_room(Device *device, size_t host)
 {
-    MemoryRoom room = {.available = memory_available()};
-    char err[2048];
-    Device device;
-    if (!session_open_device(&device, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
-    room.device = device_memory(&device, &room.available, &room.total);
-    device_close(&device);
+    MemoryRoom room = {.available = host};
+    room.device = device_memory(device, &room.available, &room.total);
     return room;
 }
 

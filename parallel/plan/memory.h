@@ -13,9 +13,10 @@ typedef struct {
     int64_t checkpoint; /* bytes on disk of one checkpoint */
 } MemoryPlan;
 
-/* The plan of config's run, whose vocabulary is known. A sum that 64 bits do not count is SIZE_MAX;
- * a single tensor like that ends the program (EXIT_NO_MEMORY). */
-MemoryPlan memory_plan(const Config *config);
+/* The plan of an opened or measured trainer: what trainer_allocate will take, summed over the
+ * layouts that it will use. A sum that 64 bits do not count is SIZE_MAX; a single tensor like that
+ * ends the program (EXIT_NO_MEMORY). */
+MemoryPlan memory_plan(const Trainer *trainer);
 /* Counts the host's share among the device's, as other. */
 void memory_add_host(MemoryPlan *plan);
 
@@ -25,9 +26,9 @@ typedef struct {
     size_t available, total;
 } MemoryRoom;
 
-/* Opens the device to ask it: its context, product library and scratch are then taken off already.
- * Ends the program when there is no such device. */
-MemoryRoom memory_room(const Config *config);
+/* What the open device has free, its context, product library and scratch taken off; where it has
+ * no memory of its own, `host`: what was available before it opened. */
+MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the plan's parts in the unit of their sum. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
 /* Ends the program (EXIT_NO_MEMORY) where there is no room for the plan, saying what makes it

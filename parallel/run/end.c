@@ -141,6 +141,7 @@ int run_show_result(Run *run)
     identity_warn_data_change(run->folder.path, run->data.identity);
     if (text) print_result(run, text, true);
     free(text);
+    trainer_close(&run->trainer);
     run_folder_close(&run->folder);
     data_close(&run->data);
     config_free(run->config);

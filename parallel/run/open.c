@@ -84,9 +84,8 @@ void run_open_data(Run *run)
 static void open_trainer(Run *run, const Config *config)
 {
     char err[2048];
-    ExitCode code;
-    if (!trainer_open(&run->trainer, config, &run->data, err, sizeof err, &code))
-        fail(code, "%s", err);
+    if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
     memory_print_use(run->config, &run->plan, "weights, gradients and optimizer are laid out");
     log_field("device", "%s", device_describe(&run->trainer.session.dev, err, sizeof err));

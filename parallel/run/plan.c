@@ -2,6 +2,7 @@
  */
 #include "model/core/figures.h"
 #include "model/core/log.h"
+#include "model/core/machine.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/run.h"
 
@@ -57,30 +58,27 @@ static void print_batch(const Config *c, const DataSet *data)
     if (passes > many_passes) warn_of_passes(c, step, there, passes);
 }
 
-/* Numbers of the model. */
-static void print_model(const GptShape *s)
+static void print_model(const Session *session)
 {
-    GptLayers layers;
-    ParamTable table = {0};
-    gpt_layers_build(&layers, &table, s);
+    const GptShape *s = &session->layers.shape;
     log_field("model",
               "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
               "(padded %lld), %s: %s parameters",
               figure_of(s->L, "layer").text, (long long)s->C, figure_of(s->H, "head").text,
               (long long)s->G, (long long)s->D, (long long)s->F, (long long)s->V, (long long)s->Vp,
-              dtype_name(s->dtype), figure_short((double)param_table_count(&table)).text);
-    gpt_layers_free(&layers);
-    param_table_free(&table);
+              dtype_name(s->dtype), figure_short((double)param_table_count(&session->table)).text);
 }
 
 void run_plan(Run *run)
 {
     const Config *c = run->config;
-    GptShape shape = gpt_shape(c);
-    MemoryRoom room = memory_room(c);
-    run->plan = memory_plan(c); /* before others count what it may refuse */
+    char err[2048];
+    size_t host = memory_available();
+    if (!trainer_open(&run->trainer, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    MemoryRoom room = memory_room(&run->trainer.session.dev, host);
+    run->plan = memory_plan(&run->trainer); /* before others count what it may refuse */
     if (!room.device) memory_add_host(&run->plan);
-    print_model(&shape);
+    print_model(&run->trainer.session);
     print_batch(c, &run->data);
     memory_print(&run->plan, &room);
     disk_print(c, run->plan.checkpoint);

@@ -44,18 +44,29 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
     return false;
 }
 
-bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)
+void session_build(Session *s, const Config *config, bool gradients)
 {
-    *s = (Session){.config = config};
-    if (!session_open_device(&s->dev, config, err, n)) return false;
-    device_warn(&s->dev);
     GptShape shape = gpt_shape(config);
+    s->config = config;
     s->grid = grid_single();
     s->tp = (TpGroup){.comm = &s->grid.tp};
     gpt_layers_build(&s->layers, &s->table, &shape);
-    s->store = zero_create(&s->dev, &s->table, &s->grid, shape.grad_dtype, gradients);
+    s->store = zero_create(&s->table, &s->grid, shape.grad_dtype, gradients);
     s->params = zero_params(s->store);
+}
+
+bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)
+{
+    *s = (Session){0};
+    if (!session_open_device(&s->dev, config, err, n)) return false;
+    session_build(s, config, gradients);
     return true;
+}
+
+void session_allocate(Session *s)
+{
+    device_warn(&s->dev);
+    zero_allocate(s->store, &s->dev);
 }
 
 void session_close(Session *s)
@@ -65,7 +76,7 @@ void session_close(Session *s)
     gpt_layers_free(&s->layers);
     param_table_free(&s->table);
     grid_close(&s->grid);
-    device_close(&s->dev);
+    if (s->dev.backend) device_close(&s->dev);
     *s = (Session){0};
 }
 

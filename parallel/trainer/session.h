@@ -25,10 +25,14 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
  * that config_load_for asks for. */
 bool session_on_cuda(const Config *config);
 
-/* Opens device, grid, table and weights (zeroed; gradients too when asked), and warns where "auto"
- * had to pass over a device that is there.
- * config->model.vocab_size is known. */
+/* Builds what needs no device: grid, table of parameters, layers and their store (of gradients,
+ * too, when asked), laid out without memory. config->model.vocab_size is known. */
+void session_build(Session *session, const Config *config, bool gradients);
+/* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, bool gradients, char *err, size_t n);
+/* Allocates weights and gradients on the open device, zeroed. Warns first where "auto" had to pass
+ * over a device that is there: not when opening, for a start prints its plan before. */
+void session_allocate(Session *session);
 void session_close(Session *session);
 
 /* Fills all weights from the seed. */

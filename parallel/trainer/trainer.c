@@ -41,7 +41,6 @@ static void open_state(Trainer *t)
     const Config *c = t->config;
     int64_t N = c->train_micro_batch_size_per_gpu * c->data.seq_length, n_lr = c->train_steps;
     t->state = device_alloc(dev, sizeof *t->state, "the step's state");
-    t->lr_bytes = (size_t)n_lr * sizeof(double);
     t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
     t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
     double *lr = must_alloc(t->lr_bytes);
@@ -83,10 +82,6 @@ static void open_history(Trainer *t)
 
 static void open_optimizer(Trainer *t)
 {
-    Arena measuring = arena_measuring();
-    optimizer_plan(&t->optimizer, t->config, t->session.params, &measuring);
-    optimizer_free(&t->optimizer);
-    t->optimizer_bytes = measuring.peak;
     t->optimizer_memory = device_alloc(&t->session.dev, t->optimizer_bytes, "optimizer state");
     Arena arena = device_arena(&t->session.dev, t->optimizer_memory, t->optimizer_bytes);
     optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
@@ -125,13 +120,37 @@ static void open_schedule(Trainer *t)
     t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
 
-bool trainer_open(Trainer *t, const Config *config, const DataSet *data, char *err, size_t n,
-                  ExitCode *code)
+/* What follows from the session and takes memory of the device: its size, by the code that will lay
+ * it out. */
+static void measure(Trainer *t)
 {
-    *t = (Trainer){.config = config, .data = data};
-    *code = EXIT_UNAVAILABLE;
+    Arena arena = arena_measuring();
+    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
+    optimizer_free(&t->optimizer);
+    t->optimizer_bytes = arena.peak;
+    t->lr_bytes = (size_t)t->config->train_steps * sizeof(double);
+}
+
+void trainer_measure(Trainer *t, const Config *config)
+{
+    *t = (Trainer){.config = config};
+    session_build(&t->session, config, true);
+    measure(t);
+}
+
+bool trainer_open(Trainer *t, const Config *config, char *err, size_t n)
+{
+    *t = (Trainer){.config = config};
     if (!session_open(&t->session, config, true, err, n)) return false;
-    *code = EXIT_DAMAGED;
+    measure(t);
+    return true;
+}
+
+bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, char *err, size_t n)
+{
+    t->config = t->session.config = config;
+    t->data = data;
+    session_allocate(&t->session);
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
     open_history(t);

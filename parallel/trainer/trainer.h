@@ -60,10 +60,17 @@ typedef struct {
     bool keep_all; /* saves remove no older checkpoint */
 } Trainer;
 
-/* Opens everything for config and data and initialises weights and optimizer from the seed. False
- * with a sentence. */
-bool trainer_open(Trainer *trainer, const Config *config, const DataSet *data, char *err, size_t n,
-                  ExitCode *code);
+/* Opens the device and lays out what a trainer of config will hold, without allocating it: the
+ * memory plan is asked of that. False with a sentence when there is no such device. */
+bool trainer_open(Trainer *trainer, const Config *config, char *err, size_t n);
+/* The same without a device, where the plan is all that is wanted. */
+void trainer_measure(Trainer *trainer, const Config *config);
+/* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is
+ * the one measured, or one that differs in the number of micro-batches and their clocks alone, as a
+ * dry run's does. False with a sentence when the data are damaged. */
+bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
+                      size_t n);
+/* Of a trainer in any of these states. */
 void trainer_close(Trainer *trainer);
 
 /* Uses once whatever a step, an evaluation and a sample use of a device with memory of its own: its

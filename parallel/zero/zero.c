@@ -22,8 +22,10 @@ typedef struct {
 
 struct ZeroStore {
     ParamStore base; /* first: the contract's pointer is the store's */
-    Device *dev;
+    Device *dev;     /* NULL: laid out, not allocated */
     Grid *grid;
+    DType grad_dtype;
+    bool keeps_gradients;
     UnitState *unit;
     Gap *gap;
     int n_gaps;
@@ -36,16 +38,6 @@ struct ZeroStore {
 static ZeroStore *store_of(ParamStore *base)
 {
     return (ZeroStore *)base;
-}
-
-ZeroBytes zero_bytes(const ParamTable *table, DType grad_dtype, bool gradients)
-{
-    Arena weights = arena_measuring(), grads = arena_measuring();
-    for (int u = 0; u < table->n_units; u++) {
-        arena_tensor(&weights, table->unit[u].dtype, 1, table->unit[u].size, 0, 0);
-        if (gradients) arena_tensor(&grads, grad_dtype, 1, table->unit[u].size, 0, 0);
-    }
-    return (ZeroBytes){.weights = weights.peak, .gradients = grads.peak};
 }
 
 static void zero_step_begin(ParamStore *base, const Use *uses, int n)
@@ -214,9 +206,22 @@ static void find_gaps(ZeroStore *s, const ParamTable *table)
     }
 }
 
-ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType grad_dtype,
-                       bool gradients)
+/* Lays the units out: over measuring arenas for the plan, over the device's when there is memory.
+ */
+static void zero_layout(ZeroStore *s, Arena *weights, Arena *gradients)
 {
+    const ParamTable *table = s->base.table;
+    for (int u = 0; u < table->n_units; u++) {
+        const Unit *unit = &table->unit[u];
+        s->unit[u].weight = arena_tensor(weights, unit->dtype, 1, unit->size, 0, 0);
+        if (s->keeps_gradients)
+            s->unit[u].grad = arena_tensor(gradients, s->grad_dtype, 1, unit->size, 0, 0);
+    }
+}
+
+ZeroStore *zero_create(const ParamTable *table, Grid *grid, DType grad_dtype, bool gradients)
+{
+    Arena weights = arena_measuring(), grads = arena_measuring();
     ZeroStore *s = must_calloc(1, sizeof *s);
     s->base = (ParamStore){.table = table,
                            .step_begin = zero_step_begin,
@@ -229,31 +234,41 @@ ZeroStore *zero_create(Device *dev, const ParamTable *table, Grid *grid, DType g
                            .step_end = zero_step_end,
                            .shards = zero_shards,
                            .publish = zero_publish};
-    s->dev = dev;
     s->grid = grid;
+    s->grad_dtype = grad_dtype;
+    s->keeps_gradients = gradients;
     s->unit = must_calloc((size_t)table->n_units, sizeof *s->unit);
-    s->bytes = zero_bytes(table, grad_dtype, gradients);
+    zero_layout(s, &weights, &grads);
+    s->bytes = (ZeroBytes){.weights = weights.peak, .gradients = grads.peak};
+    find_gaps(s, table);
+    return s;
+}
+
+ZeroBytes zero_bytes(const ZeroStore *s)
+{
+    return s->bytes;
+}
+
+void zero_allocate(ZeroStore *s, Device *dev)
+{
+    Arena grads = {0};
+    s->dev = dev;
     s->weights = device_alloc(dev, s->bytes.weights, "weights");
-    Arena weights = device_arena(dev, s->weights, s->bytes.weights), grads = {0};
-    if (gradients) {
+    Arena weights = device_arena(dev, s->weights, s->bytes.weights);
+    if (s->keeps_gradients) {
         s->gradients = device_alloc(dev, s->bytes.gradients, "gradients");
         grads = device_arena(dev, s->gradients, s->bytes.gradients);
     }
-    for (int u = 0; u < table->n_units; u++) {
-        s->unit[u].weight =
-            arena_tensor(&weights, table->unit[u].dtype, 1, table->unit[u].size, 0, 0);
-        if (gradients)
-            s->unit[u].grad = arena_tensor(&grads, grad_dtype, 1, table->unit[u].size, 0, 0);
-    }
-    find_gaps(s, table);
-    return s;
+    zero_layout(s, &weights, &grads);
 }
 
 void zero_destroy(ZeroStore *s)
 {
     if (s == NULL) return;
-    device_release(s->dev, s->weights, s->bytes.weights);
-    device_release(s->dev, s->gradients, s->bytes.gradients);
+    if (s->dev) {
+        device_release(s->dev, s->weights, s->bytes.weights);
+        device_release(s->dev, s->gradients, s->bytes.gradients);
+    }
     free(s->gap);
     free(s->unit);
     free(s);

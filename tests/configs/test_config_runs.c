@@ -40,7 +40,10 @@ static void plan_large(const uint8_t *bytes, Told *p)
     const Config *config = fuzz_model_config(bytes, BYTES, MODEL_LARGE, shown, sizeof shown);
     if (config == NULL) return;
     p->accepted++;
-    memory_plan(config);
+    Trainer trainer;
+    trainer_measure(&trainer, config);
+    memory_plan(&trainer);
+    trainer_close(&trainer);
     config_free(config);
 }
 

@@ -193,16 +193,16 @@ static void generate_some(Session *s)
 int fuzz_model(const uint8_t *data, size_t n)
 {
     char shown[8192], err[2048];
-    ExitCode code;
     Trainer t;
     DataSet tokens;
     StepRecord record[TRAINER_HISTORY];
     const Config *config = fuzz_model_config(data, n, MODEL_SMALL, shown, sizeof shown);
     if (config == NULL) return 0;
-    MemoryPlan plan = memory_plan(config);
     data_open_random(&tokens, VOCABULARY);
-    bool opened = trainer_open(&t, config, &tokens, err, sizeof err, &code);
+    bool opened = trainer_open(&t, config, err, sizeof err);
     if (opened) { /* else this machine lacks what the config names */
+        MemoryPlan plan = memory_plan(&t);
+        CHECK(trainer_allocate(&t, config, &tokens, err, sizeof err), "%s", err);
         size_t decoder = config->eval.sample_tokens > 0
                              ? decoder_bytes(&t.session.layers.shape, t.session.layers.shape.P)
                              : 0; /* there is no tokenizer: nothing samples */

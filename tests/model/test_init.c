@@ -202,6 +202,7 @@ static void check_drawn(const Asked *a)
     double first[MOST_ROWS] = {0};
     NamedTensor weight[MOST_ROWS];
     if (!session_open(&s, config, false, err, sizeof err)) fail_msg("%s", err);
+    session_allocate(&s);
     session_init_weights(&s);
     assert_int_equal(s.table.n_params, want.n);
     session_named_weights(&s, weight);

@@ -2,7 +2,6 @@
  * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
  * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
  * tested here. */
-#include "parallel/plan/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer_fixture.h"
 
@@ -166,9 +165,9 @@ static void the_plan_is_what_opening_takes(void **state)
         assert_true(alone < total); /* its scratch is taken off */
         device_close(&bare);
         open_on_device(&o, *state, modes[i]);
-        size_t plan = memory_plan(o.config).total;
+        size_t plan = o.plan.total;
         assert_int_equal(o.trainer.session.dev.held, plan);
-        assert_int_equal(trainer_run_host_bytes(&o), memory_plan(o.config).host);
+        assert_int_equal(trainer_run_host_bytes(&o), o.plan.host);
         assert_true(device_memory(&o.trainer.session.dev, &with, &total));
         if (is_emulated()) assert_int_equal(alone - with, plan);
         trainer_run_close(&o);

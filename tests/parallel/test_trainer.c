@@ -1,7 +1,6 @@
 /* test_trainer.c -- the training step as a whole: resume, skipped steps, accumulation, and what
  * must not touch training. */
 #include "optim/lr_schedule.h"
-#include "parallel/plan/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer_fixture.h"
 
@@ -275,7 +274,7 @@ static void test_memory_plan_is_exact(void **state)
     for (int i = 0; i <= MODES; i++) {
         Opened o;
         trainer_run_open(&o, *state, i < MODES ? modes[i] : no_masters);
-        MemoryPlan plan = memory_plan(o.config);
+        MemoryPlan plan = o.plan;
         GptBytes gpt = gpt_bytes(&o.trainer.session.layers.shape, 2, 16, GPT_TRAIN);
         assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
         assert_int_equal(plan.activations, gpt.activations);
@@ -295,7 +294,7 @@ static void test_slots_do_not_grow_with_accumulation(void **state)
         trainer_run_open(&o, *state,
                          (const char *const[]){i ? "train_batch_size=400" : "seed=1", NULL});
         assert_int_equal(o.config->gradient_accumulation_steps, i ? 200 : 2);
-        assert_int_equal(memory_plan(o.config).host, trainer_run_host_bytes(&o));
+        assert_int_equal(o.plan.host, trainer_run_host_bytes(&o));
         held[i] = o.trainer.session.dev.host_held;
         trainer_run_close(&o);
     }

@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPPORT_TRAINER_FIXTURE_H
 #define TESTS_SUPPORT_TRAINER_FIXTURE_H
 
+#include "parallel/plan/memory.h"
 #include "parallel/trainer/evaluate.h"
 #include "parallel/trainer/save.h"
 
@@ -19,6 +20,7 @@ typedef struct {
     const Config *config;
     DataSet data;
     Trainer trainer;
+    MemoryPlan plan; /* made before anything was allocated */
 } Opened;
 
 /* A trainer over the folder's text; sets ("key=value", over the fixture's config) end with NULL. On

@@ -1,0 +1,107 @@
+/* test_start.c -- a start opens its device once and builds its table of parameters once: the memory
+ * plan is made over the objects that are then allocated. */
+#include "tests/support/run_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- counted calls: the linker sends them here (--wrap) -------------------------------------- */
+
+static int n_devices, n_tables;
+
+bool __real_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n);
+bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n);
+bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n)
+{
+    n_devices++;
+    return __real_device_open(device, name, options, err, n);
+}
+
+void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
+{
+    n_tables++;
+    __real_gpt_layers_build(layers, table, shape);
+}
+
+static void print_counts(void)
+{
+    printf("counted: %d devices, %d tables\n", n_devices, n_tables);
+}
+
+static void count_until_exit(void)
+{
+    n_devices = n_tables = 0;
+    atexit(print_counts);
+}
+
+/* ---- starts ---------------------------------------------------------------------------------- */
+
+static void counts(char *said, const char *expected)
+{
+    if (strstr(said, expected) == NULL) fail_msg("not \"%s\" in:\n%s", expected, said);
+    free(said);
+}
+
+static void test_a_start_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit};
+    counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
+    /* Finished: nothing is allocated. */
+    counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
+    disturbance.dry = true;
+    counts(run_expecting("dry", NULL, 0), "counted: 1 devices, 1 tables\n");
+}
+
+static void test_a_resume_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .round = 3, .act = ask_by_signal, .first = count_until_exit};
+    counts(run_expecting("stopped", NULL, EXIT_REQUEUE), "counted: 1 devices, 1 tables\n");
+    disturbance = (Disturbance){.first = count_until_exit};
+    counts(run_expecting("stopped", NULL, 0), "counted: 1 devices, 1 tables\n");
+}
+
+/* One that does not fit is refused before its weights are there. */
+static void test_a_refused_plan_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit};
+    const char *sets[] = {"model.hidden_size=1000000", NULL};
+    counts(run_expecting("large", sets, EXIT_NO_MEMORY), "counted: 1 devices, 1 tables\n");
+}
+
+static void test_generating_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){0};
+    free(run_expecting("written", NULL, 0));
+    disturbance.first = count_until_exit;
+    counts(command_expecting((const char *[]){"generate", "written", "--tokens", "2", NULL}, 0),
+           "counted: 1 devices, 1 tables\n");
+    counts(command_expecting((const char *[]){"eval", "written", NULL}, 0),
+           "counted: 1 devices, 1 tables\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_start_opens_once),
+        cmocka_unit_test(test_a_resume_opens_once),
+        cmocka_unit_test(test_a_refused_plan_opens_once),
+        cmocka_unit_test(test_generating_opens_once),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}
