@@ -315,7 +315,7 @@ static void explains_every_row(void **state)
         const char *key =
             i < option_count ? option_table[i].key : known_table[i - option_count].key;
         const char *help =
-            i < option_count ? option_table[i].help : known_table[i - option_count].why;
+            i < option_count ? option_table[i].help : known_why(&known_table[i - option_count]);
         assert_true(help != NULL && strlen(help) >= 4);
         char *text, near[100];
         size_t length;
