@@ -63,7 +63,7 @@ static void normed_forward(const Pass *pass, const AttentionRows *rows, Attentio
     Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
     op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
                     bias, pass->shape->norm);
-    tp_enter_forward(pass->tp, a->normed, a->normed);
+    region_enter_forward(pass->tp, a->normed, a->normed);
 }
 
 /* q and k as attention reads them: normed by head, rotated. */
@@ -135,7 +135,7 @@ void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionAct
     op_attention_forward(pass->dev, tensor_as_3d(a->o, B, T), a->lse, heads.q, heads.k, heads.v,
                          attention_of(s, pass->cache ? pass->cache->length : 0), pass->first_key);
     linear_forward(pass->dev, &out, false, a->out, a->o, EPILOGUE_NONE, NO_TENSOR);
-    tp_exit_forward(pass->tp, a->out, a->out);
+    region_exit_forward(pass->tp, a->out, a->out);
 }
 
 void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
@@ -150,7 +150,7 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
     Tensor dout = pass_scratch(pass, N, s->H * s->D);
     Tensor dqkv = pass_scratch(pass, N, shape_qkv_width(s));
     Tensor dnormed = pass_scratch(pass, N, s->C);
-    tp_exit_backward(pass->tp, grad->d, grad->d);
+    region_exit_backward(pass->tp, grad->d, grad->d);
     linear_backward(pass->dev, &out, dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
                     NO_TENSOR);
     Heads heads = heads_of(s, a->qk, a->qkv), dheads = heads_of(s, dqkv, dqkv);
@@ -164,7 +164,7 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, rows, a, dheads.q, dheads.k, accumulate);
     linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    tp_enter_backward(pass->tp, dnormed, dnormed);
+    region_enter_backward(pass->tp, dnormed, dnormed);
     residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
                            dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);

@@ -37,7 +37,7 @@ void embedding_forward(const Pass *pass, const Embedding *e, Tensor x)
     store->acquire(store, e->token_unit);
     op_token_forward(pass->dev, x, store->weight(store, e->token, 1), pass->tokens, 0);
     store->release(store, e->token_unit);
-    tp_exit_forward(pass->tp, x, x);
+    region_exit_forward(pass->tp, x, x);
     if (e->position < 0) return;
     store->acquire(store, e->position_unit);
     op_position_add(pass->dev, x, store->weight(store, e->position, 1), pass->positions);
@@ -53,7 +53,7 @@ void embedding_backward(const Pass *pass, const Embedding *e, Tensor d)
                              accumulate);
         store->grad_release(store, e->position_unit);
     }
-    tp_exit_backward(pass->tp, d, d);
+    region_exit_backward(pass->tp, d, d);
     bool accumulate = store->grad_acquire(store, e->token_unit);
     op_token_backward(pass->dev, store->grad(store, e->token, 1), d, pass->tokens, 0, accumulate);
     store->grad_release(store, e->token_unit);

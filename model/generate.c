@@ -75,7 +75,7 @@ size_t decoder_bytes(const GptShape *shape, int64_t max_tokens)
     return bytes.fixed + bytes.scratch < bytes.fixed ? SIZE_MAX : bytes.fixed + bytes.scratch;
 }
 
-Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp,
+Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
                         int64_t max_tokens)
 {
     const GptShape *s = &layers->shape;

@@ -9,7 +9,7 @@ typedef struct Decoder Decoder;
 
 /* A decoder of one sequence of at most `max_tokens` (<= P where positions end). Borrows layers and
  * store. */
-Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp,
+Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
                         int64_t max_tokens);
 void decoder_destroy(Decoder *decoder);
 /* Device bytes it takes, for the memory plan. */

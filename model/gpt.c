@@ -137,8 +137,8 @@ void rope_table_fill(Device *dev, Tensor table, double theta)
     free(host);
 }
 
-Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp, int64_t B,
-                int64_t T, GptMode mode)
+Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
+                int64_t B, int64_t T, GptMode mode)
 {
     const GptShape *s = &layers->shape;
     Gpt *g = must_calloc(1, sizeof *g);

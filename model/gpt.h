@@ -2,14 +2,14 @@
  * a Stage.
  *
  * The model says when it needs weights and when it is done with gradients (ParamStore), and where a
- * tensor-parallel region begins and ends (TpGroup). It knows neither ranks nor files. */
+ * tensor-parallel region begins and ends (Region). It knows neither ranks nor files. */
 #ifndef MODEL_GPT_H
 #define MODEL_GPT_H
 
 #include "model/block.h"
 #include "model/embedding.h"
 #include "model/head.h"
-#include "parallel/pipeline/pipeline.h"
+#include "model/param/stage.h"
 
 /* The layers of a model, without memory: what each is called in the table and where. */
 typedef struct {
@@ -48,8 +48,8 @@ typedef struct Gpt Gpt;
 /* A model over micro-batches of B x T. stats: StepStats on the device, its nats and targets are
  * added to; scale: (1) f64 on the device, the factor at the loss's source (absent when evaluating).
  */
-Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, TpGroup *tp, int64_t B,
-                int64_t T, GptMode mode);
+Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
+                int64_t B, int64_t T, GptMode mode);
 void gpt_destroy(Gpt *gpt);
 void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, double *scale);
 /* Where an evaluation adds up its loss: other StepStats than the step's. */

@@ -108,14 +108,14 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     bool backward = grad != NULL, add_norm = false, add_table = false;
     head_acquire(store, h, backward, &add_norm, &add_table);
     norm_rows(pass, h, a, x);
-    tp_enter_forward(pass->tp, a->normed, a->normed);
+    region_enter_forward(pass->tp, a->normed, a->normed);
     for (int64_t first = 0; first < N; first += a->chunk) {
         int64_t n = first + a->chunk < N ? a->chunk : N - first;
         chunk_loss(pass, h, a, first, n, scale, backward, add_table || first > 0);
     }
     op_loss_sum(pass->dev, stats, a->losses, pass->targets);
     if (backward) {
-        tp_enter_backward(pass->tp, a->dnormed, a->dnormed);
+        region_enter_backward(pass->tp, a->dnormed, a->dnormed);
         residual_norm_backward(pass, grad, false, h->norm_weight, h->norm_bias, add_norm,
                                a->dnormed, x, a->stats);
     }

@@ -24,7 +24,7 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
     const GptShape *s = pass->shape;
     Linear up = linear_bind(pass->store, &rows->up, false, false);
     Linear down = linear_bind(pass->store, &rows->down, false, false);
-    tp_enter_forward(pass->tp, a->normed, a->normed);
+    region_enter_forward(pass->tp, a->normed, a->normed);
     if (s->activation == ACTIVATION_GELU) {
         linear_forward(pass->dev, &up, true, a->act, a->normed,
                        s->fused_gelu ? EPILOGUE_GELU_OF_SUM : EPILOGUE_GELU, a->pre);
@@ -33,7 +33,7 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
         op_activation_forward(pass->dev, a->act, a->pre, s->activation);
     }
     linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
-    tp_exit_forward(pass->tp, a->down, a->down);
+    region_exit_forward(pass->tp, a->down, a->down);
 }
 
 void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
@@ -45,7 +45,7 @@ void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
     Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
     op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
                     bias, s->norm);
-    tp_enter_forward(pass->tp, a->normed, a->normed);
+    region_enter_forward(pass->tp, a->normed, a->normed);
     op_activation_forward(pass->dev, a->act, a->pre, s->activation);
 }
 
@@ -61,12 +61,12 @@ void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tenso
     Tensor dpre = pass_scratch(pass, N, shape_up_width(s));
     Tensor dact = s->activation == ACTIVATION_SWIGLU ? pass_scratch(pass, N, s->F) : dpre;
     Tensor dnormed = pass_scratch(pass, N, s->C);
-    tp_exit_backward(pass->tp, grad->d, grad->d);
+    region_exit_backward(pass->tp, grad->d, grad->d);
     linear_backward(pass->dev, &down, dact, grad->d, a->act, residual_columns(grad),
                     gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, dpre, dact, a->pre, s->activation);
     linear_backward(pass->dev, &up, dnormed, dpre, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    tp_enter_backward(pass->tp, dnormed, dnormed);
+    region_enter_backward(pass->tp, dnormed, dnormed);
     residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
                            dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);

@@ -5,8 +5,8 @@
 
 #include "configs/config.h"
 #include "model/kernels/ops.h"
+#include "model/param/region.h"
 #include "model/param/store.h"
-#include "parallel/grid/tp.h"
 
 typedef struct {
     int64_t L, C, H, G, D, F; /* blocks, hidden, query heads, kv heads, head size, mlp size */
@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     Device *dev;
     ParamStore *store;
-    TpGroup *tp;
+    const Region *tp;
     const GptShape *shape;
     Arena *scratch;                    /* for one layer: marked at entry, rewound at exit */
     Tensor rope_table;                 /* (P, D) compute; absent with learned positions */

@@ -27,6 +27,9 @@ static inline bool tensor_present(Tensor t)
     return t.data != NULL;
 }
 
+/* How the tensors of several ranks become one, element by element. */
+typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
+
 /* Dense host tensors; on the CPU backend device memory is host memory. */
 Tensor tensor_1d(void *data, DType dtype, int64_t n);
 Tensor tensor_2d(void *data, DType dtype, int64_t rows, int64_t cols);

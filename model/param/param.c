@@ -116,7 +116,7 @@ int64_t param_table_count(const ParamTable *table)
     return n;
 }
 
-bool param_owned_here(const ParamTable *table, int param, int tp_rank)
+bool param_owned_here(const ParamTable *table, int param, const GridPlace *place)
 {
-    return table->param[param].tp_dim >= 0 || tp_rank == 0;
+    return table->param[param].tp_dim >= 0 || place->tp_rank == 0;
 }

@@ -96,8 +96,15 @@ int param_find(const ParamTable *table, const char *name);
 /* Logical elements of one row, of all rows. */
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
-/* The one owner rule, for norms and checkpoints: which rank of a grid counts and writes row
- * `param`. */
-bool param_owned_here(const ParamTable *table, int param, int tp_rank);
+
+/* Where a rank stands in the grid of ranks: its coordinate on each axis, and the axes' sizes. */
+typedef struct {
+    int pp_rank, dp_rank, tp_rank;
+    int pp_size, dp_size, tp_size;
+} GridPlace;
+
+/* The one owner rule, for norms and checkpoints: whether the rank at `place` counts row `param`.
+ * All ranks of a tensor-parallel group hold a row that is not cut, and its first counts it. */
+bool param_owned_here(const ParamTable *table, int param, const GridPlace *place);
 
 #endif

@@ -2,9 +2,7 @@
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
-#include "model/core/device.h"
-
-typedef enum { REDUCE_SUM, REDUCE_MAX } ReduceOp;
+#include "model/core/tensor.h"
 
 typedef struct Comm Comm;
 

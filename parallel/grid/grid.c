@@ -3,10 +3,7 @@
 
 Grid grid_single(void)
 {
-    return (Grid){.size = 1,
-                  .pp_size = 1,
-                  .dp_size = 1,
-                  .tp_size = 1,
+    return (Grid){.place = {.pp_size = 1, .dp_size = 1, .tp_size = 1},
                   .pp = comm_self(),
                   .dp = comm_self(),
                   .tp = comm_self()};

@@ -3,12 +3,11 @@
 #ifndef PARALLEL_GRID_GRID_H
 #define PARALLEL_GRID_GRID_H
 
+#include "model/param/param.h"
 #include "parallel/comm/comm.h"
 
 typedef struct {
-    int rank, size;
-    int pp_rank, dp_rank, tp_rank;
-    int pp_size, dp_size, tp_size;
+    GridPlace place;
     Comm pp, dp, tp;
 } Grid;
 

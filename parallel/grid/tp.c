@@ -1,33 +1,29 @@
-/* tp.c -- see tp.h. A group of one moves nothing; that the layout made dst and src one tensor is
- * checked. */
+/* tp.c -- see tp.h. */
 #include "parallel/grid/tp.h"
 
 #include "model/core/check.h"
 
-static void check_identity(const TpGroup *tp, Tensor dst, Tensor src)
+/* Each of the four borders of a group of one. */
+static void same(void *self, Tensor dst, Tensor src)
 {
-    CHECK(tp->comm->size == 1, "a tensor-parallel group of %d", tp->comm->size);
+    (void)self;
     CHECK(dst.data == src.data && tensor_same_shape(dst, src),
           "border tensors differ: %lld and %lld elements", (long long)tensor_count(dst),
           (long long)tensor_count(src));
 }
 
-void tp_enter_forward(TpGroup *tp, Tensor dst, Tensor src)
+static void reduce(void *self, Tensor x, ReduceOp op)
 {
-    check_identity(tp, dst, src);
+    comm_all_reduce(self, x, op);
 }
 
-void tp_exit_forward(TpGroup *tp, Tensor dst, Tensor src)
+Region tp_region(Comm *comm)
 {
-    check_identity(tp, dst, src);
-}
-
-void tp_enter_backward(TpGroup *tp, Tensor dst, Tensor src)
-{
-    check_identity(tp, dst, src);
-}
-
-void tp_exit_backward(TpGroup *tp, Tensor dst, Tensor src)
-{
-    check_identity(tp, dst, src);
+    CHECK(comm->size == 1, "a tensor-parallel group of %d", comm->size);
+    return (Region){.enter_forward = same,
+                    .exit_forward = same,
+                    .enter_backward = same,
+                    .exit_backward = same,
+                    .reduce = reduce,
+                    .self = comm};
 }

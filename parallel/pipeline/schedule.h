@@ -3,17 +3,7 @@
 #ifndef PARALLEL_PIPELINE_SCHEDULE_H
 #define PARALLEL_PIPELINE_SCHEDULE_H
 
-#include <stdint.h>
-
-typedef enum { ACT_FORWARD, ACT_BACKWARD, ACT_EVALUATE, ACT_EXCHANGE } ActionKind;
-
-typedef struct {
-    ActionKind kind;
-    int chunk;                 /* which run of layers of this rank */
-    int64_t micro;             /* micro-batch of the step, or of the evaluation */
-    int slot;                  /* activation slot, assigned by the generator */
-    int transfer, n_transfers; /* exchange: a group out of the pool of transfers */
-} Action;
+#include "model/param/stage.h"
 
 /* Forward and backward of each micro-batch in turn, one slot. Writes 2 * micros actions. */
 int64_t schedule_one_stage(int64_t micros, Action *actions);

@@ -2,6 +2,7 @@
 #include "parallel/trainer/evaluate.h"
 
 #include "model/core/clock.h"
+#include "parallel/pipeline/pipeline.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/param/init.h"
+#include "parallel/grid/tp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ void session_build(Session *s, const Config *config, bool gradients)
     GptShape shape = gpt_shape(config);
     s->config = config;
     s->grid = grid_single();
-    s->tp = (TpGroup){.comm = &s->grid.tp};
+    s->tp = tp_region(&s->grid.tp);
     gpt_layers_build(&s->layers, &s->table, &shape);
     s->store = zero_create(&s->table, &s->grid, shape.grad_dtype, gradients);
     s->params = zero_params(s->store);

@@ -12,7 +12,7 @@ typedef struct {
     const Config *config;
     Device dev;
     Grid grid;
-    TpGroup tp;
+    Region tp;
     ParamTable table;
     GptLayers layers;
     ZeroStore *store;

@@ -3,6 +3,8 @@
 
 #include "optim/lr_schedule.h"
 #include "optim/step_rules.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/pipeline/schedule.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>
@@ -24,8 +26,8 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
                              .vocab_size = c->model.vocab_size,
                              .seed = (uint64_t)c->seed,
                              .shuffle = c->data.shuffle,
-                             .dp_rank = t->session.grid.dp_rank,
-                             .dp_size = t->session.grid.dp_size,
+                             .dp_rank = t->session.grid.place.dp_rank,
+                             .dp_size = t->session.grid.place.dp_size,
                              .micros = c->gradient_accumulation_steps};
     if (!loader_create(&t->train, t->data, &options, err, n)) return false;
     if (t->data->val.n_files == 0) return true;

@@ -155,25 +155,42 @@ static void zero_step_end(ParamStore *base)
               s->unit[u].releases);
 }
 
+/* Whether this rank counts a range of a unit: all rows of a range are cut alike, so its first row
+ * answers for all. */
+static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
+{
+    const ParamTable *table = s->base.table;
+    int i = unit->first;
+    while (table->param[i].offset != range->offset)
+        i++;
+    return param_owned_here(table, i, &s->grid->place);
+}
+
+static Shard shard_of(const ZeroStore *s, int unit, const Range *range)
+{
+    const UnitState *u = &s->unit[unit];
+    Shard shard = {.unit = unit,
+                   .offset = range->offset,
+                   .count = range->count,
+                   .group = range->group,
+                   .weight = tensor_slice_rows(u->weight, range->offset, range->count)};
+    if (tensor_present(u->grad))
+        shard.grad = tensor_slice_rows(u->grad, range->offset, range->count);
+    return shard;
+}
+
+/* Every range is a shard of its own: one optimizer group. */
 static int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
 {
-    ZeroStore *s = store_of(base);
+    const ZeroStore *s = store_of(base);
     int n = 0;
-    (void)purpose; /* one rank counts and updates everything */
     for (int u = 0; u < base->table->n_units; u++) {
         const Unit *unit = &base->table->unit[u];
-        for (int r = 0; r < unit->n_ranges; r++, n++) {
+        for (int r = 0; r < unit->n_ranges; r++) {
             const Range *range = &unit->range[r];
-            if (n >= max) continue;
-            Tensor grad = s->unit[u].grad;
-            if (tensor_present(grad)) grad = tensor_slice_rows(grad, range->offset, range->count);
-            shards[n] =
-                (Shard){.unit = u,
-                        .offset = range->offset,
-                        .count = range->count,
-                        .group = range->group,
-                        .weight = tensor_slice_rows(s->unit[u].weight, range->offset, range->count),
-                        .grad = grad};
+            if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
+            if (n < max) shards[n] = shard_of(s, u, range);
+            n++;
         }
     }
     return n;

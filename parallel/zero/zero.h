@@ -3,6 +3,7 @@
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
+#include "model/core/device.h"
 #include "model/param/store.h"
 #include "parallel/grid/grid.h"
 

@@ -1,6 +1,7 @@
 /* test_param.c -- the parameter table, the resident store's contract, and the one-stage schedule.
  */
 #include "model/core/check.h"
+#include "parallel/pipeline/schedule.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/support.h"
 

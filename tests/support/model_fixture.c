@@ -4,6 +4,9 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/param/init.h"
+#include "parallel/grid/tp.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/pipeline/schedule.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/support.h"
 
@@ -140,7 +143,7 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
     if (!device_open(&f->dev, backend, &options, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     f->grid = grid_single();
-    f->tp = (TpGroup){.comm = &f->grid.tp};
+    f->tp = tp_region(&f->grid.tp);
     gpt_layers_build(&f->layers, &f->table, shape);
     f->store = zero_create(&f->table, &f->grid, shape->grad_dtype, true);
     zero_allocate(f->store, &f->dev);

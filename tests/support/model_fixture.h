@@ -9,7 +9,7 @@
 typedef struct {
     Device dev;
     Grid grid;
-    TpGroup tp;
+    Region tp;
     ParamTable table;
     GptLayers layers;
     ZeroStore *store;
