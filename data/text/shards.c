@@ -74,9 +74,9 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
         bool whole = end <= to;
         if (!whole) end = to;
         while (good && at < end) {
-            progress_tell(progress, "tokenizing: %d %% of %.1f MB of text",
-                          (int)(100.0 * (double)(at - from) / (double)(to - from)),
-                          1e-6 * (double)(to - from));
+            progress_print(progress, "tokenizing: %d %% of %.1f MB of text",
+                           (int)(100.0 * (double)(at - from) / (double)(to - from)),
+                           1e-6 * (double)(to - from));
             ids.count = 0;
             at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
             good = write_tokens(&w, ids.id, ids.count, err, n);
@@ -102,8 +102,7 @@ bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps
     bool good = tokenizer_save(t, fs, tokenizer_path, err, n);
     for (Split k = 0; good && k < SPLITS; k++)
         good = write_split(t, &range[k], k, fs, folder, &meta->split[k], progress, err, n);
-    /* Checksums are of what can be read back from the files, not of what was meant to be in them.
-     */
+    /* Checksums are of what is read back from the files, not of what was meant to be in them. */
     good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, fs, meta_path, err, n);
     free(tokenizer_path);
     free(meta_path);

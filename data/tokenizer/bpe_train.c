@@ -1,9 +1,11 @@
-/* bpe_train.c -- learning merges: count pairs once, then keep the counts true while merging.
+/* bpe_train.c -- learning merges: count all pairs of adjacent symbols once, then merge the most
+ * frequent pair again and again, correcting only the counts that a merge changes.
  *
- * Text enters as distinct words with their frequencies, so the work depends on the vocabulary of
- * the text and not on its length. A heap gives the most frequent pair; its entries may be out of
- * date (counts of old pairs only fall) and are put back with the true count when they come to the
- * top. */
+ * Text enters as distinct words with their frequencies, so the work depends on how many different
+ * words the text has and not on its length. A heap gives the most frequent pair. Its items are not
+ * corrected when counts change: a pair's count only falls after it has been offered, so an item
+ * never says too little, and one that says too much is offered again with the right count when it
+ * comes to the top. */
 #include "data/tokenizer/heap.h"
 #include "data/tokenizer/pair_table.h"
 #include "data/tokenizer/tokenizer.h"
@@ -16,41 +18,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_FRESH = INT32_MAX };
-
+/* A pair of ids that stand beside each other somewhere. */
 typedef struct {
     Merge pair;
-    int64_t count; /* adjacent occurrences in the text, overlapping ones included */
-    int64_t *word; /* words that have or had the pair */
+    int64_t count; /* of places in the text, overlapping ones included */
+    int64_t *word; /* (n_words) every word that has the pair, and some that had it before a merge */
     int64_t n_words, capacity;
 } PairCount;
 
 typedef struct {
     WordTable words;
-    int64_t *frequency; /* (words) */
+    int64_t *frequency; /* (words) how often each stands in the text */
     int64_t frequency_capacity;
-    int32_t *symbol;    /* ids of all words: word w has symbols[words.word[w].start ...] */
-    int64_t *n_symbols; /* (words) */
+    int32_t *symbol;    /* ids of all words; those of word w begin at words.word[w].start */
+    int64_t *n_symbols; /* (words) how many ids are left of each: one a byte at first */
     PairCount *pair;
     int32_t n_pairs, pairs_capacity;
-    PairTable index; /* pair -> position in `pair` */
+    PairTable index; /* pair of ids -> position in `pair` */
     Heap heap;       /* pairs that may be merged next: offer_pair */
     int64_t *length; /* (vocab_size) bytes of each id */
 } BpeTraining;
 
-/* Share of the work in percent, in whole numbers: what is told is not redrawn for less. */
+/* Share of the work in whole percent: the line of progress is not redrawn for less. */
 static int percent(int64_t done, int64_t all)
 {
     return (int)(100.0 * (double)done / (double)all);
 }
 
+/* Splits the text into words and counts how often each occurs. */
 static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progress *progress)
 {
     enum { PIECE = 1 << 18 }; /* bytes from one look at the clock to the next */
     for (int64_t at = 0, next = 0; at < size;) {
         if (at >= next) {
-            progress_tell(progress, "tokenizer: words of %.1f MB of text, %d %%",
-                          1e-6 * (double)size, percent(at, size));
+            progress_print(progress, "tokenizer: words of %.1f MB of text, %d %%",
+                           1e-6 * (double)size, percent(at, size));
             next = at + PIECE;
         }
         int64_t length = word_length(text + at, size - at);
@@ -67,8 +69,7 @@ static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progr
 }
 
 /* Offers a pair for merging with the count that it has now. The heap gives the smallest item first,
- * so the count goes in negative; of equally frequent pairs the one of the smaller ids comes first.
- */
+ * so the count goes in negative. Of equally frequent pairs the one of smaller ids comes first. */
 static void offer_pair(BpeTraining *t, const PairCount *p)
 {
     if (p->count > 0)
@@ -90,17 +91,22 @@ static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
     return t->n_pairs++;
 }
 
-/* Adds sign * frequency for every adjacent pair of a word. The word joins the lists of its pairs
- * with the id `fresh`: the others have it already. fresh < 0: all lists, the first time; NO_FRESH:
- * none. */
-static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t fresh)
+/* What count_pairs does to the lists of words, where it is not given an id. */
+enum { LIST_ALL = -1, LIST_NONE = -2 };
+
+/* Adds sign * frequency for every adjacent pair of a word. `made` is the id that a merge has just
+ * made in the word: it enters the lists of the pairs with that id. A merge makes no other new
+ * neighbours, so the word is in the lists of all other pairs already. LIST_ALL: the first count,
+ * all lists; LIST_NONE: counts are taken back, no list changes. */
+static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t made)
 {
     const int32_t *s = t->symbol + t->words.word[w].start;
     for (int64_t i = 0; i + 1 < t->n_symbols[w]; i++) {
-        int32_t at = find_pair(t, s[i], s[i + 1]); /* may move the array */
+        int32_t at = find_pair(t, s[i], s[i + 1]); /* may move t->pair */
         PairCount *p = &t->pair[at];
         p->count += sign * t->frequency[w];
-        if (fresh >= 0 && s[i] != fresh && s[i + 1] != fresh) continue;
+        if (made == LIST_NONE || (made >= 0 && s[i] != made && s[i + 1] != made)) continue;
+        /* A word that has the pair twice is listed once: words are counted one after the other. */
         if (p->n_words > 0 && p->word[p->n_words - 1] == w) continue;
         if (p->n_words == p->capacity) {
             p->capacity = p->capacity ? 2 * p->capacity : 4;
@@ -110,6 +116,7 @@ static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t fresh)
     }
 }
 
+/* Counts words, spells them in single bytes, counts and offers the pairs of bytes. */
 static void training_start(BpeTraining *t, const uint8_t *text, int64_t size, int64_t vocab_size,
                            Progress *progress)
 {
@@ -130,7 +137,7 @@ static void training_start(BpeTraining *t, const uint8_t *text, int64_t size, in
         t->symbol[i] = byte_id[t->words.bytes[i]];
     for (int64_t w = 0; w < t->words.n_words; w++) {
         t->n_symbols[w] = t->words.word[w].size;
-        count_pairs(t, w, 1, -1);
+        count_pairs(t, w, 1, LIST_ALL);
     }
     for (int32_t p = 0; p < t->n_pairs; p++)
         offer_pair(t, &t->pair[p]);
@@ -150,9 +157,13 @@ static void training_free(BpeTraining *t)
     heap_free(&t->heap);
 }
 
-/* The most frequent pair, ties to the smaller ids; false if there is none left. No two pairs make
- * the same bytes: while no token reaches over the borders of a string, it is cut in one way,
- * whatever stands around it. */
+/* Takes the most frequent pair, of equals the one with the smaller ids; false if there is none
+ * left. A pair whose token would be too long is dropped for good.
+ *
+ * The token is always a new one, so nobody has to look for two merges that make the same bytes.
+ * Merges replace every occurrence of a pair, from left to right, inside the words: a string of
+ * bytes that no token reaches into from outside is therefore cut in one and the same way wherever
+ * it stands. Once a pair has made it one token, no other pair spells it. */
 static bool next_merge(BpeTraining *t, int32_t *pair)
 {
     while (t->heap.n > 0) {
@@ -170,6 +181,7 @@ static bool next_merge(BpeTraining *t, int32_t *pair)
     return false;
 }
 
+/* Replaces the pair by its token, from left to right; the symbols move together. */
 static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
     int32_t *s = t->symbol + t->words.word[w].start;
@@ -182,17 +194,20 @@ static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
     t->n_symbols[w] = kept;
 }
 
+/* Merges a pair into token `id` in every word that has it. Each of these words takes all of its
+ * counts back, is rewritten, and adds its new counts: simpler than to find the neighbours of every
+ * place, and right for overlapping pairs ("aaa") without a case of their own. */
 static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
 {
     Merge m = t->pair[pair].pair;
     t->length[id] = t->length[m.left] + t->length[m.right];
     int64_t *word = t->pair[pair].word, n_words = t->pair[pair].n_words;
     int32_t first_new = t->n_pairs;
-    t->pair[pair].word =
-        NULL; /* counting may move the array of pairs, and the list is not needed again */
+    /* The list is taken over: counting may move t->pair, and a merged pair never comes back. */
+    t->pair[pair].word = NULL;
     t->pair[pair].n_words = t->pair[pair].capacity = 0;
     for (int64_t i = 0; i < n_words; i++) {
-        count_pairs(t, word[i], -1, NO_FRESH);
+        count_pairs(t, word[i], -1, LIST_NONE);
         replace_in_word(t, word[i], m, id);
         count_pairs(t, word[i], 1, id);
     }
@@ -216,8 +231,8 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
     int64_t made = 0;
     int32_t pair;
     for (; made < n_merges && next_merge(&t, &pair); made++) {
-        progress_tell(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
-                      (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
+        progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
+                       (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
         merge[made] = t.pair[pair].pair;
         apply_merge(&t, pair, (int32_t)(N_BYTES + made));
     }

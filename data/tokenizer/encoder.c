@@ -1,9 +1,10 @@
-/* encoder.c -- text to ids: split into words, look each word up among those already met, else merge
+/* encoder.c -- text to ids: split into words, look each word up among those met before, else merge
  * its bytes.
  *
- * Merging takes the pair of lowest rank first, the leftmost of equals, as training did. A heap of
- * candidate pairs over a linked list of symbols keeps one word of a million letters from taking the
- * square of that. */
+ * Merging takes the pair of lowest rank first, the leftmost of equals, as training did. The symbols
+ * of a word are a linked list, the pairs that may be merged a heap: a word of n bytes takes n log n
+ * steps, where looking for the best pair after each merge would take n^2, and some files have words
+ * of a million letters. */
 #include "data/tokenizer/heap.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
@@ -16,10 +17,11 @@
 #include <string.h>
 
 enum {
-    CACHE_WORD_BYTES = 64, /* longer words are not remembered */
-    CACHE_WORDS = 1 << 18, /* more than these, and all are forgotten */
+    CACHE_WORD_BYTES = 64, /* longer words are not remembered: they hardly ever come back */
+    CACHE_WORDS = 1 << 18, /* words remembered at most */
 };
 
+/* A piece of the word that is being merged. */
 typedef struct {
     int32_t id;
     int64_t before, after; /* neighbouring symbols, -1 at the ends */
@@ -28,28 +30,30 @@ typedef struct {
 struct Encoder {
     const Tokenizer *tokenizer;
     WordTable words;
-    TokenBuffer pool; /* ids of all remembered words */
-    int64_t *first;   /* (CACHE_WORDS + 1) into the pool; word w ends where w + 1 begins */
+    TokenBuffer remembered; /* ids of all words of the table, in its order */
+    int64_t *first; /* (CACHE_WORDS + 1) where word w begins in them; it ends at first[w + 1] */
     Symbol *symbol;
     int64_t symbol_capacity;
     Heap heap; /* pairs that may be merged: rank, number of the left symbol */
 };
 
+/* Makes room for `more` ids. */
+static void reserve(TokenBuffer *b, int64_t more)
+{
+    if (b->count + more <= b->capacity) return;
+    b->capacity = 2 * (b->count + more) + 1024;
+    b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
+}
+
 void token_buffer_add(TokenBuffer *b, int32_t id)
 {
-    if (b->count == b->capacity) {
-        b->capacity = b->capacity ? 2 * b->capacity : 1024;
-        b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
-    }
+    reserve(b, 1);
     b->id[b->count++] = id;
 }
 
 static void add_many(TokenBuffer *b, const int32_t *id, int64_t count)
 {
-    if (b->count + count > b->capacity) {
-        b->capacity = 2 * (b->count + count) + 1024;
-        b->id = must_realloc(b->id, (size_t)b->capacity * sizeof *b->id);
-    }
+    reserve(b, count);
     memcpy(b->id + b->count, id, (size_t)count * sizeof *id);
     b->count += count;
 }
@@ -73,7 +77,7 @@ void encoder_free(Encoder *e)
 {
     if (e == NULL) return;
     word_table_free(&e->words);
-    token_buffer_free(&e->pool);
+    token_buffer_free(&e->remembered);
     free(e->first);
     free(e->symbol);
     heap_free(&e->heap);
@@ -89,8 +93,9 @@ static void offer(Encoder *e, int64_t left)
     if (rank >= 0) heap_push(&e->heap, (HeapItem){.first = rank, .second = (uint64_t)left});
 }
 
-/* Merges the symbols of a word until no pair has a rank. A candidate is stale when its pair is no
- * longer there. */
+/* Merges the symbols of a word until no pair has a rank. Pairs stay in the heap when one of their
+ * symbols is merged with another neighbour: those are passed over when they come up, because the
+ * ids beside each other are no longer theirs. */
 static void merge_all(Encoder *e)
 {
     const Tokenizer *t = e->tokenizer;
@@ -104,12 +109,14 @@ static void merge_all(Encoder *e)
         left->id = t->merged[rank];
         left->after = right->after;
         if (right->after >= 0) e->symbol[right->after].before = at;
-        right->id = -1;
+        right->id = -1; /* no longer in the list, and the left of no pair */
         offer(e, left->before);
         offer(e, at);
     }
 }
 
+/* Appends the ids of a word, found by merging its bytes. The first symbol is never merged into one
+ * before it, so the list begins there to the end. */
 static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     if (size > e->symbol_capacity) {
@@ -128,20 +135,22 @@ static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuff
         token_buffer_add(out, e->symbol[i].id);
 }
 
-/* Ids of a short word, from the cache or into it. */
+/* Appends the ids of a short word: remembered ones, or those that are now found and remembered.
+ * When the cache is full, all is forgotten: the common words are back at once, and no look-up has
+ * to note when a word was last used. */
 static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     if (e->words.n_words == CACHE_WORDS) {
         word_table_clear(&e->words);
-        e->pool.count = 0;
+        e->remembered.count = 0;
     }
     bool added;
     int64_t w = word_table_add(&e->words, word, size, &added);
     if (added) {
-        encode_word(e, word, size, &e->pool);
-        e->first[w + 1] = e->pool.count;
+        encode_word(e, word, size, &e->remembered);
+        e->first[w + 1] = e->remembered.count;
     }
-    add_many(out, e->pool.id + e->first[w], e->first[w + 1] - e->first[w]);
+    add_many(out, e->remembered.id + e->first[w], e->first[w + 1] - e->first[w]);
 }
 
 int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,

@@ -46,6 +46,7 @@ int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right)
     return t->key[at] == key ? t->value[at] : -1;
 }
 
+/* Doubles the slots, so that at most half are taken and searches stay short. */
 static void grow(PairTable *t)
 {
     PairTable old = *t;

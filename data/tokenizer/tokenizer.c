@@ -1,5 +1,4 @@
-/* tokenizer.c -- vocabularies: made from merges, asked for sizes and bytes, turned back into text.
- */
+/* tokenizer.c -- a vocabulary made from merges, what can be asked of it, and ids back to text. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "data/tokenizer/vocabulary.h"
@@ -196,6 +195,7 @@ char *tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t count, bo
                        int64_t *size)
 {
     int64_t total = 0;
+    /* The first pass adds up the length, the second copies. */
     for (int pass = 0;; pass++) {
         char *text = pass ? must_alloc((size_t)total + 1) : NULL;
         total = 0;

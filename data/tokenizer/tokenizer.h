@@ -24,7 +24,7 @@ typedef struct {
     int32_t left, right; /* ids whose bytes are joined */
 } Merge;
 
-/* Ids that an encoder has written; grows as needed. Start from {0}. */
+/* A list of ids that grows as needed. Start from {0}. */
 typedef struct {
     int32_t *id;
     int64_t count, capacity;
@@ -34,8 +34,8 @@ typedef struct {
  * merged until `vocab_size` ids exist (256 bytes + merges + end-of-text). Of equally frequent pairs
  * the one with the smaller (left, right) ids wins, so the result depends on nothing but the text.
  * False if vocab_size < 258 or the text has too few pairs; the sentence says how many ids it can
- * give, and so does *most (may be NULL): a vocab_size that works, 0 if there is none. `progress`
- * (may be NULL) is told how far it is. */
+ * give, and *most (may be NULL) is the largest vocab_size that works, 0 if none does. `progress`
+ * (may be NULL) shows how far it is. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
 
@@ -83,8 +83,9 @@ void encoder_free(Encoder *e);
 /* Appends the ids of `size` bytes to `out`. Any bytes are allowed; special tokens are never made
  * from text. */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* The same for the first words only, of `most` bytes or a little more; returns how many bytes they
- * are. All of the text is looked at to tell where a word ends: pieces give the ids of the whole. */
+/* The same for the first words only: it stops at the first word that ends at or behind byte `most`,
+ * and returns how many bytes are done. `text` must go on to its real end, because what follows
+ * decides where a word ends; then encoding piece by piece gives the ids of the whole. */
 int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
                             TokenBuffer *out);
 /* Appends one id. */

@@ -1,8 +1,8 @@
-/* tokenizer_json.c -- Hugging Face's tokenizer.json, read and written.
+/* tokenizer_json.c -- reading Hugging Face's tokenizer.json, or GPT-2's files through vocab_bpe.c.
  *
- * Reading is strict about everything that changes the ids of a text: a file that we would encode
- * differently is refused by name of the key. Newer writers store a merge as a pair, older ones as
- * "a b"; both are read. */
+ * Reading is strict about everything that changes the ids of a text: a file that this program would
+ * encode differently is refused, and the sentence names the key. Newer writers store a merge as
+ * ["a", "b"], older ones as "a b"; both are read. */
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/word_table.h"
@@ -15,11 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The two spellings of GPT-2's pattern that writers use; words.c is the scanner for both. */
 static const char gpt2_split[] =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 static const char gpt2_split_old[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* The value of a key; NULL where it is missing or null, which mean the same in these files. */
 static const cJSON *key(const cJSON *object, const char *name)
 {
     const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -72,6 +74,7 @@ static bool check_split(const char *name, const cJSON *root, char *err, size_t n
     return true;
 }
 
+/* Whether the model encodes as encoder.c does. */
 static bool check_model(const char *name, const cJSON *model, char *err, size_t n)
 {
     if (!is_type(model, "BPE")) return error_set(err, n, "%s: model.type is not \"BPE\"", name);
@@ -88,7 +91,7 @@ static bool check_model(const char *name, const cJSON *model, char *err, size_t 
     return true;
 }
 
-/* What the file says, on the way to a Tokenizer. */
+/* A Tokenizer in the making. */
 typedef struct {
     const char *name;
     Tokenizer *t;
@@ -96,9 +99,9 @@ typedef struct {
     int32_t *id;      /* (tokens) their ids */
     char *err;
     size_t n;
-} Reader;
+} TokenizerReader;
 
-static bool read_id(const Reader *r, const cJSON *number, const char *token, int32_t *id)
+static bool read_id(const TokenizerReader *r, const cJSON *number, const char *token, int32_t *id)
 {
     double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
     if (!(value >= 0 && value < r->t->vocab_size && value == floor(value)))
@@ -108,7 +111,8 @@ static bool read_id(const Reader *r, const cJSON *number, const char *token, int
     return true;
 }
 
-static bool read_added(Reader *r, const cJSON *added)
+/* Added tokens come before the vocabulary, which may name them again. */
+static bool read_added(TokenizerReader *r, const cJSON *added)
 {
     for (const cJSON *a = added ? added->child : NULL; a != NULL; a = a->next) {
         const cJSON *content = key(a, "content");
@@ -124,7 +128,9 @@ static bool read_added(Reader *r, const cJSON *added)
     return true;
 }
 
-static bool read_vocab(Reader *r, const cJSON *vocab)
+/* Ordinary tokens: the ids and bytes of each. No two may have the same id or the same bytes, and
+ * every byte must have a token, or some text could not be encoded. */
+static bool read_vocab(TokenizerReader *r, const cJSON *vocab)
 {
     for (const cJSON *v = vocab->child; v != NULL; v = v->next) {
         int32_t id;
@@ -150,9 +156,9 @@ static bool read_vocab(Reader *r, const cJSON *vocab)
     return true;
 }
 
-/* Id of the token that a part of a merge spells, -1 if there is none; adds its bytes to `joined`.
- */
-static int32_t merge_part(const Reader *r, const char *from, int64_t size, uint8_t *joined,
+/* Id of the token that a part of a merge spells, -1 if there is none; its bytes are added to
+ * `joined`, of which *n_joined are in use. */
+static int32_t merge_part(const TokenizerReader *r, const char *from, int64_t size, uint8_t *joined,
                           int64_t *n_joined)
 {
     char *text = must_alloc((size_t)size + 1);
@@ -167,7 +173,9 @@ static int32_t merge_part(const Reader *r, const char *from, int64_t size, uint8
     return found < 0 ? -1 : r->id[found];
 }
 
-static bool read_merge(Reader *r, const cJSON *merge)
+/* A merge names two tokens by their characters and makes the token of their joined bytes. That
+ * token must be in the vocabulary: its id is what the merge gives. */
+static bool read_merge(TokenizerReader *r, const cJSON *merge)
 {
     const char *left = NULL, *right = NULL;
     int64_t left_size = 0;
@@ -199,7 +207,7 @@ static bool read_merge(Reader *r, const cJSON *merge)
     return true;
 }
 
-/* Ids in use: those of the vocabulary and of added tokens outside it. */
+/* How many ids there are: those of the vocabulary, and of added tokens that it does not name. */
 static int64_t count_ids(const cJSON *vocab, const cJSON *added)
 {
     int64_t count = cJSON_GetArraySize(vocab);
@@ -217,7 +225,7 @@ static int64_t count_ids(const cJSON *vocab, const cJSON *added)
     return count;
 }
 
-static bool read_all(Reader *r, const cJSON *model, const cJSON *added)
+static bool read_all(TokenizerReader *r, const cJSON *model, const cJSON *added)
 {
     if (!read_added(r, added) || !read_vocab(r, key(model, "vocab"))) return false;
     for (const cJSON *m = key(model, "merges")->child; m != NULL; m = m->next)
@@ -225,6 +233,8 @@ static bool read_all(Reader *r, const cJSON *model, const cJSON *added)
     return true;
 }
 
+/* The number of ids is checked against 256 bytes + merges + added tokens before anything is
+ * allocated by it: a vocabulary with more tokens than that has some that no text can give. */
 static bool read_root(const char *name, const cJSON *root, Tokenizer **out, char *err, size_t n)
 {
     const cJSON *model = key(root, "model"), *added = key(root, "added_tokens");
@@ -235,7 +245,7 @@ static bool read_root(const char *name, const cJSON *root, Tokenizer **out, char
         return error_set(err, n,
                          "%s has %lld ids, but 256 bytes, %lld merges and %lld added tokens", name,
                          (long long)n_ids, (long long)n_merges, (long long)n_added);
-    Reader r = {.name = name, .t = vocabulary_create(n_ids, n_merges), .err = err, .n = n};
+    TokenizerReader r = {.name = name, .t = vocabulary_create(n_ids, n_merges), .err = err, .n = n};
     word_table_init(&r.tokens);
     r.id = must_alloc((size_t)n_ids * sizeof *r.id);
     bool good = read_all(&r, model, added);

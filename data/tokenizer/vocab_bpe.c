@@ -45,7 +45,9 @@ static int32_t id_of_chars(const WordTable *tokens, const char *from, const char
     return size < 0 ? -1 : (int32_t)word_table_find(tokens, (uint8_t *)buffer, size);
 }
 
-/* One line "left right": the merge, and its token added to `tokens`. */
+/* One line "left right": reads the merge and adds its token to `tokens`. False if a part is no
+ * known token or the joined bytes are one already. Parts have fewer than 1024 characters
+ * (id_of_chars), so both together fit. */
 static bool read_merge_line(WordTable *tokens, const char *line, const char *end, Merge *m)
 {
     const char *space = memchr(line, ' ', (size_t)(end - line));

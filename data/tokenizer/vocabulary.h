@@ -1,4 +1,9 @@
-/* vocabulary.h -- the inside of a Tokenizer, shared by the files that make, read and use one. */
+/* vocabulary.h -- the inside of a Tokenizer, shared by the files that make, read and use one.
+ * Private to data/tokenizer.
+ *
+ * Files spell bytes in characters, because not every byte is text: "printable" bytes stand for
+ * themselves, the other 68 are U+0100 and up (a space is U+0120). GPT-2's numbering of the single
+ * bytes follows from that: printable ones first. */
 #ifndef DATA_TOKENIZER_VOCABULARY_H
 #define DATA_TOKENIZER_VOCABULARY_H
 
@@ -29,7 +34,7 @@ struct Tokenizer {
 /* The byte that id `k` of GPT-2's own numbering stands for: the printable ones first, then the
  * other 68. */
 int byte_of_order(int k);
-/* The character that stands for a byte in files: itself if printable, else U+0100 and up. */
+/* The character that stands for a byte in files. */
 uint32_t char_of_byte(int byte);
 
 /* An empty vocabulary: no token has bytes or a name, byte_id is -1, `merge` and `merged` have room

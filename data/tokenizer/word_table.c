@@ -57,6 +57,8 @@ int64_t word_table_find(const WordTable *t, const uint8_t *bytes, int64_t size)
     return t->slot[slot_of(t, hash_word(bytes, size), bytes, size)];
 }
 
+/* Doubles the slots, so that at most half are taken and searches stay short. Words keep their
+ * numbers; their hashes are stored, so no bytes are read again. */
 static void grow_slots(WordTable *t)
 {
     t->slot = must_realloc(t->slot, (size_t)(2 * t->slots) * sizeof *t->slot);

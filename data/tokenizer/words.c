@@ -69,8 +69,8 @@ static int contraction(const uint8_t *s, int64_t n)
     return two ? 3 : 0;
 }
 
-/* End of the run of class `kind` that begins at `from`; *last is where its last character begins.
- */
+/* Where the run of class `kind` that begins at `from` ends; *last is where its last character
+ * begins, `from` for an empty run. */
 static int64_t run_end(const uint8_t *s, int64_t n, int64_t from, CharClass kind, int64_t *last)
 {
     int64_t at = from;
@@ -86,13 +86,14 @@ static int64_t run_end(const uint8_t *s, int64_t n, int64_t from, CharClass kind
 
 int64_t word_length(const uint8_t *s, int64_t n)
 {
+    /* The alternatives of the pattern, in its order: the first that matches wins. */
     int short_word = contraction(s, n);
     if (short_word > 0) return short_word;
 
     int length;
     int64_t last;
     CharClass kind = next_class(s, n, &length);
-    if (s[0] == ' ' && n > 1) {
+    if (s[0] == ' ' && n > 1) { /* " ?" takes one space to the word behind it */
         CharClass after = next_class(s + 1, n - 1, &length);
         if (after != CLASS_SPACE) return run_end(s, n, 1, after, &last);
     }

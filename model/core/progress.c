@@ -60,7 +60,7 @@ bool progress_due(const Progress *p)
     return seconds_now() >= p->next;
 }
 
-void progress_tell(Progress *p, const char *fmt, ...)
+void progress_print(Progress *p, const char *fmt, ...)
 {
     char text[256] = "  "; /* as the rows of a table are indented */
     if (p == NULL) return;

@@ -2,7 +2,7 @@
  *
  *     Progress p = progress_begin();
  *     for (int64_t i = 0; i < n; i++) {
- *         progress_tell(&p, "reading: %lld of %lld files", (long long)i, (long long)n);
+ *         progress_print(&p, "reading: %lld of %lld files", (long long)i, (long long)n);
  *         ...
  *     }
  *     progress_end(&p);
@@ -28,7 +28,7 @@ Progress progress_begin(void);
 void progress_again(Progress *progress);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
  * costs a look at the clock. NULL: nobody wants to know. */
-void progress_tell(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Whether it is time to tell; for those whose words take work. */
 bool progress_due(const Progress *progress);
 /* The work is over: takes its line away. */

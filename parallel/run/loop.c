@@ -167,15 +167,15 @@ static void tell_work(Run *run, const Work *work)
     Figure left = figure_duration(work->done > 0 ? each * (double)(work->all - work->done) : -1);
     switch (work->kind) {
     case WORK_STEP:
-        progress_tell(&run->progress, "step %lld: micro-batch %s of %s, %s left",
+        progress_print(&run->progress, "step %lld: micro-batch %s of %s, %s left",
                       (long long)run->trainer.steps + 1, done.text, all.text, left.text);
         break;
     case WORK_EVALUATION:
-        progress_tell(&run->progress, "evaluating %s of %s, %s left", done.text, all.text,
+        progress_print(&run->progress, "evaluating %s of %s, %s left", done.text, all.text,
                       left.text);
         break;
     case WORK_SAMPLE:
-        progress_tell(&run->progress, "sampling %s of %s tokens, %s left", done.text, all.text,
+        progress_print(&run->progress, "sampling %s of %s tokens, %s left", done.text, all.text,
                       left.text);
         break;
     }

@@ -225,15 +225,15 @@ static void count(void)
 {
     Progress p = progress_begin();
     p.next = 1e300;
-    progress_tell(&p, "too early");
+    progress_print(&p, "too early");
     p.next = 0;
     log_set_level(LOG_NOTICE);
-    progress_tell(&p, "too quiet");
+    progress_print(&p, "too quiet");
     log_set_level(LOG_INFO);
     log_set_rank(1, NULL);
-    progress_tell(&p, "another rank");
+    progress_print(&p, "another rank");
     log_set_rank(0, NULL);
-    progress_tell(&p, "counting %d of %d", 7, 9);
+    progress_print(&p, "counting %d of %d", 7, 9);
     progress_end(&p);
     puts("over");
 }
