@@ -58,6 +58,8 @@ static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, Ex
     return true;
 }
 
+/* Opens data.train and data.val, and data.tokenizer or the tokenizer.json that lies beside the
+ * first shard: there preparing has put it. */
 static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
 {
     if (!open_shards(&d->train, &c->data.train, err, n, code) ||
@@ -109,6 +111,7 @@ static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
     return open_tokenizer(d, p->tokenizer, err, n, code);
 }
 
+/* Prepares the text that the config names, or finds it prepared, and opens the result. */
 static bool prepare_config(DataSet *d, const Config *c, const Text *text, const Text *val_text,
                            const char *name, char *err, size_t n, ExitCode *code)
 {
@@ -129,6 +132,8 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
     return good && open_prepared(d, err, n, code);
 }
 
+/* Reads text files or a corpus and prepares them. They are read at every start, because their
+ * contents decide which prepared folder is theirs; only preparing is done once. */
 static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
 {
     Text text = {0}, val_text = {0};

@@ -1,5 +1,5 @@
-/* dataset.h -- all the data of a run, opened: from the config's `data` section to two sets of
- * tokens and a tokenizer. */
+/* dataset.h -- all the data of a run, opened: from the config's `data` section to the tokens of
+ * both splits and a tokenizer. */
 #ifndef DATA_DATASET_H
 #define DATA_DATASET_H
 
@@ -29,9 +29,9 @@ typedef struct {
  * one sentence and *code: no data named or a file missing (EXIT_MISSING), damaged contents or too
  * little text for one window (EXIT_DAMAGED), the cache cannot be written (EXIT_CANNOT_CREATE). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* What can be said of them without preparing or reading text: files match, can be opened and are
+/* Checks what can be checked without preparing or reading text: files match, can be opened and are
  * not empty; shards have good headers and enough tokens; the corpus's program is installed; the
- * tokenizer is one. Refused as by data_open. */
+ * tokenizer's file is one. Refused as by data_open. */
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
 /* Random tokens below vocab_size instead of files: for benchmarks and for dry runs without data. */
 void data_open_random(DataSet *out, int64_t vocab_size);

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "NAME N tokens HASH", the hash continued from shard to shard, or the checksum that is known of a
- * whole split; NULL if a shard cannot be read. */
+/* "NAME N tokens HASH"; NULL with a sentence if a shard cannot be read. The hash is continued from
+ * shard to shard, so cutting the same tokens into other files is seen. `known`, if not 0, is the
+ * hash as meta.json has it: no byte is read. */
 static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,
                             char *err, size_t n)
 {
@@ -39,7 +40,7 @@ char *data_identity(const DataSet *d, char *err, size_t n)
     return text;
 }
 
-/* Length of the part that `at` begins with; *next is where the one behind it begins. */
+/* Length of the part (up to ";") at the start of `at`; *next is where the part behind it begins. */
 static int part_of(const char *at, const char **next)
 {
     size_t length = strcspn(at, ";");

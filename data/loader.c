@@ -1,7 +1,10 @@
 /* loader.c -- see loader.h.
  *
- * Batches lie in a ring of hold + 1 slots. The thread fills the slot after the one that was handed
- * out last; a request is {samples, micro} and its slot, guarded by one mutex. */
+ * Batches lie in a ring of hold + 1 buffers: `hold` that the caller may still read, and the one
+ * behind the batch that was handed out last, which the thread fills. There is one request at a
+ * time, {samples, micro} for the buffer `next`. While it is REQUEST_WANTED, the thread alone
+ * touches the buffer and what is asked for, without the lock; in every other state the caller does,
+ * with the lock. */
 #include "data/loader.h"
 
 #include "data/sampler.h"
@@ -19,13 +22,18 @@ enum {
     RANDOM_VAL_WINDOWS = 64,
 };
 
-typedef enum { REQUEST_NONE, REQUEST_WANTED, REQUEST_DONE } RequestState;
+typedef enum {
+    REQUEST_NONE,   /* nothing is asked for: at the start, and after an error */
+    REQUEST_WANTED, /* the thread is to fill the buffer */
+    REQUEST_DONE,   /* it is filled and has not been handed out */
+} RequestState;
 
+/* A batch and what became of reading it. */
 typedef struct {
     Batch batch;
     bool good;
-    char error[512];
-} Slot;
+    char error[512]; /* the sentence when not */
+} BatchBuffer;
 
 struct Loader {
     LoaderOptions options;
@@ -33,17 +41,17 @@ struct Loader {
     const int32_t *token_bytes; /* (n_token_bytes); NULL without a tokenizer */
     int64_t n_token_bytes;
     Sampler sampler;
-    int32_t *memory; /* of all batches */
-    int32_t *window; /* (T + 1) */
-    Slot *slot;
-    int n_slots, next;
+    int32_t *memory;     /* of all batches */
+    int32_t *window;     /* (T + 1) the window that is being read */
+    BatchBuffer *buffer; /* (n_buffers) the ring */
+    int n_buffers, next;
 
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* `state` or `stop` */
     RequestState state;
     bool stop;
-    int64_t samples, micro; /* of the request, for slot `next` */
+    int64_t samples, micro; /* of the request, for buffer `next` */
 };
 
 /* Reads one window into l->window. */
@@ -59,6 +67,8 @@ static bool read_window(Loader *l, int64_t window, char *err, size_t n)
     return true;
 }
 
+/* Bytes of text behind these ids. Ids beyond the tokenizer's (a padded vocabulary has some) have
+ * none. */
 static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
 {
     int64_t bytes = 0;
@@ -67,13 +77,15 @@ static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
     return bytes;
 }
 
-static void fill_batch(Loader *l, Slot *slot, int64_t samples, int64_t micro)
+/* Reads a batch, row by row. Rows past the end of the validation data count nothing: their targets
+ * are -1, which the loss skips, and their tokens 0, because any valid id will do. */
+static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t micro)
 {
     const LoaderOptions *o = &l->options;
-    Batch *b = &slot->batch;
+    Batch *b = &buffer->batch;
     b->n_targets = b->target_bytes = 0;
-    slot->good = true;
-    for (int64_t row = 0; slot->good && row < o->B; row++) {
+    buffer->good = true;
+    for (int64_t row = 0; buffer->good && row < o->B; row++) {
         int32_t *tokens = tensor_row(b->tokens, row), *targets = tensor_row(b->targets, row);
         int64_t sample = sampler_index(samples, micro, o->dp_rank, o->dp_size, o->B, row);
         if (o->split == SPLIT_VAL && sample >= l->sampler.n_windows) {
@@ -81,9 +93,9 @@ static void fill_batch(Loader *l, Slot *slot, int64_t samples, int64_t micro)
             memset(targets, 0xFF, (size_t)o->T * sizeof *targets); /* -1 */
             continue;
         }
-        slot->good =
-            read_window(l, sampler_window(&l->sampler, sample), slot->error, sizeof slot->error);
-        if (!slot->good) break;
+        buffer->good = read_window(l, sampler_window(&l->sampler, sample), buffer->error,
+                                   sizeof buffer->error);
+        if (!buffer->good) break;
         memcpy(tokens, l->window, (size_t)o->T * sizeof *tokens);
         memcpy(targets, l->window + 1, (size_t)o->T * sizeof *targets);
         b->n_targets += o->T;
@@ -91,6 +103,7 @@ static void fill_batch(Loader *l, Slot *slot, int64_t samples, int64_t micro)
     }
 }
 
+/* The thread: fills what is wanted until it is stopped. */
 static void *prefetch(void *argument)
 {
     Loader *l = argument;
@@ -100,11 +113,12 @@ static void *prefetch(void *argument)
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
-        /* Nobody else touches the slot or the request while it is wanted. */
-        Slot *slot = &l->slot[l->next];
+        /* Without the lock from here: reading from a disk may take long, and loader_free must be
+         * able to say stop meanwhile. */
+        BatchBuffer *buffer = &l->buffer[l->next];
         int64_t samples = l->samples, micro = l->micro;
         pthread_mutex_unlock(&l->lock);
-        fill_batch(l, slot, samples, micro);
+        fill_batch(l, buffer, samples, micro);
         pthread_mutex_lock(&l->lock);
         l->state = REQUEST_DONE;
         pthread_cond_broadcast(&l->changed);
@@ -113,7 +127,7 @@ static void *prefetch(void *argument)
     return NULL;
 }
 
-/* With the lock held: asks the thread for a batch in slot `next`. */
+/* With the lock held: asks the thread for a batch in buffer `next`. */
 static void request(Loader *l, int64_t samples, int64_t micro)
 {
     l->samples = samples;
@@ -122,7 +136,8 @@ static void request(Loader *l, int64_t samples, int64_t micro)
     pthread_cond_broadcast(&l->changed);
 }
 
-static void await(Loader *l)
+/* With the lock held: waits until nothing is wanted. */
+static void wait_for_request(Loader *l)
 {
     while (l->state == REQUEST_WANTED)
         pthread_cond_wait(&l->changed, &l->lock);
@@ -132,40 +147,44 @@ bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *er
 {
     const LoaderOptions *o = &l->options;
     pthread_mutex_lock(&l->lock);
-    await(l);
+    wait_for_request(l);
+    /* Another batch than was expected (a resume, an evaluation that begins anew): the one that was
+     * read ahead is dropped, and its buffer serves this request. */
     if (l->state != REQUEST_DONE || l->samples != samples || l->micro != micro) {
         request(l, samples, micro);
-        await(l);
+        wait_for_request(l);
     }
-    Slot *slot = &l->slot[l->next];
-    bool good = slot->good;
-    *out = slot->batch;
+    BatchBuffer *buffer = &l->buffer[l->next];
+    bool good = buffer->good;
+    *out = buffer->batch;
     if (good) {
         bool last = micro + 1 >= o->micros;
-        l->next = (l->next + 1) % l->n_slots;
+        /* The buffer behind this one is the oldest that was handed out: `hold` calls ago. */
+        l->next = (l->next + 1) % l->n_buffers;
         request(l, last ? samples + (micro + 1) * o->dp_size * o->B : samples,
                 last ? 0 : micro + 1);
     } else {
-        snprintf(err, n, "%s", slot->error);
-        l->state = REQUEST_NONE;
+        snprintf(err, n, "%s", buffer->error);
+        l->state = REQUEST_NONE; /* a second call for the same batch tries to read again */
     }
     pthread_mutex_unlock(&l->lock);
     return good;
 }
 
-/* Positions are the same in every batch, so all slots share one tensor. */
+/* All memory at once. Positions are the same in every batch, so all buffers share one tensor of
+ * them. */
 static void lay_out(Loader *l)
 {
     int64_t B = l->options.B, T = l->options.T, count = B * T;
-    l->memory = must_calloc((size_t)(count * (2 * l->n_slots + 1)), sizeof *l->memory);
+    l->memory = must_calloc((size_t)(count * (2 * l->n_buffers + 1)), sizeof *l->memory);
     l->window = must_alloc((size_t)(T + 1) * sizeof *l->window);
-    int32_t *positions = l->memory + count * 2 * l->n_slots;
+    int32_t *positions = l->memory + count * 2 * l->n_buffers;
     for (int64_t i = 0; i < count; i++)
         positions[i] = (int32_t)(i % T);
-    for (int i = 0; i < l->n_slots; i++) {
-        l->slot[i].batch.tokens = tensor_2d(l->memory + count * 2 * i, I32, B, T);
-        l->slot[i].batch.targets = tensor_2d(l->memory + count * (2 * i + 1), I32, B, T);
-        l->slot[i].batch.positions = tensor_1d(positions, I32, count);
+    for (int i = 0; i < l->n_buffers; i++) {
+        l->buffer[i].batch.tokens = tensor_2d(l->memory + count * 2 * i, I32, B, T);
+        l->buffer[i].batch.targets = tensor_2d(l->memory + count * (2 * i + 1), I32, B, T);
+        l->buffer[i].batch.positions = tensor_1d(positions, I32, count);
     }
 }
 
@@ -176,6 +195,7 @@ static void start_thread(Loader *l)
     thread_start(&l->thread, prefetch, l, "the loader's thread");
 }
 
+/* Windows of the split that is asked for; random tokens have as many as anybody will read. */
 static int64_t count_windows(const DataSet *data, const LoaderOptions *o)
 {
     bool train = o->split == SPLIT_TRAIN;
@@ -210,8 +230,8 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
     }
     bool shuffle = o->shuffle && o->split == SPLIT_TRAIN && !data->random;
     l->sampler = (Sampler){.n_windows = windows, .seed = o->seed, .shuffle = shuffle};
-    l->n_slots = (o->hold > 0 ? o->hold : 1) + 1;
-    l->slot = must_calloc((size_t)l->n_slots, sizeof *l->slot);
+    l->n_buffers = (o->hold > 0 ? o->hold : 1) + 1;
+    l->buffer = must_calloc((size_t)l->n_buffers, sizeof *l->buffer);
     lay_out(l);
     start_thread(l);
     *out = l;
@@ -244,7 +264,7 @@ void loader_free(Loader *l)
     pthread_join(l->thread, NULL);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
-    free(l->slot);
+    free(l->buffer);
     free(l->memory);
     free(l->window);
     free(l);

@@ -23,8 +23,7 @@ typedef struct {
     uint64_t seed;
     bool shuffle; /* training only: validation is always in order */
     int64_t dp_rank, dp_size;
-    int64_t micros; /* micro-batches per step: what comes after the last one is (samples + micros dp
-                       B, 0) */
+    int64_t micros; /* micro-batches per step; the next step begins with micros dp B samples more */
     int hold;       /* batches that stay valid: the latest `hold` ones; 0 means 1 */
 } LoaderOptions;
 

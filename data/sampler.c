@@ -16,6 +16,8 @@ int64_t sampler_windows(int64_t n_tokens, int64_t T)
     return n_tokens < 1 ? 0 : (n_tokens - 1) / T;
 }
 
+/* A permutation of [0, 4^half_bits): in each round one half is changed by a function of the other,
+ * which can be undone whatever that function is. */
 static uint64_t feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t value)
 {
     uint64_t mask = (UINT64_C(1) << half_bits) - 1;
@@ -34,10 +36,14 @@ static uint64_t feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t v
 int64_t sampler_permute(uint64_t seed, uint64_t epoch, int64_t n, int64_t i)
 {
     CHECK(i >= 0 && i < n, "%lld of %lld", (long long)i, (long long)n);
+    /* The smallest domain 4^half_bits that holds n. A half takes part in Philox's counter as 32
+     * bits. */
     int half_bits = 1;
     while (half_bits < 31 && (INT64_C(1) << 2 * half_bits) < n)
         half_bits++;
     CHECK((INT64_C(1) << 2 * half_bits) >= n, "%lld windows are too many to shuffle", (long long)n);
+    /* Ends for every i: following the permutation from a value below n leads back to one below n,
+     * at the latest to i itself. */
     uint64_t value = (uint64_t)i;
     do {
         value = feistel(seed, epoch, half_bits, value);

@@ -1,4 +1,7 @@
-/* corpus.c -- running the program of a package that has the text; see corpus.h. */
+/* corpus.c -- running the program of a package that prints the text; see corpus.h.
+ *
+ * The program is not trusted to behave: it gets no terminal, its output and its time are limited,
+ * and what it prints must look like the whole text before it is used. */
 #include "data/text/corpus.h"
 
 #include "model/core/check.h"
@@ -46,8 +49,8 @@ const char *corpus_title(const char *name)
     return c ? c->title : NULL;
 }
 
-/* In the child: stdin from /dev/null, stdout to the pipe; a failed exec is told to the parent as
- * errno over `report`. */
+/* In the child: stdin from /dev/null, stdout to the pipe. Both ends of `report` are closed by a
+ * successful exec; after a failed one its errno goes to the parent that way. */
 static _Noreturn void run_child(const Corpus *c, int out, int report)
 {
     int none = open("/dev/null", O_RDONLY);
@@ -81,8 +84,9 @@ static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, boo
     return text;
 }
 
-/* Waits until the child has ended, which closing its output leads to if it is not stuck; at the
- * deadline it is made to. Returns its status, -1 if that cannot be known. */
+/* Waits for the child's end and returns its status, -1 if that cannot be known. `orderly`: its
+ * output has ended, so it should end soon by itself; at the deadline, or if it is not orderly, it
+ * is killed. There is no wait with a deadline, hence the sleeps of a millisecond. */
 static int end_child(Child *child, bool orderly, double deadline)
 {
     int status = 0;
@@ -98,39 +102,40 @@ static int end_child(Child *child, bool orderly, double deadline)
     return done > 0 ? status : -1;
 }
 
-/* What became of a corpus's program. */
+/* What a corpus's program did. */
 typedef struct {
     char *text; /* its output; NULL if it could not be run */
     int64_t size;
     int error;  /* errno if it could not be run */
     int status; /* as waitpid tells it */
     bool ended; /* by itself, within the limits */
-} Outcome;
+} ProgramRun;
 
-static Outcome run(const Corpus *c, const CorpusLimits *limits)
+/* Runs the program to its end, or to that of the limits. */
+static ProgramRun run_program(const Corpus *c, const CorpusLimits *limits)
 {
     int out[2], report[2];
-    Outcome o = {0};
+    ProgramRun r = {0};
     double deadline = seconds_now() + (double)limits->seconds;
-    if (pipe2(out, O_CLOEXEC) != 0) return (Outcome){.error = errno};
+    if (pipe2(out, O_CLOEXEC) != 0) return (ProgramRun){.error = errno};
     if (pipe2(report, O_CLOEXEC) != 0) {
-        o.error = errno;
+        r.error = errno;
         close(out[0]);
         close(out[1]);
-        return o;
+        return r;
     }
     Child process;
     pid_t child = child_fork(&process);
     if (child == 0) run_child(c, out[1], report[1]);
-    if (child < 0) o.error = errno;
+    if (child < 0) r.error = errno;
     close(out[1]);
     close(report[1]);
-    if (child > 0) o.text = read_pipe(out[0], limits->bytes, deadline, &o.size, &o.ended);
+    if (child > 0) r.text = read_pipe(out[0], limits->bytes, deadline, &r.size, &r.ended);
     close(out[0]);
-    if (child > 0) o.status = end_child(&process, o.ended, seconds_now() + (double)limits->ending);
-    if (child > 0 && read(report[0], &o.error, sizeof o.error) < 0) o.error = EIO;
+    if (child > 0) r.status = end_child(&process, r.ended, seconds_now() + (double)limits->ending);
+    if (child > 0 && read(report[0], &r.error, sizeof r.error) < 0) r.error = EIO;
     close(report[0]);
-    return o;
+    return r;
 }
 
 /* Takes "Ge1:1 " off the front of every line, in place; returns the new size. A line without a
@@ -191,19 +196,19 @@ bool corpus_check(const char *name, char *err, size_t n, ExitCode *code)
     return error == 0 || refuse_program(c, error, err, n);
 }
 
-/* Whether the program came to a good end. */
-static bool check_outcome(const Corpus *c, const CorpusLimits *limits, const Outcome *o, char *err,
-                          size_t n)
+/* Whether the program ended by itself and with success. */
+static bool check_end(const Corpus *c, const CorpusLimits *limits, const ProgramRun *r, char *err,
+                      size_t n)
 {
-    if (!o->ended)
+    if (!r->ended)
         return error_set(err, n,
                          "the program \"%s\" was ended after %lld bytes: a text of at most %lld "
                          "bytes within %lld seconds was expected of it",
-                         c->command[0], (long long)o->size, (long long)limits->bytes,
+                         c->command[0], (long long)r->size, (long long)limits->bytes,
                          (long long)limits->seconds);
-    if (!WIFEXITED(o->status) || WEXITSTATUS(o->status) != 0)
+    if (!WIFEXITED(r->status) || WEXITSTATUS(r->status) != 0)
         return error_set(err, n, "the program \"%s\" %s", c->command[0],
-                         figure_ending(o->status).text);
+                         figure_ending(r->status).text);
     return true;
 }
 
@@ -213,18 +218,18 @@ bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char 
     const Corpus *c = find_corpus(name);
     *code = EXIT_MISSING;
     if (c == NULL) return refuse_name(name, err, n);
-    Outcome o = run(c, limits);
-    bool good = o.error == 0;
+    ProgramRun r = run_program(c, limits);
+    bool good = r.error == 0;
     if (!good) {
-        refuse_program(c, o.error, err, n);
+        refuse_program(c, r.error, err, n);
     } else {
         *code = EXIT_DAMAGED;
-        good = check_outcome(c, limits, &o, err, n);
+        good = check_end(c, limits, &r, err, n);
     }
-    if (good && (o.size < c->least || (o.size = strip_labels(o.text, o.size)) < 0))
+    if (good && (r.size < c->least || (r.size = strip_labels(r.text, r.size)) < 0))
         good = error_set(err, n, "the program \"%s\" printed something else than the whole text",
                          c->command[0]);
-    if (good) good = text_add_document(text, c->title, 0, (uint8_t *)o.text, o.size, err, n);
-    free(o.text);
+    if (good) good = text_add_document(text, c->title, 0, (uint8_t *)r.text, r.size, err, n);
+    free(r.text);
     return good;
 }

@@ -46,7 +46,7 @@ bool meta_checksum(Meta *m, const char *folder, char *err, size_t n)
     return good;
 }
 
-/* The checksum after the shard called `name`, and the one before it; false if there is none. */
+/* The running checksum before and after the shard called `name`; false if it has none. */
 static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uint64_t *after)
 {
     bool found = false;
@@ -124,7 +124,7 @@ static bool whole_number(const cJSON *object, const char *name, int64_t *out)
     return true;
 }
 
-/* 16 hexadecimal digits. */
+/* A string of 16 hexadecimal digits. */
 static bool hash_number(const cJSON *found, uint64_t *out)
 {
     const char *text = cJSON_IsString(found) ? found->valuestring : "";
@@ -138,6 +138,8 @@ static bool hash_key(const cJSON *object, const char *name, uint64_t *out)
     return hash_number(cJSON_GetObjectItemCaseSensitive(object, name), out);
 }
 
+/* Folders from before there were checksums have no list of them; a list that is there has one a
+ * shard. */
 static bool read_split(const cJSON *root, Split k, Meta *m)
 {
     const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, split_name[k]);

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum {
-    META_FORMAT = 1
-}; /* of the folder; a change of it, or of how text becomes tokens, makes new folders */
+/* Of the folder. Whoever changes it, or how text becomes tokens, raises this number: it is part of
+ * the key, so that text is prepared anew. */
+enum { META_FORMAT = 1 };
 
 /* What one split holds. */
 typedef struct {

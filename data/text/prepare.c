@@ -1,4 +1,8 @@
-/* prepare.c -- see prepare.h. */
+/* prepare.c -- see prepare.h.
+ *
+ * A folder's name has a hash of all that decides its contents. A folder of the right name is
+ * therefore the right one: it is opened and checked against its meta.json, and nothing is compared
+ * with the text. */
 #include "data/text/prepare.h"
 
 #include "data/text/meta.h"
@@ -81,6 +85,8 @@ static bool check_tokenizer(const Meta *m, const char *path, char *err, size_t n
     return good || error_set(err, n, "its tokenizer.json is another one than it was made with");
 }
 
+/* Whether the folder holds what its meta.json says; fills in `p` from that. Shards are not read,
+ * only their headers and sizes: what flips bits is found by `data inspect --verify`. */
 static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char *err, size_t n)
 {
     char *path = text_format("%s/meta.json", folder);
@@ -120,6 +126,7 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
+/* Trains the tokenizer, on the training part alone, unless one is given: then *out is NULL. */
 static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int64_t split,
                            Tokenizer **out, char *err, size_t n)
 {
@@ -160,8 +167,9 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
     return good;
 }
 
-/* Builds p->folder under a temporary name. Another process may have been faster: then its folder
- * stands. */
+/* Builds p->folder under a temporary name and renames it. Where another process has been faster,
+ * rename finds a folder that is not empty and fails; that one has the same contents by its name, so
+ * it is used and this one removed. */
 static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_t hash,
                         const Preparation *p, char *err, size_t n, ExitCode *code)
 {
@@ -183,8 +191,8 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     return good;
 }
 
-/* A share of the text that holds two windows or a few more, rounded up; 0 if half of it does not.
- */
+/* The smallest share of the text, in thousandths, that holds two windows; 0 where half of it does
+ * not. */
 static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
 {
     double total = (double)(p->train_tokens + p->val_tokens);

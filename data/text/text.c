@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Makes room for a document of `more` bytes. */
 static void reserve(Text *text, int64_t more)
 {
     if (more > text->capacity - text->size || text->bytes == NULL) {
@@ -50,6 +51,7 @@ static bool check_bytes(const char *place, int64_t base, const uint8_t *bytes, i
     return true;
 }
 
+/* Length of the byte-order mark at the start, 0 without one. */
 static int64_t mark_length(const uint8_t *bytes, int64_t size)
 {
     return size >= 3 && bytes[0] == 0xEF && bytes[1] == 0xBB && bytes[2] == 0xBF ? 3 : 0;
@@ -61,6 +63,7 @@ bool text_add_document(Text *text, const char *place, int64_t base, const uint8_
     if (!check_bytes(place, base, bytes, size, err, n)) return false;
     reserve(text, size);
     uint8_t *start = text->bytes + text->size, *to = start;
+    /* What is dropped makes the document shorter only: `size` bytes are room enough. */
     for (int64_t i = mark_length(bytes, size); i < size; i++) {
         /* Some tools turn LF into CRLF twice: all of the CRs before an LF go. */
         while (bytes[i] == '\n' && to > start && to[-1] == '\r')
@@ -77,6 +80,8 @@ static bool add_json_line(Text *text, const char *place, int64_t base, const cha
                           int64_t size, const char *text_key, char *err, size_t n)
 {
     if (!check_bytes(place, base, (const uint8_t *)line, size, err, n)) return false;
+    /* The JSON parser ends strings at NUL: the rest of such a document would be lost without a
+     * word. */
     if (json_has_nul(line, (size_t)size))
         return error_set(err, n, "%s has the escape \\u0000, so this is not text", place);
     cJSON *object = json_parse(line, (size_t)size);
@@ -100,6 +105,7 @@ static bool is_blank(const char *line, int64_t size)
     return true;
 }
 
+/* A document from every line that is not blank. */
 static bool add_json_lines(Text *text, const char *name, const char *contents, int64_t size,
                            const char *text_key, char *err, size_t n)
 {
@@ -182,6 +188,7 @@ int64_t text_split(const Text *text, double fraction)
     int64_t at = (int64_t)floor((1.0 - fraction) * (double)text->size);
     if (at <= 0) return 0;
     if (at >= text->size) return text->size;
+    /* The end of a document counts as a border even if its last line has no LF. */
     int64_t document = 0, line = at;
     while (text->document_end[document] < at)
         document++;

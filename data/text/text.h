@@ -3,7 +3,7 @@
  *
  * What comes in has one form when it leaves: UTF-8 without byte-order mark, lines ended by LF. NUL
  * bytes and invalid UTF-8 are refused by file and byte offset, because silently replacing them
- * would train on something nobody wrote. */
+ * would train on something that nobody wrote. */
 #ifndef DATA_TEXT_TEXT_H
 #define DATA_TEXT_TEXT_H
 

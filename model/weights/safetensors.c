@@ -30,6 +30,8 @@ bool safetensors_size(DType dtype, int ndim, const int64_t *dim, int64_t *bytes)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* Sorts the entries by the size of their type, larger ones first, and gives them their offsets
+ * without gaps: then each begins at a multiple of its own size. */
 static void lay_out(SafetensorsEntry *entry, int n)
 {
     SafetensorsEntry *sorted = must_calloc((size_t)n + 1, sizeof *sorted);
@@ -78,6 +80,7 @@ char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *meta
         print_entry(to, &entry[i]);
     }
     fputc('}', to);
+    /* Spaces up to a multiple of 8, so that the data behind them are aligned. */
     while (ftello(to) % 8 != 0)
         fputc(' ', to);
     CHECK(fclose(to) == 0, "no memory for the header of %d tensors", n);
@@ -157,6 +160,7 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
     return json_expect(j, '}');
 }
 
+/* Appends a text and its NUL byte. */
 static void add_metadata(Safetensors *s, const char *text)
 {
     size_t n = strlen(text) + 1;
@@ -165,6 +169,7 @@ static void add_metadata(Safetensors *s, const char *text)
     s->metadata_bytes += n;
 }
 
+/* {"key": "value", ...}; keys must differ and be few, since each is compared with all before it. */
 static bool parse_metadata(JsonCursor *j, Safetensors *s)
 {
     if (s->metadata != NULL) return json_error(j, "__metadata__ is there twice");
@@ -227,7 +232,9 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Sorts the entries by their place; they must cover the data, and no two may share a name. */
+/* Sorts the entries by their place in the data. They must cover all of it, each beginning where the
+ * one before it ends, so nothing overlaps and no bytes are hidden between tensors. Names are
+ * compared in sorted order: a header of 64 MiB may have a million. */
 static bool check_cover(Safetensors *s, char *err, size_t err_n)
 {
     if (s->n > 0) qsort(s->entry, (size_t)s->n, sizeof *s->entry, by_place);

@@ -26,8 +26,8 @@ typedef struct {
     int n;
     char *metadata; /* pairs of key and value, each ended by a NUL byte */
     size_t metadata_bytes;
-    int64_t data_at,
-        data_bytes; /* where the data starts, from the start of the file; how much there is */
+    int64_t data_at;    /* where the data begin, in bytes from the start of the file */
+    int64_t data_bytes; /* how many there are */
 } Safetensors;
 
 /* Whether `name` may name a tensor: 1 to SAFETENSORS_MAX_NAME characters out of [A-Za-z0-9._-]. */
