@@ -37,7 +37,7 @@ void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int
 /* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
  * to it and attends to all of its rows. */
 void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *acts, Tensor x);
-/* The fields marked [r] once more, from x (N, C) and qkv: the words forward called on the same
+/* The fields marked [r] once more, from x (N, C) and qkv: the ops forward called on the same
  * operands, so the same bits. */
 void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *acts,
                          Tensor x);

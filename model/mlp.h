@@ -26,7 +26,7 @@ void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, A
 /* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
 void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *acts);
 /* The fields marked [r] once more, from the norm's input x (N, C) and pre: the same bits, because
- * the fused words (residual and norm, product and GELU) promise those of the single ones. Not for
+ * the fused ops (residual and norm, product and GELU) promise those of the single ones. Not for
  * fused_gelu in a 16-bit type: pre does not have what was rounded off. */
 void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *acts, Tensor x);
 /* grad: in, gradient after this half; out, += gradient through it, back to the norm's input x

@@ -1,4 +1,4 @@
-/* oplist.h -- the op vocabulary as a list: OP(name, (arguments)). The table of pointers, the names
+/* oplist.h -- the list of ops as rows: OP(name, (arguments)). The table of pointers, the names
  * and the front doors' dispatch are generated from it; the contracts stand in ops.h. Adding an op:
  * a row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
  * oracle. */

@@ -1,4 +1,4 @@
-/* ops.h -- the op vocabulary: every computation of the program, on typed tensors, behind one front
+/* ops.h -- the list of ops: every computation of the program, on typed tensors, behind one front
  * door.
  *
  * The front door (ops.c) checks shapes and dtypes, keeps time when asked, and dispatches to the
@@ -160,7 +160,7 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
 
 /* y (N, O) = f(x (N, I) w (O, I)^T + bias (O, if present)), f as the epilogue; pre (N, O, if
  * present) = the value before f, rounded to storage. EPILOGUE_GELU applies gelu to the rounded
- * value: the bits of this word with EPILOGUE_NONE and op_activation_forward behind it.
+ * value: the bits of this op with EPILOGUE_NONE and op_activation_forward behind it.
  * EPILOGUE_GELU_OF_SUM applies it to the sum in the compute type and rounds only y, as a product
  * and gelu in one kernel can: other bits in 16-bit storage. Where storage is the compute type the
  * two are one, bit for bit. */

@@ -160,7 +160,7 @@ static Tensor put(TestDevice *d, Tensor host)
     return t;
 }
 
-/* Residual and norm in one word: y and stats are those of the norm of the sum it wrote. */
+/* Residual and norm in one op: y and stats are those of the norm of the sum it wrote. */
 static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kind)
 {
     Device *dev = &d->device;
@@ -183,7 +183,7 @@ static void check_fused_norm(TestDevice *d, DType dtype, int64_t C, NormKind kin
         device_drop(dev, rest[i]);
 }
 
-/* Product and GELU in one word: y is GELU of the rounded pre it wrote. */
+/* Product and GELU in one op: y is GELU of the rounded pre it wrote. */
 static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
 {
     Device *dev = &d->device;
@@ -199,7 +199,7 @@ static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
         device_drop(dev, rest[i]);
 }
 
-/* ops.h promises it, and selective recompute calls the single words where forward called the fused
+/* ops.h promises it, and selective recompute calls the single ops where forward called the fused
  * ones. */
 static void test_fused_words_have_the_bits_of_single_ones(void **state)
 {
