@@ -1,7 +1,15 @@
-/* oplist.h -- the list of ops as rows: OP(name, (arguments)). The table of pointers, the names
- * and the front doors' dispatch are generated from it; the contracts stand in ops.h. Adding an op:
- * a row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
- * oracle. */
+/* oplist.h -- the list of ops as rows: OP(name, (arguments)). The table of pointers, the names and
+ * the front doors' dispatch are generated from it; the contracts stand in ops.h. Adding an op: a
+ * row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
+ * oracle.
+ *
+ * A CUDA body may follow later: until it does, the row is OP_WITHOUT_CUDA(name, (arguments)). The
+ * CUDA table then has NULL for it, and a run on CUDA that calls the op ends at its start with a
+ * sentence that names both. A file that does not care defines OP alone. */
+#ifndef OP_WITHOUT_CUDA
+#define OP_WITHOUT_CUDA(name, arguments) OP(name, arguments)
+#endif
+
 OP(fill, (Device * dev, Tensor x, double value))
 OP(copy, (Device * dev, Tensor y, Tensor x))
 OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))
@@ -43,3 +51,5 @@ OP(adamw,
     const StepDecision *decision, const AdamW *hyper, const Rounding *rounding))
 OP(sgd, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
          const StepDecision *decision, const Sgd *hyper, const Rounding *rounding))
+
+#undef OP_WITHOUT_CUDA

@@ -108,8 +108,10 @@ OpCall call_begin(Device *dev, OpId op, DType storage)
 
 void call_require(const Device *dev, OpCall call, bool present)
 {
-    CHECK(present, "op_%s: device %s does not have this op", op_name[call.op],
-          dev->backend ? dev->backend->name : "(closed)");
+    if (present) return;
+    fail(EXIT_UNAVAILABLE,
+         "the run needs op_%s, which device \"%s\" cannot compute yet; write device \"cpu\"",
+         op_name[call.op], dev->backend ? dev->backend->name : "(closed)");
 }
 
 void call_end(Device *dev, OpCall call)

@@ -41,8 +41,9 @@ typedef struct {
 
 /* Chooses the table by the storage type and marks the beginning, if somebody measures. */
 OpCall call_begin(Device *dev, OpId op, DType storage);
-/* Ends the program, naming the op and the device, unless `present` (the table's entry is not NULL).
- */
+/* Ends the program with EXIT_UNAVAILABLE, naming the op and the device, unless `present`: the
+ * table's entry is not NULL. Only rows of oplist.h that say so have no body on CUDA; what a run
+ * will need is called once at its start (trainer_warm_up), so that it ends there. */
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
 

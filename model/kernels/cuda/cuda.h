@@ -52,6 +52,7 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 /* ---- the ops --------------------------------------------------------------------------------- */
 
 #define OP(name, arguments) void cuda_##name arguments;
+#define OP_WITHOUT_CUDA(name, arguments)
 #include "model/kernels/oplist.h"
 #undef OP
 

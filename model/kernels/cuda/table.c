@@ -4,7 +4,8 @@
 extern const OpTable cuda_table;
 
 const OpTable cuda_table = {
-#define OP(name, arguments) .name = cuda_##name,
+#define OP(name, arguments)              .name = cuda_##name,
+#define OP_WITHOUT_CUDA(name, arguments) .name = NULL,
 #include "model/kernels/oplist.h"
 #undef OP
 };
