@@ -113,7 +113,7 @@ static unsigned char *all_gradients(const GptShape *shape, int64_t B, int64_t mi
 
 static const DType all_dtypes[] = {F64, F32, BF16, F16};
 
-/* Bug 12: two shards, same bits. */
+/* Bug 12: a rerun has the same bits. */
 static void test_bug_12_rerun_is_bitwise_equal(void **state)
 {
     (void)state;
