@@ -34,7 +34,7 @@ static char *run_name(const char *path)
 {
     if (path == NULL) return must_strdup("default");
     if (strcmp(path, "-") == 0) return must_strdup("stdin");
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base = path_name(path);
     size_t n = strlen(base), dot = n;
     for (size_t i = 1; i < n; i++)
         if (base[i] == '.') dot = i;

@@ -84,8 +84,7 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
 /* "dir/My text.txt" -> "My_text": the name of the prepared folder. */
 static char *folder_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *name = must_strdup(slash ? slash + 1 : path), *dot = strrchr(name, '.');
+    char *name = must_strdup(path_name(path)), *dot = strrchr(name, '.');
     if (dot != NULL && dot != name) *dot = 0;
     for (char *p = name; *p; p++)
         if (!isalnum((unsigned char)*p) && *p != '-' && *p != '_' && *p != '.') *p = '_';

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/fs.h"
+#include "model/core/hash.h"
 #include "model/core/json_parse.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uin
     for (int k = 0; k < SPLITS && !found; k++)
         for (int64_t i = 0; m->checksum[k] != NULL && i < m->split[k].shards && !found; i++) {
             char *path = split_shard_path(".", k, i);
-            found = strcmp(strrchr(path, '/') + 1, name) == 0;
+            found = strcmp(path_name(path), name) == 0;
             free(path);
             *before = i > 0 ? m->checksum[k][i - 1] : TOKEN_FILE_HASH_START;
             *after = m->checksum[k][i];
@@ -64,11 +65,10 @@ static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uin
 bool meta_verify(const char *path, bool *known, char *err, size_t n)
 {
     char *meta = path_beside(path, "meta.json"), why[512] = "it does not name the file";
-    const char *slash = strrchr(path, '/');
     uint64_t hash, want;
     Meta m;
     bool good = meta_read(&m, meta, why, sizeof why);
-    *known = good && find_checksum(&m, slash ? slash + 1 : path, &hash, &want);
+    *known = good && find_checksum(&m, path_name(path), &hash, &want);
     good = *known && hash_shard(path, &hash, err, n);
     if (!*known) error_set(err, n, "%s has no checksum in %s: %s", path, meta, why);
     if (good && hash != want)
@@ -127,10 +127,7 @@ static bool whole_number(const cJSON *object, const char *name, int64_t *out)
 /* A string of 16 hexadecimal digits. */
 static bool hash_number(const cJSON *found, uint64_t *out)
 {
-    const char *text = cJSON_IsString(found) ? found->valuestring : "";
-    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
-    *out = strtoull(text, NULL, 16);
-    return true;
+    return cJSON_IsString(found) && hash_parse(found->valuestring, 16, out);
 }
 
 static bool hash_key(const cJSON *object, const char *name, uint64_t *out)

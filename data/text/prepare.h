@@ -27,7 +27,7 @@ typedef struct {
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* of that BPE */
     double val_fraction;
-    Progress *progress; /* told how far it is; NULL: nobody wants to know */
+    Progress *progress; /* shows how far it is; NULL: nobody wants to know */
     int64_t min_tokens; /* a split shorter than this is refused: one window and its last target */
 } PrepareRequest;
 
@@ -37,13 +37,18 @@ typedef struct {
     bool cached;                      /* nothing had to be done */
     int64_t train_bytes, val_bytes;   /* of text */
     int64_t train_tokens, val_tokens; /* end-of-text included */
-    uint64_t train_checksum,
-        val_checksum; /* of all shards, as identity.c hashes them; 0: unknown */
+    /* Of all shards of a split, as data_identity hashes them; 0: meta.json does not have it. */
+    uint64_t train_checksum, val_checksum;
     int64_t documents;
     int64_t vocab_size;
     uint64_t tokenizer_hash;
 } Preparation;
 
+/* Finds the folder of these tokens and checks it, or makes it. False with a sentence and *code: the
+ * given tokenizer is missing (EXIT_MISSING) or damaged, or the folder is (EXIT_DAMAGED); a split is
+ * shorter than min_tokens, or the text too short for the vocabulary (EXIT_CONFIG); the folder
+ * cannot be made (EXIT_CANNOT_CREATE) or written (EXIT_INPUT_OUTPUT), or must not be read
+ * (EXIT_PERMISSION). Then *out is {0}. */
 bool prepare_text(const PrepareRequest *request, Preparation *out, char *err, size_t n,
                   ExitCode *code);
 void preparation_free(Preparation *p);

@@ -286,8 +286,7 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
 /* Confirms a vocab.bpe by the encoder.json beside it, if there is one. */
 static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, size_t n)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    if (strcmp(name, "vocab.bpe") != 0) return true;
+    if (strcmp(path_name(path), "vocab.bpe") != 0) return true;
     char *beside = path_beside(path, "encoder.json"), *text;
     size_t length;
     bool missing, good = true;

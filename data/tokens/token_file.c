@@ -1,4 +1,4 @@
-/* token_file.c -- reading shards: strict about the header, exact about offsets; see token_file.h.
+/* token_file.c -- reading shards: strict about the header, exact about offsets. See token_file.h.
  */
 #include "data/tokens/token_file.h"
 
@@ -86,7 +86,8 @@ void token_file_close(TokenFile *f)
     *f = (TokenFile){0};
 }
 
-/* Reads bytes of an open shard. It had them when it was opened. */
+/* Reads bytes of an open shard. The header promised them and the size agreed, so where they are
+ * missing now, the file has been cut since: the sentence says that instead of "end of file". */
 static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t offset, char *err,
                        size_t n)
 {
@@ -103,7 +104,7 @@ static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t off
 
 bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
 {
-    enum { PIECE = 1 << 20 }; /* whole words of the hash */
+    enum { PIECE = 1 << 20 }; /* bytes; a multiple of the 8 that the hash takes at once */
     uint8_t *piece = must_alloc(PIECE);
     int64_t at = 0;
     bool good = true;
@@ -130,8 +131,9 @@ bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t 
     return true;
 }
 
-/* Makes 32-bit ids of 16-bit ones in the second half of `out`'s bytes, from the first on: none is
- * overwritten before it is read. */
+/* Makes 32-bit ids of the 16-bit ones that lie in the second half of `out`'s own bytes, so that no
+ * buffer is needed. From the first on: id i is written up to byte 4 i + 4, the next one to be read
+ * begins at 2 count + 2 (i + 1), which is not below. */
 static void widen(int32_t *out, int64_t count)
 {
     const uint8_t *from = (const uint8_t *)out + 2 * count;

@@ -17,8 +17,8 @@ bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n)
             return false;
         }
         s->n_files = i + 1;
-        s->n_tokens +=
-            s->file[i].n_tokens; /* each < 2^31, the number of files is an int: no overflow */
+        /* Each has fewer than 2^31, and the number of files is an int: no overflow. */
+        s->n_tokens += s->file[i].n_tokens;
         s->first[i + 1] = s->n_tokens;
     }
     return true;
@@ -65,6 +65,7 @@ bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t voc
 {
     CHECK(first >= 0 && count >= 0 && count <= s->n_tokens - first, "tokens %lld + %lld of %lld",
           (long long)first, (long long)count, (long long)s->n_tokens);
+    /* A window may begin in one file and end in another, or reach over a whole short one. */
     for (int k = file_of(s, first); count > 0; k++) {
         const TokenFile *f = &s->file[k];
         int64_t from = first - s->first[k], some = f->n_tokens - from;

@@ -282,6 +282,12 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
     return true;
 }
 
+const char *path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 char *path_beside(const char *path, const char *name)
 {
     const char *slash = strrchr(path, '/');

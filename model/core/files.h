@@ -62,6 +62,8 @@ char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 /* The files that patterns name, in their order, sorted within a glob. A pattern that matches
  * nothing is an error, and so is one whose braces would take for ever to try. */
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n);
+/* What stands behind the last slash: the name of a file or folder. Part of `path`. */
+const char *path_name(const char *path);
 /* "folder of path/name"; the caller frees. */
 char *path_beside(const char *path, const char *name);
 

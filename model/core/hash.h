@@ -2,7 +2,9 @@
 #ifndef MODEL_CORE_HASH_H
 #define MODEL_CORE_HASH_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Each step is a bijection of the state for a given word and of the word for a given state. */
@@ -36,6 +38,15 @@ static inline uint64_t hash_tail(uint64_t h, const void *bytes, int64_t size, in
 static inline uint64_t hash_bytes(uint64_t h, const void *bytes, int64_t size)
 {
     return hash_tail(h, bytes, size, size);
+}
+
+/* Reads a hash, a checksum or an id as "%016llx" prints it: exactly `digits` (16 at most)
+ * lower-case hexadecimal digits. Anything else is false. */
+static inline bool hash_parse(const char *text, size_t digits, uint64_t *out)
+{
+    if (strlen(text) != digits || strspn(text, "0123456789abcdef") != digits) return false;
+    *out = strtoull(text, NULL, 16);
+    return true;
 }
 
 #endif

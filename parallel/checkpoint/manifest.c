@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
+#include "model/core/hash.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,8 @@ _Static_assert(STATE_FIELDS * 8 == sizeof(StepState), "a field of StepState is n
 
 bool manifest_save_id_valid(const char *text)
 {
-    return strlen(text) == SAVE_ID_DIGITS && strspn(text, "0123456789abcdef") == SAVE_ID_DIGITS;
+    uint64_t id;
+    return hash_parse(text, SAVE_ID_DIGITS, &id);
 }
 
 int64_t manifest_chunk_bytes(const SafetensorsEntry *e)
@@ -168,8 +170,9 @@ static bool parse_crc(JsonCursor *j, uint32_t *out)
 {
     char *text = json_take_string(j);
     if (text == NULL) return false;
-    bool good = strlen(text) == 8 && strspn(text, "0123456789abcdef") == 8;
-    if (good) *out = (uint32_t)strtoul(text, NULL, 16);
+    uint64_t crc = 0;
+    bool good = hash_parse(text, 8, &crc);
+    *out = (uint32_t)crc;
     free(text);
     return good || json_error(j, "a checksum has eight hexadecimal digits");
 }

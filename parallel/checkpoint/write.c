@@ -14,6 +14,7 @@
 
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
@@ -41,11 +42,6 @@ typedef struct {
     char *err;
     size_t n;
 } Save;
-
-static const char *last_part(const char *path)
-{
-    return strrchr(path, '/') + 1;
-}
 
 /* ---- writing one file ------------------------------------------------------------------------ */
 
@@ -75,7 +71,7 @@ static bool write_file(Save *s, const char *path,
 {
     const FsOps *fs = s->io->fs;
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    int fd = fs->open(fs->self, s->fd, last_part(path), flags, 0666);
+    int fd = fs->open(fs->self, s->fd, path_name(path), flags, 0666);
     if (fd < 0) return error_set(s->err, s->n, "cannot create %s: %s", path, strerror(errno));
     bool good = write(s, fd, path, which) && fs_sync(fs, fd, path, s->err, s->n);
     if (fs->close(fs->self, fd) != 0 && good)
@@ -206,7 +202,7 @@ static bool reads_back(Save *s)
 static bool write_content(Save *s)
 {
     const FsOps *fs = s->io->fs;
-    if (fs->make_folder(fs->self, s->parent_fd, last_part(s->temporary), 0777) != 0)
+    if (fs->make_folder(fs->self, s->parent_fd, path_name(s->temporary), 0777) != 0)
         return error_set(s->err, s->n, "cannot create the folder %s: %s", s->temporary,
                          strerror(errno));
     s->fd = fs_open_folder(s->temporary, s->err, s->n);
@@ -237,7 +233,7 @@ static bool sync_parents(Save *s)
 static bool commit(Save *s)
 {
     const FsOps *fs = s->io->fs;
-    const char *temporary = last_part(s->temporary), *final = last_part(s->final);
+    const char *temporary = path_name(s->temporary), *final = path_name(s->final);
     if (s->aside && fs->rename(fs->self, s->parent_fd, final, s->parent_fd, s->aside) != 0)
         return error_set(s->err, s->n, "cannot rename %s, which is not this save: %s", s->final,
                          strerror(errno));
@@ -260,7 +256,7 @@ static bool commit(Save *s)
 static bool inspect_final(Save *s, bool *saved)
 {
     char why[1024];
-    const char *final = last_part(s->final);
+    const char *final = path_name(s->final);
     Checkpoint *c = NULL;
     *saved = false;
     if (checkpoint_gone(s->final)) return true;
@@ -322,7 +318,7 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
         checkpoint_remove_leftovers(io, s.parent_fd, ignored, sizeof ignored);
         good = write_content(&s) && commit(&s);
         if (!good)
-            fs_remove_tree(io->fs, s.parent_fd, last_part(s.temporary), ignored, sizeof ignored);
+            fs_remove_tree(io->fs, s.parent_fd, path_name(s.temporary), ignored, sizeof ignored);
         if (good) checkpoint_remove_leftovers(io, s.parent_fd, ignored, sizeof ignored);
     }
     if (s.fd >= 0) close(s.fd);
