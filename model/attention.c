@@ -6,13 +6,13 @@
 /* q and k (normed, rotated) and v as attention reads them: (N, heads D) column slices. */
 typedef struct {
     Tensor q, k, v;
-} Heads;
+} Qkv;
 
-static Heads heads_of(const GptShape *s, Tensor qk, Tensor qkv)
+static Qkv qkv_of(const GptShape *s, Tensor qk, Tensor qkv)
 {
     int64_t q = s->H * s->D, k = s->G * s->D;
-    return (Heads){tensor_slice_cols(qk, 0, q), tensor_slice_cols(qk, q, k),
-                   tensor_slice_cols(qkv, q + k, k)};
+    return (Qkv){tensor_slice_cols(qk, 0, q), tensor_slice_cols(qk, q, k),
+                 tensor_slice_cols(qkv, q + k, k)};
 }
 
 static Attention attention_of(const GptShape *s, int64_t causal_offset)
@@ -45,61 +45,59 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
 }
 
 /* RMSNorm over each head of q and of k, weights shared by the heads. */
-static void qk_norm_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a)
+static void qk_norm_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
     const GptShape *s = pass->shape;
     Norm norm = {.kind = NORM_RMSNORM, .epsilon = s->norm.epsilon};
-    Heads in = heads_of(s, a->qkv, a->qkv), out = heads_of(s, a->qk, a->qkv);
-    op_norm_forward(pass->dev, out.q, a->q_stats, in.q,
-                    pass->store->weight(pass->store, rows->q_norm, 1), NO_TENSOR, norm);
-    op_norm_forward(pass->dev, out.k, a->k_stats, in.k,
-                    pass->store->weight(pass->store, rows->k_norm, 1), NO_TENSOR, norm);
+    NormTensors q = norm_bind(pass->store, &params->q_norm, false),
+                k = norm_bind(pass->store, &params->k_norm, false);
+    Qkv in = qkv_of(s, a->qkv, a->qkv), out = qkv_of(s, a->qk, a->qkv);
+    op_norm_forward(pass->dev, out.q, a->q_stats, in.q, q.weight, q.bias, norm);
+    op_norm_forward(pass->dev, out.k, a->k_stats, in.k, k.weight, k.bias, norm);
 }
 
 /* The norm of x, as the region's products read it. */
-static void normed_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+static void normed_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a,
+                           Tensor x)
 {
-    ParamStore *store = pass->store;
-    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
-    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
-                    bias, pass->shape->norm);
+    norm_forward(pass, &params->norm, a->normed, a->stats, x);
     region_enter_forward(pass->tp, a->normed, a->normed);
 }
 
 /* q and k as attention reads them: normed by head, rotated. */
-static void heads_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a)
+static void heads_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
     const GptShape *s = pass->shape;
-    if (s->qk_norm) qk_norm_forward(pass, rows, a);
+    if (s->qk_norm) qk_norm_forward(pass, params, a);
     if (s->position == POSITION_ROPE)
         op_rope(pass->dev, a->qk, pass->rope_table, pass->positions, false);
 }
 
-void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *a,
+                         Tensor x)
 {
-    normed_forward(pass, rows, a, x);
+    normed_forward(pass, params, a, x);
     /* Without qk_norm q and k were rotated in qkv itself, which is kept. */
-    if (pass->shape->qk_norm) heads_forward(pass, rows, a);
+    if (pass->shape->qk_norm) heads_forward(pass, params, a);
 }
 
 /* dq, dk in place: gradient of the normed heads -> gradient of the heads before. */
-static void qk_norm_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
-                             Tensor dq, Tensor dk, bool accumulate)
+static void qk_norm_backward(const Pass *pass, const AttentionParams *params,
+                             const AttentionActs *a, Tensor dq, Tensor dk, bool accumulate)
 {
     const GptShape *s = pass->shape;
-    ParamStore *store = pass->store;
     Norm norm = {.kind = NORM_RMSNORM, .epsilon = s->norm.epsilon};
-    Heads in = heads_of(s, a->qkv, a->qkv);
-    op_norm_backward(pass->dev, dq, false, NO_TENSOR, store->grad(store, rows->q_norm, 1),
-                     NO_TENSOR, accumulate, dq, in.q, a->q_stats,
-                     store->weight(store, rows->q_norm, 1), norm);
-    op_norm_backward(pass->dev, dk, false, NO_TENSOR, store->grad(store, rows->k_norm, 1),
-                     NO_TENSOR, accumulate, dk, in.k, a->k_stats,
-                     store->weight(store, rows->k_norm, 1), norm);
+    NormTensors q = norm_bind(pass->store, &params->q_norm, true),
+                k = norm_bind(pass->store, &params->k_norm, true);
+    Qkv in = qkv_of(s, a->qkv, a->qkv);
+    op_norm_backward(pass->dev, dq, false, NO_TENSOR, q.dweight, q.dbias, accumulate, dq, in.q,
+                     a->q_stats, q.weight, norm);
+    op_norm_backward(pass->dev, dk, false, NO_TENSOR, k.dweight, k.dbias, accumulate, dk, in.k,
+                     a->k_stats, k.weight, norm);
 }
 
 /* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
-static void cache_append(const Pass *pass, Heads *heads)
+static void cache_append(const Pass *pass, Qkv *heads)
 {
     KvCache *cache = pass->cache;
     int64_t T = pass->T, all = cache->length + T;
@@ -109,22 +107,17 @@ static void cache_append(const Pass *pass, Heads *heads)
     heads->v = tensor_as_3d(tensor_slice_rows(cache->v, 0, all), 1, all);
 }
 
-Tensor attention_out_bias(const Pass *pass, const AttentionRows *rows)
-{
-    return rows->out.bias < 0 ? NO_TENSOR : pass->store->weight(pass->store, rows->out.bias, 1);
-}
-
-void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *a, Tensor x)
+void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a, Tensor x)
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
     int64_t B = pass->B, T = pass->T;
-    Linear qkv = linear_bind(store, &rows->qkv, false, false),
-           out = linear_bind(store, &rows->out, false, false);
-    normed_forward(pass, rows, a, x);
+    Linear qkv = linear_bind(store, &params->qkv, false, false),
+           out = linear_bind(store, &params->out, false, false);
+    normed_forward(pass, params, a, x);
     linear_forward(pass->dev, &qkv, true, a->qkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
-    heads_forward(pass, rows, a);
-    Heads heads = heads_of(s, a->qk, a->qkv);
+    heads_forward(pass, params, a);
+    Qkv heads = qkv_of(s, a->qk, a->qkv);
     heads.q = tensor_as_3d(heads.q, B, T);
     if (pass->cache) {
         cache_append(pass, &heads);
@@ -138,14 +131,14 @@ void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionAct
     region_exit_forward(pass->tp, a->out, a->out);
 }
 
-void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *a,
+void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *a,
                         Tensor x, ResidualGrad *grad, bool accumulate)
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
     int64_t B = pass->B, T = pass->T, N = B * T;
-    Linear qkv = linear_bind(store, &rows->qkv, true, accumulate);
-    Linear out = linear_bind(store, &rows->out, true, accumulate);
+    Linear qkv = linear_bind(store, &params->qkv, true, accumulate);
+    Linear out = linear_bind(store, &params->out, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     Tensor dout = pass_scratch(pass, N, s->H * s->D);
     Tensor dqkv = pass_scratch(pass, N, shape_qkv_width(s));
@@ -153,7 +146,7 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
     region_exit_backward(pass->tp, grad->d, grad->d);
     linear_backward(pass->dev, &out, dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
                     NO_TENSOR);
-    Heads heads = heads_of(s, a->qk, a->qkv), dheads = heads_of(s, dqkv, dqkv);
+    Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, dqkv, dqkv);
     op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
                           tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(dout, B, T),
                           tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
@@ -162,10 +155,9 @@ void attention_backward(const Pass *pass, const AttentionRows *rows, const Atten
     if (s->position == POSITION_ROPE)
         op_rope(pass->dev, tensor_slice_cols(dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
-    if (s->qk_norm) qk_norm_backward(pass, rows, a, dheads.q, dheads.k, accumulate);
+    if (s->qk_norm) qk_norm_backward(pass, params, a, dheads.q, dheads.k, accumulate);
     linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
     region_enter_backward(pass->tp, dnormed, dnormed);
-    residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
-                           dnormed, x, a->stats);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

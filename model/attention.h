@@ -7,13 +7,14 @@
 #define MODEL_ATTENTION_H
 
 #include "model/linear.h"
+#include "model/norm.h"
 #include "model/residual.h"
 
 typedef struct {
-    int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
-    LinearRows qkv, out;
-    int q_norm, k_norm;
-} AttentionRows;
+    NormParams norm;
+    LinearParams qkv, out;
+    NormParams q_norm, k_norm; /* over a head, weights shared by the heads; only with qk_norm */
+} AttentionParams;
 
 /* What forward leaves for backward. Fields are saved in the slot or lie in scratch that all blocks
  * share, as recompute asks; [r]: attention_recompute makes the field again. */
@@ -36,16 +37,14 @@ void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int
 
 /* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
  * to it and attends to all of its rows. */
-void attention_forward(const Pass *pass, const AttentionRows *rows, AttentionActs *acts, Tensor x);
+void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
+                       Tensor x);
 /* The fields marked [r] once more, from x (N, C) and qkv: the ops forward called on the same
  * operands, so the same bits. */
-void attention_recompute(const Pass *pass, const AttentionRows *rows, AttentionActs *acts,
+void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                          Tensor x);
 /* grad: in, gradient of the residual stream after this half; out, += gradient through it.
  * dweights as `accumulate`. x as in forward. */
-void attention_backward(const Pass *pass, const AttentionRows *rows, const AttentionActs *acts,
+void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *acts,
                         Tensor x, ResidualGrad *grad, bool accumulate);
-/* The output projection's bias, or NO_TENSOR: the block adds it with the residual. */
-Tensor attention_out_bias(const Pass *pass, const AttentionRows *rows);
-
 #endif

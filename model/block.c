@@ -58,18 +58,18 @@ static void add_matrices(const Adding *a, Block *block)
     double std = s->init_std, residual = s->init_std / sqrt(2.0 * (double)s->L);
     int64_t q = s->H * s->D, k = s->G * s->D;
     bool gated = s->activation == ACTIVATION_SWIGLU;
-    block->attention.qkv = (LinearRows){.bias = -1, .rows = 3};
+    block->attention.qkv = (LinearParams){.bias = -1, .rows = 3};
     block->attention.qkv.weight = add_matrix(a, "attn.q.weight", PACK_QKV, q, s->C, std, false);
     add_matrix(a, "attn.k.weight", PACK_QKV, k, s->C, std, false);
     add_matrix(a, "attn.v.weight", PACK_QKV, k, s->C, std, false);
-    block->attention.out = (LinearRows){.bias = -1, .rows = 1};
+    block->attention.out = (LinearParams){.bias = -1, .rows = 1};
     block->attention.out.weight = add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true);
-    block->mlp.up = (LinearRows){.bias = -1, .rows = gated ? 2 : 1};
+    block->mlp.up = (LinearParams){.bias = -1, .rows = gated ? 2 : 1};
     if (gated)
         block->mlp.up.weight = add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false);
     int up = add_matrix(a, "mlp.up.weight", PACK_UP, s->F, s->C, std, false);
     if (!gated) block->mlp.up.weight = up;
-    block->mlp.down = (LinearRows){.bias = -1, .rows = 1};
+    block->mlp.down = (LinearParams){.bias = -1, .rows = 1};
     block->mlp.down.weight = add_matrix(a, "mlp.down.weight", -1, s->C, s->F, residual, true);
 }
 
@@ -96,22 +96,22 @@ static void add_norms(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
     bool bias = s->bias && s->norm.kind == NORM_LAYERNORM;
-    block->attention.norm_weight =
+    block->attention.norm.weight =
         add_vector(a, "attn.norm.weight", -1, s->C, INIT_ONE, -1, TP_GRAD_PARTIAL_IF_SP);
-    block->mlp.norm_weight =
+    block->mlp.norm.weight =
         add_vector(a, "mlp.norm.weight", -1, s->C, INIT_ONE, -1, TP_GRAD_PARTIAL_IF_SP);
-    block->attention.norm_bias = block->mlp.norm_bias = -1;
+    block->attention.norm.bias = block->mlp.norm.bias = -1;
     if (bias) {
-        block->attention.norm_bias =
+        block->attention.norm.bias =
             add_vector(a, "attn.norm.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
-        block->mlp.norm_bias =
+        block->mlp.norm.bias =
             add_vector(a, "mlp.norm.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
     }
-    block->attention.q_norm = block->attention.k_norm = -1;
+    block->attention.q_norm = block->attention.k_norm = (NormParams){-1, -1};
     if (s->qk_norm) {
-        block->attention.q_norm =
+        block->attention.q_norm.weight =
             add_vector(a, "attn.q_norm.weight", -1, s->D, INIT_ONE, -1, TP_GRAD_PARTIAL);
-        block->attention.k_norm =
+        block->attention.k_norm.weight =
             add_vector(a, "attn.k_norm.weight", -1, s->D, INIT_ONE, -1, TP_GRAD_PARTIAL);
     }
 }
@@ -137,16 +137,15 @@ void block_layout(BlockActs *acts, const GptShape *s, int64_t B, int64_t T, Reco
 
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
 {
-    const GptShape *s = pass->shape;
-    ParamStore *store = pass->store;
-    Tensor bias =
-        block->mlp.norm_bias < 0 ? NO_TENSOR : store->weight(store, block->mlp.norm_bias, 1);
+    NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
+    Linear out = linear_bind(pass->store, &block->attention.out, false, false),
+           down = linear_bind(pass->store, &block->mlp.down, false, false);
     attention_forward(pass, &block->attention, &acts->attention, x);
     op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
-                             acts->attention.out, attention_out_bias(pass, &block->attention),
-                             store->weight(store, block->mlp.norm_weight, 1), bias, s->norm);
+                             acts->attention.out, out.bias, norm.weight, norm.bias,
+                             pass->shape->norm);
     mlp_forward(pass, &block->mlp, &acts->mlp);
-    op_bias_residual(pass->dev, y, acts->mlp.down, mlp_down_bias(pass, &block->mlp), acts->middle);
+    op_bias_residual(pass->dev, y, acts->mlp.down, down.bias, acts->middle);
 }
 
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)

@@ -8,8 +8,8 @@
 
 typedef struct {
     int unit;
-    AttentionRows attention;
-    MlpRows mlp;
+    AttentionParams attention;
+    MlpParams mlp;
 } Block;
 
 typedef struct {

@@ -16,12 +16,12 @@ int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int
                       .tp_grad = TP_GRAD_PARTIAL_IF_SP,
                       .group = group,
                       .init = INIT_ONE};
-    *h = (Head){.norm_unit = unit, .norm_bias = -1, .table_unit = token_unit, .table = token};
-    h->norm_weight = param_table_add(table, unit, s->dtype, &norm);
+    *h = (Head){.norm_unit = unit, .norm = {.bias = -1}, .table_unit = token_unit, .table = token};
+    h->norm.weight = param_table_add(table, unit, s->dtype, &norm);
     if (s->bias && s->norm.kind == NORM_LAYERNORM) {
         norm.name = "final_norm.bias";
         norm.init = INIT_ZERO;
-        h->norm_bias = param_table_add(table, unit, s->dtype, &norm);
+        h->norm.bias = param_table_add(table, unit, s->dtype, &norm);
     }
     unit++;
     if (!s->tied) {
@@ -56,12 +56,9 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
 
 static void norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
 {
-    ParamStore *store = pass->store;
     int64_t n = tensor_rows(x);
-    Tensor bias = h->norm_bias < 0 ? NO_TENSOR : store->weight(store, h->norm_bias, 1);
-    op_norm_forward(pass->dev, tensor_slice_rows(a->normed, 0, n),
-                    tensor_slice_rows(a->stats, 0, n), x, store->weight(store, h->norm_weight, 1),
-                    bias, pass->shape->norm);
+    norm_forward(pass, &h->norm, tensor_slice_rows(a->normed, 0, n),
+                 tensor_slice_rows(a->stats, 0, n), x);
 }
 
 /* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
@@ -116,8 +113,7 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     op_loss_sum(pass->dev, stats, a->losses, pass->targets);
     if (backward) {
         region_enter_backward(pass->tp, a->dnormed, a->dnormed);
-        residual_norm_backward(pass, grad, false, h->norm_weight, h->norm_bias, add_norm,
-                               a->dnormed, x, a->stats);
+        residual_norm_backward(pass, grad, false, &h->norm, add_norm, a->dnormed, x, a->stats);
     }
     head_release(store, h, backward);
 }

@@ -6,8 +6,9 @@
 #include "model/residual.h"
 
 typedef struct {
-    int norm_unit, norm_weight, norm_bias; /* -1: no bias */
-    int table_unit, table;                 /* the untied head, or the token table */
+    int norm_unit, table_unit;
+    NormParams norm;
+    int table; /* the untied head, or the token table */
 } Head;
 
 typedef struct {

@@ -2,14 +2,14 @@
  * hides behind the weight gradient. */
 #include "model/linear.h"
 
-Linear linear_bind(ParamStore *store, const LinearRows *rows, bool grads, bool accumulate)
+Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate)
 {
     Linear linear = {.accumulate = accumulate};
-    linear.weight = store->weight(store, rows->weight, rows->rows);
-    if (rows->bias >= 0) linear.bias = store->weight(store, rows->bias, rows->rows);
+    linear.weight = store->weight(store, params->weight, params->rows);
+    if (params->bias >= 0) linear.bias = store->weight(store, params->bias, params->rows);
     if (!grads) return linear;
-    linear.dweight = store->grad(store, rows->weight, rows->rows);
-    if (rows->bias >= 0) linear.dbias = store->grad(store, rows->bias, rows->rows);
+    linear.dweight = store->grad(store, params->weight, params->rows);
+    if (params->bias >= 0) linear.dbias = store->grad(store, params->bias, params->rows);
     return linear;
 }
 

@@ -9,7 +9,7 @@
  */
 typedef struct {
     int weight, bias, rows;
-} LinearRows;
+} LinearParams;
 
 /* weight (O, I) and bias (O) between acquire and release; their gradients between grad_acquire and
  * grad_release. */
@@ -20,7 +20,7 @@ typedef struct {
 
 /* The linear's tensors from the store; gradients too when `grads`, to be added when `accumulate`.
  */
-Linear linear_bind(ParamStore *store, const LinearRows *rows, bool grads, bool accumulate);
+Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate);
 
 /* y (N, O) = epilogue(x (N, I) weight^T + bias); pre (N, O, if present) = the value before the
  * epilogue. A row-cut linear (its bias is added after the reduction) passes with_bias false. */

@@ -14,16 +14,11 @@ void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *r
     a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
 }
 
-Tensor mlp_down_bias(const Pass *pass, const MlpRows *rows)
-{
-    return rows->down.bias < 0 ? NO_TENSOR : pass->store->weight(pass->store, rows->down.bias, 1);
-}
-
-void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
+void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *a)
 {
     const GptShape *s = pass->shape;
-    Linear up = linear_bind(pass->store, &rows->up, false, false);
-    Linear down = linear_bind(pass->store, &rows->down, false, false);
+    Linear up = linear_bind(pass->store, &params->up, false, false);
+    Linear down = linear_bind(pass->store, &params->down, false, false);
     region_enter_forward(pass->tp, a->normed, a->normed);
     if (s->activation == ACTIVATION_GELU) {
         linear_forward(pass->dev, &up, true, a->act, a->normed,
@@ -36,26 +31,23 @@ void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *a)
     region_exit_forward(pass->tp, a->down, a->down);
 }
 
-void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *a, Tensor x)
+void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *a, Tensor x)
 {
     const GptShape *s = pass->shape;
-    ParamStore *store = pass->store;
     CHECK(!s->fused_gelu || s->dtype == dtype_compute(s->dtype),
           "gelu of an unrounded sum cannot be made again from a pre in %s", dtype_name(s->dtype));
-    Tensor bias = rows->norm_bias < 0 ? NO_TENSOR : store->weight(store, rows->norm_bias, 1);
-    op_norm_forward(pass->dev, a->normed, a->stats, x, store->weight(store, rows->norm_weight, 1),
-                    bias, s->norm);
+    norm_forward(pass, &params->norm, a->normed, a->stats, x);
     region_enter_forward(pass->tp, a->normed, a->normed);
     op_activation_forward(pass->dev, a->act, a->pre, s->activation);
 }
 
-void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tensor x,
+void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, Tensor x,
                   ResidualGrad *grad, bool accumulate)
 {
     const GptShape *s = pass->shape;
     int64_t N = pass_rows(pass);
-    Linear up = linear_bind(pass->store, &rows->up, true, accumulate);
-    Linear down = linear_bind(pass->store, &rows->down, true, accumulate);
+    Linear up = linear_bind(pass->store, &params->up, true, accumulate);
+    Linear down = linear_bind(pass->store, &params->down, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
     Tensor dpre = pass_scratch(pass, N, shape_up_width(s));
@@ -67,7 +59,6 @@ void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *a, Tenso
     if (!gelu) op_activation_backward(pass->dev, dpre, dact, a->pre, s->activation);
     linear_backward(pass->dev, &up, dnormed, dpre, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
     region_enter_backward(pass->tp, dnormed, dnormed);
-    residual_norm_backward(pass, grad, true, rows->norm_weight, rows->norm_bias, accumulate,
-                           dnormed, x, a->stats);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

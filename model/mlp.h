@@ -4,12 +4,13 @@
 #define MODEL_MLP_H
 
 #include "model/linear.h"
+#include "model/norm.h"
 #include "model/residual.h"
 
 typedef struct {
-    int norm_weight, norm_bias; /* rows of the parameter table; -1: absent */
-    LinearRows up, down;        /* up spans gate | up under swiglu */
-} MlpRows;
+    NormParams norm;
+    LinearParams up, down; /* up spans gate | up under swiglu */
+} MlpParams;
 
 /* As in attention.h; [r]: mlp_recompute makes the field again. */
 typedef struct {
@@ -24,15 +25,14 @@ void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, A
                 Arena *shared);
 
 /* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
-void mlp_forward(const Pass *pass, const MlpRows *rows, MlpActs *acts);
+void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *acts);
 /* The fields marked [r] once more, from the norm's input x (N, C) and pre: the same bits, because
  * the fused ops (residual and norm, product and GELU) promise those of the single ones. Not for
  * fused_gelu in a 16-bit type: pre does not have what was rounded off. */
-void mlp_recompute(const Pass *pass, const MlpRows *rows, MlpActs *acts, Tensor x);
+void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x);
 /* grad: in, gradient after this half; out, += gradient through it, back to the norm's input x
  * (N, C). */
-void mlp_backward(const Pass *pass, const MlpRows *rows, const MlpActs *acts, Tensor x,
+void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *acts, Tensor x,
                   ResidualGrad *grad, bool accumulate);
-Tensor mlp_down_bias(const Pass *pass, const MlpRows *rows);
 
 #endif

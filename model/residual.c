@@ -13,12 +13,12 @@ Tensor residual_columns(const ResidualGrad *grad)
     return grad->summed ? grad->columns : NO_TENSOR;
 }
 
-void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add, int weight, int bias,
-                            bool accumulate, Tensor dy, Tensor x, Tensor stats)
+void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add,
+                            const NormParams *params, bool accumulate, Tensor dy, Tensor x,
+                            Tensor stats)
 {
-    ParamStore *store = pass->store;
-    op_norm_backward(pass->dev, grad->d, add, grad->columns, store->grad(store, weight, 1),
-                     bias < 0 ? NO_TENSOR : store->grad(store, bias, 1), accumulate, dy, x, stats,
-                     store->weight(store, weight, 1), pass->shape->norm);
+    NormTensors norm = norm_bind(pass->store, params, true);
+    op_norm_backward(pass->dev, grad->d, add, grad->columns, norm.dweight, norm.dbias, accumulate,
+                     dy, x, stats, norm.weight, pass->shape->norm);
     grad->summed = tensor_present(grad->columns);
 }

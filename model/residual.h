@@ -2,7 +2,7 @@
 #ifndef MODEL_RESIDUAL_H
 #define MODEL_RESIDUAL_H
 
-#include "model/shape.h"
+#include "model/norm.h"
 
 /* d (N, C) storage, and the sums of its columns (C) compute: the gradient of the bias that was
  * added to the stream just before. The norm's backward that writes d has them for nothing; whoever
@@ -22,10 +22,10 @@ typedef struct {
 ResidualGrad residual_layout(const GptShape *shape, int64_t N, Arena *arena);
 /* The column sums of d, or NO_TENSOR where they are not known. */
 Tensor residual_columns(const ResidualGrad *grad);
-/* d = or, with `add`, += dx of the norm whose rows of the parameter table are weight and bias (-1:
- * absent); d's columns are summed; the norm's own gradients =/+= as `accumulate`. dy, x (N, C) and
- * stats as in op_norm_backward. */
-void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add, int weight, int bias,
-                            bool accumulate, Tensor dy, Tensor x, Tensor stats);
+/* d = or, with `add`, += dx of the norm; d's columns are summed; the norm's own gradients =/+= as
+ * `accumulate`. dy, x (N, C) and stats as in op_norm_backward. */
+void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add,
+                            const NormParams *params, bool accumulate, Tensor dy, Tensor x,
+                            Tensor stats);
 
 #endif
