@@ -5,6 +5,7 @@
  * Each of these lives in a room of its own. */
 #include "parallel/commands/commands.h"
 #include "parallel/run/run.h"
+#include "parallel/run/signals.h"
 
 #include "model/core/check.h"
 #include "model/core/nearest.h"
@@ -31,7 +32,7 @@ static int printed(int code)
 /* A run's product is its folder. */
 static int trained(Run *run, int code)
 {
-    run_watch_console(run);
+    run_check_console(run);
     return code;
 }
 

@@ -10,7 +10,7 @@ static bool scale_is_dynamic(const Config *config)
 
 StepRules step_rules(const Config *config)
 {
-    int64_t tokens = config->train_batch_size * config->data.seq_length;
+    int64_t tokens = step_tokens(config);
     return (StepRules){
         .max_norm = config->gradient_clipping,
         .nominal_targets = (double)tokens,

@@ -7,6 +7,11 @@
 #include "configs/config.h"
 #include "model/kernels/step.h"
 
+/* Tokens of a step, of all micro-batches and ranks. */
+static inline int64_t step_tokens(const Config *config)
+{
+    return config->train_batch_size * config->data.seq_length;
+}
 /* The constants of a run. */
 StepRules step_rules(const Config *config);
 /* The state before the first step: nothing consumed, loss scale 2^initial_scale_power (fp16,

@@ -121,7 +121,7 @@ static double timed_step(Trainer *t, Watch *watch, Profile *profile)
     trainer_step(t);
     double seconds = watch_stop(dev, watch);
     dev->profile = NULL;
-    trainer_drain(t, record);
+    trainer_read_all(t, record);
     if (profile) profile_collect(dev, profile);
     return seconds;
 }

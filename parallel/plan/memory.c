@@ -24,7 +24,7 @@ static size_t host_bytes(const Config *config, const GptShape *shape, int64_t ro
 {
     int64_t actions = 2 * config->gradient_accumulation_steps, uses = gpt_max_uses(shape, actions);
     return plus(feed_host_bytes(rows),
-                TRAINER_HISTORY * sizeof(StepOutcome) + CHECKPOINT_STAGING_BYTES +
+                TRAINER_HISTORY * sizeof(TrainerRecord) + CHECKPOINT_STAGING_BYTES +
                     (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
 }
 

@@ -4,7 +4,7 @@
 #include "model/core/shell_text.h"
 #include "parallel/report/console.h"
 #include "parallel/run/identity.h"
-#include "parallel/run/run.h"
+#include "parallel/run/loop.h"
 
 #include <cJSON.h>
 #include <math.h>
@@ -36,8 +36,8 @@ static const char *way_on_unsaved(const Run *run)
 int run_leave(Run *run)
 {
     char err[512];
-    run_drain(run);
-    run->last_try = true;
+    run_read_records(run);
+    run->last_try = true; /* of a save: nobody is there for another */
     if (run->saved_step != run->trainer.steps) run_save(run);
     bool saved = run->save_error == EXIT_OK;
     metrics_note(run->metrics, "end", run->trainer.steps,
@@ -91,21 +91,21 @@ static void print_next(const Run *run, const char *prompt)
     struct stat info; /* of the config: standard input or a pipe cannot be read once more */
     const char *label = "next";
     bool shown = *prompt && strlen(prompt) <= LONGEST;
-    char *folder = shell_quoted_path(run->folder.path), *said = shell_quoted(prompt);
+    char *folder = shell_quoted_path(run->folder.path), *quoted = shell_quoted(prompt);
     char *config = shell_quoted_path(run->arguments.config);
     if (run->data.tokenizer)
         log_info("next    ./train generate %s%s%s%s", folder, shown ? " --prompt" : "",
                  !shown                          ? ""
                  : strncmp(prompt, "--", 2) == 0 ? "="
                                                  : " ",
-                 shown ? said : "");
+                 shown ? quoted : "");
     else if (run->data.val.n_files > 0)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
     if (stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode))
         log_info("%-8s./train %s --set data.text=my.txt   # your own text", label, config);
     free(config);
-    free(said);
+    free(quoted);
     free(folder);
 }
 
@@ -115,21 +115,21 @@ static void print_result(const Run *run, const char *text, bool with_sample)
     cJSON *o = cJSON_Parse(text);
     const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(o, "prompt");
     const cJSON *sampled = cJSON_GetObjectItemCaseSensitive(o, "sample");
-    const char *said = cJSON_IsString(prompt) ? prompt->valuestring : "";
+    const char *given = cJSON_IsString(prompt) ? prompt->valuestring : "";
     char loss[64] = "";
     if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
         snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
     if (with_sample && cJSON_IsString(sampled) && log_level() <= LOG_INFO) {
         Console console; /* as the run itself has shown it */
         console_open(&console, &(MetricsOptions){0});
-        console_sample(&console, said, sampled->valuestring);
+        console_sample(&console, given, sampled->valuestring);
     }
     log_info("done    %s, %s tokens%s", figure_of((int64_t)number_of(o, "steps"), "step").text,
              figure_short(number_of(o, "tokens")).text, loss);
     if (!isnan(number_of(o, "val_loss")))
         log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
                  number_of(o, "bits_per_byte"));
-    print_next(run, said);
+    print_next(run, given);
     cJSON_Delete(o);
 }
 
@@ -164,8 +164,8 @@ static void check_last(Run *run, const char *what, double loss)
          (long long)run->trainer.steps, what, run->folder.path);
 }
 
-/* Of a run that hardly trained, or not in the end: its figures look like any other's. */
-static void say_updates(const Run *run)
+/* Warns of a run that hardly trained, or not in the end: its figures look like any other's. */
+static void warn_updates(const Run *run)
 {
     const StepRecord *r = &run->last;
     Figure skipped = figure_count((double)r->skipped);
@@ -186,7 +186,8 @@ static void say_updates(const Run *run)
 int run_finish(Run *run)
 {
     char err[2048], why[160];
-    run_drain(run);
+    run_read_records(run);
+    /* Saved before all that takes time, so that a death in it loses no step. */
     if (run->saved_step != run->trainer.steps) run_save(run);
     if (run->last_known) check_last(run, "its loss", run->last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
@@ -195,18 +196,19 @@ int run_finish(Run *run)
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
     run->last_try = true;
-    if (run->save_error != EXIT_OK) run_save(run); /* there may be room by now */
+    if (run->save_error != EXIT_OK) run_save(run); /* a full disk may have room by now */
     metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
     if (run->save_error != EXIT_OK)
         fail(run->save_error,
              "the run reached its goal, but its last checkpoint is not written (see the warning "
              "above); when that can be done, %s",
              way_on_unsaved(run));
+    /* result.json comes last: it is what makes the run a finished one for the next start. */
     char *text = result_text(run);
     if (!metrics_flush(run->metrics, err, sizeof err) ||
         !run_folder_finish(&run->folder, text, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
-    say_updates(run);
+    warn_updates(run);
     print_result(run, text, false);
     free(text);
     run_close(run);

@@ -83,7 +83,7 @@ static bool remove_stop(const char *folder, char *err, size_t n)
     return good;
 }
 
-/* Makes `path` the run's folder, locks it and tells its state. Takes over `path`. */
+/* Makes `path` the run's folder, locks it and finds its state. Takes over `path`. */
 static bool enter_folder(RunFolder *run, char *path, const Config *config, char *err, size_t n)
 {
     run->path = path;

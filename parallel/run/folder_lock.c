@@ -58,13 +58,14 @@ static bool both_of_one(int a, int b)
     return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same_file(&of_a, &of_b);
 }
 
-/* What came of asking for a lock. */
-typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } Outcome;
+/* The result of asking for a lock. */
+typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } LockResult;
 
 /* Locks the file that stands under this name when it is done: one that is removed meanwhile locks
  * nothing. `own` is the descriptor that holds the lock so far, -1 if none: HELD_ALREADY, it does
  * still. *fd is -1 unless LOCKED; otherwise a sentence, `path` being the folder. */
-static Outcome lock_file(const char *path, const char *file, int own, int *fd, char *err, size_t n)
+static LockResult lock_file(const char *path, const char *file, int own, int *fd, char *err,
+                            size_t n)
 {
     for (int i = 0; i < MAX_TRIES; i++) {
         *fd = fs_open_output(file, O_RDWR, err, n);
@@ -125,14 +126,14 @@ bool folder_lock_hold(FolderLock *lock, const char *path, char *err, size_t n)
     bool good = !was_removed(lock->file, file);
     if (!good) {
         int fd;
-        Outcome outcome = lock_file(path, file, lock->file, &fd, err, n);
-        good = outcome != HELD_BY_ANOTHER;
-        if (outcome == LOCKED) {
+        LockResult result = lock_file(path, file, lock->file, &fd, err, n);
+        good = result != HELD_BY_ANOTHER;
+        if (result == LOCKED) {
             close(lock->file);
             lock->file = fd;
             write_record(lock, path);
             log_warning("%s was removed, and is put back", file);
-        } else if (outcome == NOT_LOCKED) {
+        } else if (result == NOT_LOCKED) {
             log_warning("%s was removed: %s", file, err);
         }
     }

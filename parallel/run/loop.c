@@ -1,10 +1,12 @@
-/* loop.c -- what happens between steps: reports, evaluations, samples, saves. */
+/* loop.c -- what happens between steps: reports, saves, evaluations, samples. */
+#include "parallel/run/loop.h"
 #include "model/core/clock.h"
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
-#include "parallel/run/run.h"
+#include "optim/step_rules.h"
+#include "parallel/run/signals.h"
 #include "parallel/trainer/evaluate.h"
 #include "parallel/trainer/save.h"
 
@@ -21,7 +23,7 @@ static bool due(int64_t step, int64_t interval)
     return interval > 0 && step % interval == 0;
 }
 
-/* Host time outside of steps does not count as speed. */
+/* Speed is that of steps: the clock stands still while the host saves, evaluates or samples. */
 static void pause_clock(Run *run)
 {
     run->window_seconds += seconds_now() - run->window_start;
@@ -51,8 +53,8 @@ static void check_divergence(Run *run, const StepRecord *r)
          (long long)r->step, why, run->folder.path);
 }
 
-/* A step whose norm is finite was skipped for want of targets. */
-static void say_skipped(const StepRecord *r)
+/* A step that was skipped although its norm is finite had no target that counts. */
+static void warn_skipped(const StepRecord *r)
 {
     if (r->applied) return;
     if (isfinite(r->grad_norm))
@@ -62,14 +64,15 @@ static void say_skipped(const StepRecord *r)
                     (long long)r->step, (long long)r->skips_in_row);
 }
 
-/* Takes the records of the steps that have ended, or waits for all. */
-static void take_records(Run *run, bool all)
+/* Reads the records of the steps that have ended, or waits for all. All go to metrics.jsonl in
+ * order before one of them may end the run. */
+static void read_records(Run *run, bool all)
 {
     StepRecord record[TRAINER_HISTORY];
-    int n = (all ? trainer_drain : trainer_collect)(&run->trainer, record);
+    int n = (all ? trainer_read_all : trainer_read)(&run->trainer, record);
     for (int i = 0; i < n; i++) {
         metrics_step(run->metrics, &record[i]);
-        say_skipped(&record[i]);
+        warn_skipped(&record[i]);
         check_divergence(run, &record[i]);
     }
     if (n > 0) run->last = record[n - 1];
@@ -77,9 +80,9 @@ static void take_records(Run *run, bool all)
     run->window_steps += n;
 }
 
-void run_drain(Run *run)
+void run_read_records(Run *run)
 {
-    take_records(run, true);
+    read_records(run, true);
 }
 
 /* The live line, between printed steps twice a second at most. */
@@ -99,7 +102,7 @@ static void report(Run *run)
     pause_clock(run);
     SpeedRecord speed = {.seconds = run->window_seconds,
                          .steps = run->window_steps,
-                         .tokens = run->window_steps * c->train_batch_size * c->data.seq_length,
+                         .tokens = run->window_steps * step_tokens(c),
                          .flops_per_token =
                              gpt_flops_per_token(&t->session.layers.shape, c->data.seq_length),
                          .forward = breakdown ? t->seconds_forward : -1,
@@ -113,7 +116,7 @@ static void report(Run *run)
     resume_clock(run);
 }
 
-void run_watch_console(Run *run)
+void run_check_console(Run *run)
 {
     if (run->console_lost || !ferror(stdout)) return;
     run->console_lost = true;
@@ -126,20 +129,21 @@ void run_report(Run *run)
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = due(step, c->steps_per_print) || step == c->train_steps;
-    /* The device is waited for when its step is to be printed, and else only for lack of room. */
-    take_records(run, print || step - run->trainer.drained == TRAINER_HISTORY);
+    /* The device is waited for when its step is to be printed, and else only where no further
+     * record would fit. */
+    read_records(run, print || step - run->trainer.steps_read == TRAINER_HISTORY);
     show_live(run, print);
     run_prepare_answers(run, NULL);
     if (print && c->steps_per_print > 0) {
         report(run);
         memory_print_use(run->config, &run->plan, "after a step");
     }
-    run_watch_console(run);
+    run_check_console(run);
 }
 
 /* ---- work between steps ---------------------------------------------------------------------- */
 
-/* From here on it is told how far the work is; at first, what was told before stands. */
+/* From here on progress is printed. Until it is due, what stood there before stays. */
 static void begin_progress(Run *run)
 {
     progress_again(&run->progress);
@@ -158,9 +162,9 @@ static void end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Says how far the work is. A step is its own measure of how long it will take; what the device
- * still has to do of it is not asked. */
-static void tell_work(Run *run, const Work *work)
+/* Prints how far the work is, and how long the rest will take at the pace so far. Of a step that is
+ * the host's pace: the device, which may be behind, is not asked, for that would be to wait. */
+static void print_work(Run *run, const Work *work)
 {
     double each = (seconds_now() - run->work_start) / (double)(work->done > 0 ? work->done : 1);
     Figure done = figure_count((double)work->done), all = figure_count((double)work->all);
@@ -168,15 +172,15 @@ static void tell_work(Run *run, const Work *work)
     switch (work->kind) {
     case WORK_STEP:
         progress_print(&run->progress, "step %lld: micro-batch %s of %s, %s left",
-                      (long long)run->trainer.steps + 1, done.text, all.text, left.text);
+                       (long long)run->trainer.steps + 1, done.text, all.text, left.text);
         break;
     case WORK_EVALUATION:
         progress_print(&run->progress, "evaluating %s of %s, %s left", done.text, all.text,
-                      left.text);
+                       left.text);
         break;
     case WORK_SAMPLE:
         progress_print(&run->progress, "sampling %s of %s tokens, %s left", done.text, all.text,
-                      left.text);
+                       left.text);
         break;
     }
 }
@@ -185,14 +189,14 @@ bool run_watch(void *context, const Work *work)
 {
     Run *run = context;
     if (work->kind == WORK_STEP && work->done == 0) begin_progress(run);
-    if (progress_due(&run->progress)) tell_work(run, work);
+    if (progress_due(&run->progress)) print_work(run, work);
     return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 
 bool run_evaluate(Run *run, bool final)
 {
     if (run->trainer.val == NULL) return true;
-    run_drain(run); /* what the device still owes is step time */
+    run_read_records(run); /* before the clock stops: what the device still does is step time */
     pause_clock(run);
     bool saved = run->saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
@@ -211,7 +215,7 @@ bool run_evaluate(Run *run, bool final)
 bool run_sample(Run *run)
 {
     const Config *c = run->config;
-    run_drain(run);
+    run_read_records(run);
     pause_clock(run);
     bool saved = run->saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
@@ -253,14 +257,14 @@ static const char *next_try(const Run *run)
     return again ? "; trying again at the next interval" : "; trying again after the last step";
 }
 
-/* Says once, for as long as the numbers stay bad, that a checkpoint stays which would have been
- * removed for the one that is to be saved. */
-static void say_keeping(Run *run, const char *why)
+/* Warns that a checkpoint stays which would have been removed for the one that is to be saved: once
+ * for as long as the numbers stay bad. */
+static void warn_keeping(Run *run, const char *why)
 {
     char ignored[512];
     int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
-    if (!run->trainer.keep_all) run->keeping_said = false;
-    if (!run->trainer.keep_all || run->keeping_said || keep <= 0) return;
+    if (!run->trainer.keep_all) run->keeping_warned = false;
+    if (!run->trainer.keep_all || run->keeping_warned || keep <= 0) return;
     int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
     for (int i = 0; i < n; i++)
         others += steps[i] < run->trainer.steps;
@@ -268,19 +272,24 @@ static void say_keeping(Run *run, const char *why)
     if (others < keep) return;
     log_warning("step %lld: %s, so no older checkpoint is removed", (long long)run->trainer.steps,
                 why);
-    run->keeping_said = true;
+    run->keeping_warned = true;
 }
 
 void run_save(Run *run)
 {
     char err[2048], why[160];
-    run_drain(run);
+    run_read_records(run);
+    /* While the numbers are bad the older checkpoints are the good ones: none is removed. */
     run->trainer.keep_all = !run_goes_well(run, why, sizeof why);
-    say_keeping(run, why);
+    warn_keeping(run, why);
     double start = seconds_now();
     pause_clock(run);
     begin_work(run, "finishing this save");
+    /* Another run may have been let in since, by a lock file that somebody removed: two of them
+     * saving here would prune each other's checkpoints. */
     if (!run_folder_hold(&run->folder, err, sizeof err)) fail(EXIT_CANNOT_CREATE, "%s", err);
+    /* Metrics first: a resume cuts metrics.jsonl back to its checkpoint's step, and could not make
+     * up for lines that never reached the disk. */
     bool ok = metrics_flush(run->metrics, err, sizeof err) &&
               trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
                            sizeof err);

@@ -6,9 +6,11 @@
 #include "model/core/machine.h"
 #include "model/core/progress.h"
 #include "model/core/version.h"
+#include "optim/step_rules.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
-#include "parallel/run/run.h"
+#include "parallel/run/loop.h"
+#include "parallel/run/signals.h"
 #include "parallel/trainer/save.h"
 
 #include <errno.h>
@@ -128,7 +130,7 @@ static double take_seconds(Trainer *t, int64_t accumulation)
 
 /* How fast a run would be. The first step touches memory for the first time, so that a second one
  * is measured, unless the first took so long that it hardly matters. */
-static void tell_speed(Run *run)
+static void print_speed(Run *run)
 {
     enum { LONG_ENOUGH = 10 };
     StepRecord record[TRAINER_HISTORY];
@@ -140,11 +142,11 @@ static void tell_speed(Run *run)
     double seconds = take_seconds(t, accumulation);
     if (again) {
         trainer_step(t);
-        trainer_drain(t, record);
+        trainer_read_all(t, record);
         seconds = take_seconds(t, accumulation);
     }
     Pace pace = run_pace(run, accumulation);
-    double tokens = (double)c->train_batch_size * (double)c->data.seq_length;
+    double tokens = (double)step_tokens(c);
     log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
               figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
               figure_duration(pace_left(&pace, 0, seconds)).text);
@@ -157,11 +159,11 @@ int run_dry(Run *run)
     const Config micro = config_of_one_micro_batch(c, true);
     open_trainer(run, &micro);
     trainer_step(&run->trainer);
-    trainer_drain(&run->trainer, record);
+    trainer_read_all(&run->trainer, record);
     log_field("dry run: ",
               "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
               run->data.title, record[0].loss, log((double)c->model.vocab_size));
-    tell_speed(run);
+    print_speed(run);
     trainer_close(&run->trainer);
     data_close(&run->data);
     config_free(c);
@@ -249,7 +251,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
                               .terminal = isatty(STDOUT_FILENO) && !c->logging.json,
                               .pace = run_pace(run, c->gradient_accumulation_steps),
                               .resumed_step = resumed_step,
-                              .tokens_per_step = c->train_batch_size * c->data.seq_length,
+                              .tokens_per_step = step_tokens(c),
                               .attempt = run->folder.attempt,
                               .loss_scale_shown = c->fp16.enabled};
     if (!metrics_open(&run->metrics, &options, err, sizeof err)) fail(EXIT_INPUT_OUTPUT, "%s", err);
@@ -304,13 +306,15 @@ void run_open_trainer(Run *run)
         metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
     }
     log_field("run", "%s", run->folder.path);
+    /* The checkpoint of another run is none of this one's: nothing is saved here yet. */
     run->saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
     run->first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
     run->progress = progress_begin();
-    run_prepare_answers(run, NULL); /* those of a step, until something else is under way */
+    /* Signals only now: before, the default action ends a start at once, and nothing is lost. */
+    run_prepare_answers(run, NULL);
     run_watch_signals();
     run->window_start = run->shown_at = seconds_now();
 }

@@ -3,6 +3,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
+#include "optim/step_rules.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/run.h"
 
@@ -42,7 +43,7 @@ static void warn_of_passes(const Config *c, double step, double there, double pa
 /* What a step and the run take of the data. */
 static void print_batch(const Config *c, const DataSet *data)
 {
-    double step = (double)c->train_batch_size * (double)c->data.seq_length;
+    double step = (double)step_tokens(c);
     double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
     double passes = data->random ? 0 : all / there;
     log_field("batch", "%lld x %lld tokens x %lld accumulation = %s tokens a step",

@@ -25,75 +25,71 @@ typedef struct {
     RunFolder folder;
     Trainer trainer;
     Metrics *metrics;
-    char *config_text, *machine;         /* what checkpoints keep of the run's origin */
-    StepRecord last;                     /* the newest record the host has */
-    bool last_known;                     /* its loss, too: else it is of an earlier attempt */
-    EvalRecord eval;                     /* the newest evaluation */
-    char *sample;                        /* the newest sample */
-    double window_start, window_seconds; /* host seconds; the window since the last report */
-    double shown_at;                     /* the live line */
+    char *config_text, *machine; /* what checkpoints keep of the run's origin */
+    /* What the run has come to. */
+    StepRecord last; /* the newest step's */
+    bool last_known; /* all of it; else its totals alone, from the checkpoint of another attempt */
+    EvalRecord eval; /* the newest evaluation's */
+    char *sample;    /* the newest sample */
+    /* Speed: seconds of the host in steps since the last report, and those steps. */
+    double window_start, window_seconds;
     int64_t window_steps;
-    int64_t first_step, saved_step; /* before this attempt; of the newest checkpoint, -1: none */
-    ExitCode save_error;            /* of the last save: EXIT_OK, or what it failed of */
-    bool last_try;                  /* no save follows the next one */
-    bool keeping_said;              /* that the numbers are bad, so that no checkpoint is removed */
-    ExitCode no_data;  /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
-    Progress progress; /* of the work under way, and when it began */
+    double shown_at; /* when the live line was drawn last */
+    /* Saving. */
+    int64_t first_step;  /* where this attempt began */
+    int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
+    ExitCode save_error; /* why the last save failed; EXIT_OK: it did not */
+    bool last_try;       /* the next save is the run's last */
+    bool keeping_warned; /* that bad numbers keep older checkpoints from being removed */
+    /* The work under way: a step, an evaluation or a sample. */
+    Progress progress;
     double work_start;
-    bool console_lost;     /* and said so */
-    double stop_looked_at; /* for RUN/STOP within this work */
+    double stop_looked_at; /* when RUN/STOP was looked for last */
+    bool console_lost;     /* standard output cannot be written, and a warning has said so */
+    ExitCode no_data;      /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
 } Run;
+
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* Fills arguments from argv. False when the program is to end with *code: help or the version was
  * printed, or what is wrong with the line. */
 bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
 void run_arguments_free(RunArguments *arguments);
+/* Reads and checks the config. */
 void run_configure(Run *run, const RunArguments *arguments);
+/* Opens or prepares the data, which bring the vocabulary; the config is final from here on. */
 void run_open_data(Run *run);
+/* Opens the device and prints what the run will take; refuses what does not fit (EXIT_NO_MEMORY).
+ * Nothing is allocated or written yet. */
 void run_plan(Run *run);
-/* One micro-step on the real device with everything opened; returns the exit code, which is that of
- * missing or damaged data where random tokens stood in for them. */
+/* One micro-batch on the real device with everything allocated; returns the exit code, which is
+ * that of missing or damaged data where random tokens stood in for them. */
 int run_dry(Run *run);
+/* Chooses, creates and locks the folder. */
 void run_choose_folder(Run *run);
 /* A finished run again: its final figures and sample. */
 int run_show_result(Run *run);
+/* Allocates the trainer, reads the checkpoint to go on from, and describes the run in its folder.
+ */
 void run_open_trainer(Run *run);
 
-/* What an earlier attempt left out at the step that this one goes on from, because it was stopped
- * there: an evaluation, a sample. */
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/* The evaluation and the sample that an earlier attempt owes for the step that this one goes on
+ * from: it had saved that step, and was stopped before them. */
 void run_catch_up(Run *run);
+/* After a step: its records to metrics.jsonl, the live line, a row where one is due. */
 void run_report(Run *run);
-/* Says once on stderr that what a run prints gets lost. It goes on: its product is its folder,
- * whose metrics.jsonl has every figure. */
-void run_watch_console(Run *run);
+void run_save_if_due(Run *run);
 void run_evaluate_if_due(Run *run);
 void run_sample_if_due(Run *run);
-void run_save_if_due(Run *run);
-/* Waits for the device and takes the records of all steps. */
-void run_drain(Run *run);
-/* An evaluation or a sample; nothing without validation data or tokenizer. False when a stop is
- * asked for meanwhile: it ends there and leaves no result. */
-bool run_evaluate(Run *run, bool final);
-bool run_sample(Run *run);
-/* Commits a checkpoint; a failure is said, noted in save_error, and the run goes on. */
-void run_save(Run *run);
-/* Whether the newest loss says that training goes well; else `why` says what does not. */
-bool run_goes_well(const Run *run, char *why, size_t n);
-/* The watch over a run's work (feed.h); the context is the run. */
-bool run_watch(void *context, const Work *work);
-/* SIGINT, SIGTERM, SIGUSR1 and, unless it was ignored before, SIGHUP ask for a stop from here on
- * and are answered on stderr; a second one but SIGHUP acts at once. */
-void run_watch_signals(void);
-/* What those answers will say: `doing` is what a first signal would wait for (NULL: the next step
- * and its save, as most of the time), and a second one would lose the steps since the newest
- * checkpoint. */
-void run_prepare_answers(const Run *run, const char *doing);
-/* A signal came or RUN/STOP appeared. */
-bool run_stop_asked(const Run *run);
-/* The same within an evaluation or a sample, whose pieces may be short: looks for RUN/STOP ten
- * times a second at most. */
-bool run_stop_asked_within(Run *run);
-/* Saves and leaves with EXIT_REQUEUE. */
+/* Warns once where what the run prints gets lost. The run goes on: its product is its folder, whose
+ * metrics.jsonl has every figure. */
+void run_check_console(Run *run);
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Saves and leaves with EXIT_REQUEUE, or with what the save failed of. */
 int run_leave(Run *run);
 /* Checkpoint, final evaluation, sample and result; run_leave's when a stop is asked for meanwhile.
  */

@@ -1,6 +1,7 @@
 /* signals.c -- how a run is asked to stop, and what it answers: signals and RUN/STOP. */
+#include "parallel/run/signals.h"
+
 #include "model/core/clock.h"
-#include "parallel/run/run.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -9,17 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the handler sets and says. Its texts are written beforehand, for it may format nothing; two
- * places take turns, so that it finds one of them whole. It interrupts the thread that writes them:
- * no other hears of a signal (signals_hold in pool.h). */
+/* What the handler sets and prints. Its texts are written beforehand, for a handler may not call
+ * printf; there are two of each, and `place` names the pair that is whole while the other is being
+ * written. The handler interrupts the very thread that writes them: no other takes signals
+ * (signals_hold in pool.h). */
 typedef struct {
     atomic_int asked; /* the first signal that asked for a stop; 0: none came */
     atomic_int place; /* of the texts that hold */
     bool terminal;    /* stderr is one: a live line may stand where the answer goes */
     char doing[2][64], lost[2][160];
-} StopWatch;
+} StopSignals;
 
-static StopWatch watch;
+static StopSignals watch;
 
 static const struct {
     int number;
@@ -27,7 +29,7 @@ static const struct {
 } watched[] = {{SIGINT, ""}, {SIGTERM, "SIGTERM: "}, {SIGUSR1, "SIGUSR1: "}, {SIGHUP, "SIGHUP: "}};
 enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 
-/* Says two texts and their ending in one line. */
+/* Writes the texts as one line, by a single call: other output cannot come between. */
 static void answer(const char *name, const char *text, const char *end)
 {
     const char *part[] = {watch.terminal ? "\r\033[K" : "", name, text, end};
@@ -82,9 +84,9 @@ void run_watch_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* What a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest checkpoint is
- * of step 10", or else what is under way: a step, or other work. */
-static void say_lost(char *out, size_t n, const Run *run, bool step)
+/* Formats what a second signal loses: "quit at once; steps 11 to 12 are not saved: the newest
+ * checkpoint is of step 10", or else what is under way: a step, or other work. */
+static void format_lost(char *out, size_t n, const Run *run, bool step)
 {
     bool any = run->saved_step >= 0;
     int64_t from = (any ? run->saved_step : run->first_step) + 1, to = run->trainer.steps;
@@ -110,7 +112,7 @@ void run_prepare_answers(const Run *run, const char *doing)
     bool step = doing == NULL && run->trainer.steps < run->config->train_steps;
     snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
              doing ? doing : "finishing this step, then saving");
-    say_lost(watch.lost[place], sizeof watch.lost[place], run, step);
+    format_lost(watch.lost[place], sizeof watch.lost[place], run, step);
     watch.place = place;
 }
 
@@ -125,7 +127,8 @@ bool run_stop_asked_within(Run *run)
     double now = seconds_now();
     if (watch.asked != 0) return true;
     if (now < run->stop_looked_at + every) return false;
-    if (run_folder_stop_asked(&run->folder)) return true; /* and the next who asks is told, too */
+    /* Where it is there the time is not noted, so that whoever asks next sees it at once, too. */
+    if (run_folder_stop_asked(&run->folder)) return true;
     run->stop_looked_at = now;
     return false;
 }

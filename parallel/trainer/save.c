@@ -17,11 +17,12 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
                                    .machine = machine,
                                    .code = program_version(),
                                    .data = t->data->identity};
-    /* 0: every one is wanted, and none makes room. */
+    /* keep 0: every checkpoint is wanted, and none makes room for this one. */
     int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
     bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, &contents, err, n)
                           : checkpoint_write(&t->io, run, &contents, err, n);
     if (!saved || keep == 0) return saved;
+    /* Only now, when this one is durable, may older ones go; where that fails the save has not. */
     if (!checkpoint_prune(&t->io, run, state.steps, keep, err, n))
         log_warning("%s; older checkpoints stay", err);
     return true;
@@ -29,16 +30,9 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
 
 bool trainer_load(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
-    Device *dev = &t->session.dev;
     if (!session_load_weights(&t->session, &t->io, checkpoint, err, n)) return false;
     if (!checkpoint_read(&t->io, checkpoint, CHECKPOINT_SLOTS, t->slots, t->n_slots, err, n))
         return false;
-    StepState state = checkpoint_manifest(checkpoint)->state;
-    state.loss_seed = state.loss_scale / t->rules.nominal_targets;
-    int64_t words = (int64_t)(sizeof state / sizeof(int64_t));
-    device_copy(dev, tensor_1d(&t->state->state, I64, words), tensor_1d(&state, I64, words));
-    device_synchronize(dev);
-    t->steps = t->drained = state.steps;
-    t->samples = state.samples;
+    trainer_set_state(t, checkpoint_manifest(checkpoint)->state);
     return true;
 }

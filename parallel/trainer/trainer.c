@@ -74,12 +74,13 @@ static void close_events(Device *dev, Event *events, int64_t n)
     free(events);
 }
 
-/* Where the records of steps come to. */
-static void open_history(Trainer *t)
+/* The ring through which steps' records come to the host. Page-locked, or the copies would wait for
+ * the device. */
+static void open_records(Trainer *t)
 {
     Device *dev = &t->session.dev;
-    t->history = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->history, "steps' records");
-    t->left = open_events(dev, TRAINER_HISTORY);
+    t->records = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->records, "steps' records");
+    t->recorded = open_events(dev, TRAINER_HISTORY);
 }
 
 static void open_optimizer(Trainer *t)
@@ -155,7 +156,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     session_allocate(&t->session);
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
-    open_history(t);
+    open_records(t);
     t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
                         config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
@@ -168,10 +169,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_names(t);
     open_schedule(t);
     checkpoint_io_open(&t->io, &t->session.dev);
-    StepState first = step_state_initial(config);
-    first.loss_seed = first.loss_scale / t->rules.nominal_targets;
-    copy_words(&t->session.dev, &t->state->state, &first, sizeof first);
-    device_synchronize(&t->session.dev);
+    trainer_set_state(t, step_state_initial(config));
     return true;
 }
 
@@ -192,8 +190,8 @@ void trainer_close(Trainer *t)
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
         close_events(dev, t->phase, t->n_phases);
-        close_events(dev, t->left, TRAINER_HISTORY);
-        device_host_release(dev, t->history, TRAINER_HISTORY * sizeof *t->history);
+        close_events(dev, t->recorded, TRAINER_HISTORY);
+        device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
         device_release(dev, t->state, sizeof *t->state);
     }
     free(t->slot_names);
@@ -236,7 +234,8 @@ static void add_phases(Trainer *t)
     t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
 }
 
-/* What follows a step's gradients up to its decision. */
+/* From the step's gradients to its decision. All of it stays on the device: after an overflow
+ * neither t nor the learning rate moves on, which a host that is ahead could not know. */
 static void decide(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -246,16 +245,18 @@ static void decide(Trainer *t)
                    &t->rules);
 }
 
-/* Sends what the step leaves on its way to the host. */
-static void leave_outcome(Trainer *t)
+/* Sends the step's record on its way to the host, which reads it when the event says that it is
+ * there: to wait for it here would cost the host's head start over the device. */
+static void record_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     int64_t at = t->steps % TRAINER_HISTORY;
-    CHECK(t->steps - t->drained < TRAINER_HISTORY, "%lld steps not drained",
-          (long long)(t->steps - t->drained));
-    copy_words(dev, &t->history[at].decision, &t->state->decision, sizeof t->state->decision);
-    copy_words(dev, &t->history[at].after, &t->state->state, sizeof t->state->state);
-    device_event_record(dev, &t->left[at]);
+    /* A place is written again once its record was read: the caller reads in time. */
+    CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
+          (long long)(t->steps - t->steps_read));
+    copy_words(dev, &t->records[at].decision, &t->state->decision, sizeof t->state->decision);
+    copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
+    device_event_record(dev, &t->recorded[at]);
 }
 
 void trainer_step(Trainer *t)
@@ -264,11 +265,14 @@ void trainer_step(Trainer *t)
     ParamStore *params = t->session.params;
     params->step_begin(params, t->uses, (int)t->n_uses);
     run_actions(t);
-    params->step_end(params);
+    params->step_end(params); /* all gradients are final */
     decide(t);
+    /* Always ordered; the decision makes a skipped one write nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
-    leave_outcome(t);
+    record_step(t);
     if (t->config->wall_clock_breakdown) add_phases(t);
+    /* Skipped steps count, too: the place in the data and the schedule of saves follow the steps
+     * tried, so that the host knows both without asking the device. */
     t->steps++;
     t->samples += t->rules.samples;
 }
@@ -280,7 +284,7 @@ static void warm_up_model(Trainer *t)
     ParamStore *params = t->session.params;
     Stage stage = gpt_stage(t->gpt);
     Action evaluate = {.kind = ACT_EVALUATE};
-    int64_t n = t->n_actions < 4 ? t->n_actions : 4;
+    int64_t n = t->n_actions < 4 ? t->n_actions : 4; /* forward, backward, twice */
     /* The uses of the first n actions come first in t->uses, and are written there once more. */
     params->step_begin(params, t->uses, (int)gpt_uses(t->gpt, t->actions, n, t->uses));
     pipeline_run(&stage, t->actions, n);
@@ -303,20 +307,24 @@ void trainer_warm_up(Trainer *t)
     StepState kept = trainer_state(t);
     warm_up_model(t);
     decide(t);
+    /* The update runs on a decision to skip: its kernels are loaded, and no weight is touched. */
     copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
-    free(trainer_sample(t, t->config->eval.sample_prompt, 1)); /* the prompt, then a token */
+    /* A prompt and a single token take products of other shapes. */
+    free(trainer_sample(t, t->config->eval.sample_prompt, 1));
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
+    /* The decision has advanced the state and cleared the sums; gradients are written anew by the
+     * first step. */
     copy_words(dev, &t->state->state, &kept, sizeof kept);
     device_synchronize(dev);
     t->feed.seconds = feed.seconds;
     t->feed.target_bytes = feed.target_bytes;
 }
 
-static StepRecord record_of(const StepOutcome *o)
+static StepRecord step_record(const TrainerRecord *r)
 {
-    const StepDecision *d = &o->decision;
-    const StepState *s = &o->after;
+    const StepDecision *d = &r->decision;
+    const StepState *s = &r->after;
     return (StepRecord){.step = s->steps,
                         .updates = s->updates,
                         .samples = s->samples,
@@ -331,22 +339,33 @@ static StepRecord record_of(const StepOutcome *o)
                         .applied = d->apply != 0};
 }
 
-int trainer_collect(Trainer *t, StepRecord *out)
+int trainer_read(Trainer *t, StepRecord *out)
 {
     int n = 0;
-    for (; t->drained < t->steps; t->drained++) {
-        int64_t at = t->drained % TRAINER_HISTORY;
-        if (!device_event_reached(&t->session.dev, &t->left[at])) break;
-        out[n++] = record_of(&t->history[at]);
+    for (; t->steps_read < t->steps; t->steps_read++) {
+        int64_t at = t->steps_read % TRAINER_HISTORY;
+        /* Steps end in their order: the first that has not keeps all later ones back. */
+        if (!device_event_reached(&t->session.dev, &t->recorded[at])) break;
+        out[n++] = step_record(&t->records[at]);
     }
     return n;
 }
 
-int trainer_drain(Trainer *t, StepRecord *out)
+int trainer_read_all(Trainer *t, StepRecord *out)
 {
-    if (t->drained < t->steps)
-        device_event_synchronize(&t->session.dev, &t->left[(t->steps - 1) % TRAINER_HISTORY]);
-    return trainer_collect(t, out);
+    if (t->steps_read < t->steps)
+        device_event_synchronize(&t->session.dev, &t->recorded[(t->steps - 1) % TRAINER_HISTORY]);
+    return trainer_read(t, out);
+}
+
+void trainer_set_state(Trainer *t, StepState state)
+{
+    /* No checkpoint has the seed: it follows from the loss scale and this config's batch. */
+    state.loss_seed = state.loss_scale / t->rules.nominal_targets;
+    copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
+    device_synchronize(&t->session.dev);
+    t->steps = t->steps_read = state.steps;
+    t->samples = state.samples;
 }
 
 StepState trainer_state(Trainer *t)

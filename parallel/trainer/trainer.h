@@ -20,11 +20,11 @@ typedef struct {
     StepDecision decision; /* of the step under way */
 } TrainerState;
 
-/* What a step leaves for its record, in page-locked memory. */
+/* What a step's StepRecord is made of, as it comes from the device. */
 typedef struct {
     StepDecision decision;
     StepState after; /* the state after the step */
-} StepOutcome;
+} TrainerRecord;
 
 typedef struct {
     const Config *config;
@@ -35,18 +35,18 @@ typedef struct {
     Optimizer optimizer;
     GradNorm norm;
     StepRules rules;
-    Loader *train, *val;  /* val NULL: no validation data */
-    TrainerState *state;  /* device memory */
-    StepOutcome *history; /* page-locked: step s in place s % TRAINER_HISTORY */
-    Event *left;          /* per place: the outcome is there */
-    Tensor lr_table;      /* (train_steps) f64 on the device */
+    Loader *train, *val;    /* val NULL: no validation data */
+    TrainerState *state;    /* device memory */
+    TrainerRecord *records; /* page-locked: step s in place s % TRAINER_HISTORY */
+    Event *recorded;        /* per place: the record has come from the device */
+    Tensor lr_table;        /* (train_steps) f64 on the device */
     Feed feed;
     Action *actions;
     int64_t n_actions;
     Use *uses;
     int64_t n_uses;
     int64_t steps, samples; /* tried so far, the host's own count */
-    int64_t drained;        /* steps whose records the host has */
+    int64_t steps_read;     /* steps whose records were handed over */
     double seconds_forward, seconds_backward, seconds_optimizer; /* of the device, since the last
                                                                     report; wall_clock_breakdown */
     Event *phase; /* the borders between a step's phases: n_actions + 2 with wall_clock_breakdown */
@@ -82,12 +82,15 @@ void trainer_warm_up(Trainer *trainer);
 /* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
  * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
 void trainer_step(Trainer *trainer);
-/* Hands over the records of the steps since the last call that the device has ended, oldest first,
- * and waits for none; at most TRAINER_HISTORY of them may be outstanding. Returns their number. */
-int trainer_collect(Trainer *trainer, StepRecord *out);
-/* The same for all steps, waiting for the last one. */
-int trainer_drain(Trainer *trainer, StepRecord *out);
+/* Reads the records of the steps that have ended on the device since the last call into `out` (room
+ * for TRAINER_HISTORY), oldest first, waiting for none. Returns their number. At most
+ * TRAINER_HISTORY steps may be unread at any time. */
+int trainer_read(Trainer *trainer, StepRecord *out);
+/* The same for all steps, waiting for the last one to end. */
+int trainer_read_all(Trainer *trainer, StepRecord *out);
 /* The state on the host, waiting for the device. */
 StepState trainer_state(Trainer *trainer);
+/* Goes on from `state`: its steps, samples and loss scale. Waits for the device. */
+void trainer_set_state(Trainer *trainer, StepState state);
 
 #endif

@@ -66,7 +66,7 @@ static void steps_are_ordered_while_the_device_stands(void **state)
     int came = 0;
     for (int i = 0; i < AHEAD; i++) {
         trainer_step(&o.trainer);
-        came += trainer_collect(&o.trainer, ahead.record);
+        came += trainer_read(&o.trainer, ahead.record);
     }
     bool passed = atomic_load(&gate.passed);
     assert_int_equal(sem_post(&gate.go), 0); /* a failure with the gate shut would hang in exit */

@@ -210,7 +210,7 @@ int fuzz_model(const uint8_t *data, size_t n)
               t.session.dev.held + decoder);
         for (int i = 0; i < 2 && i < config->train_steps; i++)
             trainer_step(&t);
-        trainer_drain(&t, record);
+        trainer_read_all(&t, record);
         if (t.val != NULL) trainer_evaluate(&t, 2);
         generate_some(&t.session);
         trainer_close(&t);

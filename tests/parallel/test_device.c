@@ -186,10 +186,10 @@ static void saving_neither_allocates_nor_drains_the_device(void **state)
     Device *dev = &o.trainer.session.dev;
     StepRecord record[TRAINER_HISTORY];
     trainer_step(&o.trainer);
-    trainer_drain(&o.trainer, record);
+    trainer_read_all(&o.trainer, record);
     if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
     trainer_step(&o.trainer);
-    trainer_drain(&o.trainer, record);
+    trainer_read_all(&o.trainer, record);
     int64_t waits = dev->waits, allocations = dev->allocations;
     int64_t emu_waits = emulated("emu_count_waits");
     int64_t emu_allocations = emulated("emu_count_allocations");

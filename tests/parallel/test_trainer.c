@@ -319,7 +319,7 @@ static void test_collecting_records_does_not_wait(void **state)
     while (o.trainer.steps < STEPS) {
         trainer_step(&o.trainer);
         int64_t waits = dev->waits, emu_waits = emulated("emu_count_waits");
-        some.n += trainer_collect(&o.trainer, some.record + some.n);
+        some.n += trainer_read(&o.trainer, some.record + some.n);
         assert_int_equal(dev->waits, waits);
         assert_int_equal(emulated("emu_count_waits"), emu_waits);
     }

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_TRAIN_CHILD_H
 #define TESTS_SUPPORT_TRAIN_CHILD_H
 
-#include "parallel/run/run.h"
+#include "parallel/run/loop.h"
 
 typedef struct {
     int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */

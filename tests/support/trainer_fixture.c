@@ -115,7 +115,7 @@ void trainer_run_steps(Opened *o, Outcome *out, int64_t until)
 {
     while (o->trainer.steps < until)
         trainer_step(&o->trainer);
-    out->n += trainer_drain(&o->trainer, out->record + out->n);
+    out->n += trainer_read_all(&o->trainer, out->record + out->n);
 }
 
 void trainer_run_outcome(Opened *o, Outcome *out)
