@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. */
+/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table; what
+ * nothing can end with yet is marked there, so that no script waits for it. */
 #define EXIT_CODE_LIST(X)                                                                          \
     X(EXIT_OK, 0, "the target was reached")                                                        \
     X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
@@ -22,14 +23,15 @@
     X(EXIT_CANNOT_CREATE, 73, "an output cannot be created, or another run holds it")              \
     X(EXIT_INPUT_OUTPUT, 74, "input or output failed, disk full included")                         \
     X(EXIT_TEMPORARY, 75, "a temporary failure: a retry is useful")                                \
-    X(EXIT_PROTOCOL, 76, "a peer speaks wrongly or is not authenticated")                          \
+    X(EXIT_PROTOCOL, 76,                                                                           \
+      "a peer speaks wrongly or is not authenticated (comes with several ranks)")                  \
     X(EXIT_PERMISSION, 77, "permission is missing")                                                \
     X(EXIT_CONFIG, 78, "the config is invalid")                                                    \
     X(EXIT_REQUEUE, 85, "checkpointed on request: start again to go on")                           \
-    X(EXIT_HANG, 86, "a rank hung")                                                                \
-    X(EXIT_PEER_LOST, 87, "a peer was lost")                                                       \
+    X(EXIT_HANG, 86, "a rank hung (comes with several ranks)")                                     \
+    X(EXIT_PEER_LOST, 87, "a peer was lost (comes with several ranks)")                            \
     X(EXIT_DIVERGED, 88, "the numbers diverged")                                                   \
-    X(EXIT_REPLICAS, 89, "replicas disagree")                                                      \
+    X(EXIT_REPLICAS, 89, "replicas disagree (comes with several ranks)")                           \
     X(EXIT_NO_MEMORY, 90, "out of memory")
 
 typedef enum {

@@ -91,7 +91,20 @@ for command in "${every[@]}"; do
 done
 
 help "--help exit-codes" --help exit-codes
-for code in 0 64 65 66 73 74 78 85 88 90; do check "cli: exit code $code is explained" grep -qE "^ *$code " out; done
+rooms=()
+for room in configs data model optim parallel; do rooms+=("$here/../../$room"); done
+# used NAME: something in the sources ends with this exit code; comments and its row in the table do not count
+used() { grep -rwh "$1" --include='*.[ch]' --include='*.cu' --include='*.cuh' "${rooms[@]}" "$here/../../train.c" | grep -vqE '^ *(/?\*|X\()'; }
+rows=0
+while read -r code_name code; do
+    rows=$((rows + 1))
+    check "cli: exit code $code is explained" grep -qE "^ *$code  [a-z]" out
+    marked=0
+    grep -qE "^ *$code  .* \(comes with " out && marked=1
+    if used "$code_name"; then check "cli: exit code $code, which something ends with, is not marked" test $marked -eq 0
+    else check "cli: exit code $code, which nothing ends with, is marked" test $marked -eq 1; fi
+done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/check.h")
+check "cli: all exit codes are looked at" test $rows -eq "$(wc -l <out)"
 help "--version" --version
 check "cli: --version names the commit" grep -q commit out
 help "doctor" doctor
@@ -101,8 +114,6 @@ cp out defaults.json
 "$TRAIN" config explain optimizer.params.lr >out 2>&1
 check "cli: config explain" grep -q lr out
 
-rooms=()
-for room in configs data model optim parallel; do rooms+=("$here/../../$room"); done
 check "cli: bug 52: the sources are there" test "$(grep -rl 'CHECK(' --include='*.[ch]' "${rooms[@]}" | wc -l)" -gt 20
 check "cli: bug 52: no check is an assert, which NDEBUG would take away" \
     test -z "$(grep -rlE 'assert\.h|\<assert *\(' --include='*.[ch]' "${rooms[@]}")"
