@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/figures.h"
+#include "model/core/hash.h"
 #include "model/core/pool.h"
 #include "model/core/rng.h"
 #include "tests/support/support.h"
@@ -314,6 +315,21 @@ static void test_lines_fit_and_lose_nothing(void **state)
     }
 }
 
+/* Exactly as many digits as are asked for, and nothing behind them. */
+static void test_hashes_are_read_to_the_letter(void **state)
+{
+    (void)state;
+    static const char *const refused[] = {"",          "0012abf",  "0012abfff", "0012abf ",
+                                          "0012abffX", "0012abFf", "0x12abff",  "-012abff"};
+    uint64_t hash = 0;
+    assert_true(hash_parse("0012abff", 8, &hash));
+    assert_true(hash == 0x12abff);
+    assert_true(hash_parse("fedcba9876543210", 16, &hash));
+    assert_true(hash == 0xfedcba9876543210);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (hash_parse(refused[i], 8, &hash)) fail_msg("\"%s\" is taken", refused[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_pool_cut_covers),
         cmocka_unit_test(test_clocks_count_what_they_say),
         cmocka_unit_test(test_philox_vectors),
+        cmocka_unit_test(test_hashes_are_read_to_the_letter),
         cmocka_unit_test(test_a_cpu_level_that_is_not_there),
         cmocka_unit_test(test_figures_in_few_characters),
         cmocka_unit_test(test_lines_fit_and_lose_nothing),
