@@ -172,3 +172,12 @@ void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *
 {
     encoder_encode_some(e, text, size, size, out);
 }
+
+void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out)
+{
+    int64_t before = out->count;
+    Encoder *encoder = encoder_create(t);
+    encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), out);
+    encoder_free(encoder);
+    if (out->count == before) token_buffer_add(out, t->end_of_text >= 0 ? t->end_of_text : 0);
+}

@@ -88,6 +88,9 @@ void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *
  * decides where a word ends; then encoding piece by piece gives the ids of the whole. */
 int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
                             TokenBuffer *out);
+/* Appends the ids of a prompt. A model needs a token to begin from: an empty prompt is the
+ * end-of-text token, behind which a document begins, or id 0 in a vocabulary without one. */
+void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
 /* Appends one id. */
 void token_buffer_add(TokenBuffer *b, int32_t id);
 void token_buffer_free(TokenBuffer *b);

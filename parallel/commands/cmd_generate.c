@@ -5,8 +5,6 @@
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
 
-#include <string.h>
-
 typedef struct {
     const char *run, *prompt;
     ArgList set;
@@ -48,10 +46,7 @@ static int generate_text(const void *values)
     const char *begin = a->prompt ? a->prompt : run.config->eval.sample_prompt;
     if (begin == NULL) begin = "";
     Printer printer = {.tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
-    Encoder *encoder = encoder_create(tokenizer);
-    encoder_encode(encoder, (const uint8_t *)begin, (int64_t)strlen(begin), &prompt);
-    encoder_free(encoder);
-    if (prompt.count == 0) token_buffer_add(&prompt, printer.end >= 0 ? printer.end : 0);
+    tokenizer_encode_prompt(tokenizer, begin, &prompt);
     Session *s = &run.session;
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->tp, s->layers.shape.P);
     printf("%s", begin);

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
 {
@@ -76,10 +75,7 @@ char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
                          .seed = (uint64_t)t->config->seed};
     TokenBuffer start = {0};
     Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
-    Encoder *encoder = encoder_create(tokenizer);
-    encoder_encode(encoder, (const uint8_t *)prompt, (int64_t)strlen(prompt), &start);
-    encoder_free(encoder);
-    if (start.count == 0) token_buffer_add(&start, out.end >= 0 ? out.end : 0);
+    tokenizer_encode_prompt(tokenizer, prompt, &start);
     t->session.params->step_begin(t->session.params, NULL, 0);
     generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
     char *text =

@@ -1,6 +1,6 @@
 /* test_encoder.c -- an encoder forgets the words that it remembers when they are too many, and
- * begins anew: through texts of more words than that. */
-#include "data/tokenizer/tokenizer.h"
+ * begins anew: through texts of more words than that; and what a prompt becomes. */
+#include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
 #include "tests/support/data_support.h"
 
@@ -60,10 +60,36 @@ static void test_more_words_than_an_encoder_remembers(void **state)
     free(prose);
 }
 
+static void check_prompt(const Tokenizer *t, const char *prompt, const int32_t *ids, int64_t n)
+{
+    TokenBuffer got = {0};
+    token_buffer_add(&got, 7); /* what is there stays */
+    tokenizer_encode_prompt(t, prompt, &got);
+    assert_int_equal(got.count, 1 + n);
+    assert_int_equal(got.id[0], 7);
+    assert_memory_equal(got.id + 1, ids, (size_t)n * sizeof *ids);
+    token_buffer_free(&got);
+}
+
+static void test_a_prompt_is_never_empty(void **state)
+{
+    (void)state;
+    const Merge merge = {.left = 64, .right = 65}; /* a and b */
+    char err[512];
+    Tokenizer *t;
+    if (!tokenizer_from_merges(&merge, 1, &t, err, sizeof err)) fail_msg("%s", err);
+    check_prompt(t, "abb", (const int32_t[]){256, 65}, 2);
+    check_prompt(t, "", (const int32_t[]){257}, 1);
+    t->end_of_text = -1;
+    check_prompt(t, "", (const int32_t[]){0}, 1);
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_more_words_than_an_encoder_remembers),
+        cmocka_unit_test(test_a_prompt_is_never_empty),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 }
