@@ -101,10 +101,11 @@ endif
 # ---- flags -----------------------------------------------------------------------------------------------------------
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 CPPFLAGS := -I. -D_GNU_SOURCE $(strip $(CJSON_CFLAGS) $(CMOCKA_CFLAGS))
+# Of what debuggers ask for, profiles and reports need the lines alone (-g1), which cost the compiler half as much: so it is for
+# kernels, of which each file is compiled six times, and under sanitizers.
 OPT      := $(if $(DEBUG),-O0 -g,-O2 -g)
-KOPT     := $(if $(DEBUG),-O0 -g,-O3 -g -fno-math-errno -fno-trapping-math)
+KOPT     := $(if $(DEBUG),-O0 -g,-O3 -g1 -fno-math-errno -fno-trapping-math)
 SAN      :=
-# Of what debuggers ask for, reports need the lines alone (-g1), which take the compiler half the time.
 ifneq ($(filter asan tsan,$(FLAVOUR)),)
 OPT      := -O1 -g1
 KOPT     := -O2 -g1 -fno-math-errno -fno-trapping-math
