@@ -346,14 +346,16 @@ clean:
 
 help:
 	@echo "make            build ./train"
-	@echo "make test       build and run all tests (release)"
-	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
+	@echo "make CUDA=...   0: without the CUDA backend; 1: with it; emu: with it, its kernels executed on the CPU"
 	@echo "make ARCH=...   for these GPUs only: 80 (A100), 90a (H100, H200), 100 (B200); by default those found here, or all three"
-	@echo "make emu        the same with the CUDA backend, its kernels executed on the CPU"
+	@echo "make test       build and run all test programs (release); scripts/test.sh runs those of all flavours, and tests/run"
+	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
+	@echo "make emu        the same with CUDA=emu"
 	@echo "make fuzz       each tests/fuzz/fuzz_*.c under libFuzzer for FUZZ_SECONDS=60 (apt-get install clang libclang-rt-dev)"
-	@echo "make check      format, clang-tidy, layers, stray conditionals, file and function sizes"
+	@echo "make check      format, clang-tidy, shellcheck, layers, stray conditionals, file and function sizes"
+	@echo "make format     clang-format over every source file"
 	@echo "make bench      op table and step benchmark"
-	@echo "make size       lines per room"
+	@echo "make size       lines per room, with its floor; files and functions over the limits"
 	@echo "make compile_commands.json"
 	@echo "make clean"
 

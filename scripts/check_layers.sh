@@ -3,10 +3,16 @@
 # without cycles, of other folders of its floor; a folder and those inside it that are on its floor are one room and know each
 # other. The model (3a) and the strategy (3b) do not see each other, model/ includes nothing of parallel/, nobody includes the
 # program (7). Says what is wrong, one line each.
+#
+#   scripts/check_layers.sh [--floors]
+#
+# --floors: prints folders and their floors, and checks nothing.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 mapfile -t files < <(find . -path ./build -prune -o -path ./out -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print | sed 's|^\./||' | sort)
-awk '
+only_floors=0
+[ "${1:-}" = --floors ] && only_floors=1 files=()
+awk -v only_floors=$only_floors '
     BEGIN {
         map = "model/core 0  model/kernels 1  model/kernels/cpu 1  model/kernels/cuda 1  configs 1  configs/reader 1" \
             "  data 1  data/text 1  data/tokenizer 1  data/tokens 1  parallel/comm 1  parallel/report 1" \
@@ -14,7 +20,11 @@ awk '
             "  model 3a  optim 3b  parallel/zero 3b  parallel/pipeline 3b  parallel/checkpoint 3b" \
             "  parallel/trainer 4  parallel/plan 5  parallel/run 5  parallel/commands 6"
         n = split(map, words)
-        for (i = 1; i < n; i += 2) floors[words[i]] = words[i + 1]
+        for (i = 1; i < n; i += 2) {
+            floors[words[i]] = words[i + 1]
+            if (only_floors) print words[i], words[i + 1]
+        }
+        if (only_floors) exit 0
     }
     function folder_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "" }
     function floor_of(file,   folder) {

@@ -1,30 +1,47 @@
 #!/usr/bin/env bash
-# size.sh -- lines per room: all lines, and those that are neither blank nor comment.
+# size.sh -- `make size`: lines per room, lowest floor first, and how many of them are neither blank nor comment; then which files
+# have more than 400 lines and which functions more than 60.
 set -u
 cd "$(dirname "$0")/.." || exit 71
-
-# count NAME FILE...
-count() {
-    local name=$1
-    shift
-    [ $# -gt 0 ] || return 0
-    awk -v name="$name" -v files=$# '
-        { all++ }
-        inside { if (/\*\//) inside = 0; next }
-        /^[ \t]*\/\*/ { if (!/\*\//) inside = 1; next }
-        /^[ \t]*(\/\/.*)?$/ { next }
-        { code++ }
-        END { printf "%-28s %5d files %7d lines %7d code\n", name, files, all, code }' "$@"
-}
-
-mapfile -t rooms < <(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep / | sed 's|/[^/]*$||' | sort -u)
-shopt -s nullglob
-count train.c train.c
-for room in "${rooms[@]}"; do
-    count "$room" "$room"/*.c "$room"/*.h "$room"/*.cc "$room"/*.cu "$room"/*.cuh
-done
-mapfile -t program < <(git ls-files train.c 'configs/*.[ch]' 'model/*.[ch]' 'model/*.cu' 'model/*.cuh' 'optim/*.[ch]' 'data/*.[ch]' 'parallel/*.[ch]')
-mapfile -t tests < <(git ls-files 'tests/*.c' 'tests/*.h' 'tests/*.cc' 'tests/*.cu' 'tests/*.cuh')
-count program "${program[@]}"
-count tests "${tests[@]}"
-count scripts scripts/*.sh scripts/*.py tests/run/*.sh
+{
+    scripts/check_layers.sh --floors | sed 's/^/floor /'
+    git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc' | sed 's/^/file /'
+    git ls-files '*.sh' '*.py' .ci/run | sed 's/^/script /'
+} | awk '
+    function room_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "train.c" }
+    # The lines are sorted by it.
+    function floor_of(room) { return room in floors ? floors[room] : room ~ /^tests/ ? "tests" : room == "train.c" ? "7" : "-" }
+    function measure(file, room,   line, n, inside, opened, start) {
+        files[room]++
+        while ((getline line < file) > 0) {
+            n++
+            lines[room]++
+            if (line ~ /^{/) opened = n
+            if (line ~ /^}/ && opened) {
+                if (n - opened - 1 > 60) long[++longs] = sprintf("%s:%d: a function of %d lines", file, opened, n - opened - 1)
+                opened = 0
+            }
+            start = line ~ /^[ \t]*\/\*/
+            if (inside || start) { inside = line !~ /\*\//; continue }
+            if (line !~ /^[ \t]*(\/\/.*)?$/) code[room]++
+        }
+        close(file)
+        if (n > 400) long[++longs] = sprintf("%s: %d lines", file, n)
+    }
+    function shown(floor, name, f, l, c) { return sprintf("%-6s %-34s %4d files %6d lines %6d code\n", floor, name, f, l, c) }
+    $1 == "floor" { floors[$2] = $3 }
+    $1 == "file" { measure($2, room_of($2)) }
+    $1 == "script" { scripts++; while ((getline line < $2) > 0) script_lines++ }
+    END {
+        sorted = "sort -k1,1 -k2,2"
+        for (room in files) {
+            printf "%s", shown(floor_of(room), room, files[room], lines[room], code[room]) | sorted
+            part = room ~ /^tests/ ? "tests" : "program"
+            all[part] += files[room]; all_lines[part] += lines[room]; all_code[part] += code[room]
+        }
+        close(sorted)
+        printf "%s", shown("", "program", all["program"], all_lines["program"], all_code["program"])
+        printf "%s", shown("", "tests", all["tests"], all_lines["tests"], all_code["tests"])
+        printf "%-6s %-34s %4d files %6d lines\n", "", "scripts", scripts, script_lines
+        for (i = 1; i <= longs; i++) print "over the limit: " long[i]
+    }'

@@ -77,6 +77,7 @@ add() {
     [[ $3 == *.sh ]] && path=$3
     [ -z "${listed[$1 $2 $3]:-}" ] || return
     listed[$1 $2 $3]=yes
+    [[ " ${flavours[*]} " == *" $1 "* ]] || flavours+=("$1")
     entries+=("LABEL=$1: TRAIN=$PWD/build/$1/train $2 $path")
     [[ $3 == *.sh ]] || programs[$1]+="$path "
 }
@@ -89,7 +90,6 @@ row() {
     if [ -z "${known[$flavour]:-}" ]; then
         known[$flavour]=$(make_flavour "$flavour" test-list | sed "s|^build/$flavour/||") || exit 70
         known[$flavour]+=" $(find tests/run -name '*.sh' ! -name lib.sh | sort)"
-        flavours+=("$flavour")
     fi
     for selection; do
         fitting=0
