@@ -5,11 +5,8 @@
  *
  * A CUDA body may follow later: until it does, the row is OP_WITHOUT_CUDA(name, (arguments)). The
  * CUDA table then has NULL for it, and a run on CUDA that calls the op ends at its start with a
- * sentence that names both. A file that does not care defines OP alone. */
-#ifndef OP_WITHOUT_CUDA
-#define OP_WITHOUT_CUDA(name, arguments) OP(name, arguments)
-#endif
-
+ * sentence that names both. A file that includes the list defines both macros, and takes them back.
+ */
 OP(fill, (Device * dev, Tensor x, double value))
 OP(copy, (Device * dev, Tensor y, Tensor x))
 OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))
@@ -51,5 +48,3 @@ OP(adamw,
     const StepDecision *decision, const AdamW *hyper, const Rounding *rounding))
 OP(sgd, (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
          const StepDecision *decision, const Sgd *hyper, const Rounding *rounding))
-
-#undef OP_WITHOUT_CUDA

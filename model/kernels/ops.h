@@ -66,14 +66,18 @@ typedef struct {
 
 typedef struct OpTable {
 #define OP(name, arguments) void(*name) arguments;
+#define OP_WITHOUT_CUDA     OP
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 } OpTable;
 
 typedef enum {
 #define OP(name, arguments) OP_##name,
+#define OP_WITHOUT_CUDA     OP
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
     OP_COUNT
 } OpId;
 

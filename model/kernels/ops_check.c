@@ -5,8 +5,10 @@
 
 const char *const op_name[OP_COUNT] = {
 #define OP(name, arguments) [OP_##name] = #name,
+#define OP_WITHOUT_CUDA     OP
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 };
 
 void expect(OpId op, bool ok, const char *rule, Operand a, Operand b)

@@ -20,8 +20,10 @@
 typedef REAL real;
 
 #define OP(name, arguments) void CPU(name) arguments;
+#define OP_WITHOUT_CUDA     OP
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 
 /* n elements of storage at `from` as reals in `to`. */
 static inline void reals_load(real *restrict to, DType dtype, const void *restrict from, int64_t n)

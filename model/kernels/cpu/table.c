@@ -5,6 +5,8 @@ extern const OpTable CPU(table);
 
 const OpTable CPU(table) = {
 #define OP(name, arguments) .name = CPU(name),
+#define OP_WITHOUT_CUDA     OP
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 };

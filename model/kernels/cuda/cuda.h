@@ -55,6 +55,7 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 #define OP_WITHOUT_CUDA(name, arguments)
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 
 /* db (O) grad =/+= column sums of dy (N, O): the bias gradient of a linear layer. Partial sums of
  * fixed blocks of rows, added in order: deterministic. (reduce.cu) */

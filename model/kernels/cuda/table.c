@@ -8,4 +8,5 @@ const OpTable cuda_table = {
 #define OP_WITHOUT_CUDA(name, arguments) .name = NULL,
 #include "model/kernels/oplist.h"
 #undef OP
+#undef OP_WITHOUT_CUDA
 };
