@@ -184,15 +184,15 @@ void config_report_free(ConfigReport *report)
 
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
 {
-    int told = 0;
+    int shown = 0;
     bool alone = report->n_errors > 0 && !verbose; /* errors come alone */
     for (int i = 0; !alone && i < report->n_notices; i++) {
         if (report->routine[i] && !verbose) continue;
         fprintf(to, "%s\n", report->notice[i]);
-        told++;
+        shown++;
     }
-    int more = report->n_notices - told;
-    if (told > 0 && more > 0)
+    int more = report->n_notices - shown;
+    if (shown > 0 && more > 0)
         fprintf(to, "%d more notice%s (--verbose)\n", more, more == 1 ? "" : "s");
     for (int i = 0; i < report->n_errors; i++)
         fprintf(to, "%s\n", report->error[i]);

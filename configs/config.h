@@ -164,7 +164,7 @@ typedef struct {
     int n_errors, n_notices;
     char **error, **notice;
     bool missing;  /* the file could not be read at all */
-    bool *routine; /* of each notice: it tells of nothing that was asked for in vain */
+    bool *routine; /* of each notice: it only tells which default was taken (see --verbose) */
 } ConfigReport;
 
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
@@ -187,13 +187,14 @@ void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot
  * be read EXIT_MISSING, or EXIT_PERMISSION. */
 ExitCode config_report_code(const ConfigReport *report);
-/* Prints errors to `to`, one a line, and before them all notices when verbose; else, where there
- * are no errors, those that are not routine, and behind them how many were left out. */
+/* Prints errors to `to`, one a line. Verbose: all notices before them. Else notices only where
+ * there are no errors, without the routine ones, whose number stands behind. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
- * JSON with comments that config_load reads back to the same Config. What follows from other keys
- * of a schedule is such a comment, so that it follows them under another train_steps, too. */
+ * JSON with comments that config_load reads back to the same Config. Values of the schedule that
+ * were computed from other keys are commented out: when the text is read with another train_steps,
+ * they are computed anew instead of staying behind. */
 void config_print(const Config *config, FILE *to);
 /* The same as a text, malloc'ed: what run folders and checkpoints keep. */
 char *config_text(const Config *config);

@@ -31,8 +31,9 @@ void walk_join(char out[PATH_SIZE], const char *prefix, const char *key)
 
 static void assign_members(const Walk *w, int node, const char *path);
 
-/* A key that the document gives a second time under the same name, once with dots in it and once as
- * sections; keys that are the same letter by letter are refuse_duplicates'. */
+/* Notes where the document gives a key, and refuses one that it gives a second time: once with dots
+ * in its name and once as a section. (refuse_duplicates sees those that are the same letter by
+ * letter.) */
 static void note_place(const Walk *w, int node, const char *path, int number)
 {
     Place *seen = &w->load->seen[number], here = walk_key(w, node);
@@ -51,6 +52,7 @@ static void assign_node(const Walk *w, int node, const char *path)
     const cJSON *item = w->json->node[node].item;
     int row = option_find(path), known = known_find(path);
     bool section = option_is_section(path);
+    /* A --set replaces the file's value, and with it what was wrong there. */
     if (w->set > 0 && !cJSON_IsObject(item)) load_forget(w->load, path);
     if (row >= 0 || known >= 0) note_place(w, node, path, row >= 0 ? row : option_count + known);
     if (row >= 0)
@@ -151,7 +153,8 @@ static bool read_set_value(Load *load, Place at, const char *key, const char *va
     bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
     if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))
         return true;
-    /* Good JSON but for a number that no double holds. */
+    /* Good JSON but for a number that no double holds: read as a string it would be refused for the
+     * wrong reason. */
     bool beyond = !read && json->root != NULL && row >= 0 && !wants_string &&
                   option_table[row].type != OPTION_STRINGS;
     json_free(json);

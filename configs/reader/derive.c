@@ -37,32 +37,36 @@ static void derive_batch(Load *load)
                              *const micro_key = "train_micro_batch_size_per_gpu",
                              *const accum_key = "gradient_accumulation_steps";
     Config *c = load->config;
-    int64_t dp = c->parallel.data;
+    int64_t *batch = &c->train_batch_size, *rows = &c->train_micro_batch_size_per_gpu,
+            *times = &c->gradient_accumulation_steps, dp = c->parallel.data;
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
+    /* Files that leave the micro-batch to a trainer get one here, and so does a run without a file;
+     * elsewhere it is given, or follows from the other two keys. */
     bool automatic = load_automatic(load, micro_key) ||
                      (load_automatic(load, train_key) && !train) || load->path == NULL;
-    int64_t *T = &c->train_batch_size, *M = &c->train_micro_batch_size_per_gpu,
-            *A = &c->gradient_accumulation_steps;
     if (load_wrong(load, train_key) || load_wrong(load, micro_key) || load_wrong(load, accum_key) ||
         load_wrong(load, "parallel.data"))
         return;
     if (!micro && automatic) {
-        load_follow(load, micro_key, M,
-                    automatic_micro_batch(train ? *T / dp / (accum ? *A : 1) : 0));
+        /* What one rank has to do in one micro-batch, where the other two keys say so; 0: open. */
+        int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
+        load_follow(load, micro_key, rows, automatic_micro_batch(share));
         if (load->path != NULL)
             load_routine(load, load_place(load, micro_key), micro_key,
-                         "no trainer fills it in here; %lld taken", (long long)*M);
-        micro = true;
+                         "no trainer fills it in here; %lld taken", (long long)*rows);
+        micro = true; /* from here on as if it had been given */
     }
+    /* load_follow changes no key that was given and sets none to 0. Where something does not
+     * divide, the product of the three is not the batch then, and validate.c says what would be. */
     if (train && micro) {
-        load_follow(load, accum_key, A, *T / *M / dp);
+        load_follow(load, accum_key, times, *batch / *rows / dp);
     } else if (train) {
-        load_follow(load, accum_key, A, 1);
-        load_follow(load, micro_key, M, *T / dp / *A);
+        load_follow(load, accum_key, times, 1);
+        load_follow(load, micro_key, rows, *batch / dp / *times);
     } else if (micro) {
-        load_follow(load, accum_key, A, 1);
-        load_follow(load, train_key, T, *M * *A * dp);
+        load_follow(load, accum_key, times, 1);
+        load_follow(load, train_key, batch, *rows * *times * dp);
     }
 }
 
@@ -77,10 +81,10 @@ static bool by_set(const Load *load, const char *key)
 static void displace(Load *load, const char *key, const char *winner)
 {
     int row = option_find(key);
-    if (!load_given(load, key) || by_set(load, key)) return;
-    load_forget(load, key);
+    if (!load_given(load, key) || by_set(load, key)) return; /* two --set that clash are an error */
+    load_forget(load, key); /* a value that does not count cannot be wrong */
     load_notice(load, load_place(load, key), key, "set aside for --set %s", winner);
-    load_default(load, row);
+    load_default(load, row); /* and from here on as if the file had not named it */
     load->origin[row] = (Origin){0};
 }
 
@@ -121,7 +125,8 @@ static void displace_steps(Load *load)
     }
 }
 
-/* Whether tensors will live on a CUDA device; nobody is asked for a config that is refused. */
+/* Whether tensors will live on a CUDA device. Looking for one takes a while and may warn, so for a
+ * config that is refused anyway the key alone decides. */
 static bool is_on_cuda(const Load *load)
 {
     const Config *c = load->config;
@@ -151,6 +156,7 @@ static void derive_precision(Load *load)
 
 void derive_values(Load *load)
 {
+    /* First goes what the command line pushes aside, so that nothing follows from it. */
     displace_sources(load);
     displace_params(load);
     displace_steps(load);

@@ -17,8 +17,8 @@ typedef enum { ORIGIN_DEFAULT, ORIGIN_DERIVED, ORIGIN_FILE, ORIGIN_SET } OriginK
 /* Where a value comes from. */
 typedef struct {
     OriginKind kind;
-    Place place;    /* of the key, where it was given */
-    bool wrong;     /* was given, and refused: rules that read it are silent */
+    Place place; /* of the key, where it was given */
+    bool wrong;  /* was given and refused; rules that read it stay silent: one mistake, one error */
     bool automatic; /* was given as "auto" */
     char *text;     /* for config_origin; malloc'ed */
 } Origin;
@@ -28,8 +28,8 @@ static inline bool origin_given(const Origin *origin)
     return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
 }
 
-/* A notice tells of something that was asked for and will not be had; a routine one of what was
- * chosen where nothing was. */
+/* An error refuses the config. A notice says that something in it has no effect or not the one that
+ * may be meant; a routine notice only says which default was taken, and is shown on request. */
 typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
 typedef struct {
     FindingKind kind;
@@ -59,7 +59,7 @@ void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Drops what was found about the key so far: a later --set has replaced its value. */
+/* Drops the errors and notices about the key so far: a later --set has replaced its value. */
 void load_forget(Load *load, const char *key);
 /* Sets a row to its default; rows without one to null, zero or a value below their range. */
 void load_default(Load *load, int row);

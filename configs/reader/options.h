@@ -34,8 +34,9 @@ typedef struct {
     bool any_case;
 } Choice;
 
-/* What a run shows of a key: a set, empty where only one value is built. Named are the first signs:
- * other losses draw other samples and write other files. */
+/* Where another value of a key shows in a run: a set, which a test holds against real runs; empty
+ * where only one value is built. Only the first signs are named: other losses bring other samples
+ * and files along. */
 typedef enum {
     CHANGES_NOTHING = 0,
     CHANGES_LOSSES = 1,  /* the training losses: their values or how many there are */
@@ -137,7 +138,7 @@ void *option_field(const Option *option, const Config *config);
 char *option_text(const Option *option, const Config *config);
 /* "an integer from 1 to 100", "one of \"a\", \"b\"": what the row takes. */
 void option_expects(const Option *option, char *out, size_t n);
-/* Whether the upper limit is one against nonsense that nobody meets, and not worth a word. */
+/* Whether the upper limit is only there against nonsense, so that messages leave it out. */
 bool option_hides_limit(const Option *option);
 /* x as the shortest JSON number that reads back to it; with a point whatever the locale. */
 void number_text(double x, char *out, size_t n);

@@ -44,8 +44,8 @@ static const char *leaf_of(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* What follows from other keys of a schedule is shown and not said: read under another train_steps
- * it follows those. */
+/* Whether the value is printed as a comment only: one of the schedule's that was computed from
+ * other keys, and is to be computed anew when the text is read with another train_steps. */
 static bool is_shown_only(const Option *option, const Origin *origin)
 {
     return strncmp(option->key, "scheduler.", 10) == 0 && origin->kind == ORIGIN_DERIVED &&

@@ -43,6 +43,8 @@ static void derive_ratios(Load *load)
     bool warmup = is_given(load, warmup_ratio_key) && !load_given(load, warmup_key),
          decay = is_given(load, decay_ratio_key) && !load_given(load, decay_key);
     if (load_wrong(load, train_key)) return;
+    /* Each to the nearest step by itself, so that the warmup of a preset does not depend on its
+     * decay. */
     if (warmup) settle(load, warmup_key, &c->scheduler.params.warmup_num_steps, steps_of(c, up));
     if (decay) settle(load, decay_key, &c->scheduler.params.decay_num_steps, steps_of(c, down));
     int64_t left = c->train_steps - c->scheduler.params.warmup_num_steps;

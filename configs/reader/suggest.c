@@ -81,7 +81,7 @@ static const char *key_of(int i)
     return i < option_count ? option_table[i].key : known_table[i - option_count].key;
 }
 
-/* The nearest name directly inside the section that is the first n bytes of `key`. */
+/* The nearest name directly inside the section that is the first n bytes of `key`; its distance. */
 static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
 {
     const char *word = key + n;
@@ -114,6 +114,8 @@ void suggest_key(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
     size_t section = (size_t)(word - key);
+    /* A slip of the pen in the right section is likelier than anything else; then another program's
+     * name for it; then the right name in the wrong section. */
     if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(aliases[i].alias, word) == 0) {
@@ -144,6 +146,7 @@ void suggest_path(const char *key, char *out, size_t n)
 const char *suggest_choice(const Choice *choices, const char *value)
 {
     const char *near = NULL;
+    /* Choices are short words: the shorter, the fewer letters may be wrong before it is another. */
     int best = 1 + (strlen(value) > 3) + (strlen(value) > 5);
     for (const Choice *c = choices; c->name != NULL; c++) {
         if (c->value >= 0 && strcasecmp(value, c->name) == 0) return c->name;

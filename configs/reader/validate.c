@@ -23,6 +23,7 @@ static bool any_wrong(const Load *load, const char *const *keys)
 static void nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
 {
     int64_t low = x < total ? x : total, high = x;
+    /* Both searches are bounded: a batch may have a billion sequences. */
     for (int tries = 0; low > 1 && total % low != 0; tries++)
         low = tries < 100000 ? low - 1 : 1;
     while (high < total && high <= 4 * x && high < x + 100000 && total % high != 0)
@@ -36,53 +37,58 @@ static void nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
 static void check_batch(Load *load)
 {
     const Config *c = load->config;
-    int64_t T = c->train_batch_size, M = c->train_micro_batch_size_per_gpu,
-            A = c->gradient_accumulation_steps, dp = c->parallel.data;
+    int64_t batch = c->train_batch_size, rows = c->train_micro_batch_size_per_gpu,
+            times = c->gradient_accumulation_steps, dp = c->parallel.data;
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (UNUSABLE(load, train_key, micro_key, accum_key, "parallel.data")) return;
-    if (T == 0 && M == 0) {
+    if (batch == 0 && rows == 0) {
         load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
                    "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
                    train_key, micro_key, train_key, micro_key, accum_key);
         return;
     }
     double most = option_table[option_find(train_key)].max;
-    if (!train && T > 0 && (double)T > most)
+    if (!train && batch > 0 && (double)batch > most)
         load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
-                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)M,
-                   (long long)A, (long long)dp, most, accum ? accum_key : micro_key);
-    if (T > 0 && T == M * A * dp) return;
+                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
+                   (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
+    if (batch > 0 && batch == rows * times * dp) return;
     char near[64];
     if (train && micro && accum) {
-        int64_t share = T / dp;
+        /* All three were given: the batch that the other two make is always a remedy; if one of the
+         * two can be changed to fit the batch, that is offered, too. */
+        int64_t share = batch / dp;
         char remedy[160] = "";
-        nearest_divisors(share, M, near, sizeof near);
-        if (share * dp == T && share % M == 0)
-            snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / M));
-        else if (share * dp == T && share % A == 0)
-            snprintf(remedy, sizeof remedy, ", or %s %lld", micro_key, (long long)(share / A));
+        nearest_divisors(share, rows, near, sizeof near);
+        if (share * dp == batch && share % rows == 0)
+            snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / rows));
+        else if (share * dp == batch && share % times == 0)
+            snprintf(remedy, sizeof remedy, ", or %s %lld", micro_key, (long long)(share / times));
         else
             snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
         WRONG(load, train_key,
-              "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s", (long long)T,
-              (long long)M, (long long)A, (long long)dp, (long long)(M * A * dp), train_key,
-              (long long)(M * A * dp), remedy);
+              "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
+              (long long)batch, (long long)rows, (long long)times, (long long)dp,
+              (long long)(rows * times * dp), train_key, (long long)(rows * times * dp), remedy);
     } else {
-        int64_t unit = (micro ? M : A > 0 ? A : 1) * dp, low = T / unit * unit;
-        nearest_divisors(T, unit, near, sizeof near);
+        /* Two were given and the batch is no multiple of theirs: the multiples on both sides, or
+         * another value for the key that was given beside it. */
+        int64_t unit = (micro ? rows : times > 0 ? times : 1) * dp, low = batch / unit * unit;
+        nearest_divisors(batch, unit, near, sizeof near);
         const char *other = micro ? micro_key : accum_key;
         if (low == 0)
             WRONG(load, train_key,
                   "%lld is less than one %s %lld x dp %lld = %lld; write %s %lld, or %s %s",
-                  (long long)T, micro ? "micro" : "accum", (long long)(unit / dp), (long long)dp,
-                  (long long)unit, train_key, (long long)unit, other, near);
+                  (long long)batch, micro ? "micro" : "accum", (long long)(unit / dp),
+                  (long long)dp, (long long)unit, train_key, (long long)unit, other, near);
         else
             WRONG(load, train_key,
                   "%lld is not a multiple of %s %lld x dp %lld = %lld; write %s %lld or %lld, or "
                   "%s %s",
-                  (long long)T, micro ? "micro" : "accum", (long long)(unit / dp), (long long)dp,
-                  (long long)unit, train_key, (long long)low, (long long)(low + unit), other, near);
+                  (long long)batch, micro ? "micro" : "accum", (long long)(unit / dp),
+                  (long long)dp, (long long)unit, train_key, (long long)low,
+                  (long long)(low + unit), other, near);
     }
 }
 

@@ -40,6 +40,7 @@ static bool refuse(const Assign *a)
     const char *remark = "";
     char limit[64];
     bool number = a->option->type == OPTION_INT || a->option->type == OPTION_NUMBER;
+    /* Files for Hugging Face's trainer leave values to it by "auto". */
     if (cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0)
         remark = ", since no trainer fills it in here";
     else if (cJSON_IsString(item) && (number || a->option->type == OPTION_BOOL))
