@@ -139,13 +139,7 @@ const Config *config_parse(const char *path, const char *text, size_t length, in
 }
 
 const Config *config_load(const char *path, int n_sets, const char *const *sets,
-                          ConfigReport *report)
-{
-    return config_load_for(path, n_sets, sets, NULL, report);
-}
-
-const Config *config_load_for(const char *path, int n_sets, const char *const *sets,
-                              ConfigOnCuda on_cuda, ConfigReport *report)
+                          ConfigOnCuda on_cuda, ConfigReport *report)
 {
     Load load = {.path = path, .sets = sets, .n_sets = n_sets, .on_cuda = on_cuda};
     if (path == NULL) return parse(&load, NULL, 0, report);

@@ -167,16 +167,14 @@ typedef struct {
     bool *routine; /* of each notice: it only tells which default was taken (see --verbose) */
 } ConfigReport;
 
-/* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
- * defaults and derived values, and validates. Returns NULL if report->n_errors > 0. Never exits.
- * The caller frees both. */
-const Config *config_load(const char *path, int n_sets, const char *const *sets,
-                          ConfigReport *report);
-/* The same, asking where tensors will live when a value depends on it (bf16.enabled "auto"): the
- * answer is whether that is a CUDA device. NULL: only device "cuda" is one. */
+/* Whether tensors of this config will live on a CUDA device: asked where a value depends on it
+ * (bf16.enabled "auto"). */
 typedef bool (*ConfigOnCuda)(const Config *config);
-const Config *config_load_for(const char *path, int n_sets, const char *const *sets,
-                              ConfigOnCuda on_cuda, ConfigReport *report);
+/* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
+ * defaults and derived values, and validates. `on_cuda` NULL: only device "cuda" is a CUDA device.
+ * Returns NULL if report->n_errors > 0. Never exits. The caller frees both. */
+const Config *config_load(const char *path, int n_sets, const char *const *sets,
+                          ConfigOnCuda on_cuda, ConfigReport *report);
 /* The same as config_load from memory, `path` being what messages call it; for tests, stored
  * configs and fuzzing.
  */

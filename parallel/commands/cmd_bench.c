@@ -288,8 +288,7 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
 static const Config *bench_config(const Arguments *a)
 {
     ConfigReport report = {0};
-    const Config *c =
-        config_load_for(a->config, a->set.count, a->set.item, session_on_cuda, &report);
+    const Config *c = config_load(a->config, a->set.count, a->set.item, session_on_cuda, &report);
     if (c == NULL) {
         config_report_print(&report, false, stderr);
         exit(config_report_code(&report));

@@ -21,8 +21,7 @@ typedef struct {
 static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 {
     ConfigReport report;
-    const Config *config =
-        config_load_for(path, a->set.count, a->set.item, session_on_cuda, &report);
+    const Config *config = config_load(path, a->set.count, a->set.item, session_on_cuda, &report);
     config_report_print(&report, a->verbose, stderr);
     if (config == NULL)
         fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,

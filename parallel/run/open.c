@@ -36,7 +36,7 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    run->config = config_load_for(a->config, a->set.count, a->set.item, session_on_cuda, &report);
+    run->config = config_load(a->config, a->set.count, a->set.item, session_on_cuda, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);

@@ -34,7 +34,7 @@ static const Config *read_config(const char *run, int n_sets, const char *const 
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    const Config *config = config_load_for(path, n_sets, sets, session_on_cuda, &report);
+    const Config *config = config_load(path, n_sets, sets, session_on_cuda, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
         *code = config_report_code(&report);

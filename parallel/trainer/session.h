@@ -22,7 +22,7 @@ typedef struct {
 /* The backend that config->device asks for, with its cpu section. False with a sentence. */
 bool session_open_device(Device *dev, const Config *config, char *err, size_t n);
 /* Whether that will be a CUDA device: looks for one where the config leaves it open. The answer
- * that config_load_for asks for. */
+ * that config_load asks for. */
 bool session_on_cuda(const Config *config);
 
 /* Builds what needs no device: grid, table of parameters, layers and their store (of gradients,

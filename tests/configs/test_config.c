@@ -136,11 +136,11 @@ static void names_files_that_cannot_be_read(void **state)
 {
     (void)state;
     ConfigReport report;
-    assert_null(config_load("no/such/file.json", 0, NULL, &report));
+    assert_null(config_load("no/such/file.json", 0, NULL, NULL, &report));
     assert_string_equal(report.error[0],
                         "no/such/file.json: cannot be read: No such file or directory");
     config_report_free(&report);
-    assert_null(config_load("tests", 0, NULL, &report));
+    assert_null(config_load("tests", 0, NULL, NULL, &report));
     assert_string_equal(report.error[0], "tests: cannot be read: Is a directory");
     config_report_free(&report);
 }
@@ -155,7 +155,7 @@ static void loads_every_preset(void **state)
     assert_true(found.gl_pathc >= 8);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         ConfigReport report;
-        const Config *c = config_load(found.gl_pathv[i], 0, NULL, &report);
+        const Config *c = config_load(found.gl_pathv[i], 0, NULL, NULL, &report);
         if (c == NULL) fail_msg("%s", report.error[0]);
         char *text = config_test_file(found.gl_pathv[i]);
         assert_true(fuzz_config((const uint8_t *)text, strlen(text))); /* the round trip */

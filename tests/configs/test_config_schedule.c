@@ -22,7 +22,7 @@ static const Config *preset(const char *path, const char *a, const char *b, cons
     const char *sets[] = {a, b, c};
     ConfigReport report;
     const Config *config =
-        config_load(path, (a != NULL) + (b != NULL) + (c != NULL), sets, &report);
+        config_load(path, (a != NULL) + (b != NULL) + (c != NULL), sets, NULL, &report);
     if (config == NULL) fail_msg("%s %s: %s", path, a ? a : "", report.error[0]);
     config_report_free(&report);
     return config;

@@ -44,7 +44,7 @@ static void fills_defaults(void **state)
     assert_string_equal(config_origin(c, "data.text"), "c.json:1");
     config_free(c);
     ConfigReport report;
-    c = config_load(NULL, 0, NULL, &report);
+    c = config_load(NULL, 0, NULL, NULL, &report);
     assert_non_null(c);
     assert_int_equal(c->train_batch_size, 8);
     assert_int_equal(report.n_notices, 0);

@@ -64,7 +64,7 @@ static void check_refused(const char *path, const char *why)
     assert_false(token_file_open(&f, path, err, sizeof err));
     check_sentence(err, path);
     check_sentence(err, why);
-    assert_null(config_load(path, 0, NULL, &report));
+    assert_null(config_load(path, 0, NULL, NULL, &report));
     if (strcmp(why, "it is a pipe") != 0) check_sentence(report.error[0], why);
     config_report_free(&report);
 }
@@ -113,7 +113,7 @@ static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
     }
     close(ends[1]);
     char *path = text_format("/dev/fd/%d", ends[0]);
-    const Config *c = config_load(path, 0, NULL, &report);
+    const Config *c = config_load(path, 0, NULL, NULL, &report);
     alarm(0);
     if (c == NULL) fail_msg("%s", report.error[0]);
     assert_int_equal(c->train_steps, 3);
