@@ -88,16 +88,6 @@ void *option_field(const Option *option, const Config *config)
     return (char *)(uintptr_t)config + option->offset;
 }
 
-void number_text(double x, char *out, size_t n)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(out, n, "%.*g", digits, x);
-        if (strtod(out, NULL) == x) break;
-    }
-    for (char *c = out; *c; c++)
-        if (*c == ',') *c = '.';
-}
-
 static char *string_text(const char *text)
 {
     if (text == NULL) return must_strdup("null");
@@ -138,10 +128,10 @@ char *option_text(const Option *option, const Config *config)
     switch (option->type) {
     case OPTION_BOOL: return must_strdup(*(const bool *)field ? "true" : "false");
     case OPTION_INT: return text_format("%lld", (long long)*(const int64_t *)field);
-    case OPTION_NUMBER: number_text(*(const double *)field, a, sizeof a); return must_strdup(a);
+    case OPTION_NUMBER: json_number(*(const double *)field, a, sizeof a); return must_strdup(a);
     case OPTION_BETAS:
-        number_text(((const double *)field)[0], a, sizeof a);
-        number_text(((const double *)field)[1], b, sizeof b);
+        json_number(((const double *)field)[0], a, sizeof a);
+        json_number(((const double *)field)[1], b, sizeof b);
         return text_format("[%s, %s]", a, b);
     case OPTION_STRING: return string_text(*(char *const *)field);
     case OPTION_STRINGS: return strings_text(field);
@@ -161,8 +151,8 @@ static void number_expects(const Option *option, const char *what, char *out, si
     bool whole = option->type == OPTION_INT;
     snprintf(low, sizeof low, "%.0f", option->min);
     snprintf(high, sizeof high, "%.0f", option->max);
-    if (!whole) number_text(option->min, low, sizeof low);
-    if (!whole) number_text(option->max, high, sizeof high);
+    if (!whole) json_number(option->min, low, sizeof low);
+    if (!whole) json_number(option->max, high, sizeof high);
     bool above = option->flags & OPTION_ABOVE, below = option->flags & OPTION_BELOW;
     if (option_hides_limit(option))
         snprintf(out, n, "%s %s %s", what, above ? "above" : "of at least", low);

@@ -8,6 +8,7 @@
 
 #include "configs/config.h"
 #include "model/core/json.h"
+#include "model/core/json_write.h"
 
 typedef enum {
     OPTION_BOOL,
@@ -140,8 +141,6 @@ char *option_text(const Option *option, const Config *config);
 void option_expects(const Option *option, char *out, size_t n);
 /* Whether the upper limit is only there against nonsense, so that messages leave it out. */
 bool option_hides_limit(const Option *option);
-/* x as the shortest JSON number that reads back to it; with a point whatever the locale. */
-void number_text(double x, char *out, size_t n);
 
 /* suggest.c: a key for a misspelt one: its sibling, an alias, the same name in another section; ""
  * if none. */

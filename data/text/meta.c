@@ -6,7 +6,7 @@
 #include "model/core/files.h"
 #include "model/core/fs.h"
 #include "model/core/hash.h"
-#include "model/core/json_parse.h"
+#include "model/core/json_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +158,7 @@ bool meta_parse(Meta *m, const char *text, size_t size)
 {
     int64_t format = -1;
     *m = (Meta){0};
-    cJSON *root = json_parse(text, size);
+    cJSON *root = json_tree_parse(text, size);
     bool good = whole_number(root, "format", &format) && format == META_FORMAT &&
                 hash_key(root, "hash", &m->key) &&
                 hash_key(root, "tokenizer_hash", &m->tokenizer_hash) &&

@@ -3,7 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "model/core/json_parse.h"
+#include "model/core/json_tree.h"
 #include "model/core/utf8.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ static bool add_json_line(Text *text, const char *place, int64_t base, const cha
      * word. */
     if (json_has_nul(line, (size_t)size))
         return error_set(err, n, "%s has the escape \\u0000, so this is not text", place);
-    cJSON *object = json_parse(line, (size_t)size);
+    cJSON *object = json_tree_parse(line, (size_t)size);
     bool good = cJSON_IsObject(object);
     cJSON *found = good ? cJSON_GetObjectItemCaseSensitive(object, text_key) : NULL;
     if (!good)

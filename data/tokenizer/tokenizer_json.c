@@ -8,7 +8,7 @@
 #include "data/tokenizer/word_table.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "model/core/json_parse.h"
+#include "model/core/json_tree.h"
 #include "model/core/utf8.h"
 
 #include <math.h>
@@ -273,7 +273,7 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
                          (unsigned char)text[bad]);
     if (json_has_nul(text, length))
         return error_set(err, n, "%s has the escape \\u0000, so this is not text", name);
-    cJSON *root = json_parse(text, length);
+    cJSON *root = json_tree_parse(text, length);
     bool good = root != NULL;
     if (!good)
         error_set(err, n, "%s is not valid JSON", name);

@@ -4,25 +4,11 @@
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
+#include "model/core/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void print_string(FILE *to, const char *text)
-{
-    fputc('"', to);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(to, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(to, "\\u%04x", c);
-        else
-            fputc(c, to);
-    }
-    fputc('"', to);
-}
 
 static void print_added(const Tokenizer *t, FILE *to)
 {
@@ -31,7 +17,7 @@ static void print_added(const Tokenizer *t, FILE *to)
     for (int32_t id = 0; id < t->vocab_size; id++) {
         if (t->special[id] == NULL) continue;
         fprintf(to, "%s    {\"id\": %d, \"content\": ", separator, id);
-        print_string(to, t->special[id]);
+        json_print_string(to, t->special[id]);
         fprintf(to, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
                     "\"normalized\": false, \"special\": true}");
         separator = ",\n";
@@ -48,14 +34,14 @@ static void print_model(const Tokenizer *t, FILE *to)
     for (int32_t id = 0; id < t->vocab_size; id++) {
         text[id] = t->special[id] ? must_strdup(t->special[id]) : chars_of_token(t, id);
         fprintf(to, "%s\n      ", id ? "," : "");
-        print_string(to, text[id]);
+        json_print_string(to, text[id]);
         fprintf(to, ": %d", id);
     }
     fprintf(to, "\n    },\n    \"merges\": [");
     for (int32_t m = 0; m < t->n_merges; m++) {
         char *both = text_format("%s %s", text[t->merge[m].left], text[t->merge[m].right]);
         fprintf(to, "%s\n      ", m ? "," : "");
-        print_string(to, both);
+        json_print_string(to, both);
         free(both);
     }
     fprintf(to, "\n    ]\n  }\n}\n");

@@ -3,7 +3,7 @@
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/word_table.h"
 #include "model/core/check.h"
-#include "model/core/json_parse.h"
+#include "model/core/json_tree.h"
 #include "model/core/utf8.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ char *chars_of_token(const Tokenizer *t, int32_t id)
 {
     char *text = must_alloc(2 * (size_t)t->length[id] + 1), *end = text;
     for (int32_t i = 0; i < t->length[id]; i++)
-        end += utf8_encode_short(char_of_byte(t->bytes[t->start[id] + i]), end);
+        end += utf8_encode(char_of_byte(t->bytes[t->start[id] + i]), end);
     *end = 0;
     return text;
 }
@@ -101,7 +101,7 @@ bool vocabulary_parse_merges(const char *name, const char *text, size_t length, 
 bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *text, size_t length,
                            char *err, size_t n)
 {
-    cJSON *json = json_parse(text, length);
+    cJSON *json = json_tree_parse(text, length);
     if (!cJSON_IsObject(json)) {
         cJSON_Delete(json);
         return error_set(err, n, "%s is not a JSON object of tokens and ids", name);

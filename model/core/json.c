@@ -4,7 +4,6 @@
 #include "model/core/check.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,35 +118,4 @@ const char *json_kind(const cJSON *item)
     if (cJSON_IsArray(item)) return "a list";
     if (cJSON_IsObject(item)) return "an object";
     return "null";
-}
-
-char *json_quote(char *out, size_t n, const char *text)
-{
-    size_t at = 0;
-    char piece[8];
-    CHECK(n >= 8, "a buffer of %zu bytes for a quoted string", n);
-    out[at++] = '"';
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-        const char *special = strchr(plain, *c);
-        if (special)
-            snprintf(piece, sizeof piece, "\\%c", letter[special - plain]);
-        else if (*c < 0x20 || *c == 0x7f)
-            snprintf(piece, sizeof piece, "\\u%04x", *c);
-        else
-            snprintf(piece, sizeof piece, "%c", *c);
-        size_t m = strlen(piece);
-        if (at + m + 5 > n) {
-            for (; (*c & 0xc0u) == 0x80u; c--)
-                at--; /* do not cut a character in two */
-            memcpy(out + at, "...", 3);
-            at += 3;
-            break;
-        }
-        memcpy(out + at, piece, m);
-        at += m;
-    }
-    out[at++] = '"';
-    out[at] = '\0';
-    return out;
 }

@@ -1,9 +1,12 @@
-/* json.h -- a strict reader over cJSON that knows where everything stands.
+/* json.h -- JSON that people write: a strict reader over cJSON that knows where everything stands.
  *
  * cJSON turns text into values. Around it, one scan of our own accepts comments (#, //, slash-star)
  * and trailing commas by blanking them in place, refuses all that cJSON would let through (01, NaN,
  * duplicate keys, NUL bytes, invalid UTF-8, text after the end) and notes the offset of every key
- * and value. Independent of the locale. */
+ * and value. Independent of the locale.
+ *
+ * Other JSON: json_tree.h for small files that programs write, json_cursor.h for headers of
+ * checkpoints, json_write.h for writing. */
 #ifndef MODEL_CORE_JSON_H
 #define MODEL_CORE_JSON_H
 
@@ -50,10 +53,6 @@ bool json_duplicate(const Json *json, int parent, int node);
 bool json_integer(const Json *json, int node, int64_t *out);
 /* What kind of value this is, for messages: "a string", "null", ... */
 const char *json_kind(const cJSON *item);
-/* Appends `text` to out[0..n) as a JSON string with quotes, cut at the end of the buffer; returns
- * out. */
-char *json_quote(char *out, size_t n, const char *text);
-
 /* json_scan.c: the scan of our own. Fills json->node but for `item`. */
 bool json_scan(Json *json, char *err, size_t n, size_t *error_at);
 

@@ -3,7 +3,7 @@
 
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "model/core/json_text.h"
+#include "model/core/json_write.h"
 #include "model/core/version.h"
 
 #include <stdint.h>

@@ -41,16 +41,15 @@ static inline int64_t utf8_invalid(const uint8_t *s, int64_t n)
     return -1;
 }
 
-/* Writes a code point (valid, < 0x800 is all that callers need) and returns its length. */
-static inline int utf8_encode_short(uint32_t code, char *out)
+/* Writes a valid code point and returns its length, 1 ... 4. */
+static inline int utf8_encode(uint32_t code, char *out)
 {
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    out[0] = (char)(0xC0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 0x3F));
-    return 2;
+    static const uint32_t lead[5] = {0, 0x00, 0xC0, 0xE0, 0xF0};
+    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)(lead[n] | code);
+    return n;
 }
 
 /* The text with every byte that is no UTF-8 replaced by U+FFFD; the caller frees. */

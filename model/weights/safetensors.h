@@ -7,7 +7,7 @@
 #ifndef MODEL_WEIGHTS_SAFETENSORS_H
 #define MODEL_WEIGHTS_SAFETENSORS_H
 
-#include "model/core/json_text.h"
+#include "model/core/json_cursor.h"
 #include "model/core/tensor.h"
 
 #define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */

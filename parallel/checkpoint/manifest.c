@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/hash.h"
+#include "model/core/json_write.h"
 
 #include <math.h>
 #include <stdio.h>

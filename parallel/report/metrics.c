@@ -7,11 +7,10 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/fs.h"
-#include "model/core/json_text.h"
+#include "model/core/json_write.h"
 #include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,12 +85,8 @@ static void print_head(FILE *to, const Metrics *m, const char *event, int64_t st
 /* A member with every digit; a number that JSON cannot hold becomes null, and *odd is set. */
 static void print_number(FILE *to, const char *key, double value, bool *odd)
 {
-    if (isfinite(value)) {
-        fprintf(to, ", \"%s\": %.17g", key, value);
-    } else {
-        fprintf(to, ", \"%s\": null", key);
-        *odd = true;
-    }
+    fprintf(to, ", \"%s\": ", key);
+    if (!json_print_number(to, value)) *odd = true;
 }
 
 /* A member with a text: a sample may end within a character. */

@@ -1,7 +1,7 @@
 /* open.c -- from a config to a trainer that is ready to step. */
 #include "model/core/clock.h"
 #include "model/core/figures.h"
-#include "model/core/json_text.h"
+#include "model/core/json_write.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "model/core/progress.h"

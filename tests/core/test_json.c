@@ -1,8 +1,11 @@
 /* test_json.c -- the strict reader: what it accepts, where things stand, what it refuses at the
- * level of bytes. */
-#include "configs/reader/options.h"
+ * level of bytes; the reader of trees; what is written. */
 #include "model/core/json.h"
+#include "model/core/json_tree.h"
+#include "model/core/json_write.h"
+#include "model/core/utf8.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -242,6 +245,61 @@ static void quotes_so_that_it_reads_back(void **state)
     }
 }
 
+/* One table of escapes for whole texts and for cut ones; what is no UTF-8 becomes U+FFFD, so that
+ * the strict reader takes it. */
+static void writes_strings_that_every_reader_takes(void **state)
+{
+    (void)state;
+    const char *text = "a\"b\\c\n\r\t\b\f\x01\x1b\x7f\xe2\x82\xac/";
+    char quoted[100], *written = json_string(text);
+    assert_string_equal(written,
+                        "\"a\\\"b\\\\c\\n\\r\\t\\b\\f\\u0001\\u001b\\u007f\xe2\x82\xac/\"");
+    assert_string_equal(json_quote(quoted, sizeof quoted, text), written);
+    free(written);
+    written = json_string("\xe2\x82");
+    Json json = read_good(written, strlen(written));
+    assert_string_equal(json.root->valuestring, "\xef\xbf\xbd\xef\xbf\xbd");
+    json_free(&json);
+    free(written);
+}
+
+/* cJSON alone would take the first value of two, and end a string at its NUL. */
+static void a_tree_is_one_value(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {" {\"a\": 1}\r\n\t ", true},
+        {"{} {}", false},
+        {"1,", false},
+        {"\"\\\\u0000\"", true},
+        {"\"a\\u0000\"", false},
+        {"{\"a\\u0000\": 1}", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cJSON *tree = json_tree_parse(cases[i].text, strlen(cases[i].text));
+        if ((tree != NULL) != cases[i].good) fail_msg("%s", cases[i].text);
+        cJSON_Delete(tree);
+    }
+}
+
+/* The two- and four-byte forms meet their bounds; decoding undoes them. */
+static void characters_are_encoded_as_they_are_decoded(void **state)
+{
+    (void)state;
+    for (uint32_t code = 1; code <= 0x10FFFF; code += code < 0x1000 ? 1 : 97) {
+        if (code >= 0xD800 && code < 0xE000) continue;
+        char bytes[4];
+        uint32_t back = 0;
+        int length = utf8_encode(code, bytes);
+        assert_int_equal(utf8_decode((const uint8_t *)bytes, length, &back), length);
+        assert_int_equal(back, code);
+    }
+}
+
 static void prints_numbers_short_and_exact(void **state)
 {
     (void)state;
@@ -255,10 +313,18 @@ static void prints_numbers_short_and_exact(void **state)
                  {1.0 / 3.0, "0.3333333333333333"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[40];
-        number_text(cases[i].x, text, sizeof text);
+        json_number(cases[i].x, text, sizeof text);
         assert_string_equal(text, cases[i].text);
         assert_true(strtod(text, NULL) == cases[i].x);
     }
+    char *text;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    bool good = json_print_number(to, 0.1), bad = json_print_number(to, NAN);
+    fclose(to);
+    assert_true(good && !bad);
+    assert_string_equal(text, "0.10000000000000001null");
+    free(text);
 }
 
 int main(void)
@@ -272,6 +338,9 @@ int main(void)
         cmocka_unit_test(refuses_bytes),
         cmocka_unit_test(bounds_size_and_depth_and_keys),
         cmocka_unit_test(quotes_so_that_it_reads_back),
+        cmocka_unit_test(writes_strings_that_every_reader_takes),
+        cmocka_unit_test(a_tree_is_one_value),
+        cmocka_unit_test(characters_are_encoded_as_they_are_decoded),
         cmocka_unit_test(prints_numbers_short_and_exact),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

@@ -69,7 +69,7 @@ static void value(const Option *row, Draw *d, char *out)
     if ((row->flags & OPTION_BELOW) && x >= row->max) x = 0.5;
     char text[40];
     int choices = 0, chosen;
-    number_text(x, text, sizeof text);
+    json_number(x, text, sizeof text);
     switch (row->type) {
     case OPTION_BOOL:
         snprintf(out, SET_BYTES, "%s=%s", row->key, take(b, 2) ? "true" : "false");

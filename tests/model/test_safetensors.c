@@ -2,7 +2,7 @@
  * pure functions. */
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
-#include "model/core/json_text.h"
+#include "model/core/json_cursor.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/fuzz/fuzz_checkpoint.h"
 #include "tests/support/mutate.h"

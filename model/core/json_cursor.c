@@ -1,10 +1,11 @@
-/* json_text.c -- see json_text.h. */
-#include "model/core/json_text.h"
+/* json_cursor.c -- see json_cursor.h. */
+#include "model/core/json_cursor.h"
 
 #include "model/core/check.h"
 #include "model/core/utf8.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,16 +115,6 @@ static bool take_code(JsonCursor *j, uint32_t *code)
     return *code != 0 || json_error(j, "a NUL character in a string");
 }
 
-static size_t encode_utf8(uint32_t c, char *out)
-{
-    static const uint32_t lead[5] = {0, 0x00, 0xc0, 0xe0, 0xf0};
-    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3f));
-    out[0] = (char)(lead[n] | c);
-    return n;
-}
-
 /* One character of a string, resolved into out; returns its length there, 0 on error. */
 static size_t take_character(JsonCursor *j, char *out)
 {
@@ -141,7 +132,7 @@ static size_t take_character(JsonCursor *j, char *out)
     const char *simple = c ? strchr(from, c) : NULL;
     if (simple == NULL && c != 'u') return json_error(j, "there is no such escape");
     j->at += 2;
-    if (simple == NULL) return take_code(j, &code) ? encode_utf8(code, out) : 0;
+    if (simple == NULL) return take_code(j, &code) ? (size_t)utf8_encode(code, out) : 0;
     *out = to[simple - from];
     return 1;
 }
@@ -149,16 +140,16 @@ static size_t take_character(JsonCursor *j, char *out)
 char *json_take_string(JsonCursor *j)
 {
     if (!json_expect(j, '"')) return NULL;
-    const char *close =
-        j->at; /* the quote that ends it, so that the buffer is no larger than the text */
+    /* The quote that ends it comes first, so that the buffer is no larger than the text. */
+    const char *close = j->at;
     while (close < j->end && *close != '"')
         close += *close == '\\' && close + 1 < j->end ? 2 : 1;
     if (close >= j->end) {
         json_error(j, "this string does not end");
         return NULL;
     }
-    char *text =
-        must_alloc((size_t)(close - j->at) + 5); /* no escape is shorter than its meaning */
+    /* No escape is shorter than its meaning. */
+    char *text = must_alloc((size_t)(close - j->at) + 5);
     size_t n = 0;
     while (j->at < close) {
         size_t length = take_character(j, text + n);
@@ -171,33 +162,4 @@ char *json_take_string(JsonCursor *j)
     j->at = close + 1;
     text[n] = '\0';
     return text;
-}
-
-void json_print_string(FILE *to, const char *text)
-{
-    char *clean = utf8_clean(text);
-    fputc('"', to);
-    for (const unsigned char *p = (const unsigned char *)clean; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            fprintf(to, "\\%c", *p);
-        else if (*p == '\n')
-            fputs("\\n", to);
-        else if (*p < 0x20)
-            fprintf(to, "\\u%04x", *p);
-        else
-            fputc(*p, to);
-    }
-    fputc('"', to);
-    free(clean);
-}
-
-char *json_string(const char *text)
-{
-    char *quoted = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&quoted, &size);
-    CHECK(to != NULL, "no memory stream for a text of %zu bytes", strlen(text));
-    json_print_string(to, text);
-    fclose(to);
-    return quoted;
 }

@@ -1,16 +1,15 @@
-/* json_text.h -- the JSON of checkpoint files: a cursor that takes it apart without building a
- * tree.
+/* json_cursor.h -- taking the JSON of checkpoint files apart without building a tree.
  *
- * model/core/json.h reads what people write; here headers of up to 64 MiB and integers of 64 bits
- * come from files that may be damaged or hostile. The first error sticks: later calls return false
- * and change nothing. */
-#ifndef MODEL_CORE_JSON_TEXT_H
-#define MODEL_CORE_JSON_TEXT_H
+ * For texts whose order of keys the reader knows or does not care about, up to 64 MiB, with
+ * integers of 64 bits, from files that may be damaged or hostile: every value is asked for by its
+ * type. The first error sticks: later calls return false and change nothing. (What people write:
+ * json.h; small files of programs: json_tree.h.) */
+#ifndef MODEL_CORE_JSON_CURSOR_H
+#define MODEL_CORE_JSON_CURSOR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 typedef struct {
     const char *start, *at, *end;
@@ -31,11 +30,5 @@ char *json_take_string(JsonCursor *j);
 bool json_expect_end(JsonCursor *j);
 /* Notes an error at the cursor's place and returns false. */
 bool json_error(JsonCursor *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/* Writes `text` in quotes. Whatever its bytes, the cursor reads it back: what is no UTF-8 (a path,
- * a host's name) becomes U+FFFD. */
-void json_print_string(FILE *to, const char *text);
-/* The same as a string; the caller frees. */
-char *json_string(const char *text);
 
 #endif

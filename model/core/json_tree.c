@@ -1,15 +1,9 @@
-/* json_parse.h -- cJSON, but nothing may follow the value, and no string may hold a NUL, at which C
- * would cut it. */
-#ifndef MODEL_CORE_JSON_PARSE_H
-#define MODEL_CORE_JSON_PARSE_H
+/* json_tree.c -- see json_tree.h. */
+#include "model/core/json_tree.h"
 
-#include <cJSON.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
-/* Whether a text of JSON has the escape \u0000. */
-static inline bool json_has_nul(const char *text, size_t size)
+bool json_has_nul(const char *text, size_t size)
 {
     for (size_t i = 0; i + 5 < size; i++) {
         if (text[i] != '\\') continue;
@@ -19,9 +13,7 @@ static inline bool json_has_nul(const char *text, size_t size)
     return false;
 }
 
-/* The one JSON value in text[0..size), white space around it allowed; NULL if it is anything else.
- * Free with cJSON_Delete. */
-static inline cJSON *json_parse(const char *text, size_t size)
+cJSON *json_tree_parse(const char *text, size_t size)
 {
     const char *end = NULL;
     if (json_has_nul(text, size)) return NULL;
@@ -34,5 +26,3 @@ static inline cJSON *json_parse(const char *text, size_t size)
         }
     return value;
 }
-
-#endif
