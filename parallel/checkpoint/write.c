@@ -2,8 +2,8 @@
  * checkpoint.h.
  *
  * The order of the calls, and what a crash behind each of them leaves:
- *   1. make RUN/checkpoints/step_N.tmp-ID, write its files, fsync each file, then the folder.
- * Crash: a temporary folder, which no reader takes for a checkpoint and the next save removes.
+ *   1. make RUN/checkpoints/step_N.tmp-ID, write and fsync its files, fsync the folder. Crash: a
+ *      temporary folder, which no reader takes for a checkpoint and the next save removes.
  *   2. open it as any reader would. Wrong: the save fails, and nothing has changed for anybody.
  *   3. where step_N stands already and is not this save, rename it out of the way. Crash: step N is
  *      not there; a resume takes the newest of the others.
@@ -198,7 +198,7 @@ static bool reads_back(Save *s)
     return good || error_set(s->err, s->n, "what was written does not read back: %s", why);
 }
 
-/* Step 1 and 2 of the order above: the temporary folder with all its files, on the disk. */
+/* Steps 1 and 2 of the order above: the temporary folder with all its files, on the disk. */
 static bool write_content(Save *s)
 {
     const FsOps *fs = s->io->fs;
