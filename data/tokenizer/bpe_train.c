@@ -13,10 +13,8 @@
 #include "data/tokenizer/word_table.h"
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
-#include "model/core/hash.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A pair of ids that stand beside each other somewhere. */
 typedef struct {

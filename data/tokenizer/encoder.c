@@ -11,7 +11,6 @@
 #include "data/tokenizer/word_table.h"
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
-#include "model/core/hash.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #ifndef DATA_TOKENIZER_PAIR_TABLE_H
 #define DATA_TOKENIZER_PAIR_TABLE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {

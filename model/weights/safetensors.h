@@ -8,7 +8,7 @@
 #define MODEL_WEIGHTS_SAFETENSORS_H
 
 #include "model/core/json_cursor.h"
-#include "model/core/tensor.h"
+#include "model/core/dtype.h"
 
 #define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */
 #define SAFETENSORS_MAX_NAME   255
