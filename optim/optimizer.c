@@ -32,20 +32,6 @@ static void plan_run(OptimizerRun *run, const Config *config, const ParamTable *
     run->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
 }
 
-size_t optimizer_bytes(const Config *config, const ParamTable *table)
-{
-    Arena arena = arena_measuring();
-    for (int u = 0; u < table->n_units; u++) {
-        const Unit *unit = &table->unit[u];
-        for (int r = 0; r < unit->n_ranges; r++) {
-            const Range *range = &unit->range[r];
-            OptimizerRun run = {.run = {.unit = u, .offset = range->offset, .count = range->count}};
-            plan_run(&run, config, table, &arena);
-        }
-    }
-    return arena.used;
-}
-
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena)
 {
     const OptimizerRule *rule = optimizer_rule(config->optimizer.type);
@@ -79,6 +65,15 @@ void optimizer_free(Optimizer *optimizer)
     free(optimizer->run);
     free(optimizer->first_run);
     *optimizer = (Optimizer){0};
+}
+
+size_t optimizer_bytes(const Config *config, ParamStore *store)
+{
+    Optimizer measured;
+    Arena arena = arena_measuring();
+    optimizer_plan(&measured, config, store, &arena);
+    optimizer_free(&measured);
+    return arena.peak;
 }
 
 /* Puts the run's table of segments where its tensor lies. */

@@ -29,15 +29,14 @@ typedef struct {
     int *first_run; /* per unit: where its runs begin; n_runs where it has none here */
 } Optimizer;
 
-/* Bytes of the state of a rank that owns the whole table: for the memory plan, before there is a
- * store. */
-size_t optimizer_bytes(const Config *config, const ParamTable *table);
-
 /* Lays the state and the tables of segments out over `arena` for the store's shards
  * (PURPOSE_UPDATE), those of a unit adjacent. With a measuring arena only arena->used means
  * something, and neither init nor step may be called. Free with optimizer_free either way. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena);
 void optimizer_free(Optimizer *optimizer);
+/* Bytes that optimizer_plan takes of its arena, for the memory plan. The store need not be
+ * allocated. */
+size_t optimizer_bytes(const Config *config, ParamStore *store);
 
 /* Fresh state: moments zero, masters = the store's weights, segments uploaded (the host waits for
  * them). Call once the weights are initialised or read. */

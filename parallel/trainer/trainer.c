@@ -127,10 +127,7 @@ static void open_schedule(Trainer *t)
  * it out. */
 static void measure(Trainer *t)
 {
-    Arena arena = arena_measuring();
-    optimizer_plan(&t->optimizer, t->config, t->session.params, &arena);
-    optimizer_free(&t->optimizer);
-    t->optimizer_bytes = arena.peak;
+    t->optimizer_bytes = optimizer_bytes(t->config, t->session.params);
     t->lr_bytes = (size_t)t->config->train_steps * sizeof(double);
 }
 

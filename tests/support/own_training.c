@@ -13,11 +13,8 @@
 void own_training_open(OwnTraining *t, Fixture *model, const Config *config, int64_t steps)
 {
     Device *dev = &model->dev;
-    Arena measure = arena_measuring();
     *t = (OwnTraining){.model = model, .rules = step_rules(config)};
-    optimizer_plan(&t->optimizer, config, model->params, &measure);
-    optimizer_free(&t->optimizer);
-    t->bytes = measure.peak;
+    t->bytes = optimizer_bytes(config, model->params);
     t->memory = device_alloc(dev, t->bytes, "slots");
     Arena arena = device_arena(dev, t->memory, t->bytes);
     optimizer_plan(&t->optimizer, config, model->params, &arena);
