@@ -107,7 +107,7 @@ typedef struct {
     char *text; /* its output; NULL if it could not be run */
     int64_t size;
     int error;  /* errno if it could not be run */
-    int status; /* as waitpid tells it */
+    int status; /* as from waitpid */
     bool ended; /* by itself, within the limits */
 } ProgramRun;
 

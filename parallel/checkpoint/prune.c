@@ -142,7 +142,7 @@ int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
     for (int i = n_steps - 1; parent_fd >= 0 && i > good; i--) {
         int64_t room = fs_room(io->fs, parent);
         /* The first one goes without a look at the room: the save has just failed for want of it,
-         * and what statvfs tells knows no quotas. */
+         * and statvfs knows nothing of quotas. */
         if (removed > 0 && (room < 0 || room >= bytes)) break;
         if (!remove_step(io, parent_fd, steps[i], why, sizeof why)) break;
         log_warning("the disk is full: the older checkpoint of step %" PRId64 " made room",
