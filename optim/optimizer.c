@@ -97,6 +97,8 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
         upload_segments(optimizer, run, dev);
         for (int slot = 0; slot < SLOT_MAX; slot++) {
             if (!tensor_present(run->slot[slot])) continue;
+            /* The master begins as the weight, which is exact; the other slots are averages of
+             * nothing. */
             if (slot == SLOT_MASTER) {
                 op_copy(dev, run->slot[slot], run->run.weight);
             } else {
@@ -148,7 +150,9 @@ bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int par
                     Tensor *view)
 {
     const Param *row = &table->param[param];
+    /* Padding rows included: they lie in the run as well, and the view below leaves them out. */
     int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
+    /* A row is looked for whole within one run; on a rank that does not own it there is none. */
     for (int i = optimizer->first_run[row->unit]; i < optimizer->n_runs; i++) {
         const Shard *shard = &optimizer->run[i].run;
         if (shard->unit != row->unit) break;

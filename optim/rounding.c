@@ -24,6 +24,8 @@ int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t
     for (const Param *p = next_param(table, u, -1), *next; p != NULL; p = next) {
         int64_t cols = p->ndim == 2 ? p->local[1] : 1, elements = p->local[0] * cols;
         next = next_param(table, u, p->offset);
+        /* Parameters that end before the range, or begin behind it. One that began earlier
+         * counts: the range may start inside it, or in the gap behind it. */
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
         if (elements > ROUNDING_ELEMENTS)
             fail(EXIT_CONFIG,

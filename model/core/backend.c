@@ -28,6 +28,7 @@ static const Backend *next_usable(Device *device, const char *name, int *i, char
         if (!any && strcmp(b->name, name) != 0) continue;
         Device asked = {0};
         if (b->usable == NULL || b->usable(&asked, err, n)) return b;
+        /* The first is the best of those passed over: the one the user will miss. */
         if (device->trouble[0] == '\0')
             memcpy(device->trouble, asked.trouble, sizeof asked.trouble);
     }

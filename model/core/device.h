@@ -25,14 +25,15 @@ typedef struct {
     void *impl;
 } Stream;
 
-/* A point in a stream's work. Starts as {0}; made when it is first recorded. */
+/* A point in a stream's work, which another may wait for. Begins as {0}; the first
+ * device_event_record makes it. */
 typedef struct {
     void *impl;
-    double seconds; /* where calls finish before they return: the clock when it was recorded */
+    double seconds; /* on the CPU, whose calls finish before they return: when it was recorded */
 } Event;
 
 typedef struct {
-    int threads;     /* 0: allowed cores / local_ranks */
+    int threads;     /* of the pool; 0: the cores this process may use / local_ranks */
     int local_ranks; /* ranks on this machine that share its cores */
     CpuLevel level;
     BlasChoice blas;
@@ -82,13 +83,15 @@ struct Device {
         *ops_f64; /* f64 storage computes in double; NULL where a device has no double path */
     Pool *pool;   /* the CPU's threads; on a GPU those of the loader's host side */
     Stream compute, copy, comm;
-    char trouble[512]; /* what "auto" would have taken and cannot use, and why; "" when nothing */
-    char loss[384];    /* what the device itself goes without, and why; "" when nothing */
+    /* Sentences for device_warn; "" when there is nothing to say. */
+    char trouble[512];       /* the better device that "auto" found and cannot use, and why */
+    char loss[384];          /* what this device does without, and why: no OpenBLAS, say */
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
-    /* By the host so far: what a step has none of. An event that the device had come past by then
-     * is no wait. */
+    /* How often the host has waited for the device, and asked for memory, since the device was
+     * opened. A training step does neither, and tests compare the counts before and after one. A
+     * call that found its event reached already did not wait. */
     int64_t waits, allocations;
     size_t held;      /* bytes of device_alloc that were not given back */
     size_t host_held; /* the same of device_host_alloc */
@@ -124,22 +127,25 @@ void device_synchronize(Device *device);
 
 /* Marks what the compute stream has been given so far. */
 void device_event_record(Device *device, Event *event);
-/* Whether the device has come past the mark, as it has past one never recorded. Never waits. */
+/* Whether the device has done all work before the mark; true for an event never recorded. Never
+ * waits. */
 bool device_event_reached(Device *device, Event *event);
-/* The host waits until the device has come past the mark; at once for an event never recorded. */
+/* The host waits until the device has done all work before the mark; not at all for an event never
+ * recorded. */
 void device_event_synchronize(Device *device, Event *event);
 /* Seconds of the device's time between two marks; the host waits for the later one. */
 double device_event_seconds(Device *device, Event *from, Event *to);
 void device_event_destroy(Device *device, Event *event);
 
-/* Host memory that the device copies from while the host goes on; ends the run with EXIT_NO_MEMORY,
- * naming `what`. The source of a copy may be changed only once the stream is past the copy. */
+/* Page-locked host memory, from which and to which the device copies while the host goes on; ends
+ * the run with EXIT_NO_MEMORY, naming `what`. The source of a copy may be changed only once the
+ * stream has done the copy. */
 void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p, size_t bytes);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
-/* How many kinds of product the device has chosen an algorithm for and keeps it: a table that is
- * full begins anew. */
+/* For how many kinds of product (shape, layout, types, epilogue, alignment) the device holds a
+ * chosen algorithm. A full table is emptied and begins anew. */
 int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
 

@@ -55,6 +55,8 @@ static void *library_open(char *why, size_t n)
         "libopenblasp.so.0",
         "libopenblas.so",
     };
+    /* Read by the library when it is loaded, so they must be right before. A kernel chosen by
+     * the user's environment could be one that this CPU does not have. */
     environment_force("OPENBLAS_CORETYPE", NULL);
     environment_force("OPENBLAS_NUM_THREADS", "1");
     error_set(why, n, "%s", "");
@@ -196,6 +198,8 @@ static bool trial(int threads, char *why, size_t n)
 
 bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
 {
+    /* Elsewhere a mapping is refused only with memory all gone; the trial costs a fork, so it is
+     * made where it can fail. */
     if (address_space_is_limited() && !trial(threads, why, n)) return false;
     return open_here(cpu, threads, why, n);
 }

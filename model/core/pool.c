@@ -54,6 +54,8 @@ static void take_tasks(Pool *pool, uint64_t generation, int worker)
         uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
         if (generation_of(word) != generation) return;
         int64_t task = (int64_t)(word & NO_TASK);
+        /* Read before the task is taken: the exchange below succeeds only if the word, and with
+         * it the region that these belong to, has not changed meanwhile. */
         int64_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
         PoolBody body = atomic_load_explicit(&pool->body, memory_order_relaxed);
         void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
@@ -62,6 +64,8 @@ static void take_tasks(Pool *pool, uint64_t generation, int worker)
                                                    memory_order_acq_rel, memory_order_relaxed))
             continue;
         body(context, task, worker);
+        /* With the mutex, or the owner could look at the count, then miss the signal, then
+         * sleep. */
         if (atomic_fetch_add_explicit(&pool->completed, 1, memory_order_acq_rel) + 1 == n_tasks) {
             pthread_mutex_lock(&pool->mutex);
             pthread_cond_signal(&pool->done);
@@ -79,6 +83,8 @@ static void *worker_main(void *arg)
     log_set_rank(pool->rank, "");
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
+        /* Compared with the last region seen, not with zero: a thread that slept through a whole
+         * region has missed nothing, its tasks are done. */
         while (generation_of(atomic_load(&pool->word)) == seen && !pool->stop)
             pthread_cond_wait(&pool->start, &pool->mutex);
         if (pool->stop) break;
@@ -176,6 +182,7 @@ int pool_threads(const Pool *pool)
 
 void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
 {
+    /* Little work stays with the caller: waking a thread costs more than it saves. */
     if (n_tasks <= 1 || pool->threads == 1) {
         for (int64_t task = 0; task < n_tasks; task++)
             body(context, task, 0);
@@ -194,6 +201,7 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
     atomic_store_explicit(&pool->word, generation << TASK_BITS, memory_order_release);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->mutex);
+    /* The owner works, too, and often finds all done without touching the mutex again. */
     take_tasks(pool, generation, 0);
     if (atomic_load_explicit(&pool->completed, memory_order_acquire) == n_tasks) return;
     pthread_mutex_lock(&pool->mutex);

@@ -69,6 +69,9 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
     group_mask(x->scores + i, x->window.first + i, x->window.end + i, from, to,
                (real)h->shape.scale, top);
     for (int l = 0; l < GROUP; l++) {
+        /* A query that has seen no key yet has the largest score -infinity, and -infinity less
+         * itself is NaN: such a query is measured from 0, which makes its weights and its factor
+         * 0. */
         real base = top[l] > -(real)INFINITY ? top[l] : 0;
         rescale[l] = real_exp(x->top[i + l] - base);
         x->top[i + l] = top[l];
@@ -77,6 +80,8 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
     group_exp(x->scores + i, from, to, top, sum);
     for (int l = 0; l < GROUP; l++)
         x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
+    /* The sums of earlier keys were relative to a smaller maximum. Padding queries have no row
+     * of out. */
     for (int64_t l = 0; gathered && l < smaller(GROUP, x->n - i); l++)
         for (int64_t c = 0; c < h->shape.head_size; c++)
             x->out[(i + l) * heads_ld(h) + c] *= rescale[l];
@@ -89,8 +94,12 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(x->n);
     HeadRows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
     HeadRows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
+    /* The window is per query, so that documents and the diagonal need no case of their own
+     * below. */
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
+        /* Queries before the first one that sees this strip are left out, in whole groups:
+         * scores stand in groups, and group_softmax does not read what its group cannot see. */
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)
@@ -100,6 +109,8 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     for (int64_t i = 0; i < x->n; i += GROUP)
         group_softmax(f, x, i, gathered);
     for (int64_t i = 0, rows; i < x->n; i += rows) {
+        /* A strip stays within a group of queries: outside the keys that the group sees, scores
+         * were not made into weights. */
         rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
         int64_t from, to = window_span(&x->window, i, rows, &from);
         Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
@@ -112,6 +123,7 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
 {
     const AttentionCall *h = &f->call;
     int64_t heads = h->shape.heads, pairs = h->batch * heads;
+    /* Pairs of batch row and head run fastest, so that tasks of one moment are of equal length. */
     int64_t pair = head_of_task(h, task % pairs, pairs);
     int64_t block = f->n_blocks - 1 - task / pairs; /* the last see the most keys */
     x->b = pair / heads;
@@ -145,6 +157,7 @@ static void forward_task(void *context, int64_t task, int worker)
     head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
     head_prefetch(h, h->k, h->tk, x.b, x.kv_head, start, keys);
     head_prefetch(h, h->v, h->tk, x.b, x.kv_head, start, keys);
+    /* Turned once: every block of keys meets the same queries. */
     rows_turn(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.turned);
     for (int64_t key = start; key < end; key += f->key_block)
         keys_forward(f, &x, key, smaller(f->key_block, end - key), key > start);
@@ -152,6 +165,7 @@ static void forward_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < x.n; i++)
         lse[i] = x.top[i] + real_log(x.sum[i]);
     for (int64_t i = 0; i < x.n; i++) {
+        /* Divided once, at the end: until then out is relative to the largest score, as sum is. */
         real *out = x.out + i * heads_ld(h), scale = 1 / x.sum[i];
         for (int64_t c = 0; c < h->shape.head_size; c++)
             out[c] *= scale;

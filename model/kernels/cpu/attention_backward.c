@@ -54,6 +54,9 @@ static inline void group_gradient(real *restrict p, real *restrict ds, int32_t k
 {
     for (int l = 0; l < GROUP; l++) {
         bool seen = (key >= first[l]) & (key < end[l]);
+        /* exp(score - lse) is the weight itself, with forward's sum in it: no maximum is looked
+         * for again. Hidden keys are computed, too, and thrown away, which keeps the loop free
+         * of branches. */
         real e = real_exp(p[l] * scale - lse[l]);
         real s = e * (ds[l] - delta[l]) * scale;
         ds[l] = seen ? s : 0;
@@ -67,6 +70,8 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
 {
     const AttentionCall *h = &f->call;
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(qs->n);
+    /* Scores are made in whole groups from `from` on; the sums below leave out the queries
+     * before i, which see none of the strip's keys. */
     int64_t i = causal_first(h, qs->t, qs->n, at + j), from = i / GROUP * GROUP;
     real *p = x->p, *ds = x->ds + j * SCORES_LD;
     Strip ks = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
@@ -84,6 +89,8 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
     int64_t row = at + j - x->key;
     Strip ps = {.at = p + i, .row = SCORES_LD, .step = 1};
     Strip dss = {.at = ds + i, .row = SCORES_LD, .step = 1};
+    /* dV += P^T dO and dK += dS^T Q, while P and dS of the strip are in the first-level cache.
+     * Rows of scores are keys already, so nothing is turned. */
     CPU(strips_product)
     (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true, x->dv + row * ld, ld);
     CPU(strips_product)
@@ -102,6 +109,7 @@ static void block_backward(const BackwardCall *f, const Part *x, const Queries *
     window_make(h, x->b, qs->t, qs->n, key, n, &w);
     for (int64_t j = 0; j < n; j += STRIP_ROWS)
         strip_backward(f, x, qs, &w, key, j, smaller(STRIP_ROWS, n - j), k, v);
+    /* dQ sums over keys, so it waits for the whole block: dS of all its strips. */
     for (int64_t i = 0, rows; x->want_dq && i < qs->n; i += rows) {
         rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), qs->n - i);
         int64_t from, to = window_span(&w, i, rows, &from);
@@ -117,6 +125,9 @@ static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
     const AttentionCall *h = &f->call;
     HeadRows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
     for (int64_t i = 0; i < groups_up(qs->n); i += LANES) {
+        /* LANES queries at a time: each query's products are summed into a vector, and the
+         * turned vectors added, which leaves the sum of query r in lane r without a sum within a
+         * vector. */
         Vector v[LANES] = {{0}}, sum = {0};
         for (int64_t r = 0; r < smaller(LANES, qs->n - i); r++) {
             const real *a = qs->dout.at + (i + r) * qs->dout.ld, *b = o.at + (i + r) * o.ld;
@@ -154,6 +165,7 @@ static void queries_backward(const BackwardCall *f, const Part *x, int64_t head,
     const AttentionCall *h = &f->call;
     int64_t start = larger(block_keys_first(h, x->b, t, n), x->key);
     int64_t end = smaller(keys_end(h, t + n - 1), x->key_end);
+    /* Without a key to look at, dQ is still owed: it is stored as zero, or kept, below. */
     if (start >= end && !x->want_dq) return;
     int64_t keys = smaller(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x->b, head, t, n);
@@ -230,6 +242,8 @@ static void backward_task(void *context, int64_t task, int worker)
         memset(x.dk, 0, bytes);
         memset(x.dv, 0, bytes);
     }
+    /* The heads of a group pass over the same keys and add to the same dK and dV: in a fixed
+     * order, block by block, so that the keys' rows are met again soon. */
     for (int64_t t = x.query; t < x.query_end; t += f->query_block)
         for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
             queries_backward(f, &x, head, t, smaller(f->query_block, x.query_end - t));
@@ -250,6 +264,9 @@ static void backward_plan(BackwardCall *f)
     int64_t rounds = (pairs + threads - 1) / threads;
     f->query_block = smaller(QUERY_BLOCK, h->tq);
     f->key_block = smaller(KEY_BLOCK, h->tk);
+    /* Split where the last round of whole heads leaves threads idle for longer than the two extra
+     * products cost, with a margin; or where the sums for dK and dV of a whole head exceed the
+     * workspace. */
     bool idle = 5 * rounds * threads > 8 * pairs && h->tq > QUERY_BLOCK && h->tk > QUERY_BLOCK;
     f->split = idle || h->tk * d > OWNED_ELEMENTS;
     f->owned_keys = h->tk;
@@ -259,6 +276,7 @@ static void backward_plan(BackwardCall *f)
     f->query_parts = larger(1, smaller(parts, (h->tq + QUERY_BLOCK - 1) / QUERY_BLOCK));
     f->key_parts =
         larger(fitting, larger(1, smaller(parts, (h->tk + QUERY_BLOCK - 1) / QUERY_BLOCK)));
+    /* Cuts fall on whole groups, so a part may be longer than the mean. */
     f->owned_keys = h->tk / f->key_parts + 2 * GROUP;
 }
 

@@ -65,6 +65,8 @@ void CPU(activation_forward)(Device *dev, Tensor y, Tensor x, ActivationKind kin
     ElementwiseJob job = {
         .y = y, .x = x, .kind = kind, .tasks = tasks_for(dev, 4 * tensor_count(y))};
     if (kind != ACTIVATION_SWIGLU && tensor_is_dense(y) && tensor_is_dense(x)) {
+        /* One long row, so that short rows make no short spans. SwiGLU's halves are found by
+         * columns and need the rows. */
         job.y = tensor_flat(y);
         job.x = tensor_flat(x);
     }

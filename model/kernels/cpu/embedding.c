@@ -83,6 +83,7 @@ static void chain_body(void *context, int64_t task, int worker)
             memset(sum, 0, sizeof(real) * (size_t)to.n);
             if (job->accumulate)
                 reals_load(sum, job->table.dtype, span_address(job->table, to), to.n);
+            /* Summed in reals and rounded once, however long the chain. */
             for (int64_t n = job->head[h]; n >= 0; n = job->next[n]) {
                 Span from = {.row = n, .col = to.col, .n = to.n};
                 const real *x = span_load(job->x, from, buffer);
@@ -103,6 +104,8 @@ static void scatter(Device *dev, Tensor dtable, Tensor dx, Tensor index, int64_t
     size_t bytes = sizeof(int32_t) * (size_t)(2 * rows + table_rows);
     int32_t *head = pool_workspace(dev->pool, 0, bytes), *next = head + rows, *last = next + rows;
     if (!accumulate) CPU(fill)(dev, dtable, 0.0);
+    /* One chain per table row that occurs, made in ascending n: the contract's order of summation.
+     *  */
     memset(last, 0xff, sizeof(int32_t) * (size_t)table_rows);
     for (int64_t n = 0; n < rows; n++) {
         int64_t row = ((const int32_t *)index.data)[n] - first_row;

@@ -27,6 +27,8 @@ static inline void columns_pack(real *restrict to, const real *restrict from, in
                                 int64_t depth, int width)
 {
     if (n == width) {
+        /* A whole panel of columns: rows are copied as they are, which the compiler turns into a
+         * few vector moves, since width is a constant where this is inlined. */
         for (int64_t p = 0; p < depth; p++)
             memcpy(to + p * width, from + p * ld, (size_t)width * sizeof *to);
         return;
@@ -48,6 +50,8 @@ lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)
             columns_pack(to, f.at + r0, f.ld, n, depth, width);
             continue;
         }
+        /* Backwards: the last vector of a line may run into the next line of the panel, whose
+         * beginning is written after it. */
         for (int64_t r = (n - 1) / LANES * LANES; r >= 0; r -= LANES)
             rows_pack(to + r, f.at + (r0 + r) * f.ld, f.ld, n - r < LANES ? n - r : LANES, depth,
                       width);
@@ -109,6 +113,8 @@ block_product(int held, int64_t depth, const real *restrict a, Panel panel, real
         a += MR;
         b += panel.step;
     }
+    /* At the borders of c the whole register block goes through a copy: the loop over depth
+     * stays without conditions, and nothing beyond c is written. */
     real edge[MR * NR];
     bool whole = rows == held && cols == NR;
     real *to = whole ? c : edge;
@@ -137,6 +143,8 @@ static void packed_product(int64_t rows, int64_t cols, int64_t depth, real alpha
             int64_t ni = rows - i < MR ? rows - i : MR;
             const real *a = packed_a + i * depth;
             real *to = c + i * ldc + j;
+            /* The number of rows held must be a constant for the sums to stay in registers. Even
+             * numbers alone: half the code, and at most one row computed for nothing. */
             switch ((ni + 1) / 2 * 2) {
             case 2: block_product(2, depth, a, pb, alpha, beta, to, ldc, ni, nj); break;
             case 4: block_product(4, depth, a, pb, alpha, beta, to, ldc, ni, nj); break;
@@ -160,6 +168,9 @@ void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Fa
                        real *c, int64_t ldc, void *scratch)
 {
     real *packed_b = scratch, *packed_a = packed_b + (size_t)NC * KC + LANES;
+    /* Loops in Goto's order: a block of b for the third-level cache, blocks of a for the second,
+     * the panels of a register block for the first. Each p but the first adds to what the ones
+     * before left in c. */
     int64_t parts = (k + KC - 1) / KC; /* of even depth */
     for (int64_t j = 0; j < n; j += NC) {
         int64_t nj = n - j < NC ? n - j : NC;

@@ -71,6 +71,8 @@ static void normal_body(void *context, int64_t task, int worker)
     double z[2 * PAIRS];
     (void)worker;
     while (at < end) {
+        /* A range may begin in the middle of a pair: the pair is drawn whole and its first
+         * number left out, so that an element's value does not depend on where its range begins. */
         int64_t skip = (job->first + at) & 1, run = 2 * PAIRS - skip;
         if (run > end - at) run = end - at;
         draw_pairs(job->seed, job->stream, (uint64_t)(job->first + at) >> 1, a, b);

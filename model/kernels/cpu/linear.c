@@ -38,18 +38,22 @@ static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
     double most = flops / TASK_FLOPS;
     int64_t tiles = TASKS_PER_THREAD * (int64_t)threads;
     if (most < (double)tiles) tiles = (int64_t)most;
+    /* Whole rounds: a last round of fewer tiles than threads would leave some idle. */
     if (tiles > threads) tiles -= tiles % threads;
     TileGrid best = {.m = m, .n = n, .rows = 1, .cols = 1};
     for (bool found = false; tiles > 1 && !found; tiles--) {
         for (int64_t rows = 1; rows <= tiles && rows <= parts_max(m); rows++) {
             int64_t cols = tiles / rows;
             if (tiles % rows != 0 || cols > parts_max(n)) continue;
+            /* A row of tiles reads all of b, a column of tiles all of a: n x rows + m x cols is
+             * what is read in all, in units of k elements. */
             if (found && n * rows + m * cols >= n * best.rows + m * best.cols) continue;
             best.rows = rows;
             best.cols = cols;
             found = true;
         }
     }
+    /* A tile may end up a grain longer than the mean, and must not exceed TILE_MAX then. */
     int64_t rows_min = (m + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
     int64_t cols_min = (n + TILE_MAX - TILE_GRAIN - 1) / (TILE_MAX - TILE_GRAIN);
     if (best.rows < rows_min) best.rows = rows_min;
@@ -59,6 +63,7 @@ static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
 
 static Tile grid_tile(const TileGrid *g, int64_t task)
 {
+    /* Tasks go down a column of tiles first: tiles of the same moment share their part of b. */
     int64_t i = task % g->rows, j = task / g->rows;
     Tile t = {.row = pool_cut(g->m, g->rows, TILE_GRAIN, i),
               .col = pool_cut(g->n, g->cols, TILE_GRAIN, j)};
@@ -116,6 +121,7 @@ static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64
 static void job_product(const ProductJob *job, int worker, Tile t, const TileScratch *s, real beta,
                         real *c, int64_t ldc)
 {
+    /* In one piece where nothing is converted: a product cuts its depth itself, for its caches. */
     bool in_place = job->a.dtype == REAL_DTYPE && job->b.dtype == REAL_DTYPE;
     int64_t step = in_place ? job->k : DEPTH_MAX;
     for (int64_t p = 0; p < job->k; p += step) {
@@ -139,6 +145,8 @@ static void *element(Tensor t, int64_t row, int64_t col)
 static void round_through(Tensor t, int64_t row, int64_t col, real *values, int64_t n)
 {
     void *to = element(t, row, col);
+    /* Epilogues see what was stored, not what was computed: only then has recomputation from the
+     * stored value the same bits. */
     if (to == (void *)values) return;
     reals_store(t.dtype, to, values, n);
     if (t.dtype != REAL_DTYPE) reals_load(values, t.dtype, to, n);
@@ -174,6 +182,8 @@ static void forward_task(void *context, int64_t task, int worker)
     const ProductJob *job = context;
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
+    /* The product is written where its value is kept, if that holds reals: no copy and no
+     * scratch. */
     Tensor target = tensor_present(job->pre) ? job->pre : job->out;
     bool in_place = target.dtype == REAL_DTYPE;
     real *c = in_place ? element(target, t.row, t.col) : s.c;
@@ -309,6 +319,8 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
     if (tensor_present(job->bias)) { /* the tiles of one row of the grid share its part of db */
+        /* Each tile of a row of tiles sums its share of the columns, so that the bias adds
+         * nothing to the number of tasks and no task sums more than another. */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
         bias_gradient(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first);

@@ -54,6 +54,9 @@ static real exponentials(real *e, const real *x, real most, int64_t n)
 static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backward)
 {
     real most = reals_max(x, n), chosen = x[target], scratch[SPAN];
+    /* Sums of SPAN exponentials in reals, those in double: float alone would lose digits over a
+     * vocabulary of 50000. The largest logit is taken off first, so that no exponential overflows.
+     */
     double sum = 0.0;
     for (int64_t begin = 0; begin < n; begin += SPAN)
         sum += exponentials(backward ? x + begin : scratch, x + begin, most,
@@ -62,6 +65,7 @@ static real loss_row(real *x, int64_t n, int64_t target, real scale, bool backwa
         real factor = (real)(scale / sum);
         for (int64_t i = 0; i < n; i++)
             x[i] *= factor;
+        /* softmax - onehot, both times scale: the exponentials are in x already. */
         x[target] -= scale;
     }
     return (most - chosen) + real_log((real)sum);
@@ -83,6 +87,8 @@ static void loss_body(void *context, int64_t task, int worker)
             *loss = loss_row(x, n, target[row], job->scale, job->backward);
         }
         if (!job->backward) continue;
+        /* Padding columns, and all of a row without a target, get the gradient 0: the products
+         * behind read whole rows. */
         int64_t kept = target[row] >= 0 ? n : 0;
         memset(x + kept, 0, sizeof(real) * (size_t)(cols - kept));
         row_store(job->logits, row, x);

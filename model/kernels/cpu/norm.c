@@ -47,6 +47,8 @@ static void norm_row(real *y, real *stats, const real *x, const real *w, const r
         const real *xg = x + first;
         real *yg = y + first;
         real mean = norm.kind == NORM_LAYERNORM ? reals_sum(xg, width) / (real)width : (real)0;
+        /* A second pass over a row that is in the cache: the sum of squares less the squared
+         * mean would cancel where the mean is large beside the deviation. RMSNorm's mean is 0. */
         real variance = reals_square_sum(xg, mean, width) / (real)width;
         real inverse = (real)1 / real_sqrt(variance + (real)norm.epsilon);
         stats[0] = mean;
@@ -92,6 +94,7 @@ static const real *input_row(const NormJob *job, int64_t row, const real *bias, 
     const real *x = row_load(job->x, row, buffer), *a = row_load(job->a, row, buffer2);
     real *sum = row_out(job->sum, row, buffer);
     residual_row(sum, x, a, bias, tensor_cols(job->sum));
+    /* The norm reads what later layers will read: the sum as rounded to storage. */
     row_store(job->sum, row, sum);
     return row_load(job->sum, row, buffer);
 }
@@ -204,6 +207,8 @@ static void backward_body(void *context, int64_t task, int worker)
         (real *)((char *)pool_workspace(job->pool, worker, job->shared + own) + job->shared);
     real *x_buffer = dy_buffer + cols, *dx_buffer = x_buffer + cols;
     const real *w = vector_load(job->w, dx_buffer + cols);
+    /* A task's own partial sums: how many tasks there are depends on the shape and the number of
+     * threads only, and they are added in order, so that no bit depends on who is faster. */
     real *sums = job->partials + task * SUMS * width, *dw = sums + SUM_DW * width;
     real *db = job->want_db ? sums + SUM_DB * width : NULL;
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
@@ -211,6 +216,7 @@ static void backward_body(void *context, int64_t task, int worker)
     for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
         const real *dy = row_load(job->dy, n, dy_buffer), *x = row_load(job->x, n, x_buffer);
         real *dx = row_out(job->dx, n, dx_buffer);
+        /* Reals are added to in place; other types are brought into the buffer first. */
         if (job->accumulate_dx && dx == dx_buffer)
             reals_load(dx, job->dx.dtype, tensor_row(job->dx, n), cols);
         backward_row(job, dx, dy, x, tensor_row(job->stats, n * (cols / width)), w, dw, db);
@@ -258,6 +264,9 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
     job.tasks = tasks_for(dev, tensor_count(dx));
     job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
+    /* Partials lie at the start of worker 0's workspace, where all tasks write to them; each
+     * worker's own rows lie behind as many bytes of its own workspace, so that worker 0 does not
+     * overwrite them. */
     job.partials = pool_workspace(dev->pool, 0, job.shared);
     pool_run(dev->pool, job.tasks, backward_body, &job);
     partials_sum(&job, SUM_DW, dw, accumulate);

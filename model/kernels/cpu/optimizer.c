@@ -27,6 +27,8 @@ static double square_sum(const real *x, int64_t n)
     double lane[SUMS];
     int64_t i = 0;
     for (; i + SUMS <= n; i += SUMS) {
+        /* Double holds the square of a float exactly, so that nothing is lost before the
+         * addition. */
         for (int r = 0; r < REGISTERS; r++) {
             Doubles a = __builtin_convertvector(*(const Reals *)(x + i + r * DOUBLES), Doubles);
             sum[r] += a * a;
@@ -62,6 +64,8 @@ void CPU(sq_norm)(Device *dev, Tensor stats, Tensor x)
     SquareSumJob job = {.x = tensor_flat(x), .tasks = tasks_for(dev, n)};
     job.partial = pool_workspace(dev->pool, 0, sizeof(double) * (size_t)blocks);
     pool_run(dev->pool, job.tasks, sq_norm_body, &job);
+    /* Here and not in the tasks: the order of the partial sums is fixed, whatever the threads
+     * do. */
     for (int64_t i = 0; i < blocks; i++)
         *sum += job.partial[i];
 }
@@ -123,6 +127,8 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
             s++;
         run = n - done;
         if (s + 1 < end && s[1].start - i < run) run = s[1].start - i;
+        /* Elements of the whole parameter follow each other within a row of this rank's part
+         * only; where the part has whole rows, all the way. */
         int64_t row_rest = s->cols - (i - s->start) % s->cols;
         if (s->cols != s->whole_cols && row_rest < run) run = row_rest;
         noise_run(noise + done, rounding->seed, s->stream, update, rounding_element(s, i), run);
@@ -199,6 +205,7 @@ static void update_body(void *context, int64_t task, int worker, bool adam)
         }
         if (slot1) span_store(job->slot1, s, slot1);
         if (tensor_present(job->master)) span_store(job->master, s, q);
+        /* Weights that are reals and have no master were updated in place. */
         if (job->weight.dtype != REAL_DTYPE || tensor_present(job->master))
             weights_store(job, s, q);
     }

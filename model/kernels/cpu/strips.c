@@ -10,6 +10,8 @@ static inline __attribute__((always_inline)) void
 block_product(int rows, int width, int64_t k, const real *restrict a, int64_t row, int64_t step,
               const real *restrict b, int64_t ldb, bool add, real *restrict c, int64_t ldc)
 {
+    /* The sums are all that has to stay in registers, beside vectors of b and broadcast elements of
+     * a: 8 rows of 2 are 16 of AVX-512's 32 registers, 6 rows of 2 are 12 of AVX2's 16. */
     Vector acc[STRIP_ROWS][2] = {{{0}}};
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -39,6 +41,8 @@ static inline __attribute__((always_inline)) void strip_product(int rows, int64_
 {
     int64_t j = 0;
     for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        /* One of a's strides is 1 and each case says so, so that the compiler folds the address
+         * arithmetic of the inner loop. */
         if (a.step == 1)
             block_product(rows, 2, k, a.at, a.row, 1, b + j, ldb, add, c + j, ldc);
         else
@@ -56,6 +60,8 @@ void CPU(strips_product)(int64_t m, int64_t n, int64_t k, Strip a, const real *b
 {
     int64_t rows;
     for (; m > 0; m -= rows) {
+        /* The number of rows must be a constant for the sums to stay in registers: what is left
+         * over goes in powers of two. */
         rows = m >= STRIP_ROWS ? STRIP_ROWS : m >= 4 ? 4 : m >= 2 ? 2 : 1;
         switch (rows) {
         case 1: strip_product(1, n, k, a, b, ldb, add, c, ldc); break;
