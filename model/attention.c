@@ -44,6 +44,15 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
     a->out = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
 }
 
+AttentionGrads attention_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
+{
+    AttentionGrads d;
+    d.dout = arena_tensor(scratch, s->dtype, 2, N, s->H * s->D, 0);
+    d.dqkv = arena_tensor(scratch, s->dtype, 2, N, shape_qkv_width(s), 0);
+    d.dnormed = arena_tensor(scratch, s->dtype, 2, N, s->C, 0);
+    return d;
+}
+
 /* RMSNorm over each head of q and of k, weights shared by the heads. */
 static void qk_norm_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
@@ -136,28 +145,27 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
-    int64_t B = pass->B, T = pass->T, N = B * T;
+    int64_t B = pass->B, T = pass->T;
     Linear qkv = linear_bind(store, &params->qkv, true, accumulate);
     Linear out = linear_bind(store, &params->out, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
-    Tensor dout = pass_scratch(pass, N, s->H * s->D);
-    Tensor dqkv = pass_scratch(pass, N, shape_qkv_width(s));
-    Tensor dnormed = pass_scratch(pass, N, s->C);
+    AttentionGrads d = attention_backward_layout(s, B * T, pass->scratch);
     region_exit_backward(pass->tp, grad->d, grad->d);
-    linear_backward(pass->dev, &out, dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
+    linear_backward(pass->dev, &out, d.dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
                     NO_TENSOR);
-    Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, dqkv, dqkv);
+    Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, d.dqkv, d.dqkv);
     op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
-                          tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(dout, B, T),
+                          tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(d.dout, B, T),
                           tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
                           tensor_as_3d(heads.v, B, T), tensor_as_3d(a->o, B, T), a->lse,
                           attention_of(s, 0), pass->first_key);
     if (s->position == POSITION_ROPE)
-        op_rope(pass->dev, tensor_slice_cols(dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
+        op_rope(pass->dev, tensor_slice_cols(d.dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, params, a, dheads.q, dheads.k, accumulate);
-    linear_backward(pass->dev, &qkv, dnormed, dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    region_enter_backward(pass->tp, dnormed, dnormed);
-    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
+    linear_backward(pass->dev, &qkv, d.dnormed, d.dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE,
+                    NO_TENSOR);
+    region_enter_backward(pass->tp, d.dnormed, d.dnormed);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, d.dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

@@ -35,6 +35,16 @@ typedef struct {
 void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
                       Arena *saved, Arena *remade, Arena *shared);
 
+/* What backward takes of the layer's scratch: gradients that nobody reads after it. */
+typedef struct {
+    Tensor dout;    /* (N, H D): of o */
+    Tensor dqkv;    /* (N, (H+2G) D) */
+    Tensor dnormed; /* (N, C) */
+} AttentionGrads;
+
+/* Lays them out: over a measuring arena for the plan, over the scratch in the pass itself. */
+AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
+
 /* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
  * to it and attends to all of its rows. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,

@@ -135,6 +135,15 @@ void block_layout(BlockActs *acts, const GptShape *s, int64_t B, int64_t T, Reco
     mlp_layout(&acts->mlp, s, B * T, kept, remade, shared);
 }
 
+void block_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
+{
+    size_t mark = arena_mark(scratch);
+    mlp_backward_layout(s, N, scratch);
+    arena_rewind(scratch, mark); /* the halves run one after the other */
+    attention_backward_layout(s, N, scratch);
+    arena_rewind(scratch, mark);
+}
+
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
 {
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);

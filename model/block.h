@@ -27,6 +27,10 @@ void block_add_params(Block *block, ParamTable *table, const GptShape *shape, in
 void block_layout(BlockActs *acts, const GptShape *shape, int64_t B, int64_t T,
                   RecomputePolicy policy, Arena *saved, Arena *shared);
 
+/* What block_backward takes of the scratch and gives back, for the plan: only the arena's peak
+ * moves. */
+void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
+
 /* y (N, C) = block(x (N, C)). The unit is acquired. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
 /* Before block_backward: makes again what the shape's policy did not keep, from x as in forward;

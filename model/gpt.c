@@ -77,7 +77,10 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
     return 6.0 * products + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }
 
-/* Lays out everything of fixed size; with measuring arenas this is the memory plan. */
+/* Lays out everything that has its place for the whole run. In scratch first the gradient of the
+ * residual stream, which all layers hand on; behind it in turn what blocks do not keep and all that
+ * the head has, for the head runs when no block does. The arenas are left so that the backward of a
+ * block takes its own behind what blocks have. */
 static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x,
                        ResidualGrad *grad, BlockActs *acts, HeadActs *head, Arena *slot,
                        Arena *scratch)
@@ -88,21 +91,12 @@ static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Te
     for (int64_t l = 0; l <= s->L; l++)
         x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, N, s->C, 0) : x[l - 2];
     *grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
-    size_t shared = arena_mark(scratch), most = shared;
+    size_t shared = arena_mark(scratch);
+    head_layout(head, s, N, train, scratch);
     for (int64_t l = 0; l < s->L; l++) {
         arena_rewind(scratch, shared); /* one block runs at a time: they share what is not kept */
         block_layout(&acts[l], s, B, T, policy, slot, scratch);
-        if (scratch->used > most) most = scratch->used;
     }
-    arena_rewind(scratch, shared); /* the head runs when no block does */
-    head_layout(head, s, N, train, scratch);
-    if (most > scratch->used) scratch->used = most;
-    if (!train) return;
-    size_t mark = arena_mark(scratch); /* backward's temporaries: the larger of the two halves */
-    arena_tensor(scratch, s->dtype, 2, N, s->H * s->D + shape_qkv_width(s) + s->C + 384, 0);
-    arena_rewind(scratch, mark);
-    arena_tensor(scratch, s->dtype, 2, N, shape_up_width(s) + s->F + s->C + 384, 0);
-    arena_rewind(scratch, mark);
 }
 
 GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
@@ -113,6 +107,7 @@ GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     BlockActs *acts = must_calloc((size_t)s->L, sizeof *acts);
     HeadActs head;
     gpt_layout(s, B, T, mode, x, &grad, acts, &head, &slot, &scratch);
+    if (mode == GPT_TRAIN) block_backward_layout(s, B * T, &scratch);
     free(x);
     free(acts);
     size_t angles = (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype));
@@ -189,6 +184,13 @@ void gpt_poison(Gpt *g)
 {
     poison(g->pass.dev, g->slot_memory, g->bytes.activations);
     poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
+}
+
+GptBytes gpt_used(const Gpt *g)
+{
+    return (GptBytes){.activations = g->slot.peak,
+                      .scratch = g->scratch.peak,
+                      .angles = tensor_present(g->pass.rope_table) ? g->bytes.angles : 0};
 }
 
 void gpt_set_stats(Gpt *g, StepStats *stats)

@@ -67,6 +67,9 @@ void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
  * micro-batches nothing there is read again, so no result may change by it. */
 void gpt_poison(Gpt *gpt);
 
+/* A test aid: what of gpt_bytes has been used so far, by the layout and by the steps since. */
+GptBytes gpt_used(const Gpt *gpt);
+
 /* cosines | sines of position p and pair i at (p, i): angle p * theta^(-2i/D); (P, D) in the
  * compute dtype. */
 void rope_table_fill(Device *dev, Tensor table, double theta);

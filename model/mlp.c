@@ -14,6 +14,16 @@ void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *r
     a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
 }
 
+MlpGrads mlp_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
+{
+    MlpGrads d;
+    d.dpre = arena_tensor(scratch, s->dtype, 2, N, shape_up_width(s), 0);
+    d.dact = s->activation == ACTIVATION_SWIGLU ? arena_tensor(scratch, s->dtype, 2, N, s->F, 0)
+                                                : d.dpre;
+    d.dnormed = arena_tensor(scratch, s->dtype, 2, N, s->C, 0);
+    return d;
+}
+
 void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *a)
 {
     const GptShape *s = pass->shape;
@@ -45,20 +55,18 @@ void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, T
                   ResidualGrad *grad, bool accumulate)
 {
     const GptShape *s = pass->shape;
-    int64_t N = pass_rows(pass);
     Linear up = linear_bind(pass->store, &params->up, true, accumulate);
     Linear down = linear_bind(pass->store, &params->down, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
-    Tensor dpre = pass_scratch(pass, N, shape_up_width(s));
-    Tensor dact = s->activation == ACTIVATION_SWIGLU ? pass_scratch(pass, N, s->F) : dpre;
-    Tensor dnormed = pass_scratch(pass, N, s->C);
+    MlpGrads d = mlp_backward_layout(s, pass_rows(pass), pass->scratch);
     region_exit_backward(pass->tp, grad->d, grad->d);
-    linear_backward(pass->dev, &down, dact, grad->d, a->act, residual_columns(grad),
+    linear_backward(pass->dev, &down, d.dact, grad->d, a->act, residual_columns(grad),
                     gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
-    if (!gelu) op_activation_backward(pass->dev, dpre, dact, a->pre, s->activation);
-    linear_backward(pass->dev, &up, dnormed, dpre, a->normed, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    region_enter_backward(pass->tp, dnormed, dnormed);
-    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
+    if (!gelu) op_activation_backward(pass->dev, d.dpre, d.dact, a->pre, s->activation);
+    linear_backward(pass->dev, &up, d.dnormed, d.dpre, a->normed, NO_TENSOR, EPILOGUE_NONE,
+                    NO_TENSOR);
+    region_enter_backward(pass->tp, d.dnormed, d.dnormed);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, d.dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

@@ -24,6 +24,15 @@ typedef struct {
 void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *remade,
                 Arena *shared);
 
+/* What backward takes of the layer's scratch, as in attention.h. */
+typedef struct {
+    Tensor dpre;    /* as pre */
+    Tensor dact;    /* (N, F); the same memory as dpre where the widths are equal */
+    Tensor dnormed; /* (N, C) */
+} MlpGrads;
+
+MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
+
 /* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
 void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *acts);
 /* The fields marked [r] once more, from the norm's input x (N, C) and pre: the same bits, because

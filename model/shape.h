@@ -62,10 +62,4 @@ static inline int64_t pass_rows(const Pass *pass)
     return pass->B * pass->T;
 }
 
-/* A scratch tensor of `rows` x cols in storage, for the layer that runs. */
-static inline Tensor pass_scratch(const Pass *pass, int64_t rows, int64_t cols)
-{
-    return arena_tensor(pass->scratch, pass->shape->dtype, 2, rows, cols, 0);
-}
-
 #endif

@@ -33,10 +33,13 @@ static void alone_open(Alone *a, const GptShape *s)
     fixture_open(&a->f, s, 2, 7, 1, 1, 0);
     Arena measure = arena_measuring();
     block_layout(&a->acts, s, 2, 7, RECOMPUTE_NONE, &measure, &measure);
-    size_t bytes = measure.peak + (size_t)(16 * N * (s->C + 4 * s->F + 384)) * sizeof(double);
-    a->memory = must_calloc(1, bytes + (1 << 16));
+    for (int i = 0; i < 2; i++)
+        arena_tensor(&measure, F64, 2, N, s->C, 0);
+    residual_layout(s, N, &measure);
+    block_backward_layout(s, N, &measure);
+    a->memory = must_calloc(1, measure.peak);
     a->rope = must_calloc((size_t)(s->P * s->D), sizeof(double));
-    a->arena = arena_over(a->memory, bytes + (1 << 16));
+    a->arena = arena_over(a->memory, measure.peak);
     a->x = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
     a->y = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
     a->grad = residual_layout(s, N, &a->arena);
