@@ -4,8 +4,9 @@
 
 #include "model/core/args.h"
 #include "model/core/device.h"
+#include "model/kernels/op_cases.h"
 
-extern const ArgCommand cmd_bench_ops, cmd_bench_gemm;
+extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm;
 
 /* Between two marks on the device's time line. */
 typedef struct {
@@ -41,5 +42,27 @@ typedef struct {
 Scrub scrub_open(Device *dev, int64_t bytes);
 void scrub_run(Device *dev, Scrub *s);
 void scrub_close(Device *dev, Scrub *s);
+
+/* What ops and gemm take: gemm the first three options of ops. */
+typedef struct {
+    DType dtype;
+    int64_t repetitions, threads, tokens;
+    const char *device;
+} BenchArguments;
+enum { BENCH_GEMM_OPTIONS = 3, BENCH_OPS_OPTIONS = 5, BENCH_MOST_REPETITIONS = 101 };
+extern const ArgOption bench_options[BENCH_OPS_OPTIONS];
+extern const BenchArguments bench_defaults;
+
+/* Device memory of one call. */
+typedef struct {
+    Tensor tensor[CASE_OPERANDS];
+    StepDecision *decision;
+    int count;
+} Operands;
+
+/* Operands of the case's shapes, of which `storage` is the type that a model would keep, filled
+ * with ordinary numbers. */
+Operands operands_create(Device *dev, const OpCase *c, DType storage);
+void operands_release(Device *dev, Operands *o);
 
 #endif

@@ -12,7 +12,7 @@
 static bool tell_progress(void *progress, const Work *work)
 {
     progress_print(progress, "evaluating %s of %s", figure_count((double)work->done).text,
-                  figure_count((double)work->all).text);
+                   figure_count((double)work->all).text);
     return true;
 }
 
