@@ -171,28 +171,12 @@ static bool refuse_program(const Corpus *c, int error, char *err, size_t n)
         c->command[0], strerror(error), c->package);
 }
 
-/* Whether exec would find the program: 0, or the errno of the last folder of PATH that has no such
- * program. */
-static int find_program(const char *program)
-{
-    const char *path = getenv("PATH");
-    char *folders = must_strdup(path ? path : "/usr/bin:/bin"), *rest = folders, *folder;
-    int error = ENOENT;
-    while (error != 0 && (folder = strsep(&rest, ":")) != NULL) {
-        char *file = text_format("%s/%s", *folder ? folder : ".", program);
-        error = access(file, X_OK) == 0 ? 0 : errno == EACCES ? EACCES : error;
-        free(file);
-    }
-    free(folders);
-    return error;
-}
-
 bool corpus_check(const char *name, char *err, size_t n, ExitCode *code)
 {
     const Corpus *c = find_corpus(name);
     *code = EXIT_MISSING;
     if (c == NULL) return refuse_name(name, err, n);
-    int error = find_program(c->command[0]);
+    int error = program_find(c->command[0]);
     return error == 0 || refuse_program(c, error, err, n);
 }
 

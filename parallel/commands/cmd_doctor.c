@@ -77,20 +77,6 @@ static void look(const char *what, void (*finding)(void))
         say_ending(what, text, status);
 }
 
-static bool in_path(const char *program)
-{
-    const char *path = getenv("PATH");
-    char *folders = must_strdup(path ? path : ""), *rest = folders;
-    bool found = false;
-    for (char *folder; !found && (folder = strsep(&rest, ":")) != NULL;) {
-        char *file = text_format("%s/%s", *folder ? folder : ".", program);
-        found = access(file, X_OK) == 0;
-        free(file);
-    }
-    free(folders);
-    return found;
-}
-
 /* The instruction levels of CpuLevel, those that open on this CPU. */
 static void say_levels(void)
 {
@@ -193,7 +179,7 @@ static void say_programs(void)
          "tests that read what a run writes; scripts/compare_pytorch.sh (with PyTorch)"},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        if (in_path(list[i].program))
+        if (program_find(list[i].program) == 0)
             say("ok", list[i].program, "%s", list[i].what);
         else
             say("--", list[i].program, "%s: apt-get install %s", list[i].what, list[i].package);

@@ -1,6 +1,7 @@
 /* test_files.c -- whole files: read with their sentences, replaced whole or not at all whichever
  * call fails. */
 #include "model/core/check.h"
+#include "model/core/child.h"
 #include "model/core/files.h"
 #include "model/core/machine.h"
 #include "tests/support/faulty_fs.h"
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -173,6 +175,29 @@ static void numbers_of_the_kernel(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static void a_program_is_looked_for_in_every_folder(void **state)
+{
+    (void)state;
+    char *before = getenv("PATH") ? must_strdup(getenv("PATH")) : NULL;
+    char err[300];
+    assert_true(fs_make_folders(&fs_system, "bin", err, sizeof err));
+    put_text("bin/program", "");
+    put_text("program", "");
+    assert_int_equal(chmod("bin/program", 0755), 0);
+    assert_int_equal(setenv("PATH", "none:bin", 1), 0);
+    assert_int_equal(program_find("program"), 0);
+    assert_int_equal(program_find("another"), ENOENT);
+    assert_int_equal(setenv("PATH", "none:", 1), 0); /* an empty entry is the current folder */
+    assert_int_equal(program_find("program"), EACCES);
+    assert_int_equal(unsetenv("PATH"), 0);
+    assert_int_equal(program_find("sh"), 0);
+    if (before) assert_int_equal(setenv("PATH", before, 1), 0);
+    free(before);
+    assert_int_equal(unlink("bin/program") | rmdir("bin") | unlink("program"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_file_of_ours_is_no_link),
         cmocka_unit_test(an_input_is_read_as_far_as_is_wanted),
         cmocka_unit_test(numbers_of_the_kernel),
+        cmocka_unit_test(a_program_is_looked_for_in_every_folder),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }
