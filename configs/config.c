@@ -102,6 +102,8 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     load->config->provenance = load->origin;
     load->config->path = must_strdup(load->path ? load->path : "");
     load->config->name = run_name(load->path);
+    /* Defaults stand everywhere before anything is read: what is refused leaves its default behind,
+     * so that the rules between keys can be asked all the same and all mistakes come at once. */
     for (int i = 0; i < option_count; i++)
         load_default(load, i);
     if (text != NULL) {
@@ -118,6 +120,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     }
     for (int i = 1; i <= load->n_sets; i++)
         assign_set(load, i);
+    /* Of a file that is not JSON nothing is known: every rule would complain of what is missing. */
     if (!load->unreadable) {
         derive_values(load);
         validate_config(load);

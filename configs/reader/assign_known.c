@@ -46,7 +46,7 @@ static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
 static void check_switch(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
-    bool named = false;
+    bool named = false; /* whether "enabled" is there */
     if (is_off(item)) return;
     if (!cJSON_IsObject(item)) {
         load_error(w->load, walk_value(w, node), known->key,

@@ -30,11 +30,12 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
     Config *settled = must_alloc(sizeof *settled);
     *settled = *config;
     free((void *)(uintptr_t)config);
-    settled->logging.json |= facts->json;
+    settled->logging.json |= facts->json; /* the command line adds it and cannot take it back */
     if (facts->tokenizer != NULL) {
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
+    /* A given vocabulary is the data's by now, and keeps the place where it was given. */
     Origin *origin = vocab_origin(settled);
     if (facts->vocab_size != 0 && !origin_given(origin)) {
         settled->model.vocab_size = facts->vocab_size;
