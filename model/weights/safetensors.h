@@ -7,8 +7,8 @@
 #ifndef MODEL_WEIGHTS_SAFETENSORS_H
 #define MODEL_WEIGHTS_SAFETENSORS_H
 
-#include "model/core/json_cursor.h"
 #include "model/core/dtype.h"
+#include "model/core/json_cursor.h"
 
 #define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */
 #define SAFETENSORS_MAX_NAME   255
