@@ -31,6 +31,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxR
             top = fmaxf(top, s[i][j]);
         }
         top = fmaxf(lanes_max(top, SIDE), x.top[i]);
+        /* -infinity less itself is NaN: a query that has seen no key yet is measured from 0. */
         float base = top > -INFINITY ? top : 0, rescale = expf(x.top[i] - base);
 #pragma unroll
         for (int j = 0; j < RB; j++) {
@@ -77,6 +78,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     keys_seen_by(s, at.b, t, QUERIES, &start, &stop);
     for (int key = start; key < stop; key += KEYS) {
+        /* All threads are done with the tiles before; the second barrier: all have filled the
+         * new ones. */
         __syncthreads();
         tile_load<T, N, D>(k_tile, KEYS, k + key * k_ld, k_ld, s.tk - key, s.head_size);
         tile_load<T, N, D>(v_tile, KEYS, v + key * v_ld, v_ld, s.tk - key, s.head_size);

@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                      s.tq - t - y, s.head_size);
 #pragma unroll
     for (int i = 0; i < RA; i++)
+        /* Written for the kernel of the keys, which runs behind this one on the same stream. */
         if (x == 0 && t + y + i < s.tq) delta_of[y + i] = delta[i];
     keys_seen_by(s, at.b, t, OWNED, &start, &stop);
     for (int key = start; key < stop; key += WALKED) {
@@ -137,6 +138,7 @@ keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], co
             score_gradient(&score[i][j], &dp[i][j], me >= first && me < end, lse, delta, s.scale);
         }
     }
+    /* One tile of weights serves P, then dS: half a warp writes and reads its own rows of it. */
     weights += y * TILE_LD(Tiles::WALKED);
     weights_share(weights, score);
     tiles_weigh<RA, RB, D>(dv, weights, dout_tile);
@@ -173,6 +175,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int t = max(key - s.offset, 0) / WALKED * WALKED; t < s.tq; t += WALKED) {
             int start, stop;
             keys_seen_by(s, at.b, t, WALKED, &start, &stop);
+            /* The whole block skips the tile, so that the barriers below are met by all or none. */
             if (start >= key + OWNED || stop <= key) continue;
             __syncthreads();
             tile_load<T, N, D>(q_tile, WALKED, q + t * in.q_ld, in.q_ld, s.tq - t, s.head_size);

@@ -118,6 +118,8 @@ static __global__ void __launch_bounds__(CUT_THREADS) stretch_kernel(Sort s)
         int before = __shfl_up_sync(0xffffffffu, end, step);
         if (lane >= step) end += before;
     }
+    /* Where a stretch lies depends on which warp asks first. That is no result: its rows are
+     * read through `start`, and sorted. */
     int base = lane == WARP - 1 ? atomicAdd(s.used, end) : 0;
     base = __shfl_sync(0xffffffffu, base, WARP - 1);
     if (row < s.table_rows) s.start[row] = base + end - length;
@@ -186,6 +188,7 @@ __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
     int length = s.length[row];
+    /* A row of the table without a token keeps what it has; most rows are such. */
     if (accumulate && length == 0) return;
     float sum[N] = {};
     G *out = row_at(dtable, row, pack * N);
@@ -216,6 +219,7 @@ static Sort sort_rows(Device *dev, Tensor index, int64_t first_row, int64_t tabl
         by_index((unsigned)ceil_div(table_rows, CUT_THREADS)),
         by_count((unsigned)ceil_div(counts, CUT_THREADS));
     cudaStream_t stream = cuda_stream(dev);
+    /* Five kernels, since each needs what all blocks of the last one have written. */
     LAUNCH(clear_kernel, by_count, block, 0, stream, scratch, counts);
     LAUNCH(count_kernel, by_row, block, 0, stream, s);
     LAUNCH(stretch_kernel, by_index, block, 0, stream, s);

@@ -74,6 +74,8 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
     enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
     float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
     product_transposed<T, D>(p, lane_rows(q, LD), lane_columns(k_tile, LD));
+    /* Hidden scores become -infinity, whose weight and gradient are 0. Only tiles that not all
+     * of the warp's queries see in full pay for it. */
     if (partial) scores_hide(p, s, b, t, key);
     product_transposed<T, D>(dp, lane_rows(dout, LD), lane_columns(v_tile, LD));
 #pragma unroll
@@ -125,6 +127,7 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
             int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
             bool real = query < s.tq;
             lse[m][i] = real ? lse_of[(int64_t)at.pair * s.tq + query] * LOG2E : 0;
+            /* Written for the kernel of the keys, which runs behind this one on the same stream. */
             if (real && threadIdx.x % 4 == 0)
                 delta_of[(int64_t)at.local * s.tq + query] = delta[m][i];
             factor[m][i] = s.scale;
@@ -133,6 +136,8 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     for (int key = start; key < stop; key += WALKED, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
+        /* The next tiles go where the last ones were: the barrier above says that nobody reads
+         * those. */
         if (key + WALKED < stop)
             tiles_copy<T, D, WALKED, N_THREADS>(walked + (stage ^ 1) * F::STAGE, k, in.k_ld, v,
                                                 in.v_ld, key + WALKED, s.tk, s.head_size);
@@ -172,6 +177,8 @@ keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v
                 for (int i = 0; i < 2; i++) {
                     int me = key + m * 16 + i * 8;
                     float *x = &p[m][n][i * 2 + e], *y = &dp[m][n][i * 2 + e];
+                    /* lse is infinite where there is no query, which makes the weight 0 without
+                     * a condition. */
                     *x = exp2_approx(*x * scale - lse);
                     if (partial && (me < first || me > last)) *x = 0;
                     *y = *x * (*y - delta);
@@ -255,6 +262,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
         head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s), in.v_ld, key, s.tk, s.head_size);
     QueryWalk w = {0, max(key - s.offset, 0) / WALKED * WALKED};
     bool more = walk_find<WALKED>(w, s, at.b, key, OWNED);
+    /* The first tile. From here on each is found while the one before is worked on, so that its
+     * copy is under way meanwhile. */
     if (more) {
         walk_copy<T, D>(w, walked, in, lse_of, delta_of, s, at);
         walk_put(w, stats);
@@ -277,6 +286,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
             keys_step<T, D, MT, F::NT>(dk_sum, dv_sum, k, v, q_tile, q_tile + WALKED * LD, part,
                                        stats + stage, s, me, t,
                                        me < all_first || me + MT * 16 > all_end);
+        /* Behind the products: loads of lse and delta had their time to arrive. The barrier of
+         * the next round shows them to all. */
         if (more) walk_put(w, stats + (stage ^ 1));
     }
     cp_async_wait<0>();

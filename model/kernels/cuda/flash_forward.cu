@@ -41,10 +41,13 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
 #pragma unroll
             for (int n = 0; n < NT; n++)
                 top = fmaxf(top, fmaxf(s[m][n][i * 2], s[m][n][i * 2 + 1]));
+            /* Four lanes share a row; all of them must scale by the same maximum. */
             top = lanes_max(top, 4);
             float base = top > -INFINITY ? top * scale : 0;
             float rescale = exp2_approx(rows.top[m][i] * scale - base);
             rows.top[m][i] = top;
+            /* A lane's own columns alone: the four lanes' sums are added once, behind the last
+             * tile. */
             rows.sum[m][i] *= rescale;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -92,6 +95,7 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     keys_seen_by_all(s, at.b, t, MT * 16, &all_first, &all_end);
     float out[MT][F::CT][4] = {}, scale = s.scale * LOG2E;
     for (int key = start; key < stop; key += F::KEYS, v += F::KEYS * v_ld) {
+        /* The keys have arrived, and all warps are done with the values of the round before. */
         cp_async_wait<0>();
         __syncthreads();
         tile_copy<T, D, F::KEYS, N_THREADS>(v_tile, v, v_ld, s.tk - key, s.head_size);
@@ -100,6 +104,8 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
         product_transposed<T, D>(score, lane_rows(own, LD), lane_columns(k_tile, LD));
         cp_async_wait<0>();
         __syncthreads();
+        /* The values have arrived, and all warps are done with the keys, whose tile the next
+         * ones take. */
         k += F::KEYS * k_ld;
         if (key + F::KEYS < stop)
             tile_copy<T, D, F::KEYS, N_THREADS>(k_tile, k, k_ld, s.tk - key - F::KEYS, s.head_size);

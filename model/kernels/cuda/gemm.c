@@ -113,6 +113,8 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     Tensor sum = tensor_present(pre) ? pre : y;
     LtProduct p = asked(dev, sum, x, false, w, true);
     p.bias = bias;
+    /* Bias as an epilogue costs nothing; where the library has none for these operands, the
+     * result starts as the bias, which is one pass over it more. */
     bool done = tensor_present(bias) && lt_product(dev, &p);
     if (!done && tensor_present(bias)) {
         cuda_rows_fill(dev, sum, bias);
@@ -136,6 +138,8 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     }
     p.epilogue = LT_DGELU;
     p.aux = pre;
+    /* Refused, the product is made in f32 and gelu' by a kernel behind it: the same single
+     * rounding. */
     bool done = dx.dtype != F32 && lt_product(dev, &p);
     if (!done) product_then_gelu(dev, dx, dy, w, pre);
 }
@@ -154,6 +158,8 @@ void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, T
     LtProduct p = asked(dev, dw, dy, true, x, false);
     p.accumulate = accumulate;
     product(dev, p);
+    /* Sums that the norm's backward made while it had dy in registers; else dy is read once
+     * more. */
     if (tensor_present(columns))
         cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, columns, accumulate);
     else if (tensor_present(db))

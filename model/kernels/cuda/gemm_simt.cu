@@ -41,6 +41,8 @@ static __global__ void __launch_bounds__(THREADS)
     int r = (int)threadIdx.x / (TILE / SIDE) * SIDE, c = (int)threadIdx.x % (TILE / SIDE) * SIDE;
     float sum[SIDE][SIDE] = {};
     for (int64_t first = 0; first < terms; first += DEPTH) {
+        /* Ascending terms, in one thread for each result: the order of the sum is fixed by the
+         * shape. */
         load_tile(shared_a, a, row, first, terms);
         load_tile(shared_b, b, col, first, terms);
         __syncthreads();

@@ -77,6 +77,9 @@ template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *
     for (int at = next - LOSS_BATCH * stride; at < vocab; at += stride, next += stride) {
         if (next < vocab) cp_async_16(kept + next, x + next);
         cp_async_commit();
+        /* The first rounds only start copies: LOSS_BATCH of them are under way from then on.
+         * Each thread waits for its own alone and reads what it copied itself, so there is no
+         * barrier. */
         if (at < 0) continue;
         cp_async_wait<LOSS_BATCH>();
         Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(kept + at);
@@ -133,6 +136,8 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
         s = part_keep<T, N>(x, kept, vocab);
     else
         s = part_read<T, N>(x, vocab);
+    /* Every thread has its own maximum so far; its sum is brought to the block's before they are
+     * added. */
     float most = block_max(s.most, sums);
     s = {most, block_sum(s.sum * expf(s.most - most), sums + WARP)};
     if (threadIdx.x == 0) losses[blockIdx.x] = (s.most - chosen) + logf(s.sum);

@@ -46,6 +46,7 @@ static cudaDataType_t library_type(DType t)
  * What the heuristics are not told they take to be 256. 0 for an absent tensor. */
 static int64_t alignment_of(Tensor t)
 {
+    /* x & -x is the lowest set bit of x; 256 set beforehand is the limit. */
     uintptr_t at = (uintptr_t)t.data | 256;
     return tensor_present(t) ? (int64_t)(at & -at) : 0;
 }
@@ -224,6 +225,8 @@ static LtPlan *plan_of(Lt *lt, const LtProduct *p)
     PlanKey key = key_of(p);
     for (int i = 0; i < lt->n_plans; i++)
         if (memcmp(&lt->plan[i].key, &key, sizeof key) == 0) return &lt->plan[i];
+    /* A linear search, and all gone when full: a run has a few dozen kinds of product, and has met
+     * them all when it has warmed up. */
     if (lt->n_plans == LT_PLANS) lt_plans_free(lt);
     if (lt->plan == NULL) lt->plan = must_calloc(LT_PLANS, sizeof *lt->plan);
     LtPlan *plan = &lt->plan[lt->n_plans++];
@@ -243,11 +246,15 @@ bool lt_product(const Device *dev, const LtProduct *p)
     LtPlan *plan = plan_of(lt, p);
     if (!plan->found) return false;
     set_pointers(lt, plan, p);
+    /* The result serves as C, too: with beta 1 the product is added to it before the one
+     * rounding. */
     float one = 1, beta = p->accumulate ? 1 : 0;
     cublasStatus_t status =
         lt->Matmul(lt->handle, plan->product, &one, p->b.data, plan->a, p->a.data, plan->b, &beta,
                    p->d.data, plan->d, p->d.data, plan->d, &plan->algorithm, p->workspace,
                    p->workspace_bytes, cuda_stream(dev));
+    /* A plan that is refused when it is to run is never tried again: a rerun and every later
+     * step then take the same way, and have the same bits. */
     plan->found = accepted(lt, p, &plan->key, status, "cublasLtMatmul");
     if (!plan->found) say_refused(p, &plan->key);
     return plan->found;

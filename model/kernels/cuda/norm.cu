@@ -89,6 +89,9 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
                 sum += x[k][i];
         }
     }
+    /* Two sums one after the other, mean first: squares of deviations do not cancel, as a sum of
+     * squares less the squared mean would. The row is in registers, so that the second sum costs no
+     * memory. */
     float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) / t.width : 0;
 #pragma unroll
     for (int k = 0; k < HELD(N); k++)

@@ -110,6 +110,8 @@ static __device__ __forceinline__ void partials_store(const Teams &t, const Norm
             if (p.want_columns)
                 own[(p.outputs - 1) * t.width + col] = *own_sum<N>(shared + p.own_sums, k, i);
         }
+    /* A block that has one group writes its sums itself; teams of a warp go through shared
+     * memory and are added in order. */
     if (BLOCK) return;
     __syncthreads();
     for (int col = threadIdx.x; col < p.outputs * t.width; col += TEAM_BLOCK) {
@@ -142,6 +144,8 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
     for (int64_t round = 0; round < rounds; round++, group += step) {
         if (!ahead) fetch(f, t, p, group, lane);
         float g[HELD][N], xhat[HELD][N], old[HELD][N], sum_g = 0, sum_gx = 0;
+        /* A team without a group goes through the motions: its lanes are needed by shuffles and
+         * barriers. */
         int packs = group < t.groups ? t.packs : 0;
         float inverse = f.inverse;
 #pragma unroll
@@ -163,7 +167,11 @@ __global__ void __launch_bounds__(NormBlock<HELD * N>::THREADS, NormBlock<HELD *
                 sum_gx += g[k][i] * xhat[k][i];
             }
         }
+        /* The next group's loads go out before this one's sums are waited for: the barrier hides
+         * them. */
         if (ahead) fetch(f, t, p, group + step, lane);
+        /* Two halves in turn: a thread that is late reads the last round's while others write
+         * the next. */
         team_sums<BLOCK>(sum_g, sum_gx, t.lanes, shared + round % 2 * 2 * WARP);
         float mean_g = p.center ? sum_g / t.width : 0, mean_gx = sum_gx / t.width;
         int64_t row, col;

@@ -30,6 +30,7 @@ static __global__ void __launch_bounds__(SQ_NORM_THREADS)
     int whole = count - count % SUMS;
     double sum = 0.0;
     x += block * SQ_NORM_BLOCK;
+    /* Loads first, then additions: a thread's chain of additions would else wait for each load. */
     for (int first = lane; first < whole; first += SUMS * SQ_NORM_BATCH) {
         float a[SQ_NORM_BATCH];
 #pragma unroll
@@ -163,6 +164,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
+    /* Powers of beta in double are slow on a GPU: one thread of a block makes them. */
     if (threadIdx.x == 0) *constants = adamw_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
@@ -194,6 +196,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
 {
     DYN_SHARED(UpdateConstants, constants);
     if (!decision->apply) return;
+    /* As in adamw_kernel: by one thread, in double. */
     if (threadIdx.x == 0) *constants = sgd_constants(decision, &hyper);
     __syncthreads();
     const UpdateConstants k = *constants;
@@ -267,6 +270,8 @@ static void update(Device *dev, const UpdateOperands *u)
     if (tensor_count(u->weight) == 0) return;
     if (u->rounding) {
         const Segment *segment = (const Segment *)u->rounding->segments.data;
+        /* Weights that are rounded stochastically are bf16 (the front door checks it): one
+         * instance. */
         Stochastic rounding = {u->rounding->seed, segment,
                                segment + tensor_rows(u->rounding->segments)};
         update_typed<bf16>(dev, u, rounding);

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(ACROSS *FINAL_ROWS)
             sum += *row_at(partials, p, blockIdx.y * width + col);
     shared[threadIdx.y * ACROSS + threadIdx.x] = sum;
     __syncthreads();
+    /* One thread a column adds the warps' sums, in order: the bits are the same in every run. */
     if (threadIdx.y > 0 || col >= width) return;
     for (int i = 1; i < FINAL_ROWS; i++)
         sum += shared[i * ACROSS + threadIdx.x];
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     int64_t begin = blockIdx.y * share, end = begin + share < rows ? begin + share : rows;
     int64_t row = begin + threadIdx.y;
     float sum[N] = {0}, v[N];
+    /* Threads beside the matrix have nothing to add, and are needed at the barrier. */
     if (col >= cols) row = end;
     for (; row + (UNROLL - 1) * SUM_ROWS < end; row += UNROLL * SUM_ROWS) {
         Pack<T, N> raw[UNROLL];
