@@ -20,6 +20,7 @@ void *arena_take(Arena *arena, size_t bytes)
     if (over) beyond_memory(arena);
     CHECK(arena->base == NULL || end <= arena->size, "%zu of %zu bytes used, %zu more asked for",
           arena->used, arena->size, bytes);
+    /* While measuring, an address that is aligned and not NULL: present, and never touched. */
     char *p = (arena->base ? arena->base : (char *)ARENA_ALIGNMENT) + arena->used;
     arena->used = end;
     if (end > arena->peak) arena->peak = end;

@@ -26,7 +26,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, con
                                                                size_t n)
 {
     const unsigned char *p = data;
-    uint64_t sum = ~crc;
+    uint64_t sum = ~crc; /* the register starts and ends inverted, so that leading zeros count */
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t word;
         memcpy(&word, p, sizeof word);

@@ -16,6 +16,7 @@ Figure figure_count(double value)
     Figure f = {""};
     char digits[32];
     double v = !(value > 0) ? 0 : fmin(value, 1e15);
+    /* Decided before rounding: 9.96 is "10.0", which shows that it is not exactly ten. */
     bool whole = v >= 10 || v == floor(v);
     int n = snprintf(digits, sizeof digits, whole ? "%.0f" : "%.1f", v);
     size_t at = 0;
@@ -48,6 +49,7 @@ Figure figure_short(double value)
 {
     static const char unit[] = "MBTPE";
     Figure f = {""};
+    /* What would round to a million is told in millions; NaN goes the first way. */
     if (!(value >= 999999.5)) return figure_count(round(value));
     value /= 1e6;
     int u = unit_of(&value, 1e3, (int)sizeof unit - 2);
@@ -125,7 +127,7 @@ static const char *end_of_line(const char *text, int room, Wrap wrap)
             bool between = p[1] == ' ' || p[-1] == ' ' || strchr(",:;", p[-1]) != NULL;
             if (between && wrap == WRAP_FIGURES) good = p;
         }
-        columns += ((unsigned char)*p & 0xC0) != 0x80; /* bytes after a character's first */
+        columns += ((unsigned char)*p & 0xC0) != 0x80; /* not for a character's later bytes */
         if (columns > room && (good || any)) return good ? good : any;
         if (columns > room && wrap == WRAP_HARD && p > text) return p;
     }
@@ -134,6 +136,7 @@ static const char *end_of_line(const char *text, int room, Wrap wrap)
 
 char *text_wrap(const char *text, int used, int indent, Wrap wrap)
 {
+    /* No more lines than places where one may end: the buffer is large enough without growing. */
     size_t lines = 1;
     for (const char *p = text; *p; p++)
         lines += *p == ' ' || *p == '\n' || wrap == WRAP_HARD;

@@ -92,6 +92,8 @@ bool fs_make_folders(const FsOps *fs, const char *path, char *err, size_t n)
 {
     char *part = must_strdup(path);
     bool good = true;
+    /* From the top down, each made whether it is there or not: looking first would race with
+     * another process that makes the same. */
     for (char *slash = part + (part[0] == '/'); good && slash != NULL;) {
         slash = strchr(slash, '/');
         if (slash) *slash = '\0';
@@ -116,7 +118,8 @@ bool fs_write_all(const FsOps *fs, int fd, const void *data, size_t bytes, const
         ssize_t done = fs->write(fs->self, fd, p, bytes);
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) {
-            int why = done == 0 ? ENOSPC : errno;
+            int why =
+                done == 0 ? ENOSPC : errno; /* nothing taken and no reason: there is no room */
             return error_set(err, n, "cannot write %s: %s", path, strerror(why));
         }
         p += done;
@@ -148,6 +151,7 @@ int64_t fs_room(const FsOps *fs, const char *path)
 {
     char *part = must_strdup(path);
     int64_t bytes;
+    /* What is not there yet will be made on the file system of its nearest folder that is. */
     while ((bytes = fs->room(fs->self, *part ? part : ".")) < 0 && errno == ENOENT && *part) {
         char *slash = strrchr(part, '/');
         if (slash == part && part[1] != '\0')
@@ -181,6 +185,7 @@ static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)
 
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n)
 {
+    /* As a file first: a link to a folder goes by itself, and what it points to stays. */
     if (fs->remove(fs->self, folder, name, 0) == 0 || errno == ENOENT) return true;
     if (errno != EISDIR && errno != EPERM) /* EPERM: what POSIX says of a folder */
         return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));

@@ -10,8 +10,8 @@
 /* Each step is a bijection of the state for a given word and of the word for a given state. */
 static inline uint64_t hash_mix(uint64_t h, uint64_t word)
 {
-    h = (h ^ word) * 0x9E3779B97F4A7C15u;
-    return h ^ (h >> 29);
+    h = (h ^ word) * 0x9E3779B97F4A7C15u; /* odd: a bijection; low bits reach all above them */
+    return h ^ (h >> 29);                 /* and high bits come back down */
 }
 
 /* Hash of `size` bytes, continued from `h` (start from any constant). Bytes that come in pieces:

@@ -27,6 +27,7 @@ static bool numbers_fit(const Json *json, char *err, size_t n, size_t *error_at)
         const cJSON *item = json->node[i].item;
         if (!cJSON_IsNumber(item)) continue;
         const char *digits = json->text + json->node[i].value_at;
+        /* Read as zero although one of its digits is none: 1e-400. */
         bool large = !isfinite(item->valuedouble), small = item->valuedouble == 0 &&
                                                            digits[strspn(digits, "-0.")] >= '1' &&
                                                            digits[strspn(digits, "-0.")] <= '9';
@@ -103,6 +104,7 @@ bool json_integer(const Json *json, int node, int64_t *out)
     double x = self->item->valuedouble;
     if (!(fabs(x) <= 0x1p53) || x != floor(x)) return false;
     *out = (int64_t)x;
+    /* 2^53 + 1 reads as the double 2^53: where it is written as an integer, its digits decide. */
     const char *digits = json->text + self->value_at;
     char *end;
     long long exact = strtoll(digits, &end, 10);

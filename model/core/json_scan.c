@@ -116,6 +116,7 @@ static bool scan_escape(Scan *s)
     if (value < 0)
         return SCAN_FAIL(s, s->at, "there is no such escape in JSON; a backslash is written \\\\");
     if (value == 0) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
+    /* Characters beyond 16 bits are two escapes; one alone names no character. */
     bool high = value >= 0xd800 && value < 0xdc00, low = value >= 0xdc00 && value < 0xe000;
     int next = high ? escape_value(s, s->at + 6) : 0;
     if (low || (high && (next < 0xdc00 || next >= 0xe000)))
@@ -234,6 +235,7 @@ static bool scan_separator(Scan *s, char close, bool *more)
         return SCAN_FAIL(s, s->at,
                          "a comma is missing before this (Hjson does without, JSON does not)");
     }
+    /* Whether it is one too many shows only behind the white space and comments that follow. */
     size_t comma = s->at++;
     if (!skip_space(s)) return false;
     if (peek(s) == close)
@@ -273,6 +275,7 @@ static bool scan_members(Scan *s, int self, char close)
         if (close == '}' && ++n_keys > JSON_MAX_KEYS)
             return SCAN_FAIL(s, s->at, "more than %d keys in one object", JSON_MAX_KEYS);
         if (close == '}' && !scan_key(s)) return false;
+        /* Before its value is read, so that a node stands before its children. */
         int child = add_node(s, close == '}' ? key_at : s->at);
         if (!scan_value(s)) return false;
         s->json->node[child].end = s->json->n_nodes;
@@ -321,6 +324,7 @@ static bool check_bytes(Scan *s)
 bool json_scan(Json *json, char *err, size_t n, size_t *error_at)
 {
     Scan s = {.json = json, .err = err, .n = n, .error_at = error_at};
+    /* Bytes first: all that follows may then cut messages at characters. */
     if (!check_bytes(&s) || !skip_space(&s)) return false;
     if (peek(&s) < 0) return SCAN_FAIL(&s, 0, "the text is empty; a config is at least {}");
     add_node(&s, s.at);

@@ -51,6 +51,7 @@ void log_message(LogLevel level, const char *fmt, ...)
 {
     if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return;
     if (clear_line) clear_line();
+    /* Held for the whole line: threads print prefix and text as one. */
     FILE *to = level >= LOG_WARNING ? stderr : stdout;
     flockfile(to);
     if (level == LOG_WARNING) fputs("warning: ", to);

@@ -1,5 +1,5 @@
-/* log.h -- what the program says, and who says it. Rank 0 speaks; other ranks only on error, with
- * their place.
+/* log.h -- messages, with the rank that prints them. Rank 0 prints all; other ranks print errors
+ * only, with their place.
  *
  * The log level and the thread-local rank prefix are the only globals of the program (ranks may be
  * threads). */
@@ -20,7 +20,7 @@ void log_set_rank(int rank, const char *place);
 int log_rank(void);
 
 /* One line on stderr for warnings and errors, on stdout otherwise; silent below the level or on
- * ranks > 0 (errors are always said). Control characters in the text are printed escaped. */
+ * ranks > 0 (errors are always printed). Control characters in the text are printed escaped. */
 void log_message(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* At LOG_INFO: "label   text", the text from column 8 on in lines that fit 80 columns (text_wrap).
  */

@@ -31,7 +31,7 @@ static size_t group_available(void)
     size_t limit = kernel_number("/sys/fs/cgroup/memory.max", "");
     size_t used = kernel_number("/sys/fs/cgroup/memory.current", "");
     size_t cache = kernel_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
-    if (limit == SIZE_MAX || used == SIZE_MAX) return limit;
+    if (limit == SIZE_MAX || used == SIZE_MAX) return limit; /* "max", or no group: no limit */
     if (cache != SIZE_MAX) used -= cache < used ? cache : used;
     return used < limit ? limit - used : 0;
 }

@@ -10,15 +10,17 @@ int edit_distance(const char *a, const char *b)
 {
     int na = (int)strnlen(a, EDIT_FAR), nb = (int)strnlen(b, EDIT_FAR), d[3][EDIT_FAR + 1];
     if (na == EDIT_FAR || nb == EDIT_FAR) return EDIT_FAR;
+    /* d[i][j]: edits from the first i letters of a to the first j of b. Rows depend on the two
+     * above them, the second one for swaps, so three rows take turns. */
     for (int j = 0; j <= nb; j++)
         d[0][j] = j;
     for (int i = 1; i <= na; i++) {
         int *row = d[i % 3], *above = d[(i + 2) % 3], *above2 = d[(i + 1) % 3];
         row[0] = i;
         for (int j = 1; j <= nb; j++) {
-            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            best = LESSER(best, above[j] + 1);
-            best = LESSER(best, row[j - 1] + 1);
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]); /* kept or replaced */
+            best = LESSER(best, above[j] + 1);                /* deleted */
+            best = LESSER(best, row[j - 1] + 1);              /* inserted */
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 best = LESSER(best, above2[j - 2] + 1);
             row[j] = best;
@@ -40,7 +42,7 @@ const char *nearest_name(const char *word, const void *rows, size_t count, size_
     for (size_t i = 0; i < count; i++) {
         const char *name = *(const char *const *)(const void *)((const char *)rows + i * stride);
         int d = edit_distance(word, name);
-        if (d >= best) continue;
+        if (d >= best) continue; /* of equally near names the first */
         best = d;
         near = name;
     }

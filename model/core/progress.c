@@ -44,7 +44,7 @@ void live_line_clear(FILE *to)
 void progress_again(Progress *p)
 {
     p->next = seconds_now() + (p->terminal ? first_after : message_every);
-    p->stands = false;
+    p->shown = false;
 }
 
 Progress progress_begin(void)
@@ -71,7 +71,7 @@ void progress_print(Progress *p, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text + 2, sizeof text - 2, fmt, args);
     va_end(args);
-    p->stands = p->terminal;
+    p->shown = p->terminal;
     if (p->terminal)
         live_line_show(stdout, text);
     else
@@ -80,6 +80,6 @@ void progress_print(Progress *p, const char *fmt, ...)
 
 void progress_end(Progress *p)
 {
-    if (p->stands) clear_stdout();
-    p->stands = false;
+    if (p->shown) clear_stdout();
+    p->shown = false;
 }

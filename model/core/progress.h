@@ -1,4 +1,5 @@
-/* progress.h -- telling how far long work has come, and the live line in which a terminal shows it.
+/* progress.h -- printing how far long work has come, and the live line in which a terminal shows
+ * it.
  *
  *     Progress p = progress_begin();
  *     for (int64_t i = 0; i < n; i++) {
@@ -17,19 +18,19 @@
 #include <stdio.h>
 
 typedef struct {
-    double next;   /* seconds_now() of the next showing */
+    double next;   /* seconds_now() from which the next line is due */
     double every;  /* seconds from one to the next */
     bool terminal; /* stdout is one */
-    bool stands;   /* in the live line */
+    bool shown;    /* in the live line, which progress_end clears */
 } Progress;
 
 Progress progress_begin(void);
-/* Other work begins, told in the same place; looks at the clock alone. */
+/* Other work begins under the same Progress: its first line waits as that of new work does. */
 void progress_again(Progress *progress);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
- * costs a look at the clock. NULL: nobody wants to know. */
+ * costs a look at the clock. NULL: prints nothing. */
 void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Whether it is time to tell; for those whose words take work. */
+/* Whether progress_print would print; for callers whose text takes work to make. */
 bool progress_due(const Progress *progress);
 /* The work is over: takes its line away. */
 void progress_end(Progress *progress);

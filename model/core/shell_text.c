@@ -31,6 +31,7 @@ static int read_character(const char *text, Quote *least)
 
 static Quote quotes_for(const char *text)
 {
+    /* An empty word vanishes; a ~ or a = at the start is expanded by some shells. */
     Quote quote = *text == '\0' || *text == '~' || *text == '=' ? QUOTE_DOUBLE : QUOTE_NONE, least;
     for (const char *p = text; *p; p += read_character(p, &least)) {
         read_character(p, &least);

@@ -73,15 +73,13 @@ bool tensor_same_shape(Tensor a, Tensor b)
 Tensor tensor_slice_rows(Tensor t, int64_t first, int64_t n)
 {
     CHECK(t.ndim == 2 || t.ndim == 1, "rows of a tensor of %d dimensions", t.ndim);
-    if (t.ndim == 1) {
-        CHECK(first >= 0 && first + n <= t.dim[0], "%lld+%lld of %lld", (long long)first,
-              (long long)n, (long long)t.dim[0]);
+    CHECK(first >= 0 && first + n <= t.dim[0], "%lld+%lld of %lld", (long long)first, (long long)n,
+          (long long)t.dim[0]);
+    if (t.ndim == 1) { /* its rows are single elements, and its ld is its length */
         t.data = (char *)t.data + (size_t)first * dtype_size(t.dtype);
         t.dim[0] = t.ld = n;
         return t;
     }
-    CHECK(first >= 0 && first + n <= t.dim[0], "%lld+%lld of %lld", (long long)first, (long long)n,
-          (long long)t.dim[0]);
     t.data = tensor_row(t, first);
     t.dim[0] = n;
     return t;

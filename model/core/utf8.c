@@ -52,6 +52,8 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
         whole = malloc((size_t)length + 1);
     if (whole != NULL) {
         vsnprintf(whole, (size_t)length + 1, fmt, again);
+        /* Half for each end, then back to whole characters: a split one has at most three bytes on
+         * the wrong side. */
         size_t room = n - sizeof gap, first = room / 2;
         const char *last = whole + (size_t)length - (room - first);
         for (int i = 0; i < 3 && first > 0 && continues(whole[first]); i++)
