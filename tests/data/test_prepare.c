@@ -3,15 +3,14 @@
 #include "data/loader.h"
 #include "data/text/prepare.h"
 #include "model/core/check.h"
-#include "parallel/commands/commands.h"
 #include "tests/support/data_support.h"
 #include "tests/support/prepare_fixture.h"
+#include "tests/support/train_child.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -282,24 +281,15 @@ static void test_target_bytes_add_up(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Runs ./train data with stdout and stderr put away. */
+/* Runs ./train data; its exit code. */
 static int run_command(const char *const *args)
 {
-    char *argv[16] = {"data"};
-    int argc = 1, out = dup(1), err = dup(2), null = open("/dev/null", O_WRONLY);
-    for (; args[argc - 1]; argc++)
-        argv[argc] = (char *)(uintptr_t)args[argc - 1];
-    fflush(stdout);
-    dup2(null, 1);
-    dup2(null, 2);
-    int code = args_run(&cmd_data, argc, argv);
-    fflush(stdout);
-    dup2(out, 1);
-    dup2(err, 2);
-    close(out);
-    close(err);
-    close(null);
-    return code;
+    const char *arguments[16] = {"data"};
+    for (size_t i = 0; args[i] && i < 14; i++)
+        arguments[i + 1] = args[i];
+    ChildResult r = train_in_child(&(ChildPlace){0}, arguments);
+    free(r.text);
+    return r.code;
 }
 
 #define RUN(...) run_command((const char *const[]){__VA_ARGS__, NULL})

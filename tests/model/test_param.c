@@ -1,7 +1,5 @@
-/* test_param.c -- the parameter table, the resident store's contract, and the one-stage schedule.
- */
+/* test_param.c -- the parameter table: its rows, who owns which element, what is drawn for it. */
 #include "model/core/check.h"
-#include "parallel/pipeline/schedule.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/support.h"
 
@@ -9,8 +7,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -164,82 +160,6 @@ static void test_init_by_global_index(void **state)
     fixture_close(&b);
 }
 
-/* ---- the store's contract -------------------------------------------------------------------- */
-
-static Fixture *shared;
-
-static void acquire_twice(void)
-{
-    shared->params->step_begin(shared->params, NULL, 0);
-    shared->params->acquire(shared->params, 0);
-    shared->params->acquire(shared->params, 0);
-}
-
-static void acquire_out_of_order(void)
-{
-    Use uses[] = {{.unit = 0, .weight = true}, {.unit = 1, .weight = true}};
-    shared->params->step_begin(shared->params, uses, 2);
-    shared->params->acquire(shared->params, 1);
-}
-
-static void weight_without_unit(void)
-{
-    shared->params->step_begin(shared->params, NULL, 0);
-    shared->params->weight(shared->params, 0, 1);
-}
-
-static void end_too_early(void)
-{
-    Use uses[] = {{.unit = 0, .weight = true, .gradient = true}};
-    shared->params->step_begin(shared->params, uses, 1);
-    shared->params->acquire(shared->params, 0);
-    shared->params->release(shared->params, 0);
-    shared->params->step_end(shared->params);
-}
-
-static int exit_of(void (*body)(void))
-{
-    int status = 0;
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
-        body();
-        _exit(0);
-    }
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void test_store_checks_its_contract(void **state)
-{
-    (void)state;
-    Fixture f;
-    GptShape s = fixture_shape();
-    fixture_open(&f, &s, 1, 2, 1, 1, 0);
-    shared = &f;
-    assert_int_equal(exit_of(acquire_twice), EXIT_BUG);
-    assert_int_equal(exit_of(acquire_out_of_order), EXIT_BUG);
-    assert_int_equal(exit_of(weight_without_unit), EXIT_BUG);
-    assert_int_equal(exit_of(end_too_early), EXIT_BUG);
-    fixture_close(&f);
-}
-
-/* ---- schedule -------------------------------------------------------------------------------- */
-
-static void test_one_stage_schedule(void **state)
-{
-    (void)state;
-    Action a[10];
-    assert_int_equal(schedule_one_stage(5, a), 10);
-    for (int i = 0; i < 10; i++) {
-        assert_int_equal(a[i].kind, i % 2 ? ACT_BACKWARD : ACT_FORWARD);
-        assert_int_equal(a[i].micro, i / 2);
-        assert_int_equal(a[i].slot, 0);
-    }
-    assert_int_equal(schedule_evaluation(3, a), 3);
-    assert_int_equal(a[2].micro, 2);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,8 +168,6 @@ int main(void)
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
         cmocka_unit_test(test_init_by_global_index),
-        cmocka_unit_test(test_store_checks_its_contract),
-        cmocka_unit_test(test_one_stage_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

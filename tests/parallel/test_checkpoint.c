@@ -3,8 +3,8 @@
 #include "model/core/check.h"
 #include "model/core/device.h"
 #include "model/core/log.h"
-#include "parallel/commands/commands.h"
 #include "tests/support/checkpoint_run.h"
+#include "tests/support/train_child.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -248,11 +248,13 @@ static void saving_a_saved_step_again_changes_nothing(void **state)
 
 /* ---- from outside ---------------------------------------------------------------------------- */
 
+/* The exit code of ./train ckpt COMMAND PATH. */
 static int ckpt(const char *command, const char *path)
 {
-    char *argv[] = {(char *)(uintptr_t) "ckpt", (char *)(uintptr_t)command, (char *)(uintptr_t)path,
-                    NULL};
-    return args_run(&cmd_ckpt, path ? 3 : command ? 2 : 1, argv);
+    ChildResult r =
+        train_in_child(&(ChildPlace){0}, (const char *const[]){"ckpt", command, path, NULL});
+    free(r.text);
+    return r.code;
 }
 
 static void the_command_tells_whole_from_damaged_from_missing(void **state)
@@ -260,10 +262,6 @@ static void the_command_tells_whole_from_damaged_from_missing(void **state)
     (void)state;
     TestRun r;
     test_run_open(&r);
-    fflush(stdout);
-    int quiet = open("/dev/null", O_WRONLY), out = dup(1), errors = dup(2);
-    dup2(quiet, 1);
-    dup2(quiet, 2);
     int empty = ckpt("list", r.run);
     test_run_must_save(&r, 1);
     test_run_must_save(&r, 2);
@@ -276,12 +274,6 @@ static void the_command_tells_whole_from_damaged_from_missing(void **state)
     file_flip(file, file_size(file) - 1, 1);
     int damaged[] = {ckpt("verify", one), ckpt("verify", r.run)},
         missing = ckpt("verify", "/nowhere");
-    fflush(stdout);
-    dup2(out, 1);
-    dup2(errors, 2);
-    close(out);
-    close(errors);
-    close(quiet);
     assert_int_equal(empty, EXIT_MISSING);
     assert_int_equal(missing, EXIT_MISSING);
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
