@@ -48,12 +48,12 @@ static void open_warm(Opened *o, const Folder *p)
 static void steps_are_ordered_while_the_device_stands(void **state)
 {
     Opened o;
-    Outcome ahead = {0}, plain = {0};
+    Trained ahead = {0}, plain = {0};
     Gate gate = {.passed = false};
     cuda_needed();
     open_warm(&o, *state);
     trainer_run_steps(&o, &plain, AHEAD);
-    trainer_run_outcome(&o, &plain);
+    trainer_run_read(&o, &plain);
     trainer_run_close(&o);
 
     open_warm(&o, *state);
@@ -76,8 +76,8 @@ static void steps_are_ordered_while_the_device_stands(void **state)
     trainer_run_steps(&o, &ahead, AHEAD);
     alarm(0);
     assert_true(atomic_load(&gate.passed));
-    trainer_run_outcome(&o, &ahead);
-    trainer_outcomes_equal(&plain, &ahead, "two steps ahead");
+    trainer_run_read(&o, &ahead);
+    trained_equal(&plain, &ahead, "two steps ahead");
     trainer_run_close(&o);
     sem_destroy(&gate.go);
     free(plain.bytes);

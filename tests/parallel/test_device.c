@@ -52,15 +52,15 @@ static const char *const modes[] = {NULL, "fp16.enabled=true", "train_batch_size
                                     "wall_clock_breakdown=true"};
 enum { MODES = sizeof modes / sizeof *modes, TIMED = MODES - 1 };
 
-static void run_to_the_end(Opened *o, Outcome *out)
+static void run_to_the_end(Opened *o, Trained *out)
 {
     trainer_run_steps(o, out, STEPS);
-    trainer_run_outcome(o, out);
+    trainer_run_read(o, out);
     trainer_run_close(o);
 }
 
 /* Runs one step, saves and ends; then goes on in a new trainer that is warmed up first. */
-static void resumed(const Folder *p, const char *mode, Outcome *out)
+static void resumed(const Folder *p, const char *mode, Trained *out)
 {
     Opened o;
     Checkpoint *c = NULL;
@@ -89,15 +89,15 @@ static void warming_up_changes_no_bit(void **state)
     for (int i = 0; i < TIMED; i++) {
         const char *what = modes[i] ? modes[i] : "f32";
         Opened o;
-        Outcome cold = {0}, warm = {0}, again = {0};
+        Trained cold = {0}, warm = {0}, again = {0};
         open_on_device(&o, *state, modes[i]);
         run_to_the_end(&o, &cold);
         open_on_device(&o, *state, modes[i]);
         trainer_warm_up(&o.trainer);
         run_to_the_end(&o, &warm);
         resumed(*state, modes[i], &again);
-        trainer_outcomes_equal(&cold, &warm, what);
-        trainer_outcomes_equal(&cold, &again, what);
+        trained_equal(&cold, &warm, what);
+        trained_equal(&cold, &again, what);
         free(cold.bytes);
         free(warm.bytes);
         free(again.bytes);

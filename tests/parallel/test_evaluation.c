@@ -94,7 +94,7 @@ static void check_all(Bench *b, const char *where)
 static void test_evaluations_are_our_own_sum(void **state)
 {
     Bench b;
-    Outcome out = {0};
+    Trained out = {0};
     bench_open(&b, *state, "seed=1");
     assert_int_not_equal(b.windows % B, 0);
     int32_t end = tokenizer_end_of_text(b.o.data.tokenizer);
@@ -133,7 +133,7 @@ static bool stop_after_two(void *context, const Work *work)
 static void test_an_evaluation_that_is_cut(void **state)
 {
     Bench b, whole;
-    Outcome out = {0}, want = {0};
+    Trained out = {0}, want = {0};
     bench_open(&b, *state, "seed=1");
     bench_open(&whole, *state, "seed=1");
     trainer_run_steps(&b.o, &out, 2);
@@ -146,9 +146,9 @@ static void test_an_evaluation_that_is_cut(void **state)
     assert_false(trainer_evaluate(&b.o.trainer, 2).cut);
     trainer_run_steps(&b.o, &out, 4);
     trainer_run_steps(&whole.o, &want, 4);
-    trainer_run_outcome(&b.o, &out);
-    trainer_run_outcome(&whole.o, &want);
-    trainer_outcomes_equal(&want, &out, "evaluations cut");
+    trainer_run_read(&b.o, &out);
+    trainer_run_read(&whole.o, &want);
+    trained_equal(&want, &out, "evaluations cut");
     free(out.bytes);
     free(want.bytes);
     bench_close(&b);

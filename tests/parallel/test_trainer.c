@@ -18,24 +18,24 @@
 enum { STEPS = 6 };
 
 /* STEPS steps in one go. */
-static void uninterrupted(const Folder *p, const char *const *sets, Outcome *out)
+static void uninterrupted(const Folder *p, const char *const *sets, Trained *out)
 {
     Opened o;
-    *out = (Outcome){0};
+    *out = (Trained){0};
     trainer_run_open(&o, p, sets);
     trainer_run_steps(&o, out, STEPS);
-    trainer_run_outcome(&o, out);
+    trainer_run_read(&o, out);
     trainer_run_close(&o);
 }
 
 /* STEPS steps with a save, an end and a new start after step k. */
-static void interrupted(const Folder *p, const char *const *sets, int64_t k, Outcome *out)
+static void interrupted(const Folder *p, const char *const *sets, int64_t k, Trained *out)
 {
     Opened o;
     char err[1024];
     char *run = text_format("%s/run_%lld", p->folder, (long long)k);
     Checkpoint *c;
-    *out = (Outcome){0};
+    *out = (Trained){0};
     trainer_run_open(&o, p, sets);
     trainer_run_steps(&o, out, k);
     if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
@@ -47,7 +47,7 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Out
     checkpoint_close(c);
     assert_int_equal(o.trainer.steps, k);
     trainer_run_steps(&o, out, STEPS);
-    trainer_run_outcome(&o, out);
+    trainer_run_read(&o, out);
     trainer_run_close(&o);
     char *command = text_format("rm -rf '%s'", run);
     assert_int_equal(system(command), 0);
@@ -59,11 +59,11 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Out
 static void check_resume(const Folder *p, const char *const *sets, int64_t first, const char *what)
 {
     bool all = getenv("TEST_DEVICE") == NULL;
-    Outcome whole, parts;
+    Trained whole, parts;
     uninterrupted(p, sets, &whole);
     for (int64_t k = all ? 1 : first; k < STEPS; k += all ? 1 : 2) {
         interrupted(p, sets, k, &parts);
-        trainer_outcomes_equal(&whole, &parts, what);
+        trained_equal(&whole, &parts, what);
         free(parts.bytes);
     }
     free(whole.bytes);
@@ -93,10 +93,10 @@ static const char *const no_masters[] = {"bf16.enabled=true",
 
 static void test_bug_42_resume_without_masters_is_bitwise(void **state)
 {
-    Outcome whole, parts;
+    Trained whole, parts;
     uninterrupted(*state, no_masters, &whole);
     interrupted(*state, no_masters, 3, &parts);
-    trainer_outcomes_equal(&whole, &parts, "no masters");
+    trained_equal(&whole, &parts, "no masters");
     free(whole.bytes);
     free(parts.bytes);
 }
@@ -107,7 +107,7 @@ static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **st
 {
     const char *const sets[] = {"fp16.enabled=true", "fp16.initial_scale_power=30",
                                 "fp16.loss_scale_window=2", NULL};
-    Outcome whole;
+    Trained whole;
     uninterrupted(*state, sets, &whole);
     assert_true(whole.state.skipped > 0);
     assert_int_equal(whole.state.steps, STEPS);
@@ -121,7 +121,7 @@ static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **st
 static void test_bug_26_50_evaluation_changes_nothing(void **state)
 {
     Opened o;
-    Outcome whole, with = {0};
+    Trained whole, with = {0};
     double last = INFINITY;
     uninterrupted(*state, (const char *const[]){NULL}, &whole);
     trainer_run_open(&o, *state, (const char *const[]){NULL});
@@ -137,8 +137,8 @@ static void test_bug_26_50_evaluation_changes_nothing(void **state)
         if (s % 2 == 0) last = e.loss; /* of the same batch, two updates before */
         free(trainer_sample(&o.trainer, "the water", 8));
     }
-    trainer_run_outcome(&o, &with);
-    trainer_outcomes_equal(&whole, &with, "evaluation");
+    trainer_run_read(&o, &with);
+    trained_equal(&whole, &with, "evaluation");
     free(whole.bytes);
     free(with.bytes);
     trainer_run_close(&o);
@@ -150,7 +150,7 @@ static void test_bug_3_45_micro_batches_do_not_matter(void **state)
     const char *const sizes[] = {"train_micro_batch_size_per_gpu=1",
                                  "train_micro_batch_size_per_gpu=2",
                                  "train_micro_batch_size_per_gpu=4"};
-    Outcome out[3];
+    Trained out[3];
     for (int i = 0; i < 3; i++)
         uninterrupted(*state, (const char *const[]){"fp64.enabled=true", sizes[i], NULL}, &out[i]);
     for (int i = 1; i < 3; i++) {
@@ -172,31 +172,31 @@ static void test_bug_3_45_micro_batches_do_not_matter(void **state)
 static void test_bug_10_11_nan_skips_the_step(void **state)
 {
     Opened a, b;
-    Outcome after_skip = {0}, alone = {0};
+    Trained after_skip = {0}, alone = {0};
     trainer_run_open(&a, *state, (const char *const[]){NULL});
     trainer_run_open(&b, *state, (const char *const[]){NULL});
     Device *dev = &a.trainer.session.dev;
     Tensor weight = tensor_1d((float *)a.trainer.weights[1].tensor.data + 5, F32, 1);
     float kept, nan = NAN;
     device_copy(dev, tensor_1d(&kept, F32, 1), weight);
-    Outcome before;
-    trainer_run_outcome(&a, &before);
+    Trained before;
+    trainer_run_read(&a, &before);
     device_copy(dev, weight, tensor_1d(&nan, F32, 1));
     trainer_run_steps(&a, &after_skip, 1);
     assert_false(after_skip.record[0].applied);
     assert_true(isnan(after_skip.record[0].loss));
     assert_int_equal(after_skip.record[0].skips_in_row, 1);
     device_copy(dev, weight, tensor_1d(&kept, F32, 1));
-    Outcome unchanged;
-    trainer_run_outcome(&a, &unchanged);
+    Trained unchanged;
+    trainer_run_read(&a, &unchanged);
     assert_memory_equal(before.bytes, unchanged.bytes, before.size);
     trainer_run_steps(&a, &after_skip, 2);
     assert_true(after_skip.record[1].applied);
     assert_int_equal(after_skip.record[1].skips_in_row, 0);
     b.trainer.samples = b.trainer.rules.samples; /* the second batch first */
     trainer_run_steps(&b, &alone, 1);
-    trainer_run_outcome(&a, &after_skip);
-    trainer_run_outcome(&b, &alone);
+    trainer_run_read(&a, &after_skip);
+    trainer_run_read(&b, &alone);
     assert_memory_equal(after_skip.bytes, alone.bytes, alone.size);
     assert_true(after_skip.record[1].loss == alone.record[0].loss);
     free(before.bytes);
@@ -212,7 +212,7 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
 static void test_bug_5_41_records_tell_the_step(void **state)
 {
     Opened o;
-    Outcome out = {0};
+    Trained out = {0};
     double sum = 0;
     trainer_run_open(&o, *state,
                      (const char *const[]){"fp64.enabled=true", "data.shuffle=false",
@@ -250,12 +250,12 @@ static void test_bug_5_41_records_tell_the_step(void **state)
 static void test_bug_36_every_parameter_moves(void **state)
 {
     Opened o;
-    Outcome a, b, out = {0};
+    Trained a, b, out = {0};
     trainer_run_open(&o, *state,
                      (const char *const[]){"scheduler.type=Constant", "scheduler.params={}", NULL});
-    trainer_run_outcome(&o, &a);
+    trainer_run_read(&o, &a);
     trainer_run_steps(&o, &out, 1);
-    trainer_run_outcome(&o, &b);
+    trainer_run_read(&o, &b);
     size_t at = 0;
     for (int i = 0; i < o.trainer.session.table.n_params; i++) {
         size_t size = tensor_bytes(o.trainer.weights[i].tensor);
@@ -312,7 +312,7 @@ static int64_t emulated(const char *name)
 static void test_collecting_records_does_not_wait(void **state)
 {
     Opened o;
-    Outcome whole, some = {0};
+    Trained whole, some = {0};
     uninterrupted(*state, (const char *const[]){NULL}, &whole);
     trainer_run_open(&o, *state, (const char *const[]){NULL});
     const Device *dev = &o.trainer.session.dev;
@@ -324,8 +324,8 @@ static void test_collecting_records_does_not_wait(void **state)
         assert_int_equal(emulated("emu_count_waits"), emu_waits);
     }
     trainer_run_steps(&o, &some, STEPS);
-    trainer_run_outcome(&o, &some);
-    trainer_outcomes_equal(&whole, &some, "collected");
+    trainer_run_read(&o, &some);
+    trained_equal(&whole, &some, "collected");
     free(whole.bytes);
     free(some.bytes);
     trainer_run_close(&o);
@@ -344,7 +344,7 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         Opened o;
         trainer_run_open(&o, *state, dtypes[i]);
         const Device *dev = &o.trainer.session.dev;
-        Outcome first = {0};
+        Trained first = {0};
         trainer_run_steps(&o, &first, 1);
         int64_t waits = dev->waits, allocations = dev->allocations;
         int64_t emu_waits = emulated("emu_count_waits");

@@ -150,7 +150,7 @@ static const double recorded[2 * STEPS + 2] = {
     5.5295697192425086, 2.3360668927706985, 5.2764848964050337, 1.3766697956411855,
     4.9930423551151337, 1.3337685439648004, 4.6668581854312734, 3.5908550190153412};
 
-static void check_recorded(const Outcome *out, const EvalRecord *after)
+static void check_recorded(const Trained *out, const EvalRecord *after)
 {
     double got[2 * STEPS + 2] = {[2 * STEPS] = after->loss, after->bits_per_byte};
     for (int s = 0; s < STEPS; s++) {
@@ -168,7 +168,7 @@ static void check_recorded(const Outcome *out, const EvalRecord *after)
 static void test_first_steps(void **state)
 {
     Pair p;
-    Outcome out = {0};
+    Trained out = {0};
     open_pair(&p, *state, (const char *const[]){NULL});
     /* The steps go past the end of an epoch, and the last validation batch is not full. */
     assert_in_range(p.windows, 5, 4 * STEPS - 2);
@@ -196,7 +196,7 @@ static void test_first_steps(void **state)
 static void check_resumed(const Folder *folder, int64_t batch, int64_t micro)
 {
     Pair p;
-    Outcome out = {0};
+    Trained out = {0};
     char err[1024], *run = text_format("%s/run_%d_%d", folder->folder, (int)batch, (int)micro),
                     *sets[] = {text_format("train_batch_size=%d", (int)batch),
                                text_format("train_micro_batch_size_per_gpu=%d", (int)micro), NULL};
@@ -243,7 +243,7 @@ static void test_resume_with_another_batch(void **state)
 static void compare_first(const Folder *folder, const char *a, const char *b, bool same)
 {
     Opened o[2];
-    Outcome out[2] = {{0}, {0}};
+    Trained out[2] = {{0}, {0}};
     Batch batch[2];
     char err[512];
     double weight[2];
@@ -333,7 +333,7 @@ static GptBatch masked_batch(void *context, const Action *action)
 static void test_steps_with_few_targets(void **state)
 {
     Pair p;
-    Outcome out = {0}, before, after;
+    Trained out = {0}, before, after;
     open_pair(&p, *state, (const char *const[]){NULL});
     Trainer *t = &p.o.trainer;
     Masked masked = {.trainer = t};
@@ -341,9 +341,9 @@ static void test_steps_with_few_targets(void **state)
     trainer_run_steps(&p.o, &out, 1);
     own_step(&p, 4);
     masked.without[0] = masked.without[1] = true;
-    trainer_run_outcome(&p.o, &before);
+    trainer_run_read(&p.o, &before);
     trainer_run_steps(&p.o, &out, 2);
-    trainer_run_outcome(&p.o, &after);
+    trainer_run_read(&p.o, &after);
     assert_memory_equal(before.bytes, after.bytes, before.size);
     const StepRecord *r = &out.record[1];
     assert_true(!r->applied && !r->stop && r->loss == 0 && r->grad_norm == 0);

@@ -111,14 +111,14 @@ size_t trainer_run_host_bytes(const Opened *o)
            uses * sizeof *t->uses;
 }
 
-void trainer_run_steps(Opened *o, Outcome *out, int64_t until)
+void trainer_run_steps(Opened *o, Trained *out, int64_t until)
 {
     while (o->trainer.steps < until)
         trainer_step(&o->trainer);
     out->n += trainer_read_all(&o->trainer, out->record + out->n);
 }
 
-void trainer_run_outcome(Opened *o, Outcome *out)
+void trainer_run_read(Opened *o, Trained *out)
 {
     Trainer *t = &o->trainer;
     int n = t->session.table.n_params;
@@ -135,7 +135,7 @@ void trainer_run_outcome(Opened *o, Outcome *out)
     out->state = trainer_state(t);
 }
 
-void trainer_outcomes_equal(const Outcome *a, const Outcome *b, const char *what)
+void trained_equal(const Trained *a, const Trained *b, const char *what)
 {
     assert_int_equal(a->size, b->size);
     for (size_t i = 0; i < a->size; i++)

@@ -39,13 +39,13 @@ typedef struct {
     StepState state;
     StepRecord record[64];
     int n;
-} Outcome;
+} Trained;
 
 /* Takes steps until `until` are done, and adds their records. */
-void trainer_run_steps(Opened *o, Outcome *out, int64_t until);
+void trainer_run_steps(Opened *o, Trained *out, int64_t until);
 /* Fills in all but the records; the caller frees the bytes. */
-void trainer_run_outcome(Opened *o, Outcome *out);
+void trainer_run_read(Opened *o, Trained *out);
 /* Fails unless weights, slots, state and records are the same bits. */
-void trainer_outcomes_equal(const Outcome *a, const Outcome *b, const char *what);
+void trained_equal(const Trained *a, const Trained *b, const char *what);
 
 #endif
