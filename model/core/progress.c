@@ -28,6 +28,8 @@ static void clear_stdout(void)
 
 void live_line_show(FILE *to, const char *text)
 {
+    /* One column less than there are: a text as wide as the terminal would begin a new line. What
+     * the line held before goes behind the text, not ahead of it, so that nothing flickers. */
     fprintf(to, "\r%.*s\033[K", terminal_width(to) - 1, text);
     fflush(to);
     log_set_clear_line(clear_stdout);

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 /* One finding: "ok" there, "--" not there and not needed, "!!" trouble. */
-static void say(const char *mark, const char *what, const char *fmt, ...)
+static void print_finding(const char *mark, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static void say(const char *mark, const char *what, const char *fmt, ...)
+static void print_finding(const char *mark, const char *what, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -32,7 +32,7 @@ static void say(const char *mark, const char *what, const char *fmt, ...)
 
 /* What a child that ended early left on stderr, without its code: its last line, or how it ended.
  */
-static void say_ending(const char *what, char *text, int status)
+static void print_ending(const char *what, char *text, int status)
 {
     char *line = text + strcspn(text, "\n");
     while (*line && line[1])
@@ -40,9 +40,9 @@ static void say_ending(const char *what, char *text, int status)
     *line = '\0';
     const char *code = strncmp(text, "error[", 6) == 0 ? strstr(text, "] ") : NULL;
     if (code)
-        say("!!", what, "%s", code + 2);
+        print_finding("!!", what, "%s", code + 2);
     else
-        say("!!", what, "looking at it %s", figure_ending(status).text);
+        print_finding("!!", what, "looking at it %s", figure_ending(status).text);
 }
 
 /* Findings of a device, made in a child: one that ends the program there, for want of memory or by
@@ -50,35 +50,35 @@ static void say_ending(const char *what, char *text, int status)
 static void look(const char *what, void (*finding)(void))
 {
     Child child;
-    int said[2], status = 0;
+    int ends[2], status = 0;
     char text[4096];
     size_t at = 0;
     ssize_t got;
     fflush(stdout);
-    if (pipe(said) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
+    if (pipe(ends) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
     pid_t pid = child_fork(&child);
     if (pid < 0) fail(EXIT_SYSTEM, "no child can be started: %s", strerror(errno));
     if (pid == 0) {
-        dup2(said[1], STDERR_FILENO);
+        dup2(ends[1], STDERR_FILENO);
         finding();
         fflush(stdout);
         _exit(EXIT_OK);
     }
-    close(said[1]);
-    while (at < sizeof text - 1 && (got = read(said[0], text + at, sizeof text - 1 - at)) > 0)
+    close(ends[1]);
+    while (at < sizeof text - 1 && (got = read(ends[0], text + at, sizeof text - 1 - at)) > 0)
         at += (size_t)got;
     text[at] = '\0';
-    close(said[0]);
+    close(ends[0]);
     if (child_wait(&child, &status, 0) < 0)
         fail(EXIT_SYSTEM, "the child is gone: %s", strerror(errno));
     if (status == 0)
         fputs(text, stderr); /* warnings */
     else
-        say_ending(what, text, status);
+        print_ending(what, text, status);
 }
 
 /* The instruction levels of CpuLevel, those that open on this CPU. */
-static void say_levels(void)
+static void print_levels(void)
 {
     static const char *const name[CPU_LEVEL_COUNT] = {
         [CPU_LEVEL_BASELINE] = "baseline", [CPU_LEVEL_V3] = "v3", [CPU_LEVEL_V4] = "v4"};
@@ -91,40 +91,41 @@ static void say_levels(void)
         device_close(&device);
         snprintf(there + strlen(there), sizeof there - strlen(there), " %s", name[level]);
     }
-    say(there[0] ? "ok" : "!!", "levels", "kernels that this CPU runs:%s",
-        there[0] ? there : " none");
+    print_finding(there[0] ? "ok" : "!!", "levels", "kernels that this CPU runs:%s",
+                  there[0] ? there : " none");
 }
 
-static void say_device(void)
+static void print_device(void)
 {
     char buf[512];
     Device device;
     DeviceOptions options = {.local_ranks = 1};
     if (!device_open(&device, "cpu", &options, buf, sizeof buf)) {
-        say("!!", "device", "%s", buf);
+        print_finding("!!", "device", "%s", buf);
         return;
     }
-    say("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
+    print_finding("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
     const CpuDevice *cpu = device.impl;
     if (cpu->library != NULL)
-        say("ok", "blas", "%s", cpu->blas_name);
+        print_finding("ok", "blas", "%s", cpu->blas_name);
     else if (device.loss[0])
-        say("!!", "blas", "%s", device.loss);
+        print_finding("!!", "blas", "%s", device.loss);
     else
-        say("--", "blas",
+        print_finding(
+            "--", "blas",
             "no OpenBLAS: products are several times slower; apt-get install libopenblas0-pthread");
     device_close(&device);
 }
 
 /* Whether the CUDA backend is there, and its device. */
-static void say_cuda(void)
+static void print_cuda(void)
 {
     const Backend *backend;
     bool built = false;
     for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
         built |= strcmp(backend->name, "cuda") == 0;
     if (!built) {
-        say("--", "cuda", "not built into this program; make CUDA=1 where nvcc is");
+        print_finding("--", "cuda", "not built into this program; make CUDA=1 where nvcc is");
         return;
     }
     char buf[512];
@@ -132,40 +133,40 @@ static void say_cuda(void)
     DeviceOptions options = {.threads = 1, .local_ranks = 1};
     if (!device_open(&device, "cuda", &options, buf, sizeof buf)) {
         bool trouble = device.trouble[0] != '\0';
-        say(trouble ? "!!" : "--", "cuda", "built in; %s: %s; the CPU path is ready",
-            trouble ? "trouble" : "no device", buf);
+        print_finding(trouble ? "!!" : "--", "cuda", "built in; %s: %s; the CPU path is ready",
+                      trouble ? "trouble" : "no device", buf);
         return;
     }
-    say("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
+    print_finding("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
     device_close(&device);
 }
 
-static void say_memory(void)
+static void print_memory(void)
 {
     size_t bytes = memory_available();
     double gib = (double)bytes / 1073741824.0;
     if (bytes == SIZE_MAX)
-        say("!!", "memory", "the kernel does not tell how much is available");
+        print_finding("!!", "memory", "the kernel does not tell how much is available");
     else
-        say(gib < 0.5 ? "!!" : "ok", "memory", "%.1f GiB available to this process", gib);
+        print_finding(gib < 0.5 ? "!!" : "ok", "memory", "%.1f GiB available to this process", gib);
 }
 
-static void say_disk(void)
+static void print_disk(void)
 {
     const char *folder = access("out", F_OK) == 0 ? "out" : ".";
     struct statvfs fs;
     if (statvfs(folder, &fs) != 0) {
-        say("!!", "disk", "the size of ./%s cannot be told", folder);
+        print_finding("!!", "disk", "the size of ./%s cannot be told", folder);
         return;
     }
     double gib = (double)fs.f_bavail * (double)fs.f_frsize / 1073741824.0;
     bool writable = access(folder, W_OK) == 0;
-    say(gib < 1 || !writable ? "!!" : "ok", "disk", "%.1f GiB free for ./out%s", gib,
-        writable ? "" : ", but nothing can be written there");
+    print_finding(gib < 1 || !writable ? "!!" : "ok", "disk", "%.1f GiB free for ./out%s", gib,
+                  writable ? "" : ", but nothing can be written there");
 }
 
 /* Programs that are good to have; none is needed to train on own text. */
-static void say_programs(void)
+static void print_programs(void)
 {
     static const struct {
         const char *program, *package, *what;
@@ -180,9 +181,10 @@ static void say_programs(void)
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         if (program_find(list[i].program) == 0)
-            say("ok", list[i].program, "%s", list[i].what);
+            print_finding("ok", list[i].program, "%s", list[i].what);
         else
-            say("--", list[i].program, "%s: apt-get install %s", list[i].what, list[i].package);
+            print_finding("--", list[i].program, "%s: apt-get install %s", list[i].what,
+                          list[i].package);
     }
 }
 
@@ -190,15 +192,15 @@ static int doctor(const void *values)
 {
     char cpu[512];
     (void)values;
-    say("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
-    say("ok", "cpu", "%s", machine_cpu_model(cpu, sizeof cpu));
-    look("levels", say_levels);
-    look("device", say_device);
-    say("ok", "cores", "%d allowed to this process", pool_allowed_cores());
-    say_memory();
-    say_disk();
-    look("cuda", say_cuda);
-    say_programs();
+    print_finding("ok", "program", "%s, gcc %s", program_version(), __VERSION__);
+    print_finding("ok", "cpu", "%s", machine_cpu_model(cpu, sizeof cpu));
+    look("levels", print_levels);
+    look("device", print_device);
+    print_finding("ok", "cores", "%d allowed to this process", pool_allowed_cores());
+    print_memory();
+    print_disk();
+    look("cuda", print_cuda);
+    print_programs();
     return EXIT_OK;
 }
 

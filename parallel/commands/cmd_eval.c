@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool tell_progress(void *progress, const Work *work)
+static bool print_progress(void *progress, const Work *work)
 {
     progress_print(progress, "evaluating %s of %s", figure_count((double)work->done).text,
                    figure_count((double)work->all).text);
@@ -38,7 +38,7 @@ static void evaluate(OpenedRun *run)
     Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     Progress progress = progress_begin();
-    feed.watch = tell_progress;
+    feed.watch = print_progress;
     feed.watch_context = &progress;
     EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
     progress_end(&progress);

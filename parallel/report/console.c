@@ -20,8 +20,8 @@ static double without_sign(double value)
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Makes room for a result: afterwards the cursor stands at the start of an empty line. */
-static void begin_result(const Console *c)
+/* Before a result is printed, so that it does not begin behind the live line's text. */
+static void clear_live_line(const Console *c)
 {
     if (c->terminal) live_line_clear(c->to);
 }
@@ -34,6 +34,8 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
     snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)  loss %.4g  %s tok/s  eta %s",
              (long long)r->step, (long long)c->train_steps, 100 * share, without_sign(r->loss),
              figure_short(tokens_per_second).text, figure_duration(eta).text);
+    /* Without a line feed: the next step draws over it, and a result or a message clears it first.
+     */
     live_line_show(c->to, line);
 }
 
@@ -51,7 +53,7 @@ void console_open(Console *c, const MetricsOptions *options)
 
 void console_close(Console *c)
 {
-    begin_result(c);
+    clear_live_line(c);
     fflush(c->to);
 }
 
@@ -107,7 +109,7 @@ static Figure scale_text(double scale)
 void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double eta)
 {
     Figure speed = {"-"}, flops = {"-"};
-    begin_result(c);
+    clear_live_line(c);
     print_header(c);
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
@@ -125,7 +127,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
 
 void console_eval(Console *c, const EvalRecord *r)
 {
-    begin_result(c);
+    clear_live_line(c);
     print_header(c);
     fprintf(c->to, "%8lld %8s %s%8s%s", (long long)r->step, "val", c->colour ? "\033[1m" : "",
             loss_text(r->loss).text, c->colour ? "\033[0m" : "");
@@ -148,7 +150,7 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
     utf8_print_escaped(to, more);
     fclose(to);
     char *lines = text_wrap(whole, COLUMN, COLUMN, wrap);
-    begin_result(c);
+    clear_live_line(c);
     fprintf(c->to, "  %-*s%s\n", COLUMN - 2, label, lines);
     fflush(c->to);
     free(lines);

@@ -102,7 +102,7 @@ static void print_tail(FILE *to, bool odd)
 }
 
 /* A finished line goes to the file, and to the console if that speaks JSON. */
-static void put_line(Metrics *m, const char *line, size_t bytes, bool to_console)
+static void write_line(Metrics *m, const char *line, size_t bytes, bool to_console)
 {
     metrics_file_put(&m->file, line, bytes);
     if (!m->options.json || !to_console) return;
@@ -130,7 +130,7 @@ static void line_end(Line *line, Metrics *m, bool odd)
 {
     print_tail(line->to, odd);
     fclose(line->to);
-    put_line(m, line->text, line->bytes, true);
+    write_line(m, line->text, line->bytes, true);
     free(line->text);
 }
 
@@ -169,23 +169,23 @@ static size_t format_step(Metrics *m)
 void metrics_step(Metrics *m, const StepRecord *record)
 {
     m->latest = *record;
-    put_line(m, m->line, format_step(m), false);
+    write_line(m, m->line, format_step(m), false);
 }
 
 /* Seconds to the end of the run; negative while its pace is not known. */
-static double time_left(const Metrics *m, double seconds_per_step)
+static double seconds_left(const Metrics *m, double seconds_per_step)
 {
     int64_t done = m->latest.step - m->first_step, all = m->options.pace.train_steps;
     bool known = done >= STEPS_BEFORE_ETA || m->latest.step >= all ||
                  (double)done * seconds_per_step >= SECONDS_BEFORE_ETA;
     if (!known || all <= 0) return -1;
-    return pace_left(&m->options.pace, m->latest.step, seconds_per_step);
+    return pace_seconds_left(&m->options.pace, m->latest.step, seconds_per_step);
 }
 
 void metrics_report(Metrics *m, const SpeedRecord *s)
 {
     double per_step = s->steps > 0 ? s->seconds / (double)s->steps : -1;
-    double eta = s->steps > 0 ? time_left(m, per_step) : -1;
+    double eta = s->steps > 0 ? seconds_left(m, per_step) : -1;
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0;
     /* The file has the step's own line already. */
     if (m->options.json) {
@@ -213,7 +213,7 @@ void metrics_live(Metrics *m, const StepRecord *latest, double seconds_per_step)
 {
     if (!m->options.terminal || m->options.json) return;
     double rate = seconds_per_step > 0 ? (double)m->options.tokens_per_step / seconds_per_step : 0;
-    console_live(&m->console, latest, rate, time_left(m, seconds_per_step));
+    console_live(&m->console, latest, rate, seconds_left(m, seconds_per_step));
 }
 
 void metrics_eval(Metrics *m, const EvalRecord *r)

@@ -19,7 +19,7 @@ enum { PENDING_BYTES = 1 << 16 };
 
 /* The integer behind `"key": ` in a line of this file; false if there is none. Our own lines have
  * their keys in one order and no text before the last of these. */
-static bool integer_in(const char *line, size_t bytes, const char *key, int64_t *out)
+static bool read_integer(const char *line, size_t bytes, const char *key, int64_t *out)
 {
     char pattern[40];
     int length = snprintf(pattern, sizeof pattern, "\"%s\": ", key);
@@ -60,11 +60,11 @@ static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail 
     StepRecord r = {0};
     bool whole =
         bytes > 1 && line[0] == '{' && line[bytes - 1] == '}' && memchr(line, '\0', bytes) == NULL;
-    whole = whole && integer_in(line, bytes, "step", &r.step) &&
-            integer_in(line, bytes, "updates", &r.updates) &&
-            integer_in(line, bytes, "samples", &r.samples) &&
-            integer_in(line, bytes, "tokens", &r.tokens) &&
-            integer_in(line, bytes, "skipped", &r.skipped);
+    whole = whole && read_integer(line, bytes, "step", &r.step) &&
+            read_integer(line, bytes, "updates", &r.updates) &&
+            read_integer(line, bytes, "samples", &r.samples) &&
+            read_integer(line, bytes, "tokens", &r.tokens) &&
+            read_integer(line, bytes, "skipped", &r.skipped);
     if (!whole || r.step > upto) return false;
     note_line(line, bytes, r, tail);
     return true;
@@ -76,7 +76,7 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
     size_t kept = 0;
     for (size_t at = 0; at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
-        if (end == NULL) break; /* torn */
+        if (end == NULL) break; /* a torn last line: the program or the machine died writing it */
         size_t length = (size_t)(end - text) - at;
         if (keep_line(text + at, length, upto, tail)) {
             memmove(text + kept, text + at, length + 1);
@@ -89,7 +89,7 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
 
 /* Renames the file to FOLDER/metrics.before-attempt-N.jsonl, N = attempt or the next that is free.
  */
-static bool put_aside(const char *path, int attempt, char *err, size_t n)
+static bool rename_aside(const char *path, int attempt, char *err, size_t n)
 {
     const char *ending = strrchr(path, '.');
     char *aside = NULL;
@@ -109,11 +109,13 @@ static bool put_aside(const char *path, int attempt, char *err, size_t n)
     return good;
 }
 
-/* Cuts the file back to the step `upto`. Where nothing would be left of it, it is put aside. */
+/* Cuts the file back to the step `upto`: a resumed run makes the steps behind its checkpoint once
+ * more, and each step is to stand in the file once. */
 static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *tail, char *err,
                      size_t n)
 {
     struct stat st;
+    /* lstat: a symbolic link to nothing is there, and is refused with a sentence below. */
     if (lstat(path, &st) != 0 && errno == ENOENT) return true;
     size_t bytes;
     char *text;
@@ -121,9 +123,11 @@ static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *t
     size_t kept = keep_lines(text, bytes, upto, tail);
     bool good = true;
     if (kept != bytes && upto == 0) {
+        /* All of an earlier attempt would go, and no checkpoint makes up for it: keep its file. */
         *tail = (MetricsTail){0};
-        good = put_aside(path, attempt, err, n);
+        good = rename_aside(path, attempt, err, n);
     } else if (kept != bytes) {
+        /* A new file renamed over the old one: a death in between leaves either, never half. */
         good = file_write(&fs_system, path, text, kept, err, n);
     }
     free(text);
@@ -148,6 +152,7 @@ bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int
 static void write_pending(MetricsFile *f)
 {
     struct stat before;
+    /* A full disk takes part of a line; that part goes again, so that the whole line can follow. */
     bool known = fstat(f->fd, &before) == 0;
     if (fs_write_all(&fs_system, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
         f->n = 0;

@@ -3,20 +3,20 @@
 
 /* How often what is due every `interval` steps will be done: before the last step, and once at the
  * end. */
-static int64_t times(const Pace *p, int64_t interval, int64_t step)
+static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
 {
     if (interval <= 0 || step >= p->train_steps) return 1;
     int64_t before = step > 0 ? (step - 1) / interval : 0;
     return (p->train_steps - 1) / interval - before + 1;
 }
 
-double pace_left(const Pace *p, int64_t step, double seconds_per_step)
+double pace_seconds_left(const Pace *p, int64_t step, double seconds_per_step)
 {
     double evaluation = p->eval_seconds >= 0 ? p->eval_seconds : p->eval_steps * seconds_per_step;
     double sample = p->sample_seconds >= 0 ? p->sample_seconds : 0;
     double save = p->save_seconds >= 0 ? p->save_seconds : 0;
     double steps = (double)(p->train_steps > step ? p->train_steps - step : 0);
-    return steps * seconds_per_step + (double)times(p, p->eval_interval, step) * evaluation +
-           (double)times(p, p->sample_interval, step) * sample +
-           (double)times(p, p->save_interval, step) * save;
+    return steps * seconds_per_step + (double)times_due(p, p->eval_interval, step) * evaluation +
+           (double)times_due(p, p->sample_interval, step) * sample +
+           (double)times_due(p, p->save_interval, step) * save;
 }

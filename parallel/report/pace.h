@@ -13,6 +13,6 @@ typedef struct {
 } Pace;
 
 /* Seconds to the end of a run that has made `step` steps and nothing yet of what is due at it. */
-double pace_left(const Pace *pace, int64_t step, double seconds_per_step);
+double pace_seconds_left(const Pace *pace, int64_t step, double seconds_per_step);
 
 #endif

@@ -149,7 +149,7 @@ static void print_speed(Run *run)
     double tokens = (double)step_tokens(c);
     log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
               figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
-              figure_duration(pace_left(&pace, 0, seconds)).text);
+              figure_duration(pace_seconds_left(&pace, 0, seconds)).text);
 }
 
 int run_dry(Run *run)

@@ -27,17 +27,17 @@ static void the_time_left_counts_what_is_due(void **unused)
               .save_seconds = -1,
               .eval_steps = 3};
     /* Evaluations at 10, 20, ... 90 and 100, of 3 steps of 2 seconds each. */
-    assert_true(pace_left(&p, 0, 2) == 200 + 10 * 6);
+    assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 6);
     p.eval_seconds = 5;
     p.sample_seconds = 7;
     p.save_seconds = 11;
-    assert_true(pace_left(&p, 0, 2) == 200 + 10 * 5 + 4 * 7 + 3 * 11);
+    assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 5 + 4 * 7 + 3 * 11);
     /* What is due at this step is still to come: it has just been made. */
-    assert_true(pace_left(&p, 50, 2) == 100 + 6 * 5 + 3 * 7 + 2 * 11);
-    assert_true(pace_left(&p, 51, 2) == 98 + 5 * 5 + 2 * 7 + 2 * 11);
-    assert_true(pace_left(&p, 100, 2) == 5 + 7 + 11);
+    assert_true(pace_seconds_left(&p, 50, 2) == 100 + 6 * 5 + 3 * 7 + 2 * 11);
+    assert_true(pace_seconds_left(&p, 51, 2) == 98 + 5 * 5 + 2 * 7 + 2 * 11);
+    assert_true(pace_seconds_left(&p, 100, 2) == 5 + 7 + 11);
     p.eval_interval = p.sample_interval = p.save_interval = 0;
-    assert_true(pace_left(&p, 50, 2) == 100 + 5 + 7 + 11);
+    assert_true(pace_seconds_left(&p, 50, 2) == 100 + 5 + 7 + 11);
 }
 
 /* After five steps, or as many as take five seconds, or when there is none left. */
