@@ -11,7 +11,7 @@
 
 /* ---- what a rank will hold ------------------------------------------------------------------- */
 
-/* a + b, or the most that can be said: such a plan is refused by its sum. */
+/* a + b, or SIZE_MAX where that is beyond 64 bits: no device has room for it. */
 static size_t plus(size_t a, size_t b)
 {
     size_t sum;

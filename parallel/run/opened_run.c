@@ -119,6 +119,8 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
                             : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
     if (!ok) fail(EXIT_DAMAGED, "%s", err);
     if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run);
+    /* Before the weights are read: a --set of another model is a mistake of the command, and would
+     * else be reported as a damaged checkpoint. */
     if (n_sets > 0) check_model_of(r, checkpoint);
     if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);

@@ -40,7 +40,7 @@ void feed_open(Feed *f, Device *dev, int64_t N)
     f->batch = batch_layout(&arena, N);
     f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
     for (int i = 0; i < FEED_SLOTS; i++)
-        device_event_record(dev, &f->copied[i]); /* or a step would make them */
+        device_event_record(dev, &f->copied[i]); /* makes it, so that no step does */
 }
 
 void feed_close(Feed *f)

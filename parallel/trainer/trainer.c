@@ -36,7 +36,8 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     return loader_create(&t->val, t->data, &options, err, n);
 }
 
-/* Device memory of the loop: state, lr table, batch. */
+/* What a step has on the device besides the model: its state, the learning rate of every update,
+ * a micro-batch. */
 static void open_state(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -58,7 +59,7 @@ static void open_state(Trainer *t)
     t->rules = step_rules(c);
 }
 
-/* Events, each recorded once: a step would make them. */
+/* An event is made when it is first recorded: here, so that no step makes one. */
 static Event *open_events(Device *dev, int64_t n)
 {
     Event *events = must_calloc((size_t)n, sizeof *events);
@@ -123,8 +124,7 @@ static void open_schedule(Trainer *t)
     t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
 
-/* What follows from the session and takes memory of the device: its size, by the code that will lay
- * it out. */
+/* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
 static void measure(Trainer *t)
 {
     t->optimizer_bytes = optimizer_bytes(t->config, t->session.params);
