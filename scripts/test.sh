@@ -36,8 +36,8 @@ rows() {
     row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
-    row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh tests/parallel/test_trainer tests/core tests/data \
-        tests/optim tests/parallel/test_metrics
+    row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
+    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
     row asan "$sample" tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh \
