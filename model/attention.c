@@ -106,9 +106,8 @@ static void qk_norm_backward(const Pass *pass, const AttentionParams *params,
 }
 
 /* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
-static void cache_append(const Pass *pass, Qkv *heads)
+static void cache_append(const Pass *pass, KvCache *cache, Qkv *heads)
 {
-    KvCache *cache = pass->cache;
     int64_t T = pass->T, all = cache->length + T;
     op_copy(pass->dev, tensor_slice_rows(cache->k, cache->length, T), heads->k);
     op_copy(pass->dev, tensor_slice_rows(cache->v, cache->length, T), heads->v);
@@ -116,7 +115,8 @@ static void cache_append(const Pass *pass, Qkv *heads)
     heads->v = tensor_as_3d(tensor_slice_rows(cache->v, 0, all), 1, all);
 }
 
-void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a, Tensor x)
+void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a, Tensor x,
+                       KvCache *cache)
 {
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
@@ -128,14 +128,14 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     heads_forward(pass, params, a);
     Qkv heads = qkv_of(s, a->qk, a->qkv);
     heads.q = tensor_as_3d(heads.q, B, T);
-    if (pass->cache) {
-        cache_append(pass, &heads);
+    if (cache) {
+        cache_append(pass, cache, &heads);
     } else {
         heads.k = tensor_as_3d(heads.k, B, T);
         heads.v = tensor_as_3d(heads.v, B, T);
     }
     op_attention_forward(pass->dev, tensor_as_3d(a->o, B, T), a->lse, heads.q, heads.k, heads.v,
-                         attention_of(s, pass->cache ? pass->cache->length : 0), pass->first_key);
+                         attention_of(s, cache ? cache->length : 0), pass->first_key);
     linear_forward(pass->dev, &out, false, a->out, a->o, EPILOGUE_NONE, NO_TENSOR);
     region_exit_forward(pass->tp, a->out, a->out);
 }

@@ -45,10 +45,10 @@ typedef struct {
 /* Lays them out: over a measuring arena for the plan, over the scratch in the pass itself. */
 AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With pass->cache: appends
- * to it and attends to all of its rows. */
+/* acts->out (N, C) = projection(attention(norm(x))), no bias; x (N, C). With a cache (else NULL):
+ * appends to it and attends to all of its rows. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
-                       Tensor x);
+                       Tensor x, KvCache *cache);
 /* The fields marked [r] once more, from x (N, C) and qkv: the ops forward called on the same
  * operands, so the same bits. */
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,

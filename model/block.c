@@ -120,6 +120,7 @@ void block_add_params(Block *block, ParamTable *table, const GptShape *shape, in
 {
     Adding a = {.table = table, .shape = shape, .index = index, .unit = unit};
     block->unit = unit;
+    block->index = index;
     add_matrices(&a, block);
     if (shape->bias) add_biases(&a, block);
     add_norms(&a, block);
@@ -149,7 +150,8 @@ void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
     Linear out = linear_bind(pass->store, &block->attention.out, false, false),
            down = linear_bind(pass->store, &block->mlp.down, false, false);
-    attention_forward(pass, &block->attention, &acts->attention, x);
+    KvCache *cache = pass->caches ? &pass->caches[block->index] : NULL;
+    attention_forward(pass, &block->attention, &acts->attention, x, cache);
     op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
                              acts->attention.out, out.bias, norm.weight, norm.bias,
                              pass->shape->norm);

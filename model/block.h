@@ -7,7 +7,7 @@
 #include "model/mlp.h"
 
 typedef struct {
-    int unit;
+    int unit, index; /* index: 0 for the first block */
     AttentionParams attention;
     MlpParams mlp;
 } Block;

@@ -34,27 +34,19 @@ int embedding_add_params(Embedding *e, ParamTable *table, const GptShape *s, int
 void embedding_forward(const Pass *pass, const Embedding *e, Tensor x)
 {
     ParamStore *store = pass->store;
-    store->acquire(store, e->token_unit);
     op_token_forward(pass->dev, x, store->weight(store, e->token, 1), pass->tokens, 0);
-    store->release(store, e->token_unit);
     region_exit_forward(pass->tp, x, x);
     if (e->position < 0) return;
-    store->acquire(store, e->position_unit);
     op_position_add(pass->dev, x, store->weight(store, e->position, 1), pass->positions);
-    store->release(store, e->position_unit);
 }
 
-void embedding_backward(const Pass *pass, const Embedding *e, Tensor d)
+void embedding_backward(const Pass *pass, const Embedding *e, Tensor d, const bool *accumulate)
 {
     ParamStore *store = pass->store;
-    if (e->position >= 0) {
-        bool accumulate = store->grad_acquire(store, e->position_unit);
+    if (e->position >= 0)
         op_position_backward(pass->dev, store->grad(store, e->position, 1), d, pass->positions,
-                             accumulate);
-        store->grad_release(store, e->position_unit);
-    }
+                             accumulate[1]);
     region_exit_backward(pass->tp, d, d);
-    bool accumulate = store->grad_acquire(store, e->token_unit);
-    op_token_backward(pass->dev, store->grad(store, e->token, 1), d, pass->tokens, 0, accumulate);
-    store->grad_release(store, e->token_unit);
+    op_token_backward(pass->dev, store->grad(store, e->token, 1), d, pass->tokens, 0,
+                      accumulate[0]);
 }

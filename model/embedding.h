@@ -13,9 +13,11 @@ typedef struct {
 /* Adds the tables as units of their own; returns the next free unit. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 
-/* x (N, C) = token rows (+ position rows). Acquires and releases its units. */
+/* x (N, C) = token rows (+ position rows). Its units are acquired. */
 void embedding_forward(const Pass *pass, const Embedding *embedding, Tensor x);
-/* Adds d (N, C) into the tables' gradients; needs no weights and acquires none. */
-void embedding_backward(const Pass *pass, const Embedding *embedding, Tensor d);
+/* The tables' gradients =/+= d (N, C), as `accumulate` says of the token table and of the position
+ * table. Their gradients are acquired; weights are not read. */
+void embedding_backward(const Pass *pass, const Embedding *embedding, Tensor d,
+                        const bool *accumulate);
 
 #endif

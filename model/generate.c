@@ -12,7 +12,10 @@
 struct Decoder {
     const GptLayers *layers;
     Pass pass;
-    KvCache *cache; /* L */
+    KvCache *cache;  /* L */
+    Tensor *x;       /* L + 1, of two places in turn */
+    BlockActs *acts; /* L, all in one place */
+    LayerWork work;  /* borrows these */
     int64_t length, capacity;
     Arena fixed, scratch;
     void *fixed_memory, *scratch_memory;
@@ -92,6 +95,10 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     d->cache = must_calloc((size_t)s->L, sizeof *d->cache);
     d->pass =
         (Pass){.dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &d->scratch, .B = 1};
+    d->pass.caches = d->cache;
+    d->x = must_calloc((size_t)s->L + 1, sizeof *d->x);
+    d->acts = must_calloc((size_t)s->L, sizeof *d->acts);
+    d->work = (LayerWork){.pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts};
     layout_fixed(s, max_tokens, &d->fixed, d->cache, &d->tokens, &d->positions, &d->logits,
                  &d->pass.rope_table);
     if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
@@ -110,6 +117,8 @@ void decoder_destroy(Decoder *d)
     device_release(d->pass.dev, d->fixed_memory, bytes.fixed);
     device_release(d->pass.dev, d->scratch_memory, bytes.scratch);
     free(d->cache);
+    free(d->x);
+    free(d->acts);
     free(d->history);
     free(d->host_positions);
     free(d->order);
@@ -133,24 +142,6 @@ int64_t decoder_room(const Decoder *d)
     return d->capacity - d->length;
 }
 
-/* Runs the layers over n new tokens; leaves the last row of the residual stream in the returned
- * tensor (1, C). */
-static Tensor run_layers(Decoder *d, int64_t n, PassActs *acts)
-{
-    ParamStore *store = d->pass.store;
-    int at = 0;
-    embedding_forward(&d->pass, &d->layers->embedding, acts->x[0]);
-    for (int64_t l = 0; l < d->layers->shape.L; l++, at ^= 1) {
-        const Block *block = &d->layers->block[l];
-        d->cache[l].length = d->length;
-        d->pass.cache = &d->cache[l];
-        store->acquire(store, block->unit);
-        block_forward(&d->pass, block, &acts->acts, acts->x[at], acts->x[at ^ 1]);
-        store->release(store, block->unit);
-    }
-    return tensor_slice_rows(acts->x[at], n - 1, 1);
-}
-
 Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
 {
     const GptShape *s = d->pass.shape;
@@ -170,8 +161,14 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
     d->pass.positions = tensor_slice_rows(d->positions, 0, n);
     device_copy(d->pass.dev, d->pass.tokens, tensor_1d(d->history + d->length, I32, n));
     device_copy(d->pass.dev, d->pass.positions, tensor_1d(d->host_positions, I32, n));
-    Tensor last = run_layers(d, n, &acts);
-    head_logits(&d->pass, &d->layers->head, &acts.head, last, d->logits);
+    for (int64_t l = 0; l < s->L; l++) {
+        d->x[l] = acts.x[l % 2];
+        d->acts[l] = acts.acts;
+        d->cache[l].length = d->length;
+    }
+    d->x[s->L] = acts.x[s->L % 2];
+    d->work.head = &acts.head;
+    layers_logits(&d->work, d->logits); /* of the last row alone */
     d->length += n;
     Tensor storage = tensor_2d(d->host_storage, s->dtype, 1, s->Vp);
     device_copy(d->pass.dev, storage, d->logits);

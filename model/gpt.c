@@ -1,4 +1,4 @@
-/* gpt.c -- see gpt.h. The layer loop here is the only place that knows the order of things. */
+/* gpt.c -- see gpt.h. */
 #include "model/gpt.h"
 
 #include "model/core/check.h"
@@ -13,10 +13,10 @@ struct Gpt {
     GptMode mode;
     GptFeed feed;
     void *feed_context;
-    Tensor stats, scale; /* (2) f64 nats and targets; (1) f64 */
-    Tensor *x;           /* L + 1 of (N, C): the residual stream between layers */
-    ResidualGrad grad;   /* of it */
-    BlockActs *acts;     /* L */
+    LayerWork work;    /* borrows all of these */
+    Tensor *x;         /* L + 1 of (N, C): the residual stream between layers */
+    ResidualGrad grad; /* of it */
+    BlockActs *acts;   /* L */
     HeadActs head;
     Arena slot, scratch;
     void *slot_memory, *scratch_memory, *rope_memory;
@@ -49,24 +49,6 @@ GptShape gpt_shape(const Config *config)
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
     s.Vp = (s.V + 127) / 128 * 128;
     return s;
-}
-
-void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
-{
-    *layers = (GptLayers){.shape = *shape};
-    layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
-    int unit = embedding_add_params(&layers->embedding, table, shape, 0);
-    for (int l = 0; l < (int)shape->L; l++)
-        block_add_params(&layers->block[l], table, shape, l, unit++);
-    head_add_params(&layers->head, table, shape, unit, layers->embedding.token_unit,
-                    layers->embedding.token);
-    param_table_layout(table);
-}
-
-void gpt_layers_free(GptLayers *layers)
-{
-    free(layers->block);
-    *layers = (GptLayers){0};
 }
 
 double gpt_flops_per_token(const GptShape *s, int64_t T)
@@ -149,6 +131,12 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
     gpt_layout(s, B, T, mode, g->x, &g->grad, g->acts, &g->head, &g->slot, &g->scratch);
     g->pass = (Pass){
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
+    g->work = (LayerWork){.pass = &g->pass,
+                          .layers = layers,
+                          .x = g->x,
+                          .acts = g->acts,
+                          .head = &g->head,
+                          .grad = &g->grad};
     if (s->position == POSITION_ROPE) {
         DType compute = dtype_compute(s->dtype);
         g->rope_memory = device_alloc(dev, g->bytes.angles, "rotary angles");
@@ -195,7 +183,7 @@ GptBytes gpt_used(const Gpt *g)
 
 void gpt_set_stats(Gpt *g, StepStats *stats)
 {
-    g->stats = tensor_1d(&stats->nats, F64, 2);
+    g->work.stats = tensor_1d(&stats->nats, F64, 2);
 }
 
 void gpt_connect(Gpt *g, GptFeed feed, void *feed_context, StepStats *stats, double *scale)
@@ -203,7 +191,7 @@ void gpt_connect(Gpt *g, GptFeed feed, void *feed_context, StepStats *stats, dou
     g->feed = feed;
     g->feed_context = feed_context;
     gpt_set_stats(g, stats);
-    g->scale = scale ? tensor_1d(scale, F64, 1) : NO_TENSOR;
+    g->work.scale = scale ? tensor_1d(scale, F64, 1) : NO_TENSOR;
 }
 
 static void set_batch(Gpt *g, const GptBatch *batch)
@@ -213,61 +201,27 @@ static void set_batch(Gpt *g, const GptBatch *batch)
     g->pass.positions = batch->positions;
 }
 
-/* Embedding and blocks: leaves the residual stream in x[L]. */
-static void forward_layers(Gpt *g)
-{
-    ParamStore *store = g->pass.store;
-    embedding_forward(&g->pass, &g->layers->embedding, g->x[0]);
-    for (int64_t l = 0; l < g->pass.shape->L; l++) {
-        const Block *block = &g->layers->block[l];
-        store->acquire(store, block->unit);
-        block_forward(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
-        store->release(store, block->unit);
-    }
-}
-
 static void stage_forward(void *self, const Action *action, Tensor in, Tensor out)
 {
     Gpt *g = self;
     GptBatch batch = g->feed(g->feed_context, action);
     (void)in, (void)out;
     set_batch(g, &batch);
-    forward_layers(g);
+    layers_run(&g->work, action->kind);
 }
 
+/* Of the batch that the last forward fetched: one micro-batch is in flight at a time. */
 static void stage_backward(void *self, const Action *action, Tensor dout, Tensor din)
 {
     Gpt *g = self;
-    ParamStore *store = g->pass.store;
-    (void)action, (void)dout, (void)din;
-    head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, g->scale,
-              &g->grad);
-    for (int64_t l = g->pass.shape->L; l-- > 0;) {
-        const Block *block = &g->layers->block[l];
-        store->acquire(store, block->unit);
-        bool accumulate = store->grad_acquire(store, block->unit);
-        block_recompute(&g->pass, block, &g->acts[l], g->x[l], g->x[l + 1]);
-        block_backward(&g->pass, block, &g->acts[l], g->x[l], &g->grad, accumulate);
-        store->grad_release(store, block->unit);
-        store->release(store, block->unit);
-    }
-    embedding_backward(&g->pass, &g->layers->embedding, g->grad.d);
-}
-
-static void stage_evaluate(void *self, const Action *action, Tensor in, Tensor out)
-{
-    Gpt *g = self;
-    stage_forward(self, action, in, out);
-    head_loss(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], g->stats, NO_TENSOR,
-              NULL);
+    (void)dout, (void)din;
+    layers_run(&g->work, action->kind);
 }
 
 Stage gpt_stage(Gpt *g)
 {
-    return (Stage){.forward = stage_forward,
-                   .backward = stage_backward,
-                   .evaluate = stage_evaluate,
-                   .self = g};
+    return (Stage){
+        .forward = stage_forward, .backward = stage_backward, .evaluate = stage_forward, .self = g};
 }
 
 int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
@@ -277,34 +231,14 @@ int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
 
 int64_t gpt_uses(const Gpt *g, const Action *actions, int64_t n, Use *uses)
 {
-    const GptLayers *layers = g->layers;
-    const Embedding *e = &layers->embedding;
-    const Head *h = &layers->head;
-    int64_t L = layers->shape.L, k = 0;
-    for (int64_t i = 0; i < n; i++) {
-        bool backward = actions[i].kind == ACT_BACKWARD;
-        if (!backward) {
-            uses[k++] = (Use){.unit = e->token_unit, .weight = true};
-            if (e->position >= 0) uses[k++] = (Use){.unit = e->position_unit, .weight = true};
-            for (int64_t l = 0; l < L; l++)
-                uses[k++] = (Use){.unit = layers->block[l].unit, .weight = true};
-        }
-        if (actions[i].kind != ACT_FORWARD) {
-            uses[k++] = (Use){.unit = h->norm_unit, .weight = true, .gradient = backward};
-            uses[k++] = (Use){.unit = h->table_unit, .weight = true, .gradient = backward};
-        }
-        if (!backward) continue;
-        for (int64_t l = L; l-- > 0;)
-            uses[k++] = (Use){.unit = layers->block[l].unit, .weight = true, .gradient = true};
-        if (e->position >= 0) uses[k++] = (Use){.unit = e->position_unit, .gradient = true};
-        uses[k++] = (Use){.unit = e->token_unit, .gradient = true};
-    }
+    int64_t k = 0;
+    for (int64_t i = 0; i < n; i++)
+        k += layers_uses(g->layers, actions[i].kind, uses + k);
     return k;
 }
 
 void gpt_logits(Gpt *g, const GptBatch *batch, Tensor logits)
 {
     set_batch(g, batch);
-    forward_layers(g);
-    head_logits(&g->pass, &g->layers->head, &g->head, g->x[g->pass.shape->L], logits);
+    layers_logits(&g->work, logits);
 }

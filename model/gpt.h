@@ -1,27 +1,11 @@
-/* gpt.h -- the GPT: layers and units built from the config, the layer loop forward and backward, as
- * a Stage.
+/* gpt.h -- the GPT: its shape from the config, memory for a micro-batch, and its layers as a Stage.
  *
  * The model says when it needs weights and when it is done with gradients (ParamStore), and where a
  * tensor-parallel region begins and ends (Region). It knows neither ranks nor files. */
 #ifndef MODEL_GPT_H
 #define MODEL_GPT_H
 
-#include "model/block.h"
-#include "model/embedding.h"
-#include "model/head.h"
-#include "model/param/stage.h"
-
-/* The layers of a model, without memory: what each is called in the table and where. */
-typedef struct {
-    GptShape shape;
-    Embedding embedding;
-    Block *block; /* L */
-    Head head;
-} GptLayers;
-
-/* Fills `layers` and an empty table, laid out. Free with gpt_layers_free and param_table_free. */
-void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
-void gpt_layers_free(GptLayers *layers);
+#include "model/layers.h"
 
 /* Floating-point operations of one token of training, 6 per weight of a matrix product plus causal
  * attention counted once: 6 N + 6 L H D T. Recompute is not counted: it is no progress. */

@@ -80,30 +80,12 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
                               NO_TENSOR, accumulate);
 }
 
-static void head_acquire(ParamStore *store, const Head *h, bool backward, bool *add_norm,
-                         bool *add_table)
-{
-    store->acquire(store, h->norm_unit);
-    if (backward) *add_norm = store->grad_acquire(store, h->norm_unit);
-    store->acquire(store, h->table_unit);
-    if (backward) *add_table = store->grad_acquire(store, h->table_unit);
-}
-
-static void head_release(ParamStore *store, const Head *h, bool backward)
-{
-    if (backward) store->grad_release(store, h->table_unit);
-    store->release(store, h->table_unit);
-    if (backward) store->grad_release(store, h->norm_unit);
-    store->release(store, h->norm_unit);
-}
-
 void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor stats, Tensor scale,
-               ResidualGrad *grad)
+               ResidualGrad *grad, const bool *accumulate)
 {
-    ParamStore *store = pass->store;
     int64_t N = pass_rows(pass);
-    bool backward = grad != NULL, add_norm = false, add_table = false;
-    head_acquire(store, h, backward, &add_norm, &add_table);
+    bool backward = grad != NULL, add_norm = backward && accumulate[0],
+         add_table = backward && accumulate[1];
     norm_rows(pass, h, a, x);
     region_enter_forward(pass->tp, a->normed, a->normed);
     for (int64_t first = 0; first < N; first += a->chunk) {
@@ -115,16 +97,12 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
         region_enter_backward(pass->tp, a->dnormed, a->dnormed);
         residual_norm_backward(pass, grad, false, &h->norm, add_norm, a->dnormed, x, a->stats);
     }
-    head_release(store, h, backward);
 }
 
 void head_logits(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor logits)
 {
     ParamStore *store = pass->store;
-    bool unused;
-    head_acquire(store, h, false, &unused, &unused);
     norm_rows(pass, h, a, x);
     op_linear_forward(pass->dev, logits, tensor_slice_rows(a->normed, 0, tensor_rows(x)),
                       store->weight(store, h->table, 1), NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    head_release(store, h, false);
 }

@@ -28,9 +28,10 @@ int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int un
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
 /* stats (2) f64 += {nats, targets}. x (N, C). With grad (else NULL): it = dx, and the weights'
- * gradients, all times scale (1) f64. Acquires and releases its units. */
+ * gradients, all times scale (1) f64, =/+= as `accumulate` says of the norm and of the table. The
+ * units are acquired. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
-               Tensor scale, ResidualGrad *grad);
+               Tensor scale, ResidualGrad *grad, const bool *accumulate);
 /* logits (n, Vp) of rows x (n, C), n <= acts' rows; for generation and tests. */
 void head_logits(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor logits);
 

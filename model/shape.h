@@ -54,7 +54,7 @@ typedef struct {
     Tensor tokens, targets, positions; /* (N) i32 */
     Tensor first_key;                  /* (N) i32, absent without document masks */
     int64_t B, T;
-    KvCache *cache; /* of the block that runs; NULL while training */
+    KvCache *caches; /* L, one a block; NULL while training */
 } Pass;
 
 static inline int64_t pass_rows(const Pass *pass)

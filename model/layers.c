@@ -1,0 +1,167 @@
+/* layers.c -- see layers.h. The order of layers is that of gpt_layers_build. */
+#include "model/layers.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+static void run_embedding(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    (void)layer, (void)accumulate;
+    embedding_forward(w->pass, &w->layers->embedding, w->x[0]);
+}
+
+static void run_embedding_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    (void)layer;
+    embedding_backward(w->pass, &w->layers->embedding, w->grad->d, accumulate);
+}
+
+static void run_block(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    int l = layer->block;
+    (void)accumulate;
+    block_forward(w->pass, &w->layers->block[l], &w->acts[l], w->x[l], w->x[l + 1]);
+}
+
+static void run_block_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    int l = layer->block;
+    const Block *block = &w->layers->block[l];
+    block_recompute(w->pass, block, &w->acts[l], w->x[l], w->x[l + 1]);
+    block_backward(w->pass, block, &w->acts[l], w->x[l], w->grad, accumulate[0]);
+}
+
+static void run_head(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    (void)layer, (void)accumulate;
+    head_loss(w->pass, &w->layers->head, w->head, w->x[w->layers->shape.L], w->stats, NO_TENSOR,
+              NULL, NULL);
+}
+
+static void run_head_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
+{
+    (void)layer;
+    head_loss(w->pass, &w->layers->head, w->head, w->x[w->layers->shape.L], w->stats, w->scale,
+              w->grad, accumulate);
+}
+
+/* The rows, once all parameters have their places. */
+static void list_rows(GptLayers *m)
+{
+    const Embedding *e = &m->embedding;
+    const Head *h = &m->head;
+    m->row = must_calloc((size_t)m->shape.L + 2, sizeof *m->row);
+    /* The gradient of a table needs no weights: they are not gathered again for it. */
+    m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
+                                  .n_units = e->position >= 0 ? 2 : 1,
+                                  .block = -1,
+                                  .forward = run_embedding,
+                                  .evaluate = run_embedding,
+                                  .backward = run_embedding_backward};
+    for (int l = 0; l < (int)m->shape.L; l++)
+        m->row[m->n_rows++] = (Layer){.unit = {m->block[l].unit},
+                                      .n_units = 1,
+                                      .block = l,
+                                      .forward = run_block,
+                                      .evaluate = run_block,
+                                      .backward = run_block_backward,
+                                      .backward_reads_weights = true};
+    /* Logits are never kept: the head's forward and backward run together, chunk by chunk. */
+    m->row[m->n_rows++] = (Layer){.unit = {h->norm_unit, h->table_unit},
+                                  .n_units = 2,
+                                  .block = -1,
+                                  .evaluate = run_head,
+                                  .backward = run_head_backward,
+                                  .backward_reads_weights = true};
+}
+
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
+{
+    *layers = (GptLayers){.shape = *shape};
+    layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
+    int unit = embedding_add_params(&layers->embedding, table, shape, 0);
+    for (int l = 0; l < (int)shape->L; l++)
+        block_add_params(&layers->block[l], table, shape, l, unit++);
+    head_add_params(&layers->head, table, shape, unit, layers->embedding.token_unit,
+                    layers->embedding.token);
+    param_table_layout(table);
+    list_rows(layers);
+}
+
+void gpt_layers_free(GptLayers *layers)
+{
+    free(layers->block);
+    free(layers->row);
+    *layers = (GptLayers){0};
+}
+
+/* The i-th row that an action of this kind meets, and what it does there (NULL: nothing). */
+static const Layer *row_met(const GptLayers *m, ActionKind kind, int i, LayerRun *run)
+{
+    const Layer *layer = &m->row[kind == ACT_BACKWARD ? m->n_rows - 1 - i : i];
+    *run = kind == ACT_FORWARD    ? layer->forward
+           : kind == ACT_BACKWARD ? layer->backward
+                                  : layer->evaluate;
+    return layer;
+}
+
+static bool reads_weights(const Layer *layer, ActionKind kind)
+{
+    return kind != ACT_BACKWARD || layer->backward_reads_weights;
+}
+
+static void layer_acquire(ParamStore *store, const Layer *layer, ActionKind kind, bool *accumulate)
+{
+    for (int u = 0; u < layer->n_units; u++) {
+        if (reads_weights(layer, kind)) store->acquire(store, layer->unit[u]);
+        if (kind == ACT_BACKWARD) accumulate[u] = store->grad_acquire(store, layer->unit[u]);
+    }
+}
+
+static void layer_release(ParamStore *store, const Layer *layer, ActionKind kind)
+{
+    for (int u = layer->n_units; u-- > 0;) {
+        if (kind == ACT_BACKWARD) store->grad_release(store, layer->unit[u]);
+        if (reads_weights(layer, kind)) store->release(store, layer->unit[u]);
+    }
+}
+
+void layers_run(const LayerWork *w, ActionKind kind)
+{
+    for (int i = 0; i < w->layers->n_rows; i++) {
+        LayerRun run;
+        bool accumulate[2] = {false, false};
+        const Layer *layer = row_met(w->layers, kind, i, &run);
+        if (run == NULL) continue;
+        layer_acquire(w->pass->store, layer, kind, accumulate);
+        run(w, layer, accumulate);
+        layer_release(w->pass->store, layer, kind);
+    }
+}
+
+int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses)
+{
+    int64_t n = 0;
+    for (int i = 0; i < layers->n_rows; i++) {
+        LayerRun run;
+        const Layer *layer = row_met(layers, kind, i, &run);
+        for (int u = 0; run != NULL && u < layer->n_units; u++)
+            uses[n++] = (Use){.unit = layer->unit[u],
+                              .weight = reads_weights(layer, kind),
+                              .gradient = kind == ACT_BACKWARD};
+    }
+    return n;
+}
+
+void layers_logits(const LayerWork *w, Tensor logits)
+{
+    ParamStore *store = w->pass->store;
+    const Layer *head = &w->layers->row[w->layers->n_rows - 1];
+    int64_t N = pass_rows(w->pass), n = tensor_rows(logits);
+    layers_run(w, ACT_FORWARD);
+    layer_acquire(store, head, ACT_EVALUATE, NULL);
+    head_logits(w->pass, &w->layers->head, w->head,
+                tensor_slice_rows(w->x[w->layers->shape.L], N - n, n), logits);
+    layer_release(store, head, ACT_EVALUATE);
+}

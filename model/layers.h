@@ -1,0 +1,60 @@
+/* layers.h -- the model as a table of layers in their order, and the one walk over it: training,
+ * evaluation, decoding and the uses of units told to the store all follow the rows of this table.
+ */
+#ifndef MODEL_LAYERS_H
+#define MODEL_LAYERS_H
+
+#include "model/block.h"
+#include "model/embedding.h"
+#include "model/head.h"
+#include "model/param/stage.h"
+
+typedef struct GptLayers GptLayers;
+typedef struct Layer Layer;
+
+/* What a walk works on: inputs and parameters are borrowed through `pass` and `layers`. */
+typedef struct {
+    const Pass *pass;
+    const GptLayers *layers;
+    Tensor *x;       /* L + 1 of (N, C): the residual stream between layers */
+    BlockActs *acts; /* L */
+    HeadActs *head;
+    ResidualGrad *grad; /* of the stream; NULL without backward */
+    Tensor stats;       /* (2) f64: loss and targets are added */
+    Tensor scale;       /* (1) f64: factor at the loss's source, for backward */
+} LayerWork;
+
+/* Runs one layer between acquire and release of its units. accumulate: for each of them, whether
+ * gradients are added or written; only backward looks. */
+typedef void (*LayerRun)(const LayerWork *work, const Layer *layer, const bool *accumulate);
+
+struct Layer {
+    int unit[2], n_units; /* in the order in which they are acquired */
+    int block;            /* which block; -1: none */
+    LayerRun forward;     /* NULL: nothing to do before backward */
+    LayerRun evaluate, backward;
+    bool backward_reads_weights;
+};
+
+struct GptLayers {
+    GptShape shape;
+    Embedding embedding;
+    Block *block; /* L */
+    Head head;
+    Layer *row; /* all layers, first to last */
+    int n_rows;
+};
+
+/* Fills `layers` and an empty table, laid out. Free with gpt_layers_free and param_table_free. */
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
+void gpt_layers_free(GptLayers *layers);
+
+/* Runs every layer that takes part in an action of this kind: first to last, or last to first
+ * backward. Acquires and releases their units. */
+void layers_run(const LayerWork *work, ActionKind kind);
+/* The uses that layers_run makes of units, in order. Writes at most L + 4; returns their number. */
+int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses);
+/* Runs the layers forward; logits (n, Vp) of the last n rows of the stream. */
+void layers_logits(const LayerWork *work, Tensor logits);
+
+#endif

@@ -1,0 +1,157 @@
+/* test_layers.c -- the walk over the table of layers: what it acquires is what is told to the
+ * store beforehand. */
+#include "parallel/pipeline/pipeline.h"
+#include "tests/support/model_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+/* Tied and not, positions learned and rotary, in every norm and activation. */
+static GptShape shape_of(int i)
+{
+    GptShape s = fixture_shape();
+    s.bias = i & 1;
+    s.tied = i & 2;
+    s.qk_norm = i & 4;
+    s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+    s.position = i & 16 ? POSITION_ROPE : POSITION_LEARNED;
+    s.norm.kind = i & 32 ? NORM_RMSNORM : NORM_LAYERNORM;
+    s.G = i & 1 ? 4 : 2;
+    return s;
+}
+
+/* A store that notes what is acquired and asks the real one. */
+typedef struct {
+    ParamStore base;
+    ParamStore *real;
+    Use seen[64];
+    int n, held;
+} Noting;
+
+static void noted_acquire(ParamStore *base, int unit)
+{
+    Noting *s = (Noting *)base;
+    s->seen[s->n++] = (Use){.unit = unit, .weight = true};
+    s->held++;
+    s->real->acquire(s->real, unit);
+}
+
+static void noted_release(ParamStore *base, int unit)
+{
+    Noting *s = (Noting *)base;
+    s->held--;
+    s->real->release(s->real, unit);
+}
+
+static Tensor noted_weight(ParamStore *base, int param, int n)
+{
+    ParamStore *real = ((Noting *)base)->real;
+    return real->weight(real, param, n);
+}
+
+/* With the weights of the same unit just acquired it is one use, else one of its own. */
+static bool noted_grad_acquire(ParamStore *base, int unit)
+{
+    Noting *s = (Noting *)base;
+    Use *last = s->n > 0 ? &s->seen[s->n - 1] : NULL;
+    if (last == NULL || last->unit != unit || last->gradient) s->seen[s->n++] = (Use){.unit = unit};
+    s->seen[s->n - 1].gradient = true;
+    s->held++;
+    return s->real->grad_acquire(s->real, unit);
+}
+
+static Tensor noted_grad(ParamStore *base, int param, int n)
+{
+    ParamStore *real = ((Noting *)base)->real;
+    return real->grad(real, param, n);
+}
+
+static void noted_grad_release(ParamStore *base, int unit)
+{
+    Noting *s = (Noting *)base;
+    s->held--;
+    s->real->grad_release(s->real, unit);
+}
+
+static GptBatch same_batch(void *context, const Action *action)
+{
+    (void)action;
+    return *(GptBatch *)context;
+}
+
+/* The uses that gpt_uses tells are those that the model makes, unit for unit, and nothing is kept
+ * from one action to the next. */
+static void check_uses(const GptShape *shape)
+{
+    static const ActionKind kinds[] = {ACT_FORWARD, ACT_BACKWARD, ACT_EVALUATE, ACT_FORWARD,
+                                       ACT_BACKWARD};
+    Fixture f;
+    Use told[64];
+    StepStats stats = {0};
+    double scale = 1;
+    fixture_open(&f, shape, 1, 2, 1, 1, 0);
+    Noting noting = {.base = {.table = &f.table,
+                              .acquire = noted_acquire,
+                              .release = noted_release,
+                              .weight = noted_weight,
+                              .grad_acquire = noted_grad_acquire,
+                              .grad = noted_grad,
+                              .grad_release = noted_grad_release},
+                     .real = f.params};
+    Gpt *gpt = gpt_create(&f.dev, &f.layers, &noting.base, &f.tp, 1, 2, GPT_TRAIN);
+    Stage stage = gpt_stage(gpt);
+    gpt_connect(gpt, same_batch, &f.batch, &stats, &scale);
+    Action actions[5];
+    for (int i = 0; i < 5; i++)
+        actions[i] = (Action){.kind = kinds[i]};
+    int64_t n = gpt_uses(gpt, actions, 5, told);
+    assert_true(n <= gpt_max_uses(shape, 5));
+    f.params->step_begin(f.params, told, (int)n);
+    for (int i = 0; i < 5; i++) {
+        pipeline_run(&stage, &actions[i], 1);
+        assert_int_equal(noting.held, 0);
+    }
+    f.params->step_end(f.params);
+    assert_int_equal(noting.n, n);
+    for (int i = 0; i < n; i++)
+        if (told[i].unit != noting.seen[i].unit || told[i].weight != noting.seen[i].weight ||
+            told[i].gradient != noting.seen[i].gradient)
+            fail_msg("use %d: unit %d told, unit %d seen", i, told[i].unit, noting.seen[i].unit);
+    gpt_destroy(gpt);
+    fixture_close(&f);
+}
+
+/* For every kind of model; and for one of them against a list written by hand. */
+static void test_uses_told_are_uses_made(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 64; i += 2) {
+        GptShape s = shape_of(i);
+        check_uses(&s);
+    }
+    Fixture f;
+    GptShape s = fixture_shape(); /* units: 0 tokens, 1 positions, 2 and 3 blocks, 4 norm */
+    static const Use want[] = {
+        {0, true, false}, {1, true, false}, {2, true, false}, {3, true, false}, {4, true, true},
+        {0, true, true},  {3, true, true},  {2, true, true},  {0, false, true}, {1, false, true}};
+    Use told[16];
+    fixture_open(&f, &s, 1, 2, 1, 1, 0);
+    Action actions[] = {{.kind = ACT_FORWARD}, {.kind = ACT_BACKWARD}};
+    assert_int_equal(gpt_uses(f.gpt, actions, 2, told), 10);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(told[i].unit, want[i].unit);
+        assert_int_equal(told[i].weight, want[i].weight);
+        assert_int_equal(told[i].gradient, want[i].gradient);
+    }
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_uses_told_are_uses_made),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
