@@ -150,6 +150,8 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
     Linear out = linear_bind(store, &params->out, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     AttentionGrads d = attention_backward_layout(s, B * T, pass->scratch);
+    /* grad->d is not used up: it is the gradient of the residual path, too, to which the norm's
+     * backward adds at the end. */
     region_exit_backward(pass->tp, grad->d, grad->d);
     linear_backward(pass->dev, &out, d.dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
                     NO_TENSOR);
@@ -159,6 +161,7 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
                           tensor_as_3d(heads.q, B, T), tensor_as_3d(heads.k, B, T),
                           tensor_as_3d(heads.v, B, T), tensor_as_3d(a->o, B, T), a->lse,
                           attention_of(s, 0), pass->first_key);
+    /* Rotated back before the head norms, which came before the rotation. */
     if (s->position == POSITION_ROPE)
         op_rope(pass->dev, tensor_slice_cols(d.dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);

@@ -164,6 +164,8 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
     switch (pass->shape->recompute) {
     case RECOMPUTE_NONE: return;
     case RECOMPUTE_SELECTIVE:
+        /* What forward kept is the residual stream, q|k|v and the values before the activation: all
+         * that is made again follows from these without a product. */
         attention_recompute(pass, &block->attention, &acts->attention, x);
         mlp_recompute(pass, &block->mlp, &acts->mlp, acts->middle);
         return;
@@ -174,6 +176,7 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
                     ResidualGrad *grad, bool accumulate)
 {
+    /* Each half adds its own gradient to the stream's, which also goes past it unchanged. */
     mlp_backward(pass, &block->mlp, &acts->mlp, acts->middle, grad, accumulate);
     attention_backward(pass, &block->attention, &acts->attention, x, grad, accumulate);
 }

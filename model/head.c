@@ -45,6 +45,7 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
 {
     int64_t most =
         s->head_chunk ? s->head_chunk : HEAD_LOGITS_BYTES / (s->Vp * (int64_t)dtype_size(s->dtype));
+    /* Chunks of equal length rather than full ones and a rest: short products are slow. */
     int64_t chunks = most > 0 ? (N + most - 1) / most : N;
     a->chunk = (N + chunks - 1) / chunks;
     a->normed = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
@@ -88,6 +89,7 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
          add_table = backward && accumulate[1];
     norm_rows(pass, h, a, x);
     region_enter_forward(pass->tp, a->normed, a->normed);
+    /* The table's gradient is a sum over chunks: only the step's first chunk may write. */
     for (int64_t first = 0; first < N; first += a->chunk) {
         int64_t n = first + a->chunk < N ? a->chunk : N - first;
         chunk_loss(pass, h, a, first, n, scale, backward, add_table || first > 0);

@@ -119,7 +119,8 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
           u->grad_acquired ? "acquired twice" : "none is kept");
     follow(s, unit, true);
     u->grad_acquired = true;
-    if (!u->written) {
+    if (!u->written) { /* what no parameter covers is nobody's to write, and is summed all the same
+                        */
         for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
             op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
     }
@@ -143,6 +144,8 @@ static void zero_grad_release(ParamStore *base, int unit)
           unit, u->releases);
     u->grad_acquired = false;
     u->written = true;
+    /* Earlier releases would reduce sums that still grow: a tied table is released twice a
+     * micro-batch, and every unit once a micro-batch of the step. */
     if (--u->releases == 0) comm_all_reduce(&s->grid->dp, u->grad, REDUCE_SUM);
 }
 
