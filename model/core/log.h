@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-typedef enum { LOG_DEBUG, LOG_INFO, LOG_NOTICE, LOG_WARNING, LOG_ERROR } LogLevel;
+typedef enum { LOG_INFO, LOG_NOTICE, LOG_WARNING, LOG_ERROR } LogLevel;
 
 void log_set_level(LogLevel level);
 LogLevel log_level(void);
@@ -25,7 +25,6 @@ void log_message(LogLevel level, const char *fmt, ...) __attribute__((format(pri
 /* At LOG_INFO: "label   text", the text from column 8 on in lines that fit 80 columns (text_wrap).
  */
 void log_field(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#define log_debug(...)   log_message(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)    log_message(LOG_INFO, __VA_ARGS__)
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
