@@ -28,6 +28,7 @@ static int plan(int argc, char **argv)
     run.config = config_settle(run.config, &facts, err, sizeof err);
     if (run.config == NULL) return EXIT_CONFIG;
     run_plan(&run);
+    trainer_close(&run.trainer);
     data_close(&run.data);
     config_free(run.config);
     run_arguments_free(&run.arguments);
