@@ -107,6 +107,8 @@ row() {
     done
 }
 
+# First of all: on a bare machine there is no make yet, which knows the tests.
+[ -n "$only_list" ] || scripts/setup.sh || echo "test.sh: going on with what is there"
 set -f # patterns are tests', not files'
 rows
 set +f
@@ -122,7 +124,6 @@ fi
 RESULTS=$(mktemp)
 export RESULTS
 trap 'rm -f "$RESULTS"' EXIT
-scripts/setup.sh || echo "test.sh: going on with what is there"
 bad=0
 
 # All are built before any is run: a core that is done with one flavour's tests goes on with the next one's. A build that fails

@@ -53,4 +53,11 @@ for room in "$root"/tests/*/; do
 done
 expect_code "harness: a row of test.sh whose tests are gone" 70 project/scripts/test.sh --list
 check "harness: ... is named" grep -qx 'test.sh: emu: no test is named tests/parallel/test_trainer' output
+# On a bare machine there is no make before setup.sh was there.
+mkdir bin
+for tool in bin/make project/scripts/setup.sh; do
+    printf '#!/bin/sh\necho "%s" >>"%s"\nexit 9\n' "$(basename "$tool")" "$PWD/called" >"$tool" && chmod +x "$tool"
+done
+expect_code "harness: test.sh where make does nothing" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
+check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = setup.sh
 finish
