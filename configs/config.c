@@ -110,7 +110,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
         Json json;
         load->unreadable = !json_parse(&json, text, length, err, sizeof err, &at);
         if (load->unreadable) {
-            Place place = {0};
+            ConfigPlace place = {0};
             json_place(&json, at, &place.line, &place.column);
             load_error(load, place, "", "%s", err);
         } else {
@@ -151,7 +151,7 @@ const Config *config_load(const char *path, int n_sets, const char *const *sets,
     /* A byte more than the reader takes, behind a byte order mark: it says what is too large. */
     char *text = file_read_input(path, JSON_MAX_BYTES + 4, &length, &why);
     if (text == NULL) {
-        load_error(&load, (Place){0}, "", "cannot be read: %s", why);
+        load_error(&load, (ConfigPlace){0}, "", "cannot be read: %s", why);
         report_findings(&load, report);
         report->missing = true;
         return NULL;

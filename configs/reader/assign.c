@@ -7,19 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Place place_of(const Walk *w, size_t offset)
+static ConfigPlace place_of(const Walk *w, size_t offset)
 {
-    Place place = {.set = w->set};
+    ConfigPlace place = {.set = w->set};
     if (w->set == 0) json_place(w->json, offset, &place.line, &place.column);
     return place;
 }
 
-Place walk_key(const Walk *w, int node)
+ConfigPlace walk_key(const Walk *w, int node)
 {
     return place_of(w, w->json->node[node].key_at);
 }
 
-Place walk_value(const Walk *w, int node)
+ConfigPlace walk_value(const Walk *w, int node)
 {
     return place_of(w, w->json->node[node].value_at);
 }
@@ -36,7 +36,7 @@ static void assign_members(const Walk *w, int node, const char *path);
  * letter.) */
 static void note_place(const Walk *w, int node, const char *path, int number)
 {
-    Place *seen = &w->load->seen[number], here = walk_key(w, node);
+    ConfigPlace *seen = &w->load->seen[number], here = walk_key(w, node);
     bool given = seen->set == w->set && (seen->set > 0 || seen->line > 0);
     if (given && w->set == 0)
         load_error(w->load, here, path, "given at %s:%d:%d, too; keep one of them", w->load->path,
@@ -144,7 +144,8 @@ void assign_document(Load *load, Json *json)
 
 /* The value of a --set is JSON where it reads as JSON, else a string; a string always for keys that
  * take only one. */
-static bool read_set_value(Load *load, Place at, const char *key, const char *value, Json *json)
+static bool read_set_value(Load *load, ConfigPlace at, const char *key, const char *value,
+                           Json *json)
 {
     char err[200], again[200];
     size_t where;
@@ -180,7 +181,7 @@ static bool read_set_value(Load *load, Place at, const char *key, const char *va
 void assign_set(Load *load, int set)
 {
     const char *text = load->sets[set - 1], *equals = strchr(text, '=');
-    Place at = {.set = set};
+    ConfigPlace at = {.set = set};
     char key[PATH_SIZE];
     Json json;
     if (equals == NULL || equals == text || equals - text >= PATH_SIZE) {

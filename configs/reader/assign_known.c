@@ -202,8 +202,8 @@ void check_other_names(const Walk *w)
     const Load *load = w->load;
     for (int i = 0; i < known_count; i++) {
         if (known_table[i].kind == KNOWN_SHORT || known_table[i].stands_for == NULL) continue;
-        Place here = load->seen[option_count + i],
-              there = load->seen[option_count + known_find(known_table[i].stands_for)];
+        ConfigPlace here = load->seen[option_count + i],
+                    there = load->seen[option_count + known_find(known_table[i].stands_for)];
         if (here.line > 0 && there.line > 0)
             load_error(w->load, here, known_table[i].key,
                        "another name of %s, which is given at %s:%d:%d; keep one of them",

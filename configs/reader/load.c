@@ -22,8 +22,8 @@ static char *presentable(const char *text)
     return out;
 }
 
-static void add_finding(Load *load, FindingKind kind, Place place, const char *key, const char *fmt,
-                        va_list args)
+static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const char *key,
+                        const char *fmt, va_list args)
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
@@ -47,7 +47,7 @@ static void add_finding(Load *load, FindingKind kind, Place place, const char *k
     free(what);
 }
 
-void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -55,7 +55,7 @@ void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
     va_end(args);
 }
 
-void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -63,7 +63,7 @@ void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
     va_end(args);
 }
 
-void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -99,7 +99,7 @@ void load_default(Load *load, int row)
         bool read =
             json_parse(&json, option->fallback, strlen(option->fallback), err, sizeof err, &at);
         CHECK(read, "default of %s: %s", option->key, err);
-        assign_field(load, &json, 0, row, (Place){0});
+        assign_field(load, &json, 0, row, (ConfigPlace){0});
         json_free(&json);
     } else if (option->type == OPTION_STRING) {
         free(*(char **)field);
@@ -135,7 +135,7 @@ bool load_wrong(const Load *load, const char *key)
     return origin_of(load, key)->wrong;
 }
 
-Place load_place(const Load *load, const char *key)
+ConfigPlace load_place(const Load *load, const char *key)
 {
     const Origin *origin = origin_of(load, key);
     bool somewhere = origin->place.set > 0 || origin->place.line > 0;

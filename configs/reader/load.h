@@ -11,14 +11,14 @@
 typedef struct {
     int set; /* 0: the file; else the number of the --set, from 1 */
     int line, column;
-} Place;
+} ConfigPlace;
 
 typedef enum { ORIGIN_DEFAULT, ORIGIN_DERIVED, ORIGIN_FILE, ORIGIN_SET } OriginKind;
 /* Where a value comes from. */
 typedef struct {
     OriginKind kind;
-    Place place; /* of the key, where it was given */
-    bool wrong;  /* was given and refused; rules that read it stay silent: one mistake, one error */
+    ConfigPlace place; /* of the key, where it was given */
+    bool wrong; /* was given and refused; rules that read it stay silent: one mistake, one error */
     bool automatic; /* was given as "auto" */
     char *text;     /* for config_origin; malloc'ed */
 } Origin;
@@ -33,7 +33,7 @@ static inline bool origin_given(const Origin *origin)
 typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
 typedef struct {
     FindingKind kind;
-    Place place;
+    ConfigPlace place;
     char *key, *text;
 } Finding;
 
@@ -44,20 +44,20 @@ typedef struct {
     int n_sets;
     ConfigOnCuda on_cuda; /* NULL: device "cuda" alone is CUDA */
     Config *config;
-    Origin *origin;  /* one per option; becomes config->provenance */
-    Place *seen;     /* one per option and known key: where the document that is read gives it */
-    Place root;      /* where the config begins: the place of what is missing */
-    bool unreadable; /* the file is not JSON: rules between keys are silent */
+    Origin *origin;    /* one per option; becomes config->provenance */
+    ConfigPlace *seen; /* one per option and known key: where the document that is read gives it */
+    ConfigPlace root;  /* where the config begins: the place of what is missing */
+    bool unreadable;   /* the file is not JSON: rules between keys are silent */
     Finding *finding;
     int n_findings, capacity, n_errors;
 } Load;
 
 /* Collects "PLACE: key: sentence". */
-void load_error(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void load_notice(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void load_routine(Load *load, Place place, const char *key, const char *fmt, ...)
+void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Drops the errors and notices about the key so far: a later --set has replaced its value. */
 void load_forget(Load *load, const char *key);
@@ -68,7 +68,7 @@ bool load_given(const Load *load, const char *key);
 bool load_automatic(const Load *load, const char *key);
 bool load_wrong(const Load *load, const char *key);
 /* Where the key was given; where the config begins if it was not. */
-Place load_place(const Load *load, const char *key);
+ConfigPlace load_place(const Load *load, const char *key);
 /* Marks the key's value as computed from others. */
 void load_derived(Load *load, const char *key);
 /* Sets an integer that was not given to what follows from others; leaves it where that was refused
@@ -79,10 +79,11 @@ void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
 void assign_document(Load *load, Json *json);
 void assign_set(Load *load, int set);
 /* value.c: one value into the row's field, checked; false with an error collected at `at`. */
-bool assign_field(Load *load, const Json *json, int node, int row, Place at);
+bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at);
 /* The same with its origin, null and "auto"; `key_at` is where its key stands, `value_at` the
  * value. */
-void assign_value(Load *load, const Json *json, int node, int row, Place key_at, Place value_at);
+void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
+                  ConfigPlace value_at);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */
 void derive_values(Load *load);

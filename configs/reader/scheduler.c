@@ -87,7 +87,7 @@ static void check_one_cycle(Load *load)
 {
     const Config *c = load->config;
     const char *keys[] = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
-    Place type = load_place(load, "scheduler.type");
+    ConfigPlace type = load_place(load, "scheduler.type");
     for (int i = 0; i < 2; i++)
         if (!load_given(load, keys[i]))
             load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");

@@ -12,7 +12,7 @@ typedef struct {
     const Json *json;
     int node;
     const Option *option;
-    Place at;
+    ConfigPlace at;
 } Assign;
 
 /* The value as it was written, shortened for a message. */
@@ -172,13 +172,14 @@ static bool is_built(const Assign *a)
     return built;
 }
 
-bool assign_field(Load *load, const Json *json, int node, int row, Place at)
+bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at)
 {
     Assign a = {load, json, node, &option_table[row], at};
     return set_field(&a);
 }
 
-void assign_value(Load *load, const Json *json, int node, int row, Place key_at, Place value_at)
+void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
+                  ConfigPlace value_at)
 {
     Assign a = {load, json, node, &option_table[row], value_at};
     const cJSON *item = json->node[node].item;

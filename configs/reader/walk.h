@@ -14,8 +14,8 @@ typedef struct {
 } Walk;
 
 /* Places of a node's key and value; of a --set, the --set. */
-Place walk_key(const Walk *w, int node);
-Place walk_value(const Walk *w, int node);
+ConfigPlace walk_key(const Walk *w, int node);
+ConfigPlace walk_value(const Walk *w, int node);
 /* "prefix.key". */
 void walk_join(char out[PATH_SIZE], const char *prefix, const char *key);
 

@@ -21,7 +21,7 @@ typedef struct {
     int n_words;
     bool only_words; /* "--" has been */
     char error[ERROR_BYTES];
-} Line;
+} CommandLine;
 
 /* What an argument, or the whole line, comes to. */
 typedef enum { LINE_GOOD, LINE_SHOWN, LINE_WRONG } LineState;
@@ -64,7 +64,7 @@ static const char *see_help(const ArgCommand *c, char *buf, size_t n)
     return buf;
 }
 
-static LineState unknown_option(Line *l, const char *argument, size_t n)
+static LineState unknown_option(CommandLine *l, const char *argument, size_t n)
 {
     const ArgCommand *c = l->command;
     char advice[128], end[256], name[EDIT_FAR + 1];
@@ -78,7 +78,7 @@ static LineState unknown_option(Line *l, const char *argument, size_t n)
 }
 
 /* The value behind an option, or NULL with a sentence. */
-static const char *value_of(Line *l, const ArgOption *o, const char *equals)
+static const char *value_of(CommandLine *l, const ArgOption *o, const char *equals)
 {
     char advice[128];
     if (equals) return equals + 1;
@@ -101,7 +101,7 @@ static const char *value_of(Line *l, const ArgOption *o, const char *equals)
 
 /* Reads a number within the option's bounds. "1e3" is a whole number, too; those that a double
  * cannot tell apart are out of reach. */
-static bool read_number(Line *l, const ArgOption *o, const char *text, double *x)
+static bool read_number(CommandLine *l, const ArgOption *o, const char *text, double *x)
 {
     static const double exact = 9007199254740992.0; /* 2^53 */
     const char *whole = o->kind == ARG_INTEGER ? "whole " : "";
@@ -118,7 +118,7 @@ static bool read_number(Line *l, const ArgOption *o, const char *text, double *x
                      o->name, text, whole, o->least, o->most);
 }
 
-static bool is_setting(Line *l, const ArgOption *o, const char *text)
+static bool is_setting(CommandLine *l, const ArgOption *o, const char *text)
 {
     if (strchr(text, '=') != NULL && *text != '=') return true;
     return error_set(l->error, sizeof l->error,
@@ -128,7 +128,7 @@ static bool is_setting(Line *l, const ArgOption *o, const char *text)
 }
 
 /* Puts the text at the end of a list, which has room for the whole line. */
-static void list_add(const Line *l, ArgList *list, const char *text)
+static void list_add(const CommandLine *l, ArgList *list, const char *text)
 {
     if (list->item == NULL) list->item = must_calloc((size_t)l->argc, sizeof *list->item);
     list->item[list->count++] = text;
@@ -136,7 +136,7 @@ static void list_add(const Line *l, ArgList *list, const char *text)
 
 /* Puts the value into the option's field; false with a sentence where the option does not take it.
  */
-static bool store(Line *l, const ArgOption *o, const char *text)
+static bool store(CommandLine *l, const ArgOption *o, const char *text)
 {
     void *field = l->values + o->at;
     double x;
@@ -164,7 +164,7 @@ static bool store(Line *l, const ArgOption *o, const char *text)
     return true;
 }
 
-static LineState take_option(Line *l, const char *argument)
+static LineState take_option(CommandLine *l, const char *argument)
 {
     const ArgCommand *c = l->command;
     const char *equals = strchr(argument, '='), *value = NULL;
@@ -187,7 +187,7 @@ static LineState take_option(Line *l, const char *argument)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static LineState word_too_many(Line *l, const char *word)
+static LineState word_too_many(CommandLine *l, const char *word)
 {
     const ArgCommand *c = l->command;
     const ArgWords *w = &c->words;
@@ -205,7 +205,7 @@ static LineState word_too_many(Line *l, const char *word)
     return LINE_WRONG;
 }
 
-static LineState take_word(Line *l, const char *word)
+static LineState take_word(CommandLine *l, const char *word)
 {
     const ArgWords *w = &l->command->words;
     if (l->n_words >= w->most) return word_too_many(l, word);
@@ -219,7 +219,7 @@ static LineState take_word(Line *l, const char *word)
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-static LineState take_argument(Line *l)
+static LineState take_argument(CommandLine *l)
 {
     const char *argument = l->argv[l->at];
     bool hyphen = argument[0] == '-' && argument[1] != '\0';
@@ -230,7 +230,7 @@ static LineState take_argument(Line *l)
 }
 
 /* Whether all is there once the line has ended. */
-static LineState end_of_line(Line *l)
+static LineState end_of_line(CommandLine *l)
 {
     const ArgCommand *c = l->command;
     if (l->n_words < c->words.least) {
@@ -248,7 +248,7 @@ static LineState end_of_line(Line *l)
 
 /* Whether the rest of a line with a mistake asks for help, which then comes in the sentence's
  * place: who makes mistakes and asks for help needs it. */
-static bool help_follows(const Line *l)
+static bool help_follows(const CommandLine *l)
 {
     if (l->only_words) return false;
     for (int i = l->at + 1; i < l->argc && strcmp(l->argv[i], "--") != 0; i++)
@@ -259,7 +259,7 @@ static bool help_follows(const Line *l)
 bool args_read(const ArgCommand *c, int argc, char **argv, void *values, int *code)
 {
     CHECK(c->n_options <= 64, "%s has %d options", c->call, c->n_options);
-    Line l = {.command = c, .argc = argc, .argv = argv, .values = values};
+    CommandLine l = {.command = c, .argc = argc, .argv = argv, .values = values};
     LineState state = LINE_GOOD;
     if (c->defaults)
         memcpy(values, c->defaults, c->size);

@@ -115,18 +115,18 @@ typedef struct {
     FILE *to;
     char *text;
     size_t bytes;
-} Line;
+} EventLine;
 
-static FILE *line_begin(Line *line, const Metrics *m, const char *event, int64_t step)
+static FILE *line_begin(EventLine *line, const Metrics *m, const char *event, int64_t step)
 {
-    *line = (Line){0};
+    *line = (EventLine){0};
     line->to = open_memstream(&line->text, &line->bytes);
     CHECK(line->to != NULL, "no memory stream for a line of metrics (%s)", event);
     print_head(line->to, m, event, step);
     return line->to;
 }
 
-static void line_end(Line *line, Metrics *m, bool odd)
+static void line_end(EventLine *line, Metrics *m, bool odd)
 {
     print_tail(line->to, odd);
     fclose(line->to);
@@ -138,7 +138,7 @@ static void line_end(Line *line, Metrics *m, bool odd)
 
 void metrics_start(Metrics *m, const char *fields)
 {
-    Line line;
+    EventLine line;
     FILE *to = line_begin(&line, m, "start", m->first_step);
     fprintf(to, ", \"format\": %d, \"train_steps\": %lld, \"tokens_per_step\": %lld%s%s",
             FORMAT_VERSION, (long long)m->options.pace.train_steps,
@@ -193,7 +193,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
     } else {
         console_row(&m->console, &m->latest, s, eta);
     }
-    Line line;
+    EventLine line;
     bool odd = false;
     FILE *to = line_begin(&line, m, "speed", m->latest.step);
     print_number(to, "seconds", s->seconds, &odd);
@@ -218,7 +218,7 @@ void metrics_live(Metrics *m, const StepRecord *latest, double seconds_per_step)
 
 void metrics_eval(Metrics *m, const EvalRecord *r)
 {
-    Line line;
+    EventLine line;
     bool odd = false;
     m->options.pace.eval_seconds = r->seconds;
     FILE *to = line_begin(&line, m, "val", r->step);
@@ -234,7 +234,7 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
 void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt, const char *text)
 {
     m->options.pace.sample_seconds = seconds;
-    Line line;
+    EventLine line;
     FILE *to = line_begin(&line, m, "sample", step);
     print_string(to, "prompt", prompt);
     print_string(to, "text", text);
@@ -247,7 +247,7 @@ void metrics_sample(Metrics *m, int64_t step, double seconds, const char *prompt
 
 void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
 {
-    Line line;
+    EventLine line;
     bool odd = false;
     m->options.pace.save_seconds = seconds;
     FILE *to = line_begin(&line, m, "ckpt", step);
@@ -259,7 +259,7 @@ void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
 
 void metrics_note(Metrics *m, const char *event, int64_t step, const char *text)
 {
-    Line line;
+    EventLine line;
     FILE *to = line_begin(&line, m, event, step);
     print_string(to, "text", text);
     line_end(&line, m, false);
