@@ -246,8 +246,8 @@ static LineState end_of_line(CommandLine *l)
     return LINE_GOOD;
 }
 
-/* Whether the rest of a line with a mistake asks for help, which then comes in the sentence's
- * place: who makes mistakes and asks for help needs it. */
+/* Whether the line asks for help behind its first mistake: then the help is printed, not the
+ * sentence about the mistake. */
 static bool help_follows(const CommandLine *l)
 {
     if (l->only_words) return false;

@@ -68,16 +68,16 @@ typedef struct {
 struct ArgCommand {
     const char *name;    /* "tokenize" */
     const char *call;    /* "./train data tokenize" */
-    const char *see;     /* what shows its help; NULL: the call with --help */
+    const char *see;     /* the call that shows its help; NULL: `call` with --help */
     const char *usage;   /* what follows the call; NULL: nothing */
-    const char *summary; /* its line in the help of its group; a first letter is a small one */
+    const char *summary; /* its line in the help of its group; begins with a small letter */
     const char *about;   /* of its own help, above the options; NULL: the summary as a sentence */
     const char *notes;   /* below the options, or NULL */
-    /* A group has commands, */
+    /* A group has these commands, and nothing below. */
     const ArgCommand *const *commands;
     int n_commands;
-    /* any other what its line may hold, and a function that gets it: a struct of `size` bytes that
-     * starts as `defaults` (NULL: zeros). */
+    /* Any other command has what its line may hold, and a function that gets the values: a struct
+     * of `size` bytes, which starts as `defaults` (NULL: zeros). */
     const ArgOption *options;
     int n_options;
     ArgWords words;
@@ -96,9 +96,9 @@ enum { ARGS_ANY = INT_MAX };
  * Returns the exit code: EXIT_OK after help, EXIT_USAGE after a sentence on stderr. */
 int args_run(const ArgCommand *command, int argc, char **argv);
 
-/* The same without the running, for who calls it by hand: reads the line into values, c->size bytes
- * that args_free gives back. False when there is nothing to run, with nothing to give back and the
- * exit code. */
+/* Reads the line without running the command: into values[0 .. command->size), for which args_free
+ * is due. False when there is nothing to run (help was printed, or the line is wrong): then *code
+ * is the exit code, and there is nothing to free. */
 bool args_read(const ArgCommand *command, int argc, char **argv, void *values, int *code);
 void args_free(const ArgCommand *command, void *values);
 

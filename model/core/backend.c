@@ -17,9 +17,9 @@ const Backend *backend_linked(int i)
     return NULL;
 }
 
-/* The next backend called `name` ("auto": of any name) that is usable, from the i-th on; then *i is
- * the one behind it. NULL with the last one's sentence. What is amiss with those passed over is in
- * device->trouble, the first one's only. */
+/* The next backend that is called `name` ("auto": anything) and is usable, from number *i on; *i
+ * becomes the number behind it. NULL with the sentence of the last one tried. device->trouble says
+ * what is wrong with the first one that was passed over. */
 static const Backend *next_usable(Device *device, const char *name, int *i, char *err, size_t n)
 {
     bool any = strcmp(name, "auto") == 0;

@@ -58,8 +58,12 @@ void check_failed(const char *file, int line, const char *condition, const char 
         if (!(cond)) check_failed(__FILE__, __LINE__, #cond, __VA_ARGS__);                         \
     } while (0)
 
-/* Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`, the
- * parsers' way. What does not fit loses its middle (utf8_format): strerror's words at the end stay.
+/* Contracts say "false with a sentence": the function writes what is wrong, as a sentence for the
+ * user, to its last arguments err[0..n) and returns false. They say "X_free is due" where the
+ * caller must call it.
+ *
+ * Writes formatted text to err[0..n) and returns false: `return error_set(err, n, "...")`. What
+ * does not fit loses its middle (utf8_format): strerror's words at the end stay.
  */
 bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

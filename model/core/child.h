@@ -1,6 +1,7 @@
-/* child.h -- programs in PATH, and a child process that is waited for, whatever the program was
- * started with: where SIGCHLD is inherited as ignored, the system forgets children as they end, and
- * none is found. */
+/* child.h -- finding programs in PATH, and child processes that are waited for.
+ *
+ * A program may inherit SIGCHLD as ignored. The system then forgets how its children ended, and
+ * waitpid finds none. So child_fork sets SIGCHLD to its default, and child_wait restores it. */
 #ifndef MODEL_CORE_CHILD_H
 #define MODEL_CORE_CHILD_H
 
@@ -12,11 +13,11 @@ typedef struct {
     struct sigaction was; /* SIGCHLD's; put back when the child has ended */
 } Child;
 
-/* fork: 0 in the child, -1 with errno if there is none; otherwise child_wait is due. One at a time.
- */
+/* As fork: 0 in the child; in the parent the child's number, and child_wait is due; -1 with errno
+ * on failure. One child at a time. */
 pid_t child_fork(Child *c);
-/* waitpid with its flags, gone on with after interruptions: the child's number when it has ended,
- * 0 while it runs (WNOHANG), -1 with errno if that cannot be known. */
+/* As waitpid with these flags, called again when a signal interrupts it. Returns the child's number
+ * when it has ended, 0 while it runs (WNOHANG only), -1 with errno if that cannot be known. */
 pid_t child_wait(Child *c, int *status, int flags);
 
 /* Whether exec would find the program in PATH: 0, or the errno with which it would fail. */

@@ -38,19 +38,18 @@ typedef struct {
     CpuLevel level;
     BlasChoice blas;
     bool tf32;      /* cuda: products of f32 may round their factors to tf32 */
-    size_t scratch; /* cuda: bytes of scratch for an op, which cuts its work into portions that they
-                       suffice for; 0: as the backend has it */
+    size_t scratch; /* cuda: bytes of scratch that an op may use; an op that needs more works in
+                       portions. 0: the backend's own choice */
 } DeviceOptions;
 
 typedef struct Backend {
     const char *name; /* "cpu" */
     Place place;      /* of device memory: PLACE_HOST where it is the host's own */
-    /* Whether the device is there, with all that opening it looks for; takes none of its memory and
-     * starts nothing on it. False as open is. NULL: it is always there. */
+    /* Whether the device is there, with everything that `open` will look for. Takes none of its
+     * memory and starts nothing on it. False with a sentence, as `open`. NULL: always there. */
     bool (*usable)(Device *device, char *err, size_t n);
-    /* Opens the device; false with a sentence when it cannot (no such level, no library). Where
-     * the device itself is there and something else is amiss, the sentence is in device->trouble,
-     * too. */
+    /* Opens the device; false with a sentence when it cannot (no such level, no library). If the
+     * device is there but cannot be used, the sentence is in device->trouble as well. */
     bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
     void (*close)(Device *device);
     void *(*alloc)(Device *device, size_t bytes); /* zeroed; NULL when refused */
@@ -71,7 +70,7 @@ typedef struct Backend {
     void (*synchronize)(Device *device);
     /* Bytes of device memory, free and in all; NULL where it is the host's own. */
     void (*memory)(Device *device, size_t *available, size_t *total);
-    /* How many kinds of product an algorithm is kept for; NULL where none is. */
+    /* For how many kinds of matrix product an algorithm is remembered; NULL: none ever is. */
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
@@ -98,13 +97,12 @@ struct Device {
 };
 
 /* Opens the backend called `name` ("cpu", "cuda"; "auto": the best that is linked and present).
- * device->trouble then says which better device is there and cannot be used. False with a sentence,
- * which trouble repeats when it is not just that there is no such device. */
+ * With "auto" device->trouble says which better device is there but cannot be used. False with a
+ * sentence; device->trouble repeats it, unless the device is simply not there. */
 bool device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                  size_t n);
-/* The backend that device_open(name) would begin with, asked without opening anything; NULL: none
- * is usable. Only what shows in opening alone (a library that does not start) may still turn "auto"
- * away from it. */
+/* The backend that device_open(name) would try first; NULL: none is usable. Opens nothing. If that
+ * backend then fails to open (a library that does not start), "auto" goes on to the next. */
 const Backend *device_choice(const char *name);
 /* Warns of device->trouble and device->loss, where there is any. */
 void device_warn(const Device *device);

@@ -115,7 +115,7 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     return false;
 }
 
-/* Blocks from here on start on a huge page's border and ask for huge pages: the optimizer and the
+/* Large blocks start on a huge page's border and ask for huge pages: the optimizer and the
  * products stream through hundreds of megabytes, and with 4 KiB pages each step walks the page
  * tables for all of them. */
 #define HUGE_PAGE ((size_t)2 << 20)

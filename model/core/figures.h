@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* By value: figure_count(n).text lives as long as the call it is handed to. */
+/* Returned by value: figure_count(n).text is valid within the expression that makes it, as in the
+ * arguments of a printf. */
 typedef struct {
     char text[32];
 } Figure;
@@ -26,10 +27,10 @@ Figure figure_ending(int status);
 /* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
 Figure figure_duration(double seconds);
 
-/* The text in lines of at most LINE_COLUMNS columns, those after the first indented by `indent`;
- * `used`: columns before its first character. A line ends at a space; of figures, between two
- * spaces or behind a comma, a colon or a semicolon if it can. A word that is longer than a line
- * stays whole, to be copied; of WRAP_HARD it is broken where the line is full. The caller frees. */
+/* The text, broken into lines of at most LINE_COLUMNS columns. The first line begins behind `used`
+ * columns, the others are indented by `indent`. Lines end at spaces; WRAP_FIGURES prefers two
+ * spaces in a row, or a space behind a comma, a colon or a semicolon. A word that is longer than a
+ * line stays whole, so that it can be copied; WRAP_HARD breaks it. The caller frees. */
 enum { LINE_COLUMNS = 79 };
 typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD } Wrap;
 char *text_wrap(const char *text, int used, int indent, Wrap wrap);

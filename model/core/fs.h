@@ -47,11 +47,10 @@ int64_t fs_room(const FsOps *fs, const char *path);
  * True if it is gone. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);
 
-/* Opens a file that a user named, through symbolic links, and tells its size; -1 with the reason in
- * *why for what cannot be opened or is no regular file. Never waits. With `or_pipe` pipes are
- * taken, too, in O_NONBLOCK: a read of one gives 0 where nobody writes to it, EAGAIN where somebody
- * will.
- */
+/* Opens a regular file that a user named, following symbolic links, and tells its size. -1 with the
+ * reason in *why when it cannot be opened or is something else. Never waits. With `or_pipe` a pipe
+ * is accepted, too, and is in O_NONBLOCK: a read returns 0 while nobody has it open for writing,
+ * and fails with EAGAIN while somebody has and it is empty. */
 int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **why);
 /* Opens a regular file below `folder` for reading (no symbolic link) and tells its size; -1 with a
  * sentence. */

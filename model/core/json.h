@@ -38,9 +38,9 @@ typedef struct {
     int line, column;
 } Json;
 
-/* Reads one document. False on the first error, with a sentence in err and its offset in *error_at;
- * then and otherwise json_free is due (json->text stays valid for json_place). Duplicate keys are
- * not an error here: json_duplicate finds them, so that a config can name them all. */
+/* Reads one document. False on the first error, with a sentence in err and its offset in *error_at.
+ * json_free is due in either case: json_place needs json->text after an error, too. Duplicate keys
+ * are not an error here: json_duplicate finds them, so that a config can name them all. */
 bool json_parse(Json *json, const char *text, size_t length, char *err, size_t n, size_t *error_at);
 void json_free(Json *json);
 /* Line and column, both from 1, of an offset; columns count characters, not bytes.

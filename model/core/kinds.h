@@ -1,4 +1,4 @@
-/* kinds.h -- choices that both the config and what computes name. */
+/* kinds.h -- enums that are values of a config and arguments of ops or devices alike. */
 #ifndef MODEL_CORE_KINDS_H
 #define MODEL_CORE_KINDS_H
 

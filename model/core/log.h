@@ -1,8 +1,8 @@
 /* log.h -- messages, with the rank that prints them. Rank 0 prints all; other ranks print errors
  * only, with their place.
  *
- * The log level and the thread-local rank prefix are the only globals of the program (ranks may be
- * threads). */
+ * The log level, the hook that clears the live line and the thread's rank are globals; the rank is
+ * thread-local, because ranks may be threads. */
 #ifndef MODEL_CORE_LOG_H
 #define MODEL_CORE_LOG_H
 

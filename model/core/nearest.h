@@ -1,4 +1,4 @@
-/* nearest.h -- which of some names somebody may have meant who wrote another. */
+/* nearest.h -- "did you mean ...?": the name that is nearest to a misspelt word. */
 #ifndef MODEL_CORE_NEAREST_H
 #define MODEL_CORE_NEAREST_H
 

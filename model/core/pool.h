@@ -33,9 +33,10 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context);
 #define POOL_WORKSPACE ((size_t)256 << 20)
 void *pool_workspace(Pool *pool, int worker, size_t bytes);
 
-/* Signals sent to the process are for the thread that runs the steps: a thread started between
- * these two calls, by this program or by a library, hears none of them for good; those of its own
- * faults it does. What comes meanwhile waits for the second call. */
+/* Signals sent to the process are for the thread that runs the steps. A thread that is started
+ * between these two calls, by this program or by a library, blocks them for its whole life; signals
+ * of its own faults (SIGSEGV, ...) still reach it. A signal that comes between the calls is
+ * delivered after the second. */
 void signals_hold(sigset_t *before);
 void signals_release(const sigset_t *before);
 

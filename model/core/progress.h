@@ -25,7 +25,8 @@ typedef struct {
 } Progress;
 
 Progress progress_begin(void);
-/* Other work begins under the same Progress: its first line waits as that of new work does. */
+/* Begins other work under the same Progress: its first line is due as late as after progress_begin.
+ */
 void progress_again(Progress *progress);
 /* Where the work stands, in words that begin with what it is. When it is not time to show it, it
  * costs a look at the clock. NULL: prints nothing. */
