@@ -7,8 +7,9 @@
 
 #include "model/layers.h"
 
-/* Floating-point operations of one token of training, 6 per weight of a matrix product plus causal
- * attention counted once: 6 N + 6 L H D T. Recompute is not counted: it is no progress. */
+/* Floating-point operations of one token of training: 6 W + 6 L H D T, with W the weights of all
+ * matrix products. The second term is attention, half of 12 L H D T: masked scores are not counted.
+ * Nor is recompute, which is no progress. */
 double gpt_flops_per_token(const GptShape *shape, int64_t T);
 
 typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
@@ -29,12 +30,12 @@ typedef GptBatch (*GptFeed)(void *context, const Action *action);
 
 typedef struct Gpt Gpt;
 
-/* A model over micro-batches of B x T. stats: StepStats on the device, its nats and targets are
- * added to; scale: (1) f64 on the device, the factor at the loss's source (absent when evaluating).
- */
+/* A model over micro-batches of B x T, its memory allocated. Borrows layers, store and tp. */
 Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
                 int64_t B, int64_t T, GptMode mode);
 void gpt_destroy(Gpt *gpt);
+/* Says where batches come from and where the loss goes: stats, StepStats on the device, nats and
+ * targets +=; scale, (1) f64 on the device, the factor at the loss's source (NULL: no backward). */
 void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, double *scale);
 /* Where an evaluation adds up its loss: other StepStats than the step's. */
 void gpt_set_stats(Gpt *gpt, StepStats *stats);

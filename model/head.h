@@ -27,9 +27,9 @@ int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int un
 /* N rows; `backward`: space for gradients too. All of it is scratch of the layer. */
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
-/* stats (2) f64 += {nats, targets}. x (N, C). With grad (else NULL): it = dx, and the weights'
- * gradients, all times scale (1) f64, =/+= as `accumulate` says of the norm and of the table. The
- * units are acquired. */
+/* stats (2) f64 += {nats, targets} of x (N, C) storage. With grad (else NULL), all times scale (1)
+ * f64: grad->d = dx, and the weights' gradients =/+= as accumulate[0] says of the norm,
+ * accumulate[1] of the table. The units are acquired. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
                Tensor scale, ResidualGrad *grad, const bool *accumulate);
 /* logits (n, Vp) of rows x (n, C), n <= acts' rows; for generation and tests. */

@@ -21,6 +21,7 @@ typedef struct {
     Tensor down;   /* (N, C): without bias; read by the residual add at once */
 } MlpActs;
 
+/* Lays the fields out, as attention_layout does. */
 void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, Arena *remade,
                 Arena *shared);
 

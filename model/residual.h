@@ -9,8 +9,8 @@
  * stores to d in another way clears `summed`.
  *
  * They are sums over this rank's rows: a bias is added after the reduction that ends a
- * tensor-parallel region, so its gradient is made of d as it stands before tp_exit_backward, and
- * where the rows are cut (sequence parallel) the ranks' sums are added up later
+ * tensor-parallel region, so its gradient is made of d as it stands before region_exit_backward,
+ * and where the rows are cut (sequence parallel) the ranks' sums are added up later
  * (TP_GRAD_PARTIAL_IF_SP). */
 typedef struct {
     Tensor d;

@@ -68,16 +68,14 @@ typedef struct ParamTable {
     int n_units;
 } ParamTable;
 
-/* Packs start at multiples of this many elements; units are padded to it (for shards: times dp). */
+/* Packs start at multiples of this many elements, and units are padded to one. */
 #define PARAM_ALIGNMENT ((int64_t)128)
 
-/* Building: rows of one unit are added together, units in ascending order. Returns the row's index.
- * `pack` < 0 gives the row a pack of its own; rows with the same pack >= 0 must follow each other.
- */
+/* A row as it is added to the table; param_table_layout works out the rest of a Param. */
 typedef struct {
     const char *name;
-    int pack;
-    int64_t rows, cols;  /* cols 0: a vector of `rows` */
+    int pack;           /* < 0: a pack of its own; rows with the same pack >= 0 follow each other */
+    int64_t rows, cols; /* cols 0: a vector of `rows` */
     int64_t padded_rows; /* 0: rows */
     int tp_dim;
     TpGrad tp_grad;
@@ -85,6 +83,7 @@ typedef struct {
     Init init;
     double std;
 } ParamSpec;
+/* Adds a row and returns its index. Units come in ascending order, each with all its rows. */
 int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *spec);
 /* Assigns offsets and ranges: within a unit rows are laid out by (tp_grad, group), stable. Call
  * once, after all rows. */

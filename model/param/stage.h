@@ -13,12 +13,14 @@ typedef struct {
     ActionKind kind;
     int chunk;                 /* which run of layers of this rank */
     int64_t micro;             /* micro-batch of the step, or of the evaluation */
-    int slot;                  /* activation slot, assigned by the generator */
-    int transfer, n_transfers; /* exchange: a group out of the pool of transfers */
+    int slot;                  /* which set of saved activations it uses; the schedule says */
+    int transfer, n_transfers; /* ACT_EXCHANGE, which no schedule has yet: which transfers between
+                                  stages, as a part of the schedule's list of them */
 } Action;
 
-/* in: the output of the layers before; out: what the layers after read; dout and din: the gradients
- * of those. Absent on the side where the model ends. */
+/* A part of the model, and what can be done with a micro-batch there. in: what the layers before it
+ * have made; out: = what the layers behind it read; dout: the gradient of out; din: = the gradient
+ * of in. Each is (N, C) in the storage type, and absent where the model begins or ends. */
 typedef struct {
     void (*forward)(void *self, const Action *action, Tensor in, Tensor out);
     void (*backward)(void *self, const Action *action, Tensor dout, Tensor din);

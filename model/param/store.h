@@ -33,17 +33,19 @@ typedef struct ParamStore ParamStore;
 struct ParamStore {
     const ParamTable *table;
     /* The step's uses in order. They tell which release of a unit's gradient is the first of the
-     * step (write, =) and which the last (reduce over the ranks). */
+     * step (write, =) and which the last (reduce over the ranks). A use that comes out of this
+     * order ends the program. n = 0: weights are read in any order, and no gradients are used. */
     void (*step_begin)(ParamStore *, const Use *uses, int n);
     /* Full weights of the unit, ready on the compute stream, until release. */
     void (*acquire)(ParamStore *, int unit);
     void (*release)(ParamStore *, int unit);
-    /* Between acquire and release: rows [param, param + n) of one pack as one tensor (their rows
-     * stacked). */
+    /* Between acquire and release: table rows [param, param + n), of one pack, stacked into one
+     * dense tensor of the unit's dtype: (rows, cols), or (rows) for vectors; padding included. */
     Tensor (*weight)(ParamStore *, int param, int n);
     /* True: add (+=). False: write (=) every parameter of the unit; gaps and padding are zeroed by
      * the store. */
     bool (*grad_acquire)(ParamStore *, int unit);
+    /* Between grad_acquire and grad_release: their gradients, likewise, in the gradient's dtype. */
     Tensor (*grad)(ParamStore *, int param, int n);
     void (*grad_release)(ParamStore *, int unit);
     /* Finishes what is reduced once a step. */
