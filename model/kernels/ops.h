@@ -43,10 +43,11 @@ typedef struct {
     bool nesterov;
 } Sgd;
 
-/* Where a parameter lies in a flat range of weights: element i >= start of the range, up to the
- * next segment's start, is element k = i - start of this rank's part of the parameter, row k / cols
- * and column k % cols, and so element first + row * whole_cols + column of the whole one. start is
- * below 0 where the range begins inside the parameter. Gaps belong to the segment before them. */
+/* Where a parameter lies in a flat range of weights. The segment holds elements i >= start of the
+ * range, up to the next segment's start. With k = i - start, element i is row k / cols and column
+ * k % cols of this rank's part of the parameter, and element first + row * whole_cols + column of
+ * the whole parameter. start is negative where the range begins inside the parameter. A gap belongs
+ * to the segment before it. */
 typedef struct {
     uint64_t stream; /* rng_stream of the parameter's name */
     int64_t start;
@@ -170,8 +171,9 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
  * two are one, bit for bit. */
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre);
-/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)), after either gelu of
- * the forward product: the sum itself is kept by nobody. */
+/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)). That is also the
+ * backward of EPILOGUE_GELU_OF_SUM: pre is the sum as rounded to storage, and nobody keeps the
+ * unrounded one. */
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                               Tensor pre);
 /* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy: those

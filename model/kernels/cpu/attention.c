@@ -18,7 +18,7 @@ typedef struct {
 /* A task's place and its scratch. */
 typedef struct {
     int64_t b, head, kv_head, t, n; /* queries [t, t + n) */
-    real *rows, *turned;            /* the queries: converted, (D, SCORES_LD) turned */
+    real *rows, *transposed;        /* the queries: converted, (D, SCORES_LD) transposed */
     real *k, *v;                    /* converted operands */
     real *scores;                   /* (key_block, SCORES_LD) */
     real *out;                      /* (n, D) sum of weighted values, rows heads_ld apart */
@@ -103,7 +103,7 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)
-        (smaller(STRIP_ROWS, n - j), wide - i, d, a, x->turned + i, SCORES_LD, false,
+        (smaller(STRIP_ROWS, n - j), wide - i, d, a, x->transposed + i, SCORES_LD, false,
          x->scores + j * SCORES_LD + i, SCORES_LD);
     }
     for (int64_t i = 0; i < x->n; i += GROUP)
@@ -132,11 +132,12 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
     x->t = block * f->query_block;
     x->n = smaller(f->query_block, h->tq - x->t);
     int64_t ld = heads_ld(h), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
-    int64_t scores = f->key_block * SCORES_LD, turned = ld * SCORES_LD;
-    x->scores = pool_workspace(h->dev->pool, worker,
-                               (size_t)(scores + turned + 2 * queries + 2 * keys) * sizeof(real));
-    x->turned = x->scores + scores;
-    x->out = x->turned + turned;
+    int64_t scores = f->key_block * SCORES_LD, transposed = ld * SCORES_LD;
+    x->scores =
+        pool_workspace(h->dev->pool, worker,
+                       (size_t)(scores + transposed + 2 * queries + 2 * keys) * sizeof(real));
+    x->transposed = x->scores + scores;
+    x->out = x->transposed + transposed;
     x->rows = x->out + queries;
     x->k = x->rows + queries;
     x->v = x->k + keys;
@@ -157,8 +158,8 @@ static void forward_task(void *context, int64_t task, int worker)
     head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
     head_prefetch(h, h->k, h->tk, x.b, x.kv_head, start, keys);
     head_prefetch(h, h->v, h->tk, x.b, x.kv_head, start, keys);
-    /* Turned once: every block of keys meets the same queries. */
-    rows_turn(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.turned);
+    /* Transposed once: every block of keys meets the same queries. */
+    rows_transpose(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.transposed);
     for (int64_t key = start; key < end; key += f->key_block)
         keys_forward(f, &x, key, smaller(f->key_block, end - key), key > start);
     real *lse = (real *)f->lse.data + (x.b * h->shape.heads + x.head) * h->tq + x.t;

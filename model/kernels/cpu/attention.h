@@ -1,9 +1,9 @@
 /* attention.h -- what forward and backward attention share: operands of one head, which keys a
  * query sees, blocks.
  *
- * Scores exist one block at a time, in the workspace of a thread, and turned: a row is a key, its
- * elements are queries. So a vector holds one key's scores with several queries: softmax needs no
- * sum within a vector, and a block of queries is turned once for all keys it meets. */
+ * Scores exist one block at a time, in the workspace of a thread, and transposed: a row is a key,
+ * its elements are queries. So a vector holds one key's scores with several queries: softmax needs
+ * no sum within a vector, and a block of queries is transposed once for all keys it meets. */
 #ifndef MODEL_KERNELS_CPU_ATTENTION_H
 #define MODEL_KERNELS_CPU_ATTENTION_H
 
@@ -151,8 +151,8 @@ static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, 
         reals_store(x.dtype, to, row, h->shape.head_size);
 }
 
-/* to (D, SCORES_LD) = n rows turned; what is left of the last group repeats the last row. */
-static inline void rows_turn(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
+/* to (D, SCORES_LD) = n rows transposed; what is left of the last group repeats the last row. */
+static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
 {
     for (int64_t i = 0; i < groups_up(n); i += LANES) {
         int64_t from = smaller(i, n - 1);

@@ -29,14 +29,14 @@ typedef struct {
     int64_t b, kv_head;
     int64_t query, query_end, key, key_end;
     bool want_dq, want_dkv;
-    real *p;                    /* (STRIP_ROWS, SCORES_LD) */
-    real *ds;                   /* (key_block, SCORES_LD) */
-    real *q_turned, *do_turned; /* (D, SCORES_LD) */
-    real *q, *dout, *o;         /* (query_block, D) converted operands */
-    real *k, *v;                /* (key_block, D) converted operands */
-    real *dq;                   /* (query_block, D) sums */
-    real *dk, *dv;              /* (owned_keys, D) sums */
-    real *row;                  /* (D) */
+    real *p;                            /* (STRIP_ROWS, SCORES_LD) */
+    real *ds;                           /* (key_block, SCORES_LD) */
+    real *q_transposed, *do_transposed; /* (D, SCORES_LD) */
+    real *q, *dout, *o;                 /* (query_block, D) converted operands */
+    real *k, *v;                        /* (key_block, D) converted operands */
+    real *dq;                           /* (query_block, D) sums */
+    real *dk, *dv;                      /* (owned_keys, D) sums */
+    real *row;                          /* (D) */
 } Part;
 
 /* Queries [t, t + n) of one head, with their operands. */
@@ -77,9 +77,9 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
     Strip ks = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
     Strip vs = {.at = v.at + j * v.ld, .row = v.ld, .step = 1};
     CPU(strips_product)
-    (n, wide - from, d, ks, x->q_turned + from, SCORES_LD, false, p + from, SCORES_LD);
+    (n, wide - from, d, ks, x->q_transposed + from, SCORES_LD, false, p + from, SCORES_LD);
     CPU(strips_product)
-    (n, wide - from, d, vs, x->do_turned + from, SCORES_LD, false, ds + from, SCORES_LD);
+    (n, wide - from, d, vs, x->do_transposed + from, SCORES_LD, false, ds + from, SCORES_LD);
     for (int64_t r = 0; r < n; r++)
         for (int64_t g = from; g < wide; g += GROUP)
             group_gradient(p + r * SCORES_LD + g, ds + r * SCORES_LD + g, (int32_t)(j + r),
@@ -90,7 +90,7 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
     Strip ps = {.at = p + i, .row = SCORES_LD, .step = 1};
     Strip dss = {.at = ds + i, .row = SCORES_LD, .step = 1};
     /* dV += P^T dO and dK += dS^T Q, while P and dS of the strip are in the first-level cache.
-     * Rows of scores are keys already, so nothing is turned. */
+     * Rows of scores are keys already, so nothing is transposed. */
     CPU(strips_product)
     (n, ld, qs->n - i, ps, qs->dout.at + i * qs->dout.ld, qs->dout.ld, true, x->dv + row * ld, ld);
     CPU(strips_product)
@@ -126,8 +126,8 @@ static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
     HeadRows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
     for (int64_t i = 0; i < groups_up(qs->n); i += LANES) {
         /* LANES queries at a time: each query's products are summed into a vector, and the
-         * turned vectors added, which leaves the sum of query r in lane r without a sum within a
-         * vector. */
+         * transposed vectors added, which leaves the sum of query r in lane r without a sum within
+         * a vector. */
         Vector v[LANES] = {{0}}, sum = {0};
         for (int64_t r = 0; r < smaller(LANES, qs->n - i); r++) {
             const real *a = qs->dout.at + (i + r) * qs->dout.ld, *b = o.at + (i + r) * o.ld;
@@ -176,8 +176,8 @@ static void queries_backward(const BackwardCall *f, const Part *x, int64_t head,
     Queries qs = {.head = head, .t = t, .n = n};
     qs.q = head_load(h, h->q, h->tq, x->b, head, t, n, x->q);
     qs.dout = head_load(h, f->dout, h->tq, x->b, head, t, n, x->dout);
-    rows_turn(h, qs.q, n, x->q_turned);
-    rows_turn(h, qs.dout, n, x->do_turned);
+    rows_transpose(h, qs.q, n, x->q_transposed);
+    rows_transpose(h, qs.dout, n, x->do_transposed);
     memcpy(qs.lse, (const real *)f->lse.data + (x->b * h->shape.heads + head) * h->tq + t,
            (size_t)n * sizeof(real));
     deltas(f, x, &qs);
@@ -190,13 +190,13 @@ static void part_scratch(const BackwardCall *f, Part *x, int worker)
 {
     int64_t ld = heads_ld(&f->call), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
     int64_t strip = STRIP_ROWS * SCORES_LD, scores = f->key_block * SCORES_LD;
-    int64_t turned = ld * SCORES_LD, owned = f->owned_keys * ld;
-    int64_t reals = strip + scores + 2 * turned + 4 * queries + 2 * keys + 2 * owned + ld;
+    int64_t transposed = ld * SCORES_LD, owned = f->owned_keys * ld;
+    int64_t reals = strip + scores + 2 * transposed + 4 * queries + 2 * keys + 2 * owned + ld;
     x->p = pool_workspace(f->call.dev->pool, worker, (size_t)reals * sizeof(real));
     x->ds = x->p + strip;
-    x->q_turned = x->ds + scores;
-    x->do_turned = x->q_turned + turned;
-    x->q = x->do_turned + turned;
+    x->q_transposed = x->ds + scores;
+    x->do_transposed = x->q_transposed + transposed;
+    x->q = x->do_transposed + transposed;
     x->dout = x->q + queries;
     x->o = x->dout + queries;
     x->k = x->o + queries;

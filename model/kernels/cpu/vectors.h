@@ -1,5 +1,5 @@
 /* vectors.h -- a register full of reals at the level compiled for, for the matrix products, and
- * blocks turned so that rows become columns. */
+ * transposing blocks of rows. */
 #ifndef MODEL_KERNELS_CPU_VECTORS_H
 #define MODEL_KERNELS_CPU_VECTORS_H
 

@@ -53,8 +53,8 @@ __device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a
     }
 }
 
-/* Columns that thread x has of a row of D: packs of COLS_PACK at x * COLS_PACK and every 16 packs
- * from there. */
+/* Columns that thread x has of a row of D: packs of PACK columns, at x * PACK and every STEP
+ * columns from there. */
 template <int D> struct Columns {
     enum { ALL = D / SIDE, PACK = ALL < 4 ? ALL : 4, PACKS = ALL / PACK, STEP = SIDE * PACK };
 };

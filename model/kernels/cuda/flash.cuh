@@ -26,15 +26,17 @@ enum { CHUNK = 8 };
 
 #define LOG2E 1.4426950408889634f
 
-/* The lane's pointer into a tile for ldmatrix_4: of a 16 x 16 piece in the order that makes it a
- * left operand (plain), or two right operands of a product with the tile itself (_trans); */
+/* The lane's pointer into a 16 x 16 piece of a tile, for ldmatrix_4, which makes the piece a left
+ * operand, and for ldmatrix_4_trans, which makes it two right operands of a product with the tile.
+ */
 template <class T> __device__ __forceinline__ const T *lane_rows(const T *tile, int ld)
 {
     int lane = threadIdx.x % WARP;
     return tile + lane % 16 * ld + lane / 16 * 8;
 }
 
-/* ... in the order that makes it two right operands of a product with the tile's transpose. */
+/* The same for ldmatrix_4 where the piece is to be two right operands of a product with the tile's
+ * transpose. */
 template <class T> __device__ __forceinline__ const T *lane_columns(const T *tile, int ld)
 {
     int lane = threadIdx.x % WARP;
@@ -109,8 +111,9 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
     }
 }
 
-/* Scores of queries from t on, rows, with keys from `key` on, columns, become -infinity where the
- * query does not see the key. Reads the masks anew and keeps nothing of them: few tiles need it. */
+/* s: scores, rows are queries from t on, columns keys from `key` on. They become -infinity where
+ * the query does not see the key. The masks are read anew each time, which saves registers: few
+ * tiles need them. */
 template <int MT, int NT>
 __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &shape, int64_t b,
                                             int t, int key)

@@ -8,15 +8,15 @@
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
-/* An f32 product that a kernel follows gets half of the scratch, behind the library's half, in
- * which this many bytes lie. */
+/* Bytes of half the scratch. The f32 sums of a product that a kernel of our own finishes lie in the
+ * second half, while the library works in the first. */
 static size_t half_of_scratch(const Device *dev)
 {
     enum { ALIGNMENT = 256 };
     return cuda_device(dev)->workspace_bytes / 2 / ALIGNMENT * ALIGNMENT;
 }
 
-/* d =/+= op(a) op(b) and nothing behind it, whoever has to do it. */
+/* d =/+= op(a) op(b), without bias or epilogue: by the library, else by the plain kernel. */
 static void product(Device *dev, LtProduct p)
 {
     p.epilogue = LT_PLAIN;

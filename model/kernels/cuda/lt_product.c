@@ -211,8 +211,9 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
     LT_CHECK(lt, lt->MatmulPreferenceDestroy(wish));
 }
 
-/* Once for a product that nothing but the plain kernel is left for; epilogues have other ways. */
-static void say_refused(const LtProduct *p, const PlanKey *key)
+/* Warns, once for each kind, of a product that only the plain kernel is left for. One with an
+ * epilogue is not warned of: it is tried again without. */
+static void warn_refused(const LtProduct *p, const PlanKey *key)
 {
     char text[128];
     if (library_epilogue(p) != CUBLASLT_EPILOGUE_DEFAULT) return;
@@ -233,7 +234,7 @@ static LtPlan *plan_of(Lt *lt, const LtProduct *p)
     *plan = (LtPlan){.key = key};
     describe_product(lt, plan, p);
     find_algorithm(lt, plan, p);
-    if (!plan->found) say_refused(p, &key);
+    if (!plan->found) warn_refused(p, &key);
     return plan;
 }
 
@@ -256,7 +257,7 @@ bool lt_product(const Device *dev, const LtProduct *p)
     /* A plan that is refused when it is to run is never tried again: a rerun and every later
      * step then take the same way, and have the same bits. */
     plan->found = accepted(lt, p, &plan->key, status, "cublasLtMatmul");
-    if (!plan->found) say_refused(p, &plan->key);
+    if (!plan->found) warn_refused(p, &plan->key);
     return plan->found;
 }
 

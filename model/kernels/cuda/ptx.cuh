@@ -1,6 +1,7 @@
 /* ptx.cuh -- instructions that CUDA C++ has no words for: products of fragments, loads of 8 x 8
  * matrices, copies that run beside the computation. The only file with inline PTX; tests/emu has a
- * twin of it under the same name that runs on the CPU; tests/test_ptx*.cu hold both to the ISA.
+ * twin of it under the same name that runs on the CPU; tests/cuda/test_ptx*.cu hold both to the
+ * ISA.
  *
  * A fragment is a small matrix spread over a warp, two 16-bit elements to a register, the element
  * of the lower column (A, D) or row (B) in the low half. With g = lane / 4 and t = lane % 4:

@@ -1,8 +1,8 @@
 /* rows.cuh -- how kernels without sums cut a matrix: every thread has one pack of one row.
  *
  * The matrix is rows of packs (of N elements, 16 bytes where pointers and strides allow). A block
- * is threads side by side along a row times rows; blocks lie along a row first. Nobody divides by a
- * length that varies from thread to thread. */
+ * covers `across` packs of each of several rows; consecutive blocks go along a row first. The only
+ * division is of the block's number, the same for all of its threads. */
 #ifndef MODEL_KERNELS_CUDA_ROWS_CUH
 #define MODEL_KERNELS_CUDA_ROWS_CUH
 
