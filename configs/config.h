@@ -1,8 +1,8 @@
 /* config.h -- one run as one const struct: a field per JSON key, under the same names and sections.
  *
  * Filled by config_load (JSON file, then --set, then defaults, then derived values) and validated;
- * config_settle adds, once, what only the start of a command can know. Outside configs/ there are
- * but const Configs. The option table (option_table.c) is the only list of keys. */
+ * config_settle adds, once, what only the start of a command can know. Outside configs/ every
+ * Config is const. The option table (option_table.c) is the only list of keys. */
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 

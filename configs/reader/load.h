@@ -71,8 +71,8 @@ bool load_wrong(const Load *load, const char *key);
 ConfigPlace load_place(const Load *load, const char *key);
 /* Marks the key's value as computed from others. */
 void load_derived(Load *load, const char *key);
-/* Sets an integer that was not given to what follows from others; leaves it where that was refused
- * (value <= 0). */
+/* Sets an integer that was not given to `value`, which was computed from other keys. Does nothing
+ * for a value <= 0: the keys that it comes from were refused. */
 void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
 
 /* assign.c: all keys of one document; one --set. */

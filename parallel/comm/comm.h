@@ -1,4 +1,5 @@
-/* comm.h -- the communicator: NCCL's words on typed tensors, behind a table per transport. */
+/* comm.h -- the communicator of a group of ranks: collectives on typed tensors, named as in NCCL,
+ * behind a table of functions per transport. */
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
@@ -19,9 +20,10 @@ struct Comm {
     void *impl;
 };
 
-/* A communicator of one rank: every collective is nothing. */
+/* A communicator of one rank: its collectives do nothing. */
 Comm comm_self(void);
 
+/* x (dense) = its reduction over the ranks, in place; every rank calls it with the same shape. */
 void comm_all_reduce(Comm *comm, Tensor x, ReduceOp op);
 void comm_close(Comm *comm);
 

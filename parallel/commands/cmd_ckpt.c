@@ -25,12 +25,12 @@ static int64_t total_bytes(const Manifest *m)
     return bytes;
 }
 
-/* What a command returns to be called once more: all that it was to look at has been pruned since
- * it was listed. */
+/* A command returns this to be called again with a new list: every checkpoint that it was to look
+ * at has been pruned since the list was made. */
 enum { LIST_IS_OLD = -1 };
 
-/* Of two exit codes the one to end with: who may not read a checkpoint does not know that it is
- * damaged. */
+/* Which of two exit codes to end with. Missing permission goes first: a checkpoint that must not be
+ * read cannot be called damaged. */
 static int worse(int code, int next)
 {
     return code == EXIT_PERMISSION ? code : next;

@@ -4,7 +4,7 @@
 
 #include "model/param/stage.h"
 
-/* Runs the actions in order, in device order only. */
+/* Runs the actions in order. They are only put on the device's streams: the host waits for none. */
 void pipeline_run(const Stage *stage, const Action *actions, int64_t n);
 
 #endif

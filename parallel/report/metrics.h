@@ -58,10 +58,11 @@ typedef struct Metrics Metrics;
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
 
-/* What metrics.jsonl holds of the last step that it keeps, that of the checkpoint to go on from. */
+/* What metrics.jsonl says of its last step, once it is cut back to the checkpoint that a run goes
+ * on from. */
 typedef struct {
-    StepRecord last; /* its totals; of the rest the loss alone, and that if `trained` */
-    bool trained, evaluated, sampled;
+    StepRecord last; /* the totals, and with `trained` the loss; the other fields are zero */
+    bool trained, evaluated, sampled; /* which lines of that step there are */
 } MetricsTail;
 MetricsTail metrics_tail(const Metrics *metrics);
 
@@ -70,8 +71,8 @@ MetricsTail metrics_tail(const Metrics *metrics);
 void metrics_start(Metrics *metrics, const char *fields);
 /* To metrics.jsonl, every digit; shown only by metrics_report or the live line. */
 void metrics_step(Metrics *metrics, const StepRecord *record);
-/* A console row for the latest step with its speed, and an ETA once five steps are known, or steps
- * of five seconds, or the last one. */
+/* A console row for the latest step with its speed. It has an ETA once five steps or five seconds
+ * of steps are known, and in the last row. */
 void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 /* Redraws the live line on a terminal (progress, loss, tokens/s, ETA); nothing elsewhere. Cheap:
  * call every step. */
@@ -81,7 +82,7 @@ void metrics_eval(Metrics *metrics, const EvalRecord *record);
 void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
                     const char *text);
 void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
-/* One line: event warn, resume or end with a sentence. */
+/* One line with a sentence; `event` is "warn", "resume" or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
 /* Flushes and fsyncs metrics.jsonl; false with a sentence on a full disk. Called before each
  * checkpoint is committed. */

@@ -117,7 +117,8 @@ static char *folder_name(const char *name)
 }
 
 /* The first of out/NAME, out/NAME-2, ... in which this config may start or go on; the caller frees.
- * NULL with a sentence: there is none, or one must not be read and may be the one. */
+ * NULL with a sentence when all are taken, or when one must not be read: that may be the run to go
+ * on with, and to pass it over would start a second one. */
 static char *choose_folder(const Config *config, bool never_resume, char *err, size_t n)
 {
     char *base = folder_name(config->name);

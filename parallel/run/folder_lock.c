@@ -61,9 +61,10 @@ static bool both_of_one(int a, int b)
 /* The result of asking for a lock. */
 typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } LockResult;
 
-/* Locks the file that stands under this name when it is done: one that is removed meanwhile locks
- * nothing. `own` is the descriptor that holds the lock so far, -1 if none: HELD_ALREADY, it does
- * still. *fd is -1 unless LOCKED; otherwise a sentence, `path` being the folder. */
+/* Locks `file`, and sees that the name is still the locked file's then: a lock on a file that was
+ * removed meanwhile keeps nobody out. `own`: the descriptor that has held the lock so far, -1 if
+ * none; HELD_ALREADY: it still holds it. LOCKED: *fd is the new descriptor. Otherwise *fd is -1,
+ * and with HELD_BY_ANOTHER and NOT_LOCKED there is a sentence about the folder `path`. */
 static LockResult lock_file(const char *path, const char *file, int own, int *fd, char *err,
                             size_t n)
 {

@@ -28,7 +28,7 @@ typedef struct {
     char *config_text, *machine; /* what checkpoints keep of the run's origin */
     /* What the run has come to. */
     StepRecord last; /* the newest step's */
-    bool last_known; /* all of it; else its totals alone, from the checkpoint of another attempt */
+    bool last_known; /* `last` has its loss; false: totals only, from a checkpoint */
     EvalRecord eval; /* the newest evaluation's */
     char *sample;    /* the newest sample */
     /* Speed: seconds of the host in steps since the last report, and those steps. */
@@ -40,7 +40,7 @@ typedef struct {
     int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
     ExitCode save_error; /* why the last save failed; EXIT_OK: it did not */
     bool last_try;       /* the next save is the run's last */
-    bool keeping_warned; /* that bad numbers keep older checkpoints from being removed */
+    bool keeping_warned; /* a warning has said that older checkpoints stay: the numbers are bad */
     /* The work under way: a step, an evaluation or a sample. */
     Progress progress;
     double work_start;
@@ -89,10 +89,10 @@ void run_check_console(Run *run);
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* Saves and leaves with EXIT_REQUEUE, or with what the save failed of. */
+/* Saves; returns EXIT_REQUEUE, or the exit code of the save's failure. */
 int run_leave(Run *run);
-/* Checkpoint, final evaluation, sample and result; run_leave's when a stop is asked for meanwhile.
- */
+/* Saves, evaluates, samples and writes the result; returns the exit code. When a stop is asked for
+ * meanwhile, it returns run_leave's. */
 int run_finish(Run *run);
 
 #endif

@@ -1,17 +1,17 @@
-/* evaluate.h -- what a model can do so far: its loss on validation data, and a text of its own. */
+/* evaluate.h -- evaluation of a model: its loss on validation data, and a sample of its text. */
 #ifndef PARALLEL_TRAINER_EVALUATE_H
 #define PARALLEL_TRAINER_EVALUATE_H
 
 #include "parallel/trainer/trainer.h"
 
-/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), summed in `stats`
- * on the device; `cut` where the watch ended it, and then its figures are no result. The model's
- * feed is `feed`. Changes nothing that training reads. */
+/* Mean loss (nats per target) and bits per byte over `batches` validation micro-batches (0: all),
+ * which `feed`, the model's own, brings; summed in `stats` on the device. If the feed's watch ends
+ * it early, `cut` is set and the figures are no result. Leaves `stats` connected to the model; else
+ * changes nothing that training reads. */
 EvalRecord evaluate_model(Feed *feed, Session *session, Gpt *gpt, StepStats *stats,
                           int64_t batches);
 
-/* Mean loss and bits per byte over `batches` validation micro-batches (0: all), or less where the
- * feed's watch ends it (`cut`). Changes nothing that training reads. */
+/* The same for a trainer, with statistics of its own. Changes nothing that training reads. */
 EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
 /* A sample of config->eval's prompt and length; the caller frees. NULL without a tokenizer, or when
  * the feed's watch ended it. */

@@ -12,13 +12,13 @@ typedef struct {
     WorkKind kind;
     int64_t done, all;
 } Work;
-/* Called before each piece of work. False ends an evaluation or a sample there; a step is always
- * ended. Must not wait for the device. */
+/* Called before each micro-batch, and behind each token of a sample. False ends an evaluation or a
+ * sample there; a step goes on to its end all the same. Must not wait for the device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
-/* Micro-batches that the host may be ahead of the device; then it waits for a free slot. Two steps
- * of two micro-batches each are ordered at once, whatever the device does, and where a step has
- * more of them the device has three to go on with while the host makes the next. */
+/* How many micro-batches may wait for the device; then the host waits for a free slot. Four hold
+ * two steps of two micro-batches, or three that keep the device busy while the host makes the next.
+ */
 enum { FEED_SLOTS = 4 };
 
 typedef struct {

@@ -30,8 +30,8 @@ bool session_on_cuda(const Config *config);
 void session_build(Session *session, const Config *config, bool gradients);
 /* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, bool gradients, char *err, size_t n);
-/* Allocates weights and gradients on the open device, zeroed. Warns first where "auto" had to pass
- * over a device that is there: not when opening, for a start prints its plan before. */
+/* Allocates weights and gradients on the open device, zeroed. Warns first if "auto" had to pass
+ * over a device that is there. (Opening does not warn, so that a run's plan is printed before.) */
 void session_allocate(Session *session);
 void session_close(Session *session);
 

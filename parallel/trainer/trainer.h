@@ -63,20 +63,20 @@ typedef struct {
 /* Opens the device and lays out what a trainer of config will hold, without allocating it: the
  * memory plan is asked of that. False with a sentence when there is no such device. */
 bool trainer_open(Trainer *trainer, const Config *config, char *err, size_t n);
-/* The same without a device, where the plan is all that is wanted. */
+/* The same without a device, for callers that only want the plan. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is
  * the one measured, or one that differs in the number of micro-batches and their clocks alone, as a
  * dry run's does. False with a sentence when the data are damaged. */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
-/* Of a trainer in any of these states. */
+/* Frees what a trainer holds, whether it is opened, measured or allocated. */
 void trainer_close(Trainer *trainer);
 
-/* Uses once whatever a step, an evaluation and a sample use of a device with memory of its own: its
- * first kernels and products are what loads code, chooses algorithms and allocates behind them, and
- * memory that is not there is missed before the run. Changes no number: a run with it and one
- * without have the same bits. Nothing on the CPU. Call it before the first step and before
+/* Calls once whatever a step, an evaluation and a sample call on a device with memory of its own.
+ * The first call of a kernel or a product loads code, chooses algorithms and may allocate; so this
+ * happens, or fails for want of memory, before the run. Changes no number: runs with and without it
+ * have the same bits. Does nothing on the CPU. Call it before the first step and before
  * trainer_load. */
 void trainer_warm_up(Trainer *trainer);
 /* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the

@@ -54,8 +54,8 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int n)
         s->unit[uses[i].unit].releases += uses[i].gradient;
 }
 
-/* Advances over the told uses: the next one must be of this unit and kind. Free-form reading was
- * told as no uses. */
+/* Advances over the uses told at step_begin: the next one must be of this unit and kind. Where none
+ * were told, weights are read in any order. */
 static void follow(ZeroStore *s, int unit, bool gradient)
 {
     if (s->n_uses == 0) return;

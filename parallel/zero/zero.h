@@ -1,5 +1,5 @@
-/* zero.h -- the parameter store: where weights and gradients live. Built here: stage 0, everything
- * resident. */
+/* zero.h -- the parameter store: where weights and gradients live. Only ZeRO stage 0 is built:
+ * every rank holds all of them. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
