@@ -230,6 +230,7 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
     }
     bool shuffle = o->shuffle && o->split == SPLIT_TRAIN && !data->random;
     l->sampler = (Sampler){.n_windows = windows, .seed = o->seed, .shuffle = shuffle};
+    /* One more than the caller may still be reading: the thread prepares the next batch in it. */
     l->n_buffers = (o->hold > 0 ? o->hold : 1) + 1;
     l->buffer = must_calloc((size_t)l->n_buffers, sizeof *l->buffer);
     lay_out(l);

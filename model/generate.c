@@ -193,6 +193,7 @@ static int by_logit(const void *a, const void *b, void *context)
 int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, int32_t *order)
 {
     int64_t V = logits.dim[0], n = V, last = 0;
+    /* Sorted, ties by id, so that the draw depends on logits and seed alone. */
     for (int64_t i = 0; i < V; i++)
         order[i] = (int32_t)i;
     qsort_r(order, (size_t)V, sizeof *order, by_logit, &logits);
@@ -208,7 +209,7 @@ int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, in
             exp((dtype_get(logits.dtype, logits.data, order[last]) - top) / sampling->temperature);
         if (mass >= sampling->top_p * total) break;
     }
-    if (last == n - 1) mass = total;
+    if (last == n - 1) mass = total; /* nothing was cut off */
     double draw = rng_uniform(sampling->seed, rng_stream("generate"), index) * mass, sum = 0;
     for (int64_t i = 0; i < last; i++) {
         sum += exp((dtype_get(logits.dtype, logits.data, order[i]) - top) / sampling->temperature);
@@ -221,6 +222,8 @@ void generate(Decoder *d, const Sampling *sampling, const int32_t *prompt, int64
               int64_t tokens, TokenSink sink, void *context)
 {
     CHECK(n >= 1, "a prompt of %lld tokens", (long long)n);
+    /* When the context is full, its last half is fed as if it began the text. To drop one token at
+     * a time would cost a whole pass for every token: all positions change. */
     int64_t keep = d->capacity / 2 > 0 ? d->capacity / 2 : 1;
     decoder_reset(d);
     if (n > d->capacity) { /* only the end of a prompt longer than the context counts */

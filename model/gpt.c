@@ -70,6 +70,7 @@ static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Te
     int64_t N = B * T;
     bool train = mode == GPT_TRAIN;
     RecomputePolicy policy = train ? s->recompute : RECOMPUTE_FULL;
+    /* Backward reads every x again; without backward two take turns. */
     for (int64_t l = 0; l <= s->L; l++)
         x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, N, s->C, 0) : x[l - 2];
     *grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};

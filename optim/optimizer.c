@@ -47,6 +47,8 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     Shard *shard = must_calloc(n, sizeof *shard);
     store->shards(store, PURPOSE_UPDATE, shard, optimizer->n_runs);
     optimizer->run = must_calloc(n, sizeof *optimizer->run);
+    /* A unit's runs are adjacent, for the store lists its shards unit by unit. A unit of which this
+     * rank has no shard keeps n_runs, so that a walk over its runs ends at once. */
     optimizer->first_run = must_calloc((size_t)store->table->n_units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
         optimizer->first_run[u] = optimizer->n_runs;

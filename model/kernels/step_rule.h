@@ -41,6 +41,9 @@ static inline StepDecision step_rule(StepState *state, const StepStats *stats, c
                                      int64_t updates, const StepRules *rules)
 {
     int64_t last = updates - 1;
+    /* A single gradient that is not finite makes the sum of squares so. The gradients carry the
+     * loss scale and were divided by the nominal number of targets: `correction` takes both back,
+     * so that the norm, and with it clipping, is that of the true mean. */
     bool overflow = !isfinite(stats->sq_norm), empty = !(stats->targets > 0.0);
     double correction = empty ? 0.0 : rules->nominal_targets / stats->targets / state->loss_scale;
     double norm = empty && !overflow ? 0.0 : sqrt(stats->sq_norm) * correction, clip = 1.0;

@@ -28,6 +28,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     int index = table->n_params++;
     Param *p = &table->param[index];
     *p = (Param){.unit = unit,
+                 /* A pack of one row gets a number that no other row of the table has. */
                  .pack = spec->pack >= 0 ? spec->pack : -1 - index,
                  .dtype = dtype,
                  .ndim = spec->cols ? 2 : 1,
@@ -47,7 +48,8 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     return index;
 }
 
-/* Order of a row within its unit. */
+/* Order of a row within its unit. Rows of one key lie together, so that the optimizer and the
+ * reductions over ranks, which treat them alike, need one pass for all of them. */
 static int layout_key(const Param *p)
 {
     return (int)p->tp_grad * GROUP_COUNT + (int)p->group;
@@ -60,6 +62,7 @@ static int64_t layout_rows(ParamTable *table, const Unit *unit, int key, int64_t
     for (int i = unit->first; i < unit->first + unit->count; i++) {
         Param *p = &table->param[i];
         if (layout_key(p) != key) continue;
+        /* No gap within a pack: a product reads its rows as one matrix. */
         if (last == NULL || last->pack != p->pack) offset = round_up(offset, PARAM_ALIGNMENT);
         p->offset = offset;
         offset += p->local[0] * p->local[1];

@@ -16,9 +16,11 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
     Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
     if (batches == 0 || batches > all) batches = all;
-    device_copy(dev, on_device, on_host);
+    device_copy(dev, on_device, on_host); /* sums begin at zero */
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
+    /* Weights are only read, and how many micro-batches will do so is not known: the feed's watch
+     * may end the evaluation. So no uses are told. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
     while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
@@ -28,7 +30,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     session->params->step_end(session->params);
     device_copy(dev, on_host, on_device);
     device_synchronize(dev);
-    f->seconds = waited;
+    f->seconds = waited; /* the feed's clock is for training steps */
     EvalRecord r = {.targets = (int64_t)sums.targets,
                     .bytes = f->target_bytes,
                     .loss = sums.nats / sums.targets,
