@@ -142,8 +142,8 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p, size_t bytes);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
-/* For how many kinds of product (shape, layout, types, epilogue, alignment) the device holds a
- * chosen algorithm. A full table is emptied and begins anew. */
+/* A test aid: for how many kinds of product (shape, layout, types, epilogue, alignment) the device
+ * holds a chosen algorithm. A full table is emptied and begins anew. */
 int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
 

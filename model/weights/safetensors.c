@@ -329,13 +329,6 @@ void safetensors_free(Safetensors *s)
     *s = (Safetensors){0};
 }
 
-const SafetensorsEntry *safetensors_find(const Safetensors *s, const char *name)
-{
-    for (int i = 0; i < s->n; i++)
-        if (strcmp(s->entry[i].name, name) == 0) return &s->entry[i];
-    return NULL;
-}
-
 const char *safetensors_metadata(const Safetensors *s, const char *key)
 {
     const char *at = s->metadata, *end = s->metadata + s->metadata_bytes;

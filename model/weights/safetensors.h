@@ -53,8 +53,7 @@ bool safetensors_parse(Safetensors *out, const void *header, size_t n, int64_t f
 bool safetensors_read(Safetensors *out, int fd, int64_t file_bytes, const char *path,
                       uint32_t *header_crc, char *err, size_t n);
 void safetensors_free(Safetensors *s);
-/* The entry called `name`, or NULL; the metadata's value of `key`, or NULL. */
-const SafetensorsEntry *safetensors_find(const Safetensors *s, const char *name);
+/* The metadata's value of `key`, or NULL. */
 const char *safetensors_metadata(const Safetensors *s, const char *key);
 
 #endif

@@ -63,7 +63,7 @@ typedef struct {
 /* Opens the device and lays out what a trainer of config will hold, without allocating it: the
  * memory plan is asked of that. False with a sentence when there is no such device. */
 bool trainer_open(Trainer *trainer, const Config *config, char *err, size_t n);
-/* The same without a device, for callers that only want the plan. */
+/* A test aid: the same without a device, for those that only want the plan. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is
  * the one measured, or one that differs in the number of micro-batches and their clocks alone, as a
