@@ -119,16 +119,6 @@ static void publish_when_done(const Optimizer *optimizer, ParamStore *store, int
     }
 }
 
-void optimizer_weights_from_masters(Optimizer *optimizer, Device *dev, ParamStore *store)
-{
-    for (int i = 0; i < optimizer->n_runs; i++) {
-        OptimizerRun *run = &optimizer->run[i];
-        if (!tensor_present(run->slot[SLOT_MASTER])) continue;
-        op_copy(dev, run->run.weight, run->slot[SLOT_MASTER]);
-        publish_when_done(optimizer, store, i);
-    }
-}
-
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {

@@ -41,9 +41,6 @@ size_t optimizer_bytes(const Config *config, ParamStore *store);
 /* Fresh state: moments zero, masters = the store's weights, segments uploaded (the host waits for
  * them). Call once the weights are initialised or read. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
-/* weights = masters, rounded, and publishes every unit: after masters came from a checkpoint.
- * Nothing without masters. */
-void optimizer_weights_from_masters(Optimizer *optimizer, Device *dev, ParamStore *store);
 
 /* One update of every shard by `decision` (on the device; nothing happens when it says skip),
  * each unit published as soon as it is done. Needs the step's finished gradients. */

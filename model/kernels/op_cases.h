@@ -91,18 +91,20 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n);
 StepDecision op_case_decision(void);
 AdamW op_case_adamw(const OpCase *c);
 Sgd op_case_sgd(const OpCase *c);
-/* The seed of stochastic cases, and word `word` of their table of segments: one that begins before
- * the range, a cut of columns from an odd border on, and one at a multiple of 4. */
+/* The seed of stochastic cases, and how many segments their table has. */
 enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
+/* A test aid: word `word` of that table, where a segment begins before the range, one cuts columns
+ * from an odd border on, and one begins at a multiple of 4. */
 int64_t op_case_segment_word(const OpCase *c, int64_t word);
-/* The same of a table as one rank has it, for timing: whole parameters, begun at multiples of 128.
- */
+/* Word `word` of a table as one rank has it, for timing: whole parameters, begun at multiples of
+ * 128. */
 int64_t op_bench_segment_word(const OpCase *c, int64_t word);
 /* The gradient's type that a case is timed with: the compute type, but storage where there are no
  * masters to add up for. */
 DType op_case_grad(const OpCase *c, DType storage);
 
-/* Odd, tiny and irregular calls for checking; returns how many there are. */
+/* A test aid: odd, tiny and irregular calls for checking; returns how many there are. They stand
+ * beside the calls for timing, so that who adds an op gives it both. */
 int op_cases_check(const OpCase **cases);
 /* Calls of a GPT-2 124M step for timing, at 1024 tokens. */
 int op_cases_bench(const OpCase **cases);
