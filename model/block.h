@@ -27,8 +27,8 @@ void block_add_params(Block *block, ParamTable *table, const GptShape *shape, in
 void block_layout(BlockActs *acts, const GptShape *shape, int64_t B, int64_t T,
                   RecomputePolicy policy, Arena *saved, Arena *shared);
 
-/* What block_backward takes of the scratch and gives back, for the plan: only the arena's peak
- * moves. */
+/* Takes from `scratch` what block_backward takes of it, and gives it back: for the plan, which
+ * reads the peak of a measuring arena. */
 void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
 /* y (N, C) = block(x (N, C)). The unit is acquired. */

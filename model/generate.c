@@ -1,6 +1,6 @@
-/* generate.c -- see generate.h. A pass lays its activations out anew over one arena, so any number
- * of rows up to the longest runs through the same layers as training, with the cache in place of
- * the keys of the pass. */
+/* generate.c -- see generate.h. Each pass lays its activations out again over one arena, so that it
+ * may have any number of rows up to the capacity. It runs the layers of training, except that
+ * attention reads all keys and values of the cache, not just those of the pass. */
 #include "model/generate.h"
 
 #include "model/core/check.h"

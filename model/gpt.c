@@ -59,10 +59,11 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
     return 6.0 * products + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }
 
-/* Lays out everything that has its place for the whole run. In scratch first the gradient of the
- * residual stream, which all layers hand on; behind it in turn what blocks do not keep and all that
- * the head has, for the head runs when no block does. The arenas are left so that the backward of a
- * block takes its own behind what blocks have. */
+/* Lays out everything that keeps its place for the whole run. Scratch begins with the gradient of
+ * the residual stream, which all layers hand on. Behind it blocks and the head share one region,
+ * for the head runs when no block does: in it lie the fields that blocks do not keep, or all of the
+ * head's. `scratch` is left behind the fields of a block, where the block's backward takes its own.
+ */
 static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x,
                        ResidualGrad *grad, BlockActs *acts, HeadActs *head, Arena *slot,
                        Arena *scratch)

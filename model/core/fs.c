@@ -185,7 +185,7 @@ static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)
 
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n)
 {
-    /* As a file first: a link to a folder goes by itself, and what it points to stays. */
+    /* Tried as a file first: of a symbolic link to a folder only the link is removed. */
     if (fs->remove(fs->self, folder, name, 0) == 0 || errno == ENOENT) return true;
     if (errno != EISDIR && errno != EPERM) /* EPERM: what POSIX says of a folder */
         return error_set(err, n, "cannot remove %s: %s", name, strerror(errno));

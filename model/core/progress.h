@@ -28,8 +28,8 @@ Progress progress_begin(void);
 /* Begins other work under the same Progress: its first line is due as late as after progress_begin.
  */
 void progress_again(Progress *progress);
-/* Where the work stands, in words that begin with what it is. When it is not time to show it, it
- * costs a look at the clock. NULL: prints nothing. */
+/* Prints how far the work is, in a text that begins with what it is. If that is not due yet, it
+ * only looks at the clock. `progress` NULL: prints nothing. */
 void progress_print(Progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Whether progress_print would print; for callers whose text takes work to make. */
 bool progress_due(const Progress *progress);

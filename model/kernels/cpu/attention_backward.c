@@ -64,7 +64,8 @@ static inline void group_gradient(real *restrict p, real *restrict ds, int32_t k
     }
 }
 
-/* A strip of keys, `n` from `key` of the block on: its rows of dS, and what it owes dK and dV. */
+/* A strip of `n` keys from `key` of the block on: computes its rows of dS, and adds its part to dK
+ * and dV. */
 static void strip_backward(const BackwardCall *f, const Part *x, const Queries *qs, const Window *w,
                            int64_t at, int64_t j, int64_t n, HeadRows k, HeadRows v)
 {
@@ -97,7 +98,8 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
     (n, ld, qs->n - i, dss, qs->q.at + i * qs->q.ld, qs->q.ld, true, x->dk + row * ld, ld);
 }
 
-/* One block of scores: adds what queries `qs` and keys [key, key + n) owe each other. */
+/* One block of scores: adds to the gradients what comes from queries `qs` and keys [key, key + n).
+ */
 static void block_backward(const BackwardCall *f, const Part *x, const Queries *qs, int64_t key,
                            int64_t n, bool gathered)
 {
@@ -165,7 +167,7 @@ static void queries_backward(const BackwardCall *f, const Part *x, int64_t head,
     const AttentionCall *h = &f->call;
     int64_t start = larger(block_keys_first(h, x->b, t, n), x->key);
     int64_t end = smaller(keys_end(h, t + n - 1), x->key_end);
-    /* Without a key to look at, dQ is still owed: it is stored as zero, or kept, below. */
+    /* Queries that see no key have a dQ all the same: below it is stored as zero, or kept. */
     if (start >= end && !x->want_dq) return;
     int64_t keys = smaller(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x->b, head, t, n);

@@ -121,7 +121,8 @@ static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64
 static void job_product(const ProductJob *job, int worker, Tile t, const TileScratch *s, real beta,
                         real *c, int64_t ldc)
 {
-    /* In one piece where nothing is converted: a product cuts its depth itself, for its caches. */
+    /* In one piece where nothing is converted: the product itself cuts its depth to fit the caches.
+     */
     bool in_place = job->a.dtype == REAL_DTYPE && job->b.dtype == REAL_DTYPE;
     int64_t step = in_place ? job->k : DEPTH_MAX;
     for (int64_t p = 0; p < job->k; p += step) {
