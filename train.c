@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a command prints is what it was called for: where that is lost, it has failed. `code`: how
- * it ended otherwise. */
+/* The exit code of a command whose output is its product: it has failed if that is lost, otherwise
+ * it ends with `code`. */
 static int printed(int code)
 {
     bool lost = fflush(stdout) != 0;
@@ -29,7 +29,7 @@ static int printed(int code)
     return code;
 }
 
-/* A run's product is its folder. */
+/* The exit code of a run, whose product is its folder: lost output is only warned of. */
 static int trained(Run *run, int code)
 {
     run_check_console(run);

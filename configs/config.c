@@ -120,7 +120,7 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     }
     for (int i = 1; i <= load->n_sets; i++)
         assign_set(load, i);
-    /* Of a file that is not JSON nothing is known: every rule would complain of what is missing. */
+    /* Nothing is known of a file that is not JSON: every rule would report what is missing. */
     if (!load->unreadable) {
         derive_values(load);
         validate_config(load);

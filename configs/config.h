@@ -218,7 +218,8 @@ typedef struct {
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 
-/* What no file says of a run, and the start of a command finds out; zero: nothing. */
+/* What only the start of a command finds out, and no config file says. A field that is zero says
+ * nothing. */
 typedef struct {
     bool json;             /* the command line asks for JSON lines on the console */
     const char *tokenizer; /* text is cut with this one (a path), whatever data.tokenizer says */

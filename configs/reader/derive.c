@@ -103,7 +103,8 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Likewise a type on the command line that does not take the params in the file. */
+/* In the same way a type on the command line sets aside the params in the file that it does not
+ * take. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -114,7 +115,8 @@ static void displace_params(Load *load)
     }
 }
 
-/* Likewise a share of the run for a number of steps, and the other way round. */
+/* In the same way a share of the run (a ratio) sets aside a number of steps, and a number of steps
+ * a share. */
 static void displace_steps(Load *load)
 {
     for (int i = 0; i < option_count; i++) {

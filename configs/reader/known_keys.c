@@ -57,9 +57,9 @@
         .key = key_, .kind = KNOWN_QUIET, .feature = FEATURE_##feature_                            \
     }
 
-/* What several keys belong to, said once: what such a key asks for where only the building of the
- * feature could give it, and why the others change nothing as long as the feature is off. Who
- * builds one changes its row, and finds its keys by its name. */
+/* One row for each feature that is not built and has several keys: what a key asks for that only
+ * this feature could give, and why its other keys change nothing while it is off. Whoever builds a
+ * feature changes its row, and finds its keys by its name. */
 const KnownFeature known_feature[] = {
     [FEATURE_DATA_PARALLEL] = {.idle = "one rank reduces nothing"},
     [FEATURE_ZERO_SHARDING] = {.idle = "one rank shards nothing"},

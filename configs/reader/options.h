@@ -35,9 +35,9 @@ typedef struct {
     bool any_case;
 } Choice;
 
-/* Where another value of a key shows in a run: a set, which a test holds against real runs; empty
- * where only one value is built. Only the first signs are named: other losses bring other samples
- * and files along. */
+/* Where a run shows that a key has another value: a set, which a test compares with real runs;
+ * empty where only one value is built. Only the first effect is named: other losses always bring
+ * other samples and files. */
 typedef enum {
     CHANGES_NOTHING = 0,
     CHANGES_LOSSES = 1,  /* the training losses: their values or how many there are */
@@ -79,7 +79,7 @@ typedef enum {
     KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
 } KnownKind;
 
-/* What the reasons of several keys hang on, so that one row changes with it. */
+/* The features that several keys belong to, each with one row of reasons (known_feature). */
 typedef enum {
     FEATURE_NONE, /* the key says why in its own words */
     FEATURE_DATA_PARALLEL,

@@ -108,8 +108,8 @@ static void check_host(const MemoryPlan *p, const Config *c)
              (long long)c->gradient_accumulation_steps);
 }
 
-/* What makes a plan smaller that needs more than `room`: of what grows with a batch only where the
- * rest would fit, and only what is not at its smallest. The caller frees. */
+/* What would make the plan fit into `room`, as a sentence. Names the keys of the batch only where
+ * everything else fits, and no key that is at its smallest. The caller frees. */
 static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 {
     double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;

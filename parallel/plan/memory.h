@@ -26,8 +26,8 @@ typedef struct {
     size_t available, total;
 } MemoryRoom;
 
-/* What the open device has free, its context, product library and scratch taken off; where it has
- * no memory of its own, `host`: what was available before it opened. */
+/* What the open device has free, after its context, product library and scratch. Where it has no
+ * memory of its own: `host`, which is what was available before it was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the plan's parts in the unit of their sum. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);

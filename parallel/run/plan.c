@@ -21,7 +21,8 @@ static Figure passes_text(double passes)
     return passes < 0.01 ? (Figure){"less than 0.01"} : f;
 }
 
-/* Of a text that is read too often: where ten passes end, or that one step is more than that. */
+/* Warns of a text that is read too often, and says at which step ten passes end, or that a single
+ * step is more than ten. */
 static void warn_of_passes(const Config *c, double step, double there, double passes)
 {
     int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;

@@ -127,7 +127,7 @@ bool run_stop_asked_within(Run *run)
     double now = seconds_now();
     if (watch.asked != 0) return true;
     if (now < run->stop_looked_at + every) return false;
-    /* Where it is there the time is not noted, so that whoever asks next sees it at once, too. */
+    /* When the file is there the time is not noted, so that the next call sees it at once, too. */
     if (run_folder_stop_asked(&run->folder)) return true;
     run->stop_looked_at = now;
     return false;
