@@ -6,7 +6,6 @@
 #include "parallel/run/identity.h"
 #include "parallel/run/loop.h"
 
-#include <cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,30 +56,23 @@ int run_leave(Run *run)
     return (int)code;
 }
 
-/* The final figures as JSON, for result.json. */
-static char *result_text(const Run *run)
+/* What the run has come to; its texts are the caller's to free. */
+static RunResult result_of(const Run *run)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddNumberToObject(o, "steps", (double)run->trainer.steps);
-    cJSON_AddNumberToObject(o, "tokens", (double)run->last.tokens);
-    cJSON_AddNumberToObject(o, "loss", run->last.loss);
+    RunResult r = {.steps = run->trainer.steps,
+                   .tokens = run->last.tokens,
+                   .loss = run->last.loss,
+                   .val_loss = NAN,
+                   .bits_per_byte = NAN};
     if (run->trainer.val) {
-        cJSON_AddNumberToObject(o, "val_loss", run->eval.loss);
-        cJSON_AddNumberToObject(o, "bits_per_byte", run->eval.bits_per_byte);
+        r.val_loss = run->eval.loss;
+        r.bits_per_byte = run->eval.bits_per_byte;
     }
     if (run->sample) {
-        cJSON_AddStringToObject(o, "prompt", run->config->eval.sample_prompt);
-        cJSON_AddStringToObject(o, "sample", run->sample);
+        r.prompt = must_strdup(run->config->eval.sample_prompt);
+        r.sample = must_strdup(run->sample);
     }
-    char *text = cJSON_Print(o);
-    cJSON_Delete(o);
-    return text;
-}
-
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return r;
 }
 
 /* What to try next, as commands that can be pasted. A prompt that is empty or would fill the screen
@@ -110,37 +102,30 @@ static void print_next(const Run *run, const char *prompt)
 }
 
 /* The last lines of a run: figures, sample, and what to try next. */
-static void print_result(const Run *run, const char *text, bool with_sample)
+static void print_result(const Run *run, const RunResult *r, bool with_sample)
 {
-    cJSON *o = cJSON_Parse(text);
-    const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(o, "prompt");
-    const cJSON *sampled = cJSON_GetObjectItemCaseSensitive(o, "sample");
-    const char *given = cJSON_IsString(prompt) ? prompt->valuestring : "";
+    const char *given = r->prompt ? r->prompt : "";
     char loss[64] = "";
-    if (!isnan(number_of(o, "loss"))) /* NaN: the last step was of an attempt before this one */
-        snprintf(loss, sizeof loss, ", training loss %.4f", number_of(o, "loss"));
-    if (with_sample && cJSON_IsString(sampled) && log_level() <= LOG_INFO) {
+    if (!isnan(r->loss)) snprintf(loss, sizeof loss, ", training loss %.4f", r->loss);
+    if (with_sample && r->sample && log_level() <= LOG_INFO) {
         Console console; /* as the run itself has shown it */
         console_open(&console, &(MetricsOptions){0});
-        console_sample(&console, given, sampled->valuestring);
+        console_sample(&console, given, r->sample);
     }
-    log_info("done    %s, %s tokens%s", figure_of((int64_t)number_of(o, "steps"), "step").text,
-             figure_short(number_of(o, "tokens")).text, loss);
-    if (!isnan(number_of(o, "val_loss")))
-        log_info("val     loss %.4f nats a token, %.4f bits per byte", number_of(o, "val_loss"),
-                 number_of(o, "bits_per_byte"));
+    log_info("done    %s, %s tokens%s", figure_of(r->steps, "step").text,
+             figure_short((double)r->tokens).text, loss);
+    if (!isnan(r->val_loss))
+        log_info("val     loss %.4f nats a token, %.4f bits per byte", r->val_loss,
+                 r->bits_per_byte);
     print_next(run, given);
-    cJSON_Delete(o);
 }
 
 int run_show_result(Run *run)
 {
-    char *text = run_folder_result(&run->folder);
     log_info("run     %s is finished; %s starts another", run->folder.path,
              run->arguments.out ? "another --out" : "--resume never");
     identity_warn_data_change(run->folder.path, run->data.identity);
-    if (text) print_result(run, text, true);
-    free(text);
+    print_result(run, &run->folder.result, true);
     trainer_close(&run->trainer);
     run_folder_close(&run->folder);
     data_close(&run->data);
@@ -204,13 +189,13 @@ int run_finish(Run *run)
              "above); when that can be done, %s",
              way_on_unsaved(run));
     /* result.json comes last: it is what makes the run a finished one for the next start. */
-    char *text = result_text(run);
+    RunResult result = result_of(run);
     if (!metrics_flush(run->metrics, err, sizeof err) ||
-        !run_folder_finish(&run->folder, text, err, sizeof err))
+        !run_folder_finish(&run->folder, &result, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
     warn_updates(run);
-    print_result(run, text, false);
-    free(text);
+    print_result(run, &result, false);
+    run_result_free(&result);
     run_close(run);
     return EXIT_OK;
 }

@@ -23,11 +23,10 @@ static bool exists(const char *folder, const char *name)
 }
 
 /* The content of FOLDER/NAME, NULL when it cannot be read. The caller frees. */
-static char *read_text(const char *folder, const char *name, char *err, size_t n)
+static char *read_text(const char *folder, const char *name, size_t *bytes, char *err, size_t n)
 {
     char *path = text_format("%s/%s", folder, name), *text = NULL;
-    size_t bytes;
-    file_read_own(path, &text, &bytes, err, n);
+    file_read_own(path, &text, bytes, err, n);
     free(path);
     return text;
 }
@@ -57,15 +56,15 @@ static FolderKind folder_kind(const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? FOLDER_NONE : FOLDER_FREE;
 }
 
-/* The steps that RUN/result.json says were reached; -1 without one. */
-static int64_t steps_in_result(const RunFolder *run)
+/* Whether RUN/result.json can be read: then it is in run->result. */
+static bool read_result(RunFolder *run)
 {
-    char *text = run_folder_result(run);
-    const char *at = text ? strstr(text, "\"steps\"") : NULL;
-    long long steps = -1;
-    if (at != NULL && sscanf(at + 7, " : %lld", &steps) != 1) steps = -1;
+    char ignored[512];
+    size_t bytes;
+    char *text = read_text(run->path, "result.json", &bytes, ignored, sizeof ignored);
+    bool good = text != NULL && run_result_parse(&run->result, text, bytes);
     free(text);
-    return steps;
+    return good;
 }
 
 /* A request to stop that an earlier run has followed. One that stays would stop every run here. */
@@ -92,8 +91,8 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
         return false;
     run->attempt = run->lock.attempt;
     run->state = exists(path, "config.json") ? RUN_RESUMED : RUN_NEW;
-    run->finished_steps = steps_in_result(run);
-    if (run->state == RUN_RESUMED && run->finished_steps >= config->train_steps)
+    /* The result of fewer steps is that of an earlier end, before train_steps was raised. */
+    if (run->state == RUN_RESUMED && read_result(run) && run->result.steps >= config->train_steps)
         run->state = RUN_FINISHED;
     return remove_stop(path, err, n);
 }
@@ -183,7 +182,7 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code)
 {
-    *run = (RunFolder){.lock = FOLDER_LOCK_NONE, .finished_steps = -1};
+    *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
     *code = EXIT_CANNOT_CREATE;
     char *path = NULL;
     if (request->out != NULL) {
@@ -204,6 +203,7 @@ void run_folder_close(RunFolder *run)
     folder_lock_release(&run->lock);
     free(run->path);
     free(run->stop);
+    run_result_free(&run->result);
     *run = (RunFolder){.lock = FOLDER_LOCK_NONE};
 }
 
@@ -226,7 +226,8 @@ static bool keep_old_config(const RunFolder *run, const Config *config, bool *sa
     config_free(stored);
     *same = count == 0;
     if (*same) return true;
-    char *old = read_text(run->path, "config.json", err, n);
+    size_t bytes;
+    char *old = read_text(run->path, "config.json", &bytes, err, n);
     char *name = text_format("config.before-attempt-%d.json", run->attempt);
     bool good = old != NULL && write_text(run->path, name, old, err, n);
     free(name);
@@ -255,24 +256,22 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     return good;
 }
 
-bool run_folder_finish(const RunFolder *run, const char *result, char *err, size_t n)
+bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n)
 {
-    return write_text(run->path, "result.json", result, err, n);
-}
-
-char *run_folder_result(const RunFolder *run)
-{
-    char ignored[512];
-    return read_text(run->path, "result.json", ignored, sizeof ignored);
+    char *text = run_result_text(result);
+    bool good = write_text(run->path, "result.json", text, err, n);
+    free(text);
+    return good;
 }
 
 const Config *run_folder_config(const char *path, char *err, size_t n)
 {
-    char *text = read_text(path, "config.json", err, n);
+    size_t bytes;
+    char *text = read_text(path, "config.json", &bytes, err, n);
     if (text == NULL) return NULL;
     char *name = text_format("%s/config.json", path);
     ConfigReport report = {0};
-    const Config *config = config_parse(name, text, strlen(text), 0, NULL, &report);
+    const Config *config = config_parse(name, text, bytes, 0, NULL, &report);
     if (config == NULL)
         error_set(err, n, "the config that this run was started with is not understood: %s",
                   report.n_errors > 0 ? report.error[0] : name);

@@ -8,6 +8,7 @@
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "parallel/run/folder_lock.h"
+#include "parallel/run/result.h"
 
 typedef enum { RUN_NEW, RUN_RESUMED, RUN_FINISHED } RunState;
 
@@ -15,8 +16,8 @@ typedef struct {
     char *path, *stop; /* the folder; RUN/STOP */
     RunState state;
     FolderLock lock;
-    int attempt;            /* 0 for the first start, then one more each time */
-    int64_t finished_steps; /* RUN_FINISHED: what it reached */
+    int attempt;      /* 0 for the first start, then one more each time */
+    RunResult result; /* RUN_FINISHED: what it has come to */
 } RunFolder;
 
 typedef struct {
@@ -37,10 +38,8 @@ bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *req
  * a sentence. */
 bool run_folder_describe(const RunFolder *run, const Config *config, const char *machine, char *err,
                          size_t n);
-/* Marks the run finished: result.json (JSON text: final figures and sample), atomically. */
-bool run_folder_finish(const RunFolder *run, const char *result, char *err, size_t n);
-/* The text of RUN/result.json, or NULL; the caller frees. */
-char *run_folder_result(const RunFolder *run);
+/* Marks the run finished: result.json, atomically. False with a sentence. */
+bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n);
 /* The stored config of a run folder, for generate, eval and ckpt: NULL with a sentence. The caller
  * frees. */
 const Config *run_folder_config(const char *path, char *err, size_t n);

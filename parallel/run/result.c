@@ -1,0 +1,71 @@
+/* result.c -- see result.h. */
+#include "parallel/run/result.h"
+
+#include "model/core/check.h"
+#include "model/core/json_tree.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+char *run_result_text(const RunResult *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "steps", (double)r->steps);
+    cJSON_AddNumberToObject(o, "tokens", (double)r->tokens);
+    cJSON_AddNumberToObject(o, "loss", r->loss);
+    if (!isnan(r->val_loss)) {
+        cJSON_AddNumberToObject(o, "val_loss", r->val_loss);
+        cJSON_AddNumberToObject(o, "bits_per_byte", r->bits_per_byte);
+    }
+    if (r->sample) {
+        cJSON_AddStringToObject(o, "prompt", r->prompt);
+        cJSON_AddStringToObject(o, "sample", r->sample);
+    }
+    char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* A count; false for what is none, NaN and what a double does not hold exactly among them: casting
+ * such a number to an integer would be undefined. */
+static bool count_of(const cJSON *object, const char *key, int64_t *out)
+{
+    double x = number_of(object, key);
+    if (!(x >= 0 && x <= 0x1p53) || x != floor(x)) return false;
+    *out = (int64_t)x;
+    return true;
+}
+
+static char *copy_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) ? must_strdup(item->valuestring) : NULL;
+}
+
+bool run_result_parse(RunResult *r, const char *text, size_t bytes)
+{
+    cJSON *o = json_tree_parse(text, bytes);
+    *r = (RunResult){.loss = number_of(o, "loss"),
+                     .val_loss = number_of(o, "val_loss"),
+                     .bits_per_byte = number_of(o, "bits_per_byte")};
+    bool good = count_of(o, "steps", &r->steps) && count_of(o, "tokens", &r->tokens);
+    if (good) {
+        r->prompt = copy_of(o, "prompt");
+        r->sample = copy_of(o, "sample");
+    }
+    cJSON_Delete(o);
+    return good;
+}
+
+void run_result_free(RunResult *r)
+{
+    free(r->prompt);
+    free(r->sample);
+    *r = (RunResult){0};
+}
