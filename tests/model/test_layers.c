@@ -8,20 +8,6 @@
 
 #include <cmocka.h>
 
-/* Tied and not, positions learned and rotary, in every norm and activation. */
-static GptShape shape_of(int i)
-{
-    GptShape s = fixture_shape();
-    s.bias = i & 1;
-    s.tied = i & 2;
-    s.qk_norm = i & 4;
-    s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
-    s.position = i & 16 ? POSITION_ROPE : POSITION_LEARNED;
-    s.norm.kind = i & 32 ? NORM_RMSNORM : NORM_LAYERNORM;
-    s.G = i & 1 ? 4 : 2;
-    return s;
-}
-
 /* A store that notes what is acquired and asks the real one. */
 typedef struct {
     ParamStore base;
@@ -127,8 +113,8 @@ static void check_uses(const GptShape *shape)
 static void test_uses_told_are_uses_made(void **state)
 {
     (void)state;
-    for (int i = 0; i < 64; i += 2) {
-        GptShape s = shape_of(i);
+    for (int i = 0; i < FIXTURE_VARIANTS; i++) {
+        GptShape s = fixture_variant(i);
         check_uses(&s);
     }
     Fixture f;

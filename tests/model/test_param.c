@@ -10,19 +10,6 @@
 
 #include <cmocka.h>
 
-static GptShape shape_of(int i)
-{
-    GptShape s = fixture_shape();
-    s.bias = i & 1;
-    s.tied = i & 2;
-    s.qk_norm = i & 4;
-    s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
-    s.position = i & 16 ? POSITION_ROPE : POSITION_LEARNED;
-    s.norm.kind = i & 32 ? NORM_RMSNORM : NORM_LAYERNORM;
-    s.G = i & 1 ? 4 : 2;
-    return s;
-}
-
 /* Elements of a unit: which parameter covers each (-1: gap). No element twice. */
 static int *cover(const ParamTable *table, int unit)
 {
@@ -44,8 +31,8 @@ static int *cover(const ParamTable *table, int unit)
 static void test_bug_35_every_element_owned_once(void **state)
 {
     (void)state;
-    for (int i = 0; i < 64; i++) {
-        GptShape s = shape_of(i);
+    for (int i = 0; i < FIXTURE_VARIANTS; i++) {
+        GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
         gpt_layers_build(&layers, &table, &s);
@@ -77,8 +64,8 @@ static void test_bug_35_every_element_owned_once(void **state)
 static void test_rows(void **state)
 {
     (void)state;
-    for (int i = 0; i < 64; i++) {
-        GptShape s = shape_of(i);
+    for (int i = 0; i < FIXTURE_VARIANTS; i++) {
+        GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
         gpt_layers_build(&layers, &table, &s);
@@ -146,7 +133,7 @@ static void test_init_by_global_index(void **state)
 {
     (void)state;
     Fixture a, b;
-    GptShape s = fixture_shape(), t = shape_of(63);
+    GptShape s = fixture_shape(), t = fixture_variant(FIXTURE_VARIANTS - 1);
     t.G = s.G;
     fixture_open(&a, &s, 1, 2, 1, 1, 0);
     fixture_open(&b, &t, 1, 2, 1, 3, 0);

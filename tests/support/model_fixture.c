@@ -58,6 +58,19 @@ GptShape fixture_mqa_shape(void)
     return s;
 }
 
+GptShape fixture_variant(int i)
+{
+    GptShape s = fixture_shape();
+    s.bias = i & 1;
+    s.tied = i & 2;
+    s.qk_norm = i & 4;
+    s.activation = i & 8 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+    s.position = i & 16 ? POSITION_ROPE : POSITION_LEARNED;
+    s.norm.kind = i & 32 ? NORM_RMSNORM : NORM_LAYERNORM;
+    s.G = i & 1 ? 4 : 2;
+    return s;
+}
+
 GptShape fixture_with_dtype(GptShape s, DType dtype)
 {
     s.dtype = dtype;

@@ -30,6 +30,11 @@ GptShape fixture_shape(void);
 GptShape fixture_llama_shape(void);
 /* One kv head, a head size that is not C / H, ReLU squared, logits in chunks of 5 rows. */
 GptShape fixture_mqa_shape(void);
+/* The tiny shape in its i-th combination, of FIXTURE_VARIANTS: with and without biases (and with
+ * all kv heads, or shared ones), tied head and QK-norm; with each norm and positions of each kind;
+ * with GELU and SwiGLU. */
+enum { FIXTURE_VARIANTS = 64 };
+GptShape fixture_variant(int i);
 /* The shape in another dtype, with gradients in its compute dtype and smaller weights. */
 GptShape fixture_with_dtype(GptShape shape, DType dtype);
 /* Opens a device of `threads` threads: the one that the environment's TEST_DEVICE names ("cpu",
