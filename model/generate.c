@@ -132,11 +132,6 @@ void decoder_reset(Decoder *d)
     d->length = 0;
 }
 
-int64_t decoder_length(const Decoder *d)
-{
-    return d->length;
-}
-
 int64_t decoder_room(const Decoder *d)
 {
     return d->capacity - d->length;

@@ -17,8 +17,7 @@ size_t decoder_bytes(const GptShape *shape, int64_t max_tokens);
 
 /* Forgets the sequence. */
 void decoder_reset(Decoder *decoder);
-/* Tokens so far, and room for more. */
-int64_t decoder_length(const Decoder *decoder);
+/* For how many more tokens there is room. */
 int64_t decoder_room(const Decoder *decoder);
 /* Appends n >= 1 tokens (n <= room) and returns the logits (V) in the compute dtype after the last,
  * on the host, valid until the next call. */

@@ -57,6 +57,8 @@ typedef struct Backend {
     void (*copy)(Device *device, Stream stream, Tensor dst,
                  Tensor src); /* equal shapes and dtypes, any places */
     void (*event_record)(Device *device, Event *event, Stream stream);
+    /* Work given to the stream from here on begins once the event is reached; the host goes on.
+     * Not called yet: it orders the communication stream and the compute stream. */
     void (*event_wait)(Device *device, Event *event, Stream stream);
     bool (*event_reached)(Device *device, Event *event); /* never waits */
     void (*event_synchronize)(Device *device, Event *event);

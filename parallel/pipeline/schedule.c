@@ -11,10 +11,3 @@ int64_t schedule_one_stage(int64_t micros, Action *actions)
     }
     return n;
 }
-
-int64_t schedule_evaluation(int64_t micros, Action *actions)
-{
-    for (int64_t micro = 0; micro < micros; micro++)
-        actions[micro] = (Action){.kind = ACT_EVALUATE, .micro = micro};
-    return micros;
-}

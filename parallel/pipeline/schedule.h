@@ -7,7 +7,5 @@
 
 /* Forward and backward of each micro-batch in turn, one slot. Writes 2 * micros actions. */
 int64_t schedule_one_stage(int64_t micros, Action *actions);
-/* Evaluation of `micros` micro-batches. Writes `micros` actions. */
-int64_t schedule_evaluation(int64_t micros, Action *actions);
 
 #endif

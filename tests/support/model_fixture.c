@@ -240,8 +240,10 @@ unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
 static double run(Fixture *f, bool backward)
 {
     Action *actions = must_calloc(2 * (size_t)f->micros, sizeof *actions);
-    int64_t n =
-        backward ? schedule_one_stage(f->micros, actions) : schedule_evaluation(f->micros, actions);
+    int64_t n = f->micros;
+    if (backward) n = schedule_one_stage(f->micros, actions);
+    for (int64_t i = 0; i < n && !backward; i++)
+        actions[i] = (Action){.kind = ACT_EVALUATE, .micro = i};
     Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
     int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
     Stage stage = gpt_stage(f->gpt);

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The bits of a number, and back. Not dtype.h's: normal.h's numbers are made on a GPU as well,
+ * where this file is compiled for both sides and dtype.h for the host alone. */
 static inline uint32_t vmath_bits_f32(float x)
 {
     uint32_t u;
@@ -193,7 +195,6 @@ static inline double log_f64(double x)
 
 /* By the type of the argument, for code that is compiled for both. */
 #define real_exp(x)  _Generic((x), float : exp_f32, double : exp_f64)(x)
-#define real_tanh(x) _Generic((x), float : tanh_f32, double : tanh_f64)(x)
 #define real_log(x)  _Generic((x), float : log_f32, double : log_f64)(x)
 #define real_sqrt(x) _Generic((x), float : __builtin_sqrtf, double : __builtin_sqrt)(x)
 
