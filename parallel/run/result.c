@@ -58,6 +58,8 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
     if (good) {
         r->prompt = copy_of(o, "prompt");
         r->sample = copy_of(o, "sample");
+    } else {
+        *r = (RunResult){0};
     }
     cJSON_Delete(o);
     return good;

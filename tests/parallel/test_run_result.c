@@ -1,0 +1,77 @@
+/* test_run_result.c -- what result.json keeps, and what of it is believed. */
+#include "parallel/run/result.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void a_damaged_result_is_none(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {"{\"steps\": 10, \"tokens\": 640}", true},
+        {"{\"steps\": 10, \"tokens\": 640, \"loss\": null}\n", true},
+        {"{\"steps\": 10, \"tokens\": 640", false}, /* cut */
+        {"{\"steps\": 10, \"tokens\": 640} {}", false},
+        {"\"steps\": 10, \"tokens\": 640", false},
+        {"[{\"steps\": 10, \"tokens\": 640}]", false},
+        {"{\"note\": {\"steps\": 10, \"tokens\": 640}}", false},
+        {"{\"steps\": 10}", false},
+        {"{\"steps\": 10, \"tokens\": null}", false},
+        {"{\"steps\": \"10\", \"tokens\": 640}", false},
+        {"{\"steps\": 10.5, \"tokens\": 640}", false},
+        {"{\"steps\": 1e300, \"tokens\": 640}", false},
+        {"{\"steps\": 10, \"tokens\": -1}", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RunResult r;
+        bool good = run_result_parse(&r, cases[i].text, strlen(cases[i].text));
+        if (good != cases[i].good) fail_msg("%s: %d", cases[i].text, good);
+        assert_int_equal(r.steps, good ? 10 : 0);
+        run_result_free(&r);
+    }
+}
+
+/* Figures and texts come back as they were written, and what is not there stays away. */
+static void a_result_is_read_as_it_was_written(void **unused)
+{
+    (void)unused;
+    char prompt[] = "\"the\"\n", sample[] = "\\x00 \xe2\x82\xac";
+    RunResult full = {7, 1 << 20, 0.1, 1.0 / 3, 2.5, prompt, sample}, r;
+    char *text = run_result_text(&full);
+    assert_true(run_result_parse(&r, text, strlen(text)));
+    assert_int_equal(r.steps, full.steps);
+    assert_int_equal(r.tokens, full.tokens);
+    assert_true(r.loss == full.loss && r.val_loss == full.val_loss);
+    assert_true(r.bits_per_byte == full.bits_per_byte);
+    assert_string_equal(r.prompt, prompt);
+    assert_string_equal(r.sample, sample);
+    run_result_free(&r);
+    free(text);
+    text = run_result_text(&(RunResult){.steps = 7, .loss = NAN, .val_loss = NAN});
+    assert_string_equal(text, "{\n\t\"steps\":\t7,\n\t\"tokens\":\t0,\n\t\"loss\":\tnull\n}");
+    assert_true(run_result_parse(&r, text, strlen(text)));
+    assert_true(isnan(r.loss) && isnan(r.val_loss) && isnan(r.bits_per_byte));
+    assert_null(r.prompt);
+    assert_null(r.sample);
+    run_result_free(&r);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_damaged_result_is_none),
+        cmocka_unit_test(a_result_is_read_as_it_was_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
