@@ -18,18 +18,19 @@ static bool keeps_masters(const Config *config, DType storage)
     return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
 }
 
-/* Slots and segments of the run that run->run describes; its tensors need not be there. */
-static void plan_run(OptimizerRun *run, const Config *config, const ParamTable *table, Arena *arena)
+/* Slots and segments of what own->shard describes; its tensors need not be there. */
+static void plan_shard(OptimizerShard *own, const Config *config, const ParamTable *table,
+                       Arena *arena)
 {
-    const Shard *shard = &run->run;
+    const Shard *shard = &own->shard;
     DType storage = table->unit[shard->unit].dtype;
     int end = SLOT_FIRST + optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
     for (int slot = keeps_masters(config, storage) ? SLOT_MASTER : SLOT_FIRST; slot < end; slot++)
-        run->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
+        own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
     int segments = rounding_segments(table, shard->unit, shard->offset, shard->count, NULL, 0);
-    run->rounding.seed = (uint64_t)config->seed;
-    run->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
+    own->rounding.seed = (uint64_t)config->seed;
+    own->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
 }
 
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *arena)
@@ -41,31 +42,31 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         .constants = {[GROUP_DECAY] =
                           rule->constants(config, config->optimizer.params.weight_decay),
                       [GROUP_NO_DECAY] = rule->constants(config, 0.0)},
-        .n_runs = store->shards(store, PURPOSE_UPDATE, NULL, 0),
+        .n_shards = store->shards(store, PURPOSE_UPDATE, NULL, 0),
     };
-    size_t n = (size_t)optimizer->n_runs;
-    Shard *shard = must_calloc(n, sizeof *shard);
-    store->shards(store, PURPOSE_UPDATE, shard, optimizer->n_runs);
-    optimizer->run = must_calloc(n, sizeof *optimizer->run);
-    /* A unit's runs are adjacent, for the store lists its shards unit by unit. A unit of which this
-     * rank has no shard keeps n_runs, so that a walk over its runs ends at once. */
-    optimizer->first_run = must_calloc((size_t)store->table->n_units, sizeof(int));
+    size_t n = (size_t)optimizer->n_shards;
+    Shard *listed = must_calloc(n, sizeof *listed);
+    store->shards(store, PURPOSE_UPDATE, listed, optimizer->n_shards);
+    optimizer->shard = must_calloc(n, sizeof *optimizer->shard);
+    /* A unit's shards are adjacent, for the store lists its shards unit by unit. A unit of which
+     * this rank has no shard keeps n_shards, so that a walk over its shards ends at once. */
+    optimizer->first_shard = must_calloc((size_t)store->table->n_units, sizeof(int));
     for (int u = 0; u < store->table->n_units; u++)
-        optimizer->first_run[u] = optimizer->n_runs;
-    for (int i = 0; i < optimizer->n_runs; i++) {
-        OptimizerRun *run = &optimizer->run[i];
-        int *first = &optimizer->first_run[shard[i].unit];
+        optimizer->first_shard[u] = optimizer->n_shards;
+    for (int i = 0; i < optimizer->n_shards; i++) {
+        OptimizerShard *own = &optimizer->shard[i];
+        int *first = &optimizer->first_shard[listed[i].unit];
         if (i < *first) *first = i;
-        run->run = shard[i];
-        plan_run(run, config, store->table, arena);
+        own->shard = listed[i];
+        plan_shard(own, config, store->table, arena);
     }
-    free(shard);
+    free(listed);
 }
 
 void optimizer_free(Optimizer *optimizer)
 {
-    free(optimizer->run);
-    free(optimizer->first_run);
+    free(optimizer->shard);
+    free(optimizer->first_shard);
     *optimizer = (Optimizer){0};
 }
 
@@ -78,11 +79,11 @@ size_t optimizer_bytes(const Config *config, ParamStore *store)
     return arena.peak;
 }
 
-/* Puts the run's table of segments where its tensor lies. */
-static void upload_segments(const Optimizer *optimizer, const OptimizerRun *run, Device *dev)
+/* Puts the shard's table of segments where its tensor lies. */
+static void upload_segments(const Optimizer *optimizer, const OptimizerShard *own, Device *dev)
 {
-    const Shard *shard = &run->run;
-    Tensor there = run->rounding.segments;
+    const Shard *shard = &own->shard;
+    Tensor there = own->rounding.segments;
     if (!tensor_present(there)) return;
     int n = (int)tensor_rows(there);
     Segment *segment = must_calloc((size_t)n, sizeof *segment);
@@ -94,27 +95,27 @@ static void upload_segments(const Optimizer *optimizer, const OptimizerRun *run,
 
 void optimizer_init(Optimizer *optimizer, Device *dev)
 {
-    for (int i = 0; i < optimizer->n_runs; i++) {
-        OptimizerRun *run = &optimizer->run[i];
-        upload_segments(optimizer, run, dev);
+    for (int i = 0; i < optimizer->n_shards; i++) {
+        OptimizerShard *own = &optimizer->shard[i];
+        upload_segments(optimizer, own, dev);
         for (int slot = 0; slot < SLOT_MAX; slot++) {
-            if (!tensor_present(run->slot[slot])) continue;
+            if (!tensor_present(own->slot[slot])) continue;
             /* The master begins as the weight, which is exact; the other slots are averages of
              * nothing. */
             if (slot == SLOT_MASTER) {
-                op_copy(dev, run->slot[slot], run->run.weight);
+                op_copy(dev, own->slot[slot], own->shard.weight);
             } else {
-                op_fill(dev, run->slot[slot], 0.0);
+                op_fill(dev, own->slot[slot], 0.0);
             }
         }
     }
 }
 
-/* Publishes the unit of run i if run i is its last. */
+/* Publishes the unit of shard i if it is its unit's last. */
 static void publish_when_done(const Optimizer *optimizer, ParamStore *store, int i)
 {
-    int unit = optimizer->run[i].run.unit;
-    if (i + 1 == optimizer->n_runs || optimizer->run[i + 1].run.unit != unit) {
+    int unit = optimizer->shard[i].shard.unit;
+    if (i + 1 == optimizer->n_shards || optimizer->shard[i + 1].shard.unit != unit) {
         store->publish(store, unit);
     }
 }
@@ -122,16 +123,16 @@ static void publish_when_done(const Optimizer *optimizer, ParamStore *store, int
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {
-    for (int i = 0; i < optimizer->n_runs; i++) {
-        OptimizerRun *run = &optimizer->run[i];
-        Shard *shard = &run->run;
+    for (int i = 0; i < optimizer->n_shards; i++) {
+        OptimizerShard *own = &optimizer->shard[i];
+        Shard *shard = &own->shard;
         OptimizerUpdate update = {
             .weight = shard->weight,
             .grad = shard->grad,
-            .slot = run->slot,
+            .slot = own->slot,
             .constants = &optimizer->constants[shard->group],
             .decision = decision,
-            .rounding = tensor_present(run->rounding.segments) ? &run->rounding : NULL,
+            .rounding = tensor_present(own->rounding.segments) ? &own->rounding : NULL,
         };
         optimizer->rule->update(dev, &update);
         publish_when_done(optimizer, store, i);
@@ -142,15 +143,15 @@ bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int par
                     Tensor *view)
 {
     const Param *row = &table->param[param];
-    /* Padding rows included: they lie in the run as well, and the view below leaves them out. */
+    /* Padding rows included: they lie in the shard as well, and the view below leaves them out. */
     int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
-    /* A row is looked for whole within one run; on a rank that does not own it there is none. */
-    for (int i = optimizer->first_run[row->unit]; i < optimizer->n_runs; i++) {
-        const Shard *shard = &optimizer->run[i].run;
+    /* A row is looked for whole within one shard; on a rank that does not own it there is none. */
+    for (int i = optimizer->first_shard[row->unit]; i < optimizer->n_shards; i++) {
+        const Shard *shard = &optimizer->shard[i].shard;
         if (shard->unit != row->unit) break;
         if (row->offset < shard->offset) continue;
         if (row->offset + count > shard->offset + shard->count) continue;
-        Tensor flat = optimizer->run[i].slot[slot];
+        Tensor flat = optimizer->shard[i].slot[slot];
         if (!tensor_present(flat)) return false;
         size_t before = (size_t)(row->offset - shard->offset) * dtype_size(flat.dtype);
         *view = flat;

@@ -12,21 +12,21 @@
 #include "model/param/store.h"
 #include "optim/optimizer_rules.h"
 
-/* One shard and its state: flat tensors of run.count elements in compute dtype; unused slots
+/* One shard and its state: flat tensors of shard.count elements in compute dtype; unused slots
  * are absent. Its table of segments is absent where weights are rounded to nearest. */
 typedef struct {
-    Shard run;
+    Shard shard;
     Tensor slot[SLOT_MAX];
     Rounding rounding;
-} OptimizerRun;
+} OptimizerShard;
 
 typedef struct {
     const OptimizerRule *rule;
     const ParamTable *table;
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
-    OptimizerRun *run;
-    int n_runs;
-    int *first_run; /* per unit: where its runs begin; n_runs where it has none here */
+    OptimizerShard *shard;
+    int n_shards;
+    int *first_shard; /* per unit: where its shards begin; n_shards where it has none here */
 } Optimizer;
 
 /* Lays the state and the tables of segments out over `arena` for the store's shards

@@ -169,7 +169,7 @@ static double update_bytes(const Trainer *t, int64_t n)
     const GptShape *s = &t->session.layers.shape;
     const OptimizerRule *rule = t->optimizer.rule;
     OpCase update = {rule->op, .n = n,
-                     .option = tensor_present(t->optimizer.run[0].slot[SLOT_MASTER]),
+                     .option = tensor_present(t->optimizer.shard[0].slot[SLOT_MASTER]),
                      .value = optimizer_rule_slots(rule, t->config)};
     return op_case_bytes(&update, s->dtype, s->grad_dtype);
 }

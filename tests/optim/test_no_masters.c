@@ -52,8 +52,8 @@ static double last_losses(Way way, double lr, double *first)
     Arena arena = arena_over(memory, bytes);
     optimizer_plan(&o, &c, f.params, &arena);
     optimizer_init(&o, &f.dev);
-    for (int i = 0; way == NEAREST && i < o.n_runs; i++)
-        o.run[i].rounding.segments = NO_TENSOR;
+    for (int i = 0; way == NEAREST && i < o.n_shards; i++)
+        o.shard[i].rounding.segments = NO_TENSOR;
     for (int step = 0; step < STEPS; step++) {
         double loss = fixture_backward(&f);
         StepDecision d = {.apply = 1, .update = step + 1, .lr = lr, .grad_scale = 1};
@@ -121,8 +121,8 @@ static void test_bug_7_tiny_updates_move_the_mean(void **state)
     store_close(s);
 }
 
-/* Every element from `offset` on is found in the run's table under its parameter's name and number;
- * the table begins with what lies at the offset, or before the gap there. */
+/* Every element from `offset` on is found in the shard's table under its parameter's name and
+ * number; the table begins with what lies at the offset, or before the gap there. */
 static void check_segments(const ParamTable *table, int u, int64_t offset)
 {
     const Unit *unit = &table->unit[u];
@@ -145,7 +145,7 @@ static void check_segments(const ParamTable *table, int u, int64_t offset)
     }
 }
 
-/* From wherever a run begins: within parameters, in gaps, and where a parameter does. */
+/* From wherever a shard begins: within parameters, in gaps, and where a parameter does. */
 static void test_segments_name_every_element(void **state)
 {
     (void)state;
@@ -177,10 +177,10 @@ static void test_no_master_is_kept(void **state)
     Optimizer o;
     Arena measuring = arena_measuring();
     optimizer_plan(&o, &without, &s->base, &measuring);
-    for (int i = 0; i < o.n_runs; i++) {
-        assert_false(tensor_present(o.run[i].slot[SLOT_MASTER]));
-        assert_true(o.run[i].slot[SLOT_FIRST].dtype == F32);
-        assert_true(tensor_present(o.run[i].rounding.segments) && o.run[i].rounding.seed == 5);
+    for (int i = 0; i < o.n_shards; i++) {
+        assert_false(tensor_present(o.shard[i].slot[SLOT_MASTER]));
+        assert_true(o.shard[i].slot[SLOT_FIRST].dtype == F32);
+        assert_true(tensor_present(o.shard[i].rounding.segments) && o.shard[i].rounding.seed == 5);
     }
     optimizer_free(&o);
     store_close(s);

@@ -1,4 +1,4 @@
-/* test_optimizer.c -- the optimizer over a store's runs, against plain loops in double: rules,
+/* test_optimizer.c -- the optimizer over a store's shards, against plain loops in double: rules,
  * decay groups, skipped steps, masters, slots, and the gradient norm. */
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
@@ -108,10 +108,10 @@ static void check_rule(const Config *c, DType storage, double tolerance)
     }
     for (int u = 0; u < UNITS; u++) {
         for (int i = 0; i < SIZE; i++) {
-            const OptimizerRun *run = &o.run[2 * u + (i >= SPLIT)];
-            Tensor master = run->slot[SLOT_MASTER],
-                   value = tensor_present(master) ? master : run->run.weight;
-            double got = dtype_get(value.dtype, value.data, i - run->run.offset),
+            const OptimizerShard *own = &o.shard[2 * u + (i >= SPLIT)];
+            Tensor master = own->slot[SLOT_MASTER],
+                   value = tensor_present(master) ? master : own->shard.weight;
+            double got = dtype_get(value.dtype, value.data, i - own->shard.offset),
                    want = plain[u].w[i];
             if (!(fabs(got - want) <= tolerance * (1.0 + fabs(want)))) {
                 fail_msg("%s, unit %d, element %d: %.17g, want %.17g", dtype_name(storage), u, i,
@@ -303,10 +303,10 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s ",
                  optimizer_slot_name(o.rule, slot));
         assert_true(view.ndim == 1 && view.dim[0] == B_COUNT && tensor_is_dense(view));
-        for (int run = 0; run < o.n_runs; run++) { /* element = 1000 x run + index */
-            float *x = o.run[run].slot[slot].data;
-            for (int i = 0; i < o.run[run].run.count; i++)
-                x[i] = (float)(1000 * run + i);
+        for (int k = 0; k < o.n_shards; k++) { /* element = 1000 x shard + index */
+            float *x = o.shard[k].slot[slot].data;
+            for (int i = 0; i < o.shard[k].shard.count; i++)
+                x[i] = (float)(1000 * k + i);
         }
         assert_true(((float *)view.data)[B_COUNT - 1] == 3000.0f + B_COUNT - 1);
         assert_true(optimizer_slot(&o, &s->table, 0, slot, &view));
@@ -338,7 +338,7 @@ static void test_measured_bytes_are_the_slots(void **state)
     store_close(s);
 }
 
-static void test_bug_13_14_norm_counts_each_run_once(void **state)
+static void test_bug_13_14_norm_counts_each_shard_once(void **state)
 {
     (void)state;
     Store *s = store_open(F32, F32);
@@ -365,7 +365,7 @@ int main(void)
         cmocka_unit_test(test_units_are_published_once_and_in_order),
         cmocka_unit_test(test_slots_by_parameter),
         cmocka_unit_test(test_measured_bytes_are_the_slots),
-        cmocka_unit_test(test_bug_13_14_norm_counts_each_run_once),
+        cmocka_unit_test(test_bug_13_14_norm_counts_each_shard_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
