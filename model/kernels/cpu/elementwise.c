@@ -116,6 +116,8 @@ static void backward_body(void *context, int64_t task, int worker)
         } else if (job->kind == ACTIVATION_RELU2) {
             relu2_backward_run(dx, dy, x, s.n);
         } else {
+            /* The halves of x, gate and up, lie `cols` columns apart in a row; so do those of dx.
+             */
             Span second = {.row = s.row, .col = s.col + cols, .n = s.n};
             real *dup = span_out(job->y, second, dup_buffer);
             swiglu_backward_run(dx, dup, dy, x, span_load(job->x, second, up_buffer), s.n);

@@ -67,6 +67,8 @@ static bool epilogue_fits(const LtProduct *p)
     return bias && aux;
 }
 
+/* The product as the library sees it: transposed, with a and b exchanged (see the head of this
+ * file). */
 static PlanKey key_of(const LtProduct *p)
 {
     return (PlanKey){

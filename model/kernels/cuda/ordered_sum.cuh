@@ -88,6 +88,9 @@ static __device__ double ordered_tile(double total, double x, int count, Ordered
     if (warp == 0) {
         steps = warp_steps(shared->steps[lane]);
         if (lane == 0) {
+            /* In units of its last bit the total is an integer, and so is every step: exact, as
+             * long as it stays below 2^53. Else this thread adds the tile's numbers as a CPU would.
+             */
             int64_t t = scale != 0.0 ? (int64_t)(total * scale) : 0;
             t += t % 2 ? steps.odd : steps.even;
             bool stays = scale != 0.0 && t < (int64_t)1 << 53;
@@ -98,7 +101,7 @@ static __device__ double ordered_tile(double total, double x, int count, Ordered
     }
     __syncthreads();
     total = shared->sums[0];
-    __syncthreads();
+    __syncthreads(); /* all have read it before the next tile writes */
     return total;
 }
 
