@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_layers.sh -- who may include whom: a folder is a floor. A file includes files of lower floors, of its own folder and,
 # without cycles, of other folders of its floor; a folder and those inside it that are on its floor are one room and know each
-# other. The model (3a) and the strategy (3b) do not see each other, model/ includes nothing of parallel/, nobody includes the
+# other. The model (3a) and what drives it (3b) do not see each other, model/ includes nothing of parallel/, nobody includes the
 # program (7). Says what is wrong, one line each.
 #
 #   scripts/check_layers.sh [--floors]

@@ -10,8 +10,8 @@ static Origin *vocab_origin(const Config *config)
     return (Origin *)config->provenance + option_find("model.vocab_size");
 }
 
-/* A vocabulary that was given has to be the data's: weights of another size would be trained on
- * token ids that never come, or be asked for some they have not. */
+/* A size of the vocabulary that was given must be that of the data. A larger model would have rows
+ * for ids that never come; a smaller one would be asked for ids that it does not have. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
@@ -35,7 +35,7 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
-    /* A given vocabulary is the data's by now, and keeps the place where it was given. */
+    /* A size that was given is that of the data, as was checked above, and keeps its origin. */
     Origin *origin = vocab_origin(settled);
     if (facts->vocab_size != 0 && !origin_given(origin)) {
         settled->model.vocab_size = facts->vocab_size;

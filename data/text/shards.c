@@ -52,9 +52,9 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     return true;
 }
 
-/* Encodes a range and writes its shards. Words are cut as in the whole text, wherever pieces and
- * the range end, so the ids do not depend on PIECE. A document that reaches over the end of the
- * range gets no end-of-text: it is not over there. */
+/* Encodes a range and writes its shards. Where pieces end makes no difference to the words, so the
+ * ids do not depend on PIECE. A document that reaches over the end of the range gets no
+ * end-of-text: it is not over there. */
 static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const FsOps *fs,
                         const char *folder, SplitSize *size, Progress *progress, char *err,
                         size_t n)
@@ -70,7 +70,7 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
     w.size.bytes = to - from;
     for (int64_t d = 0; good && d < text->n_documents && at < to; d++) {
         int64_t end = text->document_end[d];
-        if (end <= from) continue;
+        if (end <= from) continue; /* of the other split */
         bool whole = end <= to;
         if (!whole) end = to;
         while (good && at < end) {
@@ -78,6 +78,8 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
                            (int)(100.0 * (double)(at - from) / (double)(to - from)),
                            1e-6 * (double)(to - from));
             ids.count = 0;
+            /* The encoder sees the text to the end of the document, or of the range, and not just
+             * of the piece: what follows decides where a word ends. */
             at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
             good = write_tokens(&w, ids.id, ids.count, err, n);
         }

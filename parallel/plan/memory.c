@@ -123,6 +123,7 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
         return text_format(
             "choose a smaller model: its weights, gradients and optimizer alone take %s",
             figure_bytes(fixed).text);
+    /* A batch of one row cannot be made smaller, and full recompute keeps the least there is. */
     char *batch = rows > 1
                       ? text_format("train_micro_batch_size_per_gpu (now %lld), ", (long long)rows)
                       : must_strdup("");

@@ -36,7 +36,7 @@ int run_leave(Run *run)
 {
     char err[512];
     run_read_records(run);
-    run->last_try = true; /* of a save: nobody is there for another */
+    run->last_try = true; /* the process ends behind this save: no other follows */
     if (run->saved_step != run->trainer.steps) run_save(run);
     bool saved = run->save_error == EXIT_OK;
     metrics_note(run->metrics, "end", run->trainer.steps,
@@ -134,8 +134,8 @@ int run_show_result(Run *run)
     return EXIT_OK;
 }
 
-/* Ends the run when what it has come to is no number. Its checkpoints stay, and it has no result.
- */
+/* Ends the run (EXIT_DIVERGED) when a last loss is not finite. Its checkpoints stay, and it has no
+ * result. */
 static void check_last(Run *run, const char *what, double loss)
 {
     char err[512];
@@ -149,7 +149,7 @@ static void check_last(Run *run, const char *what, double loss)
          (long long)run->trainer.steps, what, run->folder.path);
 }
 
-/* Warns of a run that hardly trained, or not in the end: its figures look like any other's. */
+/* Warns when most updates were skipped, or the last ones: the figures alone do not show it. */
 static void warn_updates(const Run *run)
 {
     const StepRecord *r = &run->last;

@@ -34,7 +34,8 @@ static void resume_clock(Run *run)
     run->window_start = seconds_now();
 }
 
-/* Ends the run when its numbers have left it. */
+/* Ends the run (EXIT_DIVERGED) when gradients overflow at the smallest loss scale, or when too many
+ * steps in a row were skipped for gradients that are not finite. */
 static void check_divergence(Run *run, const StepRecord *r)
 {
     char err[512];
@@ -143,7 +144,7 @@ void run_report(Run *run)
 
 /* ---- work between steps ---------------------------------------------------------------------- */
 
-/* From here on progress is printed. Until it is due, what stood there before stays. */
+/* Begins to print progress. The live line stays as it is until the first of it is due. */
 static void begin_progress(Run *run)
 {
     progress_again(&run->progress);
@@ -162,8 +163,8 @@ static void end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Prints how far the work is, and how long the rest will take at the pace so far. Of a step that is
- * the host's pace: the device, which may be behind, is not asked, for that would be to wait. */
+/* Prints how far the work is, and how long the rest will take at the pace so far. For a step that
+ * is the pace of the host: to ask the device, which may be behind, would be to wait for it. */
 static void print_work(Run *run, const Work *work)
 {
     double each = (seconds_now() - run->work_start) / (double)(work->done > 0 ? work->done : 1);
@@ -257,8 +258,8 @@ static const char *next_try(const Run *run)
     return again ? "; trying again at the next interval" : "; trying again after the last step";
 }
 
-/* Warns that a checkpoint stays which would have been removed for the one that is to be saved: once
- * for as long as the numbers stay bad. */
+/* Warns that an older checkpoint stays which this save would otherwise remove. Once only, for as
+ * long as the numbers stay bad. */
 static void warn_keeping(Run *run, const char *why)
 {
     char ignored[512];

@@ -13,7 +13,8 @@ bool run_sample(Run *run);
 /* Commits a checkpoint. One that fails is warned of and noted in save_error, and the run goes on.
  */
 void run_save(Run *run);
-/* Whether the newest loss speaks of a training that goes well; else `why` says what does not. */
+/* Whether the run trains as it should: the newest update was applied, and its loss is finite and
+ * not far above that of uniform guessing. False, and `why` says what is wrong. */
 bool run_goes_well(const Run *run, char *why, size_t n);
 /* The FeedWatch of a run, which is the context: prints progress, and ends an evaluation or a sample
  * when a stop is asked for. */
