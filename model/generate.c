@@ -15,7 +15,8 @@ struct Decoder {
     KvCache *cache;  /* L */
     Tensor *x;       /* L + 1, of two places in turn */
     BlockActs *acts; /* L, all in one place */
-    LayerWork work;  /* borrows these */
+    HeadActs head;
+    LayerWork work; /* borrows these */
     int64_t length, capacity;
     Arena fixed, scratch;
     void *fixed_memory, *scratch_memory;
@@ -98,7 +99,8 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     d->pass.caches = d->cache;
     d->x = must_calloc((size_t)s->L + 1, sizeof *d->x);
     d->acts = must_calloc((size_t)s->L, sizeof *d->acts);
-    d->work = (LayerWork){.pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts};
+    d->work = (LayerWork){
+        .pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts, .head = &d->head};
     layout_fixed(s, max_tokens, &d->fixed, d->cache, &d->tokens, &d->positions, &d->logits,
                  &d->pass.rope_table);
     if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
@@ -162,7 +164,7 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
         d->cache[l].length = d->length;
     }
     d->x[s->L] = acts.x[s->L % 2];
-    d->work.head = &acts.head;
+    d->head = acts.head;
     layers_logits(&d->work, d->logits); /* of the last row alone */
     d->length += n;
     Tensor storage = tensor_2d(d->host_storage, s->dtype, 1, s->Vp);
