@@ -228,7 +228,7 @@ Stage gpt_stage(Gpt *g)
 
 int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
 {
-    return n_actions * (s->L + 4);
+    return n_actions * layers_max_uses(s);
 }
 
 int64_t gpt_uses(const Gpt *g, const Action *actions, int64_t n, Use *uses)

@@ -46,47 +46,72 @@ static void run_head_backward(const LayerWork *w, const Layer *layer, const bool
               w->grad, accumulate);
 }
 
-/* The rows, once all parameters have their places. */
-static void list_rows(GptLayers *m)
+static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
-    const Embedding *e = &m->embedding;
-    const Head *h = &m->head;
-    m->row = must_calloc((size_t)m->shape.L + 2, sizeof *m->row);
+    int64_t n = tensor_rows(w->logits), N = pass_rows(w->pass);
+    (void)layer, (void)accumulate;
+    head_logits(w->pass, &w->layers->head, w->head,
+                tensor_slice_rows(w->x[w->layers->shape.L], N - n, n), w->logits);
+}
+
+/* Each add_* below appends a layer: its parameters to the parameter table, in units from `unit` on,
+ * and its row to the table of layers. Returns the next unit. */
+
+static int add_embedding(GptLayers *m, ParamTable *table, int unit)
+{
+    Embedding *e = &m->embedding;
+    int next = embedding_add_params(e, table, &m->shape, unit);
     /* The gradient of a table needs no weights: they are not gathered again for it. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
                                   .block = -1,
                                   .forward = run_embedding,
                                   .evaluate = run_embedding,
+                                  .logits = run_embedding,
                                   .backward = run_embedding_backward};
-    for (int l = 0; l < (int)m->shape.L; l++)
-        m->row[m->n_rows++] = (Layer){.unit = {m->block[l].unit},
-                                      .n_units = 1,
-                                      .block = l,
-                                      .forward = run_block,
-                                      .evaluate = run_block,
-                                      .backward = run_block_backward,
-                                      .backward_reads_weights = true};
+    return next;
+}
+
+static int add_block(GptLayers *m, ParamTable *table, int l, int unit)
+{
+    block_add_params(&m->block[l], table, &m->shape, l, unit);
+    m->row[m->n_rows++] = (Layer){.unit = {unit},
+                                  .n_units = 1,
+                                  .block = l,
+                                  .forward = run_block,
+                                  .evaluate = run_block,
+                                  .logits = run_block,
+                                  .backward = run_block_backward,
+                                  .backward_reads_weights = true};
+    return unit + 1;
+}
+
+static int add_head(GptLayers *m, ParamTable *table, int unit)
+{
+    Head *h = &m->head;
+    int next =
+        head_add_params(h, table, &m->shape, unit, m->embedding.token_unit, m->embedding.token);
     /* Logits are never kept: the head's forward and backward run together, chunk by chunk. */
     m->row[m->n_rows++] = (Layer){.unit = {h->norm_unit, h->table_unit},
                                   .n_units = 2,
                                   .block = -1,
                                   .evaluate = run_head,
+                                  .logits = run_head_logits,
                                   .backward = run_head_backward,
                                   .backward_reads_weights = true};
+    return next;
 }
 
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
 {
     *layers = (GptLayers){.shape = *shape};
     layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
-    int unit = embedding_add_params(&layers->embedding, table, shape, 0);
+    layers->row = must_calloc((size_t)shape->L + 2, sizeof *layers->row);
+    int unit = add_embedding(layers, table, 0);
     for (int l = 0; l < (int)shape->L; l++)
-        block_add_params(&layers->block[l], table, shape, l, unit++);
-    head_add_params(&layers->head, table, shape, unit, layers->embedding.token_unit,
-                    layers->embedding.token);
+        unit = add_block(layers, table, l, unit);
+    add_head(layers, table, unit);
     param_table_layout(table);
-    list_rows(layers);
 }
 
 void gpt_layers_free(GptLayers *layers)
@@ -127,17 +152,26 @@ static void layer_release(ParamStore *store, const Layer *layer, ActionKind kind
     }
 }
 
+static void run_layer(const LayerWork *w, const Layer *layer, ActionKind kind, LayerRun run)
+{
+    bool accumulate[2] = {false, false};
+    layer_acquire(w->pass->store, layer, kind, accumulate);
+    run(w, layer, accumulate);
+    layer_release(w->pass->store, layer, kind);
+}
+
 void layers_run(const LayerWork *w, ActionKind kind)
 {
     for (int i = 0; i < w->layers->n_rows; i++) {
         LayerRun run;
-        bool accumulate[2] = {false, false};
         const Layer *layer = row_met(w->layers, kind, i, &run);
-        if (run == NULL) continue;
-        layer_acquire(w->pass->store, layer, kind, accumulate);
-        run(w, layer, accumulate);
-        layer_release(w->pass->store, layer, kind);
+        if (run != NULL) run_layer(w, layer, kind, run);
     }
+}
+
+int64_t layers_max_uses(const GptShape *shape)
+{
+    return shape->L + 4; /* two of the embedding, one of each block, two of the head */
 }
 
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses)
@@ -156,12 +190,10 @@ int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses)
 
 void layers_logits(const LayerWork *w, Tensor logits)
 {
-    ParamStore *store = w->pass->store;
-    const Layer *head = &w->layers->row[w->layers->n_rows - 1];
-    int64_t N = pass_rows(w->pass), n = tensor_rows(logits);
-    layers_run(w, ACT_FORWARD);
-    layer_acquire(store, head, ACT_EVALUATE, NULL);
-    head_logits(w->pass, &w->layers->head, w->head,
-                tensor_slice_rows(w->x[w->layers->shape.L], N - n, n), logits);
-    layer_release(store, head, ACT_EVALUATE);
+    LayerWork work = *w;
+    work.logits = logits;
+    for (int i = 0; i < w->layers->n_rows; i++) {
+        const Layer *layer = &w->layers->row[i];
+        run_layer(&work, layer, ACT_EVALUATE, layer->logits);
+    }
 }

@@ -22,6 +22,7 @@ typedef struct {
     ResidualGrad *grad; /* of the stream; NULL without backward */
     Tensor stats;       /* (2) f64: loss and targets are added */
     Tensor scale;       /* (1) f64: factor at the loss's source, for backward */
+    Tensor logits;      /* (n, Vp): where layers_logits writes those of the last n rows */
 } LayerWork;
 
 /* Runs one layer between acquire and release of its units. accumulate: for each of them, whether
@@ -32,7 +33,7 @@ struct Layer {
     int unit[2], n_units; /* in the order in which they are acquired */
     int block;            /* which block; -1: none */
     LayerRun forward;     /* NULL: nothing to do before backward */
-    LayerRun evaluate, backward;
+    LayerRun evaluate, backward, logits;
     bool backward_reads_weights;
 };
 
@@ -52,9 +53,11 @@ void gpt_layers_free(GptLayers *layers);
 /* Runs every layer that takes part in an action of this kind: first to last, or last to first
  * backward. Acquires and releases their units. */
 void layers_run(const LayerWork *work, ActionKind kind);
-/* The uses that layers_run makes of units, in order. Writes at most L + 4; returns their number. */
+/* The uses that layers_run makes of units, in order. Writes at most layers_max_uses; returns their
+ * number. */
+int64_t layers_max_uses(const GptShape *shape);
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses);
-/* Runs the layers forward; logits (n, Vp) of the last n rows of the stream. */
+/* Runs the layers forward; logits (n, Vp) = those of the last n rows of the stream. */
 void layers_logits(const LayerWork *work, Tensor logits);
 
 #endif

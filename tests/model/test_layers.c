@@ -1,10 +1,12 @@
 /* test_layers.c -- the walk over the table of layers: what it acquires is what is told to the
  * store beforehand. */
+#include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/model_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -67,6 +69,28 @@ static GptBatch same_batch(void *context, const Action *action)
     return *(GptBatch *)context;
 }
 
+static void check_same_uses(const Use *told, int64_t n, const Noting *noting)
+{
+    assert_int_equal(noting->held, 0);
+    assert_int_equal(noting->n, n);
+    for (int i = 0; i < n; i++)
+        if (told[i].unit != noting->seen[i].unit || told[i].weight != noting->seen[i].weight ||
+            told[i].gradient != noting->seen[i].gradient)
+            fail_msg("use %d: unit %d told, unit %d seen", i, told[i].unit, noting->seen[i].unit);
+}
+
+/* Logits take the same layers as an evaluation, in the same order. */
+static void check_logits_uses(Fixture *f, Gpt *gpt, Noting *noting)
+{
+    Use told[16];
+    const GptShape *s = &f->layers.shape;
+    Tensor logits = tensor_2d(must_calloc((size_t)(2 * s->Vp), sizeof(double)), F64, 2, s->Vp);
+    noting->n = 0;
+    gpt_logits(gpt, &f->batch, logits);
+    check_same_uses(told, gpt_uses(gpt, &(Action){.kind = ACT_EVALUATE}, 1, told), noting);
+    free(logits.data);
+}
+
 /* The uses that gpt_uses tells are those that the model makes, unit for unit, and nothing is kept
  * from one action to the next. */
 static void check_uses(const GptShape *shape)
@@ -100,11 +124,9 @@ static void check_uses(const GptShape *shape)
         assert_int_equal(noting.held, 0);
     }
     f.params->step_end(f.params);
-    assert_int_equal(noting.n, n);
-    for (int i = 0; i < n; i++)
-        if (told[i].unit != noting.seen[i].unit || told[i].weight != noting.seen[i].weight ||
-            told[i].gradient != noting.seen[i].gradient)
-            fail_msg("use %d: unit %d told, unit %d seen", i, told[i].unit, noting.seen[i].unit);
+    check_same_uses(told, n, &noting);
+    f.params->step_begin(f.params, NULL, 0);
+    check_logits_uses(&f, gpt, &noting);
     gpt_destroy(gpt);
     fixture_close(&f);
 }
@@ -131,6 +153,8 @@ static void test_uses_told_are_uses_made(void **state)
         assert_int_equal(told[i].weight, want[i].weight);
         assert_int_equal(told[i].gradient, want[i].gradient);
     }
+    /* No action makes more uses than backward with learned positions. */
+    assert_int_equal(gpt_uses(f.gpt, actions + 1, 1, told), layers_max_uses(&s));
     fixture_close(&f);
 }
 
