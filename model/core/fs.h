@@ -1,8 +1,11 @@
 /* fs.h -- the calls with which files are written so that a crash at any moment leaves the old state
  * or the new one; files.h has what is made of them for whole files.
  *
- * All changes to the file system go through a table of functions, so that tests can fail or kill at
- * the N-th of them. Reading needs no such table. Functions return false with a sentence that names
+ * What must survive a crash (checkpoints, whole files that are replaced, names, lines that are
+ * appended) is changed through a table of functions, so that tests can fail or kill at the N-th
+ * change. Past it go changes that lose nothing: the name in a run's lock, the removal of RUN/STOP,
+ * the half of a line that a full disk took, and an empty file that fs_open_output makes. Reading
+ * needs no such table. Functions return false with a sentence that names
  * the path and the system's reason. */
 #ifndef MODEL_CORE_FS_H
 #define MODEL_CORE_FS_H

@@ -41,10 +41,10 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     bool good = true;
     if (options->run_folder != NULL) {
         int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
-        good =
-            metrics_file_open(&m->file, options->run_folder, "metrics.jsonl", upto,
-                              options->attempt, &m->tail, err, n) &&
-            metrics_file_open(&m->samples, options->run_folder, "samples.txt", -1, 0, NULL, err, n);
+        good = metrics_file_open(&m->file, &fs_system, options->run_folder, "metrics.jsonl", upto,
+                                 options->attempt, &m->tail, err, n) &&
+               metrics_file_open(&m->samples, &fs_system, options->run_folder, "samples.txt", -1, 0,
+                                 NULL, err, n);
     }
     m->latest = m->tail.last;
     m->latest.step = m->first_step = options->resumed_step < 0 ? 0 : options->resumed_step;

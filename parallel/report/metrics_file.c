@@ -89,8 +89,9 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
 
 /* Renames the file to FOLDER/metrics.before-attempt-N.jsonl, N = attempt or the next that is free.
  */
-static bool rename_aside(const char *path, int attempt, char *err, size_t n)
+static bool rename_aside(const MetricsFile *f, const char *folder, int attempt, char *err, size_t n)
 {
+    const char *path = f->path;
     const char *ending = strrchr(path, '.');
     char *aside = NULL;
     do {
@@ -98,8 +99,10 @@ static bool rename_aside(const char *path, int attempt, char *err, size_t n)
         aside =
             text_format("%.*s.before-attempt-%d%s", (int)(ending - path), path, attempt++, ending);
     } while (access(aside, F_OK) == 0);
-    bool good = rename(path, aside) == 0 ||
+    bool good = f->fs->rename(f->fs->self, AT_FDCWD, path, AT_FDCWD, aside) == 0 ||
                 error_set(err, n, "cannot rename %s to %s: %s", path, aside, strerror(errno));
+    /* Before a new file of the old name is begun, so that a crash does not leave that one alone. */
+    good = good && fs_sync_folder(f->fs, folder, err, n);
     if (good)
         log_warning(
             "the run has no checkpoint and starts at step 0; the lines of the steps that it "
@@ -109,11 +112,12 @@ static bool rename_aside(const char *path, int attempt, char *err, size_t n)
     return good;
 }
 
-/* Cuts the file back to the step `upto`: a resumed run makes the steps behind its checkpoint once
- * more, and each step is to stand in the file once. */
-static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *tail, char *err,
-                     size_t n)
+/* Cuts f's file in `folder` back to the step `upto`: a resumed run makes the steps behind its
+ * checkpoint once more, and each step is to stand in the file once. */
+static bool cut_back(const MetricsFile *f, const char *folder, int64_t upto, int attempt,
+                     MetricsTail *tail, char *err, size_t n)
 {
+    const char *path = f->path;
     struct stat st;
     /* lstat: a symbolic link to nothing is there, and is refused with a sentence below. */
     if (lstat(path, &st) != 0 && errno == ENOENT) return true;
@@ -125,10 +129,10 @@ static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *t
     if (kept != bytes && upto == 0) {
         /* All of an earlier attempt would go, and no checkpoint makes up for it: keep its file. */
         *tail = (MetricsTail){0};
-        good = rename_aside(path, attempt, err, n);
+        good = rename_aside(f, folder, attempt, err, n);
     } else if (kept != bytes) {
         /* A new file renamed over the old one: a death in between leaves either, never half. */
-        good = file_write(&fs_system, path, text, kept, err, n);
+        good = file_write(f->fs, path, text, kept, err, n);
     }
     free(text);
     return good;
@@ -136,11 +140,11 @@ static bool cut_back(const char *path, int64_t upto, int attempt, MetricsTail *t
 
 /* ---- appending ------------------------------------------------------------------------------- */
 
-bool metrics_file_open(MetricsFile *f, const char *folder, const char *name, int64_t upto,
-                       int attempt, MetricsTail *tail, char *err, size_t n)
+bool metrics_file_open(MetricsFile *f, const FsOps *fs, const char *folder, const char *name,
+                       int64_t upto, int attempt, MetricsTail *tail, char *err, size_t n)
 {
-    *f = (MetricsFile){.fd = -1, .path = text_format("%s/%s", folder, name)};
-    if (upto >= 0 && !cut_back(f->path, upto, attempt, tail, err, n)) return false;
+    *f = (MetricsFile){.fs = fs, .fd = -1, .path = text_format("%s/%s", folder, name)};
+    if (upto >= 0 && !cut_back(f, folder, upto, attempt, tail, err, n)) return false;
     f->fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
     if (f->fd < 0) return false;
     f->pending = must_alloc(PENDING_BYTES);
@@ -154,7 +158,7 @@ static void write_pending(MetricsFile *f)
     struct stat before;
     /* A full disk takes part of a line; that part goes again, so that the whole line can follow. */
     bool known = fstat(f->fd, &before) == 0;
-    if (fs_write_all(&fs_system, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
+    if (fs_write_all(f->fs, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
         f->n = 0;
         return;
     }
@@ -180,7 +184,7 @@ bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
     if (f->fd < 0) return true;
     if (f->n > 0) write_pending(f);
     if (f->n > 0) return error_set(err, n, "%s", f->error);
-    return fs_sync(&fs_system, f->fd, f->path, err, n);
+    return fs_sync(f->fs, f->fd, f->path, err, n);
 }
 
 void metrics_file_close(MetricsFile *f)

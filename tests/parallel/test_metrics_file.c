@@ -3,8 +3,10 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/report/metrics_file.h"
+#include "tests/support/faulty_fs.h"
 #include "tests/support/scratch.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +18,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void assert_text(const char *path, const char *expected)
@@ -39,7 +42,8 @@ static void open_at(int64_t upto, int attempt)
     char err[512];
     MetricsFile f;
     MetricsTail tail = {0};
-    if (!metrics_file_open(&f, ".", "metrics.jsonl", upto, attempt, &tail, err, sizeof err))
+    if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", upto, attempt, &tail, err,
+                           sizeof err))
         fail_msg("%s", err);
     assert_int_equal(tail.last.step, upto);
     metrics_file_close(&f);
@@ -66,6 +70,75 @@ static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
     assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
 }
 
+/* A start that puts earlier lines aside, with the N-th change failing or the process dying there:
+ * the lines stand under one of the two names, and under one only. */
+static void lines_put_aside_survive_every_fault(void **unused)
+{
+    (void)unused;
+    static const Fault fault[] = {FAULT_NONE, FAULT_ONCE, FAULT_KILL};
+    int calls = 0;
+    for (int i = 0; i < 3; i++)
+        for (int at = 1; at <= (fault[i] == FAULT_NONE ? 1 : calls); at++) {
+            char log[4096] = "";
+            FaultyFs faulty;
+            faulty_fs_init(&faulty, fault[i], at, EIO);
+            faulty.log = log;
+            unlink("metrics.before-attempt-9.jsonl");
+            put_text("metrics.jsonl", both);
+            pid_t child = fault[i] == FAULT_KILL ? fork() : 0;
+            if (child == 0) {
+                char err[512] = "";
+                MetricsFile f;
+                MetricsTail tail = {0};
+                bool good = metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", 0, 9, &tail,
+                                              err, sizeof err);
+                metrics_file_close(&f);
+                if (fault[i] == FAULT_KILL) _exit(0);
+                if (good != (fault[i] == FAULT_NONE)) fail_msg("call %d: %s", at, err);
+                if (!good) assert_non_null(strstr(err, strerror(EIO)));
+            } else {
+                int status;
+                assert_int_equal(waitpid(child, &status, 0), child);
+                assert_int_equal(WEXITSTATUS(status), FAULTY_KILLED);
+            }
+            if (fault[i] == FAULT_NONE) {
+                /* The new name lasts before the old one is used again. */
+                assert_string_equal(log, "r./metrics.before-attempt-9.jsonl s ");
+                calls = faulty.calls;
+            }
+            bool aside = access("metrics.before-attempt-9.jsonl", F_OK) == 0;
+            assert_text(aside ? "metrics.before-attempt-9.jsonl" : "metrics.jsonl", both);
+            if (aside && fault[i] != FAULT_NONE)
+                assert_int_not_equal(access("metrics.jsonl", F_OK), 0);
+        }
+    unlink("metrics.before-attempt-9.jsonl");
+}
+
+/* A disk that takes half of a line, and then nothing: that half goes, and the line comes whole once
+ * there is room. */
+static void a_line_that_failed_comes_later(void **unused)
+{
+    (void)unused;
+    char err[512];
+    FaultyFs faulty;
+    MetricsFile f;
+    faulty_fs_init(&faulty, FAULT_ONCE, 1, ENOSPC);
+    unlink("metrics.jsonl");
+    if (!metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
+        fail_msg("%s", err);
+    metrics_file_put(&f, start, sizeof start - 1);
+    assert_text("metrics.jsonl", "");
+    assert_true(metrics_file_sync(&f, err, sizeof err));
+    assert_text("metrics.jsonl", start);
+    faulty.calls = 0;
+    faulty.fault = FAULT_ALWAYS;
+    metrics_file_put(&f, start, sizeof start - 1);
+    assert_false(metrics_file_sync(&f, err, sizeof err));
+    assert_non_null(strstr(err, strerror(ENOSPC)));
+    assert_text("metrics.jsonl", start);
+    metrics_file_close(&f);
+}
+
 /* What a start finds made of the last step, in a line of every kind behind those of the step
  * before. */
 static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
@@ -85,7 +158,7 @@ static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
         snprintf(text, sizeof text, "%s%s", TRAINED("6") LINE("val", "6") LINE("sample", "6"),
                  kind[i].line);
         put_text("metrics.jsonl", text);
-        if (!metrics_file_open(&f, ".", "metrics.jsonl", 7, 1, &tail, err, sizeof err))
+        if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", 7, 1, &tail, err, sizeof err))
             fail_msg("%s", err);
         metrics_file_close(&f);
         assert_int_equal(tail.last.step, 7);
@@ -113,8 +186,8 @@ static void links_pipes_and_folders_are_refused(void **unused)
                        : kind == 2 ? mkfifo(names[i], 0666)
                                    : mkdir(names[i], 0777);
             assert_int_equal(made, 0);
-            assert_false(
-                metrics_file_open(&f, ".", names[i], i == 0 ? 0 : -1, 1, &tail, err, sizeof err));
+            assert_false(metrics_file_open(&f, &fs_system, ".", names[i], i == 0 ? 0 : -1, 1, &tail,
+                                           err, sizeof err));
             if (strstr(err, names[i]) == NULL) fail_msg("kind %d: %s", kind, err);
             if (kind < 2) assert_non_null(strstr(err, "is a symbolic link"));
             metrics_file_close(&f);
@@ -129,6 +202,8 @@ int main(void)
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
+        cmocka_unit_test(lines_put_aside_survive_every_fault),
+        cmocka_unit_test(a_line_that_failed_comes_later),
         cmocka_unit_test(the_tail_tells_what_was_made_of_the_last_step),
         cmocka_unit_test(links_pipes_and_folders_are_refused),
     };
