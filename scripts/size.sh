@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.." || exit 71
 } | awk '
     function room_of(file) { return sub(/\/[^\/]*$/, "", file) ? file : "train.c" }
     # The lines are sorted by it.
-    function floor_of(room) { return room in floors ? floors[room] : room ~ /^tests/ ? "tests" : room == "train.c" ? "7" : "-" }
+    function floor_of(room) { return room in floors ? floors[room] : room ~ /^tests/ ? floors["tests"] : room == "train.c" ? "7" : "-" }
     function measure(file, room,   line, n, inside, opened, start) {
         files[room]++
         while ((getline line < file) > 0) {

@@ -18,7 +18,7 @@ refused() {
     sound
 }
 sound() {
-    rm -rf model optim data configs parallel tests rooms
+    rm -rf model optim data configs parallel tests rooms train.[ch]
     file model/core/fs.c model/core/check.h
     file model/kernels/cpu/gemm.c model/kernels/ops.h model/core/check.h
     file model/kernels/normal.h model/kernels/cpu/vmath.h
@@ -27,7 +27,9 @@ sound() {
     file model/gpt.c model/param/param.h model/kernels/ops.h
     file parallel/zero/store.c model/param/store.h parallel/grid/grid.h
     file parallel/run/open.c parallel/trainer/trainer.h model/gpt.h optim/optimizer.h
+    file train.c parallel/commands/commands.h
     file tests/core/test_fs.c model/core/fs.h parallel/run/open.h
+    file tests/support/child.c train.c tests/support/child.h
 }
 sound
 expect_code "layers: a sound tree" 0 scripts/check_layers.sh
@@ -50,10 +52,16 @@ file data/tokenizer/tokenizer.h data/tokens/token_file.h
 refused "a cycle over three folders" "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
 file rooms/new.c model/core/check.h
 refused "a folder on no floor" "the folder rooms is on no floor"
-file parallel/run/open.c train.h
-refused "a file of the program's own floor" "floor 5 includes train.h of floor 7"
+file parallel/run/open.c train.c
+refused "the program, from below" "floor 5 includes train.c of floor 7"
+file train.c tests/support/child.h
+refused "a test, from the program" "train.c:1: floor 7 includes tests/support/child.h of floor 8"
 file model/gpt.c gpt.h
 refused "a path that does not begin at the root" "include gpt.h from the root of the repository"
+file tests/support/child.c child.h
+refused "... in a test" "tests/support/child.c:1: include child.h from the root of the repository"
+file train.h && file train.c train.h
+refused "a second file at the root, from the program" "train.c:1: include train.h from the root of the repository"
 file model/gpt.c model/core/check.h && printf '#include <cuda_runtime.h>\n' >>model/gpt.c
 refused "a vendor's header" "model/gpt.c:2: a vendor header"
 finish
