@@ -67,7 +67,8 @@ bool trainer_open(Trainer *trainer, const Config *config, char *err, size_t n);
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is
  * the one measured, or one that differs in the number of micro-batches and their clocks alone, as a
- * dry run's does. False with a sentence when the data are damaged. */
+ * dry run's does. False with a sentence when the data are damaged; memory that is refused ends the
+ * run (EXIT_NO_MEMORY). */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
 /* Frees what a trainer holds, whether it is opened, measured or allocated. */

@@ -125,8 +125,8 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
 }
 
 /* dx (N, I) = dy (N, O) w (O, I), times gelu'(pre (N, I)) where a gelu came before; one rounding.
- * In f32 gelu' is ours, as gelu is forward: what the library takes for it is seen in 16 bits only.
- */
+ * In f32 gelu' is that of a kernel of our own, as gelu is forward; the library's is used for 16-bit
+ * results only. */
 void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                                 Tensor pre)
 {
@@ -144,9 +144,9 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     if (!done) product_then_gelu(dev, dx, dy, w, pre);
 }
 
-/* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once; db (O) by fixed partial sums,
- * or from columns, which are one: the library's bias-gradient epilogue overwrites where the
- * weight's gradient accumulates. */
+/* dw (O, I) grad =/+= dy (N, O)^T x (N, I), added and rounded once. db (O) from `columns`, or else
+ * from partial sums in a fixed order: the library's bias-gradient epilogue overwrites, and cannot
+ * accumulate with dw. */
 void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
                                  Tensor columns, bool accumulate)
 {

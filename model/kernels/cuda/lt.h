@@ -76,12 +76,12 @@ typedef struct {
     size_t workspace_bytes;
 } LtProduct;
 
-/* Puts the product on the compute stream; false, and nothing done, when bias or aux do not lie in
- * whole packs of 16 bytes, or the library has no algorithm for it, says only now that it does not
- * run it, or calls its epilogue invalid. A product without bias and epilogue that the library calls
- * invalid ends the run, as every other failure does. The algorithm is the first that its
- * heuristics name for shapes, strides, types and alignments: never chosen by timing, so the same
- * bits in every run on one kind of GPU. */
+/* Puts the product on the compute stream. False, and nothing is done, when bias or aux do not lie
+ * in whole packs of 16 bytes, or when the library has no algorithm for the product, refuses to run
+ * it, or calls its epilogue invalid. A product that it calls invalid although there is neither bias
+ * nor epilogue ends the run, as every other failure does. The algorithm is the first that the
+ * heuristics name for shapes, strides, types and alignments. It is never chosen by timing, so every
+ * run on one kind of GPU has the same bits. */
 bool lt_product(const Device *dev, const LtProduct *p);
 
 /* Frees what lt_product keeps. */

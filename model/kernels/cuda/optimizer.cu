@@ -149,8 +149,8 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* Blocks of an update loop over the range, as many as run at a time: each works out the constants
- * once, which only the device knows. */
+/* An update has as many blocks as run at a time, and each loops over the range: so the constants,
+ * which only the device knows, are worked out once a block. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4 };
 
 /* AdamW over n elements, N at a time; masters are optional; R says how weights are rounded. Reads
