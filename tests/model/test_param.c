@@ -61,7 +61,7 @@ static void test_bug_35_every_element_owned_once(void **state)
 }
 
 /* Names are unique; packs lie gap-free from an aligned start; only matrices decay (bug 37). */
-static void test_rows(void **state)
+static void test_bug_37_rows(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i++) {
@@ -151,7 +151,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_35_every_element_owned_once),
-        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_bug_37_rows),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
         cmocka_unit_test(test_init_by_global_index),

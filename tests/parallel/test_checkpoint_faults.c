@@ -121,7 +121,7 @@ static void cut_and_grown_files_are_refused(void **state)
     }
 }
 
-static void files_of_two_saves_do_not_mix(void **state)
+static void bug_51_files_of_two_saves_do_not_mix(void **state)
 {
     (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors",
@@ -295,7 +295,7 @@ static bool kill_at(int at)
     return killed;
 }
 
-static void a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void **state)
+static void bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void **state)
 {
     (void)state;
     int at = 1;
@@ -311,12 +311,12 @@ int main(void)
         cmocka_unit_test(every_flipped_header_and_manifest_byte_is_refused),
         cmocka_unit_test(flipped_data_bytes_are_refused_by_tensor),
         cmocka_unit_test(cut_and_grown_files_are_refused),
-        cmocka_unit_test(files_of_two_saves_do_not_mix),
+        cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix),
         cmocka_unit_test(links_pipes_and_folders_are_refused),
         cmocka_unit_test(a_save_syncs_before_it_renames),
         cmocka_unit_test(short_and_interrupted_writes_are_completed),
         cmocka_unit_test(a_disk_that_fails_at_any_call_leaves_the_old_checkpoint),
-        cmocka_unit_test(a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint),
+        cmocka_unit_test(bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,7 +111,7 @@ static void test_evaluations_are_our_own_sum(void **state)
 }
 
 /* Less validation data than one batch has rows. */
-static void test_one_batch_that_is_not_full(void **state)
+static void test_bug_2_one_batch_that_is_not_full(void **state)
 {
     Bench b;
     bench_open(&b, *state, "data.val_fraction=0.02");
@@ -159,7 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evaluations_are_our_own_sum),
-        cmocka_unit_test(test_one_batch_that_is_not_full),
+        cmocka_unit_test(test_bug_2_one_batch_that_is_not_full),
         cmocka_unit_test(test_an_evaluation_that_is_cut),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

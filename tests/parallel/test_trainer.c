@@ -80,8 +80,8 @@ static const char *const modes[][3] = {
     {"optimizer.type=SGD", "optimizer.params={\"lr\":0.1,\"momentum\":0.9}"}};
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* Bugs 7, 41, 42, 44: a resumed run is the uninterrupted one, at every step, in every dtype. */
-static void test_bug_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
+/* Bugs 7, 41, 42, 44, 51: a resumed run is the uninterrupted one, at every step, in every dtype. */
+static void test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
 {
     for (int i = 0; i < MODES; i++)
         check_resume(*state, modes[i], 1 + i % 2, modes[i][0]);
@@ -144,8 +144,9 @@ static void test_bug_26_50_evaluation_changes_nothing(void **state)
     trainer_run_close(&o);
 }
 
-/* Bug 45: the same global batch in other micro-batches is the same training, to rounding (f64). */
-static void test_bug_3_45_micro_batches_do_not_matter(void **state)
+/* Bugs 1, 3 and 45: the same global batch in other micro-batches is the same training, to rounding
+ * (f64). */
+static void test_bug_1_3_45_micro_batches_do_not_matter(void **state)
 {
     const char *const sizes[] = {"train_micro_batch_size_per_gpu=1",
                                  "train_micro_batch_size_per_gpu=2",
@@ -365,11 +366,11 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_41_42_44_51_resume_at_every_step_is_bitwise),
+        cmocka_unit_test(test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise),
         cmocka_unit_test(test_bug_42_resume_without_masters_is_bitwise),
         cmocka_unit_test(test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise),
         cmocka_unit_test(test_bug_26_50_evaluation_changes_nothing),
-        cmocka_unit_test(test_bug_3_45_micro_batches_do_not_matter),
+        cmocka_unit_test(test_bug_1_3_45_micro_batches_do_not_matter),
         cmocka_unit_test(test_bug_10_11_nan_skips_the_step),
         cmocka_unit_test(test_bug_5_41_records_tell_the_step),
         cmocka_unit_test(test_bug_36_every_parameter_moves),

@@ -165,7 +165,7 @@ static void check_recorded(const Trained *out, const EvalRecord *after)
     if (wrong) fail_msg("%d numbers are not those recorded", wrong);
 }
 
-static void test_first_steps(void **state)
+static void test_bug_1_3_first_steps(void **state)
 {
     Pair p;
     Trained out = {0};
@@ -368,7 +368,7 @@ static void test_steps_with_few_targets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_steps),
+        cmocka_unit_test(test_bug_1_3_first_steps),
         cmocka_unit_test(test_resume_with_another_batch),
         cmocka_unit_test(test_a_seed_decides_weights_and_order),
         cmocka_unit_test(test_every_epoch_has_its_own_order),
