@@ -25,7 +25,8 @@ rows() {
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/run/cuda.sh
-    row emu_asan "$device $sample" tests/model/test_recompute tests/kernels/test_ops
+    row emu_asan "$device $sample" tests/model/test_recompute
+    row emu_asan "$device $sample TEST_EVERY=2" tests/kernels/test_ops
     row emu "$deferred" tests/parallel/test_trainer
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
@@ -37,7 +38,8 @@ rows() {
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
-    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data
+    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader tests/data/test_documents \
+        tests/data/test_prepare
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
     row asan "$sample" tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh \

@@ -55,13 +55,14 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Tra
     free(run);
 }
 
-/* After every step; named devices may be emulated: after every second one, from `first` on. */
+/* After every step; named devices may be emulated: after two of them, `first`
+ * and half the steps later. */
 static void check_resume(const Folder *p, const char *const *sets, int64_t first, const char *what)
 {
     bool all = getenv("TEST_DEVICE") == NULL;
     Trained whole, parts;
     uninterrupted(p, sets, &whole);
-    for (int64_t k = all ? 1 : first; k < STEPS; k += all ? 1 : 2) {
+    for (int64_t k = all ? 1 : first; k < STEPS; k += all ? 1 : STEPS / 2) {
         interrupted(p, sets, k, &parts);
         trained_equal(&whole, &parts, what);
         free(parts.bytes);

@@ -80,6 +80,7 @@ for command in "${every[@]}"; do
     check "cli: $command: what its usage names is explained" test -z "$(sed '/^$/q' out | grep -oE -- '--[a-z-]+' | grep -vxFf <(cut -d ' ' -f 1 options))"
     if sed '/^$/q' out | grep -q 'CONFIG'; then check "cli: $command: takes --set" grep -q -- '^--set ' options; fi
     while read -r option value <&9; do
+        [ -z "${TEST_SAMPLE:-}" ] || [ "$option" = --set ] || continue # one grammar: a sanitizer sees no more in every option
         if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
         else said "$command: $option=1" "$option takes no value" "${words[@]}" "$option=1"; fi
     done 9<options

@@ -2,7 +2,7 @@
 # cuda.sh -- a run on the CUDA device beside the same run on the CPU: the losses follow the CPU's, a rerun and a resumed run
 # have the same bits, recomputing changes none, 16-bit types learn. On a GPU, or emulated where the program is built so.
 # STEPS: length of the run (default 8, what the emulation does in seconds); RERUNS: names of the reruns of each type (default
-# one: where threads run in a fixed order, a second one repeats the first).
+# none: where threads run in a fixed order, a rerun repeats the first, and the resumed run its second half).
 #
 # How closely losses follow. Two programs that add in other orders part by rounding, at first by little; later, at this high
 # learning rate, by chance, so that a whole run is compared by means over 20 steps. Measured over pairs of CPU variants (three
@@ -25,7 +25,7 @@ if ! "$TRAIN" doctor | grep -q '^ok .*cuda '; then
     finish
 fi
 
-common=(--set eval.interval=0 --set eval.sample_interval=0 --set "train_steps=$steps" --set checkpoint.keep=0
+common=(--set eval.interval=0 --set eval.steps=2 --set eval.sample_interval=0 --set "train_steps=$steps" --set checkpoint.keep=0
     --set "checkpoint.save_interval=$half")
 
 # run NAME OPTION...: to its end in folder NAME
@@ -72,7 +72,7 @@ awk -v last="\"step\": $steps," '/"train"/ && index($0, last) {
     sub(/"loss": [0-9.e+-]+/, "\"loss\": " l * 1.1) } { print }' cpu/metrics.jsonl >off/metrics.jsonl
 apart off cpu 1 "${late[f32]}"
 check "cuda: a last loss that is off is seen" test $? -eq 1
-for again in ${RERUNS:-again}; do
+for again in ${RERUNS:-}; do
     run "$again" --set device=cuda
     same_run "cuda: a rerun has the same bits ($again)" f32 "$again"
 done
@@ -93,7 +93,7 @@ for dtype in bf16 fp16; do
     run "cpu-$dtype" --set device=cpu "${options[@]}"
     run "$dtype" --set device=cuda "${options[@]}"
     follows "cuda: $dtype losses follow the CPU's" "$dtype" "cpu-$dtype" "${early[$dtype]}" "${late[$dtype]}"
-    for again in ${RERUNS:-again}; do
+    for again in ${RERUNS:-}; do
         run "$dtype-$again" --set device=cuda "${options[@]}"
         same_run "cuda: $dtype, a rerun has the same bits ($again)" "$dtype" "$dtype-$again"
     done
