@@ -37,9 +37,7 @@ static void layout_fixed(const GptShape *s, int64_t capacity, Arena *arena, KvCa
     *tokens = arena_tensor(arena, I32, 1, capacity, 0, 0);
     *positions = arena_tensor(arena, I32, 1, capacity, 0, 0);
     *logits = arena_tensor(arena, s->dtype, 2, 1, s->Vp, 0);
-    *rope = s->position == POSITION_ROPE
-                ? arena_tensor(arena, dtype_compute(s->dtype), 2, s->P, s->D, 0)
-                : NO_TENSOR;
+    *rope = rope_table_layout(s, arena);
 }
 
 /* What one pass over n tokens needs. */
@@ -88,6 +86,7 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
           (long long)max_tokens, (long long)s->P);
     d->layers = layers;
     d->capacity = max_tokens;
+    /* A pass takes the most scratch over max_tokens rows: any shorter one fits into the same. */
     DecoderBytes bytes = measure(s, max_tokens);
     d->fixed_memory = device_alloc(dev, bytes.fixed, "the cache of keys and values");
     d->scratch_memory = device_alloc(dev, bytes.scratch, "a decoding pass");
@@ -97,6 +96,7 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     d->pass =
         (Pass){.dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &d->scratch, .B = 1};
     d->pass.caches = d->cache;
+    /* Filled in by each decoder_feed, which knows how many rows its pass has. */
     d->x = must_calloc((size_t)s->L + 1, sizeof *d->x);
     d->acts = must_calloc((size_t)s->L, sizeof *d->acts);
     d->work = (LayerWork){
@@ -104,6 +104,7 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
     layout_fixed(s, max_tokens, &d->fixed, d->cache, &d->tokens, &d->positions, &d->logits,
                  &d->pass.rope_table);
     if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
+    /* The host keeps the tokens: when the context is full, the last of them are fed again. */
     d->history = must_calloc((size_t)max_tokens, sizeof *d->history);
     d->host_positions = must_calloc((size_t)max_tokens, sizeof *d->host_positions);
     d->order = must_calloc((size_t)s->V, sizeof *d->order);
@@ -127,6 +128,11 @@ void decoder_destroy(Decoder *d)
     free(d->host_storage);
     free(d->host_logits);
     free(d);
+}
+
+size_t decoder_used(const Decoder *d)
+{
+    return d->fixed.peak + d->scratch.peak;
 }
 
 void decoder_reset(Decoder *d)

@@ -15,6 +15,9 @@ void decoder_destroy(Decoder *decoder);
 /* Device bytes it takes, for the memory plan. */
 size_t decoder_bytes(const GptShape *shape, int64_t max_tokens);
 
+/* A test aid: what of decoder_bytes has been used so far, by the layout and by the passes since. */
+size_t decoder_used(const Decoder *decoder);
+
 /* Forgets the sequence. */
 void decoder_reset(Decoder *decoder);
 /* For how many more tokens there is room. */

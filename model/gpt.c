@@ -18,7 +18,7 @@ struct Gpt {
     ResidualGrad grad; /* of it */
     BlockActs *acts;   /* L */
     HeadActs head;
-    Arena slot, scratch;
+    Arena slot, scratch, angles;
     void *slot_memory, *scratch_memory, *rope_memory;
     GptBytes bytes;
 };
@@ -85,7 +85,7 @@ static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Te
 
 GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
 {
-    Arena slot = arena_measuring(), scratch = arena_measuring();
+    Arena slot = arena_measuring(), scratch = arena_measuring(), angles = arena_measuring();
     Tensor *x = must_calloc((size_t)s->L + 1, sizeof *x);
     ResidualGrad grad;
     BlockActs *acts = must_calloc((size_t)s->L, sizeof *acts);
@@ -94,10 +94,14 @@ GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     if (mode == GPT_TRAIN) block_backward_layout(s, B * T, &scratch);
     free(x);
     free(acts);
-    size_t angles = (size_t)(s->P * s->D) * dtype_size(dtype_compute(s->dtype));
-    return (GptBytes){.activations = slot.peak,
-                      .scratch = scratch.peak,
-                      .angles = s->position == POSITION_ROPE ? angles : 0};
+    rope_table_layout(s, &angles);
+    return (GptBytes){.activations = slot.peak, .scratch = scratch.peak, .angles = angles.peak};
+}
+
+Tensor rope_table_layout(const GptShape *s, Arena *arena)
+{
+    if (s->position != POSITION_ROPE) return NO_TENSOR;
+    return arena_tensor(arena, dtype_compute(s->dtype), 2, s->P, s->D, 0);
 }
 
 void rope_table_fill(Device *dev, Tensor table, double theta)
@@ -123,6 +127,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
     Gpt *g = must_calloc(1, sizeof *g);
     g->layers = layers;
     g->mode = mode;
+    /* Measured by the layouts that then hand out the memory: one that took more than it had said
+     * would end the program (arena.h). */
     g->bytes = gpt_bytes(s, B, T, mode);
     g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
     g->scratch_memory = device_alloc(dev, g->bytes.scratch, "scratch");
@@ -139,10 +145,12 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
                           .acts = g->acts,
                           .head = &g->head,
                           .grad = &g->grad};
+    /* Memory of its own: filled once and only read, while slot and scratch are written by each
+     * micro-batch. */
     if (s->position == POSITION_ROPE) {
-        DType compute = dtype_compute(s->dtype);
         g->rope_memory = device_alloc(dev, g->bytes.angles, "rotary angles");
-        g->pass.rope_table = tensor_2d(g->rope_memory, compute, s->P, s->D);
+        g->angles = device_arena(dev, g->rope_memory, g->bytes.angles);
+        g->pass.rope_table = rope_table_layout(s, &g->angles);
         rope_table_fill(dev, g->pass.rope_table, s->rope_theta);
     }
     return g;
@@ -178,9 +186,8 @@ void gpt_poison(Gpt *g)
 
 GptBytes gpt_used(const Gpt *g)
 {
-    return (GptBytes){.activations = g->slot.peak,
-                      .scratch = g->scratch.peak,
-                      .angles = tensor_present(g->pass.rope_table) ? g->bytes.angles : 0};
+    return (GptBytes){
+        .activations = g->slot.peak, .scratch = g->scratch.peak, .angles = g->angles.peak};
 }
 
 void gpt_set_stats(Gpt *g, StepStats *stats)

@@ -55,6 +55,9 @@ void gpt_poison(Gpt *gpt);
 /* A test aid: what of gpt_bytes has been used so far, by the layout and by the steps since. */
 GptBytes gpt_used(const Gpt *gpt);
 
+/* A place for the table of rotary angles, (P, D) in the compute dtype; NO_TENSOR with learned
+ * positions. */
+Tensor rope_table_layout(const GptShape *shape, Arena *arena);
 /* cosines | sines of position p and pair i at (p, i): angle p * theta^(-2i/D); (P, D) in the
  * compute dtype. */
 void rope_table_fill(Device *dev, Tensor table, double theta);

@@ -18,7 +18,7 @@ typedef struct {
     BlockActs acts;
     Pass pass;
     Arena arena;
-    void *memory, *rope;
+    void *memory;
     Tensor x, y; /* (N, C) */
     ResidualGrad grad;
     bool accumulate;
@@ -36,9 +36,9 @@ static void alone_open(Alone *a, const GptShape *s)
     for (int i = 0; i < 2; i++)
         arena_tensor(&measure, F64, 2, N, s->C, 0);
     residual_layout(s, N, &measure);
+    rope_table_layout(s, &measure);
     block_backward_layout(s, N, &measure);
     a->memory = must_calloc(1, measure.peak);
-    a->rope = must_calloc((size_t)(s->P * s->D), sizeof(double));
     a->arena = arena_over(a->memory, measure.peak);
     a->x = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
     a->y = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
@@ -52,8 +52,9 @@ static void alone_open(Alone *a, const GptShape *s)
                      .B = 2,
                      .T = 7};
     a->pass.positions = tensor_1d(a->f.positions, I32, N);
-    a->pass.rope_table = tensor_2d(a->rope, F64, s->P, s->D);
-    rope_table_fill(&a->f.dev, a->pass.rope_table, s->rope_theta);
+    a->pass.rope_table = rope_table_layout(s, &a->arena);
+    if (tensor_present(a->pass.rope_table))
+        rope_table_fill(&a->f.dev, a->pass.rope_table, s->rope_theta);
     a->block = &a->f.layers.block[0];
     Use use = {.unit = a->block->unit, .weight = true, .gradient = true};
     a->f.params->step_begin(a->f.params, &use, 1);
@@ -67,7 +68,6 @@ static void alone_close(Alone *a)
     a->f.params->release(a->f.params, a->block->unit);
     fixture_close(&a->f);
     free(a->memory);
-    free(a->rope);
 }
 
 /* y of x = the drawn input, `step` along the drawn direction; the sum of y * c. */

@@ -2,6 +2,8 @@
  * or gradients may change by it, in no variant of the model, and the memory it saves is the memory
  * the plan says. */
 #include "model/core/check.h"
+#include "model/generate.h"
+#include "parallel/pipeline/pipeline.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/support.h"
@@ -45,16 +47,45 @@ typedef struct {
     size_t bytes;
 } Result;
 
-/* The plan is what the step has used, to the byte. */
-static void check_plan(const Fixture *f)
+/* The plan is what the model has used, to the byte, in a step or in an evaluation. */
+static void check_plan(const Fixture *f, const Gpt *gpt, GptMode mode)
 {
     const GptShape *s = &f->layers.shape;
-    GptBytes plan = gpt_bytes(s, f->B, f->T, GPT_TRAIN), used = gpt_used(f->gpt);
+    GptBytes plan = gpt_bytes(s, f->B, f->T, mode), used = gpt_used(gpt);
     if (plan.scratch != used.scratch || plan.activations != used.activations ||
         plan.angles != used.angles)
-        fail_msg("%s, %s: planned %zu, %zu, %zu bytes and used %zu, %zu, %zu", dtype_name(s->dtype),
-                 policy_name[s->recompute], plan.activations, plan.scratch, plan.angles,
-                 used.activations, used.scratch, used.angles);
+        fail_msg("%s, %s, %s: planned %zu, %zu, %zu bytes and used %zu, %zu, %zu",
+                 dtype_name(s->dtype), policy_name[s->recompute],
+                 mode == GPT_TRAIN ? "training" : "evaluation", plan.activations, plan.scratch,
+                 plan.angles, used.activations, used.scratch, used.angles);
+}
+
+static GptBatch first_batch(void *context, const Action *action)
+{
+    (void)action;
+    return ((Fixture *)context)->batch;
+}
+
+/* The plan of a model that only evaluates, and of a decoder. */
+static void check_other_plans(Fixture *f)
+{
+    const GptShape *s = &f->layers.shape;
+    Gpt *gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE);
+    StepStats *stats = device_alloc(&f->dev, sizeof *stats, "stats");
+    Stage stage = gpt_stage(gpt);
+    gpt_connect(gpt, first_batch, f, stats, NULL);
+    f->params->step_begin(f->params, NULL, 0);
+    pipeline_run(&stage, &(Action){.kind = ACT_EVALUATE}, 1);
+    check_plan(f, gpt, GPT_EVALUATE);
+    gpt_destroy(gpt);
+    device_release(&f->dev, stats, sizeof *stats);
+    Decoder *decoder = decoder_create(&f->dev, &f->layers, f->params, &f->tp, f->T);
+    size_t held = decoder_used(decoder);
+    decoder_feed(decoder, f->tokens, f->T);
+    assert_int_equal(decoder_used(decoder), decoder_bytes(s, f->T));
+    assert_true(held < decoder_used(decoder)); /* the pass was counted */
+    decoder_destroy(decoder);
+    f->params->step_end(f->params);
 }
 
 /* Activations and scratch are poison before each micro-batch; three threads, so that rows are cut
@@ -67,8 +98,9 @@ static Result run(const GptShape *shape, RecomputePolicy policy)
     fixture_open(&f, &s, 3, 7, 2, 3, 0);
     f.poison = true;
     Result r = {.loss = fixture_backward(&f)};
-    check_plan(&f);
+    check_plan(&f, f.gpt, GPT_TRAIN);
     r.gradients = fixture_gradients(&f, &r.bytes);
+    if (policy == RECOMPUTE_NONE) check_other_plans(&f); /* which asks no policy */
     fixture_close(&f);
     return r;
 }
@@ -316,7 +348,7 @@ static void count_calls(RecomputePolicy policy, Profile *profile)
     fixture_open(&f, &s, 3, 7, 1, 1, 0);
     f.dev.profile = profile;
     fixture_backward(&f);
-    check_plan(&f); /* here the head needs the most scratch */
+    check_plan(&f, f.gpt, GPT_TRAIN); /* here the head needs the most scratch */
     f.dev.profile = NULL;
     profile_close(&f.dev, profile);
     free(profile->mark);
