@@ -7,8 +7,8 @@
 
 typedef struct Decoder Decoder;
 
-/* A decoder of one sequence of at most `max_tokens` (<= P where positions end). Borrows layers and
- * store. */
+/* A decoder of one sequence of at most `max_tokens` tokens, 1 ... P. Borrows layers, store and tp.
+ */
 Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
                         int64_t max_tokens);
 void decoder_destroy(Decoder *decoder);

@@ -4,12 +4,14 @@
  * The front door (ops.c) checks shapes and dtypes, keeps time when asked, and dispatches to the
  * device's table; the CPU table says what is true, other tables are held to it.
  *
- * Letters: B batch, T sequence, C hidden, H query heads, G key/value heads, D head size, F mlp
- * size, V vocabulary (padded), N = B*T rows. Gradients are dx, dw. "storage": f64, f32, bf16 or
- * f16, the same for all storage operands of a call. "compute": f64 for f64 storage, else f32; all
- * arithmetic and accumulation happens in it. "grad": dtype of the gradient buffers, storage or
- * compute. All sums run in an order fixed by shapes and thread count: no atomics. Rows may be
- * strided (ld) unless an operand says dense; outputs do not alias inputs unless said. */
+ * Letters: B batch, T sequence, N = B*T rows, L blocks, C hidden, H query heads, G key/value heads,
+ * D head size, F mlp size, V vocabulary, Vp the same padded, V' the rows of a token table that a
+ * rank holds, P positions, I and O the inputs and outputs of a linear layer, K groups (heads) of W
+ * elements in a row that is normalised. Gradients are dx, dw. "storage": f64, f32, bf16 or f16, the
+ * same for all storage operands of a call. "compute": f64 for f64 storage, else f32; all arithmetic
+ * and accumulation happens in it. "grad": dtype of the gradient buffers, storage or compute. All
+ * sums run in an order fixed by shapes and thread count: no atomics. Rows may be strided (ld)
+ * unless an operand says dense; outputs do not alias inputs unless said. */
 #ifndef MODEL_KERNELS_OPS_H
 #define MODEL_KERNELS_OPS_H
 
@@ -211,7 +213,7 @@ void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool ac
 /* ---- loss ------------------------------------------------------------------------------------ */
 
 /* losses (n) compute = -log softmax(logits[0 .. vocab_size))[target]; 0 where the target is -1.
- * logits (n, V) storage; columns >= vocab_size are padding and take no part. With backward, logits
+ * logits (n, Vp) storage; columns >= vocab_size are padding and take no part. With backward, logits
  * become their gradient in place: scale[0] * (softmax - onehot), 0 in padding and in rows with
  * target -1. targets (n) i32; scale (1) f64 on the device. */
 void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
