@@ -6,7 +6,9 @@
  * and value. Independent of the locale.
  *
  * Other JSON: json_tree.h for small files that programs write, json_cursor.h for headers of
- * checkpoints, json_write.h for writing. */
+ * checkpoints, json_write.h for writing. The lines of metrics.jsonl, of which a resumed run may
+ * find millions, are searched for their few integers where they lie
+ * (parallel/report/metrics_file.c): this program alone writes them, their keys in one order. */
 #ifndef MODEL_CORE_JSON_H
 #define MODEL_CORE_JSON_H
 

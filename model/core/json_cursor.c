@@ -2,6 +2,7 @@
 #include "model/core/json_cursor.h"
 
 #include "model/core/check.h"
+#include "model/core/json_escape.h"
 #include "model/core/utf8.h"
 
 #include <stdarg.h>
@@ -82,39 +83,6 @@ bool json_take_int(JsonCursor *j, int64_t *out)
     return true;
 }
 
-/* The four hexadecimal digits at j->at as a number. */
-static bool take_hex(JsonCursor *j, uint32_t *out)
-{
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++, j->at++) {
-        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-        const char *found = j->at < j->end && *j->at ? strchr(digits, *j->at) : NULL;
-        if (found == NULL) return json_error(j, "four hexadecimal digits are needed after \\u");
-        value = value * 16 + (uint32_t)(found - digits) % 16;
-    }
-    *out = value;
-    return true;
-}
-
-/* The code point of a \u escape, j->at being behind the u; two escapes where they are a surrogate
- * pair. */
-static bool take_code(JsonCursor *j, uint32_t *code)
-{
-    uint32_t low = 0;
-    if (!take_hex(j, code)) return false;
-    if (*code >= 0xd800 && *code < 0xdc00) {
-        bool pair = j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u';
-        if (!pair) return json_error(j, "half of a surrogate pair");
-        j->at += 2;
-        if (!take_hex(j, &low)) return false;
-        if (low < 0xdc00 || low > 0xdfff) return json_error(j, "half of a surrogate pair");
-        *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
-    } else if (*code >= 0xdc00 && *code < 0xe000) {
-        return json_error(j, "half of a surrogate pair");
-    }
-    return *code != 0 || json_error(j, "a NUL character in a string");
-}
-
 /* One character of a string, resolved into out; returns its length there, 0 on error. */
 static size_t take_character(JsonCursor *j, char *out)
 {
@@ -127,14 +95,17 @@ static size_t take_character(JsonCursor *j, char *out)
         j->at += length;
         return (size_t)length;
     }
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    char c = j->end - j->at >= 2 ? j->at[1] : '\0';
-    const char *simple = c ? strchr(from, c) : NULL;
-    if (simple == NULL && c != 'u') return json_error(j, "there is no such escape");
-    j->at += 2;
-    if (simple == NULL) return take_code(j, &code) ? (size_t)utf8_encode(code, out) : 0;
-    *out = to[simple - from];
-    return 1;
+    size_t length;
+    EscapeKind kind = json_escape(j->at, (size_t)(j->end - j->at), &code, &length);
+    j->at += length;
+    switch (kind) {
+    case ESCAPE_UNKNOWN: return json_error(j, "there is no such escape");
+    case ESCAPE_NO_DIGIT: return json_error(j, "four hexadecimal digits are needed after \\u");
+    case ESCAPE_HALF_PAIR: return json_error(j, "half of a surrogate pair");
+    case ESCAPE_NUL: return json_error(j, "a NUL character in a string");
+    case ESCAPE_GOOD: break;
+    }
+    return (size_t)utf8_encode(code, out);
 }
 
 char *json_take_string(JsonCursor *j)

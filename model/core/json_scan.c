@@ -5,6 +5,7 @@
  * overwritten by spaces. */
 #include "model/core/check.h"
 #include "model/core/json.h"
+#include "model/core/json_escape.h"
 #include "model/core/utf8.h"
 
 #include <stdio.h>
@@ -83,45 +84,18 @@ static const char *word_here(const Scan *s, char out[40])
     return out;
 }
 
-static int hex_value(int c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
-/* The number behind a \u at text[at]; -1 if there is none. */
-static int escape_value(const Scan *s, size_t at)
-{
-    int value = 0;
-    if (s->json->length - at < 6 || s->json->text[at] != '\\' || s->json->text[at + 1] != 'u')
-        return -1;
-    for (size_t i = 2; i < 6; i++) {
-        int digit = hex_value((unsigned char)s->json->text[at + i]);
-        if (digit < 0) return -1;
-        value = value * 16 + digit;
-    }
-    return value;
-}
-
 static bool scan_escape(Scan *s)
 {
-    int c = s->at + 1 < s->json->length ? (unsigned char)s->json->text[s->at + 1] : -1;
-    if (c > 0 && strchr("\"\\/bfnrt", c) != NULL) {
-        s->at += 2;
-        return true;
-    }
-    int value = escape_value(s, s->at);
-    if (value < 0)
+    uint32_t code;
+    size_t length;
+    EscapeKind kind = json_escape(s->json->text + s->at, s->json->length - s->at, &code, &length);
+    /* Too few digits behind the first \u make it no escape, behind the second no pair. */
+    if (kind == ESCAPE_UNKNOWN || (kind == ESCAPE_NO_DIGIT && length < 6))
         return SCAN_FAIL(s, s->at, "there is no such escape in JSON; a backslash is written \\\\");
-    if (value == 0) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
-    /* Characters beyond 16 bits are two escapes; one alone names no character. */
-    bool high = value >= 0xd800 && value < 0xdc00, low = value >= 0xdc00 && value < 0xe000;
-    int next = high ? escape_value(s, s->at + 6) : 0;
-    if (low || (high && (next < 0xdc00 || next >= 0xe000)))
+    if (kind == ESCAPE_NUL) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
+    if (kind != ESCAPE_GOOD)
         return SCAN_FAIL(s, s->at, "half of a surrogate pair; write the character itself");
-    s->at += high ? 12 : 6;
+    s->at += length;
     return true;
 }
 
