@@ -1,4 +1,4 @@
-/* layers.c -- see layers.h. The order of layers is that of list_rows. */
+/* layers.c -- see layers.h. The order of layers is that of gpt_layers_build. */
 #include "model/layers.h"
 
 #include "model/core/check.h"
