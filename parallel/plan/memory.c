@@ -28,7 +28,7 @@ static size_t host_bytes(const Config *config, const GptShape *shape, int64_t ro
                     (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
 }
 
-MemoryPlan memory_plan(const Trainer *trainer)
+MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
 {
     const Config *config = trainer->config;
     const GptShape *shape = &trainer->session.layers.shape;
@@ -41,7 +41,7 @@ MemoryPlan memory_plan(const Trainer *trainer)
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};
     plan.other = sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T) + gpt.angles;
-    if (config->eval.sample_tokens > 0)
+    if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(shape, shape->P));
     const size_t parts[] = {plan.weights,     plan.gradients, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other};

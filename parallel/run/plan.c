@@ -78,7 +78,7 @@ void run_plan(Run *run)
     size_t host = memory_available();
     if (!trainer_open(&run->trainer, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     MemoryRoom room = memory_room(&run->trainer.session.dev, host);
-    run->plan = memory_plan(&run->trainer); /* before others count what it may refuse */
+    run->plan = memory_plan(&run->trainer, &run->data); /* before others count what it may refuse */
     if (!room.device) memory_add_host(&run->plan);
     print_model(&run->trainer.session);
     print_batch(c, &run->data);

@@ -146,6 +146,11 @@ bool trainer_open(Trainer *t, const Config *config, char *err, size_t n)
     return true;
 }
 
+bool trainer_samples(const Config *config, const DataSet *data)
+{
+    return config->eval.sample_tokens > 0 && (data->tokenizer != NULL || data->random);
+}
+
 bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, char *err, size_t n)
 {
     t->config = t->session.config = config;
@@ -157,7 +162,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
                         config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
-    if (data->tokenizer && config->eval.sample_tokens > 0)
+    if (trainer_samples(config, data))
         t->decoder = decoder_create(&t->session.dev, &t->session.layers, t->session.params,
                                     &t->session.tp, t->session.layers.shape.P);
     session_init_weights(&t->session);
@@ -309,7 +314,9 @@ void trainer_warm_up(Trainer *t)
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     /* A prompt and a single token take products of other shapes. */
     free(trainer_sample(t, t->config->eval.sample_prompt, 1));
+    params->step_begin(params, NULL, 0);
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
+    params->step_end(params);
     /* The decision has advanced the state and cleared the sums; gradients are written anew by the
      * first step. */
     copy_words(dev, &t->state->state, &kept, sizeof kept);

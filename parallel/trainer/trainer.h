@@ -71,6 +71,9 @@ void trainer_measure(Trainer *trainer, const Config *config);
  * run (EXIT_NO_MEMORY). */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
+/* Whether a trainer of config over these data draws samples, and so holds a decoder. Drawn tokens
+ * stand for data that are not there yet, whose tokenizer is taken for granted. */
+bool trainer_samples(const Config *config, const DataSet *data);
 /* Frees what a trainer holds, whether it is opened, measured or allocated. */
 void trainer_close(Trainer *trainer);
 

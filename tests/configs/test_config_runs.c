@@ -42,7 +42,7 @@ static void plan_large(const uint8_t *bytes, Told *p)
     p->accepted++;
     Trainer trainer;
     trainer_measure(&trainer, config);
-    memory_plan(&trainer);
+    memory_plan(&trainer, &(DataSet){.random = true});
     trainer_close(&trainer);
     config_free(config);
 }

@@ -287,22 +287,6 @@ static void test_memory_plan_is_exact(void **state)
     }
 }
 
-/* Micro-batches on their way take as much memory however many a step has. */
-static void test_slots_do_not_grow_with_accumulation(void **state)
-{
-    size_t held[2];
-    for (int i = 0; i < 2; i++) {
-        Opened o;
-        trainer_run_open(&o, *state,
-                         (const char *const[]){i ? "train_batch_size=400" : "seed=1", NULL});
-        assert_int_equal(o.config->gradient_accumulation_steps, i ? 200 : 2);
-        assert_int_equal(o.plan.host, trainer_run_host_bytes(&o));
-        held[i] = o.trainer.session.dev.host_held;
-        trainer_run_close(&o);
-    }
-    assert_int_equal(held[0], held[1]);
-}
-
 /* What the emulated CUDA runtime has counted under `name`; 0 where none is linked. */
 static int64_t emulated(const char *name)
 {
@@ -376,7 +360,6 @@ int main(void)
         cmocka_unit_test(test_bug_5_41_records_tell_the_step),
         cmocka_unit_test(test_bug_36_every_parameter_moves),
         cmocka_unit_test(test_memory_plan_is_exact),
-        cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
         cmocka_unit_test(test_collecting_records_does_not_wait),
         cmocka_unit_test(test_a_step_neither_waits_nor_allocates),
     };

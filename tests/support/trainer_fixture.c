@@ -89,7 +89,7 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
     o->config = config_settle(o->config, &facts, err, sizeof err);
     if (o->config == NULL) fail_msg("%s", err);
     if (!trainer_open(&o->trainer, o->config, err, sizeof err)) fail_msg("%s", err);
-    o->plan = memory_plan(&o->trainer);
+    o->plan = memory_plan(&o->trainer, &o->data);
     if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
     free(text);
     free(cache);
