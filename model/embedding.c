@@ -1,9 +1,9 @@
 /* embedding.c -- see embedding.h. A tied table is one unit with two users: here and in the head. */
 #include "model/embedding.h"
 
-int embedding_add_params(Embedding *e, ParamTable *table, const GptShape *s, int unit)
+ParamSpec vocab_table_spec(const GptShape *s, const char *name)
 {
-    ParamSpec token = {.name = "token.weight",
+    return (ParamSpec){.name = name,
                        .pack = -1,
                        .rows = s->V,
                        .cols = s->C,
@@ -13,6 +13,11 @@ int embedding_add_params(Embedding *e, ParamTable *table, const GptShape *s, int
                        .group = GROUP_DECAY,
                        .init = INIT_NORMAL,
                        .std = s->init_std};
+}
+
+int embedding_add_params(Embedding *e, ParamTable *table, const GptShape *s, int unit)
+{
+    ParamSpec token = vocab_table_spec(s, "token.weight");
     *e = (Embedding){.token_unit = unit, .position_unit = -1, .position = -1};
     e->token = param_table_add(table, unit++, s->dtype, &token);
     if (s->position == POSITION_LEARNED) {

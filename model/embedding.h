@@ -10,6 +10,8 @@ typedef struct {
     int position_unit, position; /* -1 with rotary positions */
 } Embedding;
 
+/* A table with one row per token of the vocabulary: the embedding's, and an untied head's. */
+ParamSpec vocab_table_spec(const GptShape *shape, const char *name);
 /* Adds the tables as units of their own; returns the next free unit. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 

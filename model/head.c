@@ -1,6 +1,8 @@
 /* head.c -- see head.h. */
 #include "model/head.h"
 
+#include "model/embedding.h"
+
 /* Bytes of logits at a time: each chunk re-reads the table and its gradient, so the larger the
  * better; past this the gain is below three percent of the head's products. */
 #define HEAD_LOGITS_BYTES ((int64_t)128 << 20)
@@ -25,16 +27,7 @@ int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int
     }
     unit++;
     if (!s->tied) {
-        ParamSpec head = {.name = "head.weight",
-                          .pack = -1,
-                          .rows = s->V,
-                          .cols = s->C,
-                          .padded_rows = s->Vp,
-                          .tp_dim = 0,
-                          .tp_grad = TP_GRAD_CUT,
-                          .group = GROUP_DECAY,
-                          .init = INIT_NORMAL,
-                          .std = s->init_std};
+        ParamSpec head = vocab_table_spec(s, "head.weight");
         h->table_unit = unit;
         h->table = param_table_add(table, unit++, s->dtype, &head);
     }

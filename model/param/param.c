@@ -18,6 +18,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
         table->capacity = table->capacity ? 2 * table->capacity : 64;
         table->param = must_realloc(table->param, (size_t)table->capacity * sizeof *table->param);
     }
+    /* A unit is a run of the table's rows, so its rows are added one behind the other. */
     CHECK(unit == table->n_units || unit == table->n_units - 1, "unit %d after %d", unit,
           table->n_units - 1);
     if (unit == table->n_units) {
@@ -40,8 +41,10 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
                  .std = (float)spec->std};
     int n = snprintf(p->name, sizeof p->name, "%s", spec->name);
     CHECK(n > 0 && n < (int)sizeof p->name, "parameter name \"%s\" is too long", spec->name);
+    /* Padding rows make a product's width one that kernels like; they are in no checkpoint. */
     p->padded[0] = spec->padded_rows ? spec->padded_rows : p->dim[0];
     p->padded[1] = p->dim[1];
+    /* One rank holds all of it; a cut among tensor-parallel ranks would divide tp_dim here. */
     p->local[0] = p->padded[0];
     p->local[1] = p->padded[1];
     table->unit[unit].count++;

@@ -16,7 +16,7 @@
 /* How the gradient of a row is finished over the tensor-parallel axis. */
 typedef enum {
     TP_GRAD_CUT,           /* each rank has its own part: nothing to do */
-    TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient */
+    TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; no row has it yet */
     TP_GRAD_PARTIAL_IF_SP, /* norms: partial sums under sequence parallel, whole otherwise */
     TP_GRAD_PARTIAL,       /* QK-norm: each rank sums over its own heads */
     TP_GRAD_SUBGROUP,      /* kv heads < tp: equal on the ranks that share a head */
@@ -96,7 +96,8 @@ int param_find(const ParamTable *table, const char *name);
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
 
-/* Where a rank stands in the grid of ranks: its coordinate on each axis, and the axes' sizes. */
+/* Where a rank stands in the grid of ranks: its coordinate on each axis, and the axes' sizes. The
+ * pipeline's (pp) are read by nobody yet: there is one stage. */
 typedef struct {
     int pp_rank, dp_rank, tp_rank;
     int pp_size, dp_size, tp_size;

@@ -6,16 +6,22 @@
 
 #include "model/core/tensor.h"
 
-typedef enum { ACT_FORWARD, ACT_BACKWARD, ACT_EVALUATE, ACT_EXCHANGE } ActionKind;
+typedef enum {
+    ACT_FORWARD,
+    ACT_BACKWARD,
+    ACT_EVALUATE,
+    ACT_EXCHANGE /* not in use yet: one stage */
+} ActionKind;
 
 /* One entry of a schedule. */
 typedef struct {
     ActionKind kind;
+    int64_t micro; /* micro-batch of the step, or of the evaluation */
+    /* Read by nobody yet, and 0: there is one stage, which has one run of layers and one slot. */
     int chunk;                 /* which run of layers of this rank */
-    int64_t micro;             /* micro-batch of the step, or of the evaluation */
-    int slot;                  /* which set of saved activations it uses; the schedule says */
-    int transfer, n_transfers; /* ACT_EXCHANGE, which no schedule has yet: which transfers between
-                                  stages, as a part of the schedule's list of them */
+    int slot;                  /* which set of saved activations it uses */
+    int transfer, n_transfers; /* ACT_EXCHANGE: which transfers between stages, as a part of the
+                                  schedule's list of them */
 } Action;
 
 /* A part of the model, and what can be done with a micro-batch there. in: what the layers before it
