@@ -7,6 +7,7 @@
  * whatever the config says. */
 #include "parallel/commands/cmd_bench.h"
 
+#include "model/core/json_write.h"
 #include "model/core/log.h"
 #include "parallel/trainer/trainer.h"
 
@@ -241,8 +242,10 @@ static void print_json(const Result *r, const Rates *rates, const Arguments *a)
         ops += x[ROW_OP + o];
         if (x[ROW_OP + o] > 0) printf("\"op_%s_ms\":%.6g,", op_name[o], 1e3 * x[ROW_OP + o]);
     }
-    printf("\"ops_ms\":%.6g,\"memory_mib\":%.6g,\"steps\":%lld,\"device\":\"%s\"}\n", 1e3 * ops,
-           r->held / 1048576, (long long)a->steps, rates->device);
+    printf("\"ops_ms\":%.6g,\"memory_mib\":%.6g,\"steps\":%lld,\"device\":", 1e3 * ops,
+           r->held / 1048576, (long long)a->steps);
+    json_print_string(stdout, rates->device);
+    puts("}");
 }
 
 static void print_result(const Trainer *t, const Result *r, const Arguments *a)
