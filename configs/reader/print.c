@@ -75,10 +75,9 @@ void config_print(const Config *config, FILE *to)
 
 char *config_text(const Config *config)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    CHECK(to != NULL, "no memory stream for the config %s", config->name);
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
     config_print(config, to);
     fclose(to);
     return text;

@@ -94,10 +94,9 @@ static void print_split(FILE *to, const Meta *m, Split k)
 
 bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, size_t n)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    CHECK(to != NULL, "no memory for %s", path);
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
     fprintf(to,
             "{\n  \"format\": %d,\n  \"hash\": \"%016llx\",\n  \"tokenizer_hash\": \"%016llx\",\n"
             "  \"vocab_size\": %lld,\n  \"documents\": %lld,\n",

@@ -52,10 +52,9 @@ static void print_model(const Tokenizer *t, FILE *to)
 
 char *tokenizer_to_json(const Tokenizer *t)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    CHECK(to != NULL, "no memory for a stream of a tokenizer of %d ids", t->vocab_size);
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
     fprintf(to, "{\n  \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     print_added(t, to);
     fprintf(to, "  \"normalizer\": null,\n"

@@ -120,3 +120,12 @@ char *text_format(const char *fmt, ...)
     va_end(again);
     return text;
 }
+
+FILE *text_stream(char **text, size_t *bytes)
+{
+    *text = NULL;
+    *bytes = 0;
+    FILE *to = open_memstream(text, bytes);
+    CHECK(to != NULL, "no stream into memory: %s", strerror(errno));
+    return to;
+}

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table; what
  * nothing can end with yet is marked there, so that no script waits for it. */
@@ -83,5 +84,8 @@ void *must_realloc(void *old, size_t bytes);
 char *must_strdup(const char *text);
 /* asprintf that cannot fail; the caller frees. */
 char *text_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* A stream into memory that cannot fail to open. What is printed to it stands in *text, a string of
+ * *bytes bytes, once it is flushed or closed; the caller frees. */
+FILE *text_stream(char **text, size_t *bytes);
 
 #endif

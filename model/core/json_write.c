@@ -32,10 +32,9 @@ void json_print_string(FILE *to, const char *text)
 
 char *json_string(const char *text)
 {
-    char *quoted = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&quoted, &size);
-    CHECK(to != NULL, "no memory stream for a text of %zu bytes", strlen(text));
+    char *quoted;
+    size_t size;
+    FILE *to = text_stream(&quoted, &size);
     json_print_string(to, text);
     fclose(to);
     return quoted;

@@ -59,10 +59,9 @@ const char *machine_cpu_model(char *buf, size_t n)
 
 char *machine_json(const Device *device)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    CHECK(f != NULL, "no memory stream for the description of the machine");
+    char *text;
+    size_t size;
+    FILE *f = text_stream(&text, &size);
     char cpu[256], computes[256] = "none";
     struct utsname system = {0};
     uname(&system);

@@ -60,10 +60,9 @@ char *shell_quoted(const char *text)
 {
     static const char *const begin[] = {"", "\"", "'", "$'"}, *const end[] = {"", "\"", "'", "'"};
     Quote quote = quotes_for(text), least;
-    char *quoted = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&quoted, &size);
-    CHECK(f != NULL, "no memory stream for %zu bytes", strlen(text));
+    char *quoted;
+    size_t size;
+    FILE *f = text_stream(&quoted, &size);
     fputs(begin[quote], f);
     for (const char *p = text; *p;) {
         int length = read_character(p, &least);

@@ -86,10 +86,9 @@ void utf8_print_escaped(FILE *to, const char *text)
 
 char *utf8_escaped(const char *text)
 {
-    char *escaped = NULL;
-    size_t n = 0;
-    FILE *to = open_memstream(&escaped, &n);
-    CHECK(to != NULL, "no memory stream for %zu bytes of text", strlen(text));
+    char *escaped;
+    size_t n;
+    FILE *to = text_stream(&escaped, &n);
     utf8_print_escaped(to, text);
     fclose(to);
     return escaped;

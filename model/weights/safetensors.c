@@ -51,13 +51,20 @@ static void lay_out(SafetensorsEntry *entry, int n)
     free(sorted);
 }
 
+void safetensors_print_shape(FILE *to, const SafetensorsEntry *e, const char *comma)
+{
+    fputc('[', to);
+    for (int d = 0; d < e->ndim; d++)
+        fprintf(to, "%s%lld", d ? comma : "", (long long)e->dim[d]);
+    fputc(']', to);
+}
+
 static void print_entry(FILE *to, const SafetensorsEntry *e)
 {
     json_print_string(to, e->name);
-    fprintf(to, ":{\"dtype\":\"%s\",\"shape\":[", dtype_info[e->dtype].safetensors);
-    for (int d = 0; d < e->ndim; d++)
-        fprintf(to, "%s%lld", d ? "," : "", (long long)e->dim[d]);
-    fprintf(to, "],\"data_offsets\":[%lld,%lld]}", (long long)e->offset,
+    fprintf(to, ":{\"dtype\":\"%s\",\"shape\":", dtype_info[e->dtype].safetensors);
+    safetensors_print_shape(to, e, ",");
+    fprintf(to, ",\"data_offsets\":[%lld,%lld]}", (long long)e->offset,
             (long long)(e->offset + e->bytes));
 }
 
@@ -65,9 +72,8 @@ char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *meta
                          int n_metadata, size_t *bytes)
 {
     lay_out(entry, n);
-    char *text = NULL;
-    FILE *to = open_memstream(&text, bytes);
-    CHECK(to != NULL, "no memory for the header of %d tensors", n);
+    char *text;
+    FILE *to = text_stream(&text, bytes);
     fputs("01234567{\"__metadata__\":{", to); /* the first 8 bytes are the length's place */
     for (int i = 0; i < n_metadata; i++) {
         if (i) fputc(',', to);

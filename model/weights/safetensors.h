@@ -10,6 +10,8 @@
 #include "model/core/dtype.h"
 #include "model/core/json_cursor.h"
 
+#include <stdio.h>
+
 #define SAFETENSORS_MAX_HEADER ((int64_t)64 << 20) /* bytes */
 #define SAFETENSORS_MAX_NAME   255
 
@@ -32,6 +34,8 @@ typedef struct {
 
 /* Whether `name` may name a tensor: 1 to SAFETENSORS_MAX_NAME characters out of [A-Za-z0-9._-]. */
 bool safetensors_name_valid(const char *name);
+/* Prints "[2, 3]" with this comma: ", " for people, "," where bytes count. */
+void safetensors_print_shape(FILE *to, const SafetensorsEntry *e, const char *comma);
 /* Reads "[2, 3]" into e->ndim and e->dim. No dimension may be below `least`, which is 0 or 1, and
  * e->ndim is 0 before. Otherwise false, and the cursor has the sentence. */
 bool safetensors_parse_shape(JsonCursor *j, int64_t least, SafetensorsEntry *e);

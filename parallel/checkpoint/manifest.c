@@ -103,11 +103,10 @@ static void print_files(FILE *to, const Manifest *m)
 static void print_tensor(FILE *to, const ManifestTensor *t)
 {
     const SafetensorsEntry *e = &t->entry;
-    fprintf(to, "  {\"name\": \"%s\", \"file\": \"%s\", \"dtype\": \"%s\", \"shape\": [", e->name,
+    fprintf(to, "  {\"name\": \"%s\", \"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", e->name,
             checkpoint_file_name[t->file], dtype_info[e->dtype].safetensors);
-    for (int d = 0; d < e->ndim; d++)
-        fprintf(to, "%s%lld", d ? ", " : "", (long long)e->dim[d]);
-    fprintf(to, "], \"offset\": %lld, \"chunks\": [", (long long)e->offset);
+    safetensors_print_shape(to, e, ", ");
+    fprintf(to, ", \"offset\": %lld, \"chunks\": [", (long long)e->offset);
     for (int c = 0; c < t->n_chunks; c++)
         fprintf(to, "%s\"%08x\"", c ? ", " : "", t->chunk[c]);
     fputs("]}", to);
@@ -115,9 +114,8 @@ static void print_tensor(FILE *to, const ManifestTensor *t)
 
 char *manifest_print(const Manifest *m, size_t *bytes)
 {
-    char *text = NULL;
-    FILE *to = open_memstream(&text, bytes);
-    CHECK(to != NULL, "no memory for the manifest of %d tensors", m->n_tensors);
+    char *text;
+    FILE *to = text_stream(&text, bytes);
     fputs("{\n", to);
     print_text(to, "format", FORMAT_NAME);
     fprintf(to, "\"version\": %d,\n", MANIFEST_VERSION);

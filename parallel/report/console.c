@@ -142,10 +142,9 @@ static void print_labelled(Console *c, const char *label, const char *text, cons
                            Wrap wrap)
 {
     enum { COLUMN = 10 };
-    char *whole = NULL;
-    size_t n = 0;
-    FILE *to = open_memstream(&whole, &n);
-    CHECK(to != NULL, "no memory stream for a line of the console (%s)", label);
+    char *whole;
+    size_t n;
+    FILE *to = text_stream(&whole, &n);
     utf8_print_escaped(to, text);
     utf8_print_escaped(to, more);
     fclose(to);

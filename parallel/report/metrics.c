@@ -119,9 +119,7 @@ typedef struct {
 
 static FILE *line_begin(EventLine *line, const Metrics *m, const char *event, int64_t step)
 {
-    *line = (EventLine){0};
-    line->to = open_memstream(&line->text, &line->bytes);
-    CHECK(line->to != NULL, "no memory stream for a line of metrics (%s)", event);
+    line->to = text_stream(&line->text, &line->bytes);
     print_head(line->to, m, event, step);
     return line->to;
 }
