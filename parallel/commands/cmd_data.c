@@ -27,16 +27,29 @@ static StringList files_of(const Arguments *a)
     return (StringList){.count = a->files.count, .item = (char **)(uintptr_t)a->files.item};
 }
 
+/* The text of the files of the command line. */
+static bool read_text(const Arguments *a, Text *text, char *err, size_t n, ExitCode *code)
+{
+    StringList given = files_of(a);
+    return text_read_files(text, &given, a->text_key, err, n, code);
+}
+
+/* The token files that its patterns name; string_list_free is due. */
+static bool list_tokens(const Arguments *a, StringList *files, char *err, size_t n)
+{
+    StringList given = files_of(a);
+    return file_list(&given, files, err, n);
+}
+
 static int train_bpe(const void *values)
 {
     const Arguments *a = values;
-    StringList given = files_of(a);
     char err[1024] = "";
     size_t n = sizeof err;
     ExitCode code;
     Text text = {0};
     Tokenizer *t = NULL;
-    bool good = text_read_files(&text, &given, a->text_key, err, n, &code);
+    bool good = read_text(a, &text, err, n, &code);
     if (good) {
         code = EXIT_DAMAGED;
         Progress progress = progress_begin();
@@ -99,7 +112,6 @@ static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *tex
 static int tokenize(const void *values)
 {
     const Arguments *a = values;
-    StringList given = files_of(a);
     char err[1024] = "";
     size_t n = sizeof err;
     ExitCode code;
@@ -107,8 +119,8 @@ static int tokenize(const void *values)
     Tokenizer *t = NULL;
     if (!(a->val_fraction >= 0 && a->val_fraction < 1))
         return error_print(EXIT_USAGE, "--val-fraction is a share: at least 0, less than 1");
-    bool good = load_tokenizer(a->tokenizer, &t, err, n, &code) &&
-                text_read_files(&text, &given, a->text_key, err, n, &code);
+    bool good =
+        load_tokenizer(a->tokenizer, &t, err, n, &code) && read_text(a, &text, err, n, &code);
     if (good) {
         code = EXIT_CANNOT_CREATE;
         good = check_no_shards(a->out, err, n) && write_shards(a, t, &text, err, n);
@@ -141,7 +153,6 @@ static bool inspect_file(const TokenSet *s, int64_t vocab, bool verified, char *
 static int inspect(const void *values)
 {
     const Arguments *a = values;
-    StringList given = files_of(a);
     char err[1024] = "";
     size_t n = sizeof err;
     int64_t vocab = a->vocab > 0 ? a->vocab : INT64_C(1) << 31;
@@ -153,7 +164,7 @@ static int inspect(const void *values)
         tokenizer_free(t);
     }
     StringList files;
-    if (!file_list(&given, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
+    if (!list_tokens(a, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
     bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
@@ -188,12 +199,11 @@ static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet
 static int decode(const void *values)
 {
     const Arguments *a = values;
-    StringList given = files_of(a);
     char err[1024] = "";
     size_t n = sizeof err;
     if (a->from < 0) return error_print(EXIT_USAGE, "--from counts tokens from 0");
     StringList files;
-    if (!file_list(&given, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
+    if (!list_tokens(a, &files, err, n)) return error_print(EXIT_MISSING, "%s", err);
     char *path =
         a->tokenizer ? must_strdup(a->tokenizer) : path_beside(files.item[0], "tokenizer.json");
     Tokenizer *t = NULL;
