@@ -3,7 +3,12 @@
  *
  * The model walks its units in an order that it tells beforehand. Where the numbers lie between
  * two uses, and what must be communicated to bring them together, is the store's affair: sharding
- * and prefetch hide behind it. Implemented by parallel/zero. */
+ * and prefetch hide behind it. Implemented by parallel/zero.
+ *
+ * A weight is valid between acquire and release and no longer. Today's store has every weight
+ * resident and also keeps the tensors valid afterwards, which checkpoints rely on
+ * (session_named_weights); a store of shards will not, and needs another way to read and write
+ * them. */
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 

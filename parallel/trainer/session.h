@@ -38,7 +38,9 @@ void session_close(Session *session);
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
 /* The weights as named tensors of their logical shapes, in table order; out has room for
- * table.n_params. */
+ * table.n_params. The tensors are used after their units were released, which holds with a store
+ * that keeps all weights in place (zero.c today); over shards their readers and writers will have
+ * to acquire unit by unit. */
 void session_named_weights(Session *session, NamedTensor *out);
 /* Reads the weights of a checkpoint. False with a sentence. */
 bool session_load_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
