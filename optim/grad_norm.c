@@ -7,6 +7,8 @@
 
 GradNorm grad_norm_create(ParamStore *store)
 {
+    /* Not the shards of the update: a parameter that several ranks keep a copy of is updated by
+     * each and counted by one. */
     GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
     norm.shard = must_calloc((size_t)norm.n_shards, sizeof *norm.shard);
     store->shards(store, PURPOSE_COUNT, norm.shard, norm.n_shards);
@@ -21,6 +23,8 @@ void grad_norm_free(GradNorm *norm)
 
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
 {
+    /* One sum that every shard continues, in the order of the list: no sums of shards to add up in
+     * another order on a rerun, and no number that the host waits for. */
     Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
     for (int i = 0; i < norm->n_shards; i++)
         op_sq_norm(dev, sum, norm->shard[i].grad);

@@ -42,15 +42,17 @@ static double warmup_lr(const Config *config, double it, bool decay)
     if (highest < 0.0) highest = config->optimizer.params.lr;
     double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
     if (it < 0.0) return lowest;
-    double share = 1.0;
+    double share = 1.0; /* where nothing decays, the highest lr stays until the end */
     if (it < n) {
         share = warmup_share(config, it, n);
     } else if (decay) {
+        /* A warmup as long as the run leaves nothing to decay over: 1 keeps 0 / 0 away. */
         share = max_d(0.0, (total - it) / max_d(1.0, total - n));
     }
     return lowest + (highest - lowest) * share;
 }
 
+/* WarmupCosineLR: half a cosine without restarts (Loshchilov, Hutter, arXiv:1608.03983). */
 static double warmup_cosine_lr(const Config *config, double it)
 {
     double lr = config->optimizer.params.lr;
@@ -59,11 +61,14 @@ static double warmup_cosine_lr(const Config *config, double it)
     double n = warmup_steps(config), total = (double)config->scheduler.params.total_num_steps;
     if (it < 0.0) return 0.0; /* not the start ratio: DeepSpeed's own value */
     if (it < n) return lr * (start + (1.0 - start) * warmup_share(config, it, n));
+    /* + 1 is DeepSpeed's. Held to 1, for the cosine would rise again past the total. */
     double progress = clamp01((it - n + 1.0) / max_d(1.0, total - n));
     double ratio = floor_ratio + (1.0 - floor_ratio) * (1.0 + cos(PI * progress)) / 2.0;
     return lr * max_d(0.0, ratio);
 }
 
+/* LRRangeTest: Smith, arXiv:1506.01186. Counts updates from 0, without the one of delay that the
+ * warmups have. */
 static double range_test_lr(const Config *config, double update)
 {
     double interval = update / (double)config->scheduler.params.lr_range_test_step_size;
@@ -79,6 +84,8 @@ static double cycle_height(const Config *config, int64_t k, int64_t first, int64
     int64_t first_stairs = config->scheduler.params.cycle_first_stair_count;
     int64_t second_stairs = config->scheduler.params.cycle_second_stair_count;
     if (second_stairs < 0) second_stairs = first_stairs;
+    /* The falling half is measured from its end, so that both halves are the same formula and the
+     * peak belongs to one of them only. */
     bool rising = k <= first;
     double part = rising ? (double)k : (double)(first + second - k);
     double length = (double)(rising ? first : second);
@@ -88,6 +95,8 @@ static double cycle_height(const Config *config, int64_t k, int64_t first, int64
     return part / length;
 }
 
+/* OneCycle (Smith, arXiv:1803.09820): up and down once, then below the minimum as 1 / (1 + rate x
+ * intervals). */
 static double one_cycle_lr(const Config *config, int64_t update)
 {
     int64_t first = config->scheduler.params.cycle_first_step_size;
@@ -95,7 +104,7 @@ static double one_cycle_lr(const Config *config, int64_t update)
     int64_t decay_steps = config->scheduler.params.decay_step_size;
     double lowest = config->scheduler.params.cycle_min_lr;
     double highest = config->scheduler.params.cycle_max_lr;
-    if (second < 0) second = first;
+    if (second < 0) second = first; /* not given: a symmetric triangle */
     if (update < first + second) {
         return lowest + (highest - lowest) * cycle_height(config, update, first, second);
     }
@@ -104,10 +113,10 @@ static double one_cycle_lr(const Config *config, int64_t update)
     return lowest / (1.0 + config->scheduler.params.decay_lr_rate * intervals);
 }
 
-/* Warmup, stable, decay: the first update already has lr / warmup_num_steps; the decay fills the
- * last decay_num_steps of total_num_steps (of train_steps when that is 0) and its end,
- * min_lr_ratio, is what an update past the total would get, so that the last one is not spent at
- * (almost) nothing. */
+/* Warmup, stable, decay (Hu et al., arXiv:2404.06395; 1 - sqrt: Haegele et al., arXiv:2405.18392):
+ * the first update already has lr / warmup_num_steps; the decay fills the last decay_num_steps of
+ * total_num_steps (of train_steps when that is 0) and its end, min_lr_ratio, is what an update past
+ * the total would get, so that the last one is not spent at (almost) nothing. */
 static double wsd_lr(const Config *config, double update)
 {
     double lr = config->optimizer.params.lr, ratio = config->scheduler.params.min_lr_ratio;

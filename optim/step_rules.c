@@ -10,6 +10,9 @@ static bool scale_is_dynamic(const Config *config)
 
 StepRules step_rules(const Config *config)
 {
+    /* Backward divides by the tokens of a full batch, before anybody knows how many targets count;
+     * the decision corrects by those that did. Only bf16 may leave gradients unchecked: it has the
+     * range of f32, and DeepSpeed has a key for it. */
     int64_t tokens = step_tokens(config);
     return (StepRules){
         .max_norm = config->gradient_clipping,
@@ -29,6 +32,7 @@ StepState step_state_initial(const Config *config)
 {
     double scale = 1.0;
     if (scale_is_dynamic(config)) {
+        /* Powers of two: scaling gradients and taking the scale off again leaves their digits. */
         scale = ldexp(1.0, (int)config->fp16.initial_scale_power);
     } else if (config->fp16.enabled) {
         scale = config->fp16.loss_scale;
@@ -36,6 +40,6 @@ StepState step_state_initial(const Config *config)
     return (StepState){
         .loss_scale = scale,
         .hysteresis = config->fp16.hysteresis,
-        .last_overflow = -1,
+        .last_overflow = -1, /* the first window counts from the first step */
     };
 }

@@ -24,6 +24,8 @@ __device__ __forceinline__ void tile_load(float *to, int rows, const T *from, in
 {
     for (int i = threadIdx.x; i < rows * (D / N); i += THREADS) {
         int row = i / (D / N), col = i % (D / N) * N;
+        /* Zeros where there is nothing: such rows take part with weight 0, and 0 times what the
+         * memory happened to hold may be NaN. */
         float x[N] = {0};
         if (row < real && col < cols) load(x, from + row * ld + col);
         store(to + row * TILE_LD(D) + col, x);
@@ -34,6 +36,8 @@ __device__ __forceinline__ void tile_load(float *to, int rows, const T *from, in
 template <int RA, int RB, int D>
 __device__ __forceinline__ void tiles_product(float (&s)[RA][RB], const float *a, const float *b)
 {
+    /* RA + RB loads serve RA RB products. b's rows are 16 apart, so that neighbouring threads read
+     * neighbouring rows, 4 banks from each other. */
 #pragma unroll 2
     for (int d = 0; d < D; d += 4) {
         float x[RA][4], y[RB][4];
@@ -65,6 +69,8 @@ template <int RA, int RB, int D>
 __device__ __forceinline__ void tiles_weigh(float (&sum)[RA][D / SIDE], const float *p,
                                             const float *b)
 {
+    /* Half a warp reads a row of b from end to end, and its other half the same row: no bank is
+     * asked for two words. Its four weights of a row are one address for all of it. */
     typedef Columns<D> C;
     const float *column = b + threadIdx.x % SIDE * C::PACK;
 #pragma unroll 1
@@ -92,7 +98,7 @@ __device__ __forceinline__ void tiles_weigh(float (&sum)[RA][D / SIDE], const fl
 template <int RA, int RB>
 __device__ __forceinline__ void weights_share(float *p, const float (&s)[RA][RB])
 {
-    __syncwarp();
+    __syncwarp(); /* the warp may still read the weights before these */
 #pragma unroll
     for (int i = 0; i < RA; i++)
 #pragma unroll
@@ -111,6 +117,7 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     enum { STORE = N == 1 ? 1 : C::PACK };
 #pragma unroll
     for (int c = 0; c < C::ALL; c += STORE) {
+        /* A pack lies before `cols` or behind it as a whole: with N > 1 rows hold whole packs. */
         int col = c / C::PACK * C::STEP + threadIdx.x % SIDE * C::PACK + c % C::PACK;
         if (col >= cols) continue;
         float x[STORE] = {0};

@@ -26,6 +26,7 @@ static __device__ __forceinline__ float gated_derivative(float v, float u)
     float e = exp2f(-v);
     e = e > 1e34f ? 1e34f : e;
     float s = 1 / (1 + e); /* 1 - s = e s */
+    /* Not s (1 - s): where s is close to 1 the difference has lost the digits that e s has. */
     return s + s * (e * s) * u;
 }
 
@@ -126,6 +127,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     load<N>(d, row_at(dy, row, pack * N));
 #pragma unroll
     for (int i = 0; i < N; i++) {
+        /* silu(gate) anew: forward saved x alone, and an exponential costs less than the memory
+         * traffic of one more matrix. */
         float g = gate[i];
         gate[i] = d[i] * up[i] * silu_derivative(g);
         up[i] = d[i] * silu(g);
@@ -151,6 +154,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
         for (int i = 0; i < N; i++)
             v[i] += b[i];
     }
+    /* v itself stays unrounded: gelu is of the sum, only backward sees the rounded copy. */
     if (pre.data) store<N>(row_at(pre, row, pack * N), v);
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -168,6 +172,8 @@ static bool halves_fit(Tensor y, Tensor x)
 /* y = f(x) of type T; the kind is gelu or relu2. */
 template <class T, ActivationKind KIND> static void forward_as(Device *dev, Tensor y, Tensor x)
 {
+    /* Rows without gaps are one long row, in which packs may reach across their ends: so rows of an
+     * odd width move in packs, too. */
     if (tensor_is_dense(y) && tensor_is_dense(x)) {
         y = tensor_flat(y);
         x = tensor_flat(x);
@@ -270,6 +276,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
     float sum[N], v[N];
     load<N>(sum, row_at(x, row, pack * N));
     load<N>(v, row_at(a, row, pack * N));
+    /* In float, and rounded once by the store: a 16-bit sum between would lose what bias adds. */
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum[i] += v[i];
@@ -311,6 +318,7 @@ __global__ void __launch_bounds__(CUT_THREADS)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
+    /* Moved, not converted: a NaN keeps its bits. */
     *reinterpret_cast<Pack<T, N> *>(row_at(y, row, pack * N)) = raw_load<N>(bias + pack * N);
 }
 
@@ -337,6 +345,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
 {
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
+    /* Both numbers of a pair are this thread's, so x can be turned in place. N divides half, so the
+     * pairs of a pack are of one head. */
     int pairs = (int)pack * N, head = pairs / half, first = pairs % half;
     int64_t position = positions[row];
     T *at = row_at(x, row, (int64_t)head * 2 * half + first);
@@ -346,13 +356,15 @@ __global__ void __launch_bounds__(CUT_THREADS)
     if (position >= 0 && position < positions_in_table) {
         load<N>(cosine, row_at(table, position, first));
         load<N>(sine, row_at(table, position, half + first));
-    } else {
+    } else { /* the host does not see positions, so a wrong one must show in the numbers */
 #pragma unroll
         for (int i = 0; i < N; i++)
             cosine[i] = sine[i] = NAN;
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
+        /* A rotation's transpose turns by the opposite angle: backward differs by the sine's
+         * sign alone. */
         float a = low[i], b = high[i], s = sign * sine[i];
         low[i] = a * cosine[i] - b * s;
         high[i] = b * cosine[i] + a * s;

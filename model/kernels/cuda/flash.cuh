@@ -31,6 +31,8 @@ enum { CHUNK = 8 };
  */
 template <class T> __device__ __forceinline__ const T *lane_rows(const T *tile, int ld)
 {
+    /* Lanes 8i to 8i + 7 name the rows of matrix i, which comes in register i; a left operand wants
+     * the upper rows, the lower rows, then both again 8 columns further. */
     int lane = threadIdx.x % WARP;
     return tile + lane % 16 * ld + lane / 16 * 8;
 }
@@ -39,6 +41,8 @@ template <class T> __device__ __forceinline__ const T *lane_rows(const T *tile, 
  * transpose. */
 template <class T> __device__ __forceinline__ const T *lane_columns(const T *tile, int ld)
 {
+    /* A right operand is two registers, 8 columns apart on the same 8 rows: so columns go first
+     * here. */
     int lane = threadIdx.x % WARP;
     return tile + (lane / 16 * 8 + lane % 8) * ld + lane / 8 % 2 * 8;
 }
@@ -53,6 +57,7 @@ __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, in
     for (int i = 0; i < (ROWS * CHUNKS + N_THREADS - 1) / N_THREADS; i++) {
         int at = i * N_THREADS + threadIdx.x, row = at / CHUNKS, col = at % CHUNKS * CHUNK;
         if (ROWS * CHUNKS % N_THREADS != 0 && row >= ROWS) break;
+        /* A copy of 0 bytes writes zeros, and its address, though not read, must be a valid one. */
         bool there = row < real && col < cols;
         cp_async_16(tile + row * FLASH_LD(D) + col, there ? from + row * ld + col : from,
                     there ? 16 : 0);
@@ -64,6 +69,8 @@ __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, in
 template <class T, int D, int MT, int NT>
 __device__ __forceinline__ void product_transposed(float (&s)[MT][NT][4], const T *a, const T *b)
 {
+    /* a, too, is read anew for every walked tile: kept, it would take D MT / 4 registers. Each load
+     * of b serves the MT rows of tiles that the warp owns. */
 #pragma unroll 8
     for (int k = 0; k < D; k += 16) {
         uint32_t x[MT][4];
@@ -91,6 +98,8 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
 {
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
+        /* A lane's part of two accumulators side by side is its part of a left operand of 16
+         * columns: the weights need no exchange and no shared memory, only rounding. */
         uint32_t x[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -136,7 +145,8 @@ __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &
         }
 }
 
-/* The sum over the four lanes that share rows, in all of them: neighbours first. */
+/* The sum over the four lanes that share rows, with the same bits in all of them: neighbours first,
+ * and a + b is b + a. */
 static __device__ __forceinline__ float quad_sum(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
@@ -168,6 +178,8 @@ __device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols
                                            const float (&sum)[MT][CT][4],
                                            const float (&factor)[MT][2], bool accumulate)
 {
+    /* A lane has 4 bytes of a row here and 4 there; by way of the tile rows leave in 16 bytes a
+     * lane. The barriers are the warp's: nobody else uses these rows. */
     __syncwarp();
     if (accumulate) rows_move<T, D, MT, CT, false>(to, ld, real, cols, stage);
     T *mine = stage + threadIdx.x % WARP / 4 * FLASH_LD(D) + threadIdx.x % 4 * 2;

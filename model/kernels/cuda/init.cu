@@ -18,6 +18,8 @@ template <class T>
 static __global__ void __launch_bounds__(NORMAL_THREADS)
     normal_kernel(T *x, uint64_t seed, uint64_t stream, int64_t first, int64_t n, double std)
 {
+    /* Pairs are counted from the parameter's first element, not from x's: a rank that has a part of
+     * it draws the numbers which that part has on one rank. */
     int64_t pair = first / 2 + (int64_t)blockIdx.x * NORMAL_THREADS + threadIdx.x;
     int64_t even = 2 * pair - first, odd = even + 1;
     if (even >= n) return;
@@ -25,6 +27,7 @@ static __global__ void __launch_bounds__(NORMAL_THREADS)
     normal_words(seed, stream, (uint64_t)pair, word);
     NormalPair z =
         normal_pair((uint64_t)word[1] << 32 | word[0], (uint64_t)word[3] << 32 | word[2]);
+    /* Times std in double, then by way of f32, as on the CPU: another order rounds otherwise. */
     if (even >= 0) x[even] = from_float<T>((float)(std * z.even));
     if (odd < n) x[odd] = from_float<T>((float)(std * z.odd));
 }

@@ -196,6 +196,9 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->d_alignment},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->d_alignment},
     };
+    /* The alignments that these tensors have, since the library would take 256 bytes for granted.
+     * They are part of the plan's key: a plan serves only calls that are aligned likewise. The
+     * result is C as well, so C's alignment is D's. */
     LT_CHECK(lt, lt->MatmulPreferenceCreate(&wish));
     LT_CHECK(lt, lt->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                   &bytes, sizeof bytes));
@@ -205,6 +208,8 @@ static void find_algorithm(const Lt *lt, LtPlan *plan, const LtProduct *p)
     cublasLtMatmulHeuristicResult_t result;
     memset(&result, 0, sizeof result);
     int n = 0;
+    /* The library's first proposal, unmeasured: an algorithm chosen by timing could differ from
+     * run to run, and with it the order of sums. */
     cublasStatus_t status = lt->MatmulAlgoGetHeuristic(lt->handle, plan->product, plan->a, plan->b,
                                                        plan->d, plan->d, wish, 1, &result, &n);
     plan->found = accepted(lt, p, key, status, "cublasLtMatmulAlgoGetHeuristic") && n > 0 &&

@@ -18,6 +18,7 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
 {
     E value;
     memcpy(&value, pattern, sizeof value);
+    /* Columns and stride count E from here on; cuda_fill chose E so that both divide. */
     int64_t step = (int64_t)(sizeof value / size);
     Cut cut = cut_of(tensor_rows(x), tensor_cols(x) / step);
     LAUNCH_CUT(fill_kernel<E>, cut, dev, (DeviceRows<E>{(E *)x.data, x.ld / step}), value);
@@ -25,6 +26,8 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
 
 void cuda_fill(Device *dev, Tensor x, double value)
 {
+    /* Bits, not numbers: what fills 2 bytes fills bf16 and f16 alike. Each byte is a copy of the
+     * one an element before it, which repeats the element over the chunk. */
     size_t size = dtype_size(x.dtype);
     unsigned char pattern[sizeof(Chunk)];
     dtype_set(x.dtype, pattern, 0, value);
@@ -43,7 +46,8 @@ void cuda_fill(Device *dev, Tensor x, double value)
         fill_as<uint8_t>(dev, x, size, pattern);
 }
 
-/* N elements of one type keep their bits, NaNs included. */
+/* N elements of one type keep their bits, NaNs included, which a way through float would change.
+ */
 template <int N, class T> static __device__ __forceinline__ void convert(T *y, const T *x)
 {
     *reinterpret_cast<Pack<T, N> *>(y) = raw_load<N>(x);
@@ -68,6 +72,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
 
 template <class Y, class X> static void copy_as(Device *dev, Tensor y, Tensor x)
 {
+    /* Both sides move the same N elements, so that no thread needs another's: the wider type fills
+     * 16 bytes, the narrower one a part of them. */
     typedef Pack<unsigned char, (sizeof(Y) > sizeof(X) ? sizeof(Y) : sizeof(X))> Wider;
     int64_t full = 16 / (int64_t)sizeof(Wider);
     WITH_PACKS(packs_fit(y, full) && packs_fit(x, full), Wider, N, {

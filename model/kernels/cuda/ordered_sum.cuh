@@ -32,6 +32,7 @@ typedef struct {
 /* First a, then b. */
 static __device__ __forceinline__ Steps steps_then(Steps a, Steps b)
 {
+    /* An odd step leaves the parity that b meets changed. */
     Steps both;
     both.even = a.even + (a.even % 2 ? b.odd : b.even);
     both.odd = a.odd + (a.odd % 2 ? b.even : b.odd);
@@ -41,10 +42,13 @@ static __device__ __forceinline__ Steps steps_then(Steps a, Steps b)
 /* The steps of a number of y units; out of the binade when there are no such. */
 static __device__ __forceinline__ Steps steps_of(double y)
 {
+    /* T is 2^52 at least, so this step takes it to 2^53 or beyond; and a whole tile of such steps
+     * is below 2^63. */
     Steps steps = {(int64_t)1 << 52, (int64_t)1 << 52};
     if (!(y >= 0.0 && y < 0x1p52)) return steps;
     int64_t whole = (int64_t)y, up = y - (double)whole > 0.5;
     bool half = y - (double)whole == 0.5;
+    /* Halfway: to the even sum, which is up from an odd one. */
     steps.even = whole + (half ? whole % 2 : up);
     steps.odd = whole + (half ? 1 - whole % 2 : up);
     return steps;
@@ -53,6 +57,8 @@ static __device__ __forceinline__ Steps steps_of(double y)
 /* The steps of the warp's lanes one after the other, in lane 0. */
 static __device__ __forceinline__ Steps warp_steps(Steps mine)
 {
+    /* Composition is associative but keeps its order: a lane takes what follows it, never what goes
+     * before. Lanes near the end have no such followers, and lane 0 alone is complete. */
 #pragma unroll
     for (int step = 1; step < WARP; step *= 2) {
         Steps next;
@@ -66,6 +72,7 @@ static __device__ __forceinline__ Steps warp_steps(Steps mine)
 /* 2^52 / 2^e = 1 / u of a total in the binade e; 0 where it is in none, or far out. */
 static __device__ __forceinline__ double units_per_one(double total)
 {
+    /* Bounds far from the range's ends: the scale and its inverse are then normal numbers. */
     if (!(total > 0x1p-900 && total < 0x1p900)) return 0.0;
     uint64_t bits;
     memcpy(&bits, &total, sizeof bits);
@@ -80,6 +87,7 @@ static __device__ __forceinline__ double units_per_one(double total)
 static __device__ double ordered_tile(double total, double x, int count, OrderedShared *shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    /* A power of two: x scale is exact, or so large or so small that it does not matter. */
     double scale = units_per_one(total);
     Steps steps = warp_steps(steps_of(x * scale));
     if (lane == 0) shared->steps[warp] = steps;
@@ -93,6 +101,7 @@ static __device__ double ordered_tile(double total, double x, int count, Ordered
              */
             int64_t t = scale != 0.0 ? (int64_t)(total * scale) : 0;
             t += t % 2 ? steps.odd : steps.even;
+            /* What was added never takes T down, so if it ends in the binade it never left it. */
             bool stays = scale != 0.0 && t < (int64_t)1 << 53;
             for (int i = 0; !stays && i < count; i++)
                 total += shared->number[i];
@@ -128,7 +137,7 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
     double next = ordered_number(x, targets, threadIdx.x, n, &counted);
     for (int64_t first = 0; first < n; first += ORDERED_THREADS) {
         int count = n - first < ORDERED_THREADS ? (int)(n - first) : (int)ORDERED_THREADS;
-        double number = next;
+        double number = next; /* loads of the next tile run while this one is added */
         next = ordered_number(x, targets, first + ORDERED_THREADS + threadIdx.x, n, &counted);
         total = ordered_tile(total, number, count, shared);
     }
