@@ -40,7 +40,7 @@ struct ParamStore {
     /* The step's uses in order. They tell which release of a unit's gradient is the first of the
      * step (write, =) and which the last (reduce over the ranks). A use that comes out of this
      * order ends the program. n = 0: weights are read in any order, and no gradients are used. */
-    void (*step_begin)(ParamStore *, const Use *uses, int n);
+    void (*step_begin)(ParamStore *, const Use *uses, int64_t n);
     /* Full weights of the unit, ready on the compute stream, until release. */
     void (*acquire)(ParamStore *, int unit);
     void (*release)(ParamStore *, int unit);

@@ -265,7 +265,7 @@ void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
-    params->step_begin(params, t->uses, (int)t->n_uses);
+    params->step_begin(params, t->uses, t->n_uses);
     run_actions(t);
     params->step_end(params); /* all gradients are final */
     decide(t);
@@ -288,7 +288,7 @@ static void warm_up_model(Trainer *t)
     Action evaluate = {.kind = ACT_EVALUATE};
     int64_t n = t->n_actions < 4 ? t->n_actions : 4; /* forward, backward, twice */
     /* The uses of the first n actions come first in t->uses, and are written there once more. */
-    params->step_begin(params, t->uses, (int)gpt_uses(t->gpt, t->actions, n, t->uses));
+    params->step_begin(params, t->uses, gpt_uses(t->gpt, t->actions, n, t->uses));
     pipeline_run(&stage, t->actions, n);
     params->step_end(params);
     if (t->val == NULL) return;

@@ -30,7 +30,7 @@ struct ZeroStore {
     Gap *gap;
     int n_gaps;
     const Use *uses;
-    int n_uses, next_use;
+    int64_t n_uses, next_use;
     void *weights, *gradients;
     ZeroBytes bytes;
 };
@@ -40,7 +40,7 @@ static ZeroStore *store_of(ParamStore *base)
     return (ZeroStore *)base;
 }
 
-static void zero_step_begin(ParamStore *base, const Use *uses, int n)
+static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
 {
     ZeroStore *s = store_of(base);
     s->uses = uses;
@@ -50,7 +50,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int n)
         s->unit[u].releases = 0;
         s->unit[u].written = false;
     }
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         s->unit[uses[i].unit].releases += uses[i].gradient;
 }
 
@@ -64,7 +64,8 @@ static void follow(ZeroStore *s, int unit, bool gradient)
         const Use *last = &s->uses[s->next_use - 1];
         if (last->weight && last->gradient && s->unit[unit].acquired) return;
     }
-    CHECK(s->next_use < s->n_uses, "unit %d used after the step's %d uses", unit, s->n_uses);
+    CHECK(s->next_use < s->n_uses, "unit %d used after the step's %lld uses", unit,
+          (long long)s->n_uses);
     const Use *use = &s->uses[s->next_use++];
     CHECK(use->unit == unit && (gradient ? use->gradient : use->weight),
           "unit %d used where unit %d was told", unit, use->unit);
@@ -152,7 +153,8 @@ static void zero_grad_release(ParamStore *base, int unit)
 static void zero_step_end(ParamStore *base)
 {
     ZeroStore *s = store_of(base);
-    CHECK(s->next_use == s->n_uses, "%d of %d uses happened", s->next_use, s->n_uses);
+    CHECK(s->next_use == s->n_uses, "%lld of %lld uses happened", (long long)s->next_use,
+          (long long)s->n_uses);
     for (int u = 0; u < base->table->n_units; u++)
         CHECK(s->unit[u].releases == 0, "unit %d lacks %d gradient releases", u,
               s->unit[u].releases);

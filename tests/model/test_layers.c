@@ -118,7 +118,7 @@ static void check_uses(const GptShape *shape)
         actions[i] = (Action){.kind = kinds[i]};
     int64_t n = gpt_uses(gpt, actions, 5, told);
     assert_true(n <= gpt_max_uses(shape, 5));
-    f.params->step_begin(f.params, told, (int)n);
+    f.params->step_begin(f.params, told, n);
     for (int i = 0; i < 5; i++) {
         pipeline_run(&stage, &actions[i], 1);
         assert_int_equal(noting.held, 0);

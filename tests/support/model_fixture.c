@@ -250,7 +250,7 @@ static double run(Fixture *f, bool backward)
     struct FixtureFar near = {.scale = f->scale};
     int64_t words = sizeof near / sizeof(double);
     device_copy(&f->dev, tensor_1d(f->far, F64, words), tensor_1d(&near, F64, words));
-    f->params->step_begin(f->params, uses, (int)n_uses);
+    f->params->step_begin(f->params, uses, n_uses);
     pipeline_run(&stage, actions, n);
     f->params->step_end(f->params);
     free(actions);
