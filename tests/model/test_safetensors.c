@@ -169,6 +169,10 @@ static void written_headers_are_aligned_and_read_back(void **state)
     char err[300] = "", *file = safetensors_header(entry, N, metadata, 2, &n);
     Safetensors s;
     assert_int_equal(n % 8, 0);
+    char *json = text_format("%.*s", (int)(n - 8), file + 8);
+    assert_non_null(strstr(json, "\"dtype\":\"F64\",\"shape\":[3,5],\"data_offsets\":"));
+    assert_non_null(strstr(json, "\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":"));
+    free(json);
     assert_true(safetensors_parse(&s, file, n, (int64_t)n + total, err, sizeof err));
     assert_int_equal(s.n, N);
     assert_string_equal(safetensors_metadata(&s, "quote"), metadata[3]);

@@ -50,6 +50,7 @@ static void manifest_survives_printing_to_the_bit(void **state)
     Manifest m = example_manifest(), again;
     size_t n;
     char err[300] = "", *text = manifest_print(&m, &n);
+    assert_non_null(strstr(text, "\"dtype\": \"BF16\", \"shape\": [5000000, 3], \"offset\": 0,"));
     bool good = manifest_parse(&again, text, n, err, sizeof err);
     if (!good) print_error("%s\n%s", err, text);
     assert_true(good);

@@ -1,4 +1,5 @@
-/* plan.c -- what a run will take, printed before anything is allocated: model, batch, memory, disk.
+/* print_plan.c -- what a run will take, printed before anything is allocated: model, batch, memory,
+ * disk.
  */
 #include "model/core/figures.h"
 #include "model/core/log.h"
