@@ -1,4 +1,4 @@
-/* gpt.h -- the GPT: its shape from the config, memory for a micro-batch, and its layers as a Stage.
+/* gpt.h -- the GPT: memory for a micro-batch, and its layers as a Stage.
  *
  * The model says when it needs weights and when it is done with gradients (ParamStore), and where a
  * tensor-parallel region begins and ends (Region). It knows neither ranks nor files. */
