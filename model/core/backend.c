@@ -72,7 +72,7 @@ void device_warn(const Device *device)
     if (device->trouble[0])
         log_warning("going on with the CPU: %s (device \"cpu\" chooses it, \"cuda\" insists)",
                     device->trouble);
-    if (device->loss[0]) log_warning("%s", device->loss);
+    if (device->lacking[0]) log_warning("%s", device->lacking);
 }
 
 void device_close(Device *device)

@@ -86,7 +86,7 @@ struct Device {
     Stream compute, copy, comm;
     /* Sentences for device_warn; "" when there is nothing to say. */
     char trouble[512];       /* the better device that "auto" found and cannot use, and why */
-    char loss[384];          /* what this device does without, and why: no OpenBLAS, say */
+    char lacking[384];       /* what this device does without, and why: no OpenBLAS, say */
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
     int index;
@@ -106,7 +106,7 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 /* The backend that device_open(name) would try first; NULL: none is usable. Opens nothing. If that
  * backend then fails to open (a library that does not start), "auto" goes on to the next. */
 const Backend *device_choice(const char *name);
-/* Warns of device->trouble and device->loss, where there is any. */
+/* Warns of device->trouble and device->lacking, where there is any. */
 void device_warn(const Device *device);
 void device_close(Device *device);
 /* Zeroed device memory for an arena; ends the run with EXIT_NO_MEMORY, naming `what`. Never called

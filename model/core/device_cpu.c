@@ -76,7 +76,7 @@ static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, cha
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
     if (choice == BLAS_AUTO) {
         if (why[0])
-            snprintf(device->loss, sizeof device->loss,
+            snprintf(device->lacking, sizeof device->lacking,
                      "%s: the built-in products serve, several times slower", why);
         return true;
     }

@@ -108,8 +108,8 @@ static void print_device(void)
     const CpuDevice *cpu = device.impl;
     if (cpu->library != NULL)
         print_finding("ok", "blas", "%s", cpu->blas_name);
-    else if (device.loss[0])
-        print_finding("!!", "blas", "%s", device.loss);
+    else if (device.lacking[0])
+        print_finding("!!", "blas", "%s", device.lacking);
     else
         print_finding(
             "--", "blas",
