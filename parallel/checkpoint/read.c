@@ -187,12 +187,14 @@ static bool read_tensor(CheckpointIo *io, const Checkpoint *c, const ManifestTen
     for (int i = 0; good && i < t->n_chunks; i++) {
         int64_t at = i * chunk, end = at + chunk < t->entry.bytes ? at + chunk : t->entry.bytes;
         uint32_t crc = 0;
+        /* A chunk may be larger than the staging buffer, and goes through it in pieces. */
         while (good && at < end) {
             size_t piece = checkpoint_io_piece(end - at);
             void *to = keep ? checkpoint_io_target(io, dst, at) : io->staging;
             good = fs_read_at(c->file[t->file], to, piece, data_at + t->entry.offset + at, path,
                               err, n);
             if (!good) break;
+            /* Over what the file gave; what a device has of it is not read back. */
             crc = crc32c(crc, to, piece);
             if (keep) checkpoint_io_store(io, dst, at, piece);
             at += (int64_t)piece;

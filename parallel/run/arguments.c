@@ -6,6 +6,7 @@
 #include "parallel/run/run.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* The value of --resume; a slip in one of its words would be looked for as a path, later. */
@@ -13,13 +14,19 @@ static bool parse_resume(const char *text, void *field, char *err, size_t n)
 {
     static const struct {
         const char *name;
-    } words[] = {{"auto"}, {"never"}};
+    } words[] = {[RESUME_AUTO] = {"auto"}, [RESUME_NEVER] = {"never"}};
+    Resume *resume = field;
     if (*text == '\0') return error_set(err, n, "--resume: its value is empty");
-    const char *near = nearest_name(text, words, 2, sizeof *words);
-    if (near != NULL && strcmp(near, text) != 0 && access(text, F_OK) != 0)
+    for (int i = 0; i < RESUME_PATH; i++)
+        if (strcmp(text, words[i].name) == 0) {
+            *resume = (Resume){.kind = i};
+            return true;
+        }
+    const char *near = nearest_name(text, words, RESUME_PATH, sizeof *words);
+    if (near != NULL && access(text, F_OK) != 0)
         return error_set(err, n, "--resume %s: there is no such folder; did you mean \"%s\"?", text,
                          near);
-    *(const char **)field = text;
+    *resume = (Resume){.kind = RESUME_PATH, .path = text};
     return true;
 }
 
@@ -94,7 +101,6 @@ static const ArgCommand command = {
               .plural = "configs",
               .advice = ", and --set for what differs"},
     .size = sizeof(RunArguments),
-    .defaults = &(const RunArguments){.resume = "auto"},
 };
 
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)

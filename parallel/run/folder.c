@@ -126,10 +126,14 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
         char *path = i == 1 ? must_strdup(base) : text_format("%s-%d", base, i);
         FolderKind kind = folder_kind(path);
         bool fits = kind == FOLDER_FREE, readable = true;
+        /* Not aloud, and nothing allowed: with a difference that matters this is another run, and
+         * the search goes on; --allow-config-change is for a folder that --out names. */
         if (kind == FOLDER_RUN && !never_resume) {
             const Config *stored = run_folder_config(path, sentence, sizeof sentence);
             fits = stored != NULL && identity_config_goes_on(path, stored, config, false, false,
                                                              sentence, sizeof sentence);
+            /* A config that is damaged, or of another version, is none of ours; one that this user
+             * may not read can be. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
             if (stored == NULL && readable) log_notice("%s is passed over: %s", path, sentence);
             config_free(stored);

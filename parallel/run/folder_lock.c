@@ -71,15 +71,18 @@ static LockResult lock_file(const char *path, const char *file, int own, int *fd
     for (int i = 0; i < MAX_TRIES; i++) {
         *fd = fs_open_output(file, O_RDWR, err, n);
         if (*fd < 0) return NOT_LOCKED;
+        /* Not waited for: a run takes days. The kernel drops the lock with the process that holds
+         * it, so that a killed run keeps nobody out. */
         bool locked = flock(*fd, LOCK_EX | LOCK_NB) == 0;
         int why = errno;
         if (locked && !was_removed(*fd, file)) return LOCKED;
         char holder[LOCK_BYTES + 1];
         read_record(*fd, holder);
+        /* flock refuses a second descriptor even to the process that holds the first. */
         bool ours = !locked && both_of_one(*fd, own);
         close(*fd);
         *fd = -1;
-        if (locked) continue;
+        if (locked) continue; /* on a file without a name: again, with the one that has it now */
         if (ours) return HELD_ALREADY;
         if (why != EWOULDBLOCK) {
             error_set(err, n, "cannot lock %s: %s", path, strerror(why));

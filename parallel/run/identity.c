@@ -22,6 +22,7 @@ bool identity_config_goes_on(const char *folder, const Config *stored, const Con
             d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
         impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
         if (matters) {
+            /* All of them at once: whoever mends one and starts again should not meet the next. */
             char *longer = text_format(
                 "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
                 d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
@@ -36,6 +37,7 @@ bool identity_config_goes_on(const char *folder, const Config *stored, const Con
     }
     if (refused)
         error_set(err, n, "the run in %s was started with another config: %s; %s", folder, list,
+                  /* no flag helps where the weights have other shapes */
                   impossible ? "choose another folder with --out"
                              : "choose another folder with --out, or say --allow-config-change");
     free(list);

@@ -174,21 +174,14 @@ int run_dry(Run *run)
     return EXIT_OK;
 }
 
-/* Whether --resume names a checkpoint. */
-static bool starts_from_path(const Run *run)
-{
-    const char *resume = run->arguments.resume;
-    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
-}
-
 /* A checkpoint named by --resume is looked at before anything is written. */
 static void check_resume_path(const Run *run)
 {
     char err[2048];
-    const char *path = run->arguments.resume;
+    const char *path = run->arguments.resume.path;
     Checkpoint *checkpoint = NULL;
     ConfigReport report = {0};
-    if (!starts_from_path(run)) return;
+    if (path == NULL) return;
     char *manifest = text_format("%s/manifest.json", path);
     if (access(manifest, F_OK) != 0 && errno == EACCES)
         fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
@@ -216,7 +209,7 @@ void run_choose_folder(Run *run)
     if (c->dump_state && !c->logging.json) config_print(c, stdout);
     check_resume_path(run);
     RunRequest request = {.out = run->arguments.out,
-                          .never_resume = strcmp(run->arguments.resume, "never") == 0,
+                          .never_resume = run->arguments.resume.kind == RESUME_NEVER,
                           .allow_config_change = run->arguments.allow_config_change};
     if (!run_folder_open(&run->folder, run->config, &request, err, sizeof err, &code))
         fail(code, "%s", err);
@@ -228,16 +221,15 @@ static Checkpoint *find_checkpoint(Run *run)
 {
     char err[2048];
     Checkpoint *checkpoint = NULL;
-    const char *resume = run->arguments.resume;
-    bool path = starts_from_path(run), ok = true;
+    const char *path = run->arguments.resume.path;
+    bool ok = true;
     if (run->folder.state == RUN_RESUMED)
         ok = checkpoint_open_newest(&run->trainer.io, run->folder.path, &checkpoint, err,
                                     sizeof err);
     if (ok && checkpoint && path)
-        log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", resume,
+        log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", path,
                     run->folder.path);
-    if (ok && checkpoint == NULL && path)
-        ok = checkpoint_open(resume, &checkpoint, err, sizeof err);
+    if (ok && checkpoint == NULL && path) ok = checkpoint_open(path, &checkpoint, err, sizeof err);
     if (!ok) fail(EXIT_DAMAGED, "%s", err);
     return checkpoint;
 }

@@ -8,12 +8,18 @@
 #include "parallel/plan/memory.h"
 #include "parallel/run/folder.h"
 
+/* The value of --resume. */
+typedef struct {
+    enum { RESUME_AUTO, RESUME_NEVER, RESUME_PATH } kind;
+    const char *path; /* of a checkpoint; NULL without RESUME_PATH */
+} Resume;
+
 /* The command line of a training run. */
 typedef struct {
     const char *config; /* path */
     ArgList set;        /* "key=value", in order */
     const char *out;    /* --out, or NULL */
-    const char *resume; /* "auto", "never" or the path of a checkpoint */
+    Resume resume;
     bool dry_run, allow_config_change, json, verbose;
 } RunArguments;
 
