@@ -130,8 +130,8 @@ static char *choose_folder(const Config *config, bool never_resume, char *err, s
          * the search goes on; --allow-config-change is for a folder that --out names. */
         if (kind == FOLDER_RUN && !never_resume) {
             const Config *stored = run_folder_config(path, sentence, sizeof sentence);
-            fits = stored != NULL && identity_config_goes_on(path, stored, config, false, false,
-                                                             sentence, sizeof sentence);
+            fits = stored != NULL && identity_may_resume(path, stored, config, false, false,
+                                                         sentence, sizeof sentence);
             /* A config that is damaged, or of another version, is none of ours; one that this user
              * may not read can be. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
@@ -176,9 +176,8 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
             request->out);
     *code = EXIT_CONFIG;
     const Config *stored = run_folder_config(request->out, err, n);
-    bool good =
-        stored != NULL && identity_config_goes_on(request->out, stored, config,
-                                                  request->allow_config_change, true, err, n);
+    bool good = stored != NULL && identity_may_resume(request->out, stored, config,
+                                                      request->allow_config_change, true, err, n);
     config_free(stored);
     return good;
 }

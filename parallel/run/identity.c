@@ -10,8 +10,8 @@
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
-bool identity_config_goes_on(const char *folder, const Config *stored, const Config *config,
-                             bool allow, bool aloud, char *err, size_t n)
+bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
+                         bool aloud, char *err, size_t n)
 {
     ConfigDifference *d;
     int count = config_diff(stored, config, &d), refused = 0;
@@ -45,7 +45,7 @@ bool identity_config_goes_on(const char *folder, const Config *stored, const Con
     return refused == 0;
 }
 
-void identity_check_config_of(const char *path, const Config *stored, const Config *config)
+void identity_check_start_config(const char *path, const Config *stored, const Config *config)
 {
     ConfigDifference *d;
     int n = config_diff(stored, config, &d);
@@ -136,7 +136,7 @@ void identity_check_data(const char *folder, const char *data, bool allow)
     free(change);
 }
 
-void identity_check_data_of(const char *path, const char *was, const char *is)
+void identity_check_start_data(const char *path, const char *was, const char *is)
 {
     char *change = data_identity_difference(was, is);
     if (change && data_identity_other_tokenizer(was, is))
