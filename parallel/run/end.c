@@ -177,7 +177,7 @@ int run_finish(Run *run)
     if (run->last_known) check_last(run, "its loss", run->last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
     if (run->trainer.val) check_last(run, "the validation loss", run->eval.loss);
-    if (run->last.skips_in_row == 0 && !run_goes_well(run, why, sizeof why))
+    if (run->last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
     run->last_try = true;

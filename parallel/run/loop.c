@@ -234,7 +234,7 @@ bool run_sample(Run *run)
     return whole;
 }
 
-bool run_goes_well(const Run *run, char *why, size_t n)
+bool run_is_healthy(const Run *run, char *why, size_t n)
 {
     double uniform = log((double)run->config->model.vocab_size);
     if (run->last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
@@ -281,7 +281,7 @@ void run_save(Run *run)
     char err[2048], why[160];
     run_read_records(run);
     /* While the numbers are bad the older checkpoints are the good ones: none is removed. */
-    run->trainer.keep_all = !run_goes_well(run, why, sizeof why);
+    run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
     warn_keeping(run, why);
     double start = seconds_now();
     pause_clock(run);

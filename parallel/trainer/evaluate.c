@@ -23,7 +23,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
      * may end the evaluation. So no uses are told. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
-    while (done < batches && feed_goes_on(f, WORK_EVALUATION, done, batches)) {
+    while (done < batches && feed_may_continue(f, WORK_EVALUATION, done, batches)) {
         Action action = {.kind = ACT_EVALUATE, .micro = done++};
         pipeline_run(&stage, &action, 1);
     }
@@ -63,7 +63,7 @@ static bool collect(void *context, int32_t token)
     Collected *c = context;
     if (token == c->end) return false;
     token_buffer_add(&c->tokens, token);
-    c->cut = !feed_goes_on(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
+    c->cut = !feed_may_continue(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
     return !c->cut;
 }
 

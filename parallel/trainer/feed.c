@@ -70,7 +70,7 @@ static void send(Feed *f, const Batch *batch)
     device_event_record(f->dev, &f->copied[slot]);
 }
 
-bool feed_goes_on(const Feed *f, WorkKind kind, int64_t done, int64_t all)
+bool feed_may_continue(const Feed *f, WorkKind kind, int64_t done, int64_t all)
 {
     Work work = {.kind = kind, .done = done, .all = all};
     return f->watch == NULL || f->watch(f->watch_context, &work);
@@ -82,7 +82,7 @@ GptBatch feed_batch(void *context, const Action *action)
     bool evaluate = action->kind == ACT_EVALUATE;
     Batch batch;
     char err[1024];
-    if (!evaluate) feed_goes_on(f, WORK_STEP, action->micro, f->micros);
+    if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);
     double start = seconds_now();
     if (!loader_next(evaluate ? f->val : f->train, evaluate ? 0 : *f->samples, action->micro,
                      &batch, err, sizeof err))

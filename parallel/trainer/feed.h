@@ -49,6 +49,6 @@ void feed_close(Feed *feed);
 GptBatch feed_batch(void *context, const Action *action);
 
 /* Asks the watch, if there is one. */
-bool feed_goes_on(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
+bool feed_may_continue(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
 
 #endif
