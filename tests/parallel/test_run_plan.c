@@ -69,11 +69,33 @@ static void test_a_refused_plan_says_what_helps(void **state)
     free(said);
 }
 
+/* The parts of a plan are told in the unit of their sum and make it up, but for their rounding. */
+static void test_the_parts_of_a_plan_make_its_sum(void **state)
+{
+    (void)state;
+    static const char *const part[] = {"weights ",     "gradients ", "optimizer ",
+                                       "activations ", "scratch ",   "other "};
+    char *text = dry(NULL, NULL, NULL, 0);
+    const char *plan = strstr(text, "memory  plan ");
+    assert_non_null(plan);
+    double whole = strtod(plan + strlen("memory  plan "), NULL), sum = 0;
+    assert_true(whole > 0);
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        const char *at = strstr(plan, part[i]);
+        assert_non_null(at);
+        sum += strtod(at + strlen(part[i]), NULL);
+    }
+    if (!(sum > whole - 0.36 && sum < whole + 0.36)) /* seven figures of one decimal */
+        fail_msg("parts of %g in all:\n%s", sum, text);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_of_many_passes),
         cmocka_unit_test(test_a_refused_plan_says_what_helps),
+        cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

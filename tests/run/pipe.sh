@@ -11,6 +11,9 @@ check "pipe: a row per printed step" test "$(grep -cE '^ +[0-9]+ +[0-9,]+ ' cons
 check "pipe: nothing on stderr" test ! -s err
 check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/metrics.jsonl)"
 
+"$TRAIN" - --set train_steps=5 --out standard <"$TINY" >console 2>&1
+check "pipe: the config itself may come through one" test $? -eq 0 -a -f standard/result.json
+
 "$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
 check "pipe: --json prints objects only" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
 for event in start train speed val sample ckpt end; do check "pipe: --json has $event" grep -q "\"event\": \"$event\"" lines; done
