@@ -13,6 +13,7 @@ check "pipe: metrics.jsonl has no escape code" test -z "$(grep -F "$esc" plain/m
 
 "$TRAIN" - --set train_steps=5 --out standard <"$TINY" >console 2>&1
 check "pipe: the config itself may come through one" test $? -eq 0 -a -f standard/result.json
+check "pipe: ... and what cannot be read there is said" grep -q 'cannot be read: Is a directory' <("$TRAIN" - <. 2>&1)
 
 "$TRAIN" "$TINY" --json --out json </dev/null 2>err | cat >lines
 check "pipe: --json prints objects only" test -z "$(grep -vE '^\{"event": "[a-z]+", "step": [0-9]+, .*\}$' lines)"
