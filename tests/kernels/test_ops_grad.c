@@ -221,7 +221,7 @@ typedef struct {
     int64_t batch, tq, tk;
     Attention a;
     bool first_key;
-} AttentionShape;
+} AttentionCase;
 
 static Tensor heads(double *x, int64_t batch, int64_t t, int64_t cols)
 {
@@ -230,13 +230,13 @@ static Tensor heads(double *x, int64_t batch, int64_t t, int64_t cols)
 
 static Tensor first_keys(const Function *f)
 {
-    const AttentionShape *s = f->options;
+    const AttentionCase *s = f->options;
     return s->first_key ? tensor_1d((void *)f->index, I32, s->batch * s->tq) : NO_TENSOR;
 }
 
 static double attention_loss(const Function *f)
 {
-    const AttentionShape *s = f->options;
+    const AttentionCase *s = f->options;
     int64_t hd = s->a.heads * s->a.head_size, gd = s->a.kv_heads * s->a.head_size;
     op_attention_forward(&cpu, heads(f->scratch[0], s->batch, s->tq, hd),
                          heads(f->scratch[1], s->batch, s->a.heads, s->tq),
@@ -249,14 +249,14 @@ static double attention_loss(const Function *f)
 static void attention_gradients(void **state)
 {
     (void)state;
-    static const AttentionShape shape[] = {
+    static const AttentionCase shape[] = {
         {2, 7, 7, {3, 3, 5, 0, 0.45}, false},   {1, 9, 9, {4, 2, 8, 0, 0.35}, false},
         {2, 9, 9, {4, 1, 4, 0, 0.5}, true},     {1, 3, 11, {4, 2, 8, 8, 0.35}, false},
         {1, 5, 9, {2, 1, 3, 2, 0.6}, true},     {2, 6, 4, {2, 2, 5, 6, 0.4}, false},
         {1, 70, 70, {2, 1, 16, 0, 0.25}, true},
     };
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        const AttentionShape *s = &shape[i];
+        const AttentionCase *s = &shape[i];
         int64_t hd = s->a.heads * s->a.head_size, gd = s->a.kv_heads * s->a.head_size;
         Function *f = function_create(attention_loss, s);
         Tensor q = heads(function_input(f, "q", s->batch * s->tq * hd), s->batch, s->tq, hd);

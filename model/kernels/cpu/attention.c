@@ -82,7 +82,7 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
         x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
     /* The sums of earlier keys were relative to a smaller maximum. Padding queries have no row
      * of out. */
-    for (int64_t l = 0; gathered && l < smaller(GROUP, x->n - i); l++)
+    for (int64_t l = 0; gathered && l < min_i64(GROUP, x->n - i); l++)
         for (int64_t c = 0; c < h->shape.head_size; c++)
             x->out[(i + l) * heads_ld(h) + c] *= rescale[l];
 }
@@ -103,7 +103,7 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)
-        (smaller(STRIP_ROWS, n - j), wide - i, d, a, x->transposed + i, SCORES_LD, false,
+        (min_i64(STRIP_ROWS, n - j), wide - i, d, a, x->transposed + i, SCORES_LD, false,
          x->scores + j * SCORES_LD + i, SCORES_LD);
     }
     for (int64_t i = 0; i < x->n; i += GROUP)
@@ -111,7 +111,7 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     for (int64_t i = 0, rows; i < x->n; i += rows) {
         /* A strip stays within a group of queries: outside the keys that the group sees, scores
          * were not made into weights. */
-        rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
+        rows = min_i64(min_i64(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
         int64_t from, to = window_span(&x->window, i, rows, &from);
         Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
         CPU(strips_product)
@@ -130,7 +130,7 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
     x->head = pair % heads;
     x->kv_head = x->head / (heads / h->shape.kv_heads);
     x->t = block * f->query_block;
-    x->n = smaller(f->query_block, h->tq - x->t);
+    x->n = min_i64(f->query_block, h->tq - x->t);
     int64_t ld = heads_ld(h), queries = QUERY_BLOCK * ld, keys = f->key_block * ld;
     int64_t scores = f->key_block * SCORES_LD, transposed = ld * SCORES_LD;
     x->scores =
@@ -154,14 +154,14 @@ static void forward_task(void *context, int64_t task, int worker)
     QueryBlock x;
     block_take(f, &x, task, worker);
     int64_t start = block_keys_first(h, x.b, x.t, x.n), end = keys_end(h, x.t + x.n - 1);
-    int64_t keys = smaller(f->key_block, end - start);
+    int64_t keys = min_i64(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x.b, x.head, x.t, x.n);
     head_prefetch(h, h->k, h->tk, x.b, x.kv_head, start, keys);
     head_prefetch(h, h->v, h->tk, x.b, x.kv_head, start, keys);
     /* Transposed once: every block of keys meets the same queries. */
     rows_transpose(h, head_load(h, h->q, h->tq, x.b, x.head, x.t, x.n, x.rows), x.n, x.transposed);
     for (int64_t key = start; key < end; key += f->key_block)
-        keys_forward(f, &x, key, smaller(f->key_block, end - key), key > start);
+        keys_forward(f, &x, key, min_i64(f->key_block, end - key), key > start);
     real *lse = (real *)f->lse.data + (x.b * h->shape.heads + x.head) * h->tq + x.t;
     for (int64_t i = 0; i < x.n; i++)
         lse[i] = x.top[i] + real_log(x.sum[i]);
@@ -180,8 +180,8 @@ void CPU(attention_forward)(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor 
 {
     ForwardCall f = {
         .call = attention_call(dev, q, k, v, attention, first_key), .o = o, .lse = lse};
-    f.query_block = smaller(QUERY_BLOCK, f.call.tq);
-    f.key_block = smaller(KEY_BLOCK, f.call.tk);
+    f.query_block = min_i64(QUERY_BLOCK, f.call.tq);
+    f.key_block = min_i64(KEY_BLOCK, f.call.tk);
     f.n_blocks = (f.call.tq + f.query_block - 1) / f.query_block;
     pool_run(dev->pool, f.n_blocks * f.call.batch * attention.heads, forward_task, &f);
 }

@@ -61,12 +61,12 @@ static inline int64_t block_keys_first(const AttentionCall *h, int64_t b, int64_
     return first;
 }
 
-static inline int64_t smaller(int64_t a, int64_t b)
+static inline int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static inline int64_t larger(int64_t a, int64_t b)
+static inline int64_t max_i64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -78,7 +78,7 @@ static inline int64_t head_of_task(const AttentionCall *h, int64_t task, int64_t
 {
     int64_t threads = pool_threads(h->dev->pool);
     int64_t column = task % threads, base = n / threads, longer = n % threads;
-    return column * base + smaller(column, longer) + task / threads;
+    return column * base + min_i64(column, longer) + task / threads;
 }
 
 /* n rounded up to whole groups. */
@@ -155,8 +155,8 @@ static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, 
 static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
 {
     for (int64_t i = 0; i < groups_up(n); i += LANES) {
-        int64_t from = smaller(i, n - 1);
-        rows_pack(to + i, rows.at + from * rows.ld, rows.ld, smaller(n - from, LANES),
+        int64_t from = min_i64(i, n - 1);
+        rows_pack(to + i, rows.at + from * rows.ld, rows.ld, min_i64(n - from, LANES),
                   h->shape.head_size, SCORES_LD);
     }
 }
@@ -175,8 +175,8 @@ static inline void window_make(const AttentionCall *h, int64_t b, int64_t t, int
         w->first[i] = KEY_BLOCK;
         w->end[i] = 0;
         if (i >= n) continue;
-        int64_t end = smaller(keys_end(h, t + i) - key, n_keys);
-        int64_t first = larger(keys_first(h, b, t + i) - key, 0);
+        int64_t end = min_i64(keys_end(h, t + i) - key, n_keys);
+        int64_t first = max_i64(keys_first(h, b, t + i) - key, 0);
         if (first >= end) continue;
         w->first[i] = (int32_t)first;
         w->end[i] = (int32_t)end;
@@ -198,7 +198,7 @@ static inline int64_t window_span(const Window *w, int64_t i, int64_t n, int64_t
 /* The first of the queries [t, t + n) that sees key `key` or a later one, counted from t. */
 static inline int64_t causal_first(const AttentionCall *h, int64_t t, int64_t n, int64_t key)
 {
-    return smaller(larger(key - h->shape.causal_offset - t, 0), n);
+    return min_i64(max_i64(key - h->shape.causal_offset - t, 0), n);
 }
 
 #endif

@@ -110,10 +110,10 @@ static void block_backward(const BackwardCall *f, const Part *x, const Queries *
     Window w;
     window_make(h, x->b, qs->t, qs->n, key, n, &w);
     for (int64_t j = 0; j < n; j += STRIP_ROWS)
-        strip_backward(f, x, qs, &w, key, j, smaller(STRIP_ROWS, n - j), k, v);
+        strip_backward(f, x, qs, &w, key, j, min_i64(STRIP_ROWS, n - j), k, v);
     /* dQ sums over keys, so it waits for the whole block: dS of all its strips. */
     for (int64_t i = 0, rows; x->want_dq && i < qs->n; i += rows) {
-        rows = smaller(smaller(STRIP_ROWS, GROUP - i % GROUP), qs->n - i);
+        rows = min_i64(min_i64(STRIP_ROWS, GROUP - i % GROUP), qs->n - i);
         int64_t from, to = window_span(&w, i, rows, &from);
         Strip ds = {.at = x->ds + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};
         CPU(strips_product)
@@ -131,7 +131,7 @@ static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
          * transposed vectors added, which leaves the sum of query r in lane r without a sum within
          * a vector. */
         Vector v[LANES] = {{0}}, sum = {0};
-        for (int64_t r = 0; r < smaller(LANES, qs->n - i); r++) {
+        for (int64_t r = 0; r < min_i64(LANES, qs->n - i); r++) {
             const real *a = qs->dout.at + (i + r) * qs->dout.ld, *b = o.at + (i + r) * o.ld;
             for (int64_t c = 0; c < heads_ld(h); c += LANES)
                 v[r] += *(const Vector *)(a + c) * *(const Vector *)(b + c);
@@ -165,11 +165,11 @@ static void queries_backward(const BackwardCall *f, const Part *x, int64_t head,
                              int64_t n)
 {
     const AttentionCall *h = &f->call;
-    int64_t start = larger(block_keys_first(h, x->b, t, n), x->key);
-    int64_t end = smaller(keys_end(h, t + n - 1), x->key_end);
+    int64_t start = max_i64(block_keys_first(h, x->b, t, n), x->key);
+    int64_t end = min_i64(keys_end(h, t + n - 1), x->key_end);
     /* Queries that see no key have a dQ all the same: below it is stored as zero, or kept. */
     if (start >= end && !x->want_dq) return;
-    int64_t keys = smaller(f->key_block, end - start);
+    int64_t keys = min_i64(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x->b, head, t, n);
     head_prefetch(h, f->dout, h->tq, x->b, head, t, n);
     head_prefetch(h, f->o, h->tq, x->b, head, t, n);
@@ -184,7 +184,7 @@ static void queries_backward(const BackwardCall *f, const Part *x, int64_t head,
            (size_t)n * sizeof(real));
     deltas(f, x, &qs);
     for (int64_t key = start; key < end; key += f->key_block)
-        block_backward(f, x, &qs, key, smaller(f->key_block, end - key), key > start);
+        block_backward(f, x, &qs, key, min_i64(f->key_block, end - key), key > start);
     if (x->want_dq) sums_store(f, x, f->dq, h->tq, head, t, n, x->dq);
 }
 
@@ -248,7 +248,7 @@ static void backward_task(void *context, int64_t task, int worker)
      * order, block by block, so that the keys' rows are met again soon. */
     for (int64_t t = x.query; t < x.query_end; t += f->query_block)
         for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
-            queries_backward(f, &x, head, t, smaller(f->query_block, x.query_end - t));
+            queries_backward(f, &x, head, t, min_i64(f->query_block, x.query_end - t));
     if (x.want_dkv) {
         sums_store(f, &x, f->dk, h->tk, x.kv_head, x.key, keys, x.dk);
         sums_store(f, &x, f->dv, h->tk, x.kv_head, x.key, keys, x.dv);
@@ -264,8 +264,8 @@ static void backward_plan(BackwardCall *f)
     int64_t pairs = h->batch * h->shape.kv_heads, threads = pool_threads(h->dev->pool),
             d = heads_ld(h);
     int64_t rounds = (pairs + threads - 1) / threads;
-    f->query_block = smaller(QUERY_BLOCK, h->tq);
-    f->key_block = smaller(KEY_BLOCK, h->tk);
+    f->query_block = min_i64(QUERY_BLOCK, h->tq);
+    f->key_block = min_i64(KEY_BLOCK, h->tk);
     /* Split where the last round of whole heads leaves threads idle for longer than the two extra
      * products cost, with a margin; or where the sums for dK and dV of a whole head exceed the
      * workspace. */
@@ -275,9 +275,9 @@ static void backward_plan(BackwardCall *f)
     if (!f->split) return;
     int64_t parts = (4 * threads + pairs - 1) / pairs;
     int64_t fitting = (h->tk * d + OWNED_ELEMENTS - 1) / OWNED_ELEMENTS;
-    f->query_parts = larger(1, smaller(parts, (h->tq + QUERY_BLOCK - 1) / QUERY_BLOCK));
+    f->query_parts = max_i64(1, min_i64(parts, (h->tq + QUERY_BLOCK - 1) / QUERY_BLOCK));
     f->key_parts =
-        larger(fitting, larger(1, smaller(parts, (h->tk + QUERY_BLOCK - 1) / QUERY_BLOCK)));
+        max_i64(fitting, max_i64(1, min_i64(parts, (h->tk + QUERY_BLOCK - 1) / QUERY_BLOCK)));
     /* Cuts fall on whole groups, so a part may be longer than the mean. */
     f->owned_keys = h->tk / f->key_parts + 2 * GROUP;
 }

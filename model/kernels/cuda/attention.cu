@@ -52,7 +52,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxR
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
-                             int64_t k_ld, const T *v, int64_t v_ld, Shape s, int pairs)
+                             int64_t k_ld, const T *v, int64_t v_ld, AttentionShape s, int pairs)
 {
     typedef ForwardTiles<D> Tiles;
     enum { RA = Tiles::RA, RB = Tiles::RB, QUERIES = Tiles::QUERIES, KEYS = Tiles::KEYS };
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     float *k_tile = q_tile + QUERIES * TILE_LD(D), *v_tile = k_tile + KEYS * TILE_LD(D);
     float *weights = v_tile + KEYS * TILE_LD(D);
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
-    Spot at = queries_place(s, blockIdx.x, 0, pairs, QUERIES);
+    BlockPlace at = queries_place(s, blockIdx.x, 0, pairs, QUERIES);
     int t = at.row;
     q = head_at(q, q_ld, at.b, s.tq, at.head, s) + t * q_ld;
     o = head_at(o, o_ld, at.b, s.tq, at.head, s) + t * o_ld;
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 
 template <class T, int N, int D>
-static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Shape s)
+static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                           AttentionShape s)
 {
     typedef ForwardTiles<D> Tiles;
     int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, Tiles::QUERIES);
@@ -113,7 +114,7 @@ void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor
 {
     Tensor operand[] = {q, k, v, o};
     bool packs = heads_in_packs(operand, 4, attention.head_size);
-    Shape s = shape_of(q, k, attention, first_key);
+    AttentionShape s = shape_of(q, k, attention, first_key);
     WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
                (forward_launch<T, N, D>(dev, o, lse, q, k, v, s)));
 }

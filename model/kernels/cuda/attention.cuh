@@ -17,12 +17,12 @@ typedef struct {
     float scale;
     const int32_t *first_key;
     int section; /* pairs (batch row, head) whose blocks run side by side */
-} Shape;
+} AttentionShape;
 
 /* A section's keys and values are to stay in L2 while its blocks pass over them. */
 #define SECTION_BYTES ((int64_t)16 << 20)
 
-static inline Shape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
+static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
 {
     int64_t tq = q.dim[1], tk = k.dim[1];
     int64_t bytes = 2 * tk * a.head_size * (int64_t)dtype_size(k.dtype);
@@ -31,21 +31,21 @@ static inline Shape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
     CHECK(tq + tk < INT_MAX && q.dim[0] * a.heads < INT_MAX,
           "attention of %lld batch rows, %lld queries, %lld keys", (long long)q.dim[0],
           (long long)tq, (long long)tk);
-    Shape s = {.heads = (int)a.heads,
-               .kv_heads = (int)a.kv_heads,
-               .head_size = (int)a.head_size,
-               .tq = (int)tq,
-               .tk = (int)tk,
-               .offset = (int)(a.causal_offset < tk ? a.causal_offset : tk),
-               .scale = (float)a.scale,
-               .first_key = (const int32_t *)first_key.data,
-               .section = (int)(fitting * (a.heads / a.kv_heads))};
+    AttentionShape s = {.heads = (int)a.heads,
+                        .kv_heads = (int)a.kv_heads,
+                        .head_size = (int)a.head_size,
+                        .tq = (int)tq,
+                        .tk = (int)tk,
+                        .offset = (int)(a.causal_offset < tk ? a.causal_offset : tk),
+                        .scale = (float)a.scale,
+                        .first_key = (const int32_t *)first_key.data,
+                        .section = (int)(fitting * (a.heads / a.kv_heads))};
     return s;
 }
 
 /* Keys [first, end) that query t of batch row b sees; none for t >= tq. */
-static __device__ __forceinline__ void keys_seen(const Shape &s, int64_t b, int t, int *first,
-                                                 int *end)
+static __device__ __forceinline__ void keys_seen(const AttentionShape &s, int64_t b, int t,
+                                                 int *first, int *end)
 {
     bool real = t < s.tq;
     *first = !real ? INT_MAX : s.first_key ? s.first_key[b * s.tq + t] : 0;
@@ -54,8 +54,8 @@ static __device__ __forceinline__ void keys_seen(const Shape &s, int64_t b, int 
 
 /* Keys [first, end) that any of the queries [t, t + n) of batch row b sees. All lanes of a warp
  * call it and get the same. */
-static __device__ __forceinline__ void keys_seen_by(const Shape &s, int64_t b, int t, int n,
-                                                    int *first, int *end)
+static __device__ __forceinline__ void keys_seen_by(const AttentionShape &s, int64_t b, int t,
+                                                    int n, int *first, int *end)
 {
     *first = 0;
     *end = min(min(t + n, s.tq) + s.offset, s.tk);
@@ -69,8 +69,8 @@ static __device__ __forceinline__ void keys_seen_by(const Shape &s, int64_t b, i
 
 /* Keys [first, end) that every one of the queries [t, t + n) of batch row b sees, if any. All lanes
  * of a warp call it and get the same. */
-static __device__ __forceinline__ void keys_seen_by_all(const Shape &s, int64_t b, int t, int n,
-                                                        int *first, int *end)
+static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s, int64_t b, int t,
+                                                        int n, int *first, int *end)
 {
     *first = 0;
     *end = min(t + s.offset + 1, s.tk);
@@ -90,7 +90,7 @@ typedef struct {
     int64_t b;
     int head, kv_head; /* for blocks that own keys, head is the first of the group */
     int row;           /* first query or key that the block owns */
-} Spot;
+} BlockPlace;
 
 /* What block x of a grid of pairs * blocks does: pairs by sections, in a section all pairs' first
  * blocks first. */
@@ -104,10 +104,10 @@ static __device__ __forceinline__ void block_place(int64_t x, int pairs, int blo
 }
 
 /* Block x of those that own `owned` queries each, last queries first: they see the most keys. */
-static __device__ __forceinline__ Spot queries_place(const Shape &s, int64_t x, int pair0,
-                                                     int pairs, int owned)
+static __device__ __forceinline__ BlockPlace queries_place(const AttentionShape &s, int64_t x,
+                                                           int pair0, int pairs, int owned)
 {
-    Spot at;
+    BlockPlace at;
     int block, blocks = (s.tq + owned - 1) / owned;
     block_place(x, pairs, blocks, s.section, &at.local, &block);
     at.pair = pair0 + at.local;
@@ -119,10 +119,10 @@ static __device__ __forceinline__ Spot queries_place(const Shape &s, int64_t x, 
 }
 
 /* Block x of those that own `owned` keys each, first keys first: the most queries see them. */
-static __device__ __forceinline__ Spot keys_place(const Shape &s, int64_t x, int pair0, int pairs,
-                                                  int owned)
+static __device__ __forceinline__ BlockPlace keys_place(const AttentionShape &s, int64_t x,
+                                                        int pair0, int pairs, int owned)
 {
-    Spot at;
+    BlockPlace at;
     int block, group = s.heads / s.kv_heads;
     block_place(x, pairs, (s.tk + owned - 1) / owned, s.section / group, &at.local, &block);
     at.pair = pair0 + at.local;
@@ -136,7 +136,7 @@ static __device__ __forceinline__ Spot keys_place(const Shape &s, int64_t x, int
 /* Row 0 of a head of batch row b in a tensor (B, length, heads * D). */
 template <class T>
 __device__ __forceinline__ T *head_at(T *x, int64_t ld, int64_t b, int length, int head,
-                                      const Shape &s)
+                                      const AttentionShape &s)
 {
     return x + b * length * ld + (int64_t)head * s.head_size;
 }

@@ -59,8 +59,8 @@ static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *d
 template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
-                                    const float *lse_of, BackwardOperands<T> in, Shape s, int pair0,
-                                    int pairs)
+                                    const float *lse_of, BackwardOperands<T> in, AttentionShape s,
+                                    int pair0, int pairs)
 {
     typedef BackwardTiles<D> Tiles;
     enum { RA = Tiles::RA, RB = Tiles::RB, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     float *dout_tile = q_tile + OWNED * TILE_LD(D), *k_tile = dout_tile + OWNED * TILE_LD(D);
     float *v_tile = k_tile + WALKED * TILE_LD(D), *weights = v_tile + WALKED * TILE_LD(D);
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
-    Spot at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
+    BlockPlace at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
     int t = at.row, start, stop;
     delta_of += (int64_t)at.local * s.tq + t;
     lse_of += (int64_t)at.pair * s.tq + t;
@@ -119,7 +119,8 @@ template <class T, int D, class Tiles>
 static __device__ __forceinline__ void
 keys_step(float (&dk)[Tiles::RA][D / SIDE], float (&dv)[Tiles::RA][D / SIDE], const float *k_tile,
           const float *v_tile, const float *q_tile, const float *dout_tile, float *weights,
-          const float *lse_of, const float *delta_of, const Shape &s, int64_t b, int key, int t)
+          const float *lse_of, const float *delta_of, const AttentionShape &s, int64_t b, int key,
+          int t)
 {
     enum { RA = Tiles::RA, RB = Tiles::RB };
     int y = threadIdx.x / SIDE * RA, x = threadIdx.x % SIDE;
@@ -153,14 +154,14 @@ template <class T, int N, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
                                   const float *delta_of, const float *lse_of,
-                                  BackwardOperands<T> in, Shape s, int pair0, int pairs)
+                                  BackwardOperands<T> in, AttentionShape s, int pair0, int pairs)
 {
     typedef BackwardTiles<D> Tiles;
     enum { RA = Tiles::RA, OWNED = Tiles::OWNED, WALKED = Tiles::WALKED };
     DYN_SHARED(float, k_tile);
     float *v_tile = k_tile + OWNED * TILE_LD(D), *q_tile = v_tile + OWNED * TILE_LD(D);
     float *dout_tile = q_tile + WALKED * TILE_LD(D), *weights = dout_tile + WALKED * TILE_LD(D);
-    Spot at = keys_place(s, blockIdx.x, pair0, pairs, OWNED);
+    BlockPlace at = keys_place(s, blockIdx.x, pair0, pairs, OWNED);
     int key = at.row, group = s.heads / s.kv_heads, y = threadIdx.x / SIDE * RA;
     const T *k = head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s) + key * in.k_ld;
     const T *v = head_at(in.v, in.v_ld, at.b, s.tk, at.kv_head, s) + key * in.v_ld;
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
 template <class T, int N, int D>
-static void backward_launch(Device *dev, const BackwardTensors *c, Shape s)
+static void backward_launch(Device *dev, const BackwardTensors *c, AttentionShape s)
 {
     typedef BackwardTiles<D> Tiles;
     size_t shared = Tiles::FLOATS * sizeof(float);
@@ -225,7 +226,7 @@ void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
     BackwardTensors call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
     Tensor operand[] = {q, k, v, o, dout, dq, dk, dv};
     bool packs = heads_in_packs(operand, 8, attention.head_size);
-    Shape s = shape_of(q, k, attention, first_key);
+    AttentionShape s = shape_of(q, k, attention, first_key);
     WITH_TILES(q.dtype, attention.head_size, packs, T, N, D,
                (backward_launch<T, N, D>(dev, &call, s)));
 }

@@ -124,8 +124,8 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
  * the query does not see the key. The masks are read anew each time, which saves registers: few
  * tiles need them. */
 template <int MT, int NT>
-__device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Shape &shape, int64_t b,
-                                            int t, int key)
+__device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const AttentionShape &shape,
+                                            int64_t b, int t, int key)
 {
     t = unmoved(t) + threadIdx.x % WARP / 4;
     key += threadIdx.x % 4 * 2;

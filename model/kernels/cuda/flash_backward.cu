@@ -68,8 +68,8 @@ static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x
 template <class T, int D, int MT, int CT>
 static __device__ __forceinline__ void
 queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&delta)[MT][2],
-             const T *q, const T *dout, const T *k_tile, const T *v_tile, const Shape &s, int64_t b,
-             int t, int key, bool partial)
+             const T *q, const T *dout, const T *k_tile, const T *v_tile, const AttentionShape &s,
+             int64_t b, int t, int key, bool partial)
 {
     enum { LD = FLASH_LD(D), NT = FlashQueries<D>::NT };
     float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
@@ -94,14 +94,14 @@ queries_step(float (&sum)[MT][CT][4], const float (&lse)[MT][2], const float (&d
 template <class T, int D>
 __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     flash_backward_query_kernel(T *dq, int64_t dq_ld, bool accumulate, float *delta_of,
-                                const float *lse_of, BackwardOperands<T> in, Shape s, int pair0,
-                                int pairs)
+                                const float *lse_of, BackwardOperands<T> in, AttentionShape s,
+                                int pair0, int pairs)
 {
     typedef FlashQueries<D> F;
     enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, N_THREADS = F::N_THREADS };
     DYN_SHARED(T, q_tile);
     T *walked = q_tile + 2 * OWNED * LD;
-    Spot at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
+    BlockPlace at = queries_place(s, blockIdx.x, pair0, pairs, OWNED);
     int t = at.row, start, stop, stage = 0;
     const T *q = head_at(in.q, in.q_ld, at.b, s.tq, at.head, s);
     const T *dout = head_at(in.dout, in.dout_ld, at.b, s.tq, at.head, s);
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
 template <class T, int D, int MT, int NT, int CT>
 static __device__ __forceinline__ void
 keys_step(float (&dk)[MT][CT][4], float (&dv)[MT][CT][4], const T *k, const T *v, const T *q_tile,
-          const T *dout_tile, int column, const QueryStats<NT * 8> *stats, const Shape &s, int key,
-          int t, bool partial)
+          const T *dout_tile, int column, const QueryStats<NT * 8> *stats, const AttentionShape &s,
+          int key, int t, bool partial)
 {
     enum { LD = FLASH_LD(D) };
     float p[MT][NT][4] = {}, dp[MT][NT][4] = {}, scale = s.scale * LOG2E;
@@ -199,8 +199,8 @@ typedef struct {
  * + n): heads of the group and a head's queries in ascending order. False behind the last. Warps
  * agree. */
 template <int WALKED>
-static __device__ __forceinline__ bool walk_find(QueryWalk &w, const Shape &s, int64_t b, int key,
-                                                 int n)
+static __device__ __forceinline__ bool walk_find(QueryWalk &w, const AttentionShape &s, int64_t b,
+                                                 int key, int n)
 {
     for (; w.head < s.heads / s.kv_heads; w.head++) {
         for (; w.t < s.tq; w.t += WALKED) {
@@ -217,7 +217,7 @@ static __device__ __forceinline__ bool walk_find(QueryWalk &w, const Shape &s, i
 template <class T, int D>
 static __device__ __forceinline__ void
 walk_copy(QueryWalk &w, T *tile, const BackwardOperands<T> &in, const float *lse_of,
-          const float *delta_of, const Shape &s, const Spot &at)
+          const float *delta_of, const AttentionShape &s, const BlockPlace &at)
 {
     enum { WALKED = FlashKeys<D>::WALKED, N_THREADS = FlashKeys<D>::N_THREADS };
     int group = s.heads / s.kv_heads, query = w.t + (int)threadIdx.x;
@@ -247,7 +247,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     flash_backward_key_kernel(T *dk, int64_t dk_ld, T *dv, int64_t dv_ld, bool accumulate,
                               const float *delta_of, const float *lse_of, BackwardOperands<T> in,
-                              Shape s, int pair0, int pairs)
+                              AttentionShape s, int pair0, int pairs)
 {
     typedef FlashKeys<D> F;
     enum { MT = F::MT, LD = F::LD, OWNED = F::OWNED, WALKED = F::WALKED, CT = F::CT };
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
     T *walked = k_tile + 2 * OWNED * LD;
     QueryStats<WALKED> *stats = (QueryStats<WALKED> *)(walked + 2 * F::STAGE);
     int part = (int)(blockIdx.x % F::PARTS) * CT * 8, stage = 0;
-    Spot at = keys_place(s, blockIdx.x / F::PARTS, pair0, pairs, OWNED);
+    BlockPlace at = keys_place(s, blockIdx.x / F::PARTS, pair0, pairs, OWNED);
     int key = at.row;
     tiles_copy<T, D, OWNED, F::N_THREADS>(
         k_tile, head_at(in.k, in.k_ld, at.b, s.tk, at.kv_head, s), in.k_ld,
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 1)
 
 /* In portions of pairs (batch row, kv head) whose delta the workspace holds. */
 template <class T, int D>
-static void backward_launch(Device *dev, const BackwardTensors *c, Shape s)
+static void backward_launch(Device *dev, const BackwardTensors *c, AttentionShape s)
 {
     typedef FlashQueries<D> Q;
     typedef FlashKeys<D> K;
@@ -331,7 +331,7 @@ void flash_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool
                               Attention attention, Tensor first_key)
 {
     BackwardTensors call = {dq, dk, dv, dout, q, k, v, o, lse, accumulate};
-    Shape s = shape_of(q, k, attention, first_key);
+    AttentionShape s = shape_of(q, k, attention, first_key);
     WITH_WIDTH(attention.head_size, D, {
         if (q.dtype == BF16)
             backward_launch<bf16, D>(dev, &call, s);

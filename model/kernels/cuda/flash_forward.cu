@@ -71,13 +71,13 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
 template <class T, int D>
 __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
     flash_forward_kernel(T *o, int64_t o_ld, float *lse, const T *q, int64_t q_ld, const T *k,
-                         int64_t k_ld, const T *v, int64_t v_ld, Shape s, int pairs)
+                         int64_t k_ld, const T *v, int64_t v_ld, AttentionShape s, int pairs)
 {
     typedef FlashForward<D> F;
     enum { MT = F::MT, NT = F::NT, LD = FLASH_LD(D), N_THREADS = F::N_THREADS };
     DYN_SHARED(T, q_tile);
     T *k_tile = q_tile + F::QUERIES * LD, *v_tile = k_tile + F::KEYS * LD;
-    Spot at = queries_place(s, blockIdx.x, 0, pairs, F::QUERIES);
+    BlockPlace at = queries_place(s, blockIdx.x, 0, pairs, F::QUERIES);
     int t = at.row, start, stop;
     keys_seen_by(s, at.b, t, F::QUERIES, &start, &stop);
     q = head_at(q, q_ld, at.b, s.tq, at.head, s);
@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(FlashForward<D>::N_THREADS, 1)
 }
 
 template <class T, int D>
-static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Shape s)
+static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                           AttentionShape s)
 {
     typedef FlashForward<D> F;
     int64_t pairs = q.dim[0] * s.heads, grid = pairs * ceil_div(s.tq, F::QUERIES);
@@ -145,7 +146,7 @@ static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k
 void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                              Attention attention, Tensor first_key)
 {
-    Shape s = shape_of(q, k, attention, first_key);
+    AttentionShape s = shape_of(q, k, attention, first_key);
     WITH_WIDTH(attention.head_size, D, {
         if (q.dtype == BF16)
             forward_launch<bf16, D>(dev, o, lse, q, k, v, s);
