@@ -5,8 +5,9 @@
  * appended) is changed through a table of functions, so that tests can fail or kill at the N-th
  * change. Past it go changes that lose nothing: the name in a run's lock, the removal of RUN/STOP,
  * the half of a line that a full disk took, and an empty file that fs_open_output makes. Reading
- * needs no such table. Functions return false with a sentence that names
- * the path and the system's reason. */
+ * needs no such table.
+ *
+ * Functions return false with a sentence that names the path and the system's reason. */
 #ifndef MODEL_CORE_FS_H
 #define MODEL_CORE_FS_H
 

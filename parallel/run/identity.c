@@ -10,6 +10,11 @@
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
+static void print_difference(const ConfigDifference *d, const char *effect)
+{
+    log_info("config  %s was %s, is %s: %s", d->key, d->was, d->now, effect);
+}
+
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n)
 {
@@ -29,10 +34,9 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
             free(list);
             list = longer;
         } else if (aloud) {
-            log_info("config  %s was %s, is %s: %s", d[i].key, d[i].was, d[i].now,
-                     d[i].effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
-                     : d[i].effect == EFFECT_ROUNDING ? "changes rounding only"
-                                                      : "harmless");
+            print_difference(&d[i], d[i].effect == EFFECT_NUMBERS    ? "changes the run, as allowed"
+                                    : d[i].effect == EFFECT_ROUNDING ? "changes rounding only"
+                                                                     : "harmless");
         }
     }
     if (refused)
@@ -53,8 +57,7 @@ void identity_check_start_config(const char *path, const Config *stored, const C
         if (d[i].effect == EFFECT_IMPOSSIBLE)
             fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
                  path, d[i].key, d[i].was, d[i].now);
-        if (d[i].effect == EFFECT_NUMBERS)
-            log_info("config  %s was %s, is %s: changes the run", d[i].key, d[i].was, d[i].now);
+        if (d[i].effect == EFFECT_NUMBERS) print_difference(&d[i], "changes the run");
     }
     config_diff_free(d, n);
 }
