@@ -11,12 +11,12 @@ typedef struct {
     Pool *pool;
 } LossJob;
 
-typedef __typeof__((Lanes){0} > (Lanes){0}) Mask; /* per lane all ones or zero */
+typedef __typeof__((Vector){0} > (Vector){0}) Mask; /* per lane all ones or zero */
 
-static inline Lanes lanes_max(Lanes a, Lanes b)
+static inline Vector vector_max(Vector a, Vector b)
 {
     Mask greater = a > b;
-    return (Lanes)((greater & (Mask)a) | (~greater & (Mask)b));
+    return (Vector)((greater & (Mask)a) | (~greater & (Mask)b));
 }
 
 /* Largest of n elements; a NaN may go unseen here, the sum of exponentials finds it. */
@@ -25,12 +25,12 @@ static real reals_max(const real *x, int64_t n)
     real most = x[0];
     int64_t i = 0;
     if (n >= 2 * LANES) {
-        Lanes m0 = lanes_at(x), m1 = m0;
+        Vector m0 = vector_load(x), m1 = m0;
         for (; i + 2 * LANES <= n; i += 2 * LANES) {
-            m0 = lanes_max(lanes_at(x + i), m0);
-            m1 = lanes_max(lanes_at(x + i + LANES), m1);
+            m0 = vector_max(vector_load(x + i), m0);
+            m1 = vector_max(vector_load(x + i + LANES), m1);
         }
-        m0 = lanes_max(m0, m1);
+        m0 = vector_max(m0, m1);
         for (int lane = 0; lane < LANES; lane++)
             most = m0[lane] > most ? m0[lane] : most;
     }

@@ -22,18 +22,19 @@ enum { SUM_DW, SUM_DB, SUM_COLUMNS, SUMS };
 /* Sum of (x - mean)^2. */
 static real reals_square_sum(const real *x, real mean, int64_t n)
 {
-    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    Vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        Lanes d0 = lanes_at(x + i) - mean, d1 = lanes_at(x + i + LANES) - mean;
-        Lanes d2 = lanes_at(x + i + 2 * LANES) - mean, d3 = lanes_at(x + i + 3 * LANES) - mean;
+        Vector d0 = vector_load(x + i) - mean, d1 = vector_load(x + i + LANES) - mean;
+        Vector d2 = vector_load(x + i + 2 * LANES) - mean,
+               d3 = vector_load(x + i + 3 * LANES) - mean;
         s0 += d0 * d0;
         s1 += d1 * d1;
         s2 += d2 * d2;
         s3 += d3 * d3;
     }
     s0 = (s0 + s1) + (s2 + s3);
-    real sum = lanes_sum(&s0);
+    real sum = vector_sum(&s0);
     for (; i < n; i++)
         sum += (x[i] - mean) * (x[i] - mean);
     return sum;
@@ -65,8 +66,8 @@ static void norm_row(real *y, real *stats, const real *x, const real *w, const r
     }
 }
 
-/* A vector operand as reals: in place, in the buffer, or NULL when absent. */
-static const real *vector_load(Tensor t, real *buffer)
+/* A one-dimensional operand as reals: in place, in the buffer, or NULL when absent. */
+static const real *optional_load(Tensor t, real *buffer)
 {
     return tensor_present(t) ? row_load(t, 0, buffer) : NULL;
 }
@@ -105,9 +106,9 @@ static void forward_body(void *context, int64_t task, int worker)
     int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y), width = tensor_cols(job->w);
     real *buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols + 2 * width));
     real *buffer2 = buffer + cols, *y_buffer = buffer2 + cols, *bias_buffer = y_buffer + cols;
-    const real *bias = vector_load(job->bias, bias_buffer);
-    const real *w = vector_load(job->w, bias_buffer + cols);
-    const real *b = vector_load(job->b, bias_buffer + cols + width);
+    const real *bias = optional_load(job->bias, bias_buffer);
+    const real *w = optional_load(job->w, bias_buffer + cols);
+    const real *b = optional_load(job->b, bias_buffer + cols + width);
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
     for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
         const real *x = input_row(job, n, bias, buffer, buffer2);
@@ -147,17 +148,17 @@ static void group_sums(real *restrict dw, real *restrict db, const real *dy, con
                        const real *w, real mean, real inverse, int64_t n, real *mean_g,
                        real *mean_gx)
 {
-    Lanes lanes_g = {0}, lanes_gx = {0};
+    Vector vector_g = {0}, vector_gx = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        Lanes d = lanes_at(dy + i), xhat = (lanes_at(x + i) - mean) * inverse,
-              g = d * lanes_at(w + i);
-        lanes_g += g;
-        lanes_gx += g * xhat;
-        lanes_put(dw + i, lanes_at(dw + i) + d * xhat);
-        if (db) lanes_put(db + i, lanes_at(db + i) + d);
+        Vector d = vector_load(dy + i), xhat = (vector_load(x + i) - mean) * inverse,
+               g = d * vector_load(w + i);
+        vector_g += g;
+        vector_gx += g * xhat;
+        vector_store(dw + i, vector_load(dw + i) + d * xhat);
+        if (db) vector_store(db + i, vector_load(db + i) + d);
     }
-    real sum_g = lanes_sum(&lanes_g), sum_gx = lanes_sum(&lanes_gx);
+    real sum_g = vector_sum(&vector_g), sum_gx = vector_sum(&vector_gx);
     for (; i < n; i++) {
         real xhat = (x[i] - mean) * inverse, g = dy[i] * w[i];
         sum_g += g;
@@ -206,7 +207,7 @@ static void backward_body(void *context, int64_t task, int worker)
     real *dy_buffer =
         (real *)((char *)pool_workspace(job->pool, worker, job->shared + own) + job->shared);
     real *x_buffer = dy_buffer + cols, *dx_buffer = x_buffer + cols;
-    const real *w = vector_load(job->w, dx_buffer + cols);
+    const real *w = optional_load(job->w, dx_buffer + cols);
     /* A task's own partial sums: how many tasks there are depends on the shape and the number of
      * threads only, and they are added in order, so that no bit depends on who is faster. */
     real *sums = job->partials + task * SUMS * width, *dw = sums + SUM_DW * width;
@@ -280,7 +281,7 @@ static void bias_residual_body(void *context, int64_t task, int worker)
     int64_t rows = tensor_rows(job->y), cols = tensor_cols(job->y);
     real *x_buffer = pool_workspace(job->pool, worker, sizeof(real) * (size_t)(4 * cols));
     real *a_buffer = x_buffer + cols, *y_buffer = a_buffer + cols;
-    const real *bias = vector_load(job->bias, y_buffer + cols);
+    const real *bias = optional_load(job->bias, y_buffer + cols);
     int64_t end = pool_cut(rows, job->tasks, 1, task + 1);
     for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
         real *y = row_out(job->y, n, y_buffer);

@@ -3,7 +3,7 @@
 #ifndef MODEL_KERNELS_CPU_SPANS_H
 #define MODEL_KERNELS_CPU_SPANS_H
 
-#include "model/kernels/cpu/cpu.h"
+#include "model/kernels/cpu/vectors.h"
 
 /* Work of `elements` visits as a number of tasks: 1 while waking a thread costs more than it saves
  * (some 20 us), a few per thread where there is much, so that a busy core does not hold up the
@@ -65,45 +65,19 @@ static inline void span_store(Tensor t, Span s, const real *values)
     if (t.dtype != REAL_DTYPE) reals_store(t.dtype, span_address(t, s), values, s.n);
 }
 
-/* A register full of reals of the level compiled for: sums run in fixed lanes, known to level and
- * type only. */
-typedef real Lanes
-    __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(real)), may_alias));
-enum { LANES = __BIGGEST_ALIGNMENT__ / sizeof(real) };
-
-static inline real lanes_sum(const Lanes *v)
-{
-    real s[LANES];
-    memcpy(s, v, sizeof s);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            s[i] += s[i + half];
-    return s[0];
-}
-
-static inline Lanes lanes_at(const real *x)
-{
-    return *(const Lanes *)x;
-}
-
-static inline void lanes_put(real *x, Lanes v)
-{
-    *(Lanes *)x = v;
-}
-
 /* Sum of n elements; four sums side by side hide the latency of an addition. */
 static inline real reals_sum(const real *x, int64_t n)
 {
-    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    Vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        s0 += lanes_at(x + i);
-        s1 += lanes_at(x + i + LANES);
-        s2 += lanes_at(x + i + 2 * LANES);
-        s3 += lanes_at(x + i + 3 * LANES);
+        s0 += vector_load(x + i);
+        s1 += vector_load(x + i + LANES);
+        s2 += vector_load(x + i + 2 * LANES);
+        s3 += vector_load(x + i + 3 * LANES);
     }
     s0 = (s0 + s1) + (s2 + s3);
-    real sum = lanes_sum(&s0);
+    real sum = vector_sum(&s0);
     for (; i < n; i++)
         sum += x[i];
     return sum;

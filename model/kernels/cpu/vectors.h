@@ -1,5 +1,5 @@
-/* vectors.h -- a register full of reals at the level compiled for, for the matrix products, and
- * transposing blocks of rows. */
+/* vectors.h -- a register full of reals at the level compiled for, and transposing blocks of rows
+ * of them. */
 #ifndef MODEL_KERNELS_CPU_VECTORS_H
 #define MODEL_KERNELS_CPU_VECTORS_H
 
@@ -13,6 +13,27 @@ enum {
 };
 
 typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+
+static inline Vector vector_load(const real *x)
+{
+    return *(const Vector *)x;
+}
+
+static inline void vector_store(real *x, Vector v)
+{
+    *(Vector *)x = v;
+}
+
+/* Sum of the lanes, in an order that depends on level and type only. */
+static inline real vector_sum(const Vector *v)
+{
+    real s[LANES];
+    memcpy(s, v, sizeof s);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            s[i] += s[i + half];
+    return s[0];
+}
 
 /* An integer as wide as a real, for the indices of a shuffle. */
 typedef __typeof__(_Generic((real)0, float : (int32_t)0, double : (int64_t)0)) Integer;
