@@ -106,6 +106,13 @@ void device_copy(Device *device, Tensor dst, Tensor src)
     device->backend->copy(device, device->compute, dst, src);
 }
 
+void device_copy_words(Device *device, void *dst, const void *src, size_t bytes)
+{
+    int64_t words = (int64_t)(bytes / sizeof(int64_t));
+    CHECK(bytes % sizeof(int64_t) == 0, "%zu bytes are no whole words", bytes);
+    device_copy(device, tensor_1d(dst, I64, words), tensor_1d((void *)(uintptr_t)src, I64, words));
+}
+
 void device_synchronize(Device *device)
 {
     device->waits++;

@@ -123,6 +123,8 @@ static inline Arena device_arena(const Device *device, void *base, size_t size)
 /* Copies on the compute stream; host -> device, device -> host (the caller synchronises before
  * reading). */
 void device_copy(Device *device, Tensor dst, Tensor src);
+/* The same for a struct of 64-bit fields: `bytes` from src to dst. */
+void device_copy_words(Device *device, void *dst, const void *src, size_t bytes);
 void device_synchronize(Device *device);
 
 /* Marks what the compute stream has been given so far. */

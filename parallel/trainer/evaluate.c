@@ -13,10 +13,11 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     Stage stage = gpt_stage(gpt);
     StepStats sums = {0};
     double start = seconds_now(), waited = f->seconds;
-    int64_t all = loader_batches(f->val), words = sizeof sums / sizeof(double);
-    Tensor on_device = tensor_1d(stats, F64, words), on_host = tensor_1d(&sums, F64, words);
+    int64_t all = loader_batches(f->val);
     if (batches == 0 || batches > all) batches = all;
-    device_copy(dev, on_device, on_host); /* sums begin at zero */
+    /* The sums of all batches grow on the device: the host waits once, at the end, and the mean is
+     * over targets, however they are spread over batches. */
+    device_copy_words(dev, stats, &sums, sizeof sums);
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
     /* Weights are only read, and how many micro-batches will do so is not known: the feed's watch
@@ -28,7 +29,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
         pipeline_run(&stage, &action, 1);
     }
     session->params->step_end(session->params);
-    device_copy(dev, on_host, on_device);
+    device_copy_words(dev, &sums, stats, sizeof sums);
     device_synchronize(dev);
     f->seconds = waited; /* the feed's clock is for training steps */
     EvalRecord r = {.targets = (int64_t)sums.targets,
@@ -37,6 +38,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
                     .bits_per_byte = -1,
                     .seconds = seconds_now() - start,
                     .cut = done < batches};
+    /* Unlike the loss, the same unit for every tokenizer; not known where the bytes are not. */
     if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
     return r;
 }

@@ -10,13 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies a struct's worth of 64-bit words between host and device. */
-static void copy_words(Device *dev, void *dst, const void *src, size_t bytes)
-{
-    int64_t words = (int64_t)(bytes / sizeof(int64_t));
-    device_copy(dev, tensor_1d(dst, I64, words), tensor_1d((void *)(uintptr_t)src, I64, words));
-}
-
 static bool open_loaders(Trainer *t, char *err, size_t n)
 {
     const Config *c = t->config;
@@ -256,8 +249,9 @@ static void record_step(Trainer *t)
     /* A place is written again once its record was read: the caller reads in time. */
     CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
           (long long)(t->steps - t->steps_read));
-    copy_words(dev, &t->records[at].decision, &t->state->decision, sizeof t->state->decision);
-    copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
+    device_copy_words(dev, &t->records[at].decision, &t->state->decision,
+                      sizeof t->state->decision);
+    device_copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
     device_event_record(dev, &t->recorded[at]);
 }
 
@@ -310,7 +304,7 @@ void trainer_warm_up(Trainer *t)
     warm_up_model(t);
     decide(t);
     /* The update runs on a decision to skip: its kernels are loaded, and no weight is touched. */
-    copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
+    device_copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     /* A prompt and a single token take products of other shapes. */
     free(trainer_sample(t, t->config->eval.sample_prompt, 1));
@@ -319,7 +313,7 @@ void trainer_warm_up(Trainer *t)
     params->step_end(params);
     /* The decision has advanced the state and cleared the sums; gradients are written anew by the
      * first step. */
-    copy_words(dev, &t->state->state, &kept, sizeof kept);
+    device_copy_words(dev, &t->state->state, &kept, sizeof kept);
     device_synchronize(dev);
     t->feed.seconds = feed.seconds;
     t->feed.target_bytes = feed.target_bytes;
@@ -366,7 +360,7 @@ void trainer_set_state(Trainer *t, StepState state)
 {
     /* No checkpoint has the seed: it follows from the loss scale and this config's batch. */
     state.loss_seed = state.loss_scale / t->rules.nominal_targets;
-    copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
+    device_copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
     device_synchronize(&t->session.dev);
     t->steps = t->steps_read = state.steps;
     t->samples = state.samples;
@@ -375,7 +369,7 @@ void trainer_set_state(Trainer *t, StepState state)
 StepState trainer_state(Trainer *t)
 {
     StepState state;
-    copy_words(&t->session.dev, &state, &t->state->state, sizeof state);
+    device_copy_words(&t->session.dev, &state, &t->state->state, sizeof state);
     device_synchronize(&t->session.dev);
     return state;
 }

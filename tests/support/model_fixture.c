@@ -248,14 +248,13 @@ static double run(Fixture *f, bool backward)
     int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
     Stage stage = gpt_stage(f->gpt);
     struct FixtureFar near = {.scale = f->scale};
-    int64_t words = sizeof near / sizeof(double);
-    device_copy(&f->dev, tensor_1d(f->far, F64, words), tensor_1d(&near, F64, words));
+    device_copy_words(&f->dev, f->far, &near, sizeof near);
     f->params->step_begin(f->params, uses, n_uses);
     pipeline_run(&stage, actions, n);
     f->params->step_end(f->params);
     free(actions);
     free(uses);
-    device_copy(&f->dev, tensor_1d(&near, F64, words), tensor_1d(f->far, F64, words));
+    device_copy_words(&f->dev, &near, f->far, sizeof near);
     device_synchronize(&f->dev);
     f->stats = near.stats;
     return f->stats.nats * f->scale;
