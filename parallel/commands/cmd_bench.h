@@ -11,37 +11,38 @@ extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm;
 /* Between two marks on the device's time line. */
 typedef struct {
     Event from, to;
-} Watch;
+} Stopwatch;
 
-/* Seconds of the device's time since watch_start; waits for what was asked for in between. */
-void watch_start(Device *dev, Watch *w);
-double watch_stop(Device *dev, Watch *w);
-void watch_close(Device *dev, Watch *w);
+/* Seconds of the device's time since stopwatch_start; waits for what was asked for in between. */
+void stopwatch_start(Device *dev, Stopwatch *w);
+double stopwatch_stop(Device *dev, Stopwatch *w);
+void stopwatch_close(Device *dev, Stopwatch *w);
 
 /* Median of x[0..n), which it sorts. */
 double bench_median(double *x, int n);
 
-/* Four reads and three writes of n floats, as AdamW has them in f32: LOOP_BYTES an element. Where
- * the host computes, in place by its threads; elsewhere as copies of as many bytes. */
-enum { LOOP_BYTES = 28 };
+/* Four reads and three writes of n floats, as AdamW has them in f32: MEMORY_LOOP_BYTES an element.
+ * Where the host computes, in place by its threads; elsewhere as copies of as many bytes. */
+enum { MEMORY_LOOP_BYTES = 28 };
 typedef struct {
     float *a, *b, *c, *d;
     int64_t n, tasks;
-} Loop;
+} MemoryLoop;
 
-Loop loop_open(Device *dev, int64_t n);
-void loop_run(Device *dev, Loop *l);
+MemoryLoop memory_loop_open(Device *dev, int64_t n);
+void memory_loop_run(Device *dev, MemoryLoop *l);
 
-/* Bytes per second, read and written, of copies between two blocks of device memory: by all the
- * host's threads where it computes, else by the device. Leaves no block's operands in caches. */
+/* A copy between two blocks of device memory: by all the host's threads where it computes, else by
+ * the device. Timed, it is the ceiling of what moves data; run before a call, it leaves none of the
+ * call's operands in the caches. */
 typedef struct {
     char *to, *from;
     int64_t bytes, tasks;
-} Scrub;
+} MemoryCopy;
 
-Scrub scrub_open(Device *dev, int64_t bytes);
-void scrub_run(Device *dev, Scrub *s);
-void scrub_close(Device *dev, Scrub *s);
+MemoryCopy memory_copy_open(Device *dev, int64_t bytes);
+void memory_copy_run(Device *dev, MemoryCopy *s);
+void memory_copy_close(Device *dev, MemoryCopy *s);
 
 /* What ops and gemm take: gemm the first three options of ops. */
 typedef struct {

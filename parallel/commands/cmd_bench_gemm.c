@@ -19,10 +19,10 @@ static bool open_cpu(Device *dev, const BenchArguments *a, BlasChoice blas)
 /* Seconds of one call. */
 static double timed_run(Device *dev, const OpCase *c, const Operands *o)
 {
-    Watch watch = {0};
-    watch_start(dev, &watch);
+    Stopwatch watch = {0};
+    stopwatch_start(dev, &watch);
     op_case_run(dev, c, o->tensor, o->decision);
-    return watch_stop(dev, &watch);
+    return stopwatch_stop(dev, &watch);
 }
 
 /* One line: both devices in turns on operands of the same shape. The first may be closed (no

@@ -6,18 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-void watch_start(Device *dev, Watch *w)
+void stopwatch_start(Device *dev, Stopwatch *w)
 {
     device_event_record(dev, &w->from);
 }
 
-double watch_stop(Device *dev, Watch *w)
+double stopwatch_stop(Device *dev, Stopwatch *w)
 {
     device_event_record(dev, &w->to);
     return device_event_seconds(dev, &w->from, &w->to);
 }
 
-void watch_close(Device *dev, Watch *w)
+void stopwatch_close(Device *dev, Stopwatch *w)
 {
     device_event_destroy(dev, &w->from);
     device_event_destroy(dev, &w->to);
@@ -37,9 +37,9 @@ double bench_median(double *x, int n)
 
 /* ---- ceilings -------------------------------------------------------------------------------- */
 
-Loop loop_open(Device *dev, int64_t n)
+MemoryLoop memory_loop_open(Device *dev, int64_t n)
 {
-    Loop l = {.n = n, .tasks = 8 * pool_threads(dev->pool)};
+    MemoryLoop l = {.n = n, .tasks = 8 * pool_threads(dev->pool)};
     l.a = device_alloc(dev, 4 * (size_t)n * sizeof(float), "the memory loop");
     l.b = l.a + n;
     l.c = l.b + n;
@@ -49,9 +49,9 @@ Loop loop_open(Device *dev, int64_t n)
     return l;
 }
 
-static void loop_body(void *context, int64_t task, int worker)
+static void memory_loop_body(void *context, int64_t task, int worker)
 {
-    const Loop *l = context;
+    const MemoryLoop *l = context;
     int64_t first = pool_cut(l->n, l->tasks, 4096, task),
             last = pool_cut(l->n, l->tasks, 4096, task + 1);
     (void)worker;
@@ -63,46 +63,46 @@ static void loop_body(void *context, int64_t task, int worker)
     }
 }
 
-void loop_run(Device *dev, Loop *l)
+void memory_loop_run(Device *dev, MemoryLoop *l)
 {
     if (dev->backend->place == PLACE_HOST) {
-        pool_run(dev->pool, l->tasks, loop_body, l);
+        pool_run(dev->pool, l->tasks, memory_loop_body, l);
         return;
     }
     for (int half = 0; half < 7; half++) /* seven halves of n floats read, and written */
         device_copy(dev, tensor_1d(l->a, F32, l->n / 2), tensor_1d(l->c, F32, l->n / 2));
 }
 
-Scrub scrub_open(Device *dev, int64_t bytes)
+MemoryCopy memory_copy_open(Device *dev, int64_t bytes)
 {
-    Scrub s = {.bytes = bytes};
+    MemoryCopy s = {.bytes = bytes};
     s.to = device_alloc(dev, 2 * (size_t)bytes, "the copied blocks");
     s.from = s.to + bytes;
     op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1); /* pages of its own, not the shared zeros */
     return s;
 }
 
-static void scrub_body(void *context, int64_t task, int worker)
+static void memory_copy_body(void *context, int64_t task, int worker)
 {
     enum { LINE = 4096 };
-    const Scrub *s = context;
+    const MemoryCopy *s = context;
     int64_t at = pool_cut(s->bytes, s->tasks, LINE, task);
     int64_t end = pool_cut(s->bytes, s->tasks, LINE, task + 1);
     (void)worker;
     memcpy(s->to + at, s->from + at, (size_t)(end - at));
 }
 
-void scrub_run(Device *dev, Scrub *s)
+void memory_copy_run(Device *dev, MemoryCopy *s)
 {
     if (dev->backend->place == PLACE_HOST) {
         s->tasks = pool_threads(dev->pool);
-        pool_run(dev->pool, s->tasks, scrub_body, s);
+        pool_run(dev->pool, s->tasks, memory_copy_body, s);
     } else {
         device_copy(dev, tensor_1d(s->to, U8, s->bytes), tensor_1d(s->from, U8, s->bytes));
     }
 }
 
-void scrub_close(Device *dev, Scrub *s)
+void memory_copy_close(Device *dev, MemoryCopy *s)
 {
     device_release(dev, s->to, 2 * (size_t)s->bytes);
 }

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { SCRUB_BYTES = 64 << 20 };
+enum { MEMORY_COPY_BYTES = 64 << 20 };
 
 /* Opens the device asked for; "auto" may pass over one with a warning. */
 static void open_device(Device *dev, const BenchArguments *a)
@@ -20,45 +20,46 @@ static void open_device(Device *dev, const BenchArguments *a)
              dev->backend->name);
 }
 
-/* Bytes per second of the copy. */
-static double copy_rate(Device *dev, Scrub *scrub, int repetitions)
+/* Bytes per second of the copy, read and written. */
+static double copy_rate(Device *dev, MemoryCopy *blocks, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
-    Watch watch = {0};
+    Stopwatch watch = {0};
     for (int i = -1; i < repetitions; i++) {
-        watch_start(dev, &watch);
-        scrub_run(dev, scrub);
-        double s = watch_stop(dev, &watch);
+        stopwatch_start(dev, &watch);
+        memory_copy_run(dev, blocks);
+        double s = stopwatch_stop(dev, &watch);
         if (i >= 0) seconds[i] = s;
     }
-    watch_close(dev, &watch);
-    return 2.0 * (double)scrub->bytes / bench_median(seconds, repetitions);
+    stopwatch_close(dev, &watch);
+    return 2.0 * (double)blocks->bytes / bench_median(seconds, repetitions);
 }
 
 /* Median seconds of the call with cold caches, of the device's time. */
-static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a, Scrub *scrub)
+static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a,
+                           MemoryCopy *blocks)
 {
     Operands o = operands_create(dev, c, a->dtype);
     double seconds[BENCH_MOST_REPETITIONS];
-    Watch watch = {0};
+    Stopwatch watch = {0};
     op_case_run(dev, c, o.tensor, o.decision);
     for (int i = 0; i < a->repetitions; i++) {
-        scrub_run(dev, scrub);
-        watch_start(dev, &watch);
+        memory_copy_run(dev, blocks); /* takes the operands out of the caches */
+        stopwatch_start(dev, &watch);
         op_case_run(dev, c, o.tensor, o.decision);
-        seconds[i] = watch_stop(dev, &watch);
+        seconds[i] = stopwatch_stop(dev, &watch);
     }
-    watch_close(dev, &watch);
+    stopwatch_close(dev, &watch);
     operands_release(dev, &o);
     return bench_median(seconds, (int)a->repetitions);
 }
 
 /* One line: the time, the least it could be at the ceilings, what was reached of them. */
-static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, Scrub *scrub,
+static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, MemoryCopy *blocks,
                       double copy, double product)
 {
     char text[160];
-    double seconds = case_seconds(dev, c, a, scrub);
+    double seconds = case_seconds(dev, c, a, blocks);
     double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
     printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
@@ -74,12 +75,12 @@ static int bench_ops(const void *values)
     char text[160];
     const OpCase *cases;
     open_device(&dev, a);
-    Scrub scrub = scrub_open(&dev, op_bench_scaled(SCRUB_BYTES, a->tokens));
-    double copy = copy_rate(&dev, &scrub, a->repetitions);
+    MemoryCopy blocks = memory_copy_open(&dev, op_bench_scaled(MEMORY_COPY_BYTES, a->tokens));
+    double copy = copy_rate(&dev, &blocks, a->repetitions);
     /* A GPU wants it deep and wide. */
     int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a->tokens);
     const OpCase large = {OP_linear_forward, .n = a->tokens, .cols = width, .outputs = 4 * width};
-    double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &scrub);
+    double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &blocks);
     int count = op_cases_bench(&cases);
     printf("%s, %s, %lld tokens, medians of %lld, cold caches\n",
            device_describe(&dev, text, sizeof text), dtype_name(a->dtype), (long long)a->tokens,
@@ -91,9 +92,9 @@ static int bench_ops(const void *values)
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a->tokens);
         if (c.stochastic && a->dtype != BF16) continue;
-        case_line(&dev, &c, a, &scrub, copy, product);
+        case_line(&dev, &c, a, &blocks, copy, product);
     }
-    scrub_close(&dev, &scrub);
+    memory_copy_close(&dev, &blocks);
     device_close(&dev);
     return EXIT_OK;
 }

@@ -107,7 +107,7 @@ static double product_flops(const Profile *list)
 }
 
 /* One step; with a profile its seconds per op. Returns the whole step's. */
-static double timed_step(Trainer *t, Watch *watch, Profile *profile)
+static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
 {
     Device *dev = &t->session.dev;
     StepRecord record[TRAINER_HISTORY];
@@ -116,9 +116,9 @@ static double timed_step(Trainer *t, Watch *watch, Profile *profile)
         profile->n_products = 0;
     }
     dev->profile = profile;
-    watch_start(dev, watch);
+    stopwatch_start(dev, watch);
     trainer_step(t);
-    double seconds = watch_stop(dev, watch);
+    double seconds = stopwatch_stop(dev, watch);
     dev->profile = NULL;
     trainer_read_all(t, record);
     if (profile) profile_collect(dev, profile);
@@ -126,10 +126,11 @@ static double timed_step(Trainer *t, Watch *watch, Profile *profile)
 }
 
 /* One round: a step and its phases, its ops, its products, the loop. */
-static void measure_round(Trainer *t, Profile *profile, Replay *replay, Loop *loop, double x[ROWS])
+static void measure_round(Trainer *t, Profile *profile, Replay *replay, MemoryLoop *loop,
+                          double x[ROWS])
 {
     Device *dev = &t->session.dev;
-    Watch watch = {0};
+    Stopwatch watch = {0};
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
     x[ROW_STEP] = timed_step(t, &watch, NULL);
     x[ROW_FORWARD] = t->seconds_forward;
@@ -137,14 +138,14 @@ static void measure_round(Trainer *t, Profile *profile, Replay *replay, Loop *lo
     x[ROW_UPDATE] = t->seconds_optimizer;
     timed_step(t, &watch, profile);
     memcpy(x + ROW_OP, profile->seconds, sizeof profile->seconds);
-    watch_start(dev, &watch);
+    stopwatch_start(dev, &watch);
     for (int64_t p = 0; p < profile->n_products; p++)
         replay_product(replay, &profile->product[p]);
-    x[ROW_PRODUCTS] = watch_stop(dev, &watch);
-    watch_start(dev, &watch);
-    loop_run(dev, loop);
-    x[ROW_LOOP] = watch_stop(dev, &watch);
-    watch_close(dev, &watch);
+    x[ROW_PRODUCTS] = stopwatch_stop(dev, &watch);
+    stopwatch_start(dev, &watch);
+    memory_loop_run(dev, loop);
+    x[ROW_LOOP] = stopwatch_stop(dev, &watch);
+    stopwatch_close(dev, &watch);
 }
 
 /* The median of every row over `n` rounds; `update` is the optimizer's op. */
@@ -180,15 +181,15 @@ static Result measure(Trainer *t, int steps)
     Device *dev = &t->session.dev;
     Profile *profile = profile_create();
     Replay replay;
-    Watch watch = {0};
+    Stopwatch watch = {0};
     double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
     timed_step(t, &watch, profile); /* warm: pages, plans */
-    watch_close(dev, &watch);
+    stopwatch_close(dev, &watch);
     double held = (double)dev->held;
     int64_t n = param_table_count(&t->session.table);
     replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
     double bytes = update_bytes(t, n);
-    Loop loop = loop_open(dev, (int64_t)(bytes / LOOP_BYTES));
+    MemoryLoop loop = memory_loop_open(dev, (int64_t)(bytes / MEMORY_LOOP_BYTES));
     measure_round(t, profile, &replay, &loop, round[0]); /* only touches the pages */
     for (int i = 0; i < steps; i++)
         measure_round(t, profile, &replay, &loop, round[i]);
