@@ -1,5 +1,5 @@
-/* test_layers.c -- the walk over the table of layers: what it acquires is what is told to the
- * store beforehand. */
+/* test_layers.c -- the walk over the table of layers: what it acquires is what is told to the store
+ * beforehand, and every tensor-parallel region is entered and left. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/model_fixture.h"
@@ -158,10 +158,72 @@ static void test_uses_told_are_uses_made(void **state)
     fixture_close(&f);
 }
 
+/* ---- regions --------------------------------------------------------------------------------- */
+
+/* The borders that were crossed, a letter each. */
+typedef struct {
+    char seen[64];
+    size_t n;
+} Borders;
+
+static void cross(void *self, char border, Tensor dst, Tensor src)
+{
+    Borders *b = self;
+    assert_true(dst.data == src.data && b->n + 1 < sizeof b->seen);
+    b->seen[b->n++] = border;
+}
+
+static void enters(void *self, Tensor dst, Tensor src)
+{
+    cross(self, 'e', dst, src);
+}
+
+static void exits(void *self, Tensor dst, Tensor src)
+{
+    cross(self, 'x', dst, src);
+}
+
+static void enters_back(void *self, Tensor dst, Tensor src)
+{
+    cross(self, 'E', dst, src);
+}
+
+static void exits_back(void *self, Tensor dst, Tensor src)
+{
+    cross(self, 'X', dst, src);
+}
+
+/* Every region is entered and left once on each way: the table of tokens is left, attention and mlp
+ * of both blocks are entered and left, the head is entered and, with its loss, entered backwards at
+ * once; then all in reverse. One rank's numbers would not show a border that is missing. */
+static void test_regions_are_entered_and_left(void **state)
+{
+    (void)state;
+    Fixture f;
+    Borders borders = {0};
+    GptShape s = fixture_shape();
+    fixture_open(&f, &s, 1, 2, 1, 1, 0);
+    f.tp = (Region){.enter_forward = enters,
+                    .exit_forward = exits,
+                    .enter_backward = enters_back,
+                    .exit_backward = exits_back,
+                    .self = &borders};
+    fixture_backward(&f);
+    assert_string_equal(borders.seen, "x"
+                                      "exex"
+                                      "exex"
+                                      "eE"
+                                      "XEXE"
+                                      "XEXE"
+                                      "X");
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_uses_told_are_uses_made),
+        cmocka_unit_test(test_regions_are_entered_and_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
