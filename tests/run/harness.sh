@@ -60,4 +60,8 @@ for tool in bin/make project/scripts/setup.sh; do
 done
 expect_code "harness: test.sh where make does nothing" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
 check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = setup.sh
+# ---- the numbers in tests' names
+sed -nE 's/^\| ([0-9, ]+) \|.*/\1/p' "$root/tests/README.md" | tr ', ' '\n\n' | grep . | sort >numbers
+grep -ohE 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' "$root"/tests/*/test_*.c* "$root"/tests/run/*.sh | grep -oE '[0-9]+' | sort -u >named
+check "harness: tests/README.md tells what each number in a test's name means: $(comm -3 numbers named | xargs)" cmp -s numbers named
 finish
