@@ -40,7 +40,8 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
                          size_t n);
 /* Marks the run finished: result.json, atomically. False with a sentence. */
 bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err, size_t n);
-/* The config that is stored in a run folder; NULL with a sentence. The caller frees. */
+/* The config that is stored in a run folder; NULL with a sentence. The caller frees. Public
+ * for tests: nobody else outside folder.c asks. */
 const Config *run_folder_config(const char *path, char *err, size_t n);
 /* True if somebody asked for a stop by creating RUN/STOP. */
 bool run_folder_stop_asked(const RunFolder *run);
