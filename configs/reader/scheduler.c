@@ -140,11 +140,14 @@ static void check_lengths(Load *load)
             warmup = c->scheduler.params.warmup_num_steps,
             decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
     bool ratio = load_given(load, warmup_ratio_key);
+    /* A default stands nowhere in the file: the error then points at what makes it too long, the
+     * total that was given, or the type that asks for a warmup at all. */
     const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
     const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
                                                                       : load_given(load, total_key)
                                                                           ? total_key
                                                                           : "scheduler.type";
+    /* A ratio is a share of train_steps, of which total_num_steps can be a part. */
     if (warmup > total && ratio)
         load_error(load, load_place(load, place), key,
                    "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",
@@ -162,6 +165,7 @@ static void check_lengths(Load *load)
                    "shorten one of them",
                    (long long)warmup, ratio ? " steps" : by_default, (long long)decay,
                    (long long)total);
+    /* No error: a run may end before its schedule, to be continued, or go on at the last rate. */
     if (load_given(load, total_key) && total != c->train_steps)
         load_notice(load, load_place(load, total_key), total_key,
                     "%lld, but train_steps is %lld: %s", (long long)total,

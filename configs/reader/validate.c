@@ -194,12 +194,15 @@ static void check_precision(Load *load)
     const char *keys[] = {"fp16.enabled", "bf16.enabled", "fp64.enabled"};
     const bool on[] = {c->fp16.enabled, c->bf16.enabled, c->fp64.enabled};
     for (int i = 0, last = -1; i < 3; i++) {
+        /* A refused value has its error already; what it would contradict is not known. */
         if (!on[i] || load_wrong(load, keys[i])) continue;
         if (last >= 0)
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
                   keys[last]);
         last = i;
     }
+    /* 0 is in the range of both, for a fixed scale reads neither. Asked without fp16, too, so that
+     * a config stays valid when somebody only turns it on. */
     bool dynamic = c->fp16.loss_scale == 0;
     if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window"))
         WRONG(load, "fp16.loss_scale_window",
@@ -219,6 +222,7 @@ static void check_precision(Load *load)
         !load_wrong(load, "bf16.enabled"))
         WRONG(load, "data_types.grad_accum_dtype",
               "\"bf16\" goes with bf16 weights, and bf16.enabled is false; write \"auto\"");
+    /* "auto" is no contradiction: with fp64 it means the CPU. */
     if (c->fp64.enabled && c->device == DEVICE_CUDA && !load_wrong(load, "device"))
         WRONG(load, "fp64.enabled", "fp64 is for the CPU; write device \"cpu\" or \"auto\"");
 }

@@ -179,6 +179,8 @@ static bool read_merge(TokenizerReader *r, const cJSON *merge)
 {
     const char *left = NULL, *right = NULL;
     int64_t left_size = 0;
+    /* Older files write a string, newer ones a pair. The first space is the border: as part of a
+     * token, the byte 0x20 is spelled by another character. */
     if (cJSON_IsString(merge) && strchr(merge->valuestring, ' ') != NULL) {
         left = merge->valuestring;
         left_size = strchr(left, ' ') - left;
@@ -192,10 +194,12 @@ static bool read_merge(TokenizerReader *r, const cJSON *merge)
     if (left == NULL)
         return error_set(r->err, r->n, "%s: merge %d is neither \"a b\" nor [\"a\", \"b\"]",
                          r->name, r->t->n_merges);
+    /* Enough: each byte was spelled by at least one. */
     uint8_t *joined = must_alloc((size_t)left_size + strlen(right) + 1);
     int64_t size = 0;
     int32_t a = merge_part(r, left, left_size, joined, &size);
     int32_t b = merge_part(r, right, (int64_t)strlen(right), joined, &size);
+    /* By bytes, not by place: here a token's id does not follow from its merge. */
     int64_t made = a < 0 || b < 0 ? -1 : word_table_find(&r->tokens, joined, size);
     free(joined);
     if (made < 0)

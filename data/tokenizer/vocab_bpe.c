@@ -67,10 +67,13 @@ static bool read_merge_line(WordTable *tokens, const char *line, const char *end
 bool vocabulary_parse_merges(const char *name, const char *text, size_t length, Tokenizer **out,
                              char *err, size_t n)
 {
+    /* A token's place in the table is its id: the bytes in their order, then one a merge. So a line
+     * may name only tokens of the lines before it. */
     WordTable tokens;
     word_table_init(&tokens);
     for (int k = 0; k < N_BYTES; k++)
         word_table_add(&tokens, &(uint8_t){(uint8_t)byte_of_order(k)}, 1, NULL);
+    /* The shortest line, "a b", has 4 bytes with its end, which the last may lack. */
     Merge *merge = must_alloc((length / 4 + 1) * sizeof *merge);
     int64_t count = 0, line_number = 0;
     bool good = true;
@@ -79,6 +82,7 @@ bool vocabulary_parse_merges(const char *name, const char *text, size_t length, 
         if (end == NULL) end = stop;
         const char *last = end > line && end[-1] == '\r' ? end - 1 : end;
         line_number++;
+        /* Only the first line is a comment: "#" is a token too, and merges may begin with it. */
         bool header = line_number == 1 && last - line >= 8 && memcmp(line, "#version", 8) == 0;
         if (!header && last > line) {
             good = read_merge_line(&tokens, line, last, &merge[count]);

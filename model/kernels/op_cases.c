@@ -145,6 +145,9 @@ static int embedding_operands(const OpCase *c, OperandSpec *s)
 static int norm_operands(const OpCase *c, OperandSpec *s)
 {
     int64_t groups = c->groups ? c->groups : 1, width = c->cols / groups;
+    /* Beside the sum over a row some 10 operations lie on the way of an element, forward or
+     * backward: mean, difference, square, variance, epsilon, root, quotient, the products with
+     * that and with w, and b. 16 leaves room for backends that take more. */
     double depth = sum_depth(width) + 16;
     bool layernorm = c->norm == NORM_LAYERNORM;
     OperandSpec stats = typed(vector("stats", ROLE_OUT, 2 * c->n * groups), TYPE_COMPUTE);
@@ -166,6 +169,9 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
     if (c->op == OP_residual_norm_forward) {
         s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 1, 2);
         s[0].alias_of = c->alias ? 4 : 0;
+        /* y is rounded once. The sum that it is made of was rounded to storage before, by op and
+         * oracle from slightly different values: to two neighbours, now and then, which are 2 u
+         * apart. The fourth is for weights above 1. */
         s[1] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 4, depth);
         s[2] = stats;
         s[3] = matrix("x", ROLE_IN, c->n, c->cols);
@@ -180,6 +186,7 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
     s[1] = deep(typed(vector("columns", ROLE_OUT, c->cols), TYPE_COMPUTE), 0, 1 + sum_depth(c->n));
     s[1].sums_of = 1;
     s[1] = optional(s[1], c->option);
+    /* A term of dw takes 3 operations, and += one more: twice as many are allowed. */
     s[2] = deep(typed(vector("dw", output(c->accumulate), width), TYPE_GRAD), 1,
                 sum_depth(c->n * groups) + 8);
     s[3] = s[2];

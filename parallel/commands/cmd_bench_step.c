@@ -270,6 +270,8 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
     printf(
         "products    %.1f ms   %.1f GFLOP/s   the step's own list of matrix products, replayed\n",
         1e3 * x[ROW_PRODUCTS], rates.products / 1e9);
+    /* Against a rate measured in the same run, not a data sheet's: how good the library is, and
+     * what else the machine does, cancel out. */
     printf(
         "ratio       %.1f %%   the step's products at the whole step's time, of the list's rate\n",
         100 * r->product_flops / step / rates.products);
@@ -280,6 +282,7 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
         "optimizer   %.1f ms   %.1f %% of a loop that moves as many bytes, %.0f an element (%.1f "
         "ms)\n",
         1e3 * r->optimizer, 100 * x[ROW_LOOP] / r->optimizer, r->update_bytes, 1e3 * x[ROW_LOOP]);
+    /* Of a step of their own, as marks around ops take time: they need not add up to the step. */
     for (int o = 0; o < OP_COUNT; o++)
         if (x[ROW_OP + o] > 0)
             printf("  %-24s%9.2f ms  %5.1f %%\n", op_name[o], 1e3 * x[ROW_OP + o],

@@ -173,6 +173,9 @@ void trainer_close(Trainer *t)
     Device *dev = &t->session.dev;
     loader_free(t->train);
     loader_free(t->val);
+    /* The model stands for all that trainer_allocate makes. Only its loaders can be refused with a
+     * sentence, before anything else is made; what is refused later ends the program. Without it
+     * there are no events to walk through, and after trainer_measure not even a device. */
     if (t->gpt) {
         checkpoint_io_close(&t->io);
         for (int i = 0; i < t->n_slots; i++)
