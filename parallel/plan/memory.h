@@ -13,9 +13,9 @@ typedef struct {
     int64_t checkpoint; /* bytes on disk of one checkpoint */
 } MemoryPlan;
 
-/* The plan of an opened or measured trainer that will read these data: what trainer_allocate will take, summed over the
- * layouts that it will use. A sum that 64 bits do not count is SIZE_MAX; a single tensor like that
- * ends the program (EXIT_NO_MEMORY). */
+/* The plan of an opened or measured trainer that will read these data: what trainer_allocate will
+ * take, summed over the layouts that it will use. A sum that 64 bits do not count is SIZE_MAX; a
+ * single tensor like that ends the program (EXIT_NO_MEMORY). */
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 /* Counts the host's share among the device's, as other. */
 void memory_add_host(MemoryPlan *plan);
