@@ -122,7 +122,9 @@ int64_t param_table_count(const ParamTable *table)
     return n;
 }
 
-bool param_owned_here(const ParamTable *table, int param, const GridPlace *place)
+bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
+                      const GridPlace *at)
 {
-    return table->param[param].tp_dim >= 0 || place->tp_rank == 0;
+    CHECK(at->tp < size->tp, "coordinate %d of %d tensor-parallel ranks", at->tp, size->tp);
+    return table->param[param].tp_dim >= 0 || at->tp == 0;
 }

@@ -96,15 +96,16 @@ int param_find(const ParamTable *table, const char *name);
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
 
-/* Where a rank stands in the grid of ranks: its coordinate on each axis, and the axes' sizes. The
- * pipeline's (pp) are read by nobody yet: there is one stage. */
+/* The axes of the grid of ranks: pipeline, data, context and tensor parallel. Once as the axes'
+ * sizes, once as a rank's coordinates. */
 typedef struct {
-    int pp_rank, dp_rank, tp_rank;
-    int pp_size, dp_size, tp_size;
+    int pp, dp, cp, tp;
 } GridPlace;
 
-/* The one owner rule, for norms and checkpoints: whether the rank at `place` counts row `param`.
- * All ranks of a tensor-parallel group hold a row that is not cut, and its first counts it. */
-bool param_owned_here(const ParamTable *table, int param, const GridPlace *place);
+/* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
+ * counts row `param`. All ranks of a tensor-parallel group hold a row that is not cut, and its
+ * first counts it. */
+bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
+                      const GridPlace *at);
 
 #endif

@@ -13,6 +13,14 @@ typedef enum {
     ACT_EXCHANGE /* not in use yet: one stage */
 } ActionKind;
 
+/* One tensor that goes from a stage to its neighbour in an exchange. Read by nobody yet. */
+typedef struct {
+    int peer;   /* the other stage */
+    bool send;  /* or receive */
+    int buffer; /* which of the pipeline's buffers */
+    int tag;    /* asserted on arrival; messages match in their order */
+} Transfer;
+
 /* One entry of a schedule. */
 typedef struct {
     ActionKind kind;

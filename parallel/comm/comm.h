@@ -1,30 +1,89 @@
-/* comm.h -- the communicator of a group of ranks: collectives on typed tensors, named as in NCCL,
- * behind a table of functions per transport. */
+/* comm.h -- the communicator of a group of ranks: collectives and messages on typed tensors, named
+ * as in NCCL, behind a table of functions per transport; every call is counted here.
+ *
+ * All ranks of a group make the same calls in the same order. Each call that moves tensors names
+ * the Device `on` whose compute stream carries it (device_on gives the view of a device on another
+ * of its streams): it is put there like any op, and the host goes on. With `on` NULL tensors are
+ * the host's, and the call has finished when it returns. Tensors are dense. */
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
+#include "model/core/device.h"
 #include "model/core/tensor.h"
 
 typedef struct Comm Comm;
 
+/* The verbs that move data, and what is counted of them: per rank, group, verb and dtype. An
+ * all-gather counts the whole tensor, a reduce-scatter likewise; a message what is sent or
+ * received. */
+typedef enum {
+    COMM_ALL_REDUCE,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_BROADCAST,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_VERBS
+} CommVerb;
+extern const char *const comm_verb_name[COMM_VERBS];
+
 typedef struct {
-    const char *name;
-    /* x = reduction of x over the ranks, in rank order, in place, on the communication stream. */
-    void (*all_reduce)(Comm *, Tensor x, ReduceOp op);
+    int64_t calls, elements, bytes;
+} CommCount;
+typedef struct {
+    CommCount of[COMM_VERBS][DTYPE_COUNT];
+} CommCounts;
+
+typedef struct {
+    const char *name; /* of the transport: "self", "local" */
+    void (*all_reduce)(Comm *, Device *on, Tensor x, ReduceOp op);
+    void (*reduce_scatter)(Comm *, Device *on, Tensor part, Tensor whole);
+    void (*all_gather)(Comm *, Device *on, Tensor whole, Tensor part);
+    void (*broadcast)(Comm *, Device *on, Tensor x, int root);
+    void (*send)(Comm *, Device *on, Tensor x, int to);
+    void (*receive)(Comm *, Device *on, Tensor x, int from);
+    void (*group_begin)(Comm *);
+    void (*group_end)(Comm *);
+    void (*barrier)(Comm *);
+    Comm (*split)(Comm *, const char *name, int color, int key);
     void (*close)(Comm *);
 } CommOps;
 
 struct Comm {
     int rank, size;
+    char name[16]; /* of the group: "world", "dp", ... */
     const CommOps *ops;
     void *impl;
+    CommCounts *counts; /* owned */
 };
 
-/* A communicator of one rank: its collectives do nothing. */
-Comm comm_self(void);
-
-/* x (dense) = its reduction over the ranks, in place; every rank calls it with the same shape. */
-void comm_all_reduce(Comm *comm, Tensor x, ReduceOp op);
+/* A communicator of one rank: nothing moves. */
+Comm comm_self(const char *name);
 void comm_close(Comm *comm);
+/* The counts so far. Zero where nothing was called. */
+const CommCounts *comm_counts(const Comm *comm);
+
+/* x = its reduction over the ranks, in place, the same bits on all of them: sums are op_sum's, in
+ * rank order. REDUCE_MAX is for tensors of the host. */
+void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op);
+/* part = the rank-th of `size` equal parts of the sum of all ranks' `whole`, in rank order. `part`
+ * may be that part of `whole` itself; the others keep what they hold. */
+void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole);
+/* whole = all ranks' parts one behind the other. `part` may be the rank-th part of `whole`. */
+void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part);
+/* x = the root's x. */
+void comm_broadcast(Comm *comm, Device *on, Tensor x, int root);
+/* One message each: those of a pair of ranks match in their order. Between group_begin and
+ * group_end they are only noted; group_end carries all of them out together, so that no order of
+ * them can lock the ranks. */
+void comm_send(Comm *comm, Device *on, Tensor x, int to);
+void comm_receive(Comm *comm, Device *on, Tensor x, int from);
+void comm_group_begin(Comm *comm);
+void comm_group_end(Comm *comm);
+/* Returns when all ranks of the group have called it; for the host. */
+void comm_barrier(Comm *comm);
+/* The group of those ranks that give the same color, ordered by key; all ranks of `comm` call it.
+ * `comm` must outlive it. */
+Comm comm_split(Comm *comm, const char *name, int color, int key);
 
 #endif

@@ -1,32 +1,75 @@
-/* self.c -- the communicator of a single rank, and the front door of all communicators. */
+/* self.c -- the communicator of a single rank. */
 #include "model/core/check.h"
 #include "parallel/comm/comm.h"
 
-static void self_all_reduce(Comm *comm, Tensor x, ReduceOp op)
+#include <stdio.h>
+#include <string.h>
+
+static void self_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
-    (void)comm, (void)x, (void)op;
+    (void)comm, (void)on, (void)x, (void)op;
 }
 
-static void self_close(Comm *comm)
+/* The only part is the whole: a copy where they are not the same memory. */
+static void move(Device *on, Tensor dst, Tensor src)
+{
+    if (dst.data == src.data) return;
+    if (on == NULL)
+        memmove(dst.data, src.data, tensor_bytes(src));
+    else
+        device_copy(on, tensor_flat(dst), tensor_flat(src));
+}
+
+static void self_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
+{
+    (void)comm;
+    move(on, part, whole);
+}
+
+static void self_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
+{
+    (void)comm;
+    move(on, whole, part);
+}
+
+static void self_broadcast(Comm *comm, Device *on, Tensor x, int root)
+{
+    (void)comm, (void)on, (void)x, (void)root;
+}
+
+/* A rank has no message for itself: who sends one has mistaken its own place. */
+static void self_message(Comm *comm, Device *on, Tensor x, int peer)
+{
+    (void)on, (void)x;
+    CHECK(comm->size > 1, "a message to rank %d of a group of one", peer);
+}
+
+static void self_nothing(Comm *comm)
 {
     (void)comm;
 }
 
-Comm comm_self(void)
+static Comm self_split(Comm *comm, const char *name, int color, int key)
 {
-    static const CommOps self = {
-        .name = "self", .all_reduce = self_all_reduce, .close = self_close};
-    return (Comm){.rank = 0, .size = 1, .ops = &self};
+    (void)comm, (void)color, (void)key;
+    return comm_self(name);
 }
 
-void comm_all_reduce(Comm *comm, Tensor x, ReduceOp op)
+Comm comm_self(const char *name)
 {
-    CHECK(tensor_is_dense(x), "all-reduce of a strided tensor of %lld columns",
-          (long long)tensor_cols(x));
-    comm->ops->all_reduce(comm, x, op);
-}
-
-void comm_close(Comm *comm)
-{
-    comm->ops->close(comm);
+    static const CommOps self = {.name = "self",
+                                 .all_reduce = self_all_reduce,
+                                 .reduce_scatter = self_reduce_scatter,
+                                 .all_gather = self_all_gather,
+                                 .broadcast = self_broadcast,
+                                 .send = self_message,
+                                 .receive = self_message,
+                                 .group_begin = self_nothing,
+                                 .group_end = self_nothing,
+                                 .barrier = self_nothing,
+                                 .split = self_split,
+                                 .close = self_nothing};
+    Comm comm = {.size = 1, .ops = &self, .counts = must_calloc(1, sizeof *comm.counts)};
+    snprintf(comm.name, sizeof comm.name, "%s", name);
+    return comm;
 }

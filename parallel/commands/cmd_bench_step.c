@@ -312,7 +312,7 @@ static int bench_step(const void *values)
     const Config *c = bench_config(a);
     const Config micro = config_of_one_micro_batch(c, false);
     data_open_random(&data, c->model.vocab_size);
-    if (!trainer_open(&t, &micro, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!trainer_open(&t, &micro, NULL, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     if (!trainer_allocate(&t, &micro, &data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     Result r = measure(&t, (int)a->steps);
     print_result(&t, &r, a);

@@ -1,17 +1,58 @@
 /* grid.c -- see grid.h. */
 #include "parallel/grid/grid.h"
 
+#include "model/core/check.h"
+
+GridPlace grid_place(GridPlace size, int rank)
+{
+    GridPlace at;
+    at.tp = rank % size.tp;
+    rank /= size.tp;
+    at.cp = rank % size.cp;
+    rank /= size.cp;
+    at.dp = rank % size.dp;
+    at.pp = rank / size.dp;
+    return at;
+}
+
+/* The number of the line along one axis that the rank lies on: its coordinates without that
+ * axis'. */
+static int line_of(GridPlace size, GridPlace at)
+{
+    return ((at.pp * size.dp + at.dp) * size.cp + at.cp) * size.tp + at.tp;
+}
+
+Grid grid_open(Comm *world, GridPlace size)
+{
+    int ranks = size.pp * size.dp * size.cp * size.tp;
+    CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
+    GridPlace at = grid_place(size, world->rank);
+    GridPlace pp = at, dp = at, cp = at, tp = at;
+    pp.pp = dp.dp = cp.cp = tp.tp = 0;
+    Grid grid = {.size = size, .at = at};
+    grid.pp = comm_split(world, "pp", line_of(size, pp), at.pp);
+    grid.dp = comm_split(world, "dp", line_of(size, dp), at.dp);
+    grid.cp = comm_split(world, "cp", line_of(size, cp), at.cp);
+    grid.tp = comm_split(world, "tp", line_of(size, tp), at.tp);
+    grid.shard = comm_split(world, "shard", line_of(size, dp), at.dp);
+    grid.replicate = comm_self("replicate");
+    return grid;
+}
+
 Grid grid_single(void)
 {
-    return (Grid){.place = {.pp_size = 1, .dp_size = 1, .tp_size = 1},
-                  .pp = comm_self(),
-                  .dp = comm_self(),
-                  .tp = comm_self()};
+    Comm world = comm_self("world");
+    Grid grid = grid_open(&world, (GridPlace){1, 1, 1, 1});
+    comm_close(&world);
+    return grid;
 }
 
 void grid_close(Grid *grid)
 {
     comm_close(&grid->pp);
     comm_close(&grid->dp);
+    comm_close(&grid->cp);
     comm_close(&grid->tp);
+    comm_close(&grid->shard);
+    comm_close(&grid->replicate);
 }

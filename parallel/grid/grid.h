@@ -1,5 +1,5 @@
-/* grid.h -- where this rank stands: its coordinates on the axes pp, dp, tp and the communicator of
- * each axis. */
+/* grid.h -- where this rank stands: its coordinates on the axes pp, dp, cp, tp and the communicator
+ * of each axis. */
 #ifndef PARALLEL_GRID_GRID_H
 #define PARALLEL_GRID_GRID_H
 
@@ -7,12 +7,20 @@
 #include "parallel/comm/comm.h"
 
 typedef struct {
-    GridPlace place;
-    Comm pp, dp, tp;
+    GridPlace size, at; /* ranks on each axis; this rank's coordinates */
+    Comm pp, dp, cp, tp;
+    /* For the store: over which ranks a unit is cut, and which hold the same part. All of dp, and
+     * one: hybrid sharding would have other sizes. */
+    Comm shard, replicate;
 } Grid;
 
 /* The grid of a single rank. */
 Grid grid_single(void);
+/* This rank's grid in a world of size.pp x size.dp x size.cp x size.tp ranks, tp innermost; all
+ * ranks of the world call it. The world must outlive it. */
+Grid grid_open(Comm *world, GridPlace size);
+/* The coordinates of a rank of the world. */
+GridPlace grid_place(GridPlace size, int rank);
 void grid_close(Grid *grid);
 
 #endif

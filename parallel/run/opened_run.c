@@ -107,7 +107,7 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
     }
     r->tokenizer = identity_tokenizer(run);
     if (with_data) open_own_data(r, run);
-    if (!session_open(&r->session, r->config, false, err, sizeof err))
+    if (!session_open(&r->session, r->config, NULL, false, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
     checkpoint_io_open(&io, &r->session.dev);

@@ -77,7 +77,7 @@ void run_plan(Run *run)
     const Config *c = run->config;
     char err[2048];
     size_t host = memory_available();
-    if (!trainer_open(&run->trainer, c, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!trainer_open(&run->trainer, c, NULL, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     MemoryRoom room = memory_room(&run->trainer.session.dev, host);
     run->plan = memory_plan(&run->trainer, &run->data); /* before others count what it may refuse */
     if (!room.device) memory_add_host(&run->plan);

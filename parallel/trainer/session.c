@@ -45,22 +45,24 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
     return false;
 }
 
-void session_build(Session *s, const Config *config, bool gradients)
+void session_build(Session *s, const Config *config, Comm *world, bool gradients)
 {
     GptShape shape = gpt_shape(config);
+    ZeroOptions options = {.gradients = gradients, .grad_dtype = shape.grad_dtype};
     s->config = config;
-    s->grid = grid_single();
+    s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();
     s->tp = tp_region(&s->grid.tp);
     gpt_layers_build(&s->layers, &s->table, &shape);
-    s->store = zero_create(&s->table, &s->grid, shape.grad_dtype, gradients);
+    s->store = zero_create(&s->table, &s->grid, &options);
     s->params = zero_params(s->store);
 }
 
-bool session_open(Session *s, const Config *config, bool gradients, char *err, size_t n)
+bool session_open(Session *s, const Config *config, Comm *world, bool gradients, char *err,
+                  size_t n)
 {
     *s = (Session){0};
     if (!session_open_device(&s->dev, config, err, n)) return false;
-    session_build(s, config, gradients);
+    session_build(s, config, world, gradients);
     return true;
 }
 

@@ -26,10 +26,12 @@ bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
 bool session_on_cuda(const Config *config);
 
 /* Builds what needs no device: grid, table of parameters, layers and their store (of gradients,
- * too, when asked), laid out without memory. config->model.vocab_size is known. */
-void session_build(Session *session, const Config *config, bool gradients);
+ * too, when asked), laid out without memory. config->model.vocab_size is known. All ranks of
+ * `world` call it, and the world outlives the session; NULL: a single rank. */
+void session_build(Session *session, const Config *config, Comm *world, bool gradients);
 /* The same behind the device that config asks for. False with a sentence when there is none. */
-bool session_open(Session *session, const Config *config, bool gradients, char *err, size_t n);
+bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
+                  size_t n);
 /* Allocates weights and gradients on the open device, zeroed. Warns first if "auto" had to pass
  * over a device that is there. (Opening does not warn, so that a run's plan is printed before.) */
 void session_allocate(Session *session);

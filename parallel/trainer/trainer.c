@@ -19,8 +19,8 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
                              .vocab_size = c->model.vocab_size,
                              .seed = (uint64_t)c->seed,
                              .shuffle = c->data.shuffle,
-                             .dp_rank = t->session.grid.place.dp_rank,
-                             .dp_size = t->session.grid.place.dp_size,
+                             .dp_rank = t->session.grid.at.dp,
+                             .dp_size = t->session.grid.size.dp,
                              .micros = c->gradient_accumulation_steps};
     if (!loader_create(&t->train, t->data, &options, err, n)) return false;
     if (t->data->val.n_files == 0) return true;
@@ -127,14 +127,14 @@ static void measure(Trainer *t)
 void trainer_measure(Trainer *t, const Config *config)
 {
     *t = (Trainer){.config = config};
-    session_build(&t->session, config, true);
+    session_build(&t->session, config, NULL, true);
     measure(t);
 }
 
-bool trainer_open(Trainer *t, const Config *config, char *err, size_t n)
+bool trainer_open(Trainer *t, const Config *config, Comm *world, char *err, size_t n)
 {
     *t = (Trainer){.config = config};
-    if (!session_open(&t->session, config, true, err, n)) return false;
+    if (!session_open(&t->session, config, world, true, err, n)) return false;
     measure(t);
     return true;
 }
@@ -238,7 +238,7 @@ static void decide(Trainer *t)
 {
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
-    comm_all_reduce(&t->session.grid.dp, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
+    comm_all_reduce(&t->session.grid.dp, dev, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->rules);
 }

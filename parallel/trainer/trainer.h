@@ -61,8 +61,9 @@ typedef struct {
 } Trainer;
 
 /* Opens the device and lays out what a trainer of config will hold, without allocating it: the
- * memory plan is asked of that. False with a sentence when there is no such device. */
-bool trainer_open(Trainer *trainer, const Config *config, char *err, size_t n);
+ * memory plan is asked of that. All ranks of `world` call it, and the world outlives the trainer;
+ * NULL: a single rank. False with a sentence when there is no such device. */
+bool trainer_open(Trainer *trainer, const Config *config, Comm *world, char *err, size_t n);
 /* A test aid: the same without a device, for those that only want the plan. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is

@@ -147,7 +147,7 @@ static void zero_grad_release(ParamStore *base, int unit)
     u->written = true;
     /* Earlier releases would reduce sums that still grow: a tied table is released twice a
      * micro-batch, and every unit once a micro-batch of the step. */
-    if (--u->releases == 0) comm_all_reduce(&s->grid->dp, u->grad, REDUCE_SUM);
+    if (--u->releases == 0) comm_all_reduce(&s->grid->shard, s->dev, u->grad, REDUCE_SUM);
 }
 
 static void zero_step_end(ParamStore *base)
@@ -168,7 +168,7 @@ static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *rang
     int i = unit->first;
     while (table->param[i].offset != range->offset)
         i++;
-    return param_owned_here(table, i, &s->grid->place);
+    return param_owned_here(table, i, &s->grid->size, &s->grid->at);
 }
 
 static Shard shard_of(const ZeroStore *s, int unit, const Range *range)
@@ -241,7 +241,7 @@ static void zero_layout(ZeroStore *s, Arena *weights, Arena *gradients)
     }
 }
 
-ZeroStore *zero_create(const ParamTable *table, Grid *grid, DType grad_dtype, bool gradients)
+ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
 {
     Arena weights = arena_measuring(), grads = arena_measuring();
     ZeroStore *s = must_calloc(1, sizeof *s);
@@ -257,8 +257,8 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, DType grad_dtype, bo
                            .shards = zero_shards,
                            .publish = zero_publish};
     s->grid = grid;
-    s->grad_dtype = grad_dtype;
-    s->keeps_gradients = gradients;
+    s->grad_dtype = options->grad_dtype;
+    s->keeps_gradients = options->gradients;
     s->unit = must_calloc((size_t)table->n_units, sizeof *s->unit);
     zero_layout(s, &weights, &grads);
     s->bytes = (ZeroBytes){.weights = weights.peak, .gradients = grads.peak};

@@ -9,9 +9,17 @@
 
 typedef struct ZeroStore ZeroStore;
 
-/* A store of weights and, if `gradients`, gradients of grad_dtype, laid out without memory: its
- * shards have sizes, and addresses that must not be touched. The table must outlive it. */
-ZeroStore *zero_create(const ParamTable *table, Grid *grid, DType grad_dtype, bool gradients);
+/* What a store keeps, and how. Sizes are in elements, as DeepSpeed's keys of the same names have
+ * them. */
+typedef struct {
+    bool gradients; /* false: weights alone, to evaluate or generate */
+    DType grad_dtype;
+    int stage; /* of ZeRO, 0 to 3: read by nobody yet */
+} ZeroOptions;
+
+/* A store of weights and, if options->gradients, gradients, laid out without memory: its shards
+ * have sizes, and addresses that must not be touched. Table and grid must outlive it. */
+ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 /* Bytes of weights and of gradients that this rank will hold, for the memory plan. */
 typedef struct {
     size_t weights, gradients;

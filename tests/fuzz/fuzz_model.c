@@ -199,7 +199,7 @@ int fuzz_model(const uint8_t *data, size_t n)
     const Config *config = fuzz_model_config(data, n, MODEL_SMALL, shown, sizeof shown);
     if (config == NULL) return 0;
     data_open_random(&tokens, VOCABULARY);
-    bool opened = trainer_open(&t, config, err, sizeof err);
+    bool opened = trainer_open(&t, config, NULL, err, sizeof err);
     if (opened) { /* else this machine lacks what the config names */
         MemoryPlan plan = memory_plan(&t, &tokens);
         CHECK(trainer_allocate(&t, config, &tokens, err, sizeof err), "%s", err);

@@ -201,7 +201,7 @@ static void check_drawn(const Asked *a)
     Rows want = rows_of(a);
     double first[MOST_ROWS] = {0};
     NamedTensor weight[MOST_ROWS];
-    if (!session_open(&s, config, false, err, sizeof err)) fail_msg("%s", err);
+    if (!session_open(&s, config, NULL, false, err, sizeof err)) fail_msg("%s", err);
     session_allocate(&s);
     session_init_weights(&s);
     assert_int_equal(s.table.n_params, want.n);

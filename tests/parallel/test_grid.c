@@ -19,15 +19,14 @@ static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
     (void)state;
     Fixture f;
     GptShape s = fixture_llama_shape();
-    GridPlace first = {.pp_rank = 1, .tp_size = 2, .dp_size = 2, .pp_size = 2},
-              second = {.tp_rank = 1, .tp_size = 2, .dp_size = 2, .pp_size = 2};
+    GridPlace size = {2, 2, 1, 2}, first = {.pp = 1}, second = {.tp = 1};
     fixture_open(&f, &s, 1, 2, 1, 1, 0);
     int cut = param_find(&f.table, "block.0.attn.q.weight"),
         whole = param_find(&f.table, "block.0.attn.q_norm.weight");
-    assert_true(param_owned_here(&f.table, cut, &first));
-    assert_true(param_owned_here(&f.table, cut, &second));
-    assert_true(param_owned_here(&f.table, whole, &first));
-    assert_false(param_owned_here(&f.table, whole, &second));
+    assert_true(param_owned_here(&f.table, cut, &size, &first));
+    assert_true(param_owned_here(&f.table, cut, &size, &second));
+    assert_true(param_owned_here(&f.table, whole, &size, &first));
+    assert_false(param_owned_here(&f.table, whole, &size, &second));
     fixture_close(&f);
 }
 
@@ -42,7 +41,8 @@ static void test_the_store_counts_by_the_owner_rule(void **state)
     fixture_open(&f, &s, 1, 2, 1, 1, 0);
     int all = f.params->shards(f.params, PURPOSE_UPDATE, NULL, 0);
     for (int rank = 0; rank < 2; rank++) {
-        f.grid.place = (GridPlace){.tp_rank = rank, .tp_size = 2, .dp_size = 1, .pp_size = 1};
+        f.grid.size = (GridPlace){1, 1, 1, 2};
+        f.grid.at = (GridPlace){.tp = rank};
         assert_int_equal(f.params->shards(f.params, PURPOSE_UPDATE, NULL, 0), all);
         int n = f.params->shards(f.params, PURPOSE_COUNT, shards, 128);
         for (int p = 0; p < f.table.n_params; p++) {
@@ -62,7 +62,7 @@ static void test_the_store_counts_by_the_owner_rule(void **state)
 
 static int exit_of_border(int border, Tensor dst, Tensor src)
 {
-    Comm comm = comm_self();
+    Comm comm = comm_self("tp");
     Region region = tp_region(&comm);
     void (*const borders[])(const Region *, Tensor, Tensor) = {
         region_enter_forward, region_exit_forward, region_enter_backward, region_exit_backward};
@@ -74,6 +74,7 @@ static int exit_of_border(int border, Tensor dst, Tensor src)
         region_reduce(&region, src, REDUCE_MAX);
         _exit(0);
     }
+    comm_close(&comm);
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

@@ -13,7 +13,7 @@ static size_t check_plan(const Config *config, const DataSet *data, bool samples
 {
     char err[1024];
     Trainer t;
-    assert_true(trainer_open(&t, config, err, sizeof err));
+    assert_true(trainer_open(&t, config, NULL, err, sizeof err));
     size_t total = memory_plan(&t, data).total;
     assert_true(trainer_allocate(&t, config, data, err, sizeof err));
     trainer_warm_up(&t);

@@ -158,7 +158,8 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
     f->grid = grid_single();
     f->tp = tp_region(&f->grid.tp);
     gpt_layers_build(&f->layers, &f->table, shape);
-    f->store = zero_create(&f->table, &f->grid, shape->grad_dtype, true);
+    f->store = zero_create(&f->table, &f->grid,
+                           &(ZeroOptions){.gradients = true, .grad_dtype = shape->grad_dtype});
     zero_allocate(f->store, &f->dev);
     f->params = zero_params(f->store);
     f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);

@@ -88,7 +88,7 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
     ConfigFacts facts = {.vocab_size = o->data.vocab_size, .vocab_of = "test"};
     o->config = config_settle(o->config, &facts, err, sizeof err);
     if (o->config == NULL) fail_msg("%s", err);
-    if (!trainer_open(&o->trainer, o->config, err, sizeof err)) fail_msg("%s", err);
+    if (!trainer_open(&o->trainer, o->config, NULL, err, sizeof err)) fail_msg("%s", err);
     o->plan = memory_plan(&o->trainer, &o->data);
     if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
     free(text);

@@ -1,0 +1,114 @@
+/* comm.c -- the front door of all communicators: what every transport may rely on is checked here,
+ * and every call is counted. */
+#include "parallel/comm/comm.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+const char *const comm_verb_name[COMM_VERBS] = {
+    [COMM_ALL_REDUCE] = "all-reduce",
+    [COMM_REDUCE_SCATTER] = "reduce-scatter",
+    [COMM_ALL_GATHER] = "all-gather",
+    [COMM_BROADCAST] = "broadcast",
+    [COMM_SEND] = "send",
+    [COMM_RECEIVE] = "receive",
+};
+
+static void count(Comm *comm, CommVerb verb, Tensor x)
+{
+    CommCount *c = &comm->counts->of[verb][x.dtype];
+    CHECK(tensor_is_dense(x), "%s of a strided tensor of %lld columns", comm_verb_name[verb],
+          (long long)tensor_cols(x));
+    c->calls++;
+    c->elements += tensor_count(x);
+    c->bytes += (int64_t)tensor_bytes(x);
+}
+
+static void check_rank(const Comm *comm, int rank)
+{
+    CHECK(rank >= 0 && rank < comm->size, "rank %d of a group of %d", rank, comm->size);
+}
+
+/* `part` is a rank's share of `whole`. */
+static void check_part(const Comm *comm, Tensor part, Tensor whole)
+{
+    CHECK(tensor_is_dense(part) && part.dtype == whole.dtype &&
+              tensor_count(part) * comm->size == tensor_count(whole),
+          "a part of %lld elements of %lld over %d ranks", (long long)tensor_count(part),
+          (long long)tensor_count(whole), comm->size);
+}
+
+void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    count(comm, COMM_ALL_REDUCE, x);
+    CHECK(op == REDUCE_SUM || on == NULL, "a maximum over tensors of a device");
+    comm->ops->all_reduce(comm, on, x, op);
+}
+
+void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
+{
+    count(comm, COMM_REDUCE_SCATTER, whole);
+    check_part(comm, part, whole);
+    comm->ops->reduce_scatter(comm, on, part, whole);
+}
+
+void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
+{
+    count(comm, COMM_ALL_GATHER, whole);
+    check_part(comm, part, whole);
+    comm->ops->all_gather(comm, on, whole, part);
+}
+
+void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
+{
+    count(comm, COMM_BROADCAST, x);
+    check_rank(comm, root);
+    comm->ops->broadcast(comm, on, x, root);
+}
+
+void comm_send(Comm *comm, Device *on, Tensor x, int to)
+{
+    count(comm, COMM_SEND, x);
+    check_rank(comm, to);
+    comm->ops->send(comm, on, x, to);
+}
+
+void comm_receive(Comm *comm, Device *on, Tensor x, int from)
+{
+    count(comm, COMM_RECEIVE, x);
+    check_rank(comm, from);
+    comm->ops->receive(comm, on, x, from);
+}
+
+void comm_group_begin(Comm *comm)
+{
+    comm->ops->group_begin(comm);
+}
+
+void comm_group_end(Comm *comm)
+{
+    comm->ops->group_end(comm);
+}
+
+void comm_barrier(Comm *comm)
+{
+    comm->ops->barrier(comm);
+}
+
+Comm comm_split(Comm *comm, const char *name, int color, int key)
+{
+    return comm->ops->split(comm, name, color, key);
+}
+
+const CommCounts *comm_counts(const Comm *comm)
+{
+    return comm->counts;
+}
+
+void comm_close(Comm *comm)
+{
+    comm->ops->close(comm);
+    free(comm->counts);
+    comm->counts = NULL;
+}
