@@ -102,9 +102,13 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
     return next;
 }
 
-void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                      const GridPlace *size)
 {
-    *layers = (GptLayers){.shape = *shape};
+    CHECK(size->tp == 1, "a model cut over %d tensor-parallel ranks", size->tp);
+    *layers = (GptLayers){.whole = *whole, .shape = *whole};
+    const GptShape *shape = &layers->shape;
+    table->tp = size->tp;
     layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
     layers->row = must_calloc((size_t)shape->L + 2, sizeof *layers->row);
     int unit = add_embedding(layers, table, 0);

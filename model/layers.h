@@ -38,7 +38,9 @@ struct Layer {
 };
 
 struct GptLayers {
-    GptShape shape;
+    GptShape whole; /* of the model: FLOPs, names, logical dimensions */
+    GptShape shape; /* of this rank's part, which tensors and layouts follow; one tensor-parallel
+                       rank has the whole */
     Embedding embedding;
     Block *block; /* L */
     Head head;
@@ -46,8 +48,10 @@ struct GptLayers {
     int n_rows;
 };
 
-/* Fills `layers` and an empty table, laid out. Free with gpt_layers_free and param_table_free. */
-void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
+/* Fills `layers` and an empty table, laid out, with a rank's part of the model `whole` in a grid of
+ * `size`. Free with gpt_layers_free and param_table_free. */
+void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                      const GridPlace *size);
 void gpt_layers_free(GptLayers *layers);
 
 /* Runs every layer that takes part in an action of this kind: first to last, or last to first

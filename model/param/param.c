@@ -44,9 +44,13 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     /* Padding rows make a product's width one that kernels like; they are in no checkpoint. */
     p->padded[0] = spec->padded_rows ? spec->padded_rows : p->dim[0];
     p->padded[1] = p->dim[1];
-    /* One rank holds all of it; a cut among tensor-parallel ranks would divide tp_dim here. */
     p->local[0] = p->padded[0];
     p->local[1] = p->padded[1];
+    if (spec->tp_dim >= 0 && table->tp > 1) {
+        CHECK(p->padded[spec->tp_dim] % table->tp == 0, "%s: %lld over %d tensor-parallel ranks",
+              spec->name, (long long)p->padded[spec->tp_dim], table->tp);
+        p->local[spec->tp_dim] /= table->tp;
+    }
     table->unit[unit].count++;
     return index;
 }

@@ -62,6 +62,7 @@ typedef struct {
 } Unit;
 
 typedef struct ParamTable {
+    int tp; /* tensor-parallel ranks that rows are cut over; 0 is 1 */
     Param *param;
     int n_params, capacity;
     Unit *unit;
@@ -101,6 +102,9 @@ int64_t param_table_count(const ParamTable *table);
 typedef struct {
     int pp, dp, cp, tp;
 } GridPlace;
+
+/* The sizes of a grid of one rank. */
+#define GRID_OF_ONE ((GridPlace){1, 1, 1, 1})
 
 /* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
  * counts row `param`. All ranks of a tensor-parallel group hold a row that is not cut, and its

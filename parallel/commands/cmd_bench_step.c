@@ -218,7 +218,7 @@ static Rates rates_of(const Trainer *t, const Result *r)
     const GptShape *s = &t->session.layers.shape;
     Rates rates = {.tokens = (double)(c->train_micro_batch_size_per_gpu * c->data.seq_length)};
     double square = 6.0 * (double)(s->L * s->H * s->D * c->data.seq_length) * rates.tokens;
-    rates.flops = gpt_flops_per_token(s, c->data.seq_length) * rates.tokens;
+    rates.flops = gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length) * rates.tokens;
     rates.flops12 = rates.flops + square;
     rates.products = r->product_flops / r->seconds[ROW_PRODUCTS];
     rates.attention = square / r->attention;

@@ -42,7 +42,7 @@ Grid grid_open(Comm *world, GridPlace size)
 Grid grid_single(void)
 {
     Comm world = comm_self("world");
-    Grid grid = grid_open(&world, (GridPlace){1, 1, 1, 1});
+    Grid grid = grid_open(&world, GRID_OF_ONE);
     comm_close(&world);
     return grid;
 }

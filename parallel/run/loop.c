@@ -105,7 +105,7 @@ static void report(Run *run)
                          .steps = run->window_steps,
                          .tokens = run->window_steps * step_tokens(c),
                          .flops_per_token =
-                             gpt_flops_per_token(&t->session.layers.shape, c->data.seq_length),
+                             gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length),
                          .forward = breakdown ? t->seconds_forward : -1,
                          .backward = breakdown ? t->seconds_backward : -1,
                          .optimizer = breakdown ? t->seconds_optimizer : -1,

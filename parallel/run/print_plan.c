@@ -63,7 +63,7 @@ static void print_batch(const Config *c, const DataSet *data)
 
 static void print_model(const Session *session)
 {
-    const GptShape *s = &session->layers.shape;
+    const GptShape *s = &session->layers.whole;
     log_field("model",
               "%s, %lld wide, %s (%lld kv) of %lld, mlp %lld, vocabulary %lld "
               "(padded %lld), %s: %s parameters",

@@ -52,7 +52,7 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->config = config;
     s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();
     s->tp = tp_region(&s->grid.tp);
-    gpt_layers_build(&s->layers, &s->table, &shape);
+    gpt_layers_build(&s->layers, &s->table, &shape, &s->grid.size);
     s->store = zero_create(&s->table, &s->grid, &options);
     s->params = zero_params(s->store);
 }

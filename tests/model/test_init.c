@@ -139,7 +139,7 @@ static void test_rows_of_the_table(void **state)
         GptShape shape = gpt_shape(config);
         GptLayers layers_built;
         ParamTable table = {0};
-        gpt_layers_build(&layers_built, &table, &shape);
+        gpt_layers_build(&layers_built, &table, &shape, &GRID_OF_ONE);
         check_table(&a, &table);
         gpt_layers_free(&layers_built);
         param_table_free(&table);

@@ -35,7 +35,7 @@ static void test_bug_35_every_element_owned_once(void **state)
         GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s);
+        gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
         for (int u = 0; u < table.n_units; u++) {
             const Unit *unit = &table.unit[u];
             int *owner = cover(&table, u);
@@ -68,7 +68,7 @@ static void test_bug_37_rows(void **state)
         GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s);
+        gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
         for (int p = 0; p < table.n_params; p++) {
             const Param *q = &table.param[p];
             assert_int_equal(param_find(&table, q->name), p);
@@ -93,7 +93,7 @@ static void test_decay_on_all(void **state)
     GptLayers layers;
     ParamTable table = {0};
     s.decay_on = DECAY_ON_ALL;
-    gpt_layers_build(&layers, &table, &s);
+    gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
     for (int p = 0; p < table.n_params; p++)
         assert_int_equal(table.param[p].group, GROUP_DECAY);
     gpt_layers_free(&layers);
@@ -121,9 +121,31 @@ static void test_count_of_gpt2(void **state)
                   .grad_dtype = F32};
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, &s);
+    gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
     assert_int_equal(param_table_count(&table), 124439808);
     gpt_layers_free(&layers);
+    param_table_free(&table);
+}
+
+/* Each tensor-parallel rank has an equal share of the rows or columns that are cut, padding
+ * included, and the whole of what is not. */
+static void test_cut_rows_are_shared_out(void **state)
+{
+    (void)state;
+    ParamTable table = {.tp = 4};
+    const ParamSpec spec[] = {
+        {.name = "rows", .pack = -1, .rows = 12, .cols = 6, .tp_dim = 0},
+        {.name = "columns", .pack = -1, .rows = 3, .cols = 8, .tp_dim = 1},
+        {.name = "whole", .pack = -1, .rows = 5, .cols = 7, .tp_dim = -1},
+        {.name = "padded", .pack = -1, .rows = 17, .cols = 2, .padded_rows = 32, .tp_dim = 0}};
+    static const int64_t local[][2] = {{3, 6}, {3, 2}, {5, 7}, {8, 2}};
+    for (int i = 0; i < 4; i++) {
+        int row = param_table_add(&table, 0, F32, &spec[i]);
+        const Param *p = &table.param[row];
+        assert_int_equal(p->local[0], local[i][0]);
+        assert_int_equal(p->local[1], local[i][1]);
+        assert_int_equal(p->dim[0], spec[i].rows);
+    }
     param_table_free(&table);
 }
 
@@ -154,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_bug_37_rows),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
+        cmocka_unit_test(test_cut_rows_are_shared_out),
         cmocka_unit_test(test_init_by_global_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,12 +26,15 @@ bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *o
     return __real_device_open(device, name, options, err, n);
 }
 
-void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
-void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape);
-void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *shape)
+void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const GridPlace *size);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const GridPlace *size);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const GridPlace *size)
 {
     n_tables++;
-    __real_gpt_layers_build(layers, table, shape);
+    __real_gpt_layers_build(layers, table, whole, size);
 }
 
 static void print_counts(void)

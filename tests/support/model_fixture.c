@@ -157,7 +157,7 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
         fail(EXIT_UNAVAILABLE, "%s", err);
     f->grid = grid_single();
     f->tp = tp_region(&f->grid.tp);
-    gpt_layers_build(&f->layers, &f->table, shape);
+    gpt_layers_build(&f->layers, &f->table, shape, &f->grid.size);
     f->store = zero_create(&f->table, &f->grid,
                            &(ZeroOptions){.gradients = true, .grad_dtype = shape->grad_dtype});
     zero_allocate(f->store, &f->dev);
