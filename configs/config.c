@@ -224,3 +224,14 @@ DType config_grad_dtype(const Config *config)
     if (config->bf16.enabled && config->bf16.bf16_master_weights_and_grads) return BF16;
     return config->fp64.enabled ? F64 : F32;
 }
+
+DType config_communication_dtype(const Config *config)
+{
+    switch (config->communication_data_type) {
+    case GRAD_DTYPE_F32: return F32;
+    case GRAD_DTYPE_F16: return F16;
+    case GRAD_DTYPE_BF16: return BF16;
+    case GRAD_DTYPE_AUTO: break;
+    }
+    return config_grad_dtype(config);
+}

@@ -33,6 +33,9 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } RecomputePo
 typedef enum { DECAY_ON_MATRICES, DECAY_ON_ALL } WeightDecayOn;
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceChoice;
 typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 } GradDtype;
+/* How the gradients of the data-parallel ranks come together: to the gradient of the whole batch,
+ * or, with `sum`, to as many times that as there are ranks. */
+typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
 
 typedef struct Config {
     struct {
@@ -67,6 +70,7 @@ typedef struct Config {
     struct {
         int64_t data, tensor, pipeline;
         bool sequence_parallel;
+        double timeout; /* seconds that a rank waits for the others, before it ends all (86) */
     } parallel;
     struct {
         CpuLevel level;
@@ -116,6 +120,13 @@ typedef struct Config {
     } scheduler;
     double gradient_clipping; /* 0: off */
 
+    GradDtype communication_data_type; /* GRAD_DTYPE_AUTO: config_grad_dtype */
+    GradientOp gradient_allreduce_op;
+    /* Read by nothing but the rules between keys: the loss is divided by the whole batch where it
+     * is computed, so that sums over ranks need no factor before or behind them. */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+
     struct {
         bool enabled;
         double loss_scale; /* 0: dynamic */
@@ -133,8 +144,20 @@ typedef struct Config {
     struct {
         GradDtype grad_accum_dtype;
     } data_types;
+    /* Counts are of elements. None of these but the stage changes a bit of the numbers. */
     struct {
-        int64_t stage;
+        int64_t stage;       /* 0 to 3 */
+        bool reduce_scatter; /* false: gradients are all-reduced, whatever the stage */
+        /* Units that follow each other share one group of collectives up to so many elements; a
+         * larger unit has one of its own. */
+        int64_t reduce_bucket_size, allgather_bucket_size;
+        bool overlap_comm; /* default: at stage 3 alone */
+        /* Stage 3: elements that may be gathered ahead of their use; elements that may be gathered
+         * at once; a unit is kept when its next use is no farther than so many elements. */
+        int64_t stage3_prefetch_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance;
+        /* Stage 3: units up to this size stay whole on every rank, up to so many elements of them
+         * together. */
+        int64_t stage3_param_persistence_threshold, stage3_model_persistence_threshold;
     } zero_optimization;
     struct {
         RecomputePolicy policy;
@@ -148,7 +171,11 @@ typedef struct Config {
     } eval;
     struct {
         int64_t save_interval, keep; /* keep 0: all */
+        int64_t writers;             /* at most; never more than ranks */
     } checkpoint;
+    struct {
+        bool enabled; /* the counters' table every steps_per_print steps and at the end */
+    } comms_logger;
     struct {
         bool json; /* the console speaks JSON lines */
     } logging;
@@ -240,5 +267,7 @@ DType config_dtype(const Config *config);
 /* dtype in which gradients are accumulated; by default f32, f64 with fp64, and bf16 where bf16
  * weights have no f32 masters. */
 DType config_grad_dtype(const Config *config);
+/* dtype in which gradients travel between ranks; by default that of config_grad_dtype. */
+DType config_communication_dtype(const Config *config);
 
 #endif

@@ -46,6 +46,14 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     *seen = here;
 }
 
+/* A value under another name of its key. */
+static void assign_alias(const Walk *w, int node, const KnownKey *known)
+{
+    if (w->set > 0) load_forget(w->load, known->stands_for);
+    assign_value(w->load, w->json, node, option_find(known->stands_for), walk_key(w, node),
+                 walk_value(w, node));
+}
+
 /* One key with its value: `path` is its whole name. */
 static void assign_node(const Walk *w, int node, const char *path)
 {
@@ -61,6 +69,8 @@ static void assign_node(const Walk *w, int node, const char *path)
         assign_members(w, node, path);
     else if (known >= 0 && known_table[known].kind == KNOWN_SHORT && cJSON_IsBool(item))
         assign_node(w, node, known_table[known].stands_for);
+    else if (known >= 0 && known_table[known].kind == KNOWN_ALIAS)
+        assign_alias(w, node, &known_table[known]);
     else if (known >= 0)
         check_known(w, node, &known_table[known]);
     else if (section && !cJSON_IsNull(item))

@@ -137,7 +137,8 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     char *value = cJSON_PrintUnformatted(item);
     bool inert = cJSON_IsNull(item) || (known->inert != NULL && option_among(known->inert, value));
     switch (known->kind) {
-    case KNOWN_QUIET: break;
+    case KNOWN_QUIET:
+    case KNOWN_ALIAS: break;
     case KNOWN_SWITCH:
     case KNOWN_ON_SWITCH: check_switch(w, node, known); break;
     case KNOWN_WRONG:
@@ -201,9 +202,11 @@ void check_other_names(const Walk *w)
 {
     const Load *load = w->load;
     for (int i = 0; i < known_count; i++) {
-        if (known_table[i].kind == KNOWN_SHORT || known_table[i].stands_for == NULL) continue;
+        const char *key = known_table[i].stands_for;
+        if (known_table[i].kind == KNOWN_SHORT || key == NULL) continue;
+        int row = option_find(key);
         ConfigPlace here = load->seen[option_count + i],
-                    there = load->seen[option_count + known_find(known_table[i].stands_for)];
+                    there = load->seen[row >= 0 ? row : option_count + known_find(key)];
         if (here.line > 0 && there.line > 0)
             load_error(w->load, here, known_table[i].key,
                        "another name of %s, which is given at %s:%d:%d; keep one of them",

@@ -156,6 +156,30 @@ static void derive_precision(Load *load)
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
+/* The value of a key that was given as "auto", from the width of the model. */
+static void follow_width(Load *load, const char *key, int64_t *field, int64_t value)
+{
+    if (load_automatic(load, key)) load_follow(load, key, field, value);
+}
+
+/* DeepSpeed's default of overlap_comm, and what Hugging Face's trainer makes of "auto". */
+static void derive_zero(Load *load)
+{
+    static const char overlap[] = "zero_optimization.overlap_comm";
+    Config *c = load->config;
+    int64_t hidden = c->model.hidden_size;
+    if (!load_given(load, overlap) || load_automatic(load, overlap)) {
+        c->zero_optimization.overlap_comm = c->zero_optimization.stage == 3;
+        load_derived(load, overlap);
+    }
+    follow_width(load, "zero_optimization.reduce_bucket_size",
+                 &c->zero_optimization.reduce_bucket_size, hidden * hidden);
+    follow_width(load, "zero_optimization.stage3_prefetch_bucket_size",
+                 &c->zero_optimization.stage3_prefetch_bucket_size, 9 * hidden * hidden / 10);
+    follow_width(load, "zero_optimization.stage3_param_persistence_threshold",
+                 &c->zero_optimization.stage3_param_persistence_threshold, 10 * hidden);
+}
+
 void derive_values(Load *load)
 {
     /* First goes what the command line pushes aside, so that nothing follows from it. */
@@ -166,4 +190,5 @@ void derive_values(Load *load)
     derive_scheduler(load);
     derive_batch(load);
     derive_precision(load);
+    derive_zero(load);
 }

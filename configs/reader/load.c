@@ -110,6 +110,10 @@ void load_default(Load *load, int row)
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {
         *(double *)field = -1;
+    } else if (option->type == OPTION_BOOL) {
+        *(bool *)field = false;
+    } else if (option->type == OPTION_CHOICE) {
+        *(int *)field = 0;
     }
 }
 

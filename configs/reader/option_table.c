@@ -2,62 +2,7 @@
  * what it changes, help.
  *
  * The key is the name of the field: struct Config has the sections and names of the JSON. */
-#include "configs/reader/options.h"
-
-static const Choice norm_choices[] = {
-    {"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
-static const Choice position_choices[] = {
-    {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};
-static const Choice activation_choices[] = {{"gelu", ACTIVATION_GELU, 0},
-                                            {"relu2", ACTIVATION_RELU2, 0},
-                                            {"swiglu", ACTIVATION_SWIGLU, 0},
-                                            {0}};
-static const Choice level_choices[] = {{"auto", CPU_LEVEL_AUTO, 0},
-                                       {"baseline", CPU_LEVEL_BASELINE, 0},
-                                       {"x86-64-v3", CPU_LEVEL_V3, 0},
-                                       {"x86-64-v4", CPU_LEVEL_V4, 0},
-                                       {0}};
-static const Choice blas_choices[] = {
-    {"auto", BLAS_AUTO, 0}, {"openblas", BLAS_OPENBLAS, 0}, {"builtin", BLAS_BUILTIN, 0}, {0}};
-static const Choice device_choices[] = {
-    {"auto", DEVICE_AUTO, 0}, {"cpu", DEVICE_CPU, 0}, {"cuda", DEVICE_CUDA, 0}, {0}};
-/* DeepSpeed's own optimizers in any case; SGD is PyTorch's and spelt exactly. */
-static const Choice optimizer_choices[] = {{"AdamW", OPTIMIZER_ADAMW, 1},
-                                           {"Adam", OPTIMIZER_ADAM, 1},
-                                           {"SGD", OPTIMIZER_SGD, 0},
-                                           {"Lion", -1, 1},
-                                           {"Lamb", -1, 1},
-                                           {"Adagrad", -1, 1},
-                                           {"Muon", -1, 1},
-                                           {"OneBitAdam", -1, 1},
-                                           {"ZeroOneAdam", -1, 1},
-                                           {"OneBitLamb", -1, 1},
-                                           {"MuAdam", -1, 1},
-                                           {"MuAdamW", -1, 1},
-                                           {"MuSGD", -1, 1},
-                                           {0}};
-static const Choice decay_on_choices[] = {
-    {"matrices", DECAY_ON_MATRICES, 0}, {"all", DECAY_ON_ALL, 0}, {0}};
-static const Choice scheduler_choices[] = {{"Constant", SCHEDULER_CONSTANT, 0},
-                                           {"WarmupLR", SCHEDULER_WARMUP_LR, 0},
-                                           {"WarmupDecayLR", SCHEDULER_WARMUP_DECAY_LR, 0},
-                                           {"WarmupCosineLR", SCHEDULER_WARMUP_COSINE_LR, 0},
-                                           {"LRRangeTest", SCHEDULER_LR_RANGE_TEST, 0},
-                                           {"OneCycle", SCHEDULER_ONE_CYCLE, 0},
-                                           {"WSD", SCHEDULER_WSD, 0},
-                                           {0}};
-static const Choice warmup_choices[] = {{"log", WARMUP_LOG, 0}, {"linear", WARMUP_LINEAR, 0}, {0}};
-static const Choice decay_choices[] = {
-    {"linear", DECAY_LINEAR, 0}, {"cosine", DECAY_COSINE, 0}, {"sqrt", DECAY_SQRT, 0}, {0}};
-static const Choice grad_choices[] = {{"auto", GRAD_DTYPE_AUTO, 0},
-                                      {"fp32", GRAD_DTYPE_F32, 0},
-                                      {"fp16", -1, 0},
-                                      {"bf16", GRAD_DTYPE_BF16, 0},
-                                      {0}};
-static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
-                                        {"selective", RECOMPUTE_SELECTIVE, 0},
-                                        {"full", RECOMPUTE_FULL, 0},
-                                        {0}};
+#include "configs/reader/choices.h"
 
 #define ADAMS      (1u << OPTIMIZER_ADAMW | 1u << OPTIMIZER_ADAM)
 #define SGD        (1u << OPTIMIZER_SGD)
@@ -107,6 +52,14 @@ static const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
     {                                                                                              \
         ROW(field, STRINGS), .effect = EFFECT_##effect_, .changes = (changes_), .derived = "none", \
                              .help = __VA_ARGS__                                                   \
+    }
+
+/* A count of elements; DeepSpeed writes "no limit" as the largest integer of its machine. */
+#define ELEMENTS(field, fallback_, ...)                                                            \
+    {                                                                                              \
+        ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
+                         .flags = OPTION_AUTO | OPTION_CLAMPED, .effect = EFFECT_NONE,             \
+                         .changes = NOTHING, .help = __VA_ARGS__                                   \
     }
 
 const Option option_table[] = {
@@ -186,6 +139,10 @@ const Option option_table[] = {
         .built = "|1|"),
     FLAG(parallel.sequence_parallel, "false", ROUNDING, NOTHING,
          "cut the rows between tensor-parallel regions", .built = "|false|"),
+    NUMBER(parallel.timeout, "600", 0, 1e9, NONE, NOTHING,
+           "seconds that a rank waits for the others; then it says who is missing, and all end "
+           "with code 86",
+           .flags = OPTION_ABOVE),
     CHOICE(cpu.level, "\"auto\"", level_choices, ROUNDING, CONSOLE,
            "instruction set of the CPU kernels; auto takes the best that the CPU has"),
     INT(cpu.threads, "0", 0, 4096, ROUNDING, CONSOLE,
@@ -315,6 +272,17 @@ const Option option_table[] = {
            "WSD: shape of the last phase", .flags = OPTION_AUTO, .types = WSD),
     NUMBER(gradient_clipping, "1", 0, 1e9, NUMBERS, LOSSES,
            "largest global norm of the gradient; 0: off", .flags = OPTION_AUTO),
+    CHOICE(communication_data_type, 0, communication_choices, ROUNDING, NOTHING,
+           "type in which gradients travel between ranks; sums add up in fp32 and are rounded once",
+           .derived = "the type of data_types.grad_accum_dtype", .flags = OPTION_AUTO),
+    CHOICE(gradient_allreduce_op, "\"mean\"", gradient_op_choices, NUMBERS, NOTHING,
+           "mean: the gradient of the whole batch; sum: that times the data-parallel ranks (not at "
+           "stage 3)"),
+    FLAG(prescale_gradients, "false", NONE, NOTHING,
+         "accepted, without effect: the loss is divided by the whole batch at its source"),
+    NUMBER(gradient_predivide_factor, "1", 0, 1e12, NONE, NOTHING,
+           "accepted, without effect: the loss is divided by the whole batch at its source",
+           .flags = OPTION_ABOVE),
     FLAG(fp16.enabled, "false", IMPOSSIBLE, LOSSES | PLAN,
          "train in half precision with a loss scale", .flags = OPTION_AUTO),
     NUMBER(fp16.loss_scale, "0", 0, 1e30, NUMBERS, LOSSES, "a fixed loss scale; 0: dynamic",
@@ -346,6 +314,29 @@ const Option option_table[] = {
     INT(zero_optimization.stage, "0", 0, 3, ROUNDING, NOTHING,
         "ZeRO stage: what is sharded over data-parallel ranks; of one rank, nothing",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),
+    FLAG(zero_optimization.reduce_scatter, "true", NONE, NOTHING,
+         "sum gradients by reduce-scatter; false: by all-reduce, for comparison",
+         .flags = OPTION_AUTO),
+    ELEMENTS(
+        zero_optimization.reduce_bucket_size, "500000000",
+        "gradients of neighbouring units are summed together up to so many elements; \"auto\": "
+        "hidden_size squared"),
+    ELEMENTS(zero_optimization.allgather_bucket_size, "500000000",
+             "weights of neighbouring units are gathered together up to so many elements"),
+    FLAG(zero_optimization.overlap_comm, 0, NONE, NOTHING,
+         "sums and gathers run beside the computation", .derived = "true at stage 3, else false",
+         .flags = OPTION_AUTO | OPTION_FOLLOWS),
+    ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000",
+             "stage 3: weights are gathered ahead of their use up to so many elements; \"auto\": "
+             "0.9 hidden_size squared"),
+    ELEMENTS(zero_optimization.stage3_max_live_parameters, "1000000000",
+             "stage 3: gathered weights on a rank at one time, in elements"),
+    ELEMENTS(zero_optimization.stage3_max_reuse_distance, "1000000000",
+             "stage 3: gathered weights are kept when they are used again within so many elements"),
+    ELEMENTS(zero_optimization.stage3_param_persistence_threshold, "100000",
+             "stage 3: units up to this size stay whole on every rank; \"auto\": 10 hidden_size"),
+    ELEMENTS(zero_optimization.stage3_model_persistence_threshold, "1000000000000",
+             "stage 3: the units that stay whole have together at most so many elements"),
     CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING, PLAN,
            "what the backward pass computes again instead of keeping it: nothing; norm outputs and "
            "the mlp's activations (selective); whole blocks (full)"),
@@ -366,6 +357,11 @@ const Option option_table[] = {
     INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
         "save every so many steps; 0: only at the end"),
     INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
+    INT(checkpoint.writers, "1", 1, 1000, NONE, NOTHING,
+        "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
+        "ranks at most"),
+    FLAG(comms_logger.enabled, "false", NONE, NOTHING,
+         "print what went between ranks, by operation: calls, elements and bytes"),
     FLAG(logging.json, "false", NONE, CONSOLE, "the console speaks JSON lines"),
 };
 const int option_count = sizeof option_table / sizeof *option_table;

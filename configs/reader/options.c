@@ -117,6 +117,7 @@ static bool is_unknown(const Option *option, const void *field)
 {
     if (option->fallback != NULL) return false;
     if (option->type == OPTION_INT) return *(const int64_t *)field < option->min;
+    if (option->type == OPTION_CHOICE) return *(const int *)field == 0;
     return option->type == OPTION_NUMBER && *(const double *)field < option->min;
 }
 

@@ -26,6 +26,9 @@ typedef enum {
     OPTION_BELOW = 4,    /* the maximum itself is outside */
     OPTION_BOOL_INT = 8, /* true and false are accepted for 1 and 0 (a dead form of DeepSpeed's) */
     OPTION_NO_NULL = 16, /* null is refused, where the default is nobody's choice */
+    OPTION_CLAMPED = 32, /* a whole number above the maximum means the maximum */
+    OPTION_FOLLOWS = 64, /* where it is derived, a printed config shows it as a comment only, so
+                            that it is derived anew when the text is read beside other values */
 } OptionFlags;
 
 /* One value of a choice; the list ends with name NULL. */
@@ -77,19 +80,17 @@ typedef enum {
     KNOWN_TREE,      /* an object with anything inside passes with a notice */
     KNOWN_WRONG,     /* no value passes: `why` says what to write instead */
     KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
+    KNOWN_ALIAS,     /* another name of an option, `stands_for` */
 } KnownKind;
 
 /* The features that several keys belong to, each with one row of reasons (known_feature). */
 typedef enum {
     FEATURE_NONE, /* the key says why in its own words */
-    FEATURE_DATA_PARALLEL,
-    FEATURE_ZERO_SHARDING,
     FEATURE_OFFLOAD,
     FEATURE_TENSOR_PARALLEL,
     FEATURE_PIPELINE_PARALLEL,
     FEATURE_CHECKPOINT_WRITER,
     FEATURE_MONITOR,
-    FEATURE_COMMS_LOGGER,
     FEATURE_FLOPS_PROFILER,
     FEATURE_MUON,
     FEATURE_LAMB,
@@ -112,7 +113,8 @@ typedef struct {
     const char *inert;      /* "|a|b|" of JSON values */
     const char *why;        /* what the key asks for; NULL: what its feature says */
     const char *example;    /* a value of the type of an ignored key that has no inert values */
-    const char *stands_for; /* the key that this is another name of */
+    const char *stands_for; /* the key that this is another name of: of KNOWN_SHORT and KNOWN_ALIAS
+                               an option, else a row of this table */
 } KnownKey;
 
 extern const KnownFeature known_feature[];

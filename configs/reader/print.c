@@ -44,12 +44,13 @@ static const char *leaf_of(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* Whether the value is printed as a comment only: one of the schedule's that was computed from
- * other keys, and is to be computed anew when the text is read with another train_steps. */
+/* Whether the value is printed as a comment only: one that was computed from other keys, and is to
+ * be computed anew when the text is read beside other values of those, as the schedule's with
+ * another train_steps. */
 static bool is_shown_only(const Option *option, const Origin *origin)
 {
-    return strncmp(option->key, "scheduler.", 10) == 0 && origin->kind == ORIGIN_DERIVED &&
-           !origin->automatic;
+    bool scheduled = strncmp(option->key, "scheduler.", 10) == 0 && !origin->automatic;
+    return origin->kind == ORIGIN_DERIVED && (scheduled || option->flags & OPTION_FOLLOWS);
 }
 
 void config_print(const Config *config, FILE *to)
@@ -136,6 +137,7 @@ static void explain_known(const KnownKey *known, FILE *to)
         [KNOWN_SWITCH] = "not built yet; passes as long as its \"enabled\" is false",
         [KNOWN_ON_SWITCH] = "not built yet; passes when its \"enabled\" is false",
         [KNOWN_SHORT] = "read",
+        [KNOWN_ALIAS] = "read",
         [KNOWN_TREE] = "accepted, without effect here",
         [KNOWN_WRONG] = "refused",
     };

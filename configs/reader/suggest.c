@@ -71,6 +71,8 @@ static const struct {
     {"save_steps", "checkpoint.save_interval"},
     {"gradient_checkpointing", "activation_checkpointing.policy"},
     {"recompute", "activation_checkpointing.policy"},
+    {"data_parallel_size", "parallel.data"},
+    {"zero_stage", "zero_optimization.stage"},
     {"tensor_model_parallel_size", "parallel.tensor"},
     {"pipeline_model_parallel_size", "parallel.pipeline"},
 };

@@ -222,6 +222,10 @@ static void check_precision(Load *load)
         !load_wrong(load, "bf16.enabled"))
         WRONG(load, "data_types.grad_accum_dtype",
               "\"bf16\" goes with bf16 weights, and bf16.enabled is false; write \"auto\"");
+    if (c->fp64.enabled && c->communication_data_type != GRAD_DTYPE_AUTO)
+        WRONG(load, "communication_data_type", "\"%s\" would lose what fp64 keeps; write null",
+              option_choice_name(&option_table[option_find("communication_data_type")],
+                                 (int)c->communication_data_type));
     /* "auto" is no contradiction: with fp64 it means the CPU. */
     if (c->fp64.enabled && c->device == DEVICE_CUDA && !load_wrong(load, "device"))
         WRONG(load, "fp64.enabled", "fp64 is for the CPU; write device \"cpu\" or \"auto\"");
@@ -267,15 +271,43 @@ static void check_types(Load *load)
     }
 }
 
+/* Factors before and behind sums over ranks: DeepSpeed's stages 2 and 3 have none in their
+ * reduce-scatter and refuse them; elsewhere they change nothing here. */
+static void check_scaling(Load *load)
+{
+    static const char *const keys[] = {"prescale_gradients", "gradient_predivide_factor"};
+    const Config *c = load->config;
+    const bool asked[] = {c->prescale_gradients, c->gradient_predivide_factor != 1};
+    bool scattered = c->zero_optimization.stage >= 2 && c->zero_optimization.reduce_scatter &&
+                     !UNUSABLE(load, "zero_optimization.stage", "zero_optimization.reduce_scatter");
+    for (int i = 0; i < 2; i++) {
+        if (!asked[i] || load_wrong(load, keys[i])) continue;
+        if (scattered)
+            WRONG(
+                load, keys[i],
+                "it does not go with reduce_scatter at stage %lld, in DeepSpeed either; write %s, "
+                "or zero_optimization.reduce_scatter false",
+                (long long)c->zero_optimization.stage, i == 0 ? "false" : "1");
+        else
+            load_notice(load, load_place(load, keys[i]), keys[i],
+                        "accepted, without effect: the loss is divided by the whole batch where it "
+                        "is computed, so sums over ranks need no factor");
+    }
+}
+
 static void check_zero(Load *load)
 {
-    static const char key[] = "zero_optimization.stage";
+    static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
     if (c->zero_optimization.stage > 0 && c->parallel.data == 1 &&
         !UNUSABLE(load, key, "parallel.data"))
         load_notice(load, load_place(load, key), key,
                     "%lld: one rank has nothing to shard, so it trains as stage 0 does",
                     (long long)c->zero_optimization.stage);
+    check_scaling(load);
+    if (c->zero_optimization.stage == 3 && c->gradient_allreduce_op == GRADIENT_SUM &&
+        !UNUSABLE(load, key, sum_key))
+        WRONG(load, sum_key, "\"sum\" is for the stages 0 to 2, and %s is 3; write \"mean\"", key);
 }
 
 void validate_config(Load *load)

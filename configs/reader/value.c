@@ -71,6 +71,9 @@ static bool set_integer(const Assign *a, int64_t *field)
     int64_t x;
     if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT)
         x = cJSON_IsTrue(item);
+    else if (a->option->flags & OPTION_CLAMPED && cJSON_IsNumber(item) &&
+             item->valuedouble > a->option->max)
+        x = (int64_t)a->option->max;
     else if (!json_integer(a->json, a->node, &x))
         return refuse(a);
     if (!in_range(a->option, (double)x)) return refuse(a);

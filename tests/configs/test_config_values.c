@@ -347,7 +347,8 @@ static void accepts_every_default_and_null(void **state)
         if (strcmp(o->key, "train_batch_size") != 0 && !(o->flags & OPTION_NO_NULL) &&
             strncmp(o->key, "data.", 5) != 0 &&
             config_test_errors(o->key, "null", &n_notices) !=
-                (strstr(o->key, "batch_size") || strncmp(o->key, "gradient_a", 10) == 0))
+                (strstr(o->key, "batch_size") ||
+                 strcmp(o->key, "gradient_accumulation_steps") == 0))
             fail_msg("%s: null", o->key);
         if (o->fallback == NULL || !alone || strncmp(o->key, "data.", 5) == 0) continue;
         if (config_test_errors(o->key, o->fallback, &n_notices) != 0)

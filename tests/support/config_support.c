@@ -44,6 +44,23 @@ const Config *config_test_set(const char *set)
     return config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}", 1, &set);
 }
 
+const Config *config_test_says(const char *keys, const char *set, const char *notice)
+{
+    ConfigReport report;
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                             "\"gradient_clipping\": 1%s\n%s}",
+                             *keys ? "," : "", keys);
+    const Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    int expected = *notice != '\0';
+    if (c == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
+    if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))
+        fail(EXIT_CONFIG, "%s %s\n%d notices: %s\ninstead of %s", text, set ? set : "",
+             report.n_notices, report.n_notices ? report.notice[0] : "", notice);
+    config_report_free(&report);
+    free(text);
+    return c;
+}
+
 /* {"a": {"b": value}} for a.b, beside what a good config needs; the caller frees. */
 static char *config_of(const char *key, const char *value)
 {

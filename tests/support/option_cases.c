@@ -17,7 +17,8 @@
     "scheduler.type=OneCycle",                                                                     \
         "scheduler.params={\"cycle_min_lr\": 0.001, \"cycle_max_lr\": 0.1, "                       \
         "\"cycle_momentum\": false, \"cycle_first_step_size\": 2}"
-#define WSD "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
+#define ZERO3 "zero_optimization.stage=3"
+#define WSD   "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
 /* Gradients of these runs fit fp16 at a scale of 2^20 and overflow at 2^22. */
 #define SCALE(power) FP16, ("fp16.initial_scale_power=" #power)
 
@@ -64,7 +65,21 @@ const OptionCase option_cases[] = {
     {.key = "parallel.tensor", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.pipeline", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.sequence_parallel", .value = "true", .code = EXIT_CONFIG},
+    SEE("parallel.timeout", "30"),
     SEE("zero_optimization.stage", "3"),
+    SEE("zero_optimization.reduce_scatter", "false"),
+    SEE("zero_optimization.reduce_bucket_size", "5000"),
+    SEE("zero_optimization.allgather_bucket_size", "5000"),
+    SEE("zero_optimization.overlap_comm", "true"),
+    SEE("zero_optimization.stage3_prefetch_bucket_size", "0", ZERO3),
+    SEE("zero_optimization.stage3_max_live_parameters", "100000", ZERO3),
+    SEE("zero_optimization.stage3_max_reuse_distance", "0", ZERO3),
+    SEE("zero_optimization.stage3_param_persistence_threshold", "0", ZERO3),
+    SEE("zero_optimization.stage3_model_persistence_threshold", "0", ZERO3),
+    SEE("communication_data_type", "bf16"),
+    SEE("gradient_allreduce_op", "sum"),
+    SEE("prescale_gradients", "true"),
+    SEE("gradient_predivide_factor", "2"),
     {.key = "cpu.level", .value = "baseline", .shows = "baseline"},
     {.key = "cpu.threads", .value = "2", .shows = "2 threads"},
     {.key = "cpu.blas", .value = "openblas", .shows = "built-in products"},
@@ -172,6 +187,8 @@ const OptionCase option_cases[] = {
     SEE("eval.sample_top_k", "2"),
     SEE("checkpoint.save_interval", "3", "checkpoint.keep=0"),
     SEE("checkpoint.keep", "1"),
+    SEE("checkpoint.writers", "2"),
+    SEE("comms_logger.enabled", "true"),
     {.key = "logging.json", .value = "true", .shows = "\"event\""},
 };
 const int option_case_count = sizeof option_cases / sizeof *option_cases;

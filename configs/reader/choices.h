@@ -1,0 +1,12 @@
+/* choices.h -- the words that keys of type OPTION_CHOICE take; private to configs/. */
+#ifndef CONFIGS_READER_CHOICES_H
+#define CONFIGS_READER_CHOICES_H
+
+#include "configs/reader/options.h"
+
+extern const Choice norm_choices[], position_choices[], activation_choices[], level_choices[],
+    blas_choices[], device_choices[], optimizer_choices[], decay_on_choices[], scheduler_choices[],
+    warmup_choices[], decay_choices[], grad_choices[], policy_choices[], communication_choices[],
+    gradient_op_choices[];
+
+#endif

@@ -1,0 +1,220 @@
+/* test_config_zero.c -- DeepSpeed's keys of ZeRO and of the sums over ranks: their names, defaults
+ * and what follows from what. What is refused: golden/config_errors.txt. */
+#include "configs/config.h"
+#include "configs/reader/options.h"
+#include "model/core/check.h"
+#include "tests/support/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void accepts_every_zero_stage_on_one_rank(void **state)
+{
+    (void)state;
+    for (int stage = 1; stage <= 3; stage++) {
+        char keys[80], notice[160];
+        snprintf(keys, sizeof keys, "\"zero_optimization\": {\"stage\": %d}", stage);
+        snprintf(notice, sizeof notice,
+                 "c.json:2:23: notice: zero_optimization.stage: %d: one rank has nothing to shard, "
+                 "so it trains as stage 0 does",
+                 stage);
+        const Config *c = config_test_says(keys, NULL, notice);
+        assert_int_equal(c->zero_optimization.stage, stage);
+        config_free(c);
+    }
+    config_free(config_test_says("\"zero_optimization\": {\"stage\": 0}", NULL, ""));
+}
+
+/* A dead form of DeepSpeed's. */
+static void reads_zero_as_true_or_false(void **state)
+{
+    (void)state;
+    const Config *c =
+        config_test_says("\"zero_optimization\": true", NULL,
+                         "c.json:2:1: notice: zero_optimization.stage: 1: one rank has nothing to "
+                         "shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+    c = config_test_says("\"zero_optimization\": false", NULL, "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    config_free(config_test_says("\"zero_optimization\": null", NULL, ""));
+    c = config_test_says("\"zero_optimization\": {\"stage\": 3}", "zero_optimization=false", "");
+    assert_int_equal(c->zero_optimization.stage, 0);
+    config_free(c);
+    c = config_test_says(
+        "\"zero_optimization\": false", "zero_optimization=true",
+        "--set zero_optimization=true: notice: zero_optimization.stage: 1: one rank has "
+        "nothing to shard, so it trains as stage 0 does");
+    assert_int_equal(c->zero_optimization.stage, 1);
+    config_free(c);
+}
+
+static void keeps_the_stage_and_calls_it_rounding(void **state)
+{
+    (void)state;
+    const Config *plain = config_test_set("seed=1337"),
+                 *sharded = config_test_set("zero_optimization.stage=3");
+    char *text = config_text(sharded);
+    const Config *again = config_test_parse(text, 0, NULL);
+    assert_int_equal(again->zero_optimization.stage, 3);
+    assert_non_null(strstr(text, "\"stage\": 3,"));
+    ConfigDifference *d;
+    assert_int_equal(config_diff(plain, sharded, &d), 2);
+    assert_string_equal(d[0].key, "zero_optimization.stage");
+    assert_int_equal(d[0].effect, EFFECT_ROUNDING);
+    assert_string_equal(d[1].key, "zero_optimization.overlap_comm"); /* follows, and is no matter */
+    assert_int_equal(d[1].effect, EFFECT_NONE);
+    config_diff_free(d, 2);
+    config_free(plain);
+    config_free(sharded);
+    config_free(again);
+    free(text);
+}
+
+/* DeepSpeed reads most keys of stage 3 without their prefix, too. */
+static void reads_every_name_of_a_key(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (int i = 0; i < known_count; i++) {
+        const KnownKey *k = &known_table[i];
+        if (k->kind != KNOWN_ALIAS) continue;
+        int row = option_find(k->stands_for);
+        char *keys = text_format("\"%s\": 77", k->key), *set = text_format("%s=78", k->key);
+        const Config *in_file = config_test_says(keys, NULL, ""),
+                     *by_set = config_test_says("", set, ""),
+                     *both = config_test_says(keys, set, "");
+        char *a = option_text(&option_table[row], in_file),
+             *b = option_text(&option_table[row], by_set),
+             *c = option_text(&option_table[row], both);
+        assert_string_equal(a, "77");
+        assert_string_equal(b, "78");
+        assert_string_equal(c, "78");
+        assert_string_equal(config_origin(in_file, k->stands_for), "c.json:2");
+        config_free(in_file);
+        config_free(by_set);
+        config_free(both);
+        free(keys);
+        free(set);
+        free(a);
+        free(b);
+        free(c);
+        n++;
+    }
+    assert_int_equal(n, 6);
+    config_free(config_test_says("\"zero_optimization\": {\"max_live_parameters\": -1}",
+                                 "zero_optimization.max_live_parameters=5", ""));
+}
+
+/* DeepSpeed's "no limit" is the largest integer of its machine, which no double holds. */
+static void takes_the_largest_integer_for_no_limit(void **state)
+{
+    (void)state;
+    static const char *const key = "stage3_model_persistence_threshold";
+    for (int i = 0; i < 2; i++) {
+        char *keys = text_format("\"zero_optimization\": {\"%s\": %s}", key,
+                                 i == 0 ? "9223372036854775807" : "1e30");
+        const Config *c = config_test_says(keys, NULL, "");
+        assert_int_equal(c->zero_optimization.stage3_model_persistence_threshold, 1000000000000);
+        config_free(c);
+        free(keys);
+    }
+}
+
+static void overlaps_at_stage_3_unless_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set;
+        bool overlap;
+        const char *origin;
+    } cases[] = {
+        {"", "zero_optimization.stage=2", false, "derived"},
+        {"", "zero_optimization.stage=3", true, "derived"},
+        {"", "zero_optimization={\"stage\": 3, \"overlap_comm\": \"auto\"}", true, "derived"},
+        {"", "zero_optimization={\"stage\": 3, \"overlap_comm\": null}", true, "derived"},
+        {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.stage=3", false,
+         "c.json:2"},
+        {"\"zero_optimization\": {\"overlap_comm\": true}", "zero_optimization.stage=0", true,
+         "c.json:2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s\n%s}",
+                                 *cases[i].keys ? "," : "", cases[i].keys);
+        const Config *c = config_test_parse(text, 1, &cases[i].set);
+        assert_int_equal(c->zero_optimization.overlap_comm, cases[i].overlap);
+        assert_string_equal(config_origin(c, "zero_optimization.overlap_comm"), cases[i].origin);
+        char *stored = config_text(c); /* what was derived is derived anew at another stage */
+        const char *set = "zero_optimization.stage=1";
+        const Config *again = config_test_parse(stored, 1, &set);
+        bool given = strcmp(cases[i].origin, "derived") != 0;
+        assert_int_equal(again->zero_optimization.overlap_comm, given && cases[i].overlap);
+        config_free(again);
+        config_free(c);
+        free(stored);
+        free(text);
+    }
+}
+
+/* What Hugging Face's trainer makes of "auto". */
+static void takes_bucket_sizes_from_the_width(void **state)
+{
+    (void)state;
+    const Config *c = config_test_says("\"model\": {\"hidden_size\": 96}, \"zero_optimization\": {"
+                                       "\"reduce_bucket_size\": \"auto\", "
+                                       "\"stage3_prefetch_bucket_size\": \"auto\", "
+                                       "\"stage3_max_live_parameters\": \"auto\", "
+                                       "\"stage3_param_persistence_threshold\": \"auto\"}",
+                                       NULL, "");
+    assert_int_equal(c->zero_optimization.reduce_bucket_size, 9216);
+    assert_int_equal(c->zero_optimization.stage3_prefetch_bucket_size, 8294);
+    assert_int_equal(c->zero_optimization.stage3_param_persistence_threshold, 960);
+    assert_int_equal(c->zero_optimization.stage3_max_live_parameters, 1000000000);
+    config_free(c);
+}
+
+/* The type of gradients on their way: as given, else the one they add up in. */
+static void sends_gradients_as_they_add_up(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        DType expected;
+    } cases[] = {
+        {"", F32},
+        {"\"bf16\": {\"enabled\": true}", F32},
+        {"\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}", BF16},
+        {"\"fp64\": {\"enabled\": true}", F64},
+        {"\"communication_data_type\": \"bf16\"", BF16},
+        {"\"communication_data_type\": \"fp16\"", F16},
+        {"\"communication_data_type\": \"fp32\", \"bf16\": {\"enabled\": true, "
+         "\"bf16_master_weights_and_grads\": true}",
+         F32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Config *c = config_test_says(cases[i].keys, NULL, "");
+        assert_int_equal(config_communication_dtype(c), cases[i].expected);
+        config_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
+        cmocka_unit_test(reads_zero_as_true_or_false),
+        cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
+        cmocka_unit_test(reads_every_name_of_a_key),
+        cmocka_unit_test(takes_the_largest_integer_for_no_limit),
+        cmocka_unit_test(overlaps_at_stage_3_unless_told),
+        cmocka_unit_test(takes_bucket_sizes_from_the_width),
+        cmocka_unit_test(sends_gradients_as_they_add_up),
+    };
+    return cmocka_run_group_tests_name("config zero", tests, NULL, NULL);
+}
