@@ -4,26 +4,15 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/rounding_rule.h"
-
-/* The row of the unit with the lowest offset above `after` (-1: of all); NULL past the last. */
-static const Param *next_param(const ParamTable *table, const Unit *unit, int64_t after)
-{
-    const Param *next = NULL;
-    for (int i = unit->first; i < unit->first + unit->count; i++) {
-        const Param *p = &table->param[i];
-        if (p->offset > after && (next == NULL || p->offset < next->offset)) next = p;
-    }
-    return next;
-}
+#include "model/param/runs.h"
 
 int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t count,
                       Segment *segment, int max)
 {
-    const Unit *u = &table->unit[unit];
     int n = 0;
-    for (const Param *p = next_param(table, u, -1), *next; p != NULL; p = next) {
+    for (const Param *p = param_behind(table, unit, -1), *next; p != NULL; p = next) {
         int64_t cols = p->ndim == 2 ? p->local[1] : 1, elements = p->local[0] * cols;
-        next = next_param(table, u, p->offset);
+        next = param_behind(table, unit, p->offset);
         /* Parameters that end before the range, or begin behind it. One that began earlier
          * counts: the range may start inside it, or in the gap behind it. */
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
