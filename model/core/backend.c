@@ -26,7 +26,7 @@ static const Backend *next_usable(Device *device, const char *name, int *i, char
     const Backend *b;
     while ((b = backend_linked((*i)++)) != NULL) {
         if (!any && strcmp(b->name, name) != 0) continue;
-        Device asked = {0};
+        Device asked = {.index = device->index};
         if (b->usable == NULL || b->usable(&asked, err, n)) return b;
         /* The first is the best of those passed over: the one the user will miss. */
         if (device->trouble[0] == '\0')
@@ -49,10 +49,10 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
     sigset_t before;
     int i = 0;
     const Backend *b;
-    *device = (Device){0};
+    *device = (Device){.index = options->index};
     error_set(err, n, "device \"%s\" is not built into this program", name);
     while ((b = next_usable(device, name, &i, err, n)) != NULL) {
-        Device opened = {.backend = b};
+        Device opened = {.backend = b, .index = options->index};
         signals_hold(&before); /* libraries start threads, too */
         bool good = b->open(&opened, options, err, n);
         signals_release(&before);
@@ -75,14 +75,22 @@ void device_warn(const Device *device)
     if (device->lacking[0]) log_warning("%s", device->lacking);
 }
 
+/* The host waits and allocates on the device itself, which counts both. */
+static void expect_no_view(const Device *device, const char *what)
+{
+    CHECK(!device->view, "%s on a view of a device", what);
+}
+
 void device_close(Device *device)
 {
+    expect_no_view(device, "close");
     if (device->backend) device->backend->close(device);
     *device = (Device){0};
 }
 
 void *device_alloc(Device *device, size_t bytes, const char *what)
 {
+    expect_no_view(device, what);
     void *p = device->backend->alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->held += bytes;
@@ -94,6 +102,7 @@ void *device_alloc(Device *device, size_t bytes, const char *what)
 void device_release(Device *device, void *p, size_t bytes)
 {
     if (p == NULL) return;
+    expect_no_view(device, "release");
     device->backend->release(device, p, bytes ? bytes : 1);
     device->held -= bytes;
 }
@@ -115,6 +124,7 @@ void device_copy_words(Device *device, void *dst, const void *src, size_t bytes)
 
 void device_synchronize(Device *device)
 {
+    expect_no_view(device, "synchronize");
     device->waits++;
     device->backend->synchronize(device);
 }
@@ -124,6 +134,11 @@ void device_event_record(Device *device, Event *event)
     device->backend->event_record(device, event, device->compute);
 }
 
+void device_event_wait(Device *device, Event *event)
+{
+    device->backend->event_wait(device, event, device->compute);
+}
+
 bool device_event_reached(Device *device, Event *event)
 {
     return device->backend->event_reached(device, event);
@@ -131,6 +146,7 @@ bool device_event_reached(Device *device, Event *event)
 
 void device_event_synchronize(Device *device, Event *event)
 {
+    expect_no_view(device, "a wait for an event");
     if (device_event_reached(device, event)) return;
     device->waits++;
     device->backend->event_synchronize(device, event);
@@ -150,6 +166,7 @@ void device_event_destroy(Device *device, Event *event)
 
 void *device_host_alloc(Device *device, size_t bytes, const char *what)
 {
+    expect_no_view(device, what);
     void *p = device->backend->host_alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->host_held += bytes;
@@ -161,6 +178,7 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what)
 void device_host_release(Device *device, void *p, size_t bytes)
 {
     if (p == NULL) return;
+    expect_no_view(device, "release");
     device->backend->host_release(device, p);
     device->host_held -= bytes;
 }

@@ -3,7 +3,11 @@
  *
  * A backend that is not linked does not exist (backend.c finds the others by weak symbols); nothing
  * above this file asks which one runs. On the CPU device memory is host memory, streams are
- * immediate and events are nothing. */
+ * immediate and events are nothing.
+ *
+ * A rank has a Device of its own, and only the thread that opened it uses it; ranks may share one
+ * GPU. Work of one stream is done in order; between streams, and between the streams of several
+ * ranks, only events order it. */
 #ifndef MODEL_CORE_DEVICE_H
 #define MODEL_CORE_DEVICE_H
 
@@ -35,6 +39,8 @@ typedef struct {
 typedef struct {
     int threads;     /* of the pool; 0: the cores this process may use / local_ranks */
     int local_ranks; /* ranks on this machine that share its cores */
+    int index;       /* this one's number among them; cuda: it computes on the GPU of this number
+                        modulo how many there are */
     CpuLevel level;
     BlasChoice blas;
     bool tf32;      /* cuda: products of f32 may round their factors to tf32 */
@@ -57,8 +63,8 @@ typedef struct Backend {
     void (*copy)(Device *device, Stream stream, Tensor dst,
                  Tensor src); /* equal shapes and dtypes, any places */
     void (*event_record)(Device *device, Event *event, Stream stream);
-    /* Work given to the stream from here on begins once the event is reached; the host goes on.
-     * Not called yet: it orders the communication stream and the compute stream. */
+    /* Work given to the stream from here on begins once the event, as it was last recorded, is
+     * reached; the host goes on. Another device of this backend may have recorded it. */
     void (*event_wait)(Device *device, Event *event, Stream stream);
     bool (*event_reached)(Device *device, Event *event); /* never waits */
     void (*event_synchronize)(Device *device, Event *event);
@@ -83,13 +89,17 @@ struct Device {
     const struct OpTable *ops,
         *ops_f64; /* f64 storage computes in double; NULL where a device has no double path */
     Pool *pool;   /* the CPU's threads; on a GPU those of the loader's host side */
-    Stream compute, copy, comm;
+    /* Ops, copies and events of a Device run on `compute`; device_on gives a view that runs them on
+     * another: copies beside the step, collectives of whole weights and gradients, exchanges
+     * between stages, and sums inside a layer, which go before all else. */
+    Stream compute, copy, comm, p2p, tp;
+    bool view; /* made by device_on */
     /* Sentences for device_warn; "" when there is nothing to say. */
     char trouble[512];       /* the better device that "auto" found and cannot use, and why */
     char lacking[384];       /* what this device does without, and why: no OpenBLAS, say */
     struct Profile *profile; /* seconds and calls per op when somebody measures; else NULL */
     void *impl;
-    int index;
+    int index; /* of the GPU */
     /* How often the host has waited for the device, and asked for memory, since the device was
      * opened. A training step does neither, and tests compare the counts before and after one. A
      * call that found its event reached already did not wait. */
@@ -109,6 +119,20 @@ const Backend *device_choice(const char *name);
 /* Warns of device->trouble and device->lacking, where there is any. */
 void device_warn(const Device *device);
 void device_close(Device *device);
+/* The device with `stream` for its compute stream: ops, copies and events that are given to the
+ * view run there. Valid as long as the device is open. A view serves for giving work and for asking
+ * whether an event is reached; the host neither waits nor allocates through it, since the counts
+ * below belong to the device. Streams do not share scratch: op_fill, op_copy, op_add and op_sum
+ * need none and run anywhere, an op that needs scratch on the device's own compute stream alone.
+ * Ops on another stream are in no profile, whose seconds add up to the compute stream's. */
+static inline Device device_on(const Device *device, Stream stream)
+{
+    Device view = *device;
+    view.view = true;
+    view.compute = stream;
+    if (stream.impl != device->compute.impl) view.profile = NULL;
+    return view;
+}
 /* Zeroed device memory for an arena; ends the run with EXIT_NO_MEMORY, naming `what`. Never called
  * inside a step. */
 void *device_alloc(Device *device, size_t bytes, const char *what);
@@ -129,6 +153,11 @@ void device_synchronize(Device *device);
 
 /* Marks what the compute stream has been given so far. */
 void device_event_record(Device *device, Event *event);
+/* Work given to the compute stream from here on begins once the event, as it was last recorded, is
+ * reached; the host goes on. An event never recorded holds up nobody. The event may be another
+ * rank's, recorded by its device of the same backend; that the record comes first is for the caller
+ * to see to. */
+void device_event_wait(Device *device, Event *event);
 /* Whether the device has done all work before the mark; true for an event never recorded. Never
  * waits. */
 bool device_event_reached(Device *device, Event *event);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { MULTIPROCESSORS = 6 }; /* few, and no power of two: work does not divide evenly */
+enum { EMU_DEVICES_MOST = 16 };
 
 static __thread cudaError_t last_error;
 static int64_t allocations, waits;
@@ -73,6 +74,7 @@ static const ErrorWords ERRORS[] = {
     WORDS(cudaErrorInvalidResourceHandle, "no such stream or event"),
     WORDS(cudaErrorNotReady, "not ready"),
     WORDS(cudaErrorIllegalAddress, "an illegal address was touched"),
+    WORDS(cudaErrorPeerAccessAlreadyEnabled, "access was enabled before"),
     WORDS(cudaErrorLaunchFailure, "a kernel failed"),
     WORDS(cudaErrorNotSupported, "not supported"),
 };
@@ -112,6 +114,7 @@ cudaError_t cudaGetDeviceCount(int *count)
     if (driver_is("none") || driver_is("old")) return emu_error(cudaErrorInsufficientDriver);
     if (driver_is("broken")) return emu_error(cudaErrorUnknown);
     *count = word != NULL ? atoi(word) : 1;
+    if (*count > EMU_DEVICES_MOST) *count = EMU_DEVICES_MOST;
     return *count > 0 ? cudaSuccess : emu_error(cudaErrorNoDevice);
 }
 
@@ -202,6 +205,27 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
     if (!is_device(device)) return emu_error(cudaErrorInvalidDevice);
     snprintf(id, (size_t)n, "0000:%02X:00.0", device + 1);
     return cudaSuccess;
+}
+
+/* EMU_PEERS=none: devices that cannot read each other's memory. Every device has access to all
+ * memory, asked for or not. */
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    const char *word = getenv("EMU_PEERS");
+    if (!is_device(device) || !is_device(peer)) return emu_error(cudaErrorInvalidDevice);
+    *can = device != peer && (word == NULL || strcmp(word, "none") != 0);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    static int enabled[EMU_DEVICES_MOST]; /* of each device: a bit per peer */
+    int can = 0;
+    if (flags != 0) return emu_error(cudaErrorInvalidValue);
+    if (cudaDeviceCanAccessPeer(&can, current_device, peer) != cudaSuccess || !can)
+        return emu_error(cudaErrorInvalidDevice);
+    int before = __atomic_fetch_or(&enabled[current_device], 1 << peer, __ATOMIC_RELAXED);
+    return before >> peer & 1 ? emu_error(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
 }
 
 cudaError_t cudaDeviceReset(void)

@@ -1,7 +1,8 @@
-/* test_emu_device.c -- what is said of a GPU that cannot be used. The emulated one can be taken
- * away, grow old and break. */
+/* test_emu_device.c -- what is said of a GPU that cannot be used: the emulated one can be taken
+ * away, grow old and break. And how ranks share GPUs, and what a view of a device is refused. */
 #include "model/core/check.h"
 #include "model/core/device.h"
+#include "model/kernels/ops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
@@ -80,11 +83,114 @@ static void asking_takes_nothing(void **state)
     device_close(&device);
 }
 
+/* Ranks of a machine are dealt out over its GPUs, each in its own thread's context, and several
+ * share one; each has streams and counts of its own. */
+static void ranks_share_the_gpus(void **state)
+{
+    enum { RANKS = 5, GPUS = 2 };
+    Device device[RANKS];
+    char err[512];
+    (void)state;
+    setenv("EMU_DEVICES", "2", 1);
+    for (int i = 0; i < RANKS; i++) {
+        DeviceOptions options = {.threads = 1, .local_ranks = RANKS, .index = i};
+        int current = -1;
+        assert_true(device_open(&device[i], i % 2 ? "auto" : "cuda", &options, err, sizeof err));
+        assert_int_equal(device[i].index, i % GPUS);
+        assert_int_equal(cudaGetDevice(&current), cudaSuccess);
+        assert_int_equal(current, i % GPUS);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        const Stream *stream[] = {&device[i].compute, &device[i].copy, &device[i].comm,
+                                  &device[i].p2p, &device[i].tp};
+        for (size_t a = 0; a < sizeof stream / sizeof *stream; a++) {
+            assert_non_null(stream[a]->impl);
+            assert_ptr_not_equal(stream[a]->impl, device[(i + 1) % RANKS].compute.impl);
+            for (size_t b = 0; b < a; b++)
+                assert_ptr_not_equal(stream[a]->impl, stream[b]->impl);
+        }
+    }
+    for (int i = 0; i < RANKS; i++)
+        device_close(&device[i]);
+
+    setenv("EMU_PEERS", "none", 1);
+    DeviceOptions two = {.threads = 1, .local_ranks = 2, .index = 1};
+    assert_false(device_open(&device[0], "cuda", &two, err, sizeof err));
+    assert_non_null(strstr(err, "GPU 1 cannot read the memory of GPU 0"));
+    assert_string_equal(device[0].trouble, err);
+    two = (DeviceOptions){.threads = 1, .local_ranks = 1};
+    assert_true(device_open(&device[0], "cuda", &two, err, sizeof err));
+    device_close(&device[0]);
+    unsetenv("EMU_PEERS");
+    unsetenv("EMU_DEVICES");
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+}
+
+/* Exit code of a child that runs `body` with a device of its own. */
+static int ends_with(void (*body)(Device *))
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        Device dev;
+        char err[512];
+        DeviceOptions options = {.threads = 1, .local_ranks = 1};
+        if (!device_open(&dev, "cuda", &options, err, sizeof err)) _exit(1);
+        body(&dev);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void sum_squares(Device *dev, Stream stream)
+{
+    Device view = device_on(dev, stream);
+    double *x = device_alloc(dev, 2 * sizeof *x, "two numbers");
+    float *grad = device_alloc(dev, 5000 * sizeof *grad, "gradients");
+    op_sq_norm(&view, tensor_1d(x, F64, 1), tensor_1d(grad, F32, 5000));
+    device_synchronize(dev);
+}
+
+static void scratch_on_compute(Device *dev)
+{
+    sum_squares(dev, dev->compute);
+}
+
+static void scratch_on_comm(Device *dev)
+{
+    sum_squares(dev, dev->comm);
+}
+
+static void allocate_through_view(Device *dev)
+{
+    Device view = device_on(dev, dev->comm);
+    device_alloc(&view, 8, "a number");
+}
+
+static void wait_through_view(Device *dev)
+{
+    Device view = device_on(dev, dev->comm);
+    device_synchronize(&view);
+}
+
+/* A view gives work and nothing else: counts and scratch are the device's. */
+static void a_view_has_its_limits(void **state)
+{
+    (void)state;
+    assert_int_equal(ends_with(scratch_on_compute), 0);
+    assert_int_equal(ends_with(scratch_on_comm), EXIT_BUG);
+    assert_int_equal(ends_with(allocate_through_view), EXIT_BUG);
+    assert_int_equal(ends_with(wait_through_view), EXIT_BUG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(asking_takes_nothing),
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
+        cmocka_unit_test(a_view_has_its_limits),
+        cmocka_unit_test(ranks_share_the_gpus),
     };
     return cmocka_run_group_tests_name("emulated devices that fail", tests, NULL, NULL);
 }

@@ -1,8 +1,10 @@
 /* cuda.h -- what the files of the CUDA backend share: the device's state, errors, scratch, and the
  * ops that the table hands out. Included by C files and, inside kernel.cuh, by .cu files.
  *
- * All work of an op is put on the compute stream and nobody waits for it: an op neither allocates
- * nor synchronises. */
+ * All work of an op is put on the compute stream of the Device that it is given, which may be a
+ * view on another stream (device_on), and nobody waits for it: an op neither allocates nor
+ * synchronises. Several Devices, each of its own thread, may share a GPU and its context; nothing
+ * here is shared between them. */
 #ifndef MODEL_KERNELS_CUDA_CUDA_H
 #define MODEL_KERNELS_CUDA_CUDA_H
 
@@ -19,8 +21,10 @@ extern "C" {
  * kernels share it, one op after another. */
 #define CUDA_WORKSPACE ((size_t)128 << 20)
 
+enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_STREAMS };
+
 typedef struct CudaDevice {
-    cudaStream_t compute, copy, comm;
+    cudaStream_t stream[CUDA_STREAMS];
     void *workspace; /* device memory, 256-byte aligned */
     size_t workspace_bytes;
     int multiprocessors;
@@ -37,11 +41,12 @@ static inline CudaDevice *cuda_device(const Device *dev)
 
 static inline cudaStream_t cuda_stream(const Device *dev)
 {
-    return cuda_device(dev)->compute;
+    return (cudaStream_t)dev->compute.impl;
 }
 
 /* Scratch of the running op, valid until the next op's kernels; contents undefined. More than the
- * device's workspace_bytes is a bug: ops cut their work so that it suffices. */
+ * device's workspace_bytes is a bug: ops cut their work so that it suffices. So is a call on a
+ * stream other than the device's own compute stream, where it would be two ops' at once. */
 void *cuda_workspace(const Device *dev, size_t bytes);
 
 /* Ends the run with EXIT_SYSTEM (EXIT_NO_MEMORY for memory, and what to lower), the call and CUDA's

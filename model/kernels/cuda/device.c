@@ -28,6 +28,8 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line)
 void *cuda_workspace(const Device *dev, size_t bytes)
 {
     const CudaDevice *cuda = cuda_device(dev);
+    CHECK(cuda_stream(dev) == cuda->stream[CUDA_COMPUTE],
+          "an op that needs scratch runs on the compute stream alone");
     CHECK(bytes <= cuda->workspace_bytes, "%zu bytes of scratch; there are %zu", bytes,
           cuda->workspace_bytes);
     return cuda->workspace;
@@ -58,20 +60,22 @@ static bool answers(cudaError_t code, char *err, size_t n)
                      cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-/* False with a sentence when there is no GPU, or none that the kernels run on; *there tells the
- * two apart. What is asked here makes no context on the GPU. */
-static bool find(CudaDevice *cuda, int index, bool *there, char *err, size_t n)
+/* The GPU for rank *index of this machine, whose number *index becomes. False with a sentence when
+ * there is no GPU, or none that the kernels run on; *there tells the two apart. What is asked here
+ * makes no context on the GPU. */
+static bool find(CudaDevice *cuda, int *index, bool *there, char *err, size_t n)
 {
     int count = 0;
     struct cudaDeviceProp properties;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess) cudaGetLastError();
     if (!driver_serves(code, there, err, n)) return false;
-    if (code == cudaErrorNoDevice || (code == cudaSuccess && count <= index))
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && count <= 0))
         return error_set(err, n, "the NVIDIA driver shows no GPU to this process");
     *there = true;
     if (!answers(code, err, n)) return false;
-    if (!answers(cudaGetDeviceProperties(&properties, index), err, n)) return false;
+    *index %= count;
+    if (!answers(cudaGetDeviceProperties(&properties, *index), err, n)) return false;
     snprintf(cuda->name, sizeof cuda->name, "%.127s", properties.name);
     cuda->major = properties.major;
     cuda->minor = properties.minor;
@@ -87,18 +91,58 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 {
     CudaDevice cuda;
     bool there = false;
-    if (find(&cuda, device->index, &there, err, n) && lt_find(err, n)) return true;
+    if (find(&cuda, &device->index, &there, err, n) && lt_find(err, n)) return true;
     if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
     return false;
 }
 
-static void open_streams(CudaDevice *cuda)
+/* Lets kernels read the memory of the GPUs of this machine's other ranks, which are threads of this
+ * process: a communicator of theirs adds up its members' memory where it lies. False with a
+ * sentence where two GPUs cannot. */
+static bool open_peers(int index, int ranks, char *err, size_t n)
+{
+    int count = 0;
+    CUDA_CHECK(cudaGetDeviceCount(&count));
+    for (int peer = 0; peer < count && peer < ranks; peer++) {
+        int can = 0;
+        if (peer == index) continue;
+        CUDA_CHECK(cudaDeviceCanAccessPeer(&can, index, peer));
+        if (!can)
+            return error_set(err, n,
+                             "GPU %d cannot read the memory of GPU %d, as ranks of one process "
+                             "must; choose GPUs that can by CUDA_VISIBLE_DEVICES",
+                             index, peer);
+        cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+        if (code == cudaErrorPeerAccessAlreadyEnabled)
+            cudaGetLastError(); /* by another rank of this GPU; or the next check would find it */
+        else
+            CUDA_CHECK(code);
+    }
+    return true;
+}
+
+/* Every rank waits for what the communication streams do, so they go before the compute stream; the
+ * sums inside a layer, behind which nothing can be hidden, go first. */
+static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->compute, cudaStreamNonBlocking, least));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->copy, cudaStreamNonBlocking, least));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->comm, cudaStreamNonBlocking, greatest));
+    int between = (least + greatest) / 2;
+    const int priority[CUDA_STREAMS] = {[CUDA_COMPUTE] = least,
+                                        [CUDA_COPY] = least,
+                                        [CUDA_COMM] = between,
+                                        [CUDA_P2P] = between,
+                                        [CUDA_TP] = greatest};
+    Stream *const of_device[CUDA_STREAMS] = {[CUDA_COMPUTE] = &device->compute,
+                                             [CUDA_COPY] = &device->copy,
+                                             [CUDA_COMM] = &device->comm,
+                                             [CUDA_P2P] = &device->p2p,
+                                             [CUDA_TP] = &device->tp};
+    for (int i = 0; i < CUDA_STREAMS; i++) {
+        CUDA_CHECK(
+            cudaStreamCreateWithPriority(&cuda->stream[i], cudaStreamNonBlocking, priority[i]));
+        of_device[i]->impl = cuda->stream[i];
+    }
 }
 
 /* The scratch of all ops. A GPU that has no room for it has none for any model. */
@@ -120,23 +164,21 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
 {
     CudaDevice *cuda = must_calloc(1, sizeof *cuda);
     bool there = false;
-    if (!find(cuda, device->index, &there, err, n) ||
+    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
+    if (!find(cuda, &device->index, &there, err, n) ||
         !answers(cudaSetDevice(device->index), err, n) ||
+        !open_peers(device->index, ranks, err, n) ||
         (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
         if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
         free(cuda);
         return false;
     }
-    open_streams(cuda);
+    open_streams(device, cuda);
     open_workspace(cuda, options->scratch);
-    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
     device->backend = &backend_cuda;
     device->impl = cuda;
     device->ops = &cuda_table;
-    device->compute.impl = cuda->compute;
-    device->copy.impl = cuda->copy;
-    device->comm.impl = cuda->comm;
     device->pool = pool_create(threads > 0 ? threads : 1);
     return true;
 }
@@ -144,9 +186,8 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
 static void device_cuda_synchronize(Device *device)
 {
     CudaDevice *cuda = cuda_device(device);
-    CUDA_CHECK(cudaStreamSynchronize(cuda->compute));
-    CUDA_CHECK(cudaStreamSynchronize(cuda->copy));
-    CUDA_CHECK(cudaStreamSynchronize(cuda->comm));
+    for (int i = 0; i < CUDA_STREAMS; i++)
+        CUDA_CHECK(cudaStreamSynchronize(cuda->stream[i]));
 }
 
 static void device_cuda_close(Device *device)
@@ -156,9 +197,8 @@ static void device_cuda_close(Device *device)
     pool_destroy(device->pool);
     lt_close(cuda->lt);
     CUDA_CHECK(cudaFree(cuda->workspace));
-    CUDA_CHECK(cudaStreamDestroy(cuda->compute));
-    CUDA_CHECK(cudaStreamDestroy(cuda->copy));
-    CUDA_CHECK(cudaStreamDestroy(cuda->comm));
+    for (int i = 0; i < CUDA_STREAMS; i++)
+        CUDA_CHECK(cudaStreamDestroy(cuda->stream[i]));
     free(cuda);
 }
 

@@ -1,0 +1,84 @@
+/* test_cuda_streams.c -- work given to views of a device runs on their streams: in order with the
+ * rest by events alone. The same on a GPU and where the runtime is emulated; there streams lag as
+ * far as events let them. */
+#include "model/kernels/ops.h"
+#include "tests/support/support.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { ELEMENTS = 5000, ROUNDS = 8, STREAMS = 5 };
+
+static bool is_emulated(void)
+{
+    return dlsym(RTLD_DEFAULT, "emu_count_allocations") != NULL;
+}
+
+static void open_device(Device *dev)
+{
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    cuda_needed();
+    if (!device_open(dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
+}
+
+/* A number goes round the five streams, and each adds 1 to what the one before it left; what comes
+ * back. `waits`: each waits for the one before. */
+static float round_the_streams(bool waits)
+{
+    Device dev, view[STREAMS];
+    Event done[STREAMS] = {0};
+    float got = 0;
+    open_device(&dev);
+    const Stream stream[STREAMS] = {dev.compute, dev.copy, dev.comm, dev.p2p, dev.tp};
+    size_t bytes = ELEMENTS * sizeof(float);
+    float *memory = device_alloc(&dev, (STREAMS + 1) * bytes, "the numbers");
+    Tensor one = tensor_1d(memory + (size_t)STREAMS * ELEMENTS, F32, ELEMENTS);
+    op_fill(&dev, one, 1);
+    device_synchronize(&dev);
+    for (int i = 0; i < STREAMS; i++)
+        view[i] = device_on(&dev, stream[i]);
+    for (int i = 0; i < ROUNDS * STREAMS; i++) {
+        int at = i % STREAMS, before = (i + STREAMS - 1) % STREAMS;
+        Tensor from = tensor_1d(memory + (size_t)before * ELEMENTS, F32, ELEMENTS);
+        Tensor to = tensor_1d(memory + (size_t)at * ELEMENTS, F32, ELEMENTS);
+        if (waits) device_event_wait(&view[at], &done[before]);
+        op_add(&view[at], to, from, one);
+        device_event_record(&view[at], &done[at]);
+    }
+    if (waits) device_event_wait(&dev, &done[STREAMS - 1]);
+    device_copy(&dev, tensor_1d(&got, F32, 1),
+                tensor_1d(memory + (size_t)(STREAMS - 1) * ELEMENTS + 4321, F32, 1));
+    device_synchronize(&dev);
+    for (int i = 0; i < STREAMS; i++)
+        device_event_destroy(&dev, &done[i]);
+    device_release(&dev, memory, (STREAMS + 1) * bytes);
+    assert_int_equal(dev.held, 0);
+    device_close(&dev);
+    return got;
+}
+
+static void streams_wait_for_events(void **state)
+{
+    (void)state;
+    assert_true(round_the_streams(true) == ROUNDS * STREAMS);
+    if (is_emulated()) assert_true(round_the_streams(false) != ROUNDS * STREAMS);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return setenv("EMU_STREAMS", "deferred", 1); /* or the emulated runtime's streams run at once */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streams_wait_for_events),
+    };
+    return cmocka_run_group_tests_name("streams", tests, setup, NULL);
+}
