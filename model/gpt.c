@@ -208,11 +208,11 @@ int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
     return n_actions * layers_max_uses(s);
 }
 
-int64_t gpt_uses(const Gpt *g, const Action *actions, int64_t n, Use *uses)
+int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses)
 {
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++)
-        k += layers_uses(g->layers, actions[i].kind, uses + k);
+        k += layers_uses(layers, actions[i].kind, uses + k);
     return k;
 }
 

@@ -43,7 +43,7 @@ void gpt_set_stats(Gpt *gpt, StepStats *stats);
 Stage gpt_stage(Gpt *gpt);
 /* The uses of units that the actions will make, in order; uses has room for gpt_max_uses(). Returns
  * their number. */
-int64_t gpt_uses(const Gpt *gpt, const Action *actions, int64_t n, Use *uses);
+int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 int64_t gpt_max_uses(const GptShape *shape, int64_t n_actions);
 /* Logits (N, Vp) of one batch, for tests and inspection: a forward pass of its own. */
 void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);

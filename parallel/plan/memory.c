@@ -22,10 +22,9 @@ static size_t plus(size_t a, size_t b)
  * checkpoints, and the list of its actions and uses. */
 static size_t host_bytes(const Config *config, const GptShape *shape, int64_t rows)
 {
-    int64_t actions = 2 * config->gradient_accumulation_steps, uses = gpt_max_uses(shape, actions);
     return plus(feed_host_bytes(rows),
                 TRAINER_HISTORY * sizeof(TrainerRecord) + CHECKPOINT_STAGING_BYTES +
-                    (size_t)actions * sizeof(Action) + (size_t)uses * sizeof(Use));
+                    step_plan_bytes(shape, config->gradient_accumulation_steps));
 }
 
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)

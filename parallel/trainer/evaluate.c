@@ -29,6 +29,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
         pipeline_run(&stage, &action, 1);
     }
     session->params->step_end(session->params);
+    session_sum_stats(session, stats);
     device_copy_words(dev, &sums, stats, sizeof sums);
     device_synchronize(dev);
     f->seconds = waited; /* the feed's clock is for training steps */

@@ -2,6 +2,7 @@
 #include "parallel/trainer/session.h"
 
 #include "model/core/check.h"
+#include "model/kernels/ops.h"
 #include "model/param/init.h"
 #include "parallel/grid/tp.h"
 
@@ -18,10 +19,11 @@ static const char *device_name(const Config *config)
     return cpu ? "cpu" : name[config->device];
 }
 
-static DeviceOptions device_options(const Config *config)
+static DeviceOptions device_options(const Config *config, const Comm *world)
 {
     return (DeviceOptions){.threads = (int)config->cpu.threads,
-                           .local_ranks = 1,
+                           .local_ranks = world ? world->size : 1,
+                           .index = world ? world->rank : 0,
                            .level = config->cpu.level,
                            .blas = config->cpu.blas,
                            .tf32 = config->cuda.tf32};
@@ -35,9 +37,9 @@ bool session_on_cuda(const Config *config)
     return choice != NULL && strcmp(choice->name, "cuda") == 0;
 }
 
-bool session_open_device(Device *dev, const Config *config, char *err, size_t n)
+bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n)
 {
-    DeviceOptions options = device_options(config);
+    DeviceOptions options = device_options(config, world);
     if (device_open(dev, device_name(config), &options, err, n)) return true;
     size_t used = strlen(err);
     if (config->device == DEVICE_CUDA)
@@ -50,9 +52,11 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     GptShape shape = gpt_shape(config);
     ZeroOptions options = {.gradients = gradients, .grad_dtype = shape.grad_dtype};
     s->config = config;
+    s->world = world;
     s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();
     s->tp = tp_region(&s->grid.tp);
     gpt_layers_build(&s->layers, &s->table, &shape, &s->grid.size);
+    if (gradients) s->step = step_plan_create(config, &s->layers);
     s->store = zero_create(&s->table, &s->grid, &options);
     s->params = zero_params(s->store);
 }
@@ -61,7 +65,7 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
                   size_t n)
 {
     *s = (Session){0};
-    if (!session_open_device(&s->dev, config, err, n)) return false;
+    if (!session_open_device(&s->dev, config, world, err, n)) return false;
     session_build(s, config, world, gradients);
     return true;
 }
@@ -76,11 +80,24 @@ void session_close(Session *s)
 {
     if (s->params == NULL) return;
     zero_destroy(s->store);
+    step_plan_free(&s->step);
     gpt_layers_free(&s->layers);
     param_table_free(&s->table);
     grid_close(&s->grid);
     if (s->dev.backend) device_close(&s->dev);
     *s = (Session){0};
+}
+
+void session_sum_stats(Session *s, StepStats *stats)
+{
+    Grid *grid = &s->grid;
+    Tensor sums = tensor_1d(stats, F64, 3);
+    /* All ranks of a tensor-parallel group read the same targets and know their whole loss. */
+    if (grid->at.tp > 0) op_fill(&s->dev, tensor_slice_rows(sums, 1, 2), 0.0);
+    comm_all_reduce(&grid->tp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
 }
 
 void session_init_weights(Session *s)

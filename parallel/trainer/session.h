@@ -6,28 +6,33 @@
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/grid/grid.h"
+#include "parallel/trainer/step_plan.h"
 #include "parallel/zero/zero.h"
 
 typedef struct {
     const Config *config;
     Device dev;
+    Comm *world; /* of all ranks; NULL: a single one */
     Grid grid;
     Region tp;
     ParamTable table;
     GptLayers layers;
+    StepPlan step; /* of training; nothing without gradients */
     ZeroStore *store;
     ParamStore *params;
 } Session;
 
-/* The backend that config->device asks for, with its cpu section. False with a sentence. */
-bool session_open_device(Device *dev, const Config *config, char *err, size_t n);
+/* The backend that config->device asks for, with its cpu section, for a rank of `world`, whose
+ * ranks share this machine's cores; NULL: a single rank. False with a sentence. */
+bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
 /* Whether that will be a CUDA device: looks for one where the config leaves it open. The answer
  * that config_load asks for. */
 bool session_on_cuda(const Config *config);
 
-/* Builds what needs no device: grid, table of parameters, layers and their store (of gradients,
- * too, when asked), laid out without memory. config->model.vocab_size is known. All ranks of
- * `world` call it, and the world outlives the session; NULL: a single rank. */
+/* Builds what needs no device: grid, table of parameters, layers and their store (with gradients,
+ * too, when asked, and then the plan of a training step), laid out without memory.
+ * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the
+ * session; NULL: a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
 /* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
@@ -37,6 +42,9 @@ bool session_open(Session *session, const Config *config, Comm *world, bool grad
 void session_allocate(Session *session);
 void session_close(Session *session);
 
+/* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
+ * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
+void session_sum_stats(Session *session, StepStats *stats);
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
 /* The weights as named tensors of their logical shapes, in table order; out has room for

@@ -4,7 +4,6 @@
 #include "optim/lr_schedule.h"
 #include "optim/step_rules.h"
 #include "parallel/pipeline/pipeline.h"
-#include "parallel/pipeline/schedule.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>
@@ -105,16 +104,11 @@ static void open_names(Trainer *t)
     }
 }
 
-static void open_schedule(Trainer *t)
+/* The marks of wall_clock_breakdown. */
+static void open_phases(Trainer *t)
 {
-    int64_t micros = t->config->gradient_accumulation_steps;
-    t->actions = must_calloc(2 * (size_t)micros, sizeof *t->actions);
-    t->n_actions = schedule_one_stage(micros, t->actions);
-    t->n_phases = t->config->wall_clock_breakdown ? t->n_actions + 2 : 0;
+    t->n_phases = t->config->wall_clock_breakdown ? t->session.step.n_actions + 2 : 0;
     t->phase = open_events(&t->session.dev, t->n_phases);
-    t->uses =
-        must_calloc((size_t)gpt_max_uses(&t->session.layers.shape, t->n_actions), sizeof *t->uses);
-    t->n_uses = gpt_uses(t->gpt, t->actions, t->n_actions, t->uses);
 }
 
 /* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
@@ -148,6 +142,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
 {
     t->config = t->session.config = config;
     t->data = data;
+    step_plan_shorten(&t->session.step, &t->session.layers, config->gradient_accumulation_steps);
     session_allocate(&t->session);
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
@@ -162,7 +157,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
     open_names(t);
-    open_schedule(t);
+    open_phases(t);
     checkpoint_io_open(&t->io, &t->session.dev);
     trainer_set_state(t, step_state_initial(config));
     return true;
@@ -195,8 +190,6 @@ void trainer_close(Trainer *t)
     free(t->slot_names);
     free(t->slots);
     free(t->weights);
-    free(t->actions);
-    free(t->uses);
     session_close(&t->session);
     *t = (Trainer){0};
 }
@@ -205,14 +198,15 @@ void trainer_close(Trainer *t)
 static void run_actions(Trainer *t)
 {
     Device *dev = &t->session.dev;
+    const StepPlan *step = &t->session.step;
     Stage stage = gpt_stage(t->gpt);
     if (!t->config->wall_clock_breakdown) {
-        pipeline_run(&stage, t->actions, t->n_actions);
+        pipeline_run(&stage, step->actions, step->n_actions);
         return;
     }
     device_event_record(dev, &t->phase[0]);
-    for (int64_t i = 0; i < t->n_actions; i++) {
-        pipeline_run(&stage, &t->actions[i], 1);
+    for (int64_t i = 0; i < step->n_actions; i++) {
+        pipeline_run(&stage, &step->actions[i], 1);
         device_event_record(dev, &t->phase[i + 1]);
     }
 }
@@ -222,10 +216,11 @@ static void run_actions(Trainer *t)
 static void add_phases(Trainer *t)
 {
     Device *dev = &t->session.dev;
-    int64_t n = t->n_actions;
+    const Action *actions = t->session.step.actions;
+    int64_t n = t->session.step.n_actions;
     device_event_record(dev, &t->phase[n + 1]);
     for (int64_t i = 0; i < n; i++) {
-        bool forward = t->actions[i].kind == ACT_FORWARD;
+        bool forward = actions[i].kind == ACT_FORWARD;
         *(forward ? &t->seconds_forward : &t->seconds_backward) +=
             device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]);
     }
@@ -238,7 +233,7 @@ static void decide(Trainer *t)
 {
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
-    comm_all_reduce(&t->session.grid.dp, dev, tensor_1d(&t->state->stats, F64, 3), REDUCE_SUM);
+    session_sum_stats(&t->session, &t->state->stats);
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->rules);
 }
@@ -262,7 +257,7 @@ void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
-    params->step_begin(params, t->uses, t->n_uses);
+    params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);
     params->step_end(params); /* all gradients are final */
     decide(t);
@@ -283,10 +278,12 @@ static void warm_up_model(Trainer *t)
     ParamStore *params = t->session.params;
     Stage stage = gpt_stage(t->gpt);
     Action evaluate = {.kind = ACT_EVALUATE};
-    int64_t n = t->n_actions < 4 ? t->n_actions : 4; /* forward, backward, twice */
-    /* The uses of the first n actions come first in t->uses, and are written there once more. */
-    params->step_begin(params, t->uses, gpt_uses(t->gpt, t->actions, n, t->uses));
-    pipeline_run(&stage, t->actions, n);
+    const StepPlan *step = &t->session.step;
+    int64_t n = step->n_actions < 4 ? step->n_actions : 4; /* forward, backward, twice */
+    /* The uses of the first n actions come first, and are written there once more. */
+    params->step_begin(params, step->uses,
+                       gpt_uses(&t->session.layers, step->actions, n, step->uses));
+    pipeline_run(&stage, step->actions, n);
     params->step_end(params);
     if (t->val == NULL) return;
     gpt_set_stats(t->gpt, &t->state->eval_stats);

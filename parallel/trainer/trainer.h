@@ -41,15 +41,12 @@ typedef struct {
     Event *recorded;        /* per place: the record has come from the device */
     Tensor lr_table;        /* (train_steps) f64 on the device */
     Feed feed;
-    Action *actions;
-    int64_t n_actions;
-    Use *uses;
-    int64_t n_uses;
     int64_t steps, samples; /* tried so far, the host's own count */
     int64_t steps_read;     /* steps whose records were handed over */
     double seconds_forward, seconds_backward, seconds_optimizer; /* of the device, since the last
                                                                     report; wall_clock_breakdown */
-    Event *phase; /* the borders between a step's phases: n_actions + 2 with wall_clock_breakdown */
+    Event
+        *phase; /* the borders between a step's phases: its actions + 2 with wall_clock_breakdown */
     int64_t n_phases;
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;

@@ -105,7 +105,7 @@ static void the_answer_is_the_device_that_is_opened(void **state)
         Device device;
         char err[2048];
         const Config *c = config_test_keys(*keys[i] ? keys[i] : "\"seed\": 1");
-        assert_true(session_open_device(&device, c, err, sizeof err));
+        assert_true(session_open_device(&device, c, NULL, err, sizeof err));
         assert_int_equal(session_on_cuda(c), strcmp(device.backend->name, "cuda") == 0);
         device_close(&device);
         config_free(c);

@@ -47,7 +47,7 @@ static Bench *bench_open(DType dtype, bool tf32)
     const Config *c = config_test_keys(tf32 ? "\"device\": \"cuda\", \"cuda\": {\"tf32\": true}"
                                             : "\"device\": \"cuda\"");
     char err[256];
-    if (!session_open_device(&b->dev, c, err, sizeof err)) fail_msg("%s", err);
+    if (!session_open_device(&b->dev, c, NULL, err, sizeof err)) fail_msg("%s", err);
     config_free(c);
     b->dtype = dtype;
     b->x = put_drawn(b, b->exact_x, ROWS, TERMS, 1);

@@ -87,7 +87,7 @@ static void check_logits_uses(Fixture *f, Gpt *gpt, Noting *noting)
     Tensor logits = tensor_2d(must_calloc((size_t)(2 * s->Vp), sizeof(double)), F64, 2, s->Vp);
     noting->n = 0;
     gpt_logits(gpt, &f->batch, logits);
-    check_same_uses(told, gpt_uses(gpt, &(Action){.kind = ACT_EVALUATE}, 1, told), noting);
+    check_same_uses(told, gpt_uses(&f->layers, &(Action){.kind = ACT_EVALUATE}, 1, told), noting);
     free(logits.data);
 }
 
@@ -116,7 +116,7 @@ static void check_uses(const GptShape *shape)
     Action actions[5];
     for (int i = 0; i < 5; i++)
         actions[i] = (Action){.kind = kinds[i]};
-    int64_t n = gpt_uses(gpt, actions, 5, told);
+    int64_t n = gpt_uses(&f.layers, actions, 5, told);
     assert_true(n <= gpt_max_uses(shape, 5));
     f.params->step_begin(f.params, told, n);
     for (int i = 0; i < 5; i++) {
@@ -147,14 +147,14 @@ static void test_uses_told_are_uses_made(void **state)
     Use told[16];
     fixture_open(&f, &s, 1, 2, 1, 1, 0);
     Action actions[] = {{.kind = ACT_FORWARD}, {.kind = ACT_BACKWARD}};
-    assert_int_equal(gpt_uses(f.gpt, actions, 2, told), 10);
+    assert_int_equal(gpt_uses(&f.layers, actions, 2, told), 10);
     for (int i = 0; i < 10; i++) {
         assert_int_equal(told[i].unit, want[i].unit);
         assert_int_equal(told[i].weight, want[i].weight);
         assert_int_equal(told[i].gradient, want[i].gradient);
     }
     /* No action makes more uses than backward with learned positions. */
-    assert_int_equal(gpt_uses(f.gpt, actions + 1, 1, told), layers_max_uses(&s));
+    assert_int_equal(gpt_uses(&f.layers, actions + 1, 1, told), layers_max_uses(&s));
     fixture_close(&f);
 }
 

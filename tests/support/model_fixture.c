@@ -246,7 +246,7 @@ static double run(Fixture *f, bool backward)
     for (int64_t i = 0; i < n && !backward; i++)
         actions[i] = (Action){.kind = ACT_EVALUATE, .micro = i};
     Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
-    int64_t n_uses = gpt_uses(f->gpt, actions, n, uses);
+    int64_t n_uses = gpt_uses(&f->layers, actions, n, uses);
     Stage stage = gpt_stage(f->gpt);
     struct FixtureFar near = {.scale = f->scale};
     device_copy_words(&f->dev, f->far, &near, sizeof near);

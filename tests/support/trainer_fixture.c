@@ -106,9 +106,10 @@ void trainer_run_close(Opened *o)
 size_t trainer_run_host_bytes(const Opened *o)
 {
     const Trainer *t = &o->trainer;
-    size_t uses = (size_t)gpt_max_uses(&t->session.layers.shape, t->n_actions);
-    return t->session.dev.host_held + (size_t)t->n_actions * sizeof *t->actions +
-           uses * sizeof *t->uses;
+    const StepPlan *step = &t->session.step;
+    size_t uses = (size_t)gpt_max_uses(&t->session.layers.shape, step->n_actions);
+    return t->session.dev.host_held + (size_t)step->n_actions * sizeof *step->actions +
+           uses * sizeof *step->uses;
 }
 
 void trainer_run_steps(Opened *o, Trained *out, int64_t until)
