@@ -6,9 +6,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-/* ---- building specs ---------------------------------------------------------------------------
- */
+/* ---- building specs ------------------------------------------------------------------------- */
 
 static OperandSpec matrix(const char *name, Role role, int64_t rows, int64_t cols)
 {
@@ -23,24 +23,24 @@ static OperandSpec matrix(const char *name, Role role, int64_t rows, int64_t col
                          .depth = 4};
 }
 
+static OperandSpec shaped(OperandSpec s, int ndim, int64_t d0, int64_t d1, int64_t d2)
+{
+    const int64_t dim[3] = {d0, d1, d2};
+    s.ndim = ndim;
+    memcpy(s.dim, dim, sizeof dim);
+    return s;
+}
+
 static OperandSpec vector(const char *name, Role role, int64_t n)
 {
-    OperandSpec s = matrix(name, role, 1, n);
-    s.ndim = 1;
-    s.dim[0] = n;
-    s.dim[1] = 0;
+    OperandSpec s = shaped(matrix(name, role, 1, n), 1, n, 0, 0);
     s.dense = true;
     return s;
 }
 
 static OperandSpec cube(const char *name, Role role, int64_t batch, int64_t rows, int64_t cols)
 {
-    OperandSpec s = matrix(name, role, rows, cols);
-    s.ndim = 3;
-    s.dim[0] = batch;
-    s.dim[1] = rows;
-    s.dim[2] = cols;
-    return s;
+    return shaped(matrix(name, role, rows, cols), 3, batch, rows, cols);
 }
 
 static OperandSpec typed(OperandSpec s, TypeClass type)
@@ -73,13 +73,13 @@ static OperandSpec derived(OperandSpec s, double low, double high)
 
 static OperandSpec integers(const char *name, int64_t n, int64_t low, int64_t high)
 {
-    return filled(typed(vector(name, ROLE_IN, n), TYPE_I32), FILL_INTEGER, (double)low,
-                  (double)high);
+    OperandSpec s = typed(vector(name, ROLE_IN, n), TYPE_I32);
+    return filled(s, FILL_INTEGER, (double)low, (double)high);
 }
 
 static OperandSpec optional(OperandSpec s, bool present)
 {
-    if (!present) s.role = ROLE_ABSENT;
+    s.role = present ? s.role : ROLE_ABSENT;
     return s;
 }
 
@@ -94,8 +94,7 @@ static Role output(bool accumulate)
     return accumulate ? ROLE_UPDATE : ROLE_OUT;
 }
 
-/* ---- per op -----------------------------------------------------------------------------------
- */
+/* ---- per op --------------------------------------------------------------------------------- */
 
 static int memory_operands(const OpCase *c, OperandSpec *s)
 {
@@ -112,6 +111,13 @@ static int memory_operands(const OpCase *c, OperandSpec *s)
         *p++ = matrix("b", ROLE_IN, c->n, c->cols);
         s[0].alias_of = c->alias ? 1 + c->alias : 0;
         break;
+    case OP_sum:
+        *p++ = deep(vector("dst", ROLE_OUT, c->n), 1, 1 + sum_depth(c->groups));
+        s[0].type = c->option || c->alias ? TYPE_STORAGE : TYPE_GRAD;
+        s[0].alias_of = c->alias ? 1 + c->alias : 0;
+        while (p - s <= c->groups)
+            *p++ = typed(vector("src", ROLE_IN, c->n), c->option ? TYPE_GRAD : TYPE_STORAGE);
+        break;
     default:
         /* An angle of up to 2 pi carries that many roundoffs. */
         *p++ = deep(vector("x", ROLE_OUT, c->n), 1, 16);
@@ -123,8 +129,8 @@ static int memory_operands(const OpCase *c, OperandSpec *s)
 static int embedding_operands(const OpCase *c, OperandSpec *s)
 {
     int64_t first = c->first > 2 ? c->first - 2 : 0;
-    OperandSpec tokens = integers("tokens", c->n, first, c->first + c->table + 2);
-    OperandSpec positions = integers("positions", c->n, 0, c->table);
+    OperandSpec tokens = integers("tokens", c->n, first, c->first + c->table + 2),
+                positions = integers("positions", c->n, 0, c->table);
     OperandSpec x = matrix("x", ROLE_OUT, c->n, c->cols),
                 table = matrix("table", ROLE_IN, c->table, c->cols);
     OperandSpec dtable = matrix("dtable", output(c->accumulate), c->table, c->cols);
@@ -150,11 +156,8 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
      * that and with w, and b. 16 leaves room for backends that take more. */
     double depth = sum_depth(width) + 16;
     bool layernorm = c->norm == NORM_LAYERNORM;
-    OperandSpec stats = typed(vector("stats", ROLE_OUT, 2 * c->n * groups), TYPE_COMPUTE);
-    stats.ndim = 2;
-    stats.dim[0] = c->n * groups;
-    stats.dim[1] = 2;
-    stats = deep(stats, 0, depth);
+    OperandSpec stats = shaped(vector("stats", ROLE_OUT, 1), 2, c->n * groups, 2, 0);
+    stats = deep(typed(stats, TYPE_COMPUTE), 0, depth);
     OperandSpec w = vector("w", ROLE_IN, width),
                 b = optional(vector("b", ROLE_IN, width), layernorm && c->bias);
     if (c->op == OP_norm_forward) {
@@ -167,7 +170,8 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
         return 5;
     }
     if (c->op == OP_residual_norm_forward) {
-        s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 1, 2);
+        /* The oracle's sum is rounded to storage, too: a rounding of either. */
+        s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 2, 2);
         s[0].alias_of = c->alias ? 4 : 0;
         /* y is rounded once. The sum that it is made of was rounded to storage before, by op and
          * oracle from slightly different values: to two neighbours, now and then, which are 2 u
@@ -281,11 +285,7 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
     /* An error of a score is one of the exponent: scores are of the order of 4, their errors count
      * 4 times. */
     double depth = 16 + 4 * sum_depth(d) + 2 * sum_depth(c->tk);
-    OperandSpec lse = vector("lse", ROLE_OUT, c->batch * a->heads * c->tq);
-    lse.ndim = 3;
-    lse.dim[0] = c->batch;
-    lse.dim[1] = a->heads;
-    lse.dim[2] = c->tq;
+    OperandSpec lse = shaped(vector("lse", ROLE_OUT, 1), 3, c->batch, a->heads, c->tq);
     lse = deep(typed(lse, TYPE_COMPUTE), 0, depth);
     OperandSpec first_key = integers("first_key", c->batch * c->tq, 0, 0);
     first_key.fill = FILL_FIRST_KEY;
@@ -372,6 +372,7 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_fill:
     case OP_copy:
     case OP_add:
+    case OP_sum:
     case OP_normal: return memory_operands(c, spec);
     case OP_token_forward:
     case OP_token_backward:

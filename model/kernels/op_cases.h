@@ -55,7 +55,7 @@ typedef struct {
     OpId op;
     int64_t n, cols;       /* rows and columns of the main operand; linear: N and inputs */
     int64_t outputs;       /* linear: O */
-    int64_t groups;        /* norm, rope: K, so that cols = K * width */
+    int64_t groups;        /* norm, rope: K, so that cols = K * width; sum: the sources */
     int64_t table;         /* rows of the embedding or rope table */
     int64_t first;         /* token ops: first_row; normal: first index */
     int64_t batch, tq, tk; /* attention */
@@ -66,7 +66,8 @@ typedef struct {
     Epilogue epilogue;
     bool accumulate, accumulate_dx;
     bool bias;       /* the optional vector is there */
-    bool option;     /* pre, first_key, inverse, backward, master, columns */
+    bool option;     /* pre, first_key, inverse, backward, master, columns; sum: the sources, not
+                        dst, have the gradient's type */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
     bool stochastic; /* adamw, sgd: stochastic rounding, so bf16 storage only */
     int alias;       /* 0 none, else which of the permitted ones */

@@ -18,6 +18,14 @@ static const OpCase check_cases[] = {
     {OP_add, .n = 9, .cols = 31},
     {OP_add, .n = 6, .cols = 65, .alias = 1},
     {OP_add, .n = 3, .cols = 17, .alias = 2},
+    {OP_sum, .n = 1, .groups = 1},
+    {OP_sum, .n = 1031, .groups = 1, .alias = 1},
+    {OP_sum, .n = 17, .groups = 2},
+    {OP_sum, .n = 1027, .groups = 2, .option = true},
+    {OP_sum, .n = 1032, .groups = 3, .alias = 3},
+    {OP_sum, .n = 333, .groups = 8, .alias = 2},
+    {OP_sum, .n = 2056, .groups = 11},
+    {OP_sum, .n = 515, .groups = 11, .option = true},
     {OP_normal, .n = 1, .value = 0.02},
     {OP_normal, .n = 1029, .first = 17, .value = 1},
     {OP_normal, .n = 300, .first = ((int64_t)1 << 33) + 1, .value = 0.02},
@@ -195,6 +203,7 @@ static const OpCase check_cases[] = {
     {OP_fill, .n = 131, .cols = 1031, .value = 0.3},
     {OP_copy, .n = 131, .cols = 1031},
     {OP_add, .n = 131, .cols = 1031},
+    {OP_sum, .n = 135001, .groups = 4},
     {OP_normal, .n = 20011, .first = 3, .value = 1},
     {OP_token_forward, .n = 131, .cols = 1031, .table = 60, .first = 4},
     {OP_token_backward, .n = 131, .cols = 1031, .table = 60, .first = 4},
@@ -237,6 +246,8 @@ static const OpCase bench_cases[] = {
     {OP_fill, .n = 1024, .cols = 3072, .value = 1},
     {OP_copy, .n = 1024, .cols = 3072},
     {OP_add, .n = 1024, .cols = 3072},
+    {OP_sum, .n = 1 << 22, .groups = 2, .alias = 1},
+    {OP_sum, .n = 1 << 22, .groups = 8},
     {OP_normal, .n = 1 << 20, .value = 0.02},
     {OP_token_forward, .n = 1024, .cols = 768, .table = 50304},
     {OP_token_backward, .n = 1024, .cols = 768, .table = 50304, .accumulate = true},
@@ -310,6 +321,7 @@ OpCase op_case_at(const OpCase *c, int64_t tokens)
 {
     OpCase at = *c;
     switch (c->op) {
+    case OP_sum:
     case OP_normal:
     case OP_sq_norm:
     case OP_adamw:

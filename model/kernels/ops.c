@@ -36,6 +36,21 @@ void op_add(Device *dev, Tensor y, Tensor a, Tensor b)
     RUN(add, y.dtype, dev, y, a, b);
 }
 
+void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    expect_argument(OP_sum, n >= 1 && n <= SUM_SOURCES, "there are 1 to 64 sources", n);
+    expect_vector(OP_sum, OPERAND(dst), tensor_count(dst), OPERAND(dst));
+    Operand first = {.name = "the first source", .tensor = src[0]};
+    for (int i = 0; i < n; i++) {
+        Operand source = {.name = "a source", .tensor = src[i]};
+        expect_vector(OP_sum, source, tensor_count(dst), OPERAND(dst));
+        expect_storage(OP_sum, source, first);
+        if (src[i].dtype != dst.dtype) expect_apart(OP_sum, OPERAND(dst), source);
+    }
+    expect(OP_sum, dtype_is_float(dst.dtype), "both are float types", OPERAND(dst), first);
+    RUN(sum, src[0].dtype == F64 ? F64 : dst.dtype, dev, dst, src, n);
+}
+
 void op_normal(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std)
 {
     expect_vector(OP_normal, OPERAND(x), tensor_count(x), OPERAND(x));

@@ -123,6 +123,14 @@ void op_fill(Device *dev, Tensor x, double value);
 void op_copy(Device *dev, Tensor y, Tensor x);
 /* y = a + b, storage; y may be a or b. */
 void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
+/* Most tensors that op_sum takes. */
+enum { SUM_SOURCES = 64 };
+/* dst = src[0] + src[1] + ... + src[n - 1], added in this order: the only sum over ranks. Any float
+ * types, all sources of one; dense, equal counts. Accumulated in f64 where dst or the sources are
+ * f64, else in f32, and rounded once (from f64 to 16 bits by way of f32, as op_copy). 1 <= n <=
+ * SUM_SOURCES; dst may be one of the sources if it has their type. The same bits on every CPU
+ * level, device, thread count and cut of the tensors. */
+void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);
 /* x[i] = std * normal(seed, stream, first + i), x dense, any float dtype. Box-Muller over Philox in
  * double with own logarithm and sine (no library, no contraction): the same bits on every CPU level
  * and device. */

@@ -58,6 +58,18 @@ void oracle_memory(OracleCall *call)
     call->magnitude[0] = c->op == OP_add;
 }
 
+void oracle_sum(OracleCall *call)
+{
+    const OpCase *c = call->c;
+    for (int64_t i = 0; i < c->n; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < c->groups; k++)
+            sum += call->v[1 + k][i];
+        call->v[0][i] = sum;
+    }
+    call->magnitude[0] = 1;
+}
+
 /* Pairs (2p, 2p + 1) by Box and Muller from the 64-bit halves of one Philox block, 52 bits each. */
 void oracle_normal(OracleCall *call)
 {
@@ -168,6 +180,7 @@ void oracle_run(OracleCall *call)
     case OP_fill:
     case OP_copy:
     case OP_add: oracle_memory(call); break;
+    case OP_sum: oracle_sum(call); break;
     case OP_normal: oracle_normal(call); break;
     case OP_token_forward:
     case OP_token_backward:

@@ -37,6 +37,7 @@ double oracle_stochastic_at(double x, uint64_t seed, const Segment *segment, int
 
 /* The pieces, one file each. */
 void oracle_memory(OracleCall *call);
+void oracle_sum(OracleCall *call);
 void oracle_normal(OracleCall *call);
 void oracle_embedding(OracleCall *call);
 void oracle_norm_stats(const OpCase *c, const double *x, double *stats);

@@ -1,4 +1,6 @@
-/* memory.c -- fill, copy and add: tensors of any stride, any mixture of types. */
+/* memory.c -- fill, copy and add: tensors of any stride, any mixture of types; sum: many dense
+ * ones.
+ */
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
@@ -112,4 +114,92 @@ void CPU(add)(Device *dev, Tensor y, Tensor a, Tensor b)
         job.b = tensor_flat(b);
     }
     pool_run(dev->pool, job.tasks, add_body, &job);
+}
+
+/* ---- sum --------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    Tensor dst;
+    const Tensor *src;
+    int n;
+    bool stream; /* dst is too long to stay in the caches */
+    int64_t tasks;
+} SumJob;
+
+/* From here on a result goes past the caches: writing it there would read it first. */
+enum { STREAM_BYTES = 1 << 19 };
+
+/* to = the sum of the sources' span, which are reals: all are read at once, so that partial sums
+ * never leave the registers. `to` may be a source's span. */
+static void reals_sum_of(real *to, const SumJob *job, Span s)
+{
+    const real *x[SUM_SOURCES];
+    int64_t i = 0;
+    for (int k = 0; k < job->n; k++)
+        x[k] = span_address(job->src[k], s);
+    for (; i + 4 * LANES <= s.n; i += 4 * LANES) {
+        Vector v[4];
+        for (int r = 0; r < 4; r++)
+            v[r] = vector_load(x[0] + i + r * LANES);
+        for (int k = 1; k < job->n; k++)
+            for (int r = 0; r < 4; r++)
+                v[r] += vector_load(x[k] + i + r * LANES);
+        for (int r = 0; r < 4; r++)
+            vector_store(to + i + r * LANES, v[r]);
+    }
+    for (; i < s.n; i++) {
+        real sum = x[0][i];
+        for (int k = 1; k < job->n; k++)
+            sum += x[k][i];
+        to[i] = sum;
+    }
+}
+
+/* The same of sources that must be converted; `to` is no source's. */
+static void loaded_sum_of(real *restrict to, const SumJob *job, Span s)
+{
+    real term[SPAN];
+    reals_load(to, job->src[0].dtype, span_address(job->src[0], s), s.n);
+    for (int k = 1; k < job->n; k++) {
+        reals_load(term, job->src[k].dtype, span_address(job->src[k], s), s.n);
+        for (int64_t i = 0; i < s.n; i++)
+            to[i] += term[i];
+    }
+}
+
+static void sum_body(void *context, int64_t task, int worker)
+{
+    const SumJob *job = context;
+    int64_t count = tensor_count(job->dst);
+    int64_t at = pool_cut(count, job->tasks, SPAN, task),
+            end = pool_cut(count, job->tasks, SPAN, task + 1);
+    real buffer[SPAN];
+    Span s;
+    (void)worker;
+    while (span_next(&at, end, count, &s)) {
+        real *to = job->stream ? buffer : span_out(job->dst, s, buffer);
+        if (job->src[0].dtype == REAL_DTYPE)
+            reals_sum_of(to, job, s);
+        else
+            loaded_sum_of(to, job, s);
+        if (job->stream)
+            reals_stream(span_address(job->dst, s), to, s.n);
+        else
+            span_store(job->dst, s, to);
+    }
+    streams_end();
+}
+
+/* Reads each source once and writes dst once: bound by memory. */
+void CPU(sum)(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    if (n == 1) {
+        if (dst.data != src[0].data) CPU(copy)(dev, dst, src[0]);
+        return;
+    }
+    SumJob job = {.dst = dst, .src = src, .n = n};
+    job.stream = dst.dtype == REAL_DTYPE && tensor_bytes(dst) >= STREAM_BYTES;
+    job.tasks = tasks_for(dev, n * tensor_count(dst));
+    pool_run(dev->pool, job.tasks, sum_body, &job);
 }

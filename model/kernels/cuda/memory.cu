@@ -1,4 +1,5 @@
-/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types. */
+/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types; sum: many dense
+ * ones. */
 #include "model/kernels/cuda/rows.cuh"
 
 /* 16 bytes that are only moved. */
@@ -89,4 +90,57 @@ void cuda_copy(Device *dev, Tensor y, Tensor x)
         x = tensor_flat(x);
     }
     WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
+}
+
+/* The sources of a sum: 512 bytes of a kernel's parameters, so that nothing is copied for a call.
+ */
+template <class S> struct Sources {
+    const S *at[SUM_SOURCES];
+    int n;
+};
+
+/* dst = the sources, added in order in float, rounded to nearest even. A thread reads its pack of
+ * every source before it writes it: dst may be one of them. */
+template <class D, class S, int N>
+__global__ void __launch_bounds__(CUT_THREADS) sum_kernel(Cut cut, D *dst, Sources<S> src)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    float sum[N];
+    load<N>(sum, src.at[0] + pack * N);
+#pragma unroll 4
+    for (int k = 1; k < src.n; k++) {
+        float term[N];
+        load<N>(term, src.at[k] + pack * N);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] += term[i];
+    }
+    store<N>(dst + pack * N, sum);
+}
+
+template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    Sources<S> sources = {{NULL}, n};
+    /* As copy_as: the wider type fills 16 bytes. */
+    typedef Pack<unsigned char, (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S))> Wider;
+    int64_t full = 16 / (int64_t)sizeof(Wider);
+    bool whole = packs_fit(tensor_flat(dst), full);
+    for (int k = 0; k < n; k++) {
+        sources.at[k] = (const S *)src[k].data;
+        whole = whole && packs_fit(tensor_flat(src[k]), full);
+    }
+    WITH_PACKS(whole, Wider, N, {
+        Cut cut = cut_of(1, tensor_count(dst) / N);
+        LAUNCH_CUT((sum_kernel<D, S, N>), cut, dev, (D *)dst.data, sources);
+    });
+}
+
+void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    if (n == 1) {
+        if (dst.data != src[0].data) cuda_copy(dev, dst, src[0]);
+        return;
+    }
+    WITH_STORAGE(dst.dtype, D, WITH_STORAGE(src[0].dtype, S, (sum_as<D, S>(dev, dst, src, n))));
 }

@@ -1,0 +1,186 @@
+/* test_ops_sum.c -- op_sum, the sum over ranks: added in the given order and rounded once, bit for
+ * bit on every device, between any two types, in place, and of as many sources as it takes. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/support/op_devices.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LONGEST = 5003 };
+
+/* The addends in memory of the host, as doubles of which each is a value of `type`. */
+typedef struct {
+    DType type;
+    int n;
+    int64_t count;
+    double *value; /* (n, count) */
+} Addends;
+
+/* Of magnitudes from 1e-3 to 1e3 and both signs: another order gives other bits. */
+static Addends addends_make(DType type, int n, int64_t count)
+{
+    Addends a = {.type = type, .n = n, .count = count};
+    a.value = must_alloc((size_t)(n * count) * sizeof(double));
+    for (int64_t i = 0; i < n * count; i++) {
+        double scale = i % 3 == 0 ? 1e3 : i % 3 == 1 ? 1 : 1e-3, cell;
+        dtype_set(type, &cell, 0, scale * drawn_normal(31, i));
+        a.value[i] = dtype_get(type, &cell, 0);
+    }
+    return a;
+}
+
+/* Element i of the sum in order of the sources, in the type that ops.h says, as `to`. */
+static double sum_in_order(const Addends *a, DType to, int64_t i)
+{
+    double wide = a->value[i], cell;
+    float narrow = (float)wide;
+    bool in_double = a->type == F64 || to == F64;
+    for (int k = 1; k < a->n; k++) {
+        wide += a->value[k * a->count + i];
+        narrow += (float)a->value[k * a->count + i];
+    }
+    dtype_set(to, &cell, 0, in_double ? wide : (double)narrow);
+    return dtype_get(to, &cell, 0);
+}
+
+/* A device's copy of addend k, `offset` elements into its own memory. */
+static Tensor addend_on(Device *dev, const Addends *a, int k, int64_t offset)
+{
+    double *host = must_calloc((size_t)(offset + a->count), sizeof *host);
+    Tensor all = tensor_1d(host, a->type, offset + a->count);
+    for (int64_t i = 0; i < a->count; i++)
+        dtype_set(a->type, host, offset + i, a->value[k * a->count + i]);
+    Tensor far = device_put(dev, all);
+    free(host);
+    return tensor_1d((char *)far.data + offset * (int64_t)dtype_size(a->type), a->type, a->count);
+}
+
+static void drop_addend(Device *dev, Tensor t, int64_t offset)
+{
+    t.data = (char *)t.data - offset * (int64_t)dtype_size(t.dtype);
+    device_drop(dev, tensor_1d(t.data, t.dtype, tensor_count(t) + offset));
+}
+
+/* The sum on this device into a tensor of type `to` (target < 0) or into source `target`; the
+ * sources that are not written must stay. */
+static void check_sum(TestDevice *d, const Addends *a, DType to, int target, int64_t offset)
+{
+    Device *dev = &d->device;
+    Tensor src[SUM_SOURCES], dst;
+    double *host = must_calloc((size_t)a->count, sizeof *host);
+    for (int k = 0; k < a->n; k++)
+        src[k] = addend_on(dev, a, k, offset);
+    dst = target < 0 ? device_put(dev, tensor_1d(host, to, a->count)) : src[target];
+    op_sum(dev, dst, src, a->n);
+    for (int k = -1; k < a->n; k++) {
+        Tensor here = tensor_1d(host, k < 0 ? to : a->type, a->count);
+        if (k == target && k >= 0) continue;
+        device_copy(dev, here, k < 0 ? dst : src[k]);
+        device_synchronize(dev);
+        for (int64_t i = 0; i < a->count; i++) {
+            double expected = k < 0 ? sum_in_order(a, to, i) : a->value[k * a->count + i];
+            double got = dtype_get(here.dtype, host, i);
+            if (got != expected)
+                fail_msg("%s: %d of %s to %s, target %d, element %lld of %s: %a, not %a", d->name,
+                         a->n, dtype_name(a->type), dtype_name(to), target, (long long)i,
+                         k < 0 ? "the sum" : "a source", got, expected);
+        }
+    }
+    if (target < 0) device_drop(dev, dst);
+    for (int k = 0; k < a->n; k++)
+        drop_addend(dev, src[k], offset);
+    free(host);
+}
+
+/* Between any two float types, of few and many sources, of odd sizes and places. */
+static void sums_are_added_in_order_and_rounded_once(void **state)
+{
+    (void)state;
+    static const struct {
+        int n;
+        int64_t count, offset;
+    } shape[] = {{1, 129, 0}, {2, LONGEST, 0}, {3, 1024, 3}, {5, 31, 1}, {SUM_SOURCES, 264, 0}};
+    for (DType from = F64; from <= F16; from++)
+        for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
+            Addends a = addends_make(from, shape[s].n, shape[s].count);
+            for (int i = 0; i < devices.count; i++)
+                for (DType to = F64; to <= F16; to++)
+                    if (device_has_storage(&devices.item[i].device, from) &&
+                        device_has_storage(&devices.item[i].device, to))
+                        check_sum(&devices.item[i], &a, to, -1, shape[s].offset);
+            free(a.value);
+        }
+}
+
+/* Into each of its own sources. */
+static void a_sum_may_be_written_to_any_source(void **state)
+{
+    (void)state;
+    for (DType type = F64; type <= F16; type++)
+        for (int n = 1; n <= 4; n++) {
+            Addends a = addends_make(type, n, 2051);
+            for (int i = 0; i < devices.count; i++)
+                for (int target = 0; target < n; target++)
+                    if (device_has_storage(&devices.item[i].device, type))
+                        check_sum(&devices.item[i], &a, type, target, 0);
+            free(a.value);
+        }
+}
+
+/* 1024 gradients of 1 are 1024, and 256 and 63 ones are 319, nearest 320 in bf16: sums in bf16
+ * stand still at 256, sums in f16 at 2048. */
+static void bug_6_ranks_with_small_gradients_add_up(void **state)
+{
+    (void)state;
+    enum { N = 37, ONES = 1024, GROUPS = ONES / SUM_SOURCES };
+    for (int i = 0; i < devices.count; i++)
+        for (DType type = BF16; type <= F16; type++) {
+            Device *dev = &devices.item[i].device;
+            double large = type == BF16 ? 256 : 2048, host[N];
+            Tensor one = device_put(dev, tensor_1d(memset(host, 0, sizeof host), type, N)),
+                   big = one, sum = one, src[SUM_SOURCES], part[GROUPS],
+                   got = tensor_1d(host, type, N);
+            big = device_put(dev, got);
+            sum = device_put(dev, got);
+            op_fill(dev, one, 1);
+            op_fill(dev, big, large);
+            for (int k = 0; k < SUM_SOURCES; k++)
+                src[k] = k ? one : big;
+            op_sum(dev, sum, src, SUM_SOURCES);
+            device_copy(dev, got, sum);
+            device_synchronize(dev);
+            for (int k = 0; k < N; k++)
+                assert_true(dtype_get(type, host, k) == large + 64);
+            src[0] = one;
+            for (int k = 0; k < GROUPS; k++) {
+                part[k] = device_put(dev, tensor_1d(memset(host, 0, sizeof host), F32, N));
+                op_sum(dev, part[k], src, SUM_SOURCES);
+            }
+            op_sum(dev, sum, part, GROUPS);
+            for (int k = 0; k < GROUPS; k++)
+                device_drop(dev, part[k]);
+            device_take(dev, got, sum);
+            for (int k = 0; k < N; k++)
+                assert_true(dtype_get(type, host, k) == ONES);
+            device_drop(dev, one);
+            device_drop(dev, big);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
+        cmocka_unit_test(a_sum_may_be_written_to_any_source),
+        cmocka_unit_test(bug_6_ranks_with_small_gradients_add_up),
+    };
+    return cmocka_run_group_tests_name("sums of many tensors", tests, devices_setup,
+                                       devices_teardown);
+}
