@@ -1,0 +1,116 @@
+/* local_group.h -- inside comm_local: a group of thread ranks, what its members are about, and how
+ * they meet. */
+#ifndef PARALLEL_COMM_LOCAL_GROUP_H
+#define PARALLEL_COMM_LOCAL_GROUP_H
+
+#include "parallel/comm/local.h"
+
+#include <pthread.h>
+
+typedef struct LocalGroup LocalGroup;
+
+/* What one member calls: what all must agree on, and where its own tensors lie. */
+typedef struct {
+    const char *name; /* of the call; of messages too */
+    const char *made; /* a split: the name of the new groups */
+    int64_t count;    /* elements; -1: the call moves none */
+    DType dtype;
+    ReduceOp op;
+    int root;               /* a broadcast's root, a message's peer; else -1 */
+    const Backend *backend; /* whose tensors; NULL: the host's */
+    Device *on;             /* this and the rest: the member's own */
+    Tensor in, out;
+    int color, key;
+    LocalGroup *group; /* a split: the new group, on the member that made it */
+} LocalCall;
+
+/* A send or a receive of one member. */
+typedef struct LocalMessage {
+    Tensor x;
+    Device *on;
+    int peer;
+    bool sends, taken;         /* taken: the receiver has put its copy on its stream */
+    struct LocalMessage *next; /* sends: the next of the same pair */
+} LocalMessage;
+
+/* From one rank to another: messages sent and not yet taken, in order. */
+typedef struct {
+    LocalMessage *first, *last;
+    Event before, after; /* the sender's stream at its sends; the receiver's behind its copies */
+    int64_t taken, seen; /* messages; of these the sender's stream has been told to wait for */
+} LocalPair;
+
+typedef struct {
+    int world_rank;
+    bool closed; /* it has left */
+    bool asleep;
+    pthread_cond_t woken;
+    int64_t arrived;  /* meetings it has come to */
+    int64_t calls;    /* its own count, for messages */
+    int64_t finished; /* collectives behind it, guarded by the mutex */
+    LocalCall call;   /* written before a meeting, read by others between it and the next */
+    Event before, after;
+    Device device; /* the last it named: for the end of its events */
+    bool noting;   /* between group_begin and group_end */
+    LocalMessage *note;
+    int notes, room;
+} LocalMember;
+
+struct LocalGroup {
+    LocalWorld *world;
+    LocalGroup *next; /* in the world's list */
+    char name[16];
+    int size;
+    int open; /* members that have not closed it, guarded by the world's mutex */
+    pthread_mutex_t mutex;
+    int here;                 /* members that have come to the meeting under way */
+    _Atomic int64_t meetings; /* that are over */
+    LocalMember *member;
+    LocalPair *pair; /* [from * size + to] */
+};
+
+static inline LocalGroup *local_group(const Comm *comm)
+{
+    return comm->impl;
+}
+
+static inline LocalMember *local_member(const Comm *comm)
+{
+    return &local_group(comm)->member[comm->rank];
+}
+
+static inline LocalPair *local_pair(LocalGroup *group, int from, int to)
+{
+    return &group->pair[from * group->size + to];
+}
+
+/* A call begins: its number goes up, and nobody else reads member->call yet. */
+void local_begin(Comm *comm, LocalCall call);
+/* Returns when all members have come as often as this one. The first meeting of a call ends the
+ * program where the members do not make the same call. */
+void local_meet(Comm *comm);
+/* With the group's mutex held, and what the member waits for not there: sleeps until somebody wakes
+ * it, or ends the program because `deadline` (of local_deadline) is over or somebody has left for
+ * whom it waits; `waiting_for(group, rank, peer)` says whom that is. */
+void local_sleep(Comm *comm, double deadline,
+                 bool (*waiting_for)(const LocalGroup *, int rank, int peer));
+double local_deadline(const Comm *comm);
+void local_wake(LocalMember *member);
+
+/* The point that the stream of `on` has reached, and a stream that waits for such a point; nothing
+ * with `on` NULL. */
+void local_record(Comm *comm, Device *on, Event *event);
+void local_wait(Device *on, Event *event);
+/* dst = src; on the host if `on` is NULL. */
+void local_copy(Device *on, Tensor dst, Tensor src);
+
+void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op);
+void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole);
+void local_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part);
+void local_broadcast(Comm *comm, Device *on, Tensor x, int root);
+void local_send(Comm *comm, Device *on, Tensor x, int to);
+void local_receive(Comm *comm, Device *on, Tensor x, int from);
+void local_group_begin(Comm *comm);
+void local_group_end(Comm *comm);
+
+#endif

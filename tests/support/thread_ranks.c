@@ -1,0 +1,64 @@
+/* thread_ranks.c -- see thread_ranks.h. */
+#include "tests/support/thread_ranks.h"
+
+#include "model/core/check.h"
+#include "model/core/log.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    LocalWorld *world;
+    int rank;
+    RankBody body;
+    void *context;
+} Rank;
+
+static pthread_mutex_t wrong_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char wrong[512];
+
+void rank_wrong(const Comm *comm, const char *fmt, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&wrong_mutex);
+    if (wrong[0] == '\0')
+        snprintf(wrong, sizeof wrong, "rank %d of %d in %s: %s", comm->rank, comm->size, comm->name,
+                 text);
+    pthread_mutex_unlock(&wrong_mutex);
+}
+
+static void *rank_main(void *arg)
+{
+    Rank *rank = arg;
+    log_set_rank(rank->rank, "");
+    Comm comm = local_world_join(rank->world, rank->rank);
+    rank->body(&comm, rank->context);
+    comm_close(&comm);
+    return NULL;
+}
+
+void thread_ranks(int ranks, double timeout, RankBody body, void *context)
+{
+    LocalWorld *world = local_world_create(ranks, timeout);
+    Rank rank[LOCAL_MAX_RANKS];
+    pthread_t thread[LOCAL_MAX_RANKS];
+    wrong[0] = '\0';
+    for (int r = 0; r < ranks; r++)
+        rank[r] = (Rank){world, r, body, context};
+    for (int r = 1; r < ranks; r++)
+        thread_start(&thread[r], rank_main, &rank[r], "a rank");
+    rank_main(&rank[0]);
+    for (int r = 1; r < ranks; r++)
+        pthread_join(thread[r], NULL);
+    local_world_destroy(world);
+    if (wrong[0]) fail_msg("%s", wrong);
+}
