@@ -5,10 +5,9 @@
  * two uses, and what must be communicated to bring them together, is the store's affair: sharding
  * and prefetch hide behind it. Implemented by parallel/zero.
  *
- * A weight is valid between acquire and release and no longer. Today's store has every weight
- * resident and also keeps the tensors valid afterwards, which checkpoints rely on
- * (session_named_weights); a store of shards will not, and needs another way to read and write
- * them. */
+ * A weight is valid between acquire and release and no longer. Who reads and writes weights besides
+ * the model (checkpoints, initial weights, the optimizer) does so over shards, which are resident.
+ */
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 

@@ -1,6 +1,5 @@
 /* checkpoint.h -- saving a run so that it can go on with the same bits, on any grid. This header is
- * the room's door: with manifest.h, for those who look into a checkpoint, it is all that others
- * include.
+ * the room's door: with manifest.h and pieces.h it is all that others include.
  *
  * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors (named
  * slots) and manifest.json (checksums, StepState, config). A save writes a temporary folder, syncs
@@ -12,17 +11,12 @@
 #include "model/core/device.h"
 #include "model/core/fs.h"
 #include "parallel/checkpoint/manifest.h"
-
-/* A whole tensor in its logical shape: dense, without padding. Slots are called PARAMETER.SLOT. */
-typedef struct {
-    const char *name;
-    Tensor tensor;
-} NamedTensor;
+#include "parallel/checkpoint/pieces.h"
 
 typedef struct {
-    const NamedTensor *weights;
+    const Piece *weights;
     int n_weights;
-    const NamedTensor *slots;
+    const Piece *slots;
     int n_slots;
     const StepState *state;                     /* on the host */
     const char *config, *machine, *code, *data; /* as in the manifest */
@@ -97,12 +91,12 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
                             size_t n);
 /* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
  * asks; reads no data. False with a sentence. */
-bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const Piece *dst, int n_dst,
                      char *err, size_t n);
 /* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;
  * a tensor that is missing on either side is an error. Checksums are compared while reading; after
  * false the contents of dst are void. */
-bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const NamedTensor *dst,
+bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const Piece *dst,
                      int n_dst, char *err, size_t n);
 /* All that is known of it: state, config, machine, tensors. Valid until checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);

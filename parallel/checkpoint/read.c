@@ -278,31 +278,30 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
 }
 
 /* A tensor of this type and shape without data, to compare and to describe. */
-static Tensor shape_of(const SafetensorsEntry *e)
+static Tensor shape_of(DType dtype, int ndim, const int64_t *dim)
 {
-    Tensor t = {.dtype = e->dtype, .ndim = e->ndim};
-    memcpy(t.dim, e->dim, sizeof t.dim);
+    Tensor t = {.dtype = dtype, .ndim = ndim};
+    memcpy(t.dim, dim, sizeof t.dim);
     t.ld = tensor_cols(t);
     return t;
 }
 
 /* Whether the saved tensor and the run's of that name agree in type and shape. */
-static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const NamedTensor *dst,
-                      char *err, size_t n)
+static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const Piece *dst, char *err,
+                      size_t n)
 {
     char saved[96], needed[96];
-    Tensor t = shape_of(e);
-    CHECK(tensor_is_dense(dst->tensor), "%s has gaps between its rows", dst->name);
-    if (t.dtype == dst->tensor.dtype && tensor_same_shape(t, dst->tensor)) return true;
+    Tensor t = shape_of(e->dtype, e->ndim, e->dim), own = shape_of(dst->dtype, dst->ndim, dst->dim);
+    if (t.dtype == own.dtype && tensor_same_shape(t, own)) return true;
     return error_set(err, n, "%s: tensor %s is %s there and %s in this run", c->path, e->name,
                      tensor_describe(t, saved, sizeof saved),
-                     tensor_describe(dst->tensor, needed, sizeof needed));
+                     tensor_describe(own, needed, sizeof needed));
 }
 
 /* Sets source[i] to the manifest's tensor called dst[i].name. Every tensor of the part must have
  * its dst and every dst its tensor: weights that a run silently left out or started from zero would
  * look like a resume and be none. */
-static bool match_names(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+static bool match_names(const Checkpoint *c, CheckpointFile part, const Piece *dst, int n_dst,
                         const ManifestTensor **source, char *err, size_t n)
 {
     for (int i = 0, next = 0; i < c->manifest.n_tensors; i++) {
@@ -328,7 +327,7 @@ static bool match_names(const Checkpoint *c, CheckpointFile part, const NamedTen
     return true;
 }
 
-bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor *dst, int n_dst,
+bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const Piece *dst, int n_dst,
                      char *err, size_t n)
 {
     const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
@@ -337,13 +336,13 @@ bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const NamedTensor
     return fits;
 }
 
-bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const NamedTensor *dst,
+bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const Piece *dst,
                      int n_dst, char *err, size_t n)
 {
     const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
     bool good = match_names(c, part, dst, n_dst, source, err, n);
     for (int i = 0; good && i < n_dst; i++)
-        good = read_tensor(io, c, source[i], dst[i].tensor, err, n);
+        good = read_tensor(io, c, source[i], piece_tensor(&dst[i]), err, n);
     free(source);
     return good;
 }

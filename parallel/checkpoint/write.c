@@ -79,21 +79,19 @@ static bool write_file(Save *s, const char *path,
 }
 
 /* The tensors that belong in file `which`, and their number in *n. */
-static const NamedTensor *tensors_of(const CheckpointContents *contents, int which, int *n)
+static const Piece *tensors_of(const CheckpointContents *contents, int which, int *n)
 {
     *n = which == CHECKPOINT_WEIGHTS ? contents->n_weights : contents->n_slots;
     return which == CHECKPOINT_WEIGHTS ? contents->weights : contents->slots;
 }
 
 /* The header's row for a tensor; its offset follows when the header is laid out. */
-static SafetensorsEntry entry_of(const NamedTensor *named)
+static SafetensorsEntry entry_of(const Piece *named)
 {
-    SafetensorsEntry e = {.name = (char *)(uintptr_t)named->name,
-                          .dtype = named->tensor.dtype,
-                          .ndim = named->tensor.ndim};
+    SafetensorsEntry e = {
+        .name = (char *)(uintptr_t)named->name, .dtype = named->dtype, .ndim = named->ndim};
     CHECK(safetensors_name_valid(named->name), "a tensor called '%s' cannot be saved", named->name);
-    CHECK(tensor_is_dense(named->tensor), "%s has gaps between its rows", named->name);
-    memcpy(e.dim, named->tensor.dim, sizeof e.dim);
+    memcpy(e.dim, named->dim, sizeof e.dim);
     bool fits = safetensors_size(e.dtype, e.ndim, e.dim, &e.bytes);
     CHECK(fits && e.bytes > 0, "%s has %d dimensions and no size", named->name, e.ndim);
     return e;
@@ -101,15 +99,15 @@ static SafetensorsEntry entry_of(const NamedTensor *named)
 
 static int by_name(const void *a, const void *b)
 {
-    const NamedTensor *const *x = a, *const *y = b;
+    const Piece *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);
 }
 
 /* The tensors sorted by name, for the bisection in find_named; the caller frees. Models have up to
  * tens of thousands of tensors: to compare each with each would take longer than to write them. */
-static const NamedTensor **sort_names(const NamedTensor *named, int n)
+static const Piece **sort_names(const Piece *named, int n)
 {
-    const NamedTensor **sorted = must_calloc((size_t)n + 1, sizeof *sorted);
+    const Piece **sorted = must_calloc((size_t)n + 1, sizeof *sorted);
     for (int i = 0; i < n; i++)
         sorted[i] = &named[i];
     qsort(sorted, (size_t)n, sizeof *sorted, by_name);
@@ -119,12 +117,12 @@ static const NamedTensor **sort_names(const NamedTensor *named, int n)
     return sorted;
 }
 
-static Tensor find_named(const NamedTensor **sorted, int n, const char *name)
+static Tensor find_named(const Piece **sorted, int n, const char *name)
 {
-    const NamedTensor wanted = {.name = name}, *key = &wanted;
-    const NamedTensor **found = bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_name);
+    const Piece wanted = {.name = name}, *key = &wanted;
+    const Piece **found = bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_name);
     CHECK(found != NULL, "no tensor is called %s", name);
-    return (*found)->tensor;
+    return piece_tensor(*found);
 }
 
 /* Adds the tensors of file `which`, in the order of its data, to the manifest, which keeps copies
@@ -148,12 +146,12 @@ static ManifestTensor *add_to_manifest(Manifest *m, int which, const Safetensors
 static bool write_tensors(Save *s, int fd, const char *path, int which)
 {
     int n;
-    const NamedTensor *named = tensors_of(s->contents, which, &n);
+    const Piece *named = tensors_of(s->contents, which, &n);
     SafetensorsEntry *entry = must_calloc((size_t)n + 1, sizeof *entry);
     char step[24];
     snprintf(step, sizeof step, "%" PRId64, s->contents->state->steps);
     const char *metadata[] = {"format", "pt", "save_id", s->manifest.save_id, "step", step};
-    const NamedTensor **sorted = sort_names(named, n);
+    const Piece **sorted = sort_names(named, n);
     for (int i = 0; i < n; i++)
         entry[i] = entry_of(&named[i]);
     size_t bytes;
@@ -352,7 +350,7 @@ int64_t checkpoint_bytes(const CheckpointContents *contents)
     int64_t total = 8192 + 2 * (int64_t)text;
     for (int which = 0; which < CHECKPOINT_FILES; which++) {
         int n;
-        const NamedTensor *named = tensors_of(contents, which, &n);
+        const Piece *named = tensors_of(contents, which, &n);
         for (int i = 0; i < n; i++) {
             SafetensorsEntry e = entry_of(&named[i]);
             total += e.bytes + 400 + 2 * (int64_t)strlen(e.name) +

@@ -67,8 +67,8 @@ static void open_own_data(OpenedRun *r, const char *run)
 static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
 {
     char err[1024];
-    NamedTensor *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
-    session_named_weights(&r->session, weights);
+    Piece *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
+    session_weights(&r->session, PURPOSE_COUNT, weights);
     bool fits = checkpoint_fits(checkpoint, CHECKPOINT_WEIGHTS, weights, r->session.table.n_params,
                                 err, sizeof err);
     free(weights);

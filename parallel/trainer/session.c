@@ -111,26 +111,31 @@ void session_init_weights(Session *s)
     }
 }
 
-void session_named_weights(Session *s, NamedTensor *out)
+/* The shards' runs are those of the table's rows: each row lies in one range of its unit, of which
+ * a rank has one shard at most. */
+void session_weights(Session *s, Purpose purpose, Piece *out)
 {
-    s->params->step_begin(s->params, NULL, 0);
-    for (int u = 0; u < s->table.n_units; u++) {
-        const Unit *unit = &s->table.unit[u];
-        s->params->acquire(s->params, u);
-        for (int i = unit->first; i < unit->first + unit->count; i++) {
-            const Param *p = &s->table.param[i];
-            out[i] = (NamedTensor){
-                .name = p->name,
-                .tensor = tensor_slice_rows(s->params->weight(s->params, i, 1), 0, p->dim[0])};
-        }
-        s->params->release(s->params, u);
+    const ParamTable *table = &s->table;
+    int n = s->params->shards(s->params, purpose, NULL, 0);
+    Shard *shard = must_calloc((size_t)n + 1, sizeof *shard);
+    ParamRun *run = must_calloc((size_t)table->n_params + 1, sizeof *run);
+    s->params->shards(s->params, purpose, shard, n);
+    for (int p = 0; p < table->n_params; p++)
+        out[p] = piece_of_row(table->param[p].name, &table->param[p], table->param[p].dtype);
+    for (int i = 0; i < n; i++) {
+        int runs = param_runs(table, &s->grid.at, shard[i].unit, shard[i].offset, shard[i].count,
+                              run, table->n_params);
+        for (int r = 0; r < runs; r++)
+            piece_fill(&out[run[r].param], &run[r], shard[i].weight, shard[i].offset);
     }
+    free(run);
+    free(shard);
 }
 
 bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
-    NamedTensor *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
-    session_named_weights(s, weights);
+    Piece *weights = must_calloc((size_t)s->table.n_params, sizeof *weights);
+    session_weights(s, PURPOSE_UPDATE, weights);
     bool ok =
         checkpoint_read(io, checkpoint, CHECKPOINT_WEIGHTS, weights, s->table.n_params, err, n);
     free(weights);

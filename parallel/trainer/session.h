@@ -47,12 +47,11 @@ void session_close(Session *session);
 void session_sum_stats(Session *session, StepStats *stats);
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
-/* The weights as named tensors of their logical shapes, in table order; out has room for
- * table.n_params. The tensors are used after their units were released, which holds with a store
- * that keeps all weights in place (zero.c today); over shards their readers and writers will have
- * to acquire unit by unit. */
-void session_named_weights(Session *session, NamedTensor *out);
-/* Reads the weights of a checkpoint. False with a sentence. */
+/* What this rank has of every weight, in table order; out has room for table.n_params. To count: a
+ * part that no other rank has, to be saved. To update: all that it keeps, to be read. Shards are
+ * resident, so the pieces are valid as long as the session. */
+void session_weights(Session *session, Purpose purpose, Piece *out);
+/* Reads the weights of a checkpoint and publishes them. False with a sentence. */
 bool session_load_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
 

@@ -89,7 +89,7 @@ static void open_names(Trainer *t)
 {
     const ParamTable *table = &t->session.table;
     t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
-    session_named_weights(&t->session, t->weights);
+    session_weights(&t->session, PURPOSE_UPDATE, t->weights);
     t->slots = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slots);
     t->slot_names = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slot_names);
     for (int p = 0; p < table->n_params; p++) {
@@ -98,7 +98,7 @@ static void open_names(Trainer *t)
             if (!optimizer_slot(&t->optimizer, table, p, slot, &view)) continue;
             t->slot_names[t->n_slots] = text_format("%s.%s", table->param[p].name,
                                                     optimizer_slot_name(t->optimizer.rule, slot));
-            t->slots[t->n_slots] = (NamedTensor){.name = t->slot_names[t->n_slots], .tensor = view};
+            t->slots[t->n_slots] = piece_whole(t->slot_names[t->n_slots], view);
             t->n_slots++;
         }
     }

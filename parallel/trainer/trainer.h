@@ -50,7 +50,7 @@ typedef struct {
     int64_t n_phases;
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
-    NamedTensor *weights, *slots; /* what a checkpoint holds */
+    Piece *weights, *slots; /* all that this rank keeps of what a checkpoint holds */
     char **slot_names;
     int n_slots;
     CheckpointIo io;

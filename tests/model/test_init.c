@@ -200,17 +200,17 @@ static void check_drawn(const Asked *a)
     const Config *config = config_of(a);
     Rows want = rows_of(a);
     double first[MOST_ROWS] = {0};
-    NamedTensor weight[MOST_ROWS];
+    Piece weight[MOST_ROWS];
     if (!session_open(&s, config, NULL, false, err, sizeof err)) fail_msg("%s", err);
     session_allocate(&s);
     session_init_weights(&s);
     assert_int_equal(s.table.n_params, want.n);
-    session_named_weights(&s, weight);
+    session_weights(&s, PURPOSE_UPDATE, weight);
     for (int i = 0; i < want.n; i++) {
         int at = param_find(&s.table, want.row[i].name);
         assert_true(at >= 0);
-        check_row(&want.row[i], weight[at].tensor);
-        first[i] = dtype_get(weight[at].tensor.dtype, weight[at].tensor.data, 0);
+        check_row(&want.row[i], piece_tensor(&weight[at]));
+        first[i] = dtype_get(weight[at].dtype, weight[at].data.data, 0);
     }
     check_apart(&want, first);
     check_padding(&s, "token.weight");

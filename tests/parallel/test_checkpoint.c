@@ -72,9 +72,8 @@ static void a_large_tensor_in_several_chunks(void **state)
     TestRun r;
     const size_t bytes = (size_t)40 << 20;
     uint32_t *data = must_alloc(bytes), *back = must_calloc(1, bytes);
-    NamedTensor big = {"big", tensor_2d(data, F32, (int64_t)bytes / 4096, 1024)},
-                dst = {"big", big.tensor};
-    dst.tensor.data = back;
+    Piece big = piece_whole("big", tensor_2d(data, F32, (int64_t)bytes / 4096, 1024)), dst = big;
+    dst.data.data = back;
     for (uint32_t i = 0; i < bytes / 4; i++)
         data[i] = i * 2654435761u;
     test_run_open(&r);
@@ -114,8 +113,8 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     test_run_fill(&r, 2);
     CheckpointContents contents = test_run_contents(&r);
     for (int i = 0; i < N_ALL; i++) {
-        r.tensor[i].tensor.place = PLACE_DEVICE;
-        r.tensor[i].tensor.data = (char *)r.tensor[i].tensor.data + DEVICE_OFFSET;
+        r.tensor[i].data.place = PLACE_DEVICE;
+        r.tensor[i].data.data = (char *)r.tensor[i].data.data + DEVICE_OFFSET;
     }
     assert_true(checkpoint_write(&r.io, r.run, &contents, r.err, sizeof r.err));
     assert_int_equal(device.index, N_ALL);
@@ -132,10 +131,10 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     test_run_open(&expected);
     test_run_fill(&expected, 1);
     for (int i = 0; i < N_ALL; i++) {
-        r.tensor[i].tensor.place = PLACE_HOST;
-        r.tensor[i].tensor.data = (char *)r.tensor[i].tensor.data - DEVICE_OFFSET;
-        assert_memory_equal(r.tensor[i].tensor.data, expected.tensor[i].tensor.data,
-                            tensor_bytes(r.tensor[i].tensor));
+        r.tensor[i].data.place = PLACE_HOST;
+        r.tensor[i].data.data = (char *)r.tensor[i].data.data - DEVICE_OFFSET;
+        assert_memory_equal(r.tensor[i].data.data, expected.tensor[i].data.data,
+                            tensor_bytes(r.tensor[i].data));
     }
     test_run_close(&expected);
     assert_int_equal(test_run_newest(&r), 2);
@@ -183,13 +182,13 @@ static void another_model_is_refused_by_tensor(void **state)
     Checkpoint *c = NULL;
     assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
     free(folder);
-    NamedTensor good = r.tensor[2];
-    r.tensor[2].tensor.dim[0] = 4;
+    Piece good = r.tensor[2];
+    r.tensor[2].dim[0] = 4;
     assert_false(test_run_read(&r, c));
     assert_non_null(
         strstr(r.err, "block.0.attn.q.weight is (5, 7) bf16 there and (4, 7) bf16 in this run"));
     r.tensor[2] = good;
-    r.tensor[2].tensor.dtype = F16;
+    r.tensor[2].dtype = F16;
     assert_false(test_run_read(&r, c));
     assert_non_null(strstr(r.err, "block.0.attn.q.weight"));
     r.tensor[2] = good;
@@ -315,8 +314,8 @@ static void python_reads_the_weights(void **state)
             snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%lld",
                      d ? "x" : "", (long long)t->dim[d]);
         assert_string_equal(shape, expected);
-        const unsigned char *data = r.tensor[i].tensor.data;
-        size_t bytes = tensor_bytes(r.tensor[i].tensor);
+        const unsigned char *data = r.tensor[i].data.data;
+        size_t bytes = tensor_bytes(r.tensor[i].data);
         assert_int_equal(strcspn(line + hex, "\n"), 2 * bytes);
         for (size_t b = 0; b < bytes; b++) {
             unsigned value;

@@ -111,11 +111,10 @@ static void a_save_compares_names_in_proportion(void **state)
     CheckpointIo io;
     char folder[] = "/tmp/test_deep_XXXXXX", err[1024];
     float value[1] = {1};
-    NamedTensor *named = must_calloc(N, sizeof *named);
+    Piece *named = must_calloc(N, sizeof *named);
     assert_non_null(mkdtemp(folder));
     for (int i = 0; i < N; i++)
-        named[i] = (NamedTensor){.name = text_format("blocks.%d.weight", i),
-                                 .tensor = tensor_1d(value, F32, 1)};
+        named[i] = piece_whole(text_format("blocks.%d.weight", i), tensor_1d(value, F32, 1));
     StepState step = {.steps = 1, .hysteresis = 1, .last_overflow = -1, .loss_scale = 1};
     CheckpointContents contents = {.weights = named,
                                    .n_weights = N,

@@ -66,7 +66,7 @@ static void check(Bench *b, const char *where, int64_t batches, int64_t windows)
 {
     const Trainer *t = &b->o.trainer;
     for (int i = 0; i < b->model.table.n_params; i++)
-        fixture_store(&b->model, fixture_weight(&b->model, i), t->weights[i].tensor);
+        fixture_store(&b->model, fixture_weight(&b->model, i), piece_tensor(&t->weights[i]));
     OwnEvaluation want = own_evaluate(&b->model, &b->tokens, windows, b->o.data.tokenizer);
     EvalRecord got = trainer_evaluate(&b->o.trainer, batches);
     if (got.targets != want.targets || got.bytes != want.bytes)

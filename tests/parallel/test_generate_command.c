@@ -51,7 +51,7 @@ static Tensor weight_of(Opened *o, const char *name)
     Session *s = &o->trainer.session;
     int at = param_find(&s->table, name);
     assert_true(at >= 0);
-    return o->trainer.weights[at].tensor;
+    return piece_tensor(&o->trainer.weights[at]);
 }
 
 /* The final norm gives (1, 0, 0, ...) whatever comes: column 0 of the head is the logits. */

@@ -216,7 +216,7 @@ enum { ROWS = 256, WIDTH = 16 }; /* of the tied table: as many rows as every tex
 static void be_sick_for_two_steps(Run *run)
 {
     static float kept[ROWS];
-    float *weight = run->trainer.weights[0].tensor.data;
+    float *weight = run->trainer.weights[0].data.data;
     for (int i = 0; i < ROWS; i++) {
         float *x = &weight[i * WIDTH + 7];
         if (run->trainer.steps == 3) {
@@ -229,7 +229,7 @@ static void be_sick_for_two_steps(Run *run)
 
 static void be_sick(Run *run)
 {
-    float *weight = run->trainer.weights[0].tensor.data;
+    float *weight = run->trainer.weights[0].data.data;
     if (run->trainer.steps >= 3)
         for (int i = 0; i < ROWS * WIDTH; i++)
             weight[i] = NAN;
@@ -238,7 +238,7 @@ static void be_sick(Run *run)
 /* The last steps' losses are finite and mean nothing. */
 static void blow_up(Run *run)
 {
-    float *weight = run->trainer.weights[0].tensor.data;
+    float *weight = run->trainer.weights[0].data.data;
     if (run->trainer.steps == 4)
         for (int i = 0; i < ROWS * WIDTH; i++)
             weight[i] *= 1e6f;

@@ -178,7 +178,7 @@ static void test_bug_10_11_nan_skips_the_step(void **state)
     trainer_run_open(&a, *state, (const char *const[]){NULL});
     trainer_run_open(&b, *state, (const char *const[]){NULL});
     Device *dev = &a.trainer.session.dev;
-    Tensor weight = tensor_1d((float *)a.trainer.weights[1].tensor.data + 5, F32, 1);
+    Tensor weight = tensor_1d((float *)a.trainer.weights[1].data.data + 5, F32, 1);
     float kept, nan = NAN;
     device_copy(dev, tensor_1d(&kept, F32, 1), weight);
     Trained before;
@@ -260,7 +260,7 @@ static void test_bug_36_every_parameter_moves(void **state)
     trainer_run_read(&o, &b);
     size_t at = 0;
     for (int i = 0; i < o.trainer.session.table.n_params; i++) {
-        size_t size = tensor_bytes(o.trainer.weights[i].tensor);
+        size_t size = tensor_bytes(o.trainer.weights[i].data);
         if (memcmp(a.bytes + at, b.bytes + at, size) == 0)
             fail_msg("%s did not move", o.trainer.weights[i].name);
         at += size;

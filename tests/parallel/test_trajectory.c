@@ -65,7 +65,7 @@ static void open_pair(Pair *p, const Folder *folder, const char *const *sets)
     Trainer *t = &p->o.trainer;
     fixture_open_on(&p->model, "cpu", &t->session.layers.shape, 1, T, MOST_ROWS, 2, 0);
     for (int i = 0; i < p->model.table.n_params; i++)
-        fixture_store(&p->model, fixture_weight(&p->model, i), t->weights[i].tensor);
+        fixture_store(&p->model, fixture_weight(&p->model, i), piece_tensor(&t->weights[i]));
     own_training_open(&p->own, &p->model, p->o.config, p->o.config->train_steps);
     p->train = own_tokens_read(&p->o.data.train);
     p->val = own_tokens_read(&p->o.data.val);
@@ -127,7 +127,7 @@ static void check_weights(Pair *p)
 {
     const Trainer *t = &p->o.trainer;
     for (int i = 0; i < p->model.table.n_params; i++) {
-        Tensor got = fixture_fetch(&p->model, t->weights[i].tensor),
+        Tensor got = fixture_fetch(&p->model, piece_tensor(&t->weights[i])),
                want = fixture_fetch(&p->model, fixture_weight(&p->model, i));
         const double *x = got.data, *y = want.data;
         for (int64_t k = 0; k < tensor_count(got); k++)
@@ -258,7 +258,7 @@ static void compare_first(const Folder *folder, const char *a, const char *b, bo
     for (int i = 0; i < 2; i++) {
         trainer_run_close(&o[i]);
         open_short(&o[i], folder, (const char *const[]){i ? b : a, NULL});
-        weight[i] = *(double *)o[i].trainer.weights[0].tensor.data;
+        weight[i] = *(double *)o[i].trainer.weights[0].data.data;
         trainer_run_close(&o[i]);
     }
     assert_int_equal(same, weight[0] == weight[1]);

@@ -36,8 +36,8 @@ const TestTensor test_tensors[N_ALL] = {
 void test_run_fill(TestRun *r, int64_t step)
 {
     for (int i = 0; i < N_ALL; i++) {
-        unsigned char *data = r->tensor[i].tensor.data;
-        for (size_t b = 0; b < tensor_bytes(r->tensor[i].tensor); b++)
+        unsigned char *data = r->tensor[i].data.data;
+        for (size_t b = 0; b < tensor_bytes(r->tensor[i].data); b++)
             data[b] =
                 (unsigned char)(((size_t)step * 131 + (size_t)i * 71 + b * 29 + (b >> 5)) ^ 0x5a);
     }
@@ -63,7 +63,7 @@ void test_run_open(TestRun *r)
         memcpy(t.dim, test_tensors[i].dim, sizeof t.dim);
         t.ld = tensor_cols(t);
         t.data = must_calloc(1, tensor_bytes(t));
-        r->tensor[i] = (NamedTensor){.name = test_tensors[i].name, .tensor = t};
+        r->tensor[i] = piece_whole(test_tensors[i].name, t);
     }
     checkpoint_io_open(&r->io, NULL);
 }
@@ -73,7 +73,7 @@ void test_run_close(TestRun *r)
     char err[300];
     assert_true(fs_remove_tree(&fs_system, AT_FDCWD, r->run, err, sizeof err));
     for (int i = 0; i < N_ALL; i++)
-        free(r->tensor[i].tensor.data);
+        free(r->tensor[i].data.data);
     checkpoint_io_close(&r->io);
 }
 
@@ -135,11 +135,11 @@ int64_t test_run_newest(TestRun *r)
     test_run_fill(&expected, saved.steps);
     assert_memory_equal(&saved, &expected.state, sizeof saved);
     for (int i = 0; i < N_ALL; i++)
-        memset(r->tensor[i].tensor.data, 0xee, tensor_bytes(r->tensor[i].tensor));
+        memset(r->tensor[i].data.data, 0xee, tensor_bytes(r->tensor[i].data));
     if (!test_run_read(r, c)) fail_msg("%s", r->err);
     for (int i = 0; i < N_ALL; i++)
-        assert_memory_equal(r->tensor[i].tensor.data, expected.tensor[i].tensor.data,
-                            tensor_bytes(r->tensor[i].tensor));
+        assert_memory_equal(r->tensor[i].data.data, expected.tensor[i].data.data,
+                            tensor_bytes(r->tensor[i].data));
     test_run_close(&expected);
     checkpoint_close(c);
     return saved.steps;

@@ -8,7 +8,7 @@
 enum { N_WEIGHTS = 9, N_SLOTS = 3, N_ALL = N_WEIGHTS + N_SLOTS };
 
 typedef struct {
-    NamedTensor tensor[N_ALL]; /* weights, then slots */
+    Piece tensor[N_ALL]; /* weights, then slots */
     StepState state;
     CheckpointIo io;
     char run[1400], err[1024];

@@ -125,11 +125,11 @@ void trainer_run_read(Opened *o, Trained *out)
     int n = t->session.table.n_params;
     out->size = 0;
     for (int i = 0; i < n + t->n_slots; i++)
-        out->size += tensor_bytes((i < n ? &t->weights[i] : &t->slots[i - n])->tensor);
+        out->size += tensor_bytes((i < n ? &t->weights[i] : &t->slots[i - n])->data);
     out->bytes = must_alloc(out->size);
     unsigned char *at = out->bytes;
     for (int i = 0; i < n + t->n_slots; i++) {
-        Tensor x = (i < n ? &t->weights[i] : &t->slots[i - n])->tensor;
+        Tensor x = (i < n ? &t->weights[i] : &t->slots[i - n])->data;
         device_copy(&t->session.dev, tensor_1d(at, x.dtype, tensor_count(x)), tensor_flat(x));
         at += tensor_bytes(x);
     }
