@@ -244,7 +244,7 @@ void local_record(Comm *comm, Device *on, Event *event)
 
 void local_wait(Device *on, Event *event)
 {
-    if (on) on->backend->event_wait(on, event, on->compute);
+    if (on) device_event_wait(on, event);
 }
 
 void local_copy(Device *on, Tensor dst, Tensor src)

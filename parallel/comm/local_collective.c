@@ -1,6 +1,7 @@
 /* local_collective.c -- collectives of thread ranks: all publish their tensors and meet, each does
  * its part on its own stream, all meet again. */
 #include "model/core/check.h"
+#include "model/kernels/ops.h"
 #include "parallel/comm/local_group.h"
 
 /* Sums go block by block, so that what is written to the peers still lies in a core's cache. */
@@ -66,13 +67,16 @@ static void combine(Tensor dst, const Tensor *src, int ranks, ReduceOp op)
 }
 
 /* dst = elements [first, first + n) of all members' `in`, reduced in rank order. */
-static void reduce(Comm *comm, Tensor dst, int64_t first, int64_t n, ReduceOp op)
+static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
     Tensor src[LOCAL_MAX_RANKS];
     for (int i = 0; i < comm->size; i++)
         src[i] = slice(group->member[i].call.in, first, n);
-    combine(dst, src, comm->size, op);
+    if (on)
+        op_sum(on, dst, src, comm->size);
+    else
+        combine(dst, src, comm->size, op);
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -105,7 +109,7 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     for (int64_t at = first, block = block_of(x); at < end; at += block) {
         int64_t now = least(block, end - at);
         Tensor sum = slice(x, at, now);
-        reduce(comm, sum, at, now, op);
+        reduce(comm, on, sum, at, now, op);
         for (int i = 0; i < comm->size; i++)
             local_copy(on, slice(group->member[i].call.in, at, now), sum);
         if (block > end - at) break;
@@ -124,7 +128,7 @@ void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
                               .in = whole});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    if (n > 0) reduce(comm, tensor_flat(part), comm->rank * n, n, REDUCE_SUM);
+    if (n > 0) reduce(comm, on, tensor_flat(part), comm->rank * n, n, REDUCE_SUM);
     finish(comm, on, n > 0);
 }
 

@@ -1,0 +1,48 @@
+/* control.c -- see control.h. */
+#include "parallel/grid/control.h"
+
+#include "model/core/check.h"
+
+#include <string.h>
+
+int64_t control_max(Comm *world, int64_t value)
+{
+    comm_all_reduce(world, NULL, tensor_1d(&value, I64, 1), REDUCE_MAX);
+    return value;
+}
+
+int64_t control_sum(Comm *world, int64_t value)
+{
+    comm_all_reduce(world, NULL, tensor_1d(&value, I64, 1), REDUCE_SUM);
+    return value;
+}
+
+void control_share(Comm *world, void *data, size_t bytes)
+{
+    comm_broadcast(world, NULL, tensor_1d(data, U8, (int64_t)bytes), 0);
+}
+
+char *control_share_text(Comm *world, const char *text)
+{
+    bool lead = world->rank == 0;
+    int64_t bytes = lead && text ? (int64_t)strlen(text) + 1 : 0;
+    control_share(world, &bytes, sizeof bytes);
+    if (bytes == 0) return NULL;
+    char *shared = must_alloc((size_t)bytes);
+    if (lead) memcpy(shared, text, (size_t)bytes);
+    control_share(world, shared, (size_t)bytes);
+    return shared;
+}
+
+bool control_agree(Comm *world, bool good, char *err, size_t n)
+{
+    /* The largest is of the lowest rank that is not good. */
+    int64_t first = control_max(world, good ? 0 : world->size - world->rank);
+    if (first == 0) return true;
+    /* Each rank may have another n. */
+    char sentence[4096] = "";
+    int root = world->size - (int)first;
+    if (world->rank == root) error_set(sentence, sizeof sentence, "%s", err);
+    comm_broadcast(world, NULL, tensor_1d(sentence, U8, (int64_t)sizeof sentence), root);
+    return error_set(err, n, "%s", sentence);
+}
