@@ -10,7 +10,7 @@
  * block, thread and line.
  *
  * Not emulated: clusters, grid-wide waiting (blocks run to completion), weak memory order,
- * registers and timing. Streams do their work at once. */
+ * registers and timing. Streams do their work at once, or as late as they may (stream.cc). */
 #ifndef TESTS_EMU_EMU_H
 #define TESTS_EMU_EMU_H
 

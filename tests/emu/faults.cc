@@ -4,6 +4,7 @@
  * GPU refuses what x86 reads without a word. */
 #include "tests/emu/emu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,7 +41,9 @@ static void fault(int signal, siginfo_t *info, void *)
 /* Others may have put theirs in its place since the last launch: a test's framework does. */
 void emu_faults_install(void)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct sigaction action, now;
+    pthread_mutex_lock(&lock);
     memset(&action, 0, sizeof action);
     action.sa_sigaction = fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -49,6 +52,7 @@ void emu_faults_install(void)
         handler_before[i] = now;
         sigaction(SIGNALS[i], &action, NULL);
     }
+    pthread_mutex_unlock(&lock);
 }
 
 EmuSignalStack emu_signal_stack_enter(void *stack)

@@ -146,15 +146,18 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = NULL;
     if (bytes == 0) return cudaSuccess;
     size_t inside = pages((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1));
+    pthread_rwlock_wrlock(&table_lock);
     bool fits = bytes <= memory_of_device() && bytes_used + bytes <= memory_of_device();
+    if (fits) bytes_used += bytes;
+    pthread_rwlock_unlock(&table_lock);
     emu_memory_open();
     char *map = fits ? map_guarded(inside) : NULL;
+    if (fits && map == NULL) emu_die("no memory for %zu bytes of the device's", bytes);
     if (map != NULL) {
         char *end = map + EMU_GUARD + inside;
         Allocation a = {end - ((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1)), map, bytes,
                         inside + 2 * EMU_GUARD, false};
         pthread_rwlock_wrlock(&table_lock);
-        bytes_used += bytes;
         table_add(a);
         pthread_rwlock_unlock(&table_lock);
         *p = a.base;

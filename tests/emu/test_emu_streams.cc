@@ -43,9 +43,14 @@ static cudaStream_t stream_create(void)
     return stream;
 }
 
+static void copy(void *dst, const void *src, int n, cudaStream_t stream)
+{
+    CUDA_CHECK(cudaMemcpyAsync(dst, src, (size_t)n * sizeof(float), cudaMemcpyDefault, stream));
+}
+
 static void copy(void *dst, const void *src, cudaStream_t stream)
 {
-    CUDA_CHECK(cudaMemcpyAsync(dst, src, THREADS * sizeof(float), cudaMemcpyDefault, stream));
+    copy(dst, src, THREADS, stream);
 }
 
 static int setup(void **)
@@ -168,6 +173,121 @@ static void hosts_run(void)
     }
 }
 
+/* ---- ranks that wait for each other ---------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(THREADS) next_kernel(float *to, const float *from)
+{
+    to[threadIdx.x] = from[threadIdx.x] + 1;
+}
+
+enum { ROUNDS = 10, RANKS = 2 };
+
+/* A number goes back and forth between two host threads, each with a stream on a device of its own:
+ * who has the turn adds 1 to what the other has left, once the other's event is reached. */
+typedef struct {
+    pthread_barrier_t host;
+    float *x[RANKS], got[RANKS];
+    cudaEvent_t event[RANKS];
+    int forgotten; /* the round whose wait is left out; -1: none */
+    int first;     /* the rank that waits for its stream before the other does; -1: both at once */
+} Ring;
+
+typedef struct {
+    Ring *ring;
+    int rank;
+} RingRank;
+
+static void *ring_run(void *argument)
+{
+    RingRank *self = (RingRank *)argument;
+    Ring *ring = self->ring;
+    int rank = self->rank, other = 1 - rank;
+    CUDA_CHECK(cudaSetDevice(rank));
+    cudaStream_t stream = stream_create();
+    CUDA_CHECK(cudaEventCreate(&ring->event[rank]));
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(&ring->host);
+        if (i % RANKS != rank) continue;
+        if (i > 0 && i != ring->forgotten)
+            CUDA_CHECK(cudaStreamWaitEvent(stream, ring->event[other], 0));
+        LAUNCH(next_kernel, 1, THREADS, 0, stream, ring->x[rank], ring->x[other]);
+        CUDA_CHECK(cudaEventRecord(ring->event[rank], stream));
+    }
+    pthread_barrier_wait(&ring->host);
+    if (ring->first == other) pthread_barrier_wait(&ring->host);
+    copy(&ring->got[rank], &ring->x[rank][THREADS - 1], 1, stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    if (ring->first == rank) pthread_barrier_wait(&ring->host);
+    pthread_barrier_wait(&ring->host);
+    CUDA_CHECK(cudaEventDestroy(ring->event[rank]));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    return NULL;
+}
+
+/* What the number has become. */
+static float ring_turns(int forgotten, int first)
+{
+    Ring ring = {};
+    RingRank rank[RANKS];
+    pthread_t thread[RANKS];
+    ring.forgotten = forgotten;
+    ring.first = first;
+    pthread_barrier_init(&ring.host, NULL, RANKS);
+    for (int i = 0; i < RANKS; i++)
+        ring.x[i] = device_zeros();
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = {&ring, i};
+        assert_int_equal(pthread_create(&thread[i], NULL, ring_run, &rank[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(thread[i], NULL);
+    for (int i = 0; i < RANKS; i++)
+        CUDA_CHECK(cudaFree(ring.x[i]));
+    pthread_barrier_destroy(&ring.host);
+    assert_true(ring.got[0] == ring.got[1] - 1 || forgotten >= 0);
+    return ring.got[1];
+}
+
+static void test_ring_of_events(void **)
+{
+    setenv("EMU_DEVICES", "2", 1);
+    for (int i = 0; i < 20; i++)
+        assert_true(ring_turns(-1, i % (RANKS + 1) - 1) == ROUNDS);
+    /* The stream of who forgets goes ahead as far as it can: its thread waits first. */
+    for (int forgotten = 1; forgotten < ROUNDS; forgotten++)
+        assert_true(ring_turns(forgotten, forgotten % RANKS) < ROUNDS);
+    unsetenv("EMU_DEVICES");
+}
+
+/* Pieces of work that come to an end only together, as those of a collective do. */
+static void meet(void *barrier)
+{
+    pthread_barrier_wait((pthread_barrier_t *)barrier);
+}
+
+static void *meeting_run(void *barrier)
+{
+    cudaStream_t stream = stream_create();
+    for (int i = 0; i < ROUNDS; i++) {
+        CUDA_CHECK(cudaLaunchHostFunc(stream, meet, barrier));
+        if (i % 3 == 2) CUDA_CHECK(cudaStreamSynchronize(stream));
+    }
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    return NULL;
+}
+
+static void test_streams_meet_inside(void **)
+{
+    pthread_barrier_t barrier;
+    pthread_t thread[RANKS];
+    pthread_barrier_init(&barrier, NULL, RANKS);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, meeting_run, &barrier), 0);
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(thread[i], NULL);
+    pthread_barrier_destroy(&barrier);
+}
+
 static void test_host_threads(void **)
 {
     hosts_run();
@@ -178,8 +298,9 @@ static void test_host_threads(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_waits),   cmocka_unit_test(test_sources),
-        cmocka_unit_test(test_streams_wait), cmocka_unit_test(test_default_stream),
+        cmocka_unit_test(test_host_waits),     cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_streams_wait),   cmocka_unit_test(test_default_stream),
+        cmocka_unit_test(test_ring_of_events), cmocka_unit_test(test_streams_meet_inside),
         cmocka_unit_test(test_host_threads),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
