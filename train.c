@@ -46,6 +46,9 @@ static int train(int argc, char **argv)
     int code;
     if (!run_arguments(&arguments, argc, argv, &code)) return printed(code);
     check_command(arguments.config);
+    if (arguments.ranks > 1)
+        fail(EXIT_UNAVAILABLE, "--ranks %d: a run has one rank so far; leave --ranks out",
+             (int)arguments.ranks);
     run_configure(&run, &arguments);
     run_open_data(&run);
     run_plan(&run);

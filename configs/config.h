@@ -180,6 +180,7 @@ typedef struct Config {
         bool json; /* the console speaks JSON lines */
     } logging;
 
+    int64_t world;    /* ranks that it was read for; 0: not known */
     char *path;       /* the config file as given; "" when there was none */
     char *name;       /* file name without folder and extension: the run's name */
     void *provenance; /* origin of every value; owned, read through config_origin */
@@ -197,16 +198,30 @@ typedef struct {
 /* Whether tensors of this config will live on a CUDA device: asked where a value depends on it
  * (bf16.enabled "auto"). */
 typedef bool (*ConfigOnCuda)(const Config *config);
+/* What a reader knows beside the text; zeros say nothing. */
+typedef struct {
+    ConfigOnCuda on_cuda; /* NULL: only device "cuda" is a CUDA device */
+    /* Ranks. From them follows parallel.data, and with it what is missing of the batch keys. Not
+     * known: parallel.data follows from the three batch keys where all are given; else values are
+     * those for one rank, and hold on other numbers as far as the batch divides. */
+    int64_t world;
+    /* The text is that of a run that was, opened to look at: it is read for the ranks that it was
+     * written for, whatever `world` is. */
+    bool stored;
+} ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
- * defaults and derived values, and validates. `on_cuda` NULL: only device "cuda" is a CUDA device.
- * Returns NULL if report->n_errors > 0. Never exits. The caller frees both. */
+ * defaults and derived values, and validates. `context` may be NULL. Returns NULL if
+ * report->n_errors > 0. Never exits. The caller frees both. */
 const Config *config_load(const char *path, int n_sets, const char *const *sets,
-                          ConfigOnCuda on_cuda, ConfigReport *report);
-/* The same as config_load from memory, `path` being what messages call it; for tests, stored
- * configs and fuzzing.
- */
+                          const ConfigContext *context, ConfigReport *report);
+/* The same as config_load from memory, `path` being what messages call it, with nothing known
+ * beside the text; for tests and fuzzing. */
 const Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
                            const char *const *sets, ConfigReport *report);
+/* The same with a context. */
+const Config *config_parse_in(const ConfigContext *context, const char *path, const char *text,
+                              size_t length, int n_sets, const char *const *sets,
+                              ConfigReport *report);
 void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot
@@ -217,9 +232,10 @@ ExitCode config_report_code(const ConfigReport *report);
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
- * JSON with comments that config_load reads back to the same Config. Values of the schedule that
- * were computed from other keys are commented out: when the text is read with another train_steps,
- * they are computed anew instead of staying behind. */
+ * JSON with comments that config_load reads back to the same Config. Values that were computed from
+ * train_steps, the number of ranks or the other batch keys are commented out: when the text is read
+ * with another of those, they are computed anew instead of staying behind. The comment "_world" has
+ * the number of ranks, for ConfigContext.stored. */
 void config_print(const Config *config, FILE *to);
 /* The same as a text, malloc'ed: what run folders and checkpoints keep. */
 char *config_text(const Config *config);

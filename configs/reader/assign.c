@@ -3,6 +3,7 @@
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +138,15 @@ static void refuse_duplicates(const Walk *w, int node, const char *path)
     }
 }
 
+/* The ranks that a config was printed for (config_print); 0 where it does not say. */
+static int64_t printed_world(const Json *json)
+{
+    const cJSON *world = cJSON_GetObjectItemCaseSensitive(json->root, "_world");
+    bool good = cJSON_IsNumber(world) && world->valuedouble >= 1 && world->valuedouble <= 1e6 &&
+                world->valuedouble == floor(world->valuedouble);
+    return good ? (int64_t)world->valuedouble : 0;
+}
+
 void assign_document(Load *load, Json *json)
 {
     Walk w = {.load = load, .json = json};
@@ -148,6 +158,7 @@ void assign_document(Load *load, Json *json)
         return;
     }
     refuse_duplicates(&w, 0, "");
+    if (load->context.stored) load->context.world = printed_world(json);
     assign_members(&w, 0, "");
     check_other_names(&w);
 }

@@ -19,57 +19,6 @@ static void derive_model(Load *load)
                 c->data.seq_length);
 }
 
-/* The micro-batch of a file that leaves it to a trainer: the largest power of two up to 8 (Hugging
- * Face's default) that goes into what a rank has to do in a step. */
-static int64_t automatic_micro_batch(int64_t sequences)
-{
-    int64_t micro = 8;
-    while (sequences > 0 && sequences % micro != 0)
-        micro /= 2;
-    return micro;
-}
-
-/* train_batch_size = micro-batch x accumulation x data-parallel ranks: what is missing follows, as
- * in DeepSpeed, where it divides; validate.c speaks up where it does not. */
-static void derive_batch(Load *load)
-{
-    static const char *const train_key = "train_batch_size",
-                             *const micro_key = "train_micro_batch_size_per_gpu",
-                             *const accum_key = "gradient_accumulation_steps";
-    Config *c = load->config;
-    int64_t *batch = &c->train_batch_size, *rows = &c->train_micro_batch_size_per_gpu,
-            *times = &c->gradient_accumulation_steps, dp = c->parallel.data;
-    bool train = load_given(load, train_key), micro = load_given(load, micro_key),
-         accum = load_given(load, accum_key);
-    /* Files that leave the micro-batch to a trainer get one here, and so does a run without a file;
-     * elsewhere it is given, or follows from the other two keys. */
-    bool automatic = load_automatic(load, micro_key) ||
-                     (load_automatic(load, train_key) && !train) || load->path == NULL;
-    if (load_wrong(load, train_key) || load_wrong(load, micro_key) || load_wrong(load, accum_key) ||
-        load_wrong(load, "parallel.data"))
-        return;
-    if (!micro && automatic) {
-        /* What one rank has to do in one micro-batch, where the other two keys say so; 0: open. */
-        int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
-        load_follow(load, micro_key, rows, automatic_micro_batch(share));
-        if (load->path != NULL)
-            load_routine(load, load_place(load, micro_key), micro_key,
-                         "no trainer fills it in here; %lld taken", (long long)*rows);
-        micro = true; /* from here on as if it had been given */
-    }
-    /* load_follow changes no key that was given and sets none to 0. Where something does not
-     * divide, the product of the three is not the batch then, and validate.c says what would be. */
-    if (train && micro) {
-        load_follow(load, accum_key, times, *batch / *rows / dp);
-    } else if (train) {
-        load_follow(load, accum_key, times, 1);
-        load_follow(load, micro_key, rows, *batch / dp / *times);
-    } else if (micro) {
-        load_follow(load, accum_key, times, 1);
-        load_follow(load, train_key, batch, *rows * *times * dp);
-    }
-}
-
 /* Whether the key was given by --set. */
 static bool by_set(const Load *load, const char *key)
 {
@@ -132,8 +81,8 @@ static void displace_steps(Load *load)
 static bool is_on_cuda(const Load *load)
 {
     const Config *c = load->config;
-    if (load->on_cuda == NULL || load->n_errors > 0) return c->device == DEVICE_CUDA;
-    return load->on_cuda(c);
+    if (load->context.on_cuda == NULL || load->n_errors > 0) return c->device == DEVICE_CUDA;
+    return load->context.on_cuda(c);
 }
 
 static void derive_precision(Load *load)
@@ -188,6 +137,7 @@ void derive_values(Load *load)
     displace_steps(load);
     derive_model(load);
     derive_scheduler(load);
+    derive_world(load);
     derive_batch(load);
     derive_precision(load);
     derive_zero(load);

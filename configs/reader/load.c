@@ -139,6 +139,13 @@ bool load_wrong(const Load *load, const char *key)
     return origin_of(load, key)->wrong;
 }
 
+bool load_any_wrong(const Load *load, const char *const *keys)
+{
+    for (; *keys != NULL; keys++)
+        if (load_wrong(load, *keys)) return true;
+    return false;
+}
+
 ConfigPlace load_place(const Load *load, const char *key)
 {
     const Origin *origin = origin_of(load, key);

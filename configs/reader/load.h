@@ -42,7 +42,7 @@ typedef struct {
     const char *path; /* what messages call the file; NULL: none */
     const char *const *sets;
     int n_sets;
-    ConfigOnCuda on_cuda; /* NULL: device "cuda" alone is CUDA */
+    ConfigContext context;
     Config *config;
     Origin *origin;    /* one per option; becomes config->provenance */
     ConfigPlace *seen; /* one per option and known key: where the document that is read gives it */
@@ -67,6 +67,8 @@ void load_default(Load *load, int row);
 bool load_given(const Load *load, const char *key);
 bool load_automatic(const Load *load, const char *key);
 bool load_wrong(const Load *load, const char *key);
+/* Whether the value of any of these keys, up to NULL, is unusable. */
+bool load_any_wrong(const Load *load, const char *const *keys);
 /* Where the key was given; where the config begins if it was not. */
 ConfigPlace load_place(const Load *load, const char *key);
 /* Marks the key's value as computed from others. */
@@ -84,6 +86,12 @@ bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace a
  * value. */
 void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
                   ConfigPlace value_at);
+/* batch.c: ranks and the three batch keys, what follows from what and what does not fit. */
+void derive_world(Load *load);
+void derive_batch(Load *load);
+void check_batch(Load *load);
+/* The divisors of `total` nearest to x from below and from above, as "a or b". */
+void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */
 void derive_values(Load *load);

@@ -27,8 +27,9 @@ typedef enum {
     OPTION_BOOL_INT = 8, /* true and false are accepted for 1 and 0 (a dead form of DeepSpeed's) */
     OPTION_NO_NULL = 16, /* null is refused, where the default is nobody's choice */
     OPTION_CLAMPED = 32, /* a whole number above the maximum means the maximum */
-    OPTION_FOLLOWS = 64, /* where it is derived, a printed config shows it as a comment only, so
-                            that it is derived anew when the text is read beside other values */
+    OPTION_FOLLOWS = 64, /* where it is derived, a printed config shows it as a comment only (or as
+                            the "auto" that it was given as), so that it is derived anew when the
+                            text is read beside other values */
 } OptionFlags;
 
 /* One value of a choice; the list ends with name NULL. */

@@ -49,25 +49,36 @@ static const char *leaf_of(const char *key)
  * another train_steps. */
 static bool is_shown_only(const Option *option, const Origin *origin)
 {
-    bool scheduled = strncmp(option->key, "scheduler.", 10) == 0 && !origin->automatic;
-    return origin->kind == ORIGIN_DERIVED && (scheduled || option->flags & OPTION_FOLLOWS);
+    bool follows = option->flags & OPTION_FOLLOWS || strncmp(option->key, "scheduler.", 10) == 0;
+    return origin->kind == ORIGIN_DERIVED && follows && !origin->automatic;
+}
+
+/* One line: the key, its value and where that comes from. One that follows others wherever it is
+ * read is printed as it was given, "auto", with its value behind. */
+static void print_value(const Option *option, const Config *config, int indent, FILE *to)
+{
+    const Origin *origin = (const Origin *)config->provenance + (option - option_table);
+    char *value = option_text(option, config);
+    bool automatic =
+        origin->kind == ORIGIN_DERIVED && origin->automatic && option->flags & OPTION_FOLLOWS;
+    int width =
+        fprintf(to, "%*s%s\"%s\": %s,", indent, "", is_shown_only(option, origin) ? "// " : "",
+                leaf_of(option->key), automatic ? "\"auto\"" : value);
+    fprintf(to, "%*s // %s%s%s\n", width < 56 ? 56 - width : 0, "", origin->text,
+            automatic ? ": " : "", automatic ? value : "");
+    free(value);
 }
 
 void config_print(const Config *config, FILE *to)
 {
-    const Origin *origin = config->provenance;
     const char *last = "";
     fprintf(to, "{\n");
+    /* For a reader that wants to know what this run was, whatever world it has itself. */
+    if (config->world > 0) fprintf(to, "  \"_world\": %lld,\n", (long long)config->world);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
         if (!option_applies(option, config)) continue;
-        int indent = change_section(last, option->key, to);
-        char *value = option_text(option, config);
-        int width =
-            fprintf(to, "%*s%s\"%s\": %s,", indent, "",
-                    is_shown_only(option, &origin[i]) ? "// " : "", leaf_of(option->key), value);
-        fprintf(to, "%*s // %s\n", width < 56 ? 56 - width : 0, "", origin[i].text);
-        free(value);
+        print_value(option, config, change_section(last, option->key, to), to);
         last = option->key;
     }
     change_section(last, "", to);

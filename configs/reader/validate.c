@@ -5,92 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
-                  accum_key[] = "gradient_accumulation_steps";
-
 /* An error at the place of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
-
-static bool any_wrong(const Load *load, const char *const *keys)
-{
-    for (; *keys != NULL; keys++)
-        if (load_wrong(load, *keys)) return true;
-    return false;
-}
-#define UNUSABLE(load, ...) any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
-
-/* The divisors of `total` nearest to x from below and from above, as "a or b". */
-static void nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
-{
-    int64_t low = x < total ? x : total, high = x;
-    /* Both searches are bounded: a batch may have a billion sequences. */
-    for (int tries = 0; low > 1 && total % low != 0; tries++)
-        low = tries < 100000 ? low - 1 : 1;
-    while (high < total && high <= 4 * x && high < x + 100000 && total % high != 0)
-        high++;
-    if (high > total || high == low || high > 4 * x || total % high != 0)
-        snprintf(out, n, "%lld", (long long)low);
-    else
-        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
-}
-
-static void check_batch(Load *load)
-{
-    const Config *c = load->config;
-    int64_t batch = c->train_batch_size, rows = c->train_micro_batch_size_per_gpu,
-            times = c->gradient_accumulation_steps, dp = c->parallel.data;
-    bool train = load_given(load, train_key), micro = load_given(load, micro_key),
-         accum = load_given(load, accum_key);
-    if (UNUSABLE(load, train_key, micro_key, accum_key, "parallel.data")) return;
-    if (batch == 0 && rows == 0) {
-        load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
-                   "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
-                   train_key, micro_key, train_key, micro_key, accum_key);
-        return;
-    }
-    double most = option_table[option_find(train_key)].max;
-    if (!train && batch > 0 && (double)batch > most)
-        load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
-                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
-                   (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
-    if (batch > 0 && batch == rows * times * dp) return;
-    char near[64];
-    if (train && micro && accum) {
-        /* All three were given: the batch that the other two make is always a remedy; if one of the
-         * two can be changed to fit the batch, that is offered, too. */
-        int64_t share = batch / dp;
-        char remedy[160] = "";
-        nearest_divisors(share, rows, near, sizeof near);
-        if (share * dp == batch && share % rows == 0)
-            snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / rows));
-        else if (share * dp == batch && share % times == 0)
-            snprintf(remedy, sizeof remedy, ", or %s %lld", micro_key, (long long)(share / times));
-        else
-            snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
-        WRONG(load, train_key,
-              "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
-              (long long)batch, (long long)rows, (long long)times, (long long)dp,
-              (long long)(rows * times * dp), train_key, (long long)(rows * times * dp), remedy);
-    } else {
-        /* Two were given and the batch is no multiple of theirs: the multiples on both sides, or
-         * another value for the key that was given beside it. */
-        int64_t unit = (micro ? rows : times > 0 ? times : 1) * dp, low = batch / unit * unit;
-        nearest_divisors(batch, unit, near, sizeof near);
-        const char *other = micro ? micro_key : accum_key;
-        if (low == 0)
-            WRONG(load, train_key,
-                  "%lld is less than one %s %lld x dp %lld = %lld; write %s %lld, or %s %s",
-                  (long long)batch, micro ? "micro" : "accum", (long long)(unit / dp),
-                  (long long)dp, (long long)unit, train_key, (long long)unit, other, near);
-        else
-            WRONG(load, train_key,
-                  "%lld is not a multiple of %s %lld x dp %lld = %lld; write %s %lld or %lld, or "
-                  "%s %s",
-                  (long long)batch, micro ? "micro" : "accum", (long long)(unit / dp),
-                  (long long)dp, (long long)unit, train_key, (long long)low,
-                  (long long)(low + unit), other, near);
-    }
-}
+#define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
 static void check_model(Load *load)
 {
@@ -115,7 +32,7 @@ static void check_model(Load *load)
     if (!UNUSABLE(load, "model.num_attention_heads", "model.num_key_value_heads") &&
         heads % kv != 0) {
         char near[64];
-        nearest_divisors(heads, kv, near, sizeof near);
+        load_nearest_divisors(heads, kv, near, sizeof near);
         WRONG(load, "model.num_key_value_heads",
               "%lld does not divide num_attention_heads %lld; write %s", (long long)kv,
               (long long)heads, near);
@@ -299,7 +216,7 @@ static void check_zero(Load *load)
 {
     static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
-    if (c->zero_optimization.stage > 0 && c->parallel.data == 1 &&
+    if (c->zero_optimization.stage > 0 && c->world > 0 && c->parallel.data == 1 &&
         !UNUSABLE(load, key, "parallel.data"))
         load_notice(load, load_place(load, key), key,
                     "%lld: one rank has nothing to shard, so it trains as stage 0 does",

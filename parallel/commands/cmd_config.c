@@ -13,6 +13,7 @@ typedef struct {
     const char *config; /* of show */
     ArgList words;      /* configs or keys of the others */
     ArgList set;
+    int64_t world; /* ranks; 0: not given */
     bool verbose;
 } Arguments;
 
@@ -21,7 +22,8 @@ typedef struct {
 static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 {
     ConfigReport report;
-    const Config *config = config_load(path, a->set.count, a->set.item, session_on_cuda, &report);
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = a->world};
+    const Config *config = config_load(path, a->set.count, a->set.item, &context, &report);
     config_report_print(&report, a->verbose, stderr);
     if (config == NULL)
         fprintf(stderr, "%d error%s; nothing was started\n", report.n_errors,
@@ -119,6 +121,14 @@ static const ArgOption options[] = {
      .help = "override one key of each config; may be repeated",
      .kind = ARG_SETTINGS,
      .at = offsetof(Arguments, set)},
+    {.name = "--world",
+     .value = "N",
+     .help = "for so many ranks, as --ranks N would start them; without\n"
+             "it, what follows from their number is as for one rank",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, world),
+     .least = 1,
+     .most = 1e6},
     {.name = "--verbose",
      .help = "print routine notices, too",
      .kind = ARG_FLAG,
@@ -132,7 +142,7 @@ static const char notes[] =
 static const ArgCommand check = {
     .name = "check",
     .call = "./train config check",
-    .usage = "CONFIG... [--set KEY=VALUE]... [--verbose]",
+    .usage = "CONFIG... [options]",
     .summary = "says all that is wrong with a config, with the place of each, and whether\n"
                "its data are there",
     .notes = notes,
@@ -149,7 +159,7 @@ static const ArgCommand check = {
 static const ArgCommand show = {
     .name = "show",
     .call = "./train config show",
-    .usage = "CONFIG [--set KEY=VALUE]... [--verbose]",
+    .usage = "CONFIG [options]",
     .summary = "every key with its value and where the value comes from",
     .notes = notes,
     .options = options,
@@ -186,7 +196,7 @@ static const ArgCommand defaults = {
 static const ArgCommand diff = {
     .name = "diff",
     .call = "./train config diff",
-    .usage = "A B [--set KEY=VALUE]... [--verbose]",
+    .usage = "A B [options]",
     .summary = "what two configs differ in, and what that means for a resumed run",
     .notes = notes,
     .options = options,

@@ -4,6 +4,7 @@
 #include "model/core/progress.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
+#include "parallel/run/ranks.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>
@@ -56,11 +57,15 @@ static void evaluate(OpenedRun *run)
 typedef struct {
     const char *run;
     ArgList set;
+    int64_t ranks;
 } Arguments;
 
 static int eval(const void *values)
 {
     const Arguments *a = values;
+    if (a->ranks > 1)
+        fail(EXIT_UNAVAILABLE, "--ranks %d: this command has one rank so far; leave --ranks out",
+             (int)a->ranks);
     OpenedRun run;
     opened_run_open(&run, a->run, true, a->set.count, a->set.item);
     evaluate(&run);
@@ -74,12 +79,13 @@ static const ArgOption options[] = {
      .help = "override a key of the config, e.g. another text:\n--set data.val_text=other.txt",
      .kind = ARG_SETTINGS,
      .at = offsetof(Arguments, set)},
+    RANKS_OPTION(Arguments),
 };
 
 const ArgCommand cmd_eval = {
     .name = "eval",
     .call = "./train eval",
-    .usage = "RUN [--set key=value]...",
+    .usage = "RUN [--set key=value]... [--ranks N]",
     .summary = "validation loss and bits per byte of a run",
     .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
              "and bits per byte over all windows of the validation data.",
@@ -91,5 +97,6 @@ const ArgCommand cmd_eval = {
               .missing = "which run? ./train eval out/demo",
               .plural = "runs"},
     .size = sizeof(Arguments),
+    .defaults = &(const Arguments){.ranks = 1},
     .run = eval,
 };

@@ -4,10 +4,12 @@
 #include "model/generate.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
+#include "parallel/run/ranks.h"
 
 typedef struct {
     const char *run, *prompt;
     ArgList set;
+    int64_t ranks;
     int64_t tokens;
     Sampling sampling;
 } Arguments;
@@ -37,6 +39,9 @@ static bool print_token(void *context, int32_t token)
 static int generate_text(const void *values)
 {
     const Arguments *a = values;
+    if (a->ranks > 1)
+        fail(EXIT_UNAVAILABLE, "--ranks %d: this command has one rank so far; leave --ranks out",
+             (int)a->ranks);
     OpenedRun run;
     TokenBuffer prompt = {0};
     opened_run_open(&run, a->run, false, a->set.count, a->set.item);
@@ -100,6 +105,7 @@ static const ArgOption options[] = {
      .help = "override a key of the config, e.g. --set cpu.threads=1",
      .kind = ARG_SETTINGS,
      .at = offsetof(Arguments, set)},
+    RANKS_OPTION(Arguments),
 };
 
 const ArgCommand cmd_generate = {
@@ -117,7 +123,8 @@ const ArgCommand cmd_generate = {
               .plural = "runs",
               .advice = " (a prompt goes behind --prompt, in quotes)"},
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.tokens = 200,
+    .defaults = &(const Arguments){.ranks = 1,
+                                   .tokens = 200,
                                    .sampling = {.temperature = 0.8, .top_p = 1.0, .seed = 1337}},
     .run = generate_text,
 };

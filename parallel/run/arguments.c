@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 #include "model/core/version.h"
+#include "parallel/run/ranks.h"
 #include "parallel/run/run.h"
 
 #include <stdio.h>
@@ -62,6 +63,11 @@ static const ArgOption options[] = {
      .help = "resume although the config changed in a way that\nchanges the run",
      .kind = ARG_FLAG,
      .at = offsetof(RunArguments, allow_config_change)},
+    RANKS_OPTION(RunArguments),
+    {.name = "--log-ranks",
+     .help = "keep what each rank says in RUN/logs/rank_NNN.log",
+     .kind = ARG_FLAG,
+     .at = offsetof(RunArguments, log_ranks)},
     {.name = "--dry-run",
      .help = "check config, data and memory, run one micro-batch,\n"
              "start no run; without its data it goes on with random\n"
@@ -101,6 +107,7 @@ static const ArgCommand command = {
               .plural = "configs",
               .advice = ", and --set for what differs"},
     .size = sizeof(RunArguments),
+    .defaults = &(const RunArguments){.ranks = 1},
 };
 
 bool run_arguments(RunArguments *a, int argc, char **argv, int *code)

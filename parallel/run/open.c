@@ -36,7 +36,8 @@ void run_configure(Run *run, const RunArguments *a)
         fail(EXIT_MISSING, "%s cannot be read: give the path of a config, e.g. configs/demo.json",
              a->config);
     }
-    run->config = config_load(a->config, a->set.count, a->set.item, session_on_cuda, &report);
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = a->ranks};
+    run->config = config_load(a->config, a->set.count, a->set.item, &context, &report);
     config_report_print(&report, a->verbose, run->config && !a->json ? stdout : stderr);
     int code = config_report_code(&report);
     config_report_free(&report);
@@ -193,7 +194,8 @@ static void check_resume_path(const Run *run)
     free(manifest);
     if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     const char *text = checkpoint_manifest(checkpoint)->config;
-    const Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    const Config *stored = config_parse_in(&(ConfigContext){.stored = true}, path, text,
+                                           strlen(text), 0, NULL, &report);
     if (stored) identity_check_start_config(path, stored, run->config);
     identity_check_start_data(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);

@@ -34,7 +34,8 @@ static const Config *read_config(const char *run, int n_sets, const char *const 
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    const Config *config = config_load(path, n_sets, sets, session_on_cuda, &report);
+    const ConfigContext context = {.on_cuda = session_on_cuda, .stored = true};
+    const Config *config = config_load(path, n_sets, sets, &context, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
         *code = config_report_code(&report);
@@ -77,7 +78,8 @@ static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
     ConfigDifference *d;
-    const Config *stored = config_parse(path, text, strlen(text), 0, NULL, &report);
+    const Config *stored = config_parse_in(&(ConfigContext){.stored = true}, path, text,
+                                           strlen(text), 0, NULL, &report);
     config_report_free(&report);
     int n = stored ? config_diff(stored, r->config, &d) : 0;
     for (int i = 0; i < n; i++)

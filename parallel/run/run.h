@@ -20,7 +20,8 @@ typedef struct {
     ArgList set;        /* "key=value", in order */
     const char *out;    /* --out, or NULL */
     Resume resume;
-    bool dry_run, allow_config_change, json, verbose;
+    int64_t ranks;
+    bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 
 typedef struct {

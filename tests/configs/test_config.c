@@ -26,15 +26,17 @@ static bool mentions(char **sentences, int n, const char *part)
 
 /* ---- errors, one config each ----------------------------------------------------------------- */
 
+/* In a world of so many ranks; 0: not known. */
 static void expect_error(const char *text, bool whole, int n_sets, const char *const *sets,
-                         const char *sentence)
+                         int64_t world, const char *sentence)
 {
     ConfigReport report;
     const char *join = text[0] ? ",\n" : "";
     char *full = whole ? must_strdup(text)
                        : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
                                      join, text);
-    const Config *config = config_parse("c.json", full, strlen(full), n_sets, sets, &report);
+    const Config *config = config_parse_in(&(ConfigContext){.world = world}, "c.json", full,
+                                           strlen(full), n_sets, sets, &report);
     if (config != NULL) fail_msg("%s\naccepted, instead of\n%s", full, sentence);
     if (report.n_errors != 1 || strcmp(report.error[0], sentence) != 0)
         fail_msg("%s\n%d errors:\n%s\ninstead of\n%s", full, report.n_errors, report.error[0],
@@ -49,18 +51,20 @@ static void says_what_is_wrong_and_where(void **state)
     char *file = config_test_file("tests/golden/config_errors.txt"), *rest = file;
     const char *text = "", *sets[MAX_SETS];
     bool whole = false;
-    int n_sets = 0, n_cases = 0;
+    int n_sets = 0, n_cases = 0, world = 0;
     for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
         if (strncmp(line, ">> ", 3) == 0 || strncmp(line, "> ", 2) == 0) {
             whole = line[1] == '>';
             text = line + 2 + whole;
         } else if (strncmp(line, "+ ", 2) == 0 && n_sets < MAX_SETS) {
             sets[n_sets++] = line + 2;
+        } else if (strncmp(line, "@ ", 2) == 0) {
+            world = atoi(line + 2);
         } else if (strncmp(line, "= ", 2) == 0) {
-            expect_error(text, whole, n_sets, sets, line + 2);
+            expect_error(text, whole, n_sets, sets, world, line + 2);
             text = "";
             whole = false;
-            n_sets = 0;
+            n_sets = world = 0;
             n_cases++;
         }
     }
@@ -106,10 +110,10 @@ static void bug_28_heads_that_do_not_divide(void **state)
 {
     (void)state;
     expect_error(
-        "\"model\": {\"num_key_value_heads\": 5}", false, 0, NULL,
+        "\"model\": {\"num_key_value_heads\": 5}", false, 0, NULL, 0,
         "c.json:2:11: model.num_key_value_heads: 5 does not divide num_attention_heads 12; "
         "write 4 or 6");
-    expect_error("\"model\": {\"num_key_value_heads\": 24}", false, 0, NULL,
+    expect_error("\"model\": {\"num_key_value_heads\": 24}", false, 0, NULL, 0,
                  "c.json:2:11: model.num_key_value_heads: 24 does not divide num_attention_heads "
                  "12; write 12");
 }
@@ -205,7 +209,8 @@ static void reads_files_made_for_other_trainers(void **state)
         "comet.enabled",
         "flops_profiler.enabled"};
     text = config_test_file("tests/golden/config_monitors.json");
-    assert_null(config_parse("m.json", text, strlen(text), 0, NULL, &report));
+    const ConfigContext one = {.world = 1};
+    assert_null(config_parse_in(&one, "m.json", text, strlen(text), 0, NULL, &report));
     assert_int_equal(report.n_errors, 8);
     for (int i = 0; i < 8; i++)
         if (!mentions(report.error, 8, refused[i])) fail_msg("nothing about %s", refused[i]);

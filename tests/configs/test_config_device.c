@@ -38,7 +38,8 @@ static const Config *load(const char *keys, const char *set, ConfigOnCuda on_cud
          *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
                              *keys ? ", " : "", keys),
          *path = text_file_new(folder, "c.json", text);
-    const Config *config = config_load(path, set != NULL, &set, on_cuda, report);
+    const ConfigContext context = {.on_cuda = on_cuda};
+    const Config *config = config_load(path, set != NULL, &set, &context, report);
     folder_drop(folder);
     free(text);
     free(path);

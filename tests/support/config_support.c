@@ -50,7 +50,8 @@ const Config *config_test_says(const char *keys, const char *set, const char *no
     char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
                              "\"gradient_clipping\": 1%s\n%s}",
                              *keys ? "," : "", keys);
-    const Config *c = config_parse("c.json", text, strlen(text), set != NULL, &set, &report);
+    const Config *c = config_parse_in(&(ConfigContext){.world = 1}, "c.json", text, strlen(text),
+                                      set != NULL, &set, &report);
     int expected = *notice != '\0';
     if (c == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))

@@ -14,8 +14,8 @@ const Config *config_test_parse(const char *text, int n_sets, const char *const 
 const Config *config_test_keys(const char *keys);
 const Config *config_test_set(const char *set);
 
-/* The same with these keys and gradient_clipping, under at most one --set; it must be good and say
- * exactly this notice ("": none). */
+/* The same with these keys and gradient_clipping, under at most one --set, on one rank; it must be
+ * good and say exactly this notice ("": none). */
 const Config *config_test_says(const char *keys, const char *set, const char *notice);
 
 /* How many errors and notices a config has in which this key has this value, of JSON. */

@@ -1,0 +1,214 @@
+/* batch.c -- ranks and the three batch keys: what follows from what, and what does not fit. */
+#include "configs/reader/load.h"
+
+#include <stdio.h>
+
+static const char data_key[] = "parallel.data", train_key[] = "train_batch_size",
+                  micro_key[] = "train_micro_batch_size_per_gpu",
+                  accum_key[] = "gradient_accumulation_steps";
+
+/* An error at the place of `key`. */
+#define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
+
+static bool batch_unusable(const Load *load)
+{
+    return load_any_wrong(load,
+                          (const char *const[]){train_key, micro_key, accum_key, data_key, NULL});
+}
+
+/* What the three factors make; numbers of which each is sound may make one that is beyond all. */
+static int64_t product(int64_t rows, int64_t times, int64_t dp)
+{
+    int64_t micros = rows * times; /* 1e9 each at most */
+    return micros <= 0 || dp <= INT64_MAX / micros ? micros * dp : INT64_MAX;
+}
+
+/* ---- what follows ---------------------------------------------------------------------------- */
+
+/* The data-parallel size of the three batch keys where all are given; 0 where they say none. */
+static int64_t data_of_batch(const Load *load)
+{
+    const Config *c = load->config;
+    if (!load_given(load, train_key) || !load_given(load, micro_key) ||
+        !load_given(load, accum_key) || batch_unusable(load))
+        return 0;
+    int64_t micros = c->train_micro_batch_size_per_gpu * c->gradient_accumulation_steps;
+    return c->train_batch_size % micros == 0 ? c->train_batch_size / micros : 0;
+}
+
+/* parallel.data from the number of ranks; or both from what the config says of either. */
+void derive_world(Load *load)
+{
+    Config *c = load->config;
+    int64_t *data = &c->parallel.data, cut = c->parallel.tensor * c->parallel.pipeline,
+            world = load->context.world;
+    bool given = load_given(load, data_key);
+    if (!given || load_wrong(load, data_key)) *data = 1;
+    if (load_any_wrong(
+            load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
+        return;
+    if (world > 0 && given && *data * cut != world) {
+        WRONG(load, data_key,
+              "%lld, but there %s %lld rank%s; write --ranks %lld, or %lld here, or "
+              "leave the key out",
+              (long long)*data, world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s",
+              (long long)(*data * cut), (long long)(world / cut));
+        load->origin[option_find(data_key)].wrong = true;
+        return;
+    }
+    if (world == 0) world = (given ? *data : data_of_batch(load)) * cut;
+    c->world = world;
+    load_follow(load, data_key, data, world > 0 ? world / cut : 1);
+}
+
+/* The micro-batch of a file that leaves it to a trainer: the largest power of two up to 8 (Hugging
+ * Face's default) that goes into what a rank has to do in a step. */
+static int64_t automatic_micro_batch(int64_t sequences)
+{
+    int64_t micro = 8;
+    while (sequences > 0 && sequences % micro != 0)
+        micro /= 2;
+    return micro;
+}
+
+/* train_batch_size = micro-batch x accumulation x data-parallel ranks: what is missing follows, as
+ * in DeepSpeed, where it divides; check_batch speaks up where it does not. */
+void derive_batch(Load *load)
+{
+    Config *c = load->config;
+    int64_t *batch = &c->train_batch_size, *rows = &c->train_micro_batch_size_per_gpu,
+            *times = &c->gradient_accumulation_steps, dp = c->parallel.data;
+    bool train = load_given(load, train_key), micro = load_given(load, micro_key),
+         accum = load_given(load, accum_key);
+    /* Files that leave the micro-batch to a trainer get one here, and so does a run without a file;
+     * elsewhere it is given, or follows from the other two keys. */
+    bool automatic = load_automatic(load, micro_key) ||
+                     (load_automatic(load, train_key) && !train) || load->path == NULL;
+    if (batch_unusable(load)) return;
+    if (!micro && automatic) {
+        /* What one rank has to do in one micro-batch, where the other two keys say so; 0: open. */
+        int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
+        load_follow(load, micro_key, rows, automatic_micro_batch(share));
+        if (load->path != NULL)
+            load_routine(load, load_place(load, micro_key), micro_key,
+                         "no trainer fills it in here; %lld taken", (long long)*rows);
+        load->origin[option_find(micro_key)].automatic = true; /* printed, and read, as such */
+        micro = true; /* from here on as if it had been given */
+    }
+    /* load_follow changes no key that was given and sets none to 0. Where something does not
+     * divide, the product of the three is not the batch then, and check_batch says what would be.
+     */
+    if (train && micro) {
+        load_follow(load, accum_key, times, *batch / *rows / dp);
+    } else if (train) {
+        load_follow(load, accum_key, times, 1);
+        load_follow(load, micro_key, rows, *batch / dp / *times);
+    } else if (micro) {
+        load_follow(load, accum_key, times, 1);
+        load_follow(load, train_key, batch, product(*rows, *times, dp));
+    }
+}
+
+/* ---- what does not fit ----------------------------------------------------------------------- */
+
+void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
+{
+    int64_t low = x < total ? x : total, high = x;
+    /* Both searches are bounded: a batch may have a billion sequences. */
+    for (int tries = 0; low > 1 && total % low != 0; tries++)
+        low = tries < 100000 ? low - 1 : 1;
+    while (high < total && high <= 4 * x && high < x + 100000 && total % high != 0)
+        high++;
+    if (high > total || high == low || high > 4 * x || total % high != 0)
+        snprintf(out, n, "%lld", (long long)low);
+    else
+        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
+}
+
+/* All three were given, and are not one another's product: the batch that the other two make is
+ * always a remedy; if one of the two or the number of ranks can be changed to fit the batch, that
+ * is offered, too. */
+static void refuse_three(Load *load)
+{
+    const Config *c = load->config;
+    int64_t batch = c->train_batch_size, rows = c->train_micro_batch_size_per_gpu,
+            times = c->gradient_accumulation_steps, dp = c->parallel.data, share = batch / dp;
+    long long made = product(rows, times, dp);
+    char remedy[160] = "", near[64];
+    double most = option_table[option_find(train_key)].max;
+    if ((double)made > most) {
+        WRONG(load, train_key,
+              "%lld is not micro %lld x accum %lld x dp %lld, which is more than %.0f; lower %s or "
+              "%s",
+              (long long)batch, (long long)rows, (long long)times, (long long)dp, most, micro_key,
+              accum_key);
+        return;
+    }
+    if (share * dp == batch && share % rows == 0)
+        snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / rows));
+    else if (share * dp == batch && share % times == 0)
+        snprintf(remedy, sizeof remedy, ", or %s %lld", micro_key, (long long)(share / times));
+    else if (share * dp == batch) {
+        load_nearest_divisors(share, rows, near, sizeof near);
+        snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
+    } else if (batch % (rows * times) == 0)
+        snprintf(remedy, sizeof remedy, ", or --ranks %lld",
+                 (long long)(batch / (rows * times) * (c->world / dp)));
+    WRONG(load, train_key, "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
+          (long long)batch, (long long)rows, (long long)times, (long long)dp, made, train_key, made,
+          remedy);
+}
+
+/* The batch is no multiple of the ranks and what was given beside it (`beside`, NULL: nothing):
+ * the multiples on both sides, or another value for that, or another number of ranks. */
+static void refuse_multiple(Load *load, const char *beside, int64_t value)
+{
+    const Config *c = load->config;
+    int64_t batch = c->train_batch_size, dp = c->parallel.data, unit = product(value, 1, dp),
+            low = batch / unit * unit, share = batch / dp;
+    char near[64], other[160] = "", what[128], multiples[64];
+    if (beside != NULL && share > 0 && share * dp == batch) {
+        load_nearest_divisors(share, value, near, sizeof near);
+        snprintf(other, sizeof other, ", or %s %s", beside, near);
+    } else if (dp > 1 && batch % value == 0) {
+        load_nearest_divisors(batch / value, dp, near, sizeof near);
+        snprintf(other, sizeof other, ", or train on %s ranks", near);
+    }
+    snprintf(what, sizeof what, "dp %lld", (long long)dp);
+    if (beside != NULL)
+        snprintf(what, sizeof what, "%s %lld x dp %lld = %lld",
+                 beside == micro_key ? "micro" : "accum", (long long)value, (long long)dp,
+                 (long long)unit);
+    snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low, (long long)(low + unit));
+    if (low == 0) snprintf(multiples, sizeof multiples, "%lld", (long long)unit);
+    WRONG(load, train_key, "%lld is %s %s; write %s %s%s", (long long)batch,
+          low == 0 ? "less than one" : "not a multiple of", what, train_key, multiples, other);
+}
+
+void check_batch(Load *load)
+{
+    const Config *c = load->config;
+    int64_t batch = c->train_batch_size, rows = c->train_micro_batch_size_per_gpu,
+            times = c->gradient_accumulation_steps, dp = c->parallel.data;
+    bool train = load_given(load, train_key), micro = load_given(load, micro_key),
+         accum = load_given(load, accum_key);
+    if (batch_unusable(load)) return;
+    if (batch == 0 && rows == 0) {
+        load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
+                   "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
+                   train_key, micro_key, train_key, micro_key, accum_key);
+        return;
+    }
+    double most = option_table[option_find(train_key)].max;
+    if (!train && batch > 0 && (double)batch > most)
+        load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
+                   "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
+                   (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
+    if (batch > 0 && batch == product(rows, times, dp)) return;
+    if (train && micro && accum)
+        refuse_three(load);
+    else if (micro || load_automatic(load, micro_key))
+        refuse_multiple(load, micro_key, rows);
+    else
+        refuse_multiple(load, accum ? accum_key : NULL, accum ? times : 1);
+}

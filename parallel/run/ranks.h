@@ -1,0 +1,19 @@
+/* ranks.h -- the option --ranks, which several commands take. */
+#ifndef PARALLEL_RUN_RANKS_H
+#define PARALLEL_RUN_RANKS_H
+
+#include "model/core/args.h"
+#include "parallel/grid/launch.h"
+
+/* The row of --ranks for a command whose values are an `arguments_` with an int64_t `ranks`, which
+ * starts as 1. */
+#define RANKS_OPTION(arguments_)                                                                   \
+    {                                                                                              \
+        .name = "--ranks", .value = "N",                                                           \
+        .help = "run on so many ranks, threads of this process: 1\n"                               \
+                "(default) to 64; with more ranks than cores, slowly",                             \
+        .kind = ARG_INTEGER, .at = offsetof(arguments_, ranks), .least = 1,                        \
+        .most = LAUNCH_MAX_RANKS,                                                                  \
+    }
+
+#endif
