@@ -24,7 +24,8 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
      * may end the evaluation. So no uses are told. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
-    while (done < batches && feed_may_continue(f, WORK_EVALUATION, done, batches)) {
+    while (done < batches &&
+           session_all_go_on(session, feed_may_continue(f, WORK_EVALUATION, done, batches))) {
         Action action = {.kind = ACT_EVALUATE, .micro = done++};
         pipeline_run(&stage, &action, 1);
     }
@@ -34,7 +35,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     device_synchronize(dev);
     f->seconds = waited; /* the feed's clock is for training steps */
     EvalRecord r = {.targets = (int64_t)sums.targets,
-                    .bytes = f->target_bytes,
+                    .bytes = session_sum_over_data(session, f->target_bytes),
                     .loss = sums.nats / sums.targets,
                     .bits_per_byte = -1,
                     .seconds = seconds_now() - start,
@@ -52,11 +53,14 @@ EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
     return r;
 }
 
-/* Collects sampled tokens until the end of a text, or until the watch ends it. */
+/* Collects sampled tokens until the end of a text, or until the watch ends it. Every rank draws the
+ * same text, and all end it at the same token: rank 0's says whether the text has ended, for the
+ * last bit of a logit may differ between unlike ranks. */
 typedef struct {
     TokenBuffer tokens;
     int32_t end;
     const Feed *feed;
+    Session *session;
     int64_t all;
     bool cut;
 } Collected;
@@ -64,10 +68,11 @@ typedef struct {
 static bool collect(void *context, int32_t token)
 {
     Collected *c = context;
-    if (token == c->end) return false;
-    token_buffer_add(&c->tokens, token);
-    c->cut = !feed_may_continue(c->feed, WORK_SAMPLE, c->tokens.count, c->all);
-    return !c->cut;
+    bool end = session_first(c->session, token) == c->end;
+    if (!end) token_buffer_add(&c->tokens, token);
+    c->cut = !end && !session_all_go_on(c->session, feed_may_continue(c->feed, WORK_SAMPLE,
+                                                                      c->tokens.count, c->all));
+    return !end && !c->cut;
 }
 
 char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
@@ -79,7 +84,10 @@ char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
                          .top_p = 1.0,
                          .seed = (uint64_t)t->config->seed};
     TokenBuffer start = {0};
-    Collected out = {.end = tokenizer_end_of_text(tokenizer), .feed = &t->feed, .all = tokens};
+    Collected out = {.end = tokenizer_end_of_text(tokenizer),
+                     .feed = &t->feed,
+                     .session = &t->session,
+                     .all = tokens};
     tokenizer_encode_prompt(tokenizer, prompt, &start);
     t->session.params->step_begin(t->session.params, NULL, 0);
     generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);

@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "model/param/init.h"
+#include "parallel/grid/control.h"
 #include "parallel/grid/tp.h"
 
 #include <stdio.h>
@@ -98,6 +99,22 @@ void session_sum_stats(Session *s, StepStats *stats)
     comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
+}
+
+bool session_all_go_on(Session *s, bool go_on)
+{
+    return s->world ? control_max(s->world, !go_on) == 0 : go_on;
+}
+
+int64_t session_first(Session *s, int64_t value)
+{
+    if (s->world) control_share(s->world, &value, sizeof value);
+    return value;
+}
+
+int64_t session_sum_over_data(Session *s, int64_t value)
+{
+    return control_sum(&s->grid.dp, value);
 }
 
 void session_init_weights(Session *s)

@@ -45,6 +45,13 @@ void session_close(Session *session);
 /* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
  * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
 void session_sum_stats(Session *session, StepStats *stats);
+/* Whether all ranks' hosts want to go on; they ask together, and get the same answer. */
+bool session_all_go_on(Session *session, bool go_on);
+/* Rank 0's value. */
+int64_t session_first(Session *session, int64_t value);
+/* The sum of what the data-parallel ranks have. */
+int64_t session_sum_over_data(Session *session, int64_t value);
+
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
 /* What this rank has of every weight, in table order; out has room for table.n_params. To count: a

@@ -3,6 +3,7 @@
 
 #include "optim/lr_schedule.h"
 #include "optim/step_rules.h"
+#include "parallel/grid/control.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/evaluate.h"
 
@@ -40,6 +41,8 @@ static void open_state(Trainer *t)
     t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
     double *lr = must_alloc(t->lr_bytes);
     lr_schedule_fill(c, lr, n_lr);
+    /* Rank 0's for all: machines may differ in the last digit of a cosine. */
+    if (t->session.world) control_share(t->session.world, lr, t->lr_bytes);
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
     free(lr);
