@@ -322,11 +322,10 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
         for (int i = 0; i < size; i++)
             made->member[i].world_rank = group->member[old_rank[i]].world_rank;
         open_group(made);
-        self->call.group = made;
+        self->made = made;
     }
     local_meet(comm);
-    /* Nobody makes another call before all have come to it, so what was published stays. */
-    return size == 1 ? comm_self(name) : member_of(group->member[old_rank[0]].call.group, rank);
+    return size == 1 ? comm_self(name) : member_of(group->member[old_rank[0]].made, rank);
 }
 
 /* Behind the last meeting of a call members still tell their streams to wait for each other's

@@ -84,10 +84,11 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Elements to reduce at a time: few on the host, all on a device of its own memory. */
-static int64_t block_of(Tensor t)
+/* Elements to reduce at a time: few where the host computes, all on a device of its own memory. */
+static int64_t block_of(const Device *on, DType dtype)
 {
-    return t.place == PLACE_HOST ? (int64_t)(BLOCK_BYTES / dtype_size(t.dtype)) : INT64_MAX;
+    bool host = on == NULL || on->backend->place == PLACE_HOST;
+    return host ? (int64_t)(BLOCK_BYTES / dtype_size(dtype)) : INT64_MAX;
 }
 
 void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
@@ -106,7 +107,7 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
                               .in = x});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    for (int64_t at = first, block = block_of(x); at < end; at += block) {
+    for (int64_t at = first, block = block_of(on, x.dtype); at < end; at += block) {
         int64_t now = least(block, end - at);
         Tensor sum = slice(x, at, now);
         reduce(comm, on, sum, at, now, op);

@@ -21,7 +21,6 @@ typedef struct {
     Device *on;             /* this and the rest: the member's own */
     Tensor in, out;
     int color, key;
-    LocalGroup *group; /* a split: the new group, on the member that made it */
 } LocalCall;
 
 /* A send or a receive of one member. */
@@ -48,7 +47,8 @@ typedef struct {
     int64_t arrived;  /* meetings it has come to */
     int64_t calls;    /* its own count, for messages */
     int64_t finished; /* collectives behind it, guarded by the mutex */
-    LocalCall call;   /* written before a meeting, read by others between it and the next */
+    LocalCall call;   /* written before a call's first meeting, read by others until its last */
+    LocalGroup *made; /* by its last split; written between meetings, read behind the last */
     Event before, after;
     Device device; /* the last it named: for the end of its events */
     bool noting;   /* between group_begin and group_end */

@@ -1,11 +1,13 @@
-/* test_comm.c -- collectives of thread ranks against plain loops over all ranks' numbers. */
+/* test_comm.c -- collectives of thread ranks against plain loops over all ranks' numbers, bit for
+ * bit, on the host's tensors and on those of a device. */
 #include "model/core/check.h"
-#include "tests/support/support.h"
+#include "tests/support/op_devices.h"
 #include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -16,14 +18,24 @@ typedef struct {
     bool in_place;
 } Case;
 
+/* What one rank needs for a case: itself, and where its tensors are. */
+typedef struct {
+    Comm *comm;
+    Device *on; /* NULL: the host's */
+    const Case *c;
+} Here;
+
 /* Element i of what a rank holds: sums of these round, so that their order is seen. */
 static double held(DType dtype, int rank, int64_t i)
 {
-    double x = drawn_normal(77 + (uint64_t)rank, i), stored[1];
-    dtype_set(dtype, stored, 0, dtype_is_float(dtype) ? x : (double)(int64_t)(x * 1e6));
+    uint64_t bits = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1342543de82ef95u;
+    bits = (bits ^ bits >> 31) * 0x94d049bb133111ebu;
+    double x = (double)(int64_t)(bits ^ bits >> 29) * 0x1p-63, stored[1] = {0};
+    dtype_set(dtype, stored, 0, dtype_is_float(dtype) ? x : dtype == U8 ? 120 + 120 * x : 1e8 * x);
     return dtype_get(dtype, stored, 0);
 }
 
+/* n elements of a rank's, in the host's memory. */
 static Tensor filled(DType dtype, int rank, int64_t n)
 {
     Tensor x = tensor_1d(must_calloc((size_t)n + 1, 8), dtype, n);
@@ -32,127 +44,187 @@ static Tensor filled(DType dtype, int rank, int64_t n)
     return x;
 }
 
-/* Element i of what all ranks hold, reduced in rank order in the type itself. */
-static double reduced(const Case *c, int ranks, int64_t i)
+/* Where the verbs take it: in device memory if they run there. */
+static Tensor put(const Here *p, Tensor host)
 {
-    double all[1], x = held(c->dtype, 0, i);
-    for (int r = 1; r < ranks; r++) {
-        double y = held(c->dtype, r, i);
-        dtype_set(c->dtype, all, 0, c->op == REDUCE_SUM ? x + y : x > y ? x : y);
-        x = dtype_get(c->dtype, all, 0);
-    }
-    return x;
+    return p->on ? device_put(p->on, host) : host;
 }
 
-static void expect(const Comm *comm, const char *what, Tensor x, int64_t i, double exact)
+static void take(const Here *p, Tensor host, Tensor x)
+{
+    if (p->on) device_take(p->on, host, x);
+}
+
+/* Element i of what all ranks hold, reduced in rank order: floats of 16 bits in f32, all others in
+ * their own type. */
+static double reduced(const Here *p, int64_t i)
+{
+    DType dtype = p->c->dtype, wide = dtype_is_float(dtype) ? dtype_compute(dtype) : dtype;
+    double x = held(dtype, 0, i), stored[1] = {0};
+    for (int r = 1; r < p->comm->size; r++) {
+        double y = held(dtype, r, i);
+        dtype_set(wide, stored, 0, p->c->op == REDUCE_SUM ? x + y : x > y ? x : y);
+        x = dtype_get(wide, stored, 0);
+    }
+    dtype_set(dtype, stored, 0, x);
+    return dtype_get(dtype, stored, 0);
+}
+
+static void expect(const Here *p, const char *what, Tensor x, int64_t i, double exact)
 {
     double got = dtype_get(x.dtype, x.data, i);
     if (got != exact)
-        rank_wrong(comm, "%s of %lld %s: element %lld is %.17g, not %.17g", what,
-                   (long long)tensor_count(x), dtype_name(x.dtype), (long long)i, got, exact);
+        rank_wrong(p->comm, "%s, %lld %s%s%s: element %lld is %.17g, not %.17g", what,
+                   (long long)tensor_count(x), dtype_name(x.dtype),
+                   p->c->in_place ? ", in place" : "", p->on ? ", of a device" : "", (long long)i,
+                   got, exact);
 }
 
-static void run_all_reduce(Comm *comm, void *context)
+static void run_all_reduce(const Here *p)
 {
-    const Case *c = context;
-    Tensor x = filled(c->dtype, comm->rank, c->n);
-    comm_all_reduce(comm, NULL, x, c->op);
+    const Case *c = p->c;
+    Tensor host = filled(c->dtype, p->comm->rank, c->n), x = put(p, host);
+    comm_all_reduce(p->comm, p->on, x, c->op);
+    take(p, host, x);
     for (int64_t i = 0; i < c->n; i++)
-        expect(comm, "all-reduce", x, i, reduced(c, comm->size, i));
-    free(x.data);
+        expect(p, "all-reduce", host, i, reduced(p, i));
+    free(host.data);
 }
 
-static void run_reduce_scatter(Comm *comm, void *context)
+static void run_reduce_scatter(const Here *p)
 {
-    const Case *c = context;
-    Tensor whole = filled(c->dtype, comm->rank, c->n * comm->size), other = {0};
-    Tensor part = tensor_slice_rows(whole, comm->rank * c->n, c->n);
-    if (!c->in_place) part = other = filled(c->dtype, 99, c->n);
-    comm_reduce_scatter(comm, NULL, part, whole);
-    for (int64_t i = 0; i < c->n; i++)
-        expect(comm, "reduce-scatter", part, i, reduced(c, comm->size, comm->rank * c->n + i));
-    for (int64_t i = 0; i < c->n * comm->size; i++)
-        if (!c->in_place || i / c->n != comm->rank)
-            expect(comm, "what was scattered", whole, i, held(c->dtype, comm->rank, i));
-    free(other.data);
-    free(whole.data);
+    const Case *c = p->c;
+    int64_t n = c->n, all = n * p->comm->size, first = n * p->comm->rank;
+    Tensor host = filled(c->dtype, p->comm->rank, all), host_part = filled(c->dtype, 99, n);
+    Tensor whole = put(p, host), part = put(p, host_part);
+    comm_reduce_scatter(p->comm, p->on, c->in_place ? tensor_slice_rows(whole, first, n) : part,
+                        whole);
+    take(p, host, whole);
+    take(p, host_part, part);
+    for (int64_t i = 0; i < n; i++)
+        expect(p, "reduce-scatter", c->in_place ? host : host_part, c->in_place ? first + i : i,
+               reduced(p, first + i));
+    for (int64_t i = 0; i < all; i++)
+        if (!c->in_place || i < first || i >= first + n)
+            expect(p, "what was reduced and scattered", host, i, held(c->dtype, p->comm->rank, i));
+    free(host.data);
+    free(host_part.data);
 }
 
-static void run_all_gather(Comm *comm, void *context)
+static void run_all_gather(const Here *p)
 {
-    const Case *c = context;
-    Tensor whole = filled(c->dtype, 99, c->n * comm->size), other = {0};
-    Tensor part = tensor_slice_rows(whole, comm->rank * c->n, c->n);
-    if (!c->in_place) part = other = filled(c->dtype, comm->rank, c->n);
-    for (int64_t i = 0; i < c->n; i++)
-        dtype_set(c->dtype, part.data, i, held(c->dtype, comm->rank, i));
-    comm_all_gather(comm, NULL, whole, part);
-    for (int64_t i = 0; i < c->n * comm->size; i++)
-        expect(comm, "all-gather", whole, i, held(c->dtype, (int)(i / c->n), i % c->n));
-    free(other.data);
-    free(whole.data);
+    const Case *c = p->c;
+    int64_t n = c->n, all = n * p->comm->size, first = n * p->comm->rank;
+    Tensor host = filled(c->dtype, 99, all), host_part = filled(c->dtype, p->comm->rank, n);
+    for (int64_t i = 0; i < n && c->in_place; i++)
+        dtype_set(c->dtype, host.data, first + i, held(c->dtype, p->comm->rank, i));
+    Tensor whole = put(p, host), part = put(p, host_part);
+    comm_all_gather(p->comm, p->on, whole, c->in_place ? tensor_slice_rows(whole, first, n) : part);
+    take(p, host, whole);
+    take(p, host_part, part);
+    for (int64_t i = 0; i < all; i++)
+        expect(p, "all-gather", host, i, held(c->dtype, (int)(i / n), i % n));
+    for (int64_t i = 0; i < n; i++)
+        expect(p, "what was gathered", host_part, i, held(c->dtype, p->comm->rank, i));
+    free(host.data);
+    free(host_part.data);
 }
 
-static void run_broadcast(Comm *comm, void *context)
+static void run_broadcast(const Here *p)
 {
-    const Case *c = context;
-    for (int root = 0; root < comm->size; root++) {
-        Tensor x = filled(c->dtype, comm->rank, c->n);
-        comm_broadcast(comm, NULL, x, root);
+    const Case *c = p->c;
+    for (int root = 0; root < p->comm->size; root++) {
+        Tensor host = filled(c->dtype, p->comm->rank, c->n), x = put(p, host);
+        comm_broadcast(p->comm, p->on, x, root);
+        take(p, host, x);
         for (int64_t i = 0; i < c->n; i++)
-            expect(comm, "broadcast", x, i, held(c->dtype, root, i));
-        free(x.data);
+            expect(p, "broadcast", host, i, held(c->dtype, root, i));
+        free(host.data);
     }
 }
 
-enum { SIZES = 5, GROUPS = 6 };
-static const int64_t sizes[SIZES] = {0, 1, 7, 1023, 70001};
-static const int groups[GROUPS] = {1, 2, 3, 4, 5, 8};
+/* ---- over all sizes and worlds --------------------------------------------------------------- */
 
-static void each_case(RankBody body, const DType *dtypes, int n_dtypes, bool in_place, ReduceOp op)
+typedef struct {
+    void (*run)(const Here *);
+    const DType *dtypes;
+    int n_dtypes;
+    bool either_place; /* in place and out of place */
+    ReduceOp op;
+    bool on_device;
+} Cases;
+
+/* Nothing, one element, fewer than ranks, not divisible by any, more than a block of a sum. */
+static const int64_t sizes[] = {0, 1, 3, 64, 1021, 33001};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static void run_cases(Comm *world, void *context)
 {
-    for (int g = 0; g < GROUPS; g++)
+    const Cases *cases = context;
+    Device device = {0};
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
+    const char *name = getenv("TEST_DEVICE");
+    char err[256];
+    if (cases->on_device && !device_open(&device, name ? name : "cpu", &options, err, sizeof err))
+        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+    for (int d = 0; d < cases->n_dtypes; d++)
         for (int s = 0; s < SIZES; s++)
-            for (int d = 0; d < n_dtypes; d++) {
-                /* The longest once per type and number of ranks: it is there for the blocks. */
-                Case c = {sizes[s], dtypes[d], op, in_place};
-                if (sizes[s] > 10000 && groups[g] > 3) continue;
-                thread_ranks(groups[g], 60, body, &c);
+            for (int in_place = 0; in_place <= cases->either_place; in_place++) {
+                Case c = {sizes[s], cases->dtypes[d], cases->op, in_place};
+                Here here = {world, cases->on_device ? &device : NULL, &c};
+                if (c.n > 10000 && world->size > 3) continue;
+                if (cases->on_device && !device_has_storage(&device, c.dtype)) continue;
+                cases->run(&here);
             }
+    comm_barrier(world); /* streams wait for each other's events to the end */
+    if (cases->on_device) {
+        device_synchronize(&device);
+        device_close(&device);
+    }
 }
 
-static const DType summed[] = {F64, F32, I64, I32}, moved[] = {F64, BF16, U8};
+static void each_world(Cases cases)
+{
+    static const int worlds[] = {1, 2, 3, 4, 5, 8};
+    for (int i = 0; i < (int)(sizeof worlds / sizeof *worlds); i++)
+        thread_ranks(worlds[i], 60, run_cases, &cases);
+}
+
+static const DType of_host[] = {F64, F32, I64, I32}, floats[] = {F64, F32, BF16, F16},
+                   any[] = {F64, BF16, U8};
 
 static void test_all_reduce_is_the_sum_in_rank_order(void **state)
 {
     (void)state;
-    each_case(run_all_reduce, summed, 4, true, REDUCE_SUM);
+    each_world((Cases){run_all_reduce, of_host, 4, false, REDUCE_SUM, false});
+    each_world((Cases){run_all_reduce, floats, 4, false, REDUCE_SUM, true});
 }
 
 static void test_all_reduce_finds_the_largest(void **state)
 {
     (void)state;
-    each_case(run_all_reduce, summed, 4, true, REDUCE_MAX);
+    each_world((Cases){run_all_reduce, of_host, 4, false, REDUCE_MAX, false});
 }
 
 static void test_reduce_scatter_leaves_each_rank_its_part(void **state)
 {
     (void)state;
-    each_case(run_reduce_scatter, summed, 2, true, REDUCE_SUM);
-    each_case(run_reduce_scatter, summed, 2, false, REDUCE_SUM);
+    each_world((Cases){run_reduce_scatter, of_host, 4, true, REDUCE_SUM, false});
+    each_world((Cases){run_reduce_scatter, floats, 4, true, REDUCE_SUM, true});
 }
 
 static void test_all_gather_puts_parts_in_rank_order(void **state)
 {
     (void)state;
-    each_case(run_all_gather, moved, 3, true, REDUCE_SUM);
-    each_case(run_all_gather, moved, 3, false, REDUCE_SUM);
+    each_world((Cases){run_all_gather, any, 3, true, REDUCE_SUM, false});
+    each_world((Cases){run_all_gather, any, 2, true, REDUCE_SUM, true});
 }
 
 static void test_broadcast_from_every_root(void **state)
 {
     (void)state;
-    each_case(run_broadcast, moved, 3, true, REDUCE_SUM);
+    each_world((Cases){run_broadcast, any, 3, false, REDUCE_SUM, false});
+    each_world((Cases){run_broadcast, any, 2, false, REDUCE_SUM, true});
 }
 
 int main(void)
