@@ -227,6 +227,30 @@ static void test_broadcast_from_every_root(void **state)
     each_world((Cases){run_broadcast, any, 2, false, REDUCE_SUM, true});
 }
 
+/* Split follows split without anything between them, as in grid_open: each rank gets the group of
+ * this split, whose sum shows it. */
+static void run_splits(Comm *comm, void *context)
+{
+    (void)context;
+    for (int64_t i = 0; i < 300; i++) {
+        Comm all = comm_split(comm, "all", 0, comm->rank);
+        Comm half = comm_split(comm, "half", comm->rank % 2, -comm->rank);
+        int64_t x = comm->rank + i;
+        comm_all_reduce(&half, NULL, tensor_1d(&x, I64, 1), REDUCE_MAX);
+        int64_t last = comm->size - 1, most = last % 2 == comm->rank % 2 ? last : last - 1;
+        if (x != most + i) rank_wrong(comm, "split %lld: %lld", (long long)i, (long long)x);
+        comm_close(&half);
+        comm_close(&all);
+    }
+}
+
+static void test_splits_in_a_row(void **state)
+{
+    (void)state;
+    thread_ranks(4, 60, run_splits, NULL);
+    thread_ranks(5, 60, run_splits, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_reduce_scatter_leaves_each_rank_its_part),
         cmocka_unit_test(test_all_gather_puts_parts_in_rank_order),
         cmocka_unit_test(test_broadcast_from_every_root),
+        cmocka_unit_test(test_splits_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
