@@ -1,19 +1,89 @@
-/* check.c -- printing failures; see check.h for who uses which. */
+/* check.c -- printing failures and ending the program; see check.h for who uses which. */
 #include "model/core/check.h"
 
 #include "model/core/log.h"
 #include "model/core/utf8.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ---- the end of several ranks ---------------------------------------------------------------- */
+
+/* How a process ends has one answer, whichever of its threads asks. */
+static struct {
+    atomic_bool shared, begun;
+    pthread_mutex_t mutex; /* guards the hook, and is held while it runs */
+    void (*flush)(void *context);
+    void *context;
+} ends = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+/* In the thread whose failure ends the process: its code, so far as it is known. */
+static _Thread_local int ending_with = -1;
+
+void ends_share(bool shared)
+{
+    atomic_store(&ends.shared, shared);
+}
+
+void ends_set_flush(void (*flush)(void *context), void *context)
+{
+    pthread_mutex_lock(&ends.mutex);
+    ends.flush = flush;
+    ends.context = context;
+    pthread_mutex_unlock(&ends.mutex);
+}
+
+/* Returns in the first thread that comes, in every thread of a single rank. */
+static void end_begin(ExitCode code)
+{
+    if (!atomic_load(&ends.shared)) return;
+    if (ending_with >= 0) _exit(ending_with); /* the end itself failed: its cause stands */
+    if (atomic_exchange(&ends.begun, true))
+        for (;;)
+            pause();
+    ending_with = (int)code;
+}
+
+/* Brings out what stands printed, ahead of what is to be said. Another rank may be printing there,
+ * and may wait for its reader for ever. */
+static void flush_output(void)
+{
+    if (!atomic_load(&ends.shared)) {
+        fflush(stdout);
+        return;
+    }
+    enum { TRIES = 500, MICROSECONDS = 1000 };
+    for (int i = 0; i < TRIES; i++) {
+        if (ftrylockfile(stdout) == 0) {
+            fflush(stdout);
+            funlockfile(stdout);
+            return;
+        }
+        usleep(MICROSECONDS);
+    }
+}
+
+/* Ends several ranks. No exit(): the others run on, and what it takes down is in use. */
+static void end_shared(ExitCode code)
+{
+    if (!atomic_load(&ends.shared)) return;
+    ending_with = (int)code;
+    pthread_mutex_lock(&ends.mutex);
+    if (ends.flush) ends.flush(ends.context);
+    _exit((int)code);
+}
+
+/* ---- sentences ------------------------------------------------------------------------------- */
 
 /* Prints the sentence behind its exit code, which it returns. */
 static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 {
-    fflush(stdout);
+    flush_output();
     char text[4096];
     va_list again;
     va_copy(again, args);
@@ -27,9 +97,11 @@ static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 void fail(ExitCode code, const char *fmt, ...)
 {
     va_list args;
+    end_begin(code);
     va_start(args, fmt);
     code = print_sentence(code, fmt, args);
     va_end(args);
+    end_shared(code);
     exit((int)code);
 }
 
@@ -44,12 +116,14 @@ int error_print(ExitCode code, const char *fmt, ...)
 
 void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
 {
-    fflush(stdout);
+    end_begin(EXIT_BUG);
+    flush_output();
     fprintf(stderr, "%s:%d: CHECK(%s) failed\n", file, line, condition);
     va_list args;
     va_start(args, fmt);
     log_prefixed(stderr, "bug", (int)EXIT_BUG, fmt, args);
     va_end(args);
+    end_shared(EXIT_BUG);
     fflush(stderr);
     _Exit((int)EXIT_BUG);
 }

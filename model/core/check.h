@@ -50,6 +50,16 @@ void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(p
  */
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* With several ranks in the process, between ends_share(true) and ends_share(false), what ends one
+ * of them ends all, at once: fail and CHECK print the first cause with its rank's place, call the
+ * hook and leave by _exit with its code. A thread that fails after it prints nothing and returns
+ * from nothing any more. */
+void ends_share(bool shared);
+/* What such an end brings to disk yet: called once, in the thread that failed, while the others go
+ * on; it must not wait for them. `flush` NULL: nothing. When this returns, the hook of before is
+ * not under way. */
+void ends_set_flush(void (*flush)(void *context), void *context);
+
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
 void check_failed(const char *file, int line, const char *condition, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 4, 5)));

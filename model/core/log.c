@@ -4,13 +4,16 @@
 #include "model/core/figures.h"
 #include "model/core/utf8.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static LogLevel current_level = LOG_INFO;
-static void (*clear_line)(void);
+static void (*_Atomic clear_line)(void);
 static _Thread_local int thread_rank;
 static _Thread_local char thread_place[64];
+static _Thread_local FILE *thread_file;
 
 void log_set_level(LogLevel level)
 {
@@ -33,9 +36,30 @@ int log_rank(void)
     return thread_rank;
 }
 
+const char *log_place(void)
+{
+    return thread_place;
+}
+
+void log_set_file(FILE *to)
+{
+    thread_file = to;
+}
+
 void log_set_clear_line(void (*clear)(void))
 {
-    clear_line = clear;
+    atomic_store(&clear_line, clear);
+}
+
+/* Has the next message on `to` begin its own line. What the live line holds is rank 0's to know. */
+static void leave_live_line(FILE *to)
+{
+    void (*clear)(void) = atomic_load(&clear_line);
+    if (clear == NULL) return;
+    if (thread_rank == 0)
+        clear();
+    else if (isatty(fileno(to)))
+        fputc('\n', to);
 }
 
 static void print_formatted(FILE *to, const char *fmt, va_list args)
@@ -47,22 +71,40 @@ static void print_formatted(FILE *to, const char *fmt, va_list args)
     fflush(to);
 }
 
-void log_message(LogLevel level, const char *fmt, ...)
+/* "[rank 2 dp 2] " with the brackets, or "rank 2 dp 2: " for a sentence that begins with its code.
+ */
+static void print_place(FILE *to, const char *begin, const char *end)
 {
-    if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return;
-    if (clear_line) clear_line();
-    /* Held for the whole line: threads print prefix and text as one. */
-    FILE *to = level >= LOG_WARNING ? stderr : stdout;
+    if (thread_rank != 0 || thread_place[0])
+        fprintf(to, "%srank %d%s%s%s", begin, thread_rank, thread_place[0] ? " " : "", thread_place,
+                end);
+}
+
+/* Held for the whole line: threads print prefix and text as one. */
+static void print_message(FILE *to, LogLevel level, bool place, const char *fmt, va_list args)
+{
     flockfile(to);
     if (level == LOG_WARNING) fputs("warning: ", to);
     if (level == LOG_NOTICE) fputs("notice: ", to);
-    if (thread_rank != 0 || thread_place[0])
-        fprintf(to, "[rank %d %s] ", thread_rank, thread_place);
-    va_list args;
-    va_start(args, fmt);
+    if (place) print_place(to, "[", "] ");
     print_formatted(to, fmt, args);
-    va_end(args);
     funlockfile(to);
+}
+
+void log_message(LogLevel level, const char *fmt, ...)
+{
+    va_list args;
+    if (thread_file) {
+        va_start(args, fmt);
+        print_message(thread_file, level, false, fmt, args);
+        va_end(args);
+    }
+    if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return;
+    FILE *to = level >= LOG_WARNING ? stderr : stdout;
+    leave_live_line(to);
+    va_start(args, fmt);
+    print_message(to, level, thread_rank != 0, fmt, args);
+    va_end(args);
 }
 
 void log_field(const char *label, const char *fmt, ...)
@@ -79,12 +121,23 @@ void log_field(const char *label, const char *fmt, ...)
     free(lines);
 }
 
-void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
+static void print_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
 {
-    if (clear_line) clear_line();
     flockfile(to);
     fprintf(to, "%s[%d] ", kind, code);
-    if (thread_rank != 0 || thread_place[0]) fprintf(to, "rank %d %s: ", thread_rank, thread_place);
+    print_place(to, "", ": ");
     print_formatted(to, fmt, args);
     funlockfile(to);
+}
+
+void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args)
+{
+    va_list again;
+    if (thread_file) {
+        va_copy(again, args);
+        print_prefixed(thread_file, kind, code, fmt, again);
+        va_end(again);
+    }
+    leave_live_line(to);
+    print_prefixed(to, kind, code, fmt, args);
 }

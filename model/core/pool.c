@@ -27,6 +27,7 @@ struct Pool {
     pthread_cond_t start, done;
     int stop; /* guarded by mutex */
     int rank;
+    char place[64];        /* of the rank, for messages */
     _Atomic uint64_t word; /* generation << TASK_BITS | next task */
     _Atomic int64_t n_tasks, completed;
     _Atomic(PoolBody)
@@ -80,7 +81,7 @@ static void *worker_main(void *arg)
     Pool *pool = w.pool;
     uint64_t seen = 0;
     free(arg);
-    log_set_rank(pool->rank, "");
+    log_set_rank(pool->rank, pool->place);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         /* Compared with the last region seen, not with zero: a thread that slept through a whole
@@ -140,6 +141,7 @@ Pool *pool_create(int threads)
     Pool *pool = must_calloc(1, sizeof *pool);
     pool->threads = threads;
     pool->rank = log_rank();
+    snprintf(pool->place, sizeof pool->place, "%s", log_place());
     pool->thread = must_calloc((size_t)threads, sizeof *pool->thread);
     pool->workspace = mmap(NULL, POOL_WORKSPACE * (size_t)threads, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
