@@ -119,7 +119,7 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     case OP_copy: op_copy(dev, t[0], t[1]); break;
     case OP_add: op_add(dev, t[0], t[1], t[2]); break;
     case OP_sum: op_sum(dev, t[0], t + 1, (int)c->groups); break;
-    case OP_normal: op_normal(dev, t[0], 42, 7, c->first, c->value); break;
+    case OP_normal: op_normal(dev, t[0], 42, &c->part, c->value); break;
     case OP_token_forward: op_token_forward(dev, t[0], t[1], t[2], c->first); break;
     case OP_token_backward:
         op_token_backward(dev, t[0], t[1], t[2], c->first, c->accumulate);

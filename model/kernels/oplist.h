@@ -11,7 +11,7 @@ OP(fill, (Device * dev, Tensor x, double value))
 OP(copy, (Device * dev, Tensor y, Tensor x))
 OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))
 OP(sum, (Device * dev, Tensor dst, const Tensor *src, int n))
-OP(normal, (Device * dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std))
+OP(normal, (Device * dev, Tensor x, uint64_t seed, const Segment *part, double std))
 OP(token_forward, (Device * dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row))
 OP(token_backward,
    (Device * dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row, bool accumulate))

@@ -51,12 +51,18 @@ void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
     RUN(sum, src[0].dtype == F64 ? F64 : dst.dtype, dev, dst, src, n);
 }
 
-void op_normal(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std)
+void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double std)
 {
     expect_vector(OP_normal, OPERAND(x), tensor_count(x), OPERAND(x));
     expect_storage(OP_normal, OPERAND(x), OPERAND(x));
-    expect_argument(OP_normal, first >= 0, "the first index is not negative", first);
-    RUN(normal, x.dtype, dev, x, seed, stream, first, std);
+    expect_argument(OP_normal, part->start <= 0, "the part begins at or before x", part->start);
+    expect_argument(OP_normal, part->first >= 0, "the part's first element is not negative",
+                    part->first);
+    expect_argument(OP_normal,
+                    part->cols == part->whole_cols ||
+                        (part->cols > 0 && part->cols < part->whole_cols),
+                    "a row of the part is one of the whole, or less", part->cols);
+    RUN(normal, x.dtype, dev, x, seed, part, std);
 }
 
 /* ---- embedding --------------------------------------------------------------------------------

@@ -48,8 +48,9 @@ typedef struct {
 /* Where a parameter lies in a flat range of weights. The segment holds elements i >= start of the
  * range, up to the next segment's start. With k = i - start, element i is row k / cols and column
  * k % cols of this rank's part of the parameter, and element first + row * whole_cols + column of
- * the whole parameter. start is negative where the range begins inside the parameter. A gap belongs
- * to the segment before it. */
+ * the whole parameter (segment_rule.h). Where cols == whole_cols that is first + k; both may be 0
+ * then. start is negative where the range begins inside the parameter. A gap belongs to the segment
+ * before it. */
 typedef struct {
     uint64_t stream; /* rng_stream of the parameter's name */
     int64_t start;
@@ -131,10 +132,11 @@ enum { SUM_SOURCES = 64 };
  * SUM_SOURCES; dst may be one of the sources if it has their type. The same bits on every CPU
  * level, device, thread count and cut of the tensors. */
 void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);
-/* x[i] = std * normal(seed, stream, first + i), x dense, any float dtype. Box-Muller over Philox in
- * double with own logarithm and sine (no library, no contraction): the same bits on every CPU level
- * and device. */
-void op_normal(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std);
+/* x[i] = std * normal(seed, stream, element), where `part` says stream and element of the whole
+ * parameter at each place i of x: all of x lies in it, so part->start <= 0. x dense, any float
+ * dtype. Box-Muller over Philox in double with own logarithm and sine (no library, no contraction):
+ * the same bits on every CPU level and device, however a parameter is cut. */
+void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double std);
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 

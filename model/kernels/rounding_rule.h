@@ -12,26 +12,18 @@
  * shares a block with a rounding. Blocks count to 2^32, 2^35 elements, which the optimizer checks;
  * updates repeat after 2^31.
  *
- * A .cu file turns these functions into device functions. */
+ * A .cu file turns these functions, and those of the headers below, into device functions. */
 #ifndef MODEL_KERNELS_ROUNDING_RULE_H
 #define MODEL_KERNELS_ROUNDING_RULE_H
 
 #include "model/core/rng.h"
-#include "model/kernels/ops.h"
+#include "model/kernels/segment_rule.h"
 
 #include <string.h>
 
 /* Elements per Philox block, and how many elements of one parameter have blocks of their own. */
 enum { ROUNDING_BLOCK = 8 };
 #define ROUNDING_ELEMENTS ((int64_t)ROUNDING_BLOCK << 32)
-
-/* Element of the whole parameter at place i of the range; i is in this segment. */
-static inline int64_t rounding_element(const Segment *s, int64_t i)
-{
-    int64_t k = i - s->start;
-    if (s->cols == s->whole_cols) return s->first + k;
-    return s->first + k / s->cols * s->whole_cols + k % s->cols;
-}
 
 /* The four words of block `block` of a parameter. */
 static inline void rounding_words(uint64_t seed, uint64_t stream, int64_t update, int64_t block,

@@ -15,7 +15,9 @@ void param_init_unit(Device *dev, ParamStore *store, int unit, uint64_t seed)
         switch (p->init) {
         case INIT_ZERO: op_fill(dev, all, 0.0); break;
         case INIT_ONE: op_fill(dev, rows, 1.0); break;
-        case INIT_NORMAL: op_normal(dev, rows, seed, rng_stream(p->name), 0, (double)p->std); break;
+        case INIT_NORMAL:
+            op_normal(dev, rows, seed, &(Segment){.stream = rng_stream(p->name)}, (double)p->std);
+            break;
         }
         if (p->init != INIT_ZERO && p->padded[0] > p->dim[0])
             op_fill(dev, tensor_slice_rows(all, p->dim[0], p->padded[0] - p->dim[0]), 0.0);

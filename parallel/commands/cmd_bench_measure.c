@@ -45,7 +45,7 @@ MemoryLoop memory_loop_open(Device *dev, int64_t n)
     l.c = l.b + n;
     l.d = l.c + n;
     /* Memory that was only ever read is one shared page of zeros, and comes from the cache. */
-    op_normal(dev, tensor_1d(l.a, F32, 4 * n), 1, 4, 0, 1.0);
+    op_normal(dev, tensor_1d(l.a, F32, 4 * n), 1, &(Segment){.stream = 4}, 1.0);
     return l;
 }
 

@@ -89,7 +89,7 @@ static void fill_operand(Device *dev, const OpCase *c, const OperandSpec *s, DTy
     if (t.dtype == I32 || t.dtype == I64 || (t.dtype == F64 && storage != F64))
         fill_from_host(dev, c, s, t);
     else if (s->fill == FILL_NORMAL)
-        op_normal(dev, tensor_flat(t), 1, 2, 0, s->high);
+        op_normal(dev, tensor_flat(t), 1, &(Segment){.stream = 2}, s->high);
     else
         op_fill(dev, t, 0.5 * (s->low + s->high));
 }

@@ -82,9 +82,9 @@ static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list
     r->x = device_alloc(dev, (size_t)x * dtype_size(dtype), "inputs");
     r->y = device_alloc(dev, (size_t)y * dtype_size(dtype), "outputs");
     r->w = device_alloc(dev, (size_t)r->n_weights * dtype_size(dtype), "weights");
-    op_normal(dev, tensor_1d(r->x, dtype, x), 1, 1, 0, 1.0);
-    op_normal(dev, tensor_1d(r->y, dtype, y), 1, 2, 0, 1e-3);
-    op_normal(dev, tensor_1d(r->w, dtype, r->n_weights), 1, 3, 0, 0.02);
+    op_normal(dev, tensor_1d(r->x, dtype, x), 1, &(Segment){.stream = 1}, 1.0);
+    op_normal(dev, tensor_1d(r->y, dtype, y), 1, &(Segment){.stream = 2}, 1e-3);
+    op_normal(dev, tensor_1d(r->w, dtype, r->n_weights), 1, &(Segment){.stream = 3}, 0.02);
 }
 
 static Profile *profile_create(void)

@@ -247,10 +247,9 @@ static void normals_have_the_cpu_s_bits(void **state)
             int64_t n = count[k % 4];
             Tensor here = pair_drawn(storage, n, 0, 0, false), back = pair_copy(here);
             Tensor there = device_put(&pair_cuda, back);
-            op_normal(&pair_cpu, here, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
-                      0.02);
-            op_normal(&pair_cuda, there, 42 + ((uint64_t)k << 40), rng_stream("w"), first[k / 4],
-                      0.02);
+            Segment part = {.stream = rng_stream("w"), .first = first[k / 4]};
+            op_normal(&pair_cpu, here, 42 + ((uint64_t)k << 40), &part, 0.02);
+            op_normal(&pair_cuda, there, 42 + ((uint64_t)k << 40), &part, 0.02);
             device_take(&pair_cuda, back, there);
             pair_same_bits(here, back, "normal");
             free(here.data);

@@ -259,6 +259,16 @@ static void a_sum_over_a_wider_source(Device *dev)
     op_sum(dev, tensor_2d(spare[0], BF16, 1, 4), src, 2);
 }
 
+static void a_part_behind_its_place(Device *dev)
+{
+    op_normal(dev, here(0, 1, 4), 1, &(Segment){.start = 1}, 1);
+}
+
+static void a_part_wider_than_the_whole(Device *dev)
+{
+    op_normal(dev, here(0, 1, 4), 1, &(Segment){.cols = 3, .whole_cols = 2}, 1);
+}
+
 static void front_doors_refuse_by_name(void **state)
 {
     (void)state;
@@ -279,6 +289,8 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(sources_of_two_types, "op_sum", "a source is (1, 4) bf16");
     expect_refusal(a_shorter_source, "op_sum", "a source is (1, 3) f32");
     expect_refusal(a_sum_over_a_wider_source, "op_sum", "an output is not this input");
+    expect_refusal(a_part_behind_its_place, "op_normal", "got 1");
+    expect_refusal(a_part_wider_than_the_whole, "op_normal", "got 3");
     expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
 }
 

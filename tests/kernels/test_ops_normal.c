@@ -52,7 +52,7 @@ static uint64_t hash_of(const void *data, size_t bytes)
 static void normals(Device *dev, Tensor x, int64_t first)
 {
     Tensor far = device_put(dev, x);
-    op_normal(dev, far, 42, 7, first, 1);
+    op_normal(dev, far, 42, &(Segment){.stream = 7, .first = first}, 1);
     device_take(dev, x, far);
 }
 
@@ -95,6 +95,66 @@ static void normals_have_the_same_bits_everywhere(void **state)
     }
 }
 
+enum { ROWS = 23, WHOLE = 90, GUARD = 3 };
+
+/* Element e of the whole, in the type, by op_normal over the whole in double and scalar rounding.
+ */
+static double whole_normal(const double *whole, DType type, int64_t e)
+{
+    double cell;
+    dtype_set(type, &cell, 0, type == F64 ? whole[e] : (double)(float)whole[e]);
+    return dtype_get(type, &cell, 0);
+}
+
+/* The columns [first, first + cols) of a parameter of ROWS x WHOLE in runs of `step` elements, with
+ * other memory before and behind that must stay. */
+static void check_part(TestDevice *d, DType type, const double *whole, int64_t first, int64_t cols,
+                       int64_t step)
+{
+    double host[ROWS * WHOLE + 2 * GUARD];
+    for (int64_t at = 0; at < ROWS * cols; at += step) {
+        int64_t n = at + step < ROWS * cols ? step : ROWS * cols - at;
+        Segment part = {
+            .stream = 7, .start = -at, .first = first, .cols = cols, .whole_cols = WHOLE};
+        Tensor here = tensor_1d(memset(host, 0, sizeof host), type, n + 2 * GUARD),
+               far = device_put(&d->device, here);
+        op_normal(&d->device,
+                  tensor_1d((char *)far.data + GUARD * (int64_t)dtype_size(type), type, n), 42,
+                  &part, 1);
+        device_take(&d->device, here, far);
+        for (int64_t i = 0; i < n + 2 * GUARD; i++) {
+            int64_t k = at + i - GUARD, e = first + k / cols * WHOLE + k % cols;
+            bool inside = i >= GUARD && i < n + GUARD;
+            double want = inside ? whole_normal(whole, type, e) : 0, got = dtype_get(type, host, i);
+            if (got != want)
+                fail_msg("%s: %s, columns %lld + %lld, run of %lld at %lld, place %lld: %a, not %a",
+                         d->name, dtype_name(type), (long long)first, (long long)cols, (long long)n,
+                         (long long)at, (long long)(i - GUARD), got, want);
+        }
+    }
+}
+
+/* A rank that has some columns, in runs that begin and end within rows, has the numbers of one that
+ * has all. */
+static void normals_do_not_depend_on_the_cut(void **state)
+{
+    (void)state;
+    static double whole[ROWS * WHOLE];
+    const int64_t step[] = {13, 64, 251, ROWS * WHOLE};
+    normals(&devices.item[0].device, tensor_1d(whole, F64, ROWS * WHOLE), 0);
+    for (int i = 0; i < devices.count; i++)
+        for (DType type = F64; type <= F16; type++)
+            for (int ranks = 1; ranks <= 5; ranks += 1 + ranks / 2)
+                for (size_t s = 0; s < sizeof step / sizeof *step; s++) {
+                    int64_t cols = WHOLE / ranks;
+                    bool rare = type > F32 || devices.item[i].cuda;
+                    if (!device_has_storage(&devices.item[i].device, type)) continue;
+                    if (rare && s < 1) continue; /* many calls */
+                    for (int rank = 0; rank < ranks; rank++)
+                        check_part(&devices.item[i], type, whole, rank * cols, cols, step[s]);
+                }
+}
+
 /* Mean, variance, fourth moment and neighbours' products within four deviations of what normals
  * give. */
 static void normals_are_normal(void **state)
@@ -102,7 +162,7 @@ static void normals_are_normal(void **state)
     (void)state;
     enum { COUNT = 1 << 18 };
     double *x = must_alloc(COUNT * sizeof *x), sum[4] = {0}, n = COUNT;
-    op_normal(&devices.item[0].device, tensor_1d(x, F64, COUNT), 1, 2, 0, 1);
+    op_normal(&devices.item[0].device, tensor_1d(x, F64, COUNT), 1, &(Segment){.stream = 2}, 1);
     for (int i = 0; i < COUNT; i++) {
         sum[0] += x[i];
         sum[1] += x[i] * x[i];
@@ -121,6 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_answers_its_published_vectors),
         cmocka_unit_test(normals_have_the_same_bits_everywhere),
+        cmocka_unit_test(normals_do_not_depend_on_the_cut),
         cmocka_unit_test(normals_are_normal),
     };
     return cmocka_run_group_tests_name("random numbers", tests, devices_setup, devices_teardown);

@@ -74,9 +74,15 @@ void oracle_sum(OracleCall *call)
 void oracle_normal(OracleCall *call)
 {
     const OpCase *c = call->c;
-    for (int64_t i = 0; i < c->n; i++) {
-        uint64_t index = (uint64_t)(c->first + i), pair = index / 2;
-        uint32_t ctr[4] = {(uint32_t)pair, (uint32_t)(pair >> 32), 7, 0}, key[2] = {42, 0}, out[4];
+    int64_t row = 0, col = -c->part.start; /* of the rank's part */
+    for (int64_t i = 0; i < c->n; i++, col++) {
+        for (; c->part.cols > 0 && col >= c->part.cols; row++)
+            col -= c->part.cols;
+        uint64_t index = (uint64_t)(c->part.first + row * c->part.whole_cols + col);
+        uint64_t pair = index / 2, stream = c->part.stream;
+        uint32_t ctr[4] = {(uint32_t)pair, (uint32_t)(pair >> 32), (uint32_t)stream,
+                           (uint32_t)(stream >> 32)},
+                 key[2] = {42, 0}, out[4];
         philox4x32(ctr, key, out);
         uint64_t a = (uint64_t)out[1] << 32 | out[0], b = (uint64_t)out[3] << 32 | out[2];
         double u = 1 - (double)(a >> 12) / 4503599627370496.0;

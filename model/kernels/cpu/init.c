@@ -2,22 +2,24 @@
  * time so that the compiler can vectorise each step. */
 #include "model/kernels/cpu/spans.h"
 #include "model/kernels/normal.h"
+#include "model/kernels/segment_rule.h"
 
 typedef struct {
     Tensor x; /* flat */
-    uint64_t seed, stream;
-    int64_t first, tasks;
+    uint64_t seed;
+    const Segment *part;
+    int64_t tasks;
     double std;
 } NormalJob;
 
 enum { PAIRS = 256 };
 
-/* The draws a, b of pairs first .. first + PAIRS. */
-static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, uint64_t *restrict a,
+/* The draws a, b of pairs first .. first + n, n <= PAIRS. */
+static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, int n, uint64_t *restrict a,
                        uint64_t *restrict b)
 {
     uint32_t word[4][PAIRS];
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < n; i++) {
         uint32_t out[4];
         normal_words(seed, stream, first + (uint64_t)i, out);
         word[0][i] = out[0];
@@ -25,23 +27,23 @@ static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, uint64_t 
         word[2][i] = out[2];
         word[3][i] = out[3];
     }
-    for (int i = 0; i < PAIRS; i++)
+    for (int i = 0; i < n; i++)
         a[i] = (uint64_t)word[1][i] << 32 | word[0][i];
-    for (int i = 0; i < PAIRS; i++)
+    for (int i = 0; i < n; i++)
         b[i] = (uint64_t)word[3][i] << 32 | word[2][i];
 }
 
-/* z[2i], z[2i + 1] = std times the two normals of draws a[i], b[i]. */
+/* z[2i], z[2i + 1] = std times the two normals of each of n draws a[i], b[i]. */
 static void box_muller(double *restrict z, const uint64_t *restrict a, const uint64_t *restrict b,
-                       double std)
+                       int n, double std)
 {
     double even[PAIRS], odd[PAIRS];
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < n; i++) {
         NormalPair pair = normal_pair(a[i], b[i]);
         even[i] = std * pair.even;
         odd[i] = std * pair.odd;
     }
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < n; i++) {
         z[2 * i] = even[i];
         z[2 * i + 1] = odd[i];
     }
@@ -64,6 +66,7 @@ static void doubles_store(DType dtype, void *restrict to, const double *restrict
 static void normal_body(void *context, int64_t task, int worker)
 {
     const NormalJob *job = context;
+    const Segment *part = job->part;
     int64_t n = tensor_count(job->x), size = (int64_t)dtype_size(job->x.dtype);
     int64_t at = pool_cut(n, job->tasks, 2 * PAIRS, task),
             end = pool_cut(n, job->tasks, 2 * PAIRS, task + 1);
@@ -71,21 +74,27 @@ static void normal_body(void *context, int64_t task, int worker)
     double z[2 * PAIRS];
     (void)worker;
     while (at < end) {
-        /* A range may begin in the middle of a pair: the pair is drawn whole and its first
-         * number left out, so that an element's value does not depend on where its range begins. */
-        int64_t skip = (job->first + at) & 1, run = 2 * PAIRS - skip;
+        /* A run may begin in the middle of a pair: the pair is drawn whole and its first number
+         * left out, so that an element's value does not depend on where a run begins. Elements
+         * follow each other within a row of this rank's part; where that has whole rows, all the
+         * way. */
+        int64_t element = segment_element(part, at), skip = element & 1, run = 2 * PAIRS - skip;
+        if (part->cols != part->whole_cols) {
+            int64_t row_rest = part->cols - (at - part->start) % part->cols;
+            if (row_rest < run) run = row_rest;
+        }
         if (run > end - at) run = end - at;
-        draw_pairs(job->seed, job->stream, (uint64_t)(job->first + at) >> 1, a, b);
-        box_muller(z, a, b, job->std);
+        int pairs = (int)(skip + run + 1) / 2;
+        draw_pairs(job->seed, part->stream, (uint64_t)element >> 1, pairs, a, b);
+        box_muller(z, a, b, pairs, job->std);
         doubles_store(job->x.dtype, (char *)job->x.data + at * size, z + skip, run);
         at += run;
     }
 }
 
-void CPU(normal)(Device *dev, Tensor x, uint64_t seed, uint64_t stream, int64_t first, double std)
+void CPU(normal)(Device *dev, Tensor x, uint64_t seed, const Segment *part, double std)
 {
-    NormalJob job = {
-        .x = tensor_flat(x), .seed = seed, .stream = stream, .first = first, .std = std};
+    NormalJob job = {.x = tensor_flat(x), .seed = seed, .part = part, .std = std};
     job.tasks = tasks_for(dev, 16 * tensor_count(x));
     pool_run(dev->pool, job.tasks, normal_body, &job);
 }

@@ -131,7 +131,7 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
          * only; where the part has whole rows, all the way. */
         int64_t row_rest = s->cols - (i - s->start) % s->cols;
         if (s->cols != s->whole_cols && row_rest < run) run = row_rest;
-        noise_run(noise + done, rounding->seed, s->stream, update, rounding_element(s, i), run);
+        noise_run(noise + done, rounding->seed, s->stream, update, segment_element(s, i), run);
     }
 }
 

@@ -108,9 +108,9 @@ static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, in
     static_assert(N == 1 || N == 4, "64 bits hold four elements' noise, half a block");
     uint32_t word[4];
     segment_find(r, i);
-    int64_t element = rounding_element(r.at, i);
+    int64_t element = segment_element(r.at, i);
     bool whole = element % N == 0 && (r.at + 1 == r.end || r.at[1].start >= i + N) &&
-                 rounding_element(r.at, i + N - 1) == element + N - 1;
+                 segment_element(r.at, i + N - 1) == element + N - 1;
     if (N == 4 && whole) {
         rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
         return element & 4 ? (uint64_t)word[3] << 32 | word[2] : (uint64_t)word[1] << 32 | word[0];
@@ -119,7 +119,7 @@ static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, in
 #pragma unroll 1
     for (int j = 0; j < N; j++) {
         segment_find(r, i + j);
-        element = rounding_element(r.at, i + j);
+        element = segment_element(r.at, i + j);
         rounding_words(r.seed, r.at->stream, update, element / ROUNDING_BLOCK, word);
         noise |= (uint64_t)rounding_bits(word, element) << (16 * j);
     }
