@@ -260,6 +260,10 @@ typedef struct {
  * their number, *out is malloc'ed (free with config_diff_free). */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
+/* What to write into a config whose train_batch_size follows from other keys and from its ranks, so
+ * that it is `batch` there, as the middle of a sentence: "write train_batch_size 16". Empty where
+ * the key was given. */
+void config_batch_advice(const Config *config, int64_t batch, char *out, size_t n);
 
 /* What only the start of a command finds out, and no config file says. A field that is zero says
  * nothing. */

@@ -212,3 +212,25 @@ void check_batch(Load *load)
     else
         refuse_multiple(load, accum ? accum_key : NULL, accum ? times : 1);
 }
+
+void config_batch_advice(const Config *config, int64_t batch, char *out, size_t n)
+{
+    const Origin *origin = config->provenance;
+    int64_t dp = config->parallel.data, rows = config->train_micro_batch_size_per_gpu,
+            share = batch / dp;
+    char near[64], micro[128] = "";
+    out[0] = '\0';
+    if (origin_given(&origin[option_find(train_key)])) return;
+    if (share * dp != batch) {
+        load_nearest_divisors(batch, dp, near, sizeof near);
+        snprintf(out, n, "go on with %s ranks, which go into %lld, and write %s %lld", near,
+                 (long long)batch, train_key, (long long)batch);
+        return;
+    }
+    bool divides = share % rows == 0;
+    load_nearest_divisors(share, rows, near, sizeof near);
+    if (!divides) snprintf(micro, sizeof micro, " with %s %s", micro_key, near);
+    snprintf(out, n, "write %s %lld%s%s%s", train_key, (long long)batch, micro,
+             origin_given(&origin[option_find(accum_key)]) ? " and without " : "",
+             origin_given(&origin[option_find(accum_key)]) ? accum_key : "");
+}

@@ -315,7 +315,11 @@ const Option option_table[] = {
            "type in which gradients add up; auto is fp32 (fp64 with fp64, bf16 with "
            "bf16.bf16_master_weights_and_grads)"),
     INT(zero_optimization.stage, "0", 0, 3, ROUNDING, NOTHING,
-        "ZeRO stage: what is sharded over data-parallel ranks; of one rank, nothing",
+        "ZeRO stage, what each data-parallel rank keeps a share of instead of the whole: 0 "
+        "nothing, "
+        "1 moments and fp32 weights, 2 also gradients, 3 also weights, which are gathered for "
+        "their "
+        "use; one rank has nothing to share",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),
     FLAG(zero_optimization.reduce_scatter, "true", NONE, NOTHING,
          "sum gradients by reduce-scatter; false: by all-reduce, for comparison",

@@ -33,6 +33,20 @@ static const Config *load_aloud(const char *path, const Arguments *a, int *code)
     return config;
 }
 
+/* For which ranks a config was looked at: "on 4 ranks", ... */
+static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
+{
+    long long world = config->world;
+    if (asked > 0)
+        snprintf(out, n, "on %lld rank%s", world, world == 1 ? "" : "s");
+    else if (world > 0)
+        snprintf(out, n, "on %lld rank%s, as its batch or parallel.data says", world,
+                 world == 1 ? "" : "s");
+    else
+        snprintf(out, n, "on one rank; --world N looks whether its batch fits N of them");
+    return out;
+}
+
 static int run_check(const void *values)
 {
     const Arguments *a = values;
@@ -41,9 +55,10 @@ static int run_check(const void *values)
         int trouble;
         ExitCode data_trouble = EXIT_MISSING;
         const Config *config = load_aloud(a->words.item[i], a, &trouble);
-        char err[2048];
+        char err[2048], ranks[100];
         if (config != NULL && data_check(config, err, sizeof err, &data_trouble)) {
-            printf("%s: good\n", a->words.item[i]);
+            printf("%s: good %s\n", a->words.item[i],
+                   looked_at(config, a->world, ranks, sizeof ranks));
             trouble = EXIT_OK;
         } else if (config != NULL) {
             fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words.item[i],
@@ -123,8 +138,8 @@ static const ArgOption options[] = {
      .at = offsetof(Arguments, set)},
     {.name = "--world",
      .value = "N",
-     .help = "for so many ranks, as --ranks N would start them; without\n"
-             "it, what follows from their number is as for one rank",
+     .help = "read the config for so many ranks, as a run with --ranks N\n"
+             "does; without it for one, unless it says how many",
      .kind = ARG_INTEGER,
      .at = offsetof(Arguments, world),
      .least = 1,

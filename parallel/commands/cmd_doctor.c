@@ -7,6 +7,7 @@
 #include "model/core/machine.h"
 #include "model/core/version.h"
 #include "parallel/commands/commands.h"
+#include "parallel/grid/launch.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -197,6 +198,10 @@ static int doctor(const void *values)
     look("levels", print_levels);
     look("device", print_device);
     print_finding("ok", "cores", "%d allowed to this process", pool_allowed_cores());
+    print_finding(
+        "ok", "ranks",
+        "threads of one process: --ranks 1 to %d; each has cores / ranks threads of its own",
+        LAUNCH_MAX_RANKS);
     print_memory();
     print_disk();
     look("cuda", print_cuda);

@@ -15,6 +15,19 @@ static void print_difference(const ConfigDifference *d, const char *effect)
     log_info("config  %s was %s, is %s: %s", d->key, d->was, d->now, effect);
 }
 
+/* Adds to a refusal how the run keeps its batch where that only follows from the number of ranks;
+ * takes over `list`. */
+static char *add_batch_advice(char *list, const Config *stored, const Config *config)
+{
+    char advice[256] = "";
+    if (stored->train_batch_size != config->train_batch_size)
+        config_batch_advice(config, stored->train_batch_size, advice, sizeof advice);
+    if (advice[0] == '\0') return list;
+    char *longer = text_format("%s; to keep its batch, %s", list, advice);
+    free(list);
+    return longer;
+}
+
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
                          bool aloud, char *err, size_t n)
 {
@@ -39,6 +52,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
                                                                      : "harmless");
         }
     }
+    list = add_batch_advice(list, stored, config);
     if (refused)
         error_set(err, n, "the run in %s was started with another config: %s; %s", folder, list,
                   /* no flag helps where the weights have other shapes */

@@ -173,6 +173,35 @@ static void opens_runs_of_one_rank_that_give_everything(void **state)
         parse_in((ConfigContext){.world = 4}, text)); /* as a config of its own it is held */
 }
 
+/* What to write where a batch that was not given would be another on more ranks. */
+static void says_how_to_keep_a_batch(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t world;
+        const char *keys;
+        int64_t batch;
+        const char *advice;
+    } cases[] = {
+        {4, MICRO "2", 8, "write train_batch_size 8"},
+        {4, MICRO "2, " ACCUM "2", 8,
+         "write train_batch_size 8 and without gradient_accumulation_steps"},
+        {4, MICRO "4", 8, "write train_batch_size 8 with train_micro_batch_size_per_gpu 2"},
+        {4, MICRO "4, " ACCUM "3", 12,
+         "write train_batch_size 12 with train_micro_batch_size_per_gpu 3 and without "
+         "gradient_accumulation_steps"},
+        {4, MICRO "3", 9, "go on with 3 or 9 ranks, which go into 9, and write train_batch_size 9"},
+        {4, BATCH "16", 8, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char advice[256];
+        const Config *c = in_world(cases[i].world, cases[i].keys);
+        config_batch_advice(c, cases[i].batch, advice, sizeof advice);
+        assert_string_equal(advice, cases[i].advice);
+        config_free(c);
+    }
+}
+
 /* A world beyond sense in a text is none. */
 static void passes_over_a_world_that_is_none(void **state)
 {
@@ -196,6 +225,7 @@ int main(void)
         cmocka_unit_test(reads_what_it_printed_on_any_number_of_ranks),
         cmocka_unit_test(prints_what_follows_as_comments),
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
+        cmocka_unit_test(says_how_to_keep_a_batch),
         cmocka_unit_test(passes_over_a_world_that_is_none),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);

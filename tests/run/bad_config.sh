@@ -33,6 +33,20 @@ bad "out of range" 78 'num_layers' "$TINY" --set model.num_layers=0
 bad "heads that do not divide" 78 'num_key_value_heads' "$TINY" --set model.num_key_value_heads=3
 bad "an unknown activation" 78 'activation' "$TINY" --set model.activation=gleu
 bad "batch arithmetic" 78 'train_batch_size' "$TINY" --set train_batch_size=17
+batch=(--set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=null)
+bad "a batch that the ranks do not share" 78 'is not a multiple of micro 2 x dp 3 = 6; write train_batch_size 6 or 12, or train on 2 or 4 ranks' \
+    config check "$TINY" --world 3 "${batch[@]}"
+bad "a size that the ranks do not make" 78 'parallel.data: 2, but there is 1 rank; write --ranks 2, or 1 here, or leave the key out' \
+    "$TINY" --set parallel.data=2
+bad "no ranks" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
+bad "too many ranks" 64 '[-]-ranks 65: give a whole number from 1 to 64' "$TINY" --ranks 65
+bad "ranks in words" 64 '[-]-ranks two' "$TINY" --ranks two
+for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its batch fits N of them" \
+    "--set parallel.data=2: on 2 ranks, as its batch or parallel.data says"; do
+    read -ra options <<<"${words%%:*}"
+    expect_code "bad_config: config check ${words%%:*}" 0 "$TRAIN" config check "$TINY" "${options[@]}" "${batch[@]}"
+    check "bad_config: ... says for which ranks" grep -qF "good ${words#*: }" output
+done
 bad "fp16 and bf16 together" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
 bad "known but not built" 78 'zero_optimization' "$TINY" --set zero_optimization.offload_optimizer.device=cpu
 bad "a --set without =" 64 '[-]-set train_steps: this is not key=value' "$TINY" --set train_steps

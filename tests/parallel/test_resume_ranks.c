@@ -1,0 +1,77 @@
+/* test_resume_ranks.c -- a run goes on with any number of ranks, and with the batch that it has. */
+#include "parallel/run/identity.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const Config *config_in(ConfigContext context, const char *text)
+{
+    ConfigReport report = {0};
+    const Config *config =
+        config_parse_in(&context, "c.json", text, strlen(text), 0, NULL, &report);
+    if (config == NULL) fail_msg("%s\n%s", text, report.error[0]);
+    config_report_free(&report);
+    return config;
+}
+
+/* Whether a run that was started on `was` ranks may go on with `is`, as its folder keeps the
+ * config; the sentence if not. */
+static bool may_resume(const char *text, int64_t was, int64_t is, char *err, size_t n)
+{
+    const Config *started = config_in((ConfigContext){.world = was}, text);
+    char *kept = config_text(started);
+    const Config *stored = config_in((ConfigContext){.stored = true, .world = is}, kept),
+                 *config = config_in((ConfigContext){.world = is}, text);
+    bool may = identity_may_resume("out/r", stored, config, false, false, err, n);
+    config_free(started);
+    config_free(stored);
+    config_free(config);
+    free(kept);
+    return may;
+}
+
+static void a_batch_that_is_given_outlives_the_ranks(void **unused)
+{
+    (void)unused;
+    static const char given[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 24, "
+                                "\"train_micro_batch_size_per_gpu\": 2}";
+    char err[1024] = "";
+    for (int64_t was = 1; was <= 4; was++)
+        for (int64_t is = 1; is <= 4; is++)
+            if (!may_resume(given, was, is, err, sizeof err))
+                fail_msg("from %d ranks to %d: %s", (int)was, (int)is, err);
+}
+
+/* One that follows from the ranks would change: refused, with what to write. */
+static void a_batch_that_follows_is_refused_with_what_to_write(void **unused)
+{
+    (void)unused;
+    static const char open[] =
+        "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 2}";
+    char err[1024] = "";
+    assert_true(may_resume(open, 2, 2, err, sizeof err));
+    assert_false(may_resume(open, 1, 2, err, sizeof err));
+    assert_string_equal(err,
+                        "the run in out/r was started with another config: train_batch_size was 2, "
+                        "is 4 (changes the run); to keep its batch, write train_batch_size 2 with "
+                        "train_micro_batch_size_per_gpu 1; choose another folder with --out, or "
+                        "say --allow-config-change");
+    assert_false(may_resume(open, 2, 3, err, sizeof err));
+    assert_non_null(strstr(err, "to keep its batch, go on with 2 or 4 ranks, which go into 4, and "
+                                "write train_batch_size 4;"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_that_is_given_outlives_the_ranks),
+        cmocka_unit_test(a_batch_that_follows_is_refused_with_what_to_write),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
