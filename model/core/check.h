@@ -29,8 +29,8 @@
     X(EXIT_PERMISSION, 77, "permission is missing")                                                \
     X(EXIT_CONFIG, 78, "the config is invalid")                                                    \
     X(EXIT_REQUEUE, 85, "checkpointed on request: start again to go on")                           \
-    X(EXIT_HANG, 86, "a rank hung (comes with several ranks)")                                     \
-    X(EXIT_PEER_LOST, 87, "a peer was lost (comes with several ranks)")                            \
+    X(EXIT_HANG, 86, "a rank waited for another beyond parallel.timeout")                          \
+    X(EXIT_PEER_LOST, 87, "a rank ended while others waited for it")                               \
     X(EXIT_DIVERGED, 88, "the numbers diverged")                                                   \
     X(EXIT_REPLICAS, 89, "replicas disagree (comes with several ranks)")                           \
     X(EXIT_NO_MEMORY, 90, "out of memory")
