@@ -145,20 +145,25 @@ static void end_waiting(Comm *comm, bool lost,
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     char call[128], who[512] = "";
-    for (int i = 0, n = 0; i < group->size && n >= 0 && (size_t)n < sizeof who; i++)
-        if (waiting_for(group, comm->rank, i) && (!lost || group->member[i].closed))
-            n += snprintf(who + n, sizeof who - (size_t)n, "%s%d", n ? ", " : "",
-                          group->member[i].world_rank);
+    int waited = 0;
+    for (int i = 0; i < group->size; i++) {
+        if (!waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed)) continue;
+        size_t used = strlen(who);
+        snprintf(who + used, sizeof who - used, "%s%d", waited++ ? ", " : "",
+                 group->member[i].world_rank);
+    }
     describe(group, &self->call, call, sizeof call);
     pthread_mutex_unlock(&group->mutex);
+    const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";
     if (lost)
         fail(EXIT_PEER_LOST,
-             "group %s, call %lld, %s: rank %d waits for rank %s, which has left the group",
-             group->name, (long long)self->calls, call, self->world_rank, who);
+             "group %s, call %lld, %s: rank %d waits for rank%s %s, which %s left the group",
+             group->name, (long long)self->calls, call, self->world_rank, s, who, have);
     fail(EXIT_HANG,
-         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank %s, which "
-         "has not arrived",
-         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, who);
+         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank%s %s, which "
+         "%s not arrived",
+         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, s, who,
+         have);
 }
 
 void local_sleep(Comm *comm, double deadline,

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 /* Takes the place of the C library's strcmp in this program: searches by name are counted by it. */
-static int64_t comparisons;
+static _Thread_local int64_t comparisons;
 
 int counted_strcmp(const char *a, const char *b) __asm__("strcmp");
 int counted_strcmp(const char *a, const char *b)

@@ -13,7 +13,7 @@
 
 /* ---- counted calls: the linker sends them here (--wrap) -------------------------------------- */
 
-static int n_devices, n_tables;
+static _Atomic int n_devices, n_tables; /* ranks are threads */
 
 bool __real_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                         size_t n);
