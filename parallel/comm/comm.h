@@ -75,7 +75,8 @@ void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part);
 void comm_broadcast(Comm *comm, Device *on, Tensor x, int root);
 /* One message each: those of a pair of ranks match in their order. Between group_begin and
  * group_end they are only noted; group_end carries all of them out together, so that no order of
- * them can lock the ranks. */
+ * them can lock the ranks. Collectives there, of a group that has no messages, go out together
+ * where a transport can do that, and one by one elsewhere. */
 void comm_send(Comm *comm, Device *on, Tensor x, int to);
 void comm_receive(Comm *comm, Device *on, Tensor x, int from);
 void comm_group_begin(Comm *comm);

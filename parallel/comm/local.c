@@ -205,7 +205,8 @@ static bool has_not_come(const LocalGroup *group, int rank, int peer)
 void local_begin(Comm *comm, LocalCall call)
 {
     LocalMember *self = local_member(comm);
-    CHECK(!self->noting || call.root >= 0, "%s between group_begin and group_end", call.name);
+    CHECK(!self->noting || self->notes == 0 || call.root >= 0, "%s in a group of %d messages",
+          call.name, self->notes);
     call.backend = call.on ? call.on->backend : NULL;
     self->call = call;
     self->calls++;
