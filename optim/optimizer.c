@@ -19,16 +19,17 @@ static bool keeps_masters(const Config *config, DType storage)
 }
 
 /* Slots and segments of what own->shard describes; its tensors need not be there. */
-static void plan_shard(OptimizerShard *own, const Config *config, const ParamTable *table,
-                       Arena *arena)
+static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *arena)
 {
+    const ParamTable *table = store->table;
     const Shard *shard = &own->shard;
     DType storage = table->unit[shard->unit].dtype;
     int end = SLOT_FIRST + optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
     for (int slot = keeps_masters(config, storage) ? SLOT_MASTER : SLOT_FIRST; slot < end; slot++)
         own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
-    int segments = rounding_segments(table, shard->unit, shard->offset, shard->count, NULL, 0);
+    int segments =
+        rounding_segments(table, &store->at, shard->unit, shard->offset, shard->count, NULL, 0);
     own->rounding.seed = (uint64_t)config->seed;
     own->rounding.segments = arena_tensor(arena, I64, 2, segments, SEGMENT_WORDS, 0);
 }
@@ -39,6 +40,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     *optimizer = (Optimizer){
         .rule = rule,
         .table = store->table,
+        .at = store->at,
         .constants = {[GROUP_DECAY] =
                           rule->constants(config, config->optimizer.params.weight_decay),
                       [GROUP_NO_DECAY] = rule->constants(config, 0.0)},
@@ -58,7 +60,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         int *first = &optimizer->first_shard[listed[i].unit];
         if (i < *first) *first = i;
         own->shard = listed[i];
-        plan_shard(own, config, store->table, arena);
+        plan_shard(own, config, store, arena);
     }
     free(listed);
 }
@@ -87,7 +89,8 @@ static void upload_segments(const Optimizer *optimizer, const OptimizerShard *ow
     if (!tensor_present(there)) return;
     int n = (int)tensor_rows(there);
     Segment *segment = must_calloc((size_t)n, sizeof *segment);
-    rounding_segments(optimizer->table, shard->unit, shard->offset, shard->count, segment, n);
+    rounding_segments(optimizer->table, &optimizer->at, shard->unit, shard->offset, shard->count,
+                      segment, n);
     device_copy(dev, there, tensor_2d(segment, I64, n, SEGMENT_WORDS));
     device_synchronize(dev);
     free(segment);
@@ -111,31 +114,29 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
     }
 }
 
-/* Publishes the unit of shard i if it is its unit's last. */
-static void publish_when_done(const Optimizer *optimizer, ParamStore *store, int i)
+static void update_shard(Optimizer *optimizer, OptimizerShard *own, Device *dev,
+                         const StepDecision *decision)
 {
-    int unit = optimizer->shard[i].shard.unit;
-    if (i + 1 == optimizer->n_shards || optimizer->shard[i + 1].shard.unit != unit) {
-        store->publish(store, unit);
-    }
+    Shard *shard = &own->shard;
+    OptimizerUpdate update = {
+        .weight = shard->weight,
+        .grad = shard->grad,
+        .slot = own->slot,
+        .constants = &optimizer->constants[shard->group],
+        .decision = decision,
+        .rounding = tensor_present(own->rounding.segments) ? &own->rounding : NULL,
+    };
+    optimizer->rule->update(dev, &update);
 }
 
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision)
 {
-    for (int i = 0; i < optimizer->n_shards; i++) {
-        OptimizerShard *own = &optimizer->shard[i];
-        Shard *shard = &own->shard;
-        OptimizerUpdate update = {
-            .weight = shard->weight,
-            .grad = shard->grad,
-            .slot = own->slot,
-            .constants = &optimizer->constants[shard->group],
-            .decision = decision,
-            .rounding = tensor_present(own->rounding.segments) ? &own->rounding : NULL,
-        };
-        optimizer->rule->update(dev, &update);
-        publish_when_done(optimizer, store, i);
+    int i = 0;
+    for (int u = 0; u < optimizer->table->n_units; u++) {
+        for (; i < optimizer->n_shards && optimizer->shard[i].shard.unit == u; i++)
+            update_shard(optimizer, &optimizer->shard[i], dev, decision);
+        store->publish(store, u);
     }
 }
 
@@ -163,4 +164,19 @@ bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int par
         return true;
     }
     return false;
+}
+
+Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot)
+{
+    /* What is counted lies within what is updated, and both are cut at the borders of ranges. */
+    for (int i = optimizer->first_shard[shard->unit]; i < optimizer->n_shards; i++) {
+        const Shard *own = &optimizer->shard[i].shard;
+        int64_t before = shard->offset - own->offset;
+        if (own->unit != shard->unit) break;
+        if (before < 0 || before + shard->count > own->count) continue;
+        Tensor flat = optimizer->shard[i].slot[slot];
+        return tensor_present(flat) ? tensor_slice_rows(flat, before, shard->count) : NO_TENSOR;
+    }
+    fail(EXIT_BUG, "element %lld of unit %d is updated by nobody here", (long long)shard->offset,
+         shard->unit);
 }

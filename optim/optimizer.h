@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
     const OptimizerRule *rule;
     const ParamTable *table;
+    GridPlace at;
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerShard *shard;
     int n_shards;
@@ -42,8 +43,9 @@ size_t optimizer_bytes(const Config *config, ParamStore *store);
  * them). Call once the weights are initialised or read. */
 void optimizer_init(Optimizer *optimizer, Device *dev);
 
-/* One update of every shard by `decision` (on the device; nothing happens when it says skip),
- * each unit published as soon as it is done. Needs the step's finished gradients. */
+/* One update of every shard by `decision` (on the device; nothing happens when it says skip), each
+ * unit published as soon as it is done, also where this rank has none of its shards. Needs the
+ * step's finished gradients. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
 
@@ -52,5 +54,9 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
  * own the row. */
 bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, int slot,
                     Tensor *view);
+
+/* The state in `slot` of what a shard of the store describes, of either purpose: flat, as its
+ * weight. NO_TENSOR where the optimizer has no such slot. */
+Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot);
 
 #endif

@@ -6,12 +6,12 @@
 #include "model/kernels/rounding_rule.h"
 #include "model/param/runs.h"
 
-int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t count,
-                      Segment *segment, int max)
+int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
+                      int64_t count, Segment *segment, int max)
 {
     int n = 0;
     for (const Param *p = param_behind(table, unit, -1), *next; p != NULL; p = next) {
-        int64_t cols = p->ndim == 2 ? p->local[1] : 1, elements = p->local[0] * cols;
+        int64_t elements = p->padded[0] * p->padded[1];
         next = param_behind(table, unit, p->offset);
         /* Parameters that end before the range, or begin behind it. One that began earlier
          * counts: the range may start inside it, or in the gap behind it. */
@@ -24,9 +24,9 @@ int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t
         if (n++ >= max) continue;
         segment[n - 1] = (Segment){.stream = rng_stream(p->name),
                                    .start = p->offset - offset,
-                                   .first = 0,
-                                   .cols = cols,
-                                   .whole_cols = cols};
+                                   .first = param_part_first(p, at),
+                                   .cols = p->local[1],
+                                   .whole_cols = p->padded[1]};
     }
     return n;
 }

@@ -9,9 +9,9 @@
 /* The segments of elements [offset, offset + count) of a unit, in ascending order: one per
  * parameter that lies there. Where the range begins in a gap, the first segment is of the parameter
  * before the gap. Writes the first `max` and returns how many there are. Streams are those of the
- * initial weights. `first` is 0 and `cols` is `whole_cols`, since one rank holds all of a
- * parameter. Ends the program (EXIT_CONFIG) for a parameter of more than ROUNDING_ELEMENTS. */
-int rounding_segments(const ParamTable *table, int unit, int64_t offset, int64_t count,
-                      Segment *segment, int max);
+ * initial weights, and `at` is this rank's place in the grid. Ends the program (EXIT_CONFIG) for a
+ * parameter of more than ROUNDING_ELEMENTS. */
+int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
+                      int64_t count, Segment *segment, int max);
 
 #endif

@@ -24,7 +24,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     if (unit == table->n_units) {
         table->n_units++;
         table->unit = must_realloc(table->unit, (size_t)table->n_units * sizeof *table->unit);
-        table->unit[unit] = (Unit){.first = table->n_params, .dtype = dtype};
+        table->unit[unit] = (Unit){.first = table->n_params, .dtype = dtype, .home = {.n = 1}};
     }
     int index = table->n_params++;
     Param *p = &table->param[index];

@@ -53,8 +53,15 @@ typedef struct {
     TpGrad tp_grad;
 } Range;
 
+/* The pipeline stages that hold a unit: one, or the first and the last where the tables of
+ * embedding and head are tied. The first of them counts it. */
+typedef struct {
+    int stage[2], n;
+} Home;
+
 typedef struct {
     int first, count; /* rows of the table */
+    Home home;
     DType dtype;
     int64_t size; /* elements, padded to PARAM_ALIGNMENT */
     Range *range;

@@ -6,7 +6,6 @@
 #ifndef MODEL_PARAM_RUNS_H
 #define MODEL_PARAM_RUNS_H
 
-#include "model/core/tensor.h"
 #include "model/param/param.h"
 
 /* Consecutive elements of one parameter, where they lie in its unit. With k = from + i, element i
@@ -19,12 +18,6 @@ typedef struct {
     int64_t from;                    /* elements of this rank's part before the run */
     int64_t first, cols, whole_cols; /* of this rank's part in the whole, as in Segment */
 } ParamRun;
-
-/* A run and its numbers: a flat dense tensor of run.count elements, a weight or a slot's. */
-typedef struct {
-    ParamRun run;
-    Tensor data;
-} ParamPiece;
 
 /* The runs in elements [offset, offset + count) of a unit, in ascending order: one for each
  * parameter that has logical elements there. Gaps and padding rows are in none. `at` is this rank's

@@ -25,7 +25,7 @@ typedef struct {
 typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
 
 /* A contiguous piece of one range of a unit that belongs to this rank. Tensors are flat and dense.
- */
+ * The unit's last range has its padding, too, so a shard may hold no parameter at all. */
 typedef struct {
     int unit;
     int64_t offset, count; /* elements into the unit */
@@ -36,6 +36,7 @@ typedef struct {
 typedef struct ParamStore ParamStore;
 struct ParamStore {
     const ParamTable *table;
+    GridPlace at; /* this rank's place: which part of a cut row it holds */
     /* The step's uses in order. They tell which release of a unit's gradient is the first of the
      * step (write, =) and which the last (reduce over the ranks). A use that comes out of this
      * order ends the program. n = 0: weights are read in any order, and no gradients are used. */
@@ -56,7 +57,8 @@ struct ParamStore {
     void (*step_end)(ParamStore *);
     /* Fills shards[0..max), in ascending order of units, and returns how many there are. */
     int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
-    /* After the update of a unit: other ranks see the new weights. */
+    /* After the update of a unit: other ranks see the new weights. All ranks call it, for the same
+     * units in the same order, whether they have a shard of them or not. */
     void (*publish)(ParamStore *, int unit);
 };
 

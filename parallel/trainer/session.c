@@ -51,7 +51,7 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
 void session_build(Session *s, const Config *config, Comm *world, bool gradients)
 {
     GptShape shape = gpt_shape(config);
-    ZeroOptions options = {.gradients = gradients, .grad_dtype = shape.grad_dtype};
+    ZeroOptions options = zero_options(config, gradients);
     s->config = config;
     s->world = world;
     s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();

@@ -1,39 +1,10 @@
-/* zero.c -- ParamStore, stage 0: full weights and gradients on every rank; gradients are summed
- * over dp when the step's last use releases them. The order of uses told at step_begin is checked
- * at every call. */
-#include "parallel/zero/zero.h"
-
+/* zero.c -- the store's contract: what may be asked for when, checked at every call against the
+ * uses told at step_begin. How numbers travel stands in reduce.c and publish.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
+#include "parallel/zero/state.h"
 
 #include <stdlib.h>
-
-/* A hole between packs, or a unit's tail: zero at every reduction. */
-typedef struct {
-    int64_t offset, count;
-} Gap;
-
-typedef struct {
-    Tensor weight, grad;   /* flat, unit->size elements */
-    int releases;          /* gradient releases still to come in this step */
-    int first_gap, n_gaps; /* of the store's */
-    bool acquired, grad_acquired, written;
-} UnitState;
-
-struct ZeroStore {
-    ParamStore base; /* first: the contract's pointer is the store's */
-    Device *dev;     /* NULL: laid out, not allocated */
-    Grid *grid;
-    DType grad_dtype;
-    bool keeps_gradients;
-    UnitState *unit;
-    Gap *gap;
-    int n_gaps;
-    const Use *uses;
-    int64_t n_uses, next_use;
-    void *weights, *gradients;
-    ZeroBytes bytes;
-};
 
 static ZeroStore *store_of(ParamStore *base)
 {
@@ -46,6 +17,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->uses = uses;
     s->n_uses = n;
     s->next_use = 0;
+    zero_publish_finish(s);
     for (int u = 0; u < base->table->n_units; u++) {
         s->unit[u].releases = 0;
         s->unit[u].written = false;
@@ -76,6 +48,7 @@ static void zero_acquire(ParamStore *base, int unit)
     ZeroStore *s = store_of(base);
     CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
     follow(s, unit, false);
+    zero_await_weights(s, unit);
     s->unit[unit].acquired = true;
 }
 
@@ -147,7 +120,7 @@ static void zero_grad_release(ParamStore *base, int unit)
     u->written = true;
     /* Earlier releases would reduce sums that still grow: a tied table is released twice a
      * micro-batch, and every unit once a micro-batch of the step. */
-    if (--u->releases == 0) comm_all_reduce(&s->grid->shard, s->dev, u->grad, REDUCE_SUM);
+    if (--u->releases == 0) zero_reduce(s, unit);
 }
 
 static void zero_step_end(ParamStore *base)
@@ -158,94 +131,30 @@ static void zero_step_end(ParamStore *base)
     for (int u = 0; u < base->table->n_units; u++)
         CHECK(s->unit[u].releases == 0, "unit %d lacks %d gradient releases", u,
               s->unit[u].releases);
+    zero_reduce_finish(s);
 }
 
-/* Whether this rank counts a range of a unit: all rows of a range are cut alike, so its first row
- * answers for all. */
-static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
+ZeroOptions zero_options(const Config *config, bool gradients)
 {
-    const ParamTable *table = s->base.table;
-    int i = unit->first;
-    while (table->param[i].offset != range->offset)
-        i++;
-    return param_owned_here(table, i, &s->grid->size, &s->grid->at);
-}
-
-static Shard shard_of(const ZeroStore *s, int unit, const Range *range)
-{
-    const UnitState *u = &s->unit[unit];
-    Shard shard = {.unit = unit,
-                   .offset = range->offset,
-                   .count = range->count,
-                   .group = range->group,
-                   .weight = tensor_slice_rows(u->weight, range->offset, range->count)};
-    if (tensor_present(u->grad))
-        shard.grad = tensor_slice_rows(u->grad, range->offset, range->count);
-    return shard;
-}
-
-/* Every range is a shard of its own: one optimizer group. */
-static int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
-{
-    const ZeroStore *s = store_of(base);
-    int n = 0;
-    for (int u = 0; u < base->table->n_units; u++) {
-        const Unit *unit = &base->table->unit[u];
-        for (int r = 0; r < unit->n_ranges; r++) {
-            const Range *range = &unit->range[r];
-            if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
-            if (n < max) shards[n] = shard_of(s, u, range);
-            n++;
-        }
-    }
-    return n;
-}
-
-static void zero_publish(ParamStore *base, int unit)
-{
-    CHECK(!store_of(base)->unit[unit].acquired, "unit %d published while acquired", unit);
-}
-
-/* Lists the holes of every unit: what no parameter covers. */
-static void find_gaps(ZeroStore *s, const ParamTable *table)
-{
-    s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
-    for (int u = 0; u < table->n_units; u++) {
-        const Unit *unit = &table->unit[u];
-        int64_t at = 0;
-        s->unit[u].first_gap = s->n_gaps;
-        while (at < unit->size) {
-            int64_t next = unit->size, end = at;
-            for (int i = unit->first; i < unit->first + unit->count; i++) {
-                const Param *p = &table->param[i];
-                if (p->offset == at) end = at + p->local[0] * p->local[1];
-                if (p->offset > at && p->offset < next) next = p->offset;
-            }
-            if (end == at) s->gap[s->n_gaps++] = (Gap){.offset = at, .count = next - at};
-            at = end == at ? next : end;
-        }
-        s->unit[u].n_gaps = s->n_gaps - s->unit[u].first_gap;
-    }
-}
-
-/* Lays the units out: over measuring arenas for the plan, over the device's when there is memory.
- */
-static void zero_layout(ZeroStore *s, Arena *weights, Arena *gradients)
-{
-    const ParamTable *table = s->base.table;
-    for (int u = 0; u < table->n_units; u++) {
-        const Unit *unit = &table->unit[u];
-        s->unit[u].weight = arena_tensor(weights, unit->dtype, 1, unit->size, 0, 0);
-        if (s->keeps_gradients)
-            s->unit[u].grad = arena_tensor(gradients, s->grad_dtype, 1, unit->size, 0, 0);
-    }
+    return (ZeroOptions){
+        .gradients = gradients,
+        .grad_dtype = config_grad_dtype(config),
+        .wire_dtype = config_communication_dtype(config),
+        .stage = (int)config->zero_optimization.stage,
+        .all_reduce = !config->zero_optimization.reduce_scatter,
+        .overlap_comm = config->zero_optimization.overlap_comm,
+        .reduce_bucket_size = config->zero_optimization.reduce_bucket_size,
+        .allgather_bucket_size = config->zero_optimization.allgather_bucket_size,
+    };
 }
 
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
 {
-    Arena weights = arena_measuring(), grads = arena_measuring();
+    size_t units = (size_t)table->n_units;
+    ZeroArenas arenas = {arena_measuring(), arena_measuring(), arena_measuring()};
     ZeroStore *s = must_calloc(1, sizeof *s);
     s->base = (ParamStore){.table = table,
+                           .at = grid->at,
                            .step_begin = zero_step_begin,
                            .acquire = zero_acquire,
                            .release = zero_release,
@@ -257,12 +166,16 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
                            .shards = zero_shards,
                            .publish = zero_publish};
     s->grid = grid;
-    s->grad_dtype = options->grad_dtype;
-    s->keeps_gradients = options->gradients;
-    s->unit = must_calloc((size_t)table->n_units, sizeof *s->unit);
-    zero_layout(s, &weights, &grads);
-    s->bytes = (ZeroBytes){.weights = weights.peak, .gradients = grads.peak};
-    find_gaps(s, table);
+    s->options = *options;
+    if (grid->shard.size == 1) s->options.stage = 0;
+    s->unit = must_calloc(units, sizeof *s->unit);
+    s->reducing.unit = must_calloc(units, sizeof *s->reducing.unit);
+    s->publishing.unit = must_calloc(units, sizeof *s->publishing.unit);
+    zero_layout_units(s);
+    zero_layout_memory(s, &arenas);
+    s->bytes = (ZeroBytes){.weights = arenas.weights.peak,
+                           .gradients = arenas.gradients.peak,
+                           .wire = arenas.wire.peak};
     return s;
 }
 
@@ -271,26 +184,47 @@ ZeroBytes zero_bytes(const ZeroStore *s)
     return s->bytes;
 }
 
+static Arena allocated(Device *dev, void **memory, size_t bytes, const char *what)
+{
+    if (bytes == 0) return (Arena){0};
+    *memory = device_alloc(dev, bytes, what);
+    return device_arena(dev, *memory, bytes);
+}
+
 void zero_allocate(ZeroStore *s, Device *dev)
 {
-    Arena grads = {0};
     s->dev = dev;
-    s->weights = device_alloc(dev, s->bytes.weights, "weights");
-    Arena weights = device_arena(dev, s->weights, s->bytes.weights);
-    if (s->keeps_gradients) {
-        s->gradients = device_alloc(dev, s->bytes.gradients, "gradients");
-        grads = device_arena(dev, s->gradients, s->bytes.gradients);
-    }
-    zero_layout(s, &weights, &grads);
+    s->comm = device_on(dev, dev->comm);
+    ZeroArenas arenas = {
+        .weights = allocated(dev, &s->weights, s->bytes.weights, "weights"),
+        .gradients = allocated(dev, &s->gradients, s->bytes.gradients, "gradients"),
+        .wire = allocated(dev, &s->wire_memory, s->bytes.wire, "gradients that travel")};
+    zero_layout_memory(s, &arenas);
+    /* The first record makes an event, which a step must not. */
+    device_event_record(dev, &s->computed);
+    device_event_record(dev, &s->reduced);
+    for (int u = 0; u < s->base.table->n_units; u++)
+        device_event_record(dev, &s->unit[u].ready);
+}
+
+static void give_back(ZeroStore *s)
+{
+    device_synchronize(s->dev);
+    device_event_destroy(s->dev, &s->computed);
+    device_event_destroy(s->dev, &s->reduced);
+    for (int u = 0; u < s->base.table->n_units; u++)
+        device_event_destroy(s->dev, &s->unit[u].ready);
+    device_release(s->dev, s->weights, s->bytes.weights);
+    device_release(s->dev, s->gradients, s->bytes.gradients);
+    device_release(s->dev, s->wire_memory, s->bytes.wire);
 }
 
 void zero_destroy(ZeroStore *s)
 {
     if (s == NULL) return;
-    if (s->dev) {
-        device_release(s->dev, s->weights, s->bytes.weights);
-        device_release(s->dev, s->gradients, s->bytes.gradients);
-    }
+    if (s->dev) give_back(s);
+    free(s->reducing.unit);
+    free(s->publishing.unit);
     free(s->gap);
     free(s->unit);
     free(s);

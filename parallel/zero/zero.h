@@ -1,8 +1,14 @@
-/* zero.h -- the parameter store: where weights and gradients live. Only ZeRO stage 0 is built:
- * every rank holds all of them. */
+/* zero.h -- the parameter store: where weights and gradients live, and how the data-parallel ranks
+ * bring them together (ZeRO: Rajbhandari et al., arXiv:1910.02054).
+ *
+ * A unit is padded to equal shards of whole alignments, one for each rank. Stage 0: every rank
+ * holds weights and gradients whole and updates all of them. 1: each updates its shard and gathers
+ * the others' weights. Where ranks are one, every stage is stage 0, for there is nothing to
+ * shard. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
+#include "configs/config.h"
 #include "model/core/device.h"
 #include "model/param/store.h"
 #include "parallel/grid/grid.h"
@@ -10,19 +16,29 @@
 typedef struct ZeroStore ZeroStore;
 
 /* What a store keeps, and how. Sizes are in elements, as DeepSpeed's keys of the same names have
- * them. */
+ * them; none of them changes a bit of a result. */
 typedef struct {
     bool gradients; /* false: weights alone, to evaluate or generate */
     DType grad_dtype;
-    int stage; /* of ZeRO, 0 to 3: read by nobody yet */
+    DType wire_dtype; /* in which gradients travel; summed in f32, rounded once */
+    int stage;        /* of ZeRO, 0 to 3 */
+    bool all_reduce;  /* gradients are all-reduced at every stage */
+    bool overlap_comm;
+    /* Collectives of units that follow each other go out as one group of up to so many elements. A
+     * larger unit goes alone. */
+    int64_t reduce_bucket_size, allgather_bucket_size;
 } ZeroOptions;
+
+/* The options that a config asks for. */
+ZeroOptions zero_options(const Config *config, bool gradients);
 
 /* A store of weights and, if options->gradients, gradients, laid out without memory: its shards
  * have sizes, and addresses that must not be touched. Table and grid must outlive it. */
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
-/* Bytes of weights and of gradients that this rank will hold, for the memory plan. */
+/* Bytes that this rank will hold, for the memory plan: of weights and of gradients, whole or as
+ * shards, and of the copies of gradients that travel in another type. */
 typedef struct {
-    size_t weights, gradients;
+    size_t weights, gradients, wire;
 } ZeroBytes;
 ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates them on the device, zeroed; shards asked for before are void. */

@@ -127,7 +127,7 @@ static void check_segments(const ParamTable *table, int u, int64_t offset)
 {
     const Unit *unit = &table->unit[u];
     Segment segment[64];
-    int n = rounding_segments(table, u, offset, unit->size - offset, segment, 64);
+    int n = rounding_segments(table, &(GridPlace){0}, u, offset, unit->size - offset, segment, 64);
     assert_true(n > 0 && n <= unit->count && segment[0].start <= 0);
     assert_true(n == 1 || segment[1].start > 0);
     for (int p = unit->first; p < unit->first + unit->count; p++) {

@@ -45,7 +45,7 @@ static void add_param(Store *s, int index, const char *name, int64_t offset, boo
     *p = (Param){.unit = index / 2, .ndim = matrix ? 2 : 1, .offset = offset};
     snprintf(p->name, sizeof p->name, "%s.%d", name, index / 2);
     p->dim[0] = matrix ? A_ROWS : B_COUNT;
-    p->dim[1] = matrix ? A_COLS : 0;
+    p->dim[1] = matrix ? A_COLS : 1;
     p->padded[0] = p->local[0] = matrix ? A_PADDED : B_COUNT;
     p->padded[1] = p->local[1] = p->dim[1];
     p->group = matrix ? GROUP_DECAY : GROUP_NO_DECAY;
@@ -91,7 +91,12 @@ Store *store_open(DType storage, DType grad)
         fill_numbers(s->weight[u], (uint64_t)u, 0.5);
         s->range[u][0] = (Range){.offset = 0, .count = SPLIT, .group = GROUP_DECAY};
         s->range[u][1] = (Range){.offset = SPLIT, .count = SIZE - SPLIT, .group = GROUP_NO_DECAY};
-        s->unit[u] = (Unit){2 * u, 2, storage, SIZE, s->range[u], 2};
+        s->unit[u] = (Unit){.first = 2 * u,
+                            .count = 2,
+                            .dtype = storage,
+                            .size = SIZE,
+                            .range = s->range[u],
+                            .n_ranges = 2};
         add_param(s, 2 * u, "a", 0, true);
         add_param(s, 2 * u + 1, "b", SPLIT, false);
     }

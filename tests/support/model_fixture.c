@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/param/init.h"
+#include "model/param/runs.h"
 #include "parallel/grid/tp.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/schedule.h"
@@ -112,25 +113,40 @@ void fixture_store(Fixture *f, Tensor t, Tensor host)
     device_synchronize(&f->dev);
 }
 
-/* Vectors start at exact ones and zeros; moved a little, no gradient is zero by symmetry. */
+/* Adds to vectors, which start at exact ones and zeros: moved a little, no gradient is zero by
+ * symmetry. By element, so that all grids draw the same. */
+static void move_vectors(Fixture *f, const Shard *shard)
+{
+    ParamRun run[64];
+    int n = param_runs(&f->table, &f->grid.at, shard->unit, shard->offset, shard->count, run, 64);
+    Tensor w = fixture_fetch(f, shard->weight);
+    for (int r = 0; r < n; r++) {
+        if (f->table.param[run[r].param].ndim != 1) continue;
+        for (int64_t i = 0; i < run[r].count; i++) {
+            int64_t at = run[r].offset - shard->offset + i;
+            double moved =
+                0.1 * drawn_normal((uint64_t)run[r].param + 100, param_run_element(&run[r], i));
+            dtype_set(w.dtype, w.data, at, dtype_get(w.dtype, w.data, at) + moved);
+        }
+    }
+    fixture_store(f, shard->weight, w);
+    free(w.data);
+}
+
 static void draw_weights(Fixture *f)
 {
+    Shard shards[512];
     f->params->step_begin(f->params, NULL, 0);
     for (int u = 0; u < f->table.n_units; u++) {
         f->params->acquire(f->params, u);
         param_init_unit(&f->dev, f->params, u, 7);
         f->params->release(f->params, u);
     }
-    for (int p = 0; p < f->table.n_params; p++) {
-        if (f->table.param[p].ndim != 1) continue;
-        Tensor w = fixture_fetch(f, fixture_weight(f, p));
-        for (int64_t i = 0; i < w.dim[0]; i++) {
-            double x = dtype_get(w.dtype, w.data, i);
-            dtype_set(w.dtype, w.data, i, x + 0.1 * drawn_normal((uint64_t)p + 100, i));
-        }
-        fixture_store(f, fixture_weight(f, p), w);
-        free(w.data);
-    }
+    int n = f->params->shards(f->params, PURPOSE_UPDATE, shards, 512);
+    for (int i = 0; i < n; i++)
+        move_vectors(f, &shards[i]);
+    for (int u = 0; u < f->table.n_units; u++)
+        f->params->publish(f->params, u);
 }
 
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
@@ -147,19 +163,40 @@ static Tensor row_of_tokens(Fixture *f)
     return tensor_1d(device_alloc(&f->dev, (size_t)N * sizeof(int32_t), "tokens"), I32, N);
 }
 
-void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
-                     int64_t micros, int threads, CpuLevel level)
+static void open_device(Fixture *f, const char *backend, int threads, CpuLevel level)
 {
     char err[512];
     DeviceOptions options = {.threads = threads, .level = level};
-    *f = (Fixture){.B = B, .T = T, .micros = micros, .scale = 1.0 / (double)(micros * B * T)};
+    *f = (Fixture){0};
     if (!device_open(&f->dev, backend, &options, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
-    f->grid = grid_single();
+}
+
+static void draw_batches(Fixture *f, int64_t V)
+{
+    int64_t N = f->B * f->T, n = f->micros * N;
+    f->tokens = must_calloc((size_t)n, sizeof *f->tokens);
+    f->targets = must_calloc((size_t)n, sizeof *f->targets);
+    f->positions = must_calloc((size_t)n, sizeof *f->positions);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t micro = i / N * f->grid.size.dp + f->grid.at.dp, at = micro * N + i % N;
+        f->tokens[i] = (int32_t)(drawn_uniform(1, at) * (double)V);
+        f->targets[i] = (int32_t)(drawn_uniform(2, at) * (double)V);
+        f->positions[i] = (int32_t)(i % f->T);
+    }
+}
+
+/* The rest of opening: on f->dev, in f->grid. */
+static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shape, int64_t B,
+                       int64_t T, int64_t micros)
+{
+    f->B = B;
+    f->T = T;
+    f->micros = micros;
+    f->scale = 1.0 / (double)(f->grid.size.dp * micros * B * T);
     f->tp = tp_region(&f->grid.tp);
     gpt_layers_build(&f->layers, &f->table, shape, &f->grid.size);
-    f->store = zero_create(&f->table, &f->grid,
-                           &(ZeroOptions){.gradients = true, .grad_dtype = shape->grad_dtype});
+    f->store = zero_create(&f->table, &f->grid, zero);
     zero_allocate(f->store, &f->dev);
     f->params = zero_params(f->store);
     f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);
@@ -167,16 +204,25 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
     gpt_connect(f->gpt, feed, f, &f->far->stats, &f->far->scale);
     f->batch = (GptBatch){
         .tokens = row_of_tokens(f), .targets = row_of_tokens(f), .positions = row_of_tokens(f)};
-    int64_t n = micros * B * T;
-    f->tokens = must_calloc((size_t)n, sizeof *f->tokens);
-    f->targets = must_calloc((size_t)n, sizeof *f->targets);
-    f->positions = must_calloc((size_t)n, sizeof *f->positions);
-    for (int64_t i = 0; i < n; i++) {
-        f->tokens[i] = (int32_t)(drawn_uniform(1, i) * (double)shape->V);
-        f->targets[i] = (int32_t)(drawn_uniform(2, i) * (double)shape->V);
-        f->positions[i] = (int32_t)(i % T);
-    }
+    draw_batches(f, shape->V);
     draw_weights(f);
+}
+
+void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
+                     int64_t micros, int threads, CpuLevel level)
+{
+    ZeroOptions zero = {.gradients = true, .grad_dtype = shape->grad_dtype};
+    open_device(f, backend, threads, level);
+    f->grid = grid_single();
+    open_model(f, &zero, shape, B, T, micros);
+}
+
+void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
+                       int64_t B, int64_t T, int64_t micros)
+{
+    open_device(f, "cpu", 1, CPU_LEVEL_AUTO);
+    f->grid = grid_open(world, (GridPlace){1, world->size, 1, 1});
+    open_model(f, zero, shape, B, T, micros);
 }
 
 void fixture_close(Fixture *f)

@@ -1,0 +1,123 @@
+/* layout.c -- how the store lays out units: padding and shards, memory, gaps, and this rank's
+ * runs. */
+#include "model/core/check.h"
+#include "parallel/zero/state.h"
+
+#include <stdlib.h>
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Lists the holes of a unit: what no parameter covers, its padding to equal shards included. */
+static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
+{
+    const ParamTable *table = s->base.table;
+    int64_t at = 0;
+    u->first_gap = s->n_gaps;
+    while (at < u->size) {
+        int64_t next = u->size, end = at;
+        for (int i = unit->first; i < unit->first + unit->count; i++) {
+            const Param *p = &table->param[i];
+            if (p->offset == at) end = at + p->local[0] * p->local[1];
+            if (p->offset > at && p->offset < next) next = p->offset;
+        }
+        if (end == at) s->gap[s->n_gaps++] = (Gap){.offset = at, .count = next - at};
+        at = end == at ? next : end;
+    }
+    u->n_gaps = s->n_gaps - u->first_gap;
+}
+
+void zero_layout_units(ZeroStore *s)
+{
+    const ParamTable *table = s->base.table;
+    int64_t grain = PARAM_ALIGNMENT * s->grid->shard.size;
+    s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
+    for (int i = 0; i < table->n_units; i++) {
+        UnitState *u = &s->unit[i];
+        u->size = (table->unit[i].size + grain - 1) / grain * grain;
+        u->part = u->size / s->grid->shard.size;
+        find_gaps(s, &table->unit[i], u);
+    }
+}
+
+/* Elements of the largest group of gradients that travel in another type. */
+static int64_t wire_elements(const ZeroStore *s)
+{
+    int64_t largest = 0, all = 0;
+    for (int i = 0; i < s->base.table->n_units; i++) {
+        largest = max_i64(largest, s->unit[i].size);
+        all += s->unit[i].size;
+    }
+    return max_i64(largest, min_i64(s->options.reduce_bucket_size, all));
+}
+
+void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
+{
+    const ParamTable *table = s->base.table;
+    for (int i = 0; i < table->n_units; i++) {
+        UnitState *u = &s->unit[i];
+        u->weight = arena_tensor(&arenas->weights, table->unit[i].dtype, 1, u->size, 0, 0);
+        if (!s->options.gradients) continue;
+        u->grad = arena_tensor(&arenas->gradients, s->options.grad_dtype, 1, u->size, 0, 0);
+    }
+    bool cast = s->options.gradients && s->options.wire_dtype != s->options.grad_dtype;
+    if (cast && s->grid->shard.size > 1)
+        s->wire = arena_tensor(&arenas->wire, s->options.wire_dtype, 1, wire_elements(s), 0, 0);
+}
+
+Tensor zero_part(const ZeroStore *s, Tensor whole)
+{
+    int64_t part = tensor_count(whole) / s->grid->shard.size;
+    return tensor_slice_rows(whole, part * s->grid->shard.rank, part);
+}
+
+/* Whether this rank counts a range of a unit: all rows of a range are cut alike, so its first row
+ * answers for all. */
+static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
+{
+    const ParamTable *table = s->base.table;
+    int i = unit->first;
+    while (table->param[i].offset != range->offset)
+        i++;
+    return param_owned_here(table, i, &s->grid->size, &s->grid->at);
+}
+
+/* Every piece of a range is a shard of its own: one optimizer group. The last range has the tail,
+ * so that every rank's shard is covered, were it of padding alone. At stage 0 a rank counts what it
+ * would own at stage 1: both sum the same numbers in the same order. */
+int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
+{
+    const ZeroStore *s = (ZeroStore *)base;
+    int n = 0;
+    for (int i = 0; i < base->table->n_units; i++) {
+        const Unit *unit = &base->table->unit[i];
+        const UnitState *u = &s->unit[i];
+        bool all = s->options.stage == 0 && purpose == PURPOSE_UPDATE;
+        int64_t begin = all ? 0 : u->part * s->grid->shard.rank;
+        int64_t end = all ? u->size : begin + u->part;
+        for (int r = 0; r < unit->n_ranges; r++) {
+            const Range *range = &unit->range[r];
+            bool last = r + 1 == unit->n_ranges;
+            int64_t from = max_i64(begin, range->offset);
+            int64_t to = min_i64(end, last ? u->size : range->offset + range->count);
+            if (from >= to) continue;
+            if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
+            if (n++ >= max) continue;
+            shards[n - 1] = (Shard){.unit = i,
+                                    .offset = from,
+                                    .count = to - from,
+                                    .group = range->group,
+                                    .weight = tensor_slice_rows(u->weight, from, to - from)};
+            if (tensor_present(u->grad))
+                shards[n - 1].grad = tensor_slice_rows(u->grad, from, to - from);
+        }
+    }
+    return n;
+}

@@ -1,0 +1,80 @@
+/* state.h -- what the files of this folder share: the store and the state of its units. */
+#ifndef PARALLEL_ZERO_STATE_H
+#define PARALLEL_ZERO_STATE_H
+
+#include "parallel/zero/zero.h"
+
+/* A hole between packs, or a unit's tail: zero at every reduction. */
+typedef struct {
+    int64_t offset, count;
+} Gap;
+
+typedef struct {
+    int64_t size, part;    /* elements of the padded unit; of a rank's shard of it */
+    Tensor weight, grad;   /* flat, of `size` elements */
+    int releases;          /* gradient releases still to come in this step */
+    int first_gap, n_gaps; /* of the store's */
+    bool acquired, grad_acquired, written;
+    bool queued;     /* among the store's group of units to publish */
+    bool publishing; /* weights are on their way: the next acquire waits for `ready` */
+    Event ready;     /* on the comm stream: the weights have arrived */
+} UnitState;
+
+/* Units whose collectives will go out together. */
+typedef struct {
+    int *unit, n;
+    int64_t elements;
+} Group;
+
+struct ZeroStore {
+    ParamStore base; /* first: the contract's pointer is the store's */
+    Device *dev;     /* NULL: laid out, not allocated */
+    Device comm;     /* the device's comm stream, on which collectives run */
+    Grid *grid;
+    ZeroOptions options; /* its stage is 0 where there is one rank */
+    UnitState *unit;
+    Gap *gap;
+    int n_gaps;
+    const Use *uses;
+    int64_t n_uses, next_use;
+    Group reducing, publishing; /* not yet put on the comm stream */
+    Event computed, reduced;    /* on the compute stream: what the comm stream reads is there; on
+                                   the comm stream: sums have arrived */
+    Tensor wire;                /* flat; absent where gradients travel as they are kept */
+    void *weights, *gradients, *wire_memory;
+    ZeroBytes bytes;
+};
+
+/* ---- layout.c: sizes, memory, gaps ----------------------------------------------------------- */
+
+/* Fills sizes and gaps of all units. */
+void zero_layout_units(ZeroStore *store);
+/* Gives all tensors their places: over measuring arenas for the plan, over the device's when there
+ * is memory. */
+typedef struct {
+    Arena weights, gradients, wire;
+} ZeroArenas;
+void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
+/* This rank's shard of a flat tensor of a whole unit. */
+Tensor zero_part(const ZeroStore *store, Tensor whole);
+int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max);
+
+/* ---- reduce.c: gradients on their way -------------------------------------------------------- */
+
+/* The unit's gradient of this step is complete on this rank: it is summed over the ranks now, or
+ * with the next ones. */
+void zero_reduce(ZeroStore *store, int unit);
+/* All sums are on the comm stream, and the compute stream waits for them. */
+void zero_reduce_finish(ZeroStore *store);
+
+/* ---- publish.c: weights on their way --------------------------------------------------------- */
+
+/* All ranks have updated, or are about to, their shards of the unit: they are gathered now, or with
+ * the next ones. */
+void zero_publish(ParamStore *base, int unit);
+/* What was published has been put on the comm stream. */
+void zero_publish_finish(ZeroStore *store);
+/* The compute stream waits until the unit's weights are all there. */
+void zero_await_weights(ZeroStore *store, int unit);
+
+#endif

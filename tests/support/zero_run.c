@@ -1,0 +1,237 @@
+/* zero_run.c -- see zero_run.h. */
+#include "tests/support/zero_run.h"
+
+#include "model/core/check.h"
+#include "model/param/runs.h"
+#include "optim/grad_norm.h"
+#include "optim/optimizer.h"
+#include "parallel/comm/local.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const ZeroCase *c;
+    LocalWorld *world;
+    ZeroResult *result;
+    unsigned char *seen; /* per element: how many ranks have counted it */
+    int rank;
+} Rank;
+
+ZeroCase zero_case(GptShape shape, int ranks, int stage)
+{
+    return (ZeroCase){.ranks = ranks,
+                      .steps = 2,
+                      .micros = 1,
+                      .B = 1,
+                      .T = 5,
+                      .shape = shape,
+                      .zero = {.gradients = true, .stage = stage}};
+}
+
+/* ---- putting logical tensors together -------------------------------------------------------- */
+
+/* Copies what this rank counts of weights, or of gradients, to its place in `out`. */
+static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
+{
+    Shard shards[512];
+    ParamRun run[64];
+    int n = f->params->shards(f->params, PURPOSE_COUNT, shards, 512);
+    device_synchronize(&f->dev);
+    for (int i = 0; i < n; i++) {
+        Tensor flat = gradients ? shards[i].grad : shards[i].weight;
+        size_t size = dtype_size(flat.dtype);
+        int runs = param_runs(&f->table, &f->grid.at, shards[i].unit, shards[i].offset,
+                              shards[i].count, run, 64);
+        for (int r = 0; r < runs; r++) {
+            int64_t before = 0;
+            for (int p = 0; p < run[r].param; p++)
+                before += param_count(&f->table.param[p]);
+            for (int64_t e = 0; e < run[r].count; e++) {
+                int64_t to = before + param_run_element(&run[r], e);
+                memcpy(out + (size_t)to * size,
+                       (char *)flat.data + (size_t)(run[r].offset - shards[i].offset + e) * size,
+                       size);
+                if (rank->seen) rank->seen[to]++;
+            }
+        }
+    }
+}
+
+/* Whether all ranks see the same whole weights, unit by unit, as the model would. */
+static void check_replicas(Fixture *f, Comm *world)
+{
+    f->params->step_begin(f->params, NULL, 0);
+    for (int u = 0; u < f->table.n_units; u++) {
+        const Unit *unit = &f->table.unit[u];
+        f->params->acquire(f->params, u);
+        device_synchronize(&f->dev);
+        for (int p = unit->first; p < unit->first + unit->count; p++) {
+            Tensor w = f->params->weight(f->params, p, 1);
+            unsigned char *firsts = must_alloc(tensor_bytes(w));
+            memcpy(firsts, w.data, tensor_bytes(w));
+            comm_broadcast(world, NULL, tensor_1d(firsts, U8, (int64_t)tensor_bytes(w)), 0);
+            CHECK(memcmp(firsts, w.data, tensor_bytes(w)) == 0, "rank %d has another %s",
+                  world->rank, f->table.param[p].name);
+            free(firsts);
+        }
+        f->params->release(f->params, u);
+    }
+    f->params->step_end(f->params);
+}
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+static Config optimizer_config(void)
+{
+    Config c = {0};
+    c.optimizer.type = OPTIMIZER_ADAMW;
+    c.optimizer.params.lr = 0.01;
+    c.optimizer.params.betas[0] = 0.9;
+    c.optimizer.params.betas[1] = 0.95;
+    c.optimizer.params.eps = 1e-4;
+    c.optimizer.params.weight_decay = 0.1;
+    c.optimizer.params.bias_correction = true;
+    return c;
+}
+
+static double sum_over(Comm *world, double x)
+{
+    comm_all_reduce(world, NULL, tensor_1d(&x, F64, 1), REDUCE_SUM);
+    return x;
+}
+
+static void train(Rank *rank, Fixture *f, Comm *world)
+{
+    const ZeroCase *c = rank->c;
+    Config config = optimizer_config();
+    size_t bytes = optimizer_bytes(&config, f->params);
+    void *memory = must_calloc(bytes + 1, 1);
+    Arena arena = arena_over(memory, bytes);
+    Optimizer optimizer;
+    optimizer_plan(&optimizer, &config, f->params, &arena);
+    optimizer_init(&optimizer, &f->dev);
+    GradNorm norm = grad_norm_create(f->params);
+    for (int step = 0; step < c->steps; step++) {
+        StepStats stats = {0};
+        StepDecision decision = {.apply = 1, .update = step + 1, .lr = 0.01, .grad_scale = 1};
+        double loss = sum_over(world, fixture_backward(f));
+        grad_norm_add(&norm, &f->dev, &stats);
+        device_synchronize(&f->dev);
+        double sq_norm = sum_over(world, stats.sq_norm);
+        if (step + 1 == c->steps) collect(rank, f, true, rank->result->gradients);
+        if (rank->rank == 0) rank->result->loss[step] = loss, rank->result->sq_norm[step] = sq_norm;
+        optimizer_step(&optimizer, &f->dev, f->params, &decision);
+    }
+    device_synchronize(&f->dev);
+    grad_norm_free(&norm);
+    optimizer_free(&optimizer);
+    free(memory);
+}
+
+static void subtract(CommCounts *a, const CommCounts *b)
+{
+    for (int v = 0; v < COMM_VERBS; v++) {
+        for (int t = 0; t < DTYPE_COUNT; t++) {
+            a->of[v][t].calls -= b->of[v][t].calls;
+            a->of[v][t].elements -= b->of[v][t].elements;
+            a->of[v][t].bytes -= b->of[v][t].bytes;
+        }
+    }
+}
+
+static void *rank_body(void *context)
+{
+    Rank *rank = context;
+    const ZeroCase *c = rank->c;
+    ZeroResult *result = rank->result;
+    ZeroOptions zero = c->zero;
+    Comm world = local_world_join(rank->world, rank->rank);
+    Fixture f;
+    zero.grad_dtype = c->shape.grad_dtype;
+    if (!c->wire) zero.wire_dtype = zero.grad_dtype;
+    fixture_open_rank(&f, &world, &zero, &c->shape, c->B, c->T, c->micros);
+    result->bytes[rank->rank] = zero_bytes(f.store);
+    collect(rank, &f, false, result->first);
+    CommCounts before = *comm_counts(&f.grid.shard);
+    train(rank, &f, &world);
+    if (rank->rank == 0) {
+        result->counts = *comm_counts(&f.grid.shard);
+        subtract(&result->counts, &before);
+    }
+    rank->seen = NULL;
+    collect(rank, &f, false, result->weights);
+    check_replicas(&f, &world);
+    fixture_close(&f);
+    comm_close(&world);
+    return NULL;
+}
+
+/* ---- all ranks ------------------------------------------------------------------------------- */
+
+static int64_t count_elements(const GptShape *shape)
+{
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, shape, &GRID_OF_ONE);
+    int64_t n = param_table_count(&table);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return n;
+}
+
+ZeroResult zero_run(const ZeroCase *c)
+{
+    ZeroResult r = {.elements = count_elements(&c->shape)};
+    Rank rank[ZERO_MOST_RANKS];
+    pthread_t thread[ZERO_MOST_RANKS];
+    unsigned char *seen = must_calloc((size_t)r.elements, (size_t)c->ranks);
+    LocalWorld *world = local_world_create(c->ranks, 60);
+    r.weight_bytes = (size_t)r.elements * dtype_size(c->shape.dtype);
+    r.gradient_bytes = (size_t)r.elements * dtype_size(c->shape.grad_dtype);
+    r.first = must_calloc(r.weight_bytes, 1);
+    r.weights = must_calloc(r.weight_bytes, 1);
+    r.gradients = must_calloc(r.gradient_bytes, 1);
+    for (int i = 0; i < c->ranks; i++) {
+        rank[i] = (Rank){c, world, &r, seen + (size_t)i * (size_t)r.elements, i};
+        CHECK(pthread_create(&thread[i], NULL, rank_body, &rank[i]) == 0, "no thread for rank %d",
+              i);
+    }
+    for (int i = 0; i < c->ranks; i++)
+        pthread_join(thread[i], NULL);
+    local_world_destroy(world);
+    for (int64_t e = 0; e < r.elements; e++) { /* weights before the steps, the last gradients */
+        int times = 0;
+        for (int i = 0; i < c->ranks; i++)
+            times += seen[(size_t)(i * r.elements + e)];
+        if (times != 2) fail_msg("element %lld is counted %d times of 2", (long long)e, times);
+    }
+    free(seen);
+    return r;
+}
+
+void zero_result_free(ZeroResult *r)
+{
+    free(r->first);
+    free(r->weights);
+    free(r->gradients);
+}
+
+void assert_same_bits(const ZeroResult *a, const ZeroResult *b, const char *what)
+{
+    assert_int_equal(a->elements, b->elements);
+    if (memcmp(a->first, b->first, a->weight_bytes) != 0) fail_msg("%s: first weights", what);
+    for (int i = 0; i < ZERO_MOST_STEPS; i++) {
+        if (memcmp(&a->loss[i], &b->loss[i], sizeof(double)) != 0)
+            fail_msg("%s: loss of step %d: %.17g, %.17g", what, i, a->loss[i], b->loss[i]);
+        if (memcmp(&a->sq_norm[i], &b->sq_norm[i], sizeof(double)) != 0)
+            fail_msg("%s: norm of step %d: %.17g, %.17g", what, i, a->sq_norm[i], b->sq_norm[i]);
+    }
+    if (memcmp(a->gradients, b->gradients, a->gradient_bytes) != 0) fail_msg("%s: gradients", what);
+    if (memcmp(a->weights, b->weights, a->weight_bytes) != 0) fail_msg("%s: weights", what);
+}
