@@ -146,6 +146,25 @@ static void prints_what_follows_as_comments(void **state)
     free(text);
 }
 
+/* Also that of a program without a file, whose micro-batch nobody gave. */
+static void prints_its_own_defaults_to_be_read(void **state)
+{
+    (void)state;
+    ConfigReport report;
+    const Config *c = config_load(NULL, 0, NULL, &(ConfigContext){.world = 2}, &report);
+    config_report_free(&report);
+    assert_batch(c, 2, 16, 8, 1);
+    char *text = config_text(c);
+    const char *set = "data.text=x";
+    const Config *again = config_parse("c.json", text, strlen(text), 1, &set, &report);
+    if (again == NULL) fail_msg("%s", report.error[0]);
+    assert_batch(again, 1, 8, 8, 1);
+    config_report_free(&report);
+    config_free(again);
+    config_free(c);
+    free(text);
+}
+
 /* Runs that were saved before there were ranks have every value written down. */
 static void opens_runs_of_one_rank_that_give_everything(void **state)
 {
@@ -224,6 +243,7 @@ int main(void)
         cmocka_unit_test(settles_the_batch_over_the_ranks),
         cmocka_unit_test(reads_what_it_printed_on_any_number_of_ranks),
         cmocka_unit_test(prints_what_follows_as_comments),
+        cmocka_unit_test(prints_its_own_defaults_to_be_read),
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
         cmocka_unit_test(says_how_to_keep_a_batch),
         cmocka_unit_test(passes_over_a_world_that_is_none),

@@ -30,6 +30,38 @@ static void accepts_every_zero_stage_on_one_rank(void **state)
     config_free(config_test_says("\"zero_optimization\": {\"stage\": 0}", NULL, ""));
 }
 
+/* Nor is it said where nobody knows yet how many ranks there will be, or where they are several. */
+static void says_nothing_to_shard_of_one_rank_alone(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                               "\"gradient_clipping\": 1, \"zero_optimization\": {\"stage\": 3}}";
+    for (int64_t world = 0; world <= 2; world++) {
+        ConfigReport report;
+        config_free(config_parse_in(&(ConfigContext){.world = world}, "c.json", text, strlen(text),
+                                    0, NULL, &report));
+        assert_int_equal(report.n_errors, 0);
+        assert_int_equal(report.n_notices, world == 1);
+        config_report_free(&report);
+    }
+}
+
+/* At stage 3 it is refused: config_errors.txt. */
+static void takes_sums_up_to_stage_2(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 2; stage++) {
+        char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                                 "\"gradient_allreduce_op\": \"sum\", "
+                                 "\"zero_optimization\": {\"stage\": %d}}",
+                                 stage);
+        const Config *c = config_test_parse(text, 0, NULL);
+        assert_int_equal(c->gradient_allreduce_op, GRADIENT_SUM);
+        config_free(c);
+        free(text);
+    }
+}
+
 /* A dead form of DeepSpeed's. */
 static void reads_zero_as_true_or_false(void **state)
 {
@@ -208,6 +240,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
+        cmocka_unit_test(says_nothing_to_shard_of_one_rank_alone),
+        cmocka_unit_test(takes_sums_up_to_stage_2),
         cmocka_unit_test(reads_zero_as_true_or_false),
         cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
         cmocka_unit_test(reads_every_name_of_a_key),
