@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     const OptimizerRule *rule;
     const ParamTable *table;
-    GridPlace at;
+    GridPlace at;                              /* this rank's place */
     OptimizerConstants constants[GROUP_COUNT]; /* GROUP_NO_DECAY has weight_decay 0 */
     OptimizerShard *shard;
     int n_shards;

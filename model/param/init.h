@@ -6,7 +6,8 @@
 #include "model/core/device.h"
 #include "model/param/store.h"
 
-/* Fills the weights of every row of `unit`, which is acquired; padding rows become zero. */
-void param_init_unit(Device *dev, ParamStore *store, int unit, uint64_t seed);
+/* Fills the weights that this rank updates, gaps and padding rows with zero, then publishes every
+ * unit: all ranks of the store call it. */
+void param_init(Device *dev, ParamStore *store, uint64_t seed);
 
 #endif

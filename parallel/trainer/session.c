@@ -119,13 +119,7 @@ int64_t session_sum_over_data(Session *s, int64_t value)
 
 void session_init_weights(Session *s)
 {
-    s->params->step_begin(s->params, NULL, 0);
-    for (int u = 0; u < s->table.n_units; u++) {
-        s->params->acquire(s->params, u);
-        param_init_unit(&s->dev, s->params, u, (uint64_t)s->config->seed);
-        s->params->release(s->params, u);
-        s->params->publish(s->params, u);
-    }
+    param_init(&s->dev, s->params, (uint64_t)s->config->seed);
 }
 
 /* The shards' runs are those of the table's rows: each row lies in one range of its unit, of which

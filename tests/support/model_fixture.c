@@ -136,12 +136,7 @@ static void move_vectors(Fixture *f, const Shard *shard)
 static void draw_weights(Fixture *f)
 {
     Shard shards[512];
-    f->params->step_begin(f->params, NULL, 0);
-    for (int u = 0; u < f->table.n_units; u++) {
-        f->params->acquire(f->params, u);
-        param_init_unit(&f->dev, f->params, u, 7);
-        f->params->release(f->params, u);
-    }
+    param_init(&f->dev, f->params, 7);
     int n = f->params->shards(f->params, PURPOSE_UPDATE, shards, 512);
     for (int i = 0; i < n; i++)
         move_vectors(f, &shards[i]);

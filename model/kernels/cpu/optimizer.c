@@ -129,8 +129,10 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, int64_t update, 
         if (s + 1 < end && s[1].start - i < run) run = s[1].start - i;
         /* Elements of the whole parameter follow each other within a row of this rank's part
          * only; where the part has whole rows, all the way. */
-        int64_t row_rest = s->cols - (i - s->start) % s->cols;
-        if (s->cols != s->whole_cols && row_rest < run) run = row_rest;
+        if (s->cols != s->whole_cols) {
+            int64_t row_rest = s->cols - (i - s->start) % s->cols;
+            if (row_rest < run) run = row_rest;
+        }
         noise_run(noise + done, rounding->seed, s->stream, update, segment_element(s, i), run);
     }
 }
