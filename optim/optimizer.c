@@ -18,15 +18,22 @@ static bool keeps_masters(const Config *config, DType storage)
     return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
 }
 
+bool optimizer_has_slot(const Config *config, DType storage, int slot)
+{
+    int own = optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
+    if (slot == SLOT_MASTER) return keeps_masters(config, storage);
+    return slot >= SLOT_FIRST && slot < SLOT_FIRST + own;
+}
+
 /* Slots and segments of what own->shard describes; its tensors need not be there. */
 static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *arena)
 {
     const ParamTable *table = store->table;
     const Shard *shard = &own->shard;
     DType storage = table->unit[shard->unit].dtype;
-    int end = SLOT_FIRST + optimizer_rule_slots(optimizer_rule(config->optimizer.type), config);
-    for (int slot = keeps_masters(config, storage) ? SLOT_MASTER : SLOT_FIRST; slot < end; slot++)
-        own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
+    for (int slot = 0; slot < SLOT_MAX; slot++)
+        if (optimizer_has_slot(config, storage, slot))
+            own->slot[slot] = arena_tensor(arena, dtype_compute(storage), 1, shard->count, 0, 0);
     if (!rounds_stochastically(config, storage)) return;
     int segments =
         rounding_segments(table, &store->at, shard->unit, shard->offset, shard->count, NULL, 0);
@@ -138,32 +145,6 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
             update_shard(optimizer, &optimizer->shard[i], dev, decision);
         store->publish(store, u);
     }
-}
-
-bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, int slot,
-                    Tensor *view)
-{
-    const Param *row = &table->param[param];
-    /* Padding rows included: they lie in the shard as well, and the view below leaves them out. */
-    int64_t count = row->local[0] * (row->ndim == 2 ? row->local[1] : 1);
-    /* A row is looked for whole within one shard; on a rank that does not own it there is none. */
-    for (int i = optimizer->first_shard[row->unit]; i < optimizer->n_shards; i++) {
-        const Shard *shard = &optimizer->shard[i].shard;
-        if (shard->unit != row->unit) break;
-        if (row->offset < shard->offset) continue;
-        if (row->offset + count > shard->offset + shard->count) continue;
-        Tensor flat = optimizer->shard[i].slot[slot];
-        if (!tensor_present(flat)) return false;
-        size_t before = (size_t)(row->offset - shard->offset) * dtype_size(flat.dtype);
-        *view = flat;
-        view->data = (char *)flat.data + before;
-        view->ndim = row->ndim;
-        view->dim[0] = row->dim[0];
-        view->dim[1] = row->ndim == 2 ? row->dim[1] : 0;
-        view->ld = row->ndim == 2 ? row->local[1] : row->dim[0];
-        return true;
-    }
-    return false;
 }
 
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot)

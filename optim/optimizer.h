@@ -49,12 +49,8 @@ void optimizer_init(Optimizer *optimizer, Device *dev);
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
 
-/* The state of row `param` in `slot` as a tensor of its logical shape (padding rows and columns
- * left out; ld may exceed the row). False if the optimizer has no such slot or this rank does not
- * own the row. */
-bool optimizer_slot(const Optimizer *optimizer, const ParamTable *table, int param, int slot,
-                    Tensor *view);
-
+/* Whether rows of this storage type have state in `slot`: on all ranks alike, whatever they own. */
+bool optimizer_has_slot(const Config *config, DType storage, int slot);
 /* The state in `slot` of what a shard of the store describes, of either purpose: flat, as its
  * weight. NO_TENSOR where the optimizer has no such slot. */
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot);

@@ -4,7 +4,12 @@
  * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors (named
  * slots) and manifest.json (checksums, StepState, config). A save writes a temporary folder, syncs
  * it and renames it: at every moment the newest folder that verifies is a whole save. There is no
- * pointer file. Tensors are known by name only. */
+ * pointer file. Tensors are known by name only.
+ *
+ * On disk all tensors are whole, however many ranks hold their parts: each is written by one rank,
+ * a writer, which receives the others' parts. Several writers have a file each for either part of
+ * the checkpoint, and an index tells Hugging Face's loaders which tensor is where. So any world
+ * reads what any other has saved: each rank takes its own parts out of the files. */
 #ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define PARALLEL_CHECKPOINT_CHECKPOINT_H
 
@@ -12,6 +17,7 @@
 #include "model/core/fs.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/pieces.h"
+#include "parallel/comm/comm.h"
 
 typedef struct {
     const Piece *weights;
@@ -20,32 +26,42 @@ typedef struct {
     int n_slots;
     const StepState *state;                     /* on the host */
     const char *config, *machine, *code, *data; /* as in the manifest */
+    GridPlace grid;                             /* sizes of its axes; all 0: one rank */
+    int zero_stage;
+    int writers; /* so many ranks write, if there are as many; 0: one */
 } CheckpointContents;
 
-/* Bytes of the staging buffer below: tensors are written and read in pieces of that many. */
+/* Bytes of the staging buffer below: tensors are written and read in pieces of at most that many,
+ * and more of another rank's data is never here. */
 #define CHECKPOINT_STAGING_BYTES ((size_t)4 << 20)
 
-/* How a rank reaches its tensors and its disk. */
+/* How a rank reaches its tensors, its disk and the other ranks. */
 typedef struct {
     Device *device; /* may be NULL when all tensors are on the host */
+    Comm *world;    /* NULL: a single rank */
     const FsOps *fs;
-    void *staging; /* host memory through which device tensors pass, and files are verified */
+    void *staging; /* host memory through which pass a device's tensors, other ranks' data, and
+                      files that are verified */
     Event copied;  /* the device is done with the staging buffer */
 } CheckpointIo;
 
 /* Allocates the staging buffer (page-locked for the device; device may be NULL): once, at the
- * start, for page-locking makes a device wait. Close it before the device. */
-void checkpoint_io_open(CheckpointIo *io, Device *device);
+ * start, for page-locking makes a device wait. All ranks of `world` (NULL: a single rank), which
+ * outlives it, then make the same calls of this header in the same order, but for those that take
+ * no CheckpointIo. Close it before the device. */
+void checkpoint_io_open(CheckpointIo *io, Device *device, Comm *world);
 void checkpoint_io_close(CheckpointIo *io);
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, N = state->steps. When it returns true the
- * save is durable. When it returns false older ones are untouched, nothing of it remains (unless
- * the disk dies at the last sync: then all of it may), and the caller may go on and try again
- * later. A step that is there and verifies is not written again; one that is there and damaged is
- * replaced; a folder of that name that holds another step is moved aside, and one that must not be
- * read stops the save. What is committed reads back. */
+/* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, N = state->steps. Every rank gives its own
+ * pieces, and texts that only rank 0's are used of. All of them return the same, with the sentence
+ * of the lowest rank that failed. When it returns true the save is durable. When it returns false
+ * older ones are untouched, nothing of it remains (unless the disk dies at the last sync: then all
+ * of it may), and the caller may go on and try again later. A step that is there and verifies is
+ * not written again; one that is there and damaged is replaced; a folder of that name that holds
+ * another step is moved aside, and one that must not be read stops the save. What is committed
+ * reads back. */
 bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
                       char *err, size_t n);
 /* The same, on a disk that may be full: then checkpoints older than the newest that verifies go,
@@ -57,12 +73,16 @@ bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
  * newer than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
-/* Bytes on disk that one save of `contents` takes, rounded up a little. */
+/* Bytes on disk that one save of `contents` takes over all ranks, rounded up a little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);
 
 /* ---- finding and reading --------------------------------------------------------------------- */
 
 typedef struct Checkpoint Checkpoint;
+
+/* Files of a checkpoint that a rank keeps open: what it reads of these is what it has checked, even
+ * if a live run prunes the folder meanwhile. More are opened when they are read, one at a time. */
+enum { CHECKPOINT_OPEN_FILES = 8 };
 
 /* The steps with a folder below RUN/checkpoints, newest first; returns how many: 0 without the
  * folder, -1 with a sentence when it is there and cannot be listed. The caller frees *steps. */
@@ -80,8 +100,11 @@ enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
  * each other and against the folder's name, where that is a step, without reading the data. False
  * with a sentence; otherwise checkpoint_close is due. */
 bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
-/* Reads all data and compares every checksum. False with a sentence that names the first damaged
- * file and tensor. */
+/* The same on all ranks at once: none has it open unless all have. */
+bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
+                                size_t n);
+/* Reads all data, each rank its share, and compares every checksum. False with a sentence that
+ * names a damaged file and tensor. */
 bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
 /* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
  * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run
@@ -91,12 +114,12 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
                             size_t n);
 /* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
  * asks; reads no data. False with a sentence. */
-bool checkpoint_fits(const Checkpoint *c, CheckpointFile part, const Piece *dst, int n_dst,
+bool checkpoint_fits(const Checkpoint *c, CheckpointPart part, const Piece *dst, int n_dst,
                      char *err, size_t n);
 /* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;
- * a tensor that is missing on either side is an error. Checksums are compared while reading; after
- * false the contents of dst are void. */
-bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointFile part, const Piece *dst,
+ * a tensor that is missing on either side is an error. A single rank compares checksums while it
+ * reads, several do so beforehand, each its share; after false the contents of dst are void. */
+bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const Piece *dst,
                      int n_dst, char *err, size_t n);
 /* All that is known of it: state, config, machine, tensors. Valid until checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);

@@ -12,6 +12,10 @@ int64_t checkpoint_step_of(const char *name);
 /* "RUN/checkpoints"; the caller frees. */
 char *checkpoint_parent(const char *run);
 
+/* checkpoint_list on all ranks: what rank 0 finds. */
+int checkpoint_list_everywhere(CheckpointIo *io, const char *run, int64_t **steps, char *err,
+                               size_t n);
+
 /* checkpoint_open for a folder that is still being written, or that stands under another step's
  * name: the step in it is not compared with the name. */
 bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size_t n);

@@ -1,13 +1,15 @@
-/* io.c -- the staging buffer, and copies between it and a device. See io.h. */
+/* io.c -- the staging buffer, and copies between it and a rank's pieces. See io.h. */
 #include "parallel/checkpoint/io.h"
 
 #include "model/core/check.h"
+#include "parallel/grid/control.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-void checkpoint_io_open(CheckpointIo *io, Device *device)
+void checkpoint_io_open(CheckpointIo *io, Device *device, Comm *world)
 {
-    *io = (CheckpointIo){.device = device, .fs = &fs_system};
+    *io = (CheckpointIo){.device = device, .world = world, .fs = &fs_system};
     io->staging = device ? device_host_alloc(device, CHECKPOINT_STAGING_BYTES, "checkpoints")
                          : must_alloc(CHECKPOINT_STAGING_BYTES);
 }
@@ -23,49 +25,132 @@ void checkpoint_io_close(CheckpointIo *io)
     *io = (CheckpointIo){0};
 }
 
-/* The piece of a device tensor as a vector, and the staging buffer as its counterpart. */
-static Tensor piece_of(Tensor t, int64_t at, size_t bytes)
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+int checkpoint_io_rank(const CheckpointIo *io)
 {
-    size_t size = dtype_size(t.dtype);
-    Tensor piece = tensor_1d((char *)t.data + at, t.dtype, (int64_t)(bytes / size));
-    CHECK(bytes % size == 0, "a piece of %zu bytes cuts an element of %zu", bytes, size);
-    piece.place = t.place;
-    return piece;
+    return io->world ? io->world->rank : 0;
 }
 
-static Tensor staged(CheckpointIo *io, Tensor piece)
+int checkpoint_io_ranks(const CheckpointIo *io)
+{
+    return io->world ? io->world->size : 1;
+}
+
+bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n)
+{
+    return checkpoint_io_ranks(io) == 1 ? good : control_agree(io->world, good, err, n);
+}
+
+void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes)
+{
+    if (checkpoint_io_ranks(io) > 1) control_share(io->world, data, bytes);
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+size_t checkpoint_io_window(const CheckpointIo *io)
+{
+    return checkpoint_io_ranks(io) == 1 ? CHECKPOINT_STAGING_BYTES : CHECKPOINT_STAGING_BYTES / 2;
+}
+
+void *checkpoint_io_inbox(const CheckpointIo *io)
+{
+    return (char *)io->staging + CHECKPOINT_STAGING_BYTES / 2;
+}
+
+int64_t run_count(const ParamRun *run, int64_t from, int64_t end, Stretch *first, bool *one)
+{
+    Stretch s;
+    int64_t count = 0;
+    *one = false;
+    for (; run_stretch(run, from, end, &s); from = s.at + s.count) {
+        *one = count == 0;
+        if (*one) *first = s;
+        count += s.count;
+    }
+    return count;
+}
+
+/* The stretch in the rank's memory. */
+static Tensor data_of(const Piece *piece, Stretch s)
+{
+    return tensor_slice_rows(piece->data, s.within, s.count);
+}
+
+/* The same on the host. */
+static Tensor staged(const Piece *piece, const void *at, int64_t count)
+{
+    return tensor_1d((void *)(uintptr_t)at, piece->dtype, count);
+}
+
+/* Puts a copy between the rank's memory and the host on the device's stream. */
+static void copy(CheckpointIo *io, Tensor dst, Tensor src)
 {
     CHECK(io->device != NULL, "a tensor on a device, and no device to reach it");
-    piece.data = io->staging;
-    piece.place = PLACE_HOST;
-    return piece;
+    device_copy(io->device, dst, src);
 }
 
-/* Copies between a piece and the staging buffer and waits for that copy alone, by an event behind
- * it: waiting for the whole device would also wait for the steps that it has been given since. */
-static void copy_piece(CheckpointIo *io, Tensor dst, Tensor src)
+/* Waits for the copies so far and for nothing else, by an event behind them: waiting for the whole
+ * device would also wait for the steps that it has been given since. */
+static void await_copies(CheckpointIo *io)
 {
-    device_copy(io->device, dst, src);
     device_event_record(io->device, &io->copied);
     device_event_synchronize(io->device, &io->copied);
 }
 
-const void *checkpoint_io_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there)
 {
-    if (t.place == PLACE_HOST) return (const char *)t.data + at;
-    Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
-    copy_piece(io, copy, piece);
-    return io->staging;
+    Tensor data = data_of(piece, s);
+    if (data.place == PLACE_HOST) return data.data;
+    copy(io, staged(piece, there, s.count), data);
+    await_copies(io);
+    return there;
 }
 
-void *checkpoint_io_target(CheckpointIo *io, Tensor t, int64_t at)
+void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
+                        bool packed)
 {
-    return t.place == PLACE_HOST ? (char *)t.data + at : io->staging;
+    size_t size = dtype_size(piece->dtype), used = 0;
+    bool host = piece->data.place == PLACE_HOST;
+    Stretch s;
+    for (int64_t at = from; run_stretch(&piece->run, at, end, &s); at = s.at + s.count) {
+        char *there = (char *)to + (packed ? used : (size_t)(s.at - from) * size);
+        size_t bytes = (size_t)s.count * size;
+        if (host)
+            memcpy(there, data_of(piece, s).data, bytes);
+        else
+            copy(io, staged(piece, there, s.count), data_of(piece, s));
+        used += bytes;
+    }
+    if (!host && used > 0) await_copies(io);
 }
 
-void checkpoint_io_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes)
+void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
+                       const void *window)
 {
-    if (t.place == PLACE_HOST) return;
-    Tensor piece = piece_of(t, at, bytes), copy = staged(io, piece);
-    copy_piece(io, piece, copy);
+    size_t size = dtype_size(piece->dtype);
+    bool host = piece->data.place == PLACE_HOST, any = false;
+    Stretch s;
+    for (int64_t at = from; run_stretch(&piece->run, at, end, &s); at = s.at + s.count) {
+        const char *there = (const char *)window + (size_t)(s.at - from) * size;
+        if (host)
+            memmove(data_of(piece, s).data, there, (size_t)s.count * size);
+        else
+            copy(io, data_of(piece, s), staged(piece, there, s.count));
+        any = true;
+    }
+    if (!host && any) await_copies(io);
+}
+
+void checkpoint_io_spread(const ParamRun *run, int64_t from, int64_t end, size_t size,
+                          const void *packed, void *window)
+{
+    const char *next = packed;
+    Stretch s;
+    for (int64_t at = from; run_stretch(run, at, end, &s); at = s.at + s.count) {
+        size_t bytes = (size_t)s.count * size;
+        memcpy((char *)window + (size_t)(s.at - from) * size, next, bytes);
+        next += bytes;
+    }
 }

@@ -1,25 +1,49 @@
-/* io.h -- pieces of tensors between memory and files, for write.c and read.c. Private to
- * parallel/checkpoint; checkpoint.h is the header for everybody else.
+/* io.h -- pieces of tensors between memory, files and other ranks, and what ranks agree on. Private
+ * to parallel/checkpoint; checkpoint.h is the header for everybody else.
  *
- * A file is written and read in pieces of at most the staging buffer's size. Tensors on the host
- * are read and written where they lie; those of a device pass through the staging buffer. */
+ * A tensor goes through in windows: ranges of its elements whose bytes fit into the staging buffer,
+ * or with several ranks into half of it, for the other half takes what a rank sends. */
 #ifndef PARALLEL_CHECKPOINT_IO_H
 #define PARALLEL_CHECKPOINT_IO_H
 
 #include "parallel/checkpoint/checkpoint.h"
 
-/* How many of the `left` bytes go in the next piece. */
-static inline size_t checkpoint_io_piece(int64_t left)
-{
-    return left < (int64_t)CHECKPOINT_STAGING_BYTES ? (size_t)left : CHECKPOINT_STAGING_BYTES;
-}
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Where the host can read bytes [at, at + bytes) of a dense tensor: in the tensor itself, or in the
- * staging buffer, into which they have been copied; valid until the next call. */
-const void *checkpoint_io_fetch(CheckpointIo *io, Tensor t, int64_t at, size_t bytes);
-/* Where the host puts such bytes: into the tensor itself or into the staging buffer. Then
- * checkpoint_io_store brings them to the device; for a tensor of the host it has nothing to do. */
-void *checkpoint_io_target(CheckpointIo *io, Tensor t, int64_t at);
-void checkpoint_io_store(CheckpointIo *io, Tensor t, int64_t at, size_t bytes);
+int checkpoint_io_rank(const CheckpointIo *io);
+int checkpoint_io_ranks(const CheckpointIo *io);
+/* Rank 0, which finds, decides, commits, removes and warns for all. */
+static inline bool checkpoint_io_leads(const CheckpointIo *io)
+{
+    return checkpoint_io_rank(io) == 0;
+}
+/* control_agree and control_share (parallel/grid/control.h); of a single rank they change nothing.
+ */
+bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n);
+void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+/* The most bytes of a window. */
+size_t checkpoint_io_window(const CheckpointIo *io);
+/* Where a writer receives what does not come in one stretch, as large as a window. */
+void *checkpoint_io_inbox(const CheckpointIo *io);
+
+/* Elements of [from, end) that are in the run; *one: they are one stretch, which is in *first. */
+int64_t run_count(const ParamRun *run, int64_t from, int64_t end, Stretch *first, bool *one);
+/* Where the host can read `s`, a stretch of the piece: in the piece itself, or at `staged`, which
+ * must have room for it and to which it has been copied. */
+const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *staged);
+/* Copies what this rank has of elements [from, end) to `to`: packed, one stretch behind the other;
+ * else each where it lies in the window, whose first element is to[0]. */
+void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
+                        bool packed);
+/* The way back: what this rank has of elements [from, end), from the window into the piece. */
+void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
+                       const void *window);
+/* Brings another rank's stretches in [from, end), packed as above, to their places in the window.
+ */
+void checkpoint_io_spread(const ParamRun *run, int64_t from, int64_t end, size_t size,
+                          const void *packed, void *window);
 
 #endif

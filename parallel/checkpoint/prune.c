@@ -8,6 +8,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/io.h"
 #include "parallel/checkpoint/manifest.h"
 
 #include <dirent.h>
@@ -86,8 +87,7 @@ static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64
     return false;
 }
 
-bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
-                      size_t n)
+static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err, size_t n)
 {
     CHECK(keep >= 1, "%d checkpoints to keep", keep);
     int64_t *steps;
@@ -115,6 +115,13 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
     return good;
 }
 
+bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
+                      size_t n)
+{
+    bool good = !checkpoint_io_leads(io) || prune(io, run, newest, keep, err, n);
+    return checkpoint_io_agree(io, good, err, n);
+}
+
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* Whether the checkpoint opens and all its data have their checksums. */
@@ -122,24 +129,20 @@ static bool verifies(CheckpointIo *io, const char *run, int64_t step)
 {
     char why[512], *path = checkpoint_path(run, step);
     Checkpoint *c = NULL;
-    bool whole =
-        checkpoint_open(path, &c, why, sizeof why) && checkpoint_verify(io, c, why, sizeof why);
+    bool whole = checkpoint_open_everywhere(io, path, &c, why, sizeof why) &&
+                 checkpoint_verify(io, c, why, sizeof why);
     checkpoint_close(c);
     free(path);
     return whole;
 }
 
-int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
+/* Removes steps[0..n_steps), the last first. */
+static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
+                         int n_steps, int64_t bytes)
 {
     char why[512], *parent = checkpoint_parent(run);
-    int64_t *steps;
-    int parent_fd, n_steps, good = 0, removed = 0;
-    open_parent(io, run, &parent_fd, &steps, &n_steps, why, sizeof why);
-    /* The newest checkpoint that verifies is what a resume would take, so it and all newer ones
-     * stay; this is the one moment at which all data are read before something is removed. */
-    while (good < n_steps - 1 && !verifies(io, run, steps[good]))
-        good++;
-    for (int i = n_steps - 1; parent_fd >= 0 && i > good; i--) {
+    int removed = 0;
+    for (int i = n_steps - 1; i >= 0; i--) {
         int64_t room = fs_room(io->fs, parent);
         /* The first one goes without a look at the room: the save has just failed for want of it,
          * and statvfs knows nothing of quotas. */
@@ -149,8 +152,28 @@ int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
                     steps[i]);
         removed++;
     }
+    free(parent);
+    return removed;
+}
+
+int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
+{
+    char why[512];
+    int64_t *steps, *ignored;
+    int parent_fd = -1, n_steps = 0, good = 0, removed = 0;
+    if (checkpoint_io_leads(io)) {
+        open_parent(io, run, &parent_fd, &ignored, &n_steps, why, sizeof why);
+        free(ignored);
+    }
+    n_steps = checkpoint_list_everywhere(io, run, &steps, why, sizeof why);
+    /* The newest checkpoint that verifies is what a resume would take, so it and all newer ones
+     * stay; this is the one moment at which all data are read before something is removed. */
+    while (good < n_steps - 1 && !verifies(io, run, steps[good]))
+        good++;
+    if (parent_fd >= 0 && n_steps > good + 1)
+        removed = remove_oldest(io, run, parent_fd, steps + good + 1, n_steps - good - 1, bytes);
     if (parent_fd >= 0) close(parent_fd);
     free(steps);
-    free(parent);
+    checkpoint_io_share(io, &removed, sizeof removed);
     return removed;
 }

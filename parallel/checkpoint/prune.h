@@ -10,7 +10,8 @@
  * runs. False with a sentence if something could not be removed. */
 bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, size_t n);
 /* Removes checkpoints older than the newest that verifies, oldest first: one at least, and more
- * while fewer than `bytes` bytes are free. Returns how many it removed. */
+ * while fewer than `bytes` bytes are free. Returns how many it removed, on all ranks, which read
+ * what is to verify together. */
 int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes);
 
 #endif

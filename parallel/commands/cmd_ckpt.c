@@ -20,7 +20,7 @@ typedef struct {
 static int64_t total_bytes(const Manifest *m)
 {
     int64_t bytes = 0;
-    for (int f = 0; f < CHECKPOINT_FILES; f++)
+    for (int f = 0; f < m->n_files; f++)
         bytes += m->file[f].bytes;
     return bytes;
 }
@@ -102,14 +102,14 @@ static int run_list(char **found, int n)
     return shown ? code : LIST_IS_OLD;
 }
 
-static void print_tensors(const Manifest *m, CheckpointFile part)
+static void print_tensors(const Manifest *m, int file)
 {
     int64_t bytes = 0;
     int n = 0;
     for (int i = 0; i < m->n_tensors; i++) {
         const SafetensorsEntry *e = &m->tensor[i].entry;
         char shape[96] = "()";
-        if (m->tensor[i].file != part) continue;
+        if (m->tensor[i].file != file) continue;
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
                            e->dim[d], d + 1 == e->ndim ? ")" : "");
@@ -118,7 +118,7 @@ static void print_tensors(const Manifest *m, CheckpointFile part)
         bytes += e->bytes;
         n++;
     }
-    printf("%s: %s, %s\n\n", checkpoint_file_name[part], figure_of(n, "tensor").text,
+    printf("%s: %s, %s\n\n", m->file[file].name, figure_of(n, "tensor").text,
            figure_bytes((double)bytes).text);
 }
 
@@ -128,6 +128,17 @@ static void print_origin(const char *what, const char *text)
     printf("%-12s", what);
     utf8_print_escaped(stdout, text);
     putchar('\n');
+}
+
+/* The ranks that wrote it. */
+static void print_world(const Manifest *m)
+{
+    const ManifestWorld *w = &m->world;
+    printf("world       %s", figure_of(w->ranks, "rank").text);
+    if (w->ranks > 1)
+        printf(" = pp %" PRId64 " x dp %" PRId64 " x tp %" PRId64, w->pp, w->dp * w->cp, w->tp);
+    if (w->ranks > 1) printf(", ZeRO %" PRId64, w->zero_stage);
+    printf(", %s\n", figure_of(w->writers, "writer").text);
 }
 
 static int run_inspect(char **found, int n)
@@ -144,13 +155,14 @@ static int run_inspect(char **found, int n)
     print_origin("program", m->code);
     print_origin("machine", m->machine);
     print_origin("data", m->data);
+    print_world(m);
     printf("steps       %" PRId64 "   updates %" PRId64 "   skipped %" PRId64 "\n", s->steps,
            s->updates, s->skipped);
     printf("samples     %" PRId64 "   tokens %" PRId64 "   loss scale %g\n", s->samples, s->tokens,
            s->loss_scale);
     printf("config      %zu bytes of JSON, in %s/manifest.json\n\n", strlen(m->config), found[0]);
-    for (int f = 0; f < CHECKPOINT_FILES; f++)
-        print_tensors(m, (CheckpointFile)f);
+    for (int f = 0; f < m->n_files; f++)
+        print_tensors(m, f);
     checkpoint_close(c);
     return EXIT_OK;
 }
@@ -159,7 +171,7 @@ static int run_verify(char **found, int n)
 {
     int code = EXIT_OK, shown = 0;
     CheckpointIo io;
-    checkpoint_io_open(&io, NULL);
+    checkpoint_io_open(&io, NULL, NULL);
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c = NULL;

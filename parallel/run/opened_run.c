@@ -112,7 +112,7 @@ void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
     if (!session_open(&r->session, r->config, NULL, false, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
-    checkpoint_io_open(&io, &r->session.dev);
+    checkpoint_io_open(&io, &r->session.dev, NULL);
     int64_t *steps = NULL;
     if (!is_checkpoint && checkpoint_list(run, &steps, err, sizeof err) < 0)
         fail(EXIT_MISSING, "%s", err);

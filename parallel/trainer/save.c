@@ -1,29 +1,97 @@
 /* save.c -- see save.h. */
 #include "parallel/trainer/save.h"
 
+#include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/version.h"
+
+#include <stdlib.h>
+
+/* Slots as pieces, in the order of t->slot_names: row by row, on all ranks the same. */
+static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
+{
+    const ParamTable *table = &t->session.table;
+    SessionRun *runs = must_calloc((size_t)table->n_params, sizeof *runs);
+    int n = 0;
+    session_runs(&t->session, purpose, runs);
+    for (int p = 0; p < table->n_params; p++) {
+        const Param *row = &table->param[p];
+        const SessionRun *r = &runs[p];
+        for (int slot = 0; slot < SLOT_MAX; slot++) {
+            if (!optimizer_has_slot(t->config, row->dtype, slot)) continue;
+            out[n] = piece_of_row(t->slot_names[n], row, dtype_compute(row->dtype));
+            if (r->run.count > 0)
+                piece_fill(&out[n], &r->run, optimizer_slot_of(&t->optimizer, &r->shard, slot),
+                           r->shard.offset);
+            n++;
+        }
+    }
+    free(runs);
+}
+
+void save_open(Trainer *t)
+{
+    const ParamTable *table = &t->session.table;
+    t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
+    session_weights(&t->session, PURPOSE_UPDATE, t->weights);
+    t->slots = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slots);
+    t->slot_names = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slot_names);
+    for (int p = 0; p < table->n_params; p++)
+        for (int slot = 0; slot < SLOT_MAX; slot++)
+            if (optimizer_has_slot(t->config, table->param[p].dtype, slot))
+                t->slot_names[t->n_slots++] = text_format(
+                    "%s.%s", table->param[p].name, optimizer_slot_name(t->optimizer.rule, slot));
+    slot_pieces(t, PURPOSE_UPDATE, t->slots);
+    checkpoint_io_open(&t->io, &t->session.dev, t->session.world);
+}
+
+void save_close(Trainer *t)
+{
+    checkpoint_io_close(&t->io);
+    for (int i = 0; i < t->n_slots; i++)
+        free(t->slot_names[i]);
+    free(t->slot_names);
+    free(t->slots);
+    free(t->weights);
+}
+
+/* Each element is handed over by one rank: what it counts, not all that it keeps. */
+static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *contents, int keep,
+                             char *err, size_t n)
+{
+    Piece *weights = must_calloc((size_t)contents->n_weights, sizeof *weights),
+          *slots = must_calloc((size_t)contents->n_slots + 1, sizeof *slots);
+    session_weights(&t->session, PURPOSE_COUNT, weights);
+    slot_pieces(t, PURPOSE_COUNT, slots);
+    contents->weights = weights;
+    contents->slots = slots;
+    bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, contents, err, n)
+                          : checkpoint_write(&t->io, run, contents, err, n);
+    free(weights);
+    free(slots);
+    return saved;
+}
 
 bool trainer_save(Trainer *t, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n)
 {
     StepState state = trainer_state(t);
-    CheckpointContents contents = {.weights = t->weights,
-                                   .n_weights = t->session.table.n_params,
-                                   .slots = t->slots,
+    CheckpointContents contents = {.n_weights = t->session.table.n_params,
                                    .n_slots = t->n_slots,
                                    .state = &state,
                                    .config = config_text,
                                    .machine = machine,
                                    .code = program_version(),
-                                   .data = t->data->identity};
+                                   .data = t->data->identity,
+                                   .grid = t->session.grid.size,
+                                   .zero_stage = (int)t->config->zero_optimization.stage,
+                                   .writers = (int)t->config->checkpoint.writers};
     /* keep 0: every checkpoint is wanted, and none makes room for this one. */
     int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
-    bool saved = keep > 0 ? checkpoint_write_making_room(&t->io, run, &contents, err, n)
-                          : checkpoint_write(&t->io, run, &contents, err, n);
-    if (!saved || keep == 0) return saved;
+    if (!write_checkpoint(t, run, &contents, keep, err, n)) return false;
     /* Only now, when this one is durable, may older ones go; where that fails the save has not. */
-    if (!checkpoint_prune(&t->io, run, state.steps, keep, err, n))
+    bool pruned = keep == 0 || checkpoint_prune(&t->io, run, state.steps, keep, err, n);
+    if (!pruned && (t->session.world == NULL || t->session.world->rank == 0))
         log_warning("%s; older checkpoints stay", err);
     return true;
 }

@@ -122,25 +122,36 @@ void session_init_weights(Session *s)
     param_init(&s->dev, s->params, (uint64_t)s->config->seed);
 }
 
-/* The shards' runs are those of the table's rows: each row lies in one range of its unit, of which
- * a rank has one shard at most. */
-void session_weights(Session *s, Purpose purpose, Piece *out)
+/* A row lies in one range of its unit, of which a rank has one shard at most. */
+void session_runs(Session *s, Purpose purpose, SessionRun *out)
 {
     const ParamTable *table = &s->table;
     int n = s->params->shards(s->params, purpose, NULL, 0);
     Shard *shard = must_calloc((size_t)n + 1, sizeof *shard);
     ParamRun *run = must_calloc((size_t)table->n_params + 1, sizeof *run);
     s->params->shards(s->params, purpose, shard, n);
-    for (int p = 0; p < table->n_params; p++)
-        out[p] = piece_of_row(table->param[p].name, &table->param[p], table->param[p].dtype);
+    memset(out, 0, (size_t)table->n_params * sizeof *out);
     for (int i = 0; i < n; i++) {
         int runs = param_runs(table, &s->grid.at, shard[i].unit, shard[i].offset, shard[i].count,
                               run, table->n_params);
         for (int r = 0; r < runs; r++)
-            piece_fill(&out[run[r].param], &run[r], shard[i].weight, shard[i].offset);
+            out[run[r].param] = (SessionRun){.run = run[r], .shard = shard[i]};
     }
     free(run);
     free(shard);
+}
+
+void session_weights(Session *s, Purpose purpose, Piece *out)
+{
+    SessionRun *runs = must_calloc((size_t)s->table.n_params, sizeof *runs);
+    session_runs(s, purpose, runs);
+    for (int p = 0; p < s->table.n_params; p++) {
+        const Param *row = &s->table.param[p];
+        const SessionRun *r = &runs[p];
+        out[p] = piece_of_row(row->name, row, row->dtype);
+        if (r->run.count > 0) piece_fill(&out[p], &r->run, r->shard.weight, r->shard.offset);
+    }
+    free(runs);
 }
 
 bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)

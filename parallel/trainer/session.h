@@ -54,6 +54,13 @@ int64_t session_sum_over_data(Session *session, int64_t value);
 
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
+/* This rank's run of a row of the table, and the shard that it lies in. */
+typedef struct {
+    ParamRun run; /* of no elements where this rank has nothing of the row */
+    Shard shard;
+} SessionRun;
+/* All of them, by row: out[0..table.n_params). */
+void session_runs(Session *session, Purpose purpose, SessionRun *out);
 /* What this rank has of every weight, in table order; out has room for table.n_params. To count: a
  * part that no other rank has, to be saved. To update: all that it keeps, to be read. Shards are
  * resident, so the pieces are valid as long as the session. */

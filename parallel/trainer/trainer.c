@@ -6,6 +6,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/evaluate.h"
+#include "parallel/trainer/save.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,26 +88,6 @@ static void open_optimizer(Trainer *t)
     t->norm = grad_norm_create(t->session.params);
 }
 
-/* Names of everything a checkpoint holds. */
-static void open_names(Trainer *t)
-{
-    const ParamTable *table = &t->session.table;
-    t->weights = must_calloc((size_t)table->n_params, sizeof *t->weights);
-    session_weights(&t->session, PURPOSE_UPDATE, t->weights);
-    t->slots = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slots);
-    t->slot_names = must_calloc((size_t)table->n_params * SLOT_MAX, sizeof *t->slot_names);
-    for (int p = 0; p < table->n_params; p++) {
-        for (int slot = 0; slot < SLOT_MAX; slot++) {
-            Tensor view;
-            if (!optimizer_slot(&t->optimizer, table, p, slot, &view)) continue;
-            t->slot_names[t->n_slots] = text_format("%s.%s", table->param[p].name,
-                                                    optimizer_slot_name(t->optimizer.rule, slot));
-            t->slots[t->n_slots] = piece_whole(t->slot_names[t->n_slots], view);
-            t->n_slots++;
-        }
-    }
-}
-
 /* The marks of wall_clock_breakdown. */
 static void open_phases(Trainer *t)
 {
@@ -159,9 +140,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     session_init_weights(&t->session);
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
-    open_names(t);
+    save_open(t);
     open_phases(t);
-    checkpoint_io_open(&t->io, &t->session.dev);
     trainer_set_state(t, step_state_initial(config));
     return true;
 }
@@ -175,9 +155,7 @@ void trainer_close(Trainer *t)
      * sentence, before anything else is made; what is refused later ends the program. Without it
      * there are no events to walk through, and after trainer_measure not even a device. */
     if (t->gpt) {
-        checkpoint_io_close(&t->io);
-        for (int i = 0; i < t->n_slots; i++)
-            free(t->slot_names[i]);
+        save_close(t);
         optimizer_free(&t->optimizer);
         grad_norm_free(&t->norm);
         gpt_destroy(t->gpt);
@@ -190,9 +168,6 @@ void trainer_close(Trainer *t)
         device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
         device_release(dev, t->state, sizeof *t->state);
     }
-    free(t->slot_names);
-    free(t->slots);
-    free(t->weights);
     session_close(&t->session);
     *t = (Trainer){0};
 }

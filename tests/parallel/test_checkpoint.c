@@ -1,4 +1,4 @@
-/* test_checkpoint.c -- what is saved comes back: types, chunks, devices, the command, Python;
+/* test_checkpoint.c -- what is saved comes back: types, chunks, devices, the command;
  * keeping and pruning. */
 #include "model/core/check.h"
 #include "model/core/device.h"
@@ -109,7 +109,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     test_run_open(&r);
     test_run_must_save(&r, 1);
     checkpoint_io_close(&r.io);
-    checkpoint_io_open(&r.io, &device);
+    checkpoint_io_open(&r.io, &device, NULL);
     test_run_fill(&r, 2);
     CheckpointContents contents = test_run_contents(&r);
     for (int i = 0; i < N_ALL; i++) {
@@ -285,52 +285,6 @@ static void the_command_tells_whole_from_damaged_from_missing(void **state)
     test_run_close(&r);
 }
 
-/* A reader that shares nothing with the program, for Python's standard library. */
-static void python_reads_the_weights(void **state)
-{
-    (void)state;
-    static const char *const format_name[DTYPE_COUNT] = {
-        [F32] = "F32", [F64] = "F64", [F16] = "F16", [BF16] = "BF16",
-        [I32] = "I32", [I64] = "I64", [U16] = "U16", [U8] = "U8"};
-    TestRun r;
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    char *path = test_run_file(&r, 1, "model.safetensors");
-    char *command = text_format("python3 tests/support/read_safetensors.py '%s'", path);
-    FILE *from = popen(command, "r");
-    char line[2048], name[100], dtype[8], shape[64];
-    int seen = 0, hex;
-    assert_non_null(from);
-    while (fgets(line, sizeof line, from) != NULL) {
-        char expected[64] = "";
-        assert_int_equal(sscanf(line, "%99s %7s %63s %n", name, dtype, shape, &hex), 3);
-        int i = 0;
-        while (i < N_WEIGHTS && strcmp(test_tensors[i].name, name) != 0)
-            i++;
-        assert_in_range(i, 0, N_WEIGHTS - 1);
-        const TestTensor *t = &test_tensors[i];
-        assert_string_equal(dtype, format_name[t->dtype]);
-        for (int d = 0; d < t->ndim; d++)
-            snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%lld",
-                     d ? "x" : "", (long long)t->dim[d]);
-        assert_string_equal(shape, expected);
-        const unsigned char *data = r.tensor[i].data.data;
-        size_t bytes = tensor_bytes(r.tensor[i].data);
-        assert_int_equal(strcspn(line + hex, "\n"), 2 * bytes);
-        for (size_t b = 0; b < bytes; b++) {
-            unsigned value;
-            assert_int_equal(sscanf(line + hex + 2 * b, "%2x", &value), 1);
-            if (value != data[b]) fail_msg("%s, byte %zu: %02x, not %02x", name, b, value, data[b]);
-        }
-        seen++;
-    }
-    assert_int_equal(pclose(from), 0); /* scripts/setup.sh installs python3 */
-    assert_int_equal(seen, N_WEIGHTS);
-    free(command);
-    free(path);
-    test_run_close(&r);
-}
-
 int main(void)
 {
     log_set_level(LOG_ERROR); /* damage is provoked here all the time */
@@ -344,7 +298,6 @@ int main(void)
         cmocka_unit_test(prune_keeps_the_newest_whole_ones),
         cmocka_unit_test(saving_a_saved_step_again_changes_nothing),
         cmocka_unit_test(the_command_tells_whole_from_damaged_from_missing),
-        cmocka_unit_test(python_reads_the_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,6 +76,7 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
                   .data = must_strdup(""),
                   .tensor = must_calloc((size_t)all, sizeof *m.tensor),
                   .n_tensors = all};
+    manifest_two_files(&m);
     for (int i = 0; i < n; i++)
         entry[i] = entry_called(text_format("%s.exp_avg_sq", table.param[i / SLOT_MAX].name));
     for (int i = 0; i < all; i++) {
@@ -125,7 +126,7 @@ static void a_save_compares_names_in_proportion(void **state)
                                    .machine = "{}",
                                    .code = "1",
                                    .data = "none"};
-    checkpoint_io_open(&io, NULL);
+    checkpoint_io_open(&io, NULL, NULL);
     comparisons = 0;
     if (!checkpoint_write(&io, folder, &contents, err, sizeof err)) fail_msg("%s", err);
     print_message("  %d tensors: %lld comparisons\n", N, (long long)comparisons);

@@ -2,6 +2,7 @@
  * with a sentence before anything is counted with it. What would run over, a sanitizer sees. */
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/run/run.h"
+#include "tests/support/checkpoint_run.h"
 #include "tests/support/seen_run.h"
 #include "tests/support/train_child.h"
 
@@ -120,8 +121,7 @@ static void states_that_no_run_reaches_are_refused(void **state)
                   .code = must_strdup(""),
                   .data = must_strdup("")},
              again;
-    for (int f = 0; f < CHECKPOINT_FILES; f++)
-        m.file[f] = (ManifestFile){.bytes = 10, .header_bytes = 10};
+    manifest_two_files(&m);
     int64_t *const field = (int64_t *)&m.state; /* 64 bits each, doubles too */
     const int64_t odd[] = {INT64_MAX, INT64_MIN, -2, (INT64_C(1) << 53) + 1};
     char err[300], *text;

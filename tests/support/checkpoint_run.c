@@ -65,7 +65,7 @@ void test_run_open(TestRun *r)
         t.data = must_calloc(1, tensor_bytes(t));
         r->tensor[i] = piece_whole(test_tensors[i].name, t);
     }
-    checkpoint_io_open(&r->io, NULL);
+    checkpoint_io_open(&r->io, NULL, NULL);
 }
 
 void test_run_close(TestRun *r)
@@ -193,6 +193,19 @@ int test_ckpt(const char *command, const char *path, const char *output)
     close(out);
     close(errors);
     return code;
+}
+
+void manifest_two_files(Manifest *m)
+{
+    m->version = MANIFEST_VERSION;
+    m->world = (ManifestWorld){.ranks = 1, .pp = 1, .dp = 1, .cp = 1, .tp = 1, .writers = 1};
+    m->n_files = CHECKPOINT_PARTS;
+    m->file = must_calloc(CHECKPOINT_PARTS, sizeof *m->file);
+    for (int part = 0; part < CHECKPOINT_PARTS; part++) {
+        m->file[part] =
+            (ManifestFile){.part = (CheckpointPart)part, .bytes = 10, .header_bytes = 10};
+        checkpoint_file_name(m->file[part].name, (CheckpointPart)part, 0, 1);
+    }
 }
 
 void file_flip(const char *path, int64_t at, unsigned char mask)

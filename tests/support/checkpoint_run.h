@@ -50,6 +50,9 @@ bool test_run_whole(TestRun *r, int64_t step);
 /* `./train ckpt COMMAND PATH`: its exit code; what it prints goes to the file `output`. */
 int test_ckpt(const char *command, const char *path, const char *output);
 
+/* Gives a manifest of no tensors the world of one rank and its two files, as small as they get. */
+void manifest_two_files(Manifest *m);
+
 /* Flips the bits of `mask` in one byte of a file; tells a file's size. */
 void file_flip(const char *path, int64_t at, unsigned char mask);
 int64_t file_size(const char *path);

@@ -1,0 +1,107 @@
+/* holdings.c -- see holdings.h. */
+#include "parallel/checkpoint/holdings.h"
+
+#include "model/core/check.h"
+#include "parallel/checkpoint/io.h"
+#include "parallel/checkpoint/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A run as it is sent. */
+typedef struct {
+    int64_t piece, from, count, first, cols, whole_cols;
+} Sent;
+enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
+
+static int64_t own_runs(const CheckpointContents *contents, int n_pieces, Sent *out)
+{
+    int64_t n = 0;
+    for (int i = 0; i < n_pieces; i++) {
+        const Piece *p = contents_piece(contents, i);
+        if (p->run.count == 0) continue;
+        CHECK(tensor_count(p->data) == p->run.count && p->data.dtype == p->dtype,
+              "%s: %lld elements for a run of %lld", p->name, (long long)tensor_count(p->data),
+              (long long)p->run.count);
+        out[n++] =
+            (Sent){i, p->run.from, p->run.count, p->run.first, p->run.cols, p->run.whole_cols};
+    }
+    return n;
+}
+
+/* All ranks' runs, one rank's behind the other's; the caller frees. *count: how many of each. */
+static Sent *all_runs(CheckpointIo *io, const Sent *own, int64_t n_own, int64_t **count,
+                      int64_t *total)
+{
+    int ranks = checkpoint_io_ranks(io), rank = checkpoint_io_rank(io);
+    int64_t *n = must_calloc((size_t)ranks, sizeof *n), before = 0;
+    n[rank] = n_own;
+    if (ranks > 1)
+        comm_all_gather(io->world, NULL, tensor_1d(n, I64, ranks), tensor_1d(&n[rank], I64, 1));
+    *total = 0;
+    for (int r = 0; r < ranks; r++)
+        *total += n[r];
+    Sent *all = must_calloc((size_t)*total + 1, sizeof *all);
+    for (int r = 0; r < ranks; r++) {
+        if (r == rank) memcpy(all + before, own, (size_t)n_own * sizeof *own);
+        if (ranks > 1 && n[r] > 0)
+            comm_broadcast(io->world, NULL, tensor_1d(all + before, I64, n[r] * SENT_WORDS), r);
+        before += n[r];
+    }
+    *count = n;
+    return all;
+}
+
+/* Ends the program unless the ranks together have each element of every piece: what nobody hands
+ * over would be saved as noise. */
+static void check_cover(const Holdings *h, const CheckpointContents *contents, int n_pieces)
+{
+    for (int i = 0; i < n_pieces; i++) {
+        const Piece *p = contents_piece(contents, i);
+        int64_t count = 0;
+        for (int k = h->first[i]; k < h->first[i + 1]; k++)
+            count += h->of[k].run.count;
+        CHECK(count == piece_elements(p), "%s: all ranks together have %lld of its %lld elements",
+              p->name, (long long)count, (long long)piece_elements(p));
+    }
+}
+
+void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents)
+{
+    int n_pieces = contents->n_weights + contents->n_slots;
+    Sent *own = must_calloc((size_t)n_pieces + 1, sizeof *own);
+    int64_t *count, total, n_own = own_runs(contents, n_pieces, own);
+    Sent *all = all_runs(io, own, n_own, &count, &total);
+    int *next = out->first = must_calloc((size_t)n_pieces + 2, sizeof *out->first);
+    out->of = must_calloc((size_t)total + 1, sizeof *out->of);
+    /* Counted, then put where they belong: by piece, and of one piece in the order of ranks. While
+     * they are, first[i + 1] is where the next of piece i goes. */
+    for (int64_t i = 0; i < total; i++)
+        next[all[i].piece + 2]++;
+    for (int i = 2; i <= n_pieces + 1; i++)
+        next[i] += next[i - 1];
+    for (int64_t i = 0, rank = 0, of_rank = 0; i < total; i++, of_rank++) {
+        while (of_rank == count[rank]) {
+            rank++;
+            of_rank = 0;
+        }
+        const Sent *s = &all[i];
+        out->of[next[s->piece + 1]++] = (Holding){.rank = (int)rank,
+                                                  .run = {.from = s->from,
+                                                          .count = s->count,
+                                                          .first = s->first,
+                                                          .cols = s->cols,
+                                                          .whole_cols = s->whole_cols}};
+    }
+    check_cover(out, contents, n_pieces);
+    free(own);
+    free(all);
+    free(count);
+}
+
+void holdings_free(Holdings *h)
+{
+    free(h->first);
+    free(h->of);
+    *h = (Holdings){0};
+}

@@ -1,0 +1,22 @@
+/* holdings.h -- which rank has which elements of what is saved: every rank knows of all, so that
+ * writers and those who send to them agree without another word. Private to parallel/checkpoint. */
+#ifndef PARALLEL_CHECKPOINT_HOLDINGS_H
+#define PARALLEL_CHECKPOINT_HOLDINGS_H
+
+#include "parallel/checkpoint/checkpoint.h"
+
+typedef struct {
+    int rank;
+    ParamRun run;
+} Holding;
+
+typedef struct {
+    int *first;  /* holdings of piece i: of[first[i]] ... of[first[i + 1] - 1], by rank */
+    Holding *of; /* those of one piece cover it, once */
+} Holdings;
+
+/* All ranks call it, each with its own pieces. Holdings_free is due. */
+void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents);
+void holdings_free(Holdings *holdings);
+
+#endif

@@ -1,0 +1,219 @@
+/* open.c -- opening checkpoints. See checkpoint.h.
+ *
+ * Nothing in a file is taken on trust. Opening compares three records of the same tensors: the
+ * manifest, which ends with its own checksum, the header of each file, and the sizes of the files.
+ * verify.c and read.c compare every chunk of data with its checksum in the manifest. All files and
+ * the manifest carry the id of the save, so files of two saves of one run, each whole by itself, do
+ * not pass. */
+#include "parallel/checkpoint/opened.h"
+
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/io.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Reads and parses manifest.json. Its size is checked before memory is allocated by it. */
+static bool open_manifest(Checkpoint *c, char *err, size_t n)
+{
+    char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
+    int64_t bytes = 0;
+    int fd = fs_open_file(c->folder, "manifest.json", path, &bytes, err, n);
+    bool good = fd >= 0;
+    if (good && bytes > MANIFEST_MAX_BYTES)
+        good = error_set(err, n, "%s is damaged: %lld bytes are too many for a manifest", path,
+                         (long long)bytes);
+    good = good && file_read_open(fd, (size_t)bytes, path, &text, err, n);
+    if (good && !manifest_parse(&c->manifest, text, (size_t)bytes, why, sizeof why))
+        good = error_set(err, n, "%s is damaged: %s", path, why);
+    if (fd >= 0) close(fd);
+    free(text);
+    free(path);
+    return good;
+}
+
+static bool same_entry(const SafetensorsEntry *a, const SafetensorsEntry *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dim, b->dim, sizeof a->dim) == 0 && a->offset == b->offset &&
+           a->bytes == b->bytes;
+}
+
+/* Whether the header of file `which` and the manifest name the same tensors, in the same order, and
+ * come from one save. The save's id is compared first: where files are mixed, that is the sentence
+ * that helps. */
+static bool compare_header(const Checkpoint *c, int which, const Safetensors *s, uint32_t crc,
+                           const char *path, char *err, size_t n)
+{
+    const Manifest *m = &c->manifest;
+    const ManifestFile *file = &m->file[which];
+    const char *save_id = safetensors_metadata(s, "save_id");
+    if (save_id == NULL || strcmp(save_id, m->save_id) != 0)
+        return error_set(
+            err, n,
+            "%s is of save %.32s, the manifest beside it of save %s: files of two saves are mixed",
+            path, save_id ? save_id : "(none)", m->save_id);
+    if (crc != file->header_crc || s->data_at != file->header_bytes)
+        return error_set(err, n, "%s is damaged: its header is not the one that was saved", path);
+    int seen = 0;
+    for (int i = 0; i < m->n_tensors; i++) {
+        if (m->tensor[i].file != which) continue;
+        if (seen >= s->n || !same_entry(&s->entry[seen], &m->tensor[i].entry))
+            return error_set(err, n, "%s is damaged: its tensor %s is not as the manifest says",
+                             path, m->tensor[i].entry.name);
+        seen++;
+    }
+    if (seen == s->n) return true;
+    return error_set(err, n, "%s is damaged: it holds %d tensors, the manifest names %d", path,
+                     s->n, seen);
+}
+
+/* Whether all files stay open. */
+static bool keeps_files(const Checkpoint *c)
+{
+    return c->manifest.n_files <= CHECKPOINT_OPEN_FILES;
+}
+
+/* Opens file `which`, in the place of the last one where not all stay open, and compares its size
+ * with the manifest's. Leaves what is open. False with a sentence. */
+static bool open_file(Checkpoint *c, int which, const char *path, char *err, size_t n)
+{
+    int64_t bytes = 0, saved = c->manifest.file[which].bytes;
+    if (c->file[which] >= 0) return true;
+    if (!keeps_files(c)) {
+        if (c->passing >= 0) {
+            close(c->file[c->passing]);
+            c->file[c->passing] = -1;
+        }
+        c->passing = which;
+    }
+    c->file[which] = fs_open_file(c->folder, c->manifest.file[which].name, path, &bytes, err, n);
+    if (c->file[which] < 0) return false;
+    if (bytes == saved) return true;
+    return error_set(err, n, "%s is damaged: it has %lld bytes, %lld were saved", path,
+                     (long long)bytes, (long long)saved);
+}
+
+bool opened_read(Checkpoint *c, const ManifestTensor *t, void *to, size_t bytes, int64_t at,
+                 char *err, size_t n)
+{
+    const ManifestFile *file = &c->manifest.file[t->file];
+    char *path = text_format("%s/%s", c->path, file->name);
+    bool good = open_file(c, t->file, path, err, n) &&
+                fs_read_at(c->file[t->file], to, bytes, file->header_bytes + t->entry.offset + at,
+                           path, err, n);
+    free(path);
+    return good;
+}
+
+bool opened_chunk_error(const Checkpoint *c, const ManifestTensor *t, int chunk, char *err,
+                        size_t n)
+{
+    return error_set(err, n,
+                     "%s/%s is damaged: tensor %s, chunk %d of %d, does not have the checksum that "
+                     "was saved",
+                     c->path, c->manifest.file[t->file].name, t->entry.name, chunk + 1,
+                     t->n_chunks);
+}
+
+/* Opens file `which`, reads its header and compares both with the manifest. */
+static bool open_tensors(Checkpoint *c, int which, char *err, size_t n)
+{
+    const ManifestFile *file = &c->manifest.file[which];
+    char *path = text_format("%s/%s", c->path, file->name);
+    uint32_t crc = 0;
+    Safetensors s = {0};
+    bool good = open_file(c, which, path, err, n);
+    if (good && safetensors_read(&s, c->file[which], file->bytes, path, &crc, err, n)) {
+        good = compare_header(c, which, &s, crc, path, err, n);
+        safetensors_free(&s);
+    } else {
+        good = false;
+    }
+    free(path);
+    return good;
+}
+
+bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size_t n)
+{
+    *out = NULL;
+    int folder = fs_open_folder(path, err, n);
+    if (folder < 0) return false;
+    Checkpoint *c = must_calloc(1, sizeof *c);
+    c->path = must_strdup(path);
+    c->folder = folder;
+    c->passing = -1;
+    bool good = open_manifest(c, err, n);
+    c->file = must_calloc((size_t)c->manifest.n_files + 1, sizeof *c->file);
+    for (int f = 0; f < c->manifest.n_files; f++)
+        c->file[f] = -1;
+    for (int f = 0; good && f < c->manifest.n_files; f++)
+        good = open_tensors(c, f, err, n);
+    if (good)
+        *out = c;
+    else
+        checkpoint_close(c);
+    return good;
+}
+
+/* A folder called step_N must hold step N; one of another name (a copy that a user made) may hold
+ * any. Slashes at the end of the path are not part of the name. */
+static bool check_name(const Checkpoint *c, char *err, size_t n)
+{
+    char *path = must_strdup(c->path);
+    for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
+        path[last - 1] = '\0';
+    const char *slash = strrchr(path, '/');
+    int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
+    free(path);
+    if (named < 0 || named == held) return true;
+    return error_set(err, n, "%s holds step %lld, which is not what it is called", c->path,
+                     (long long)held);
+}
+
+bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
+{
+    if (!checkpoint_open_unnamed(path, out, err, n)) return false;
+    if (check_name(*out, err, n)) return true;
+    checkpoint_close(*out);
+    *out = NULL;
+    return false;
+}
+
+bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
+                                size_t n)
+{
+    if (checkpoint_io_agree(io, checkpoint_open(path, out, err, n), err, n)) return true;
+    checkpoint_close(*out);
+    *out = NULL;
+    return false;
+}
+
+void checkpoint_close(Checkpoint *c)
+{
+    if (c == NULL) return;
+    for (int f = 0; f < c->manifest.n_files; f++)
+        if (c->file[f] >= 0) close(c->file[f]);
+    close(c->folder);
+    free(c->file);
+    manifest_free(&c->manifest);
+    free(c->path);
+    free(c);
+}
+
+const Manifest *checkpoint_manifest(const Checkpoint *c)
+{
+    return &c->manifest;
+}
+
+const char *checkpoint_folder(const Checkpoint *c)
+{
+    return c->path;
+}

@@ -1,0 +1,127 @@
+/* test_checkpoint_formats.c -- a checkpoint's files as others know them: programs before this one,
+ * and Python. */
+#include "model/core/check.h"
+#include "model/core/files.h"
+#include "tests/support/checkpoint_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+
+/* What a program of one rank has saved, before manifests spoke of several. */
+static void a_checkpoint_of_version_1_is_read(void **state)
+{
+    (void)state;
+    TestRun r, expected;
+    Checkpoint *c = NULL;
+    test_run_open(&r);
+    test_run_open(&expected);
+    test_run_fill(&expected, 7);
+    if (!checkpoint_open("tests/golden/checkpoint_v1/checkpoints/step_00000007", &c, r.err,
+                         sizeof r.err))
+        fail_msg("%s", r.err);
+    const Manifest *m = checkpoint_manifest(c);
+    assert_int_equal(m->version, 1);
+    assert_int_equal(m->world.ranks * m->world.dp * m->world.writers, 1);
+    assert_int_equal(m->n_files, 2);
+    assert_memory_equal(&m->state, &expected.state, sizeof m->state);
+    assert_true(checkpoint_verify(&r.io, c, r.err, sizeof r.err));
+    if (!test_run_read(&r, c)) fail_msg("%s", r.err);
+    for (int i = 0; i < N_ALL; i++)
+        assert_memory_equal(r.tensor[i].data.data, expected.tensor[i].data.data,
+                            tensor_bytes(r.tensor[i].data));
+    checkpoint_close(c);
+    test_run_close(&expected);
+    test_run_close(&r);
+}
+
+/* Of one rank the files with tensors are to the byte what version 1 wrote, but for the save's id.
+ */
+static void the_files_of_one_rank_are_those_of_version_1(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 7);
+    for (int f = 0; f < 2; f++) {
+        char *path = test_run_file(&r, 7, files[f]), *now, *then, *id, *again;
+        char *golden =
+            text_format("tests/golden/checkpoint_v1/checkpoints/step_00000007/%s", files[f]);
+        size_t n, n_then;
+        assert_true(file_read(path, &now, &n, NULL, r.err, sizeof r.err));
+        assert_true(file_read(golden, &then, &n_then, NULL, r.err, sizeof r.err));
+        assert_int_equal(n, n_then);
+        id = strstr(now + 8, "save_id\":\"");
+        again = strstr(then + 8, "save_id\":\"");
+        assert_true(id != NULL && again != NULL);
+        memset(id + 10, '-', SAVE_ID_DIGITS);
+        memset(again + 10, '-', SAVE_ID_DIGITS);
+        assert_memory_equal(now, then, n);
+        free(now);
+        free(then);
+        free(golden);
+        free(path);
+    }
+    test_run_close(&r);
+}
+
+/* A reader that shares nothing with the program, for Python's standard library. */
+static void python_reads_the_weights(void **state)
+{
+    (void)state;
+    static const char *const format_name[DTYPE_COUNT] = {
+        [F32] = "F32", [F64] = "F64", [F16] = "F16", [BF16] = "BF16",
+        [I32] = "I32", [I64] = "I64", [U16] = "U16", [U8] = "U8"};
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    char *path = test_run_file(&r, 1, "model.safetensors");
+    char *command = text_format("python3 tests/support/read_safetensors.py '%s'", path);
+    FILE *from = popen(command, "r");
+    char line[2048], name[100], dtype[8], shape[64];
+    int seen = 0, hex;
+    assert_non_null(from);
+    while (fgets(line, sizeof line, from) != NULL) {
+        char expected[64] = "";
+        assert_int_equal(sscanf(line, "%99s %7s %63s %n", name, dtype, shape, &hex), 3);
+        int i = 0;
+        while (i < N_WEIGHTS && strcmp(test_tensors[i].name, name) != 0)
+            i++;
+        assert_in_range(i, 0, N_WEIGHTS - 1);
+        const TestTensor *t = &test_tensors[i];
+        assert_string_equal(dtype, format_name[t->dtype]);
+        for (int d = 0; d < t->ndim; d++)
+            snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%lld",
+                     d ? "x" : "", (long long)t->dim[d]);
+        assert_string_equal(shape, expected);
+        const unsigned char *data = r.tensor[i].data.data;
+        size_t bytes = tensor_bytes(r.tensor[i].data);
+        assert_int_equal(strcspn(line + hex, "\n"), 2 * bytes);
+        for (size_t b = 0; b < bytes; b++) {
+            unsigned value;
+            assert_int_equal(sscanf(line + hex + 2 * b, "%2x", &value), 1);
+            if (value != data[b]) fail_msg("%s, byte %zu: %02x, not %02x", name, b, value, data[b]);
+        }
+        seen++;
+    }
+    assert_int_equal(pclose(from), 0); /* scripts/setup.sh installs python3 */
+    assert_int_equal(seen, N_WEIGHTS);
+    free(command);
+    free(path);
+    test_run_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_checkpoint_of_version_1_is_read),
+        cmocka_unit_test(the_files_of_one_rank_are_those_of_version_1),
+        cmocka_unit_test(python_reads_the_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
