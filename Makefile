@@ -286,7 +286,7 @@ $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 
 # It asks for functions by name.
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
-# test_start counts calls.
+# test_start counts calls; tests open devices that put off their work in place of the CPU.
 $(BUILD)/tests/parallel/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=gpt_layers_build
 
 test-programs: $(TESTS)

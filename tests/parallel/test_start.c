@@ -1,5 +1,6 @@
 /* test_start.c -- a start opens its device once and builds its table of parameters once: the memory
  * plan is made over the objects that are then allocated. */
+#include "tests/support/late_device.h"
 #include "tests/support/run_fixture.h"
 
 #include <setjmp.h>
@@ -15,17 +16,6 @@
 
 static _Atomic int n_devices, n_tables; /* ranks are threads */
 
-bool __real_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n);
-bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n);
-bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n)
-{
-    n_devices++;
-    return __real_device_open(device, name, options, err, n);
-}
-
 void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                              const GridPlace *size);
 void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
@@ -39,12 +29,13 @@ void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShap
 
 static void print_counts(void)
 {
-    printf("counted: %d devices, %d tables\n", n_devices, n_tables);
+    printf("counted: %d devices, %d tables\n", late_devices_opened() - n_devices, n_tables);
 }
 
 static void count_until_exit(void)
 {
-    n_devices = n_tables = 0;
+    n_devices = late_devices_opened();
+    n_tables = 0;
     atexit(print_counts);
 }
 

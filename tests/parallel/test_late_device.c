@@ -1,0 +1,241 @@
+/* test_late_device.c -- work on streams that waits for other work, and what becomes of it without:
+ * on a device that puts off its work (tests/support/late_device.h) a forgotten wait changes the
+ * result. First programs made by hand, which show that the device tells it; then the collectives of
+ * thread ranks, each wait of which is left out in turn. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/support/late_device.h"
+#include "tests/support/support.h"
+#include "tests/support/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 300 };
+
+static void open_late(Device *dev, int rank, int ranks)
+{
+    char err[256];
+    DeviceOptions options = {.threads = 1,
+                             .local_ranks = ranks,
+                             .index = rank,
+                             .level = CPU_LEVEL_BASELINE,
+                             .blas = BLAS_BUILTIN};
+    CHECK(late_device_open(dev, &options, err, sizeof err), "%s", err);
+}
+
+static Tensor numbers(float *memory, int i)
+{
+    Tensor t = tensor_1d(memory + (size_t)i * N, F32, N);
+    t.place = PLACE_DEVICE;
+    return t;
+}
+
+/* ---- the device ----------------------------------------------------------------------------- */
+
+/* Waits that nothing shows, which is what a reader of a failed test wants to know. */
+static void print_verdict(const char *verdict, const char *wait)
+{
+    if (strcmp(verdict, "red") != 0) printf("  %s: %s\n", verdict, wait);
+}
+
+/* A result is there when the host has waited, and not before; arguments are those of the call. */
+static void test_work_is_put_off(void **state)
+{
+    Device dev;
+    Event event = {0};
+    float *memory, *host;
+    (void)state;
+    open_late(&dev, 0, 1);
+    memory = device_alloc(&dev, 4 * N * sizeof *memory, "numbers");
+    host = device_host_alloc(&dev, N * sizeof *host, "numbers");
+    Tensor src[2] = {numbers(memory, 0), numbers(memory, 1)};
+    op_fill(&dev, src[0], 2);
+    op_fill(&dev, src[1], 3);
+    op_sum(&dev, numbers(memory, 2), src, 2);
+    src[1] = numbers(memory, 3); /* the sum's list was its own */
+    device_event_record(&dev, &event);
+    device_copy(&dev, tensor_1d(host, F32, N), numbers(memory, 2));
+    op_fill(&dev, numbers(memory, 2), 7);
+    assert_true(memory[0] == 0 && memory[2 * N] == 0);
+    assert_false(device_event_reached(&dev, &event));
+    device_event_synchronize(&dev, &event);
+    assert_true(memory[2 * N] == 5 && host[5] == 0);
+    device_synchronize(&dev);
+    assert_true(memory[2 * N] == 7 && host[5] == 5);
+    device_event_destroy(&dev, &event);
+    device_host_release(&dev, host, N * sizeof *host);
+    device_release(&dev, memory, 4 * N * sizeof *memory);
+    device_close(&dev);
+}
+
+/* What a rank of a store does, by hand: one stream fetches weights into one of two buffers, the
+ * other uses them. A fetch waits until the buffer's last use is over, a use until the fetch is.
+ * `forgets` one of the two. */
+enum { FORGETS_NOTHING, FORGETS_FETCHED, FORGETS_USED };
+
+static LateVerdict fetch_and_use(int forgets)
+{
+    enum { ROUNDS = 6, BUFFERS = 2 };
+    Device dev;
+    Event fetched[BUFFERS] = {0}, used[BUFFERS] = {0};
+    open_late(&dev, 0, 1);
+    float *memory = device_alloc(&dev, (ROUNDS + BUFFERS + 1) * N * sizeof *memory, "numbers");
+    Tensor sum = numbers(memory, ROUNDS + BUFFERS);
+    Device comm = device_on(&dev, dev.comm);
+    for (int i = 0; i < ROUNDS; i++)
+        op_fill(&dev, numbers(memory, i), 1 << i);
+    device_synchronize(&dev);
+    late_burst_begin();
+    for (int i = 0; i < ROUNDS; i++) {
+        Tensor buffer = numbers(memory, ROUNDS + i % BUFFERS);
+        if (i == BUFFERS) late_mark(&dev); /* before, buffers were not used yet */
+        if (i == ROUNDS - 1) late_mark(&dev);
+        if (forgets != FORGETS_USED) device_event_wait(&comm, &used[i % BUFFERS]);
+        op_copy(&comm, buffer, numbers(memory, i));
+        device_event_record(&comm, &fetched[i % BUFFERS]);
+        if (forgets != FORGETS_FETCHED) device_event_wait(&dev, &fetched[i % BUFFERS]);
+        op_add(&dev, sum, sum, buffer);
+        device_event_record(&dev, &used[i % BUFFERS]);
+    }
+    LateVerdict v = late_burst_end(print_verdict);
+    if (forgets == FORGETS_NOTHING)
+        assert_true(memory[(ROUNDS + BUFFERS) * N] == (1 << ROUNDS) - 1);
+    for (int i = 0; i < BUFFERS; i++) {
+        device_event_destroy(&dev, &fetched[i]);
+        device_event_destroy(&dev, &used[i]);
+    }
+    device_release(&dev, memory, (ROUNDS + BUFFERS + 1) * N * sizeof *memory);
+    device_close(&dev);
+    return v;
+}
+
+static void test_a_forgotten_wait_is_seen(void **state)
+{
+    (void)state;
+    LateVerdict v = fetch_and_use(FORGETS_NOTHING);
+    assert_string_equal(v.wrong, "");
+    assert_int_equal(v.streams, 2);
+    assert_int_equal(v.works, 12);
+    assert_int_equal(v.waits, 6);
+    assert_int_equal(v.red, 6);
+    assert_string_not_equal(fetch_and_use(FORGETS_FETCHED).wrong, "");
+    assert_string_not_equal(fetch_and_use(FORGETS_USED).wrong, "");
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+enum { ROUNDS = 5 };
+
+typedef struct {
+    CommVerb verb;
+    bool own_stream; /* on the comm stream, as a store's; else on the compute stream, as a step's */
+    bool in_place;   /* scatter and gather: the part lies in the whole */
+    LateVerdict verdict;
+} Collective;
+
+/* What a rank has: of `size` parts of N numbers, the whole, what is added to it, and what comes of
+ * it; and one part. */
+typedef struct {
+    Tensor whole, step, sum, part;
+} Numbers;
+
+static void call_verb(Comm *comm, Device *on, const Collective *c, const Numbers *x, int round)
+{
+    int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
+    switch (c->verb) {
+    case COMM_ALL_REDUCE: comm_all_reduce(comm, on, x->whole, REDUCE_SUM); break;
+    case COMM_REDUCE_SCATTER: comm_reduce_scatter(comm, on, x->part, x->whole); break;
+    case COMM_ALL_GATHER: comm_all_gather(comm, on, x->whole, x->part); break;
+    case COMM_BROADCAST: comm_broadcast(comm, on, x->whole, round % comm->size); break;
+    default:
+        comm_group_begin(comm);
+        comm_send(comm, on, tensor_slice_rows(x->whole, 0, N), next);
+        comm_receive(comm, on, x->part, before);
+        comm_group_end(comm);
+    }
+}
+
+/* One round: new numbers from the compute stream, the call, and the use of what it leaves. */
+static void one_round(Comm *comm, Device *dev, Device *on, const Collective *c, const Numbers *x,
+                      Event event[2], int round)
+{
+    Tensor step = tensor_slice_rows(x->step, 0, N), sum = tensor_slice_rows(x->sum, 0, N);
+    op_add(dev, x->whole, x->whole, x->step);
+    if (!c->in_place) op_add(dev, x->part, x->part, step);
+    device_event_record(dev, &event[0]);
+    if (c->own_stream) device_event_wait(on, &event[0]);
+    call_verb(comm, on, c, x, round);
+    device_event_record(on, &event[1]);
+    if (c->own_stream) device_event_wait(dev, &event[1]);
+    op_add(dev, sum, sum, x->part);
+    op_add(dev, x->sum, x->sum, x->whole);
+}
+
+static void collective_rank(Comm *comm, void *context)
+{
+    Collective *c = context;
+    Device dev;
+    Event event[2] = {0};
+    int64_t n = (int64_t)comm->size * N;
+    open_late(&dev, comm->rank, comm->size);
+    size_t bytes = (size_t)(3 * n + N) * sizeof(float);
+    float *memory = device_alloc(&dev, bytes, "numbers");
+    Numbers x = {tensor_1d(memory, F32, n), tensor_1d(memory + n, F32, n),
+                 tensor_1d(memory + 2 * n, F32, n), tensor_1d(memory + 3 * n, F32, N)};
+    if (c->in_place) x.part = tensor_slice_rows(x.whole, comm->rank * N, N);
+    op_fill(&dev, x.step, 1 << comm->rank);
+    Device comm_stream = device_on(&dev, dev.comm), *on = c->own_stream ? &comm_stream : &dev;
+    device_synchronize(&dev);
+    comm_barrier(comm);
+    if (comm->rank == 0) late_burst_begin();
+    comm_barrier(comm);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round == 2 || round == ROUNDS - 1) late_mark(&dev);
+        one_round(comm, &dev, on, c, &x, event, round);
+    }
+    comm_barrier(comm);
+    if (comm->rank == 0) c->verdict = late_burst_end(print_verdict);
+    comm_barrier(comm);
+    for (int i = 0; i < 2; i++)
+        device_event_destroy(&dev, &event[i]);
+    device_release(&dev, memory, bytes);
+    comm_barrier(comm);
+    device_close(&dev);
+}
+
+/* Every single wait is needed: those of the call for the peers' streams, before it reads what they
+ * have and before it goes on to write what they read; and, where the call has a stream of its own,
+ * those of that and the compute stream for each other. */
+static void test_every_wait_of_a_collective_is_needed(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 3; ranks++)
+        for (CommVerb verb = COMM_ALL_REDUCE; verb <= COMM_SEND; verb++)
+            for (int way = 0; way < 4; way++) {
+                Collective c = {.verb = verb, .own_stream = way & 1, .in_place = way & 2};
+                if (c.in_place && verb != COMM_REDUCE_SCATTER && verb != COMM_ALL_GATHER) continue;
+                thread_ranks(ranks, 60, collective_rank, &c);
+                if (c.verdict.wrong[0] || c.verdict.red != c.verdict.waits)
+                    fail_msg("%s of %d%s%s: %s; of %d waits %d are red, %d covered",
+                             comm_verb_name[verb], ranks, c.own_stream ? " on its own stream" : "",
+                             c.in_place ? ", in place" : "", c.verdict.wrong, c.verdict.waits,
+                             c.verdict.red, c.verdict.covered);
+                assert_true(c.verdict.waits > 0);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_work_is_put_off),
+        cmocka_unit_test(test_a_forgotten_wait_is_seen),
+        cmocka_unit_test(test_every_wait_of_a_collective_is_needed),
+    };
+    return cmocka_run_group_tests_name("late device", tests, NULL, NULL);
+}

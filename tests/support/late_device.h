@@ -1,0 +1,49 @@
+/* late_device.h -- a device that puts off its work: ops, copies and waits are only noted, and a
+ * stream runs as far as a wait of the host, or another stream that waits for its event, asks. So
+ * on a CPU, too, work that forgets to wait for other work finds what it would find at worst on a
+ * GPU: a result that is not there yet, or a buffer that is written anew before it was read.
+ *
+ * Its arithmetic is the CPU backend's. Several devices of several threads, ranks of one process,
+ * see each other's memory and events. A burst of work of all of them can be noted as a whole and
+ * then be done again and again from the same memory, in other orders and with a wait left out. */
+#ifndef TESTS_SUPPORT_LATE_DEVICE_H
+#define TESTS_SUPPORT_LATE_DEVICE_H
+
+#include "model/core/device.h"
+
+/* Opens one in place of the CPU's, of the same options and errors. */
+bool late_device_open(Device *device, const DeviceOptions *options, char *err, size_t n);
+/* While on, device_open opens late devices wherever the CPU is asked for (in programs that are
+ * linked with --wrap=device_open). Late_devices_opened: how many devices device_open has opened. */
+void late_devices(bool on);
+int late_devices_opened(void);
+
+/* ---- bursts ---------------------------------------------------------------------------------- */
+
+/* From here on nothing runs until late_burst_end: who waits for a device ends the program. All
+ * devices must be idle, and no other thread may use one during either call. */
+void late_burst_begin(void);
+/* Inside a burst, by the thread of the device: the waits that are left out in turn are those of its
+ * streams between the first and the second mark. */
+void late_mark(Device *device);
+
+typedef struct {
+    int streams, works; /* that had work; pieces of it, without waits */
+    int waits;          /* that were left out, one at a time */
+    int red;            /* of these: memory came out otherwise */
+    int covered;        /* other waits keep up the same order of all work */
+    int harmless;       /* the order was another, and the memory the same */
+    /* What went wrong with all waits in place, or "": some order that the waits allow comes to
+     * another result, or to no end. */
+    char wrong[512];
+} LateVerdict;
+
+/* Does the burst in many orders from the memory that it began with, and compares all memory of all
+ * devices, page-locked memory of the host included: each stream in turn as late as the others let
+ * it; then, for each marked wait, without it and with each stream of which work has lost its place
+ * before other work as late as can be: so all that has lost its order runs the other way round.
+ * Lastly with all waits, which leaves the memory as it should be. `tell` hears of every wait (NULL:
+ * nobody): "red", "covered" or "harmless", and where it stands. */
+LateVerdict late_burst_end(void (*tell)(const char *verdict, const char *wait));
+
+#endif
