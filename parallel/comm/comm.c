@@ -30,13 +30,18 @@ static void check_rank(const Comm *comm, int rank)
     CHECK(rank >= 0 && rank < comm->size, "rank %d of a group of %d", rank, comm->size);
 }
 
-/* `part` is a rank's share of `whole`. */
+/* `part` is a rank's share of `whole`: in its place there, or somewhere else. Elsewhere in it peers
+ * would read what this rank writes. */
 static void check_part(const Comm *comm, Tensor part, Tensor whole)
 {
     CHECK(tensor_is_dense(part) && part.dtype == whole.dtype &&
               tensor_count(part) * comm->size == tensor_count(whole),
           "a part of %lld elements of %lld over %d ranks", (long long)tensor_count(part),
           (long long)tensor_count(whole), comm->size);
+    int64_t at = (intptr_t)part.data - (intptr_t)whole.data, bytes = (int64_t)tensor_bytes(part);
+    CHECK(at <= -bytes || at >= comm->size * bytes || at == comm->rank * bytes,
+          "the part of rank %d of %d lies %lld bytes behind the whole", comm->rank, comm->size,
+          (long long)at);
 }
 
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)

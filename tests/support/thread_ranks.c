@@ -56,9 +56,11 @@ void thread_ranks(int ranks, double timeout, RankBody body, void *context)
         rank[r] = (Rank){world, r, body, context};
     for (int r = 1; r < ranks; r++)
         thread_start(&thread[r], rank_main, &rank[r], "a rank");
+    ends_share(ranks > 1);
     rank_main(&rank[0]);
     for (int r = 1; r < ranks; r++)
         pthread_join(thread[r], NULL);
+    ends_share(false);
     local_world_destroy(world);
     if (wrong[0]) fail_msg("%s", wrong);
 }

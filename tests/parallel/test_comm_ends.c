@@ -1,0 +1,397 @@
+/* test_comm_ends.c -- how thread ranks end where one does not do what the others wait for: sentence
+ * and exit code of the whole process. */
+#include "model/core/check.h"
+#include "tests/support/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* What a world of ranks does; how its process ends. */
+typedef struct {
+    const char *name;
+    RankBody body;
+    int ranks, code;
+    const char *said[4]; /* parts of what comes on stderr */
+} End;
+
+static int64_t x[8], y[8];
+
+static Tensor i64(int64_t n)
+{
+    return tensor_1d(x, I64, n);
+}
+
+/* A rank that never comes, and never leaves. */
+static void hang(void)
+{
+    for (;;)
+        pause();
+}
+
+/* ---- a rank hangs ---------------------------------------------------------------------------- */
+
+static void no_reduce(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    comm_all_reduce(world, NULL, i64(1), REDUCE_SUM);
+    if (world->rank == 1) hang();
+    comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
+}
+
+static void no_barrier_of_part(Comm *world, void *context)
+{
+    (void)context;
+    /* Ranks 1, 3 and 5 of the world: it is their numbers there that are named. */
+    Comm odd = comm_split(world, "odd", world->rank % 2, world->rank);
+    if (world->rank != 5) hang();
+    comm_barrier(&odd);
+}
+
+static void no_send(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank != 2) hang();
+    comm_receive(world, NULL, tensor_1d(x, F32, 3), 0);
+}
+
+static void no_receive(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank != 0) hang();
+    comm_group_begin(world);
+    comm_send(world, NULL, tensor_1d(x, BF16, 4), 1);
+    comm_group_end(world);
+}
+
+static const End hangs[] = {
+    {"all-reduce",
+     no_reduce,
+     2,
+     EXIT_HANG,
+     {"error[86] ", "group world, call 3, all-reduce of 5 i64 of the host: ",
+      "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
+    {"barrier of a split",
+     no_barrier_of_part,
+     6,
+     EXIT_HANG,
+     {"group odd, call 1, barrier: ",
+      "rank 5 has waited 0.4 s (parallel.timeout) for ranks 1, 3, which have not arrived"}},
+    {"receive",
+     no_send,
+     3,
+     EXIT_HANG,
+     {"group world, call 1, receive of 3 f32 of the host from rank 0: ",
+      "rank 2 has waited 0.4 s (parallel.timeout) for rank 0, which has not arrived"}},
+    {"send",
+     no_receive,
+     2,
+     EXIT_HANG,
+     {"group world, call 1, send of 4 bf16 of the host to rank 1: ",
+      "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
+};
+
+/* ---- a rank leaves --------------------------------------------------------------------------- */
+
+static void leaves_the_world(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 2) return;
+    comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
+}
+
+/* What it has split it leaves open. */
+static void leaves_all(Comm *world, void *context)
+{
+    (void)context;
+    Comm part = comm_split(world, "part", 0, 0);
+    if (world->rank == 1) {
+        free(part.counts);
+        return;
+    }
+    comm_barrier(&part);
+}
+
+static void leaves_a_group(Comm *world, void *context)
+{
+    (void)context;
+    Comm part = comm_split(world, "part", 0, 0);
+    if (world->rank == 1) {
+        comm_close(&part);
+        hang();
+    }
+    comm_barrier(&part);
+}
+
+static void leaves_a_sender(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) comm_send(world, NULL, i64(2), 1);
+}
+
+static void leaves_a_receiver(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) comm_receive(world, NULL, i64(2), 1);
+}
+
+static const End losses[] = {
+    {"the world",
+     leaves_the_world,
+     3,
+     EXIT_PEER_LOST,
+     {"error[87] ", "group world, call 2, all-reduce of 5 i64 of the host: ",
+      "waits for rank 2, which has left the group"}},
+    {"all groups",
+     leaves_all,
+     2,
+     EXIT_PEER_LOST,
+     {"group part, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
+    {"one group",
+     leaves_a_group,
+     2,
+     EXIT_PEER_LOST,
+     {"group part, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
+    {"a sender",
+     leaves_a_sender,
+     2,
+     EXIT_PEER_LOST,
+     {"send of 2 i64 of the host to rank 1: rank 0 waits for rank 1, which has left the group"}},
+    {"a receiver",
+     leaves_a_receiver,
+     2,
+     EXIT_PEER_LOST,
+     {"receive of 2 i64 of the host from rank 1: rank 0 waits for rank 1, which has left"}},
+};
+
+/* ---- calls that do not fit ------------------------------------------------------------------- */
+
+static void other_verb(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1)
+        comm_barrier(world);
+    else
+        comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
+}
+
+static void other_size(Comm *world, void *context)
+{
+    (void)context;
+    comm_all_reduce(world, NULL, i64(5 + world->rank / 2), REDUCE_SUM);
+}
+
+static void other_dtype(Comm *world, void *context)
+{
+    (void)context;
+    comm_all_gather(world, NULL, tensor_1d(y, world->rank ? F32 : I32, 4),
+                    tensor_1d(x, world->rank ? F32 : I32, 2));
+}
+
+static void other_op(Comm *world, void *context)
+{
+    (void)context;
+    comm_all_reduce(world, NULL, i64(1), world->rank ? REDUCE_MAX : REDUCE_SUM);
+}
+
+static void other_root(Comm *world, void *context)
+{
+    (void)context;
+    comm_broadcast(world, NULL, i64(3), world->rank);
+}
+
+static void other_memory(Comm *world, void *context)
+{
+    (void)context;
+    Device device;
+    DeviceOptions options = {.threads = 1, .blas = BLAS_BUILTIN};
+    char err[256];
+    if (!device_open(&device, "cpu", &options, err, sizeof err)) _exit(1);
+    comm_broadcast(world, world->rank ? &device : NULL, i64(3), 1);
+}
+
+static void other_split(Comm *world, void *context)
+{
+    (void)context;
+    comm_split(world, world->rank ? "dp" : "tp", 0, 0);
+}
+
+static void other_message(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0)
+        comm_send(world, NULL, tensor_1d(x, F32, 4), 1);
+    else
+        comm_receive(world, NULL, tensor_1d(x, F32, 3), 0);
+}
+
+static void other_type_of_message(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0)
+        comm_send(world, NULL, tensor_1d(x, F16, 4), 1);
+    else
+        comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
+}
+
+static const End mismatches[] = {
+    {"verb",
+     other_verb,
+     2,
+     EXIT_BUG,
+     {"call 2 of group world: rank 0 makes all-reduce of 5 i64 of the host, rank 1 barrier"}},
+    {"size",
+     other_size,
+     3,
+     EXIT_BUG,
+     {"call 1 of group world: rank 0 makes all-reduce of 5 i64 of the host, rank 2 all-reduce of 6 "
+      "i64 of the host"}},
+    {"dtype",
+     other_dtype,
+     2,
+     EXIT_BUG,
+     {"rank 0 makes all-gather of 4 i32 of the host, rank 1 all-gather of 4 f32 of the host"}},
+    {"op",
+     other_op,
+     2,
+     EXIT_BUG,
+     {"rank 0 makes all-reduce of 1 i64 of the host, rank 1 all-reduce of 1 i64 of the host, the "
+      "largest"}},
+    {"root",
+     other_root,
+     2,
+     EXIT_BUG,
+     {"rank 0 makes broadcast of 3 i64 of the host from rank 0, rank 1 broadcast of 3 i64 of the "
+      "host from rank 1"}},
+    {"memory",
+     other_memory,
+     2,
+     EXIT_BUG,
+     {"rank 0 makes broadcast of 3 i64 of the host from rank 1, rank 1 broadcast of 3 i64 from "
+      "rank 1"}},
+    {"split", other_split, 2, EXIT_BUG, {"rank 0 makes split into tp, rank 1 split into dp"}},
+    {"message",
+     other_message,
+     2,
+     EXIT_BUG,
+     {"group world: rank 0 sends 4 f32 of the host, rank 1 receives 3 f32 of the host"}},
+    {"type of a message",
+     other_type_of_message,
+     2,
+     EXIT_BUG,
+     {"group world: rank 0 sends 4 f16 of the host, rank 1 receives 4 bf16 of the host"}},
+};
+
+/* ---- calls that cannot be -------------------------------------------------------------------- */
+
+static void impossible_call(Comm *world, void *context)
+{
+    int64_t number = *(const int64_t *)context;
+    switch (number) {
+    case 0:
+        comm_group_begin(world);
+        comm_send(world, NULL, i64(1), world->rank);
+        break;
+    case 1: comm_send(world, NULL, i64(1), 2); break;
+    case 2:
+        comm_group_begin(world);
+        comm_group_begin(world);
+        break;
+    case 3:
+        comm_group_begin(world);
+        comm_barrier(world);
+        break;
+    case 4: comm_reduce_scatter(world, NULL, i64(2), tensor_1d(y, I64, 5)); break;
+    case 5: comm_all_gather(world, NULL, i64(6), tensor_1d(x + 1, I64, 3)); break;
+    default: comm_broadcast(world, NULL, tensor_slice_cols(tensor_2d(x, I64, 2, 4), 0, 2), 0);
+    }
+}
+
+static const char *const impossible[] = {"a message of rank ",
+                                         "rank 2 of a group of 2",
+                                         "group_begin inside a group of 0 messages",
+                                         "barrier between group_begin and group_end",
+                                         "a part of 2 elements of 5 over 2 ranks",
+                                         "of 2 lies 8 bytes behind the whole",
+                                         "broadcast of a strided tensor of 2 columns"};
+
+/* ---- in a child ------------------------------------------------------------------------------ */
+
+static void expect_end(const End *end, double timeout, void *context)
+{
+    int ends[2], status = 0;
+    char text[2048];
+    size_t n = 0;
+    ssize_t got;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60); /* a hang is a failure, too */
+        dup2(ends[1], STDERR_FILENO);
+        thread_ranks(end->ranks, timeout, end->body, context);
+        _exit(0);
+    }
+    close(ends[1]);
+    while (n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0)
+        n += (size_t)got;
+    text[n] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
+    for (int i = 0; i < 4 && end->said[i]; i++)
+        if (strstr(text, end->said[i]) == NULL)
+            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
+}
+
+#define COUNT(rows) ((int)(sizeof(rows) / sizeof *(rows)))
+
+static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(hangs); i++)
+        expect_end(&hangs[i], 0.4, NULL);
+}
+
+/* Without any deadline: a rank that has gone is not waited for. */
+static void test_a_rank_that_leaves_is_named_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(losses); i++)
+        expect_end(&losses[i], 0, NULL);
+}
+
+static void test_calls_that_differ_are_no_hang(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(mismatches); i++)
+        expect_end(&mismatches[i], 0, NULL);
+}
+
+static void test_calls_that_cannot_be_end_with_their_operands(void **state)
+{
+    (void)state;
+    for (int64_t i = 0; i < COUNT(impossible); i++) {
+        End end = {"impossible", impossible_call, 2, EXIT_BUG, {impossible[i]}};
+        expect_end(&end, 0, &i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
+        cmocka_unit_test(test_a_rank_that_leaves_is_named_at_once),
+        cmocka_unit_test(test_calls_that_differ_are_no_hang),
+        cmocka_unit_test(test_calls_that_cannot_be_end_with_their_operands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
