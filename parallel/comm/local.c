@@ -205,8 +205,7 @@ static bool has_not_come(const LocalGroup *group, int rank, int peer)
 void local_begin(Comm *comm, LocalCall call)
 {
     LocalMember *self = local_member(comm);
-    CHECK(!self->noting || self->notes == 0 || call.root >= 0, "%s in a group of %d messages",
-          call.name, self->notes);
+    CHECK(self->notes == 0, "%s in a group of %d messages", call.name, self->notes);
     call.backend = call.on ? call.on->backend : NULL;
     self->call = call;
     self->calls++;

@@ -307,6 +307,7 @@ static void impossible_call(Comm *world, void *context)
         break;
     case 3:
         comm_group_begin(world);
+        comm_send(world, NULL, i64(1), 1 - world->rank);
         comm_barrier(world);
         break;
     case 4: comm_reduce_scatter(world, NULL, i64(2), tensor_1d(y, I64, 5)); break;
@@ -318,7 +319,7 @@ static void impossible_call(Comm *world, void *context)
 static const char *const impossible[] = {"a message of rank ",
                                          "rank 2 of a group of 2",
                                          "group_begin inside a group of 0 messages",
-                                         "barrier between group_begin and group_end",
+                                         "barrier in a group of 1 messages",
                                          "a part of 2 elements of 5 over 2 ranks",
                                          "of 2 lies 8 bytes behind the whole",
                                          "broadcast of a strided tensor of 2 columns"};
