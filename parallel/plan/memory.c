@@ -36,13 +36,14 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     GptBytes gpt = gpt_bytes(shape, B, T, GPT_TRAIN);
     MemoryPlan plan = {.weights = zero.weights,
                        .gradients = zero.gradients,
+                       .buffers = plus(zero.transient, zero.wire),
                        .optimizer = trainer->optimizer_bytes,
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};
     plan.other = sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T) + gpt.angles;
     if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(shape, shape->P));
-    const size_t parts[] = {plan.weights,     plan.gradients, plan.optimizer,
+    const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
@@ -71,15 +72,17 @@ MemoryRoom memory_room(Device *device, size_t host)
 
 void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
-    char where[64] = "";
+    char where[64] = "", buffers[32] = "";
     Figure total = figure_bytes((double)p->total);
     double unit = figure_bytes_unit((double)p->total);
     if (room->device)
         snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
+    if (p->buffers > 0)
+        snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
     log_field("memory",
-              "plan %s: weights %.1f  gradients %.1f  optimizer %.1f  activations %.1f  "
+              "plan %s: weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  "
               "scratch %.1f  other %.1f; available %s%s",
-              total.text, (double)p->weights / unit, (double)p->gradients / unit,
+              total.text, (double)p->weights / unit, (double)p->gradients / unit, buffers,
               (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
               (double)p->other / unit, figure_bytes((double)room->available).text, where);
 }

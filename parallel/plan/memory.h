@@ -6,9 +6,10 @@
 #include "parallel/trainer/trainer.h"
 
 /* `total` is the sum of the parts before it, in the device's memory; `host` is in the host's. On
- * the CPU these are the same memory (memory_add_host). */
+ * the CPU these are the same memory (memory_add_host). Weights and gradients are what this rank
+ * keeps of them; buffers, where ranks share them, what of others' passes through. */
 typedef struct {
-    size_t weights, gradients, optimizer, activations, scratch, other, total;
+    size_t weights, gradients, buffers, optimizer, activations, scratch, other, total;
     size_t host;
     int64_t checkpoint; /* bytes on disk of one checkpoint */
 } MemoryPlan;

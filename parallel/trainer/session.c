@@ -58,6 +58,8 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->tp = tp_region(&s->grid.tp);
     gpt_layers_build(&s->layers, &s->table, &shape, &s->grid.size);
     if (gradients) s->step = step_plan_create(config, &s->layers);
+    options.uses = s->step.uses;
+    options.n_uses = s->step.n_uses;
     s->store = zero_create(&s->table, &s->grid, &options);
     s->params = zero_params(s->store);
 }

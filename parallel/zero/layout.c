@@ -34,6 +34,27 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     u->n_gaps = s->n_gaps - u->first_gap;
 }
 
+/* Which units' gradients are made in a buffer and summed at every release. One that has several
+ * releases in a micro-batch, a tied table's, would hold a buffer from the first to the last, and is
+ * kept whole. Every unit has one release in a micro-batch at least, so those with the fewest have
+ * one. */
+static void choose_transient(ZeroStore *s)
+{
+    const ZeroOptions *o = &s->options;
+    int64_t fewest = INT64_MAX;
+    if (o->stage < 2 || !o->gradients) return;
+    CHECK(o->n_uses > 0, "gradients of stage %d without a step's uses", o->stage);
+    int64_t *releases = must_calloc((size_t)s->base.table->n_units, sizeof *releases);
+    for (int64_t i = 0; i < o->n_uses; i++)
+        releases[o->uses[i].unit] += o->uses[i].gradient;
+    for (int i = 0; i < s->base.table->n_units; i++)
+        fewest = min_i64(fewest, releases[i]);
+    CHECK(fewest > 0, "a unit without a gradient in a step");
+    for (int i = 0; i < s->base.table->n_units; i++)
+        s->unit[i].transient = releases[i] == fewest;
+    free(releases);
+}
+
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
@@ -45,17 +66,44 @@ void zero_layout_units(ZeroStore *s)
         u->part = u->size / s->grid->shard.size;
         find_gaps(s, &table->unit[i], u);
     }
+    choose_transient(s);
+}
+
+/* Elements of the largest unit, or of the largest whose gradient is transient. */
+static int64_t largest_unit(const ZeroStore *s, bool transient)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < s->base.table->n_units; i++)
+        if (s->unit[i].transient || !transient) largest = max_i64(largest, s->unit[i].size);
+    return largest;
 }
 
 /* Elements of the largest group of gradients that travel in another type. */
 static int64_t wire_elements(const ZeroStore *s)
 {
-    int64_t largest = 0, all = 0;
-    for (int i = 0; i < s->base.table->n_units; i++) {
-        largest = max_i64(largest, s->unit[i].size);
+    int64_t largest = largest_unit(s, false), all = 0;
+    for (int i = 0; i < s->base.table->n_units; i++)
         all += s->unit[i].size;
-    }
+    /* From stage 2 on a group is of one layer, of two units at most. */
+    if (s->options.stage >= 2) all = min_i64(all, 2 * largest);
     return max_i64(largest, min_i64(s->options.reduce_bucket_size, all));
+}
+
+static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
+{
+    DType dtype = s->options.grad_dtype;
+    for (int i = 0; i < s->base.table->n_units; i++) {
+        UnitState *u = &s->unit[i];
+        Tensor kept =
+            arena_tensor(&arenas->gradients, dtype, 1, u->transient ? u->part : u->size, 0, 0);
+        u->grad = u->transient ? NO_TENSOR : kept;
+        u->grad_part = u->transient ? kept : zero_part(s, kept);
+    }
+    int64_t room = largest_unit(s, true);
+    for (int i = 0; i < ZERO_SLOTS && room > 0; i++)
+        s->slot[i].memory = arena_tensor(&arenas->transient, dtype, 1, room, 0, 0);
+    if (s->options.wire_dtype != dtype && s->grid->shard.size > 1)
+        s->wire = arena_tensor(&arenas->wire, s->options.wire_dtype, 1, wire_elements(s), 0, 0);
 }
 
 void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
@@ -64,12 +112,9 @@ void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
         u->weight = arena_tensor(&arenas->weights, table->unit[i].dtype, 1, u->size, 0, 0);
-        if (!s->options.gradients) continue;
-        u->grad = arena_tensor(&arenas->gradients, s->options.grad_dtype, 1, u->size, 0, 0);
+        u->weight_part = zero_part(s, u->weight);
     }
-    bool cast = s->options.gradients && s->options.wire_dtype != s->options.grad_dtype;
-    if (cast && s->grid->shard.size > 1)
-        s->wire = arena_tensor(&arenas->wire, s->options.wire_dtype, 1, wire_elements(s), 0, 0);
+    if (s->options.gradients) layout_gradients(s, arenas);
 }
 
 Tensor zero_part(const ZeroStore *s, Tensor whole)
@@ -110,13 +155,15 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
             if (from >= to) continue;
             if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
             if (n++ >= max) continue;
+            Tensor weight = all ? u->weight : u->weight_part;
+            Tensor grad = all ? u->grad : u->grad_part;
             shards[n - 1] = (Shard){.unit = i,
                                     .offset = from,
                                     .count = to - from,
                                     .group = range->group,
-                                    .weight = tensor_slice_rows(u->weight, from, to - from)};
-            if (tensor_present(u->grad))
-                shards[n - 1].grad = tensor_slice_rows(u->grad, from, to - from);
+                                    .weight = tensor_slice_rows(weight, from - begin, to - from)};
+            if (tensor_present(grad))
+                shards[n - 1].grad = tensor_slice_rows(grad, from - begin, to - from);
         }
     }
     return n;

@@ -1,46 +1,85 @@
-/* reduce.c -- gradients are summed over the data-parallel ranks, in groups, on the comm stream. */
+/* reduce.c -- gradients are summed over the data-parallel ranks, in groups, on the comm stream:
+ * those that are kept whole once a step, behind the last release; the others at every release, into
+ * this rank's shard. */
+#include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
 
-/* The unit's place in the wire buffer: behind those of the group before it. */
-static Tensor wire_of(const ZeroStore *s, int64_t offset, int unit)
+/* What travels of the i-th unit of the group: its gradient, or its place in the wire buffer, behind
+ * those of the group before it. */
+static Tensor travelling(const ZeroStore *s, int i)
 {
-    return tensor_slice_rows(s->wire, offset, s->unit[unit].size);
+    const Group *group = &s->reducing;
+    int64_t before = 0;
+    if (!tensor_present(s->wire)) return s->unit[group->unit[i]].grad;
+    for (int k = 0; k < i; k++)
+        before += s->unit[group->unit[k]].size;
+    return tensor_slice_rows(s->wire, before, s->unit[group->unit[i]].size);
 }
 
-static void sum_over_ranks(ZeroStore *s, Tensor whole)
+/* Whether the sum can be written where it is kept, and nowhere else before. */
+static bool straight(const ZeroStore *s, const UnitState *u)
 {
+    return u->transient && !u->summed && !tensor_present(s->wire) && !s->options.all_reduce;
+}
+
+/* The sum over the ranks, of the whole or of this rank's part of it, in place. */
+static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
+{
+    Comm *comm = &s->grid->shard;
     if (s->options.stage == 0 || s->options.all_reduce)
-        comm_all_reduce(&s->grid->shard, &s->comm, whole, REDUCE_SUM);
+        comm_all_reduce(comm, &s->comm, whole, REDUCE_SUM);
     else
-        comm_reduce_scatter(&s->grid->shard, &s->comm, zero_part(s, whole), whole);
+        comm_reduce_scatter(comm, &s->comm, straight(s, u) ? u->grad_part : zero_part(s, whole),
+                            whole);
 }
 
-/* What of the summed gradients is used: all of it where every rank updates everything. */
-static Tensor kept(const ZeroStore *s, Tensor whole)
+/* Brings the sum from where it was made to where it is kept. */
+static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
 {
-    return s->options.stage == 0 ? whole : zero_part(s, whole);
+    Tensor sum = zero_part(s, whole);
+    if (!u->transient) {
+        if (whole.data == u->grad.data) return;
+        if (s->options.stage == 0)
+            op_copy(&s->comm, u->grad, whole);
+        else
+            op_copy(&s->comm, u->grad_part, sum);
+    } else if (u->summed) { /* the micro-batches before are there: added in the kept type */
+        Tensor staged = zero_part(s, u->grad);
+        if (sum.data != staged.data) op_copy(&s->comm, staged, sum);
+        op_add(&s->comm, u->grad_part, u->grad_part, staged);
+    } else if (!straight(s, u)) {
+        op_copy(&s->comm, u->grad_part, sum);
+    }
+}
+
+/* The group has been summed: its buffers will be free. */
+static void let_go(ZeroStore *s, UnitState *u)
+{
+    if (!u->transient) return;
+    u->summed = true;
+    u->grad = NO_TENSOR;
+    s->slot[u->slot].held = false;
+    device_event_record(&s->comm, &s->slot[u->slot].free);
 }
 
 static void reduce_group(ZeroStore *s)
 {
     Group *group = &s->reducing;
     bool cast = tensor_present(s->wire);
-    int64_t at = 0;
     if (group->n == 0) return;
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
-    for (int i = 0; cast && i < group->n; at += s->unit[group->unit[i++]].size)
-        op_copy(&s->comm, wire_of(s, at, group->unit[i]), s->unit[group->unit[i]].grad);
-    at = 0;
+    for (int i = 0; i < group->n && cast; i++)
+        op_copy(&s->comm, travelling(s, i), s->unit[group->unit[i]].grad);
     comm_group_begin(&s->grid->shard);
-    for (int i = 0; i < group->n; at += s->unit[group->unit[i++]].size)
-        sum_over_ranks(s, cast ? wire_of(s, at, group->unit[i]) : s->unit[group->unit[i]].grad);
+    for (int i = 0; i < group->n; i++)
+        sum_over_ranks(s, &s->unit[group->unit[i]], travelling(s, i));
     comm_group_end(&s->grid->shard);
-    at = 0;
-    for (int i = 0; cast && i < group->n; at += s->unit[group->unit[i++]].size)
-        op_copy(&s->comm, kept(s, s->unit[group->unit[i]].grad),
-                kept(s, wire_of(s, at, group->unit[i])));
+    for (int i = 0; i < group->n; i++)
+        keep_sum(s, &s->unit[group->unit[i]], travelling(s, i));
+    for (int i = 0; i < group->n; i++)
+        let_go(s, &s->unit[group->unit[i]]);
     device_event_record(&s->comm, &s->reduced);
     if (!s->options.overlap_comm) device_event_wait(s->dev, &s->reduced);
     group->n = 0;
@@ -58,9 +97,26 @@ void zero_reduce(ZeroStore *s, int unit)
     if (group->elements >= s->options.reduce_bucket_size) reduce_group(s);
 }
 
+void zero_reduce_layer(ZeroStore *s)
+{
+    if (s->options.stage >= 2) reduce_group(s);
+}
+
 void zero_reduce_finish(ZeroStore *s)
 {
     if (s->grid->shard.size == 1) return;
     reduce_group(s);
     device_event_wait(s->dev, &s->reduced);
+}
+
+void zero_take_slot(ZeroStore *s, int unit)
+{
+    UnitState *u = &s->unit[unit];
+    Slot *slot = &s->slot[s->next_slot];
+    CHECK(!slot->held, "more than %d units make gradients at once", ZERO_SLOTS);
+    device_event_wait(s->dev, &slot->free);
+    slot->held = true;
+    u->slot = s->next_slot;
+    u->grad = tensor_slice_rows(slot->memory, 0, u->size);
+    s->next_slot = (s->next_slot + 1) % ZERO_SLOTS;
 }

@@ -10,8 +10,15 @@ typedef struct {
 } Gap;
 
 typedef struct {
-    int64_t size, part;    /* elements of the padded unit; of a rank's shard of it */
-    Tensor weight, grad;   /* flat, of `size` elements */
+    int64_t size, part; /* elements of the padded unit; of a rank's shard of it */
+    Tensor weight;      /* flat, of `size` elements */
+    Tensor grad;        /* likewise: the whole gradient, or the buffer in which it is made now */
+    /* Flat, this rank's shards: what it updates, and the sum over the ranks. Where a whole is kept
+     * they lie in it. */
+    Tensor weight_part, grad_part;
+    bool transient;        /* whole gradients are made in a buffer and summed at every release */
+    int slot;              /* which one, while that lasts */
+    bool summed;           /* transient: grad_part has a sum of this step */
     int releases;          /* gradient releases still to come in this step */
     int first_gap, n_gaps; /* of the store's */
     bool acquired, grad_acquired, written;
@@ -25,6 +32,15 @@ typedef struct {
     int *unit, n;
     int64_t elements;
 } Group;
+
+/* Where a gradient is made that is not kept whole. Two of them: a layer has up to two units, and
+ * one is summed over the ranks while the next is filled. */
+enum { ZERO_SLOTS = 2 };
+typedef struct {
+    Tensor memory; /* flat, room for the largest such unit */
+    bool held;     /* from a unit's grad_acquire until its sum is on the comm stream */
+    Event free;    /* on the comm stream: that sum is done */
+} Slot;
 
 struct ZeroStore {
     ParamStore base; /* first: the contract's pointer is the store's */
@@ -40,19 +56,21 @@ struct ZeroStore {
     Group reducing, publishing; /* not yet put on the comm stream */
     Event computed, reduced;    /* on the compute stream: what the comm stream reads is there; on
                                    the comm stream: sums have arrived */
-    Tensor wire;                /* flat; absent where gradients travel as they are kept */
-    void *weights, *gradients, *wire_memory;
+    Slot slot[ZERO_SLOTS];
+    int next_slot;
+    Tensor wire; /* flat; absent where gradients travel as they are kept */
+    void *weights, *gradients, *transient, *wire_memory;
     ZeroBytes bytes;
 };
 
 /* ---- layout.c: sizes, memory, gaps ----------------------------------------------------------- */
 
-/* Fills sizes and gaps of all units. */
+/* Fills sizes and gaps of all units, and how their gradients are kept. */
 void zero_layout_units(ZeroStore *store);
 /* Gives all tensors their places: over measuring arenas for the plan, over the device's when there
  * is memory. */
 typedef struct {
-    Arena weights, gradients, wire;
+    Arena weights, gradients, transient, wire;
 } ZeroArenas;
 void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
 /* This rank's shard of a flat tensor of a whole unit. */
@@ -61,9 +79,14 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max);
 
 /* ---- reduce.c: gradients on their way -------------------------------------------------------- */
 
-/* The unit's gradient of this step is complete on this rank: it is summed over the ranks now, or
- * with the next ones. */
+/* A buffer for the unit's gradient of this micro-batch, in unit->grad. */
+void zero_take_slot(ZeroStore *store, int unit);
+/* The unit's gradient, of this step or of this micro-batch, is complete on this rank: it is summed
+ * over the ranks now, or with the next ones. */
 void zero_reduce(ZeroStore *store, int unit);
+/* Another unit is about to be used: of gradients that are summed at every release none waits for
+ * the next ones. */
+void zero_reduce_layer(ZeroStore *store);
 /* All sums are on the comm stream, and the compute stream waits for them. */
 void zero_reduce_finish(ZeroStore *store);
 

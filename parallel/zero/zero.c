@@ -5,6 +5,7 @@
 #include "parallel/zero/state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static ZeroStore *store_of(ParamStore *base)
 {
@@ -20,7 +21,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     zero_publish_finish(s);
     for (int u = 0; u < base->table->n_units; u++) {
         s->unit[u].releases = 0;
-        s->unit[u].written = false;
+        s->unit[u].written = s->unit[u].summed = false;
     }
     for (int64_t i = 0; i < n; i++)
         s->unit[uses[i].unit].releases += uses[i].gradient;
@@ -48,6 +49,7 @@ static void zero_acquire(ParamStore *base, int unit)
     ZeroStore *s = store_of(base);
     CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
     follow(s, unit, false);
+    zero_reduce_layer(s);
     zero_await_weights(s, unit);
     s->unit[unit].acquired = true;
 }
@@ -89,16 +91,19 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
     UnitState *u = &s->unit[unit];
-    CHECK(tensor_present(u->grad) && !u->grad_acquired, "gradient of unit %d: %s", unit,
+    CHECK(s->options.gradients && !u->grad_acquired, "gradient of unit %d: %s", unit,
           u->grad_acquired ? "acquired twice" : "none is kept");
     follow(s, unit, true);
+    zero_reduce_layer(s);
     u->grad_acquired = true;
-    if (!u->written) { /* what no parameter covers is nobody's to write, and is summed all the same
-                        */
-        for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
-            op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
-    }
-    return u->written;
+    if (u->transient)
+        zero_take_slot(s, unit);
+    else if (u->written)
+        return true;
+    /* What no parameter covers is nobody's to write, and is summed all the same. */
+    for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
+        op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
+    return false;
 }
 
 static Tensor zero_grad(ParamStore *base, int param, int n)
@@ -118,9 +123,9 @@ static void zero_grad_release(ParamStore *base, int unit)
           unit, u->releases);
     u->grad_acquired = false;
     u->written = true;
-    /* Earlier releases would reduce sums that still grow: a tied table is released twice a
-     * micro-batch, and every unit once a micro-batch of the step. */
-    if (--u->releases == 0) zero_reduce(s, unit);
+    /* Of a gradient that is kept whole earlier releases would reduce sums that still grow: a tied
+     * table is released twice a micro-batch, and every unit once a micro-batch of the step. */
+    if (--u->releases == 0 || u->transient) zero_reduce(s, unit);
 }
 
 static void zero_step_end(ParamStore *base)
@@ -151,7 +156,7 @@ ZeroOptions zero_options(const Config *config, bool gradients)
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
 {
     size_t units = (size_t)table->n_units;
-    ZeroArenas arenas = {arena_measuring(), arena_measuring(), arena_measuring()};
+    ZeroArenas arenas = {0}; /* all measuring */
     ZeroStore *s = must_calloc(1, sizeof *s);
     s->base = (ParamStore){.table = table,
                            .at = grid->at,
@@ -173,8 +178,10 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->publishing.unit = must_calloc(units, sizeof *s->publishing.unit);
     zero_layout_units(s);
     zero_layout_memory(s, &arenas);
+    s->options.uses = NULL; /* the caller's */
     s->bytes = (ZeroBytes){.weights = arenas.weights.peak,
                            .gradients = arenas.gradients.peak,
+                           .transient = arenas.transient.peak,
                            .wire = arenas.wire.peak};
     return s;
 }
@@ -198,11 +205,14 @@ void zero_allocate(ZeroStore *s, Device *dev)
     ZeroArenas arenas = {
         .weights = allocated(dev, &s->weights, s->bytes.weights, "weights"),
         .gradients = allocated(dev, &s->gradients, s->bytes.gradients, "gradients"),
+        .transient = allocated(dev, &s->transient, s->bytes.transient, "gradients in the making"),
         .wire = allocated(dev, &s->wire_memory, s->bytes.wire, "gradients that travel")};
     zero_layout_memory(s, &arenas);
     /* The first record makes an event, which a step must not. */
     device_event_record(dev, &s->computed);
     device_event_record(dev, &s->reduced);
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        device_event_record(dev, &s->slot[i].free);
     for (int u = 0; u < s->base.table->n_units; u++)
         device_event_record(dev, &s->unit[u].ready);
 }
@@ -212,10 +222,13 @@ static void give_back(ZeroStore *s)
     device_synchronize(s->dev);
     device_event_destroy(s->dev, &s->computed);
     device_event_destroy(s->dev, &s->reduced);
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        device_event_destroy(s->dev, &s->slot[i].free);
     for (int u = 0; u < s->base.table->n_units; u++)
         device_event_destroy(s->dev, &s->unit[u].ready);
     device_release(s->dev, s->weights, s->bytes.weights);
     device_release(s->dev, s->gradients, s->bytes.gradients);
+    device_release(s->dev, s->transient, s->bytes.transient);
     device_release(s->dev, s->wire_memory, s->bytes.wire);
 }
 
@@ -228,6 +241,26 @@ void zero_destroy(ZeroStore *s)
     free(s->gap);
     free(s->unit);
     free(s);
+}
+
+static void poison(ZeroStore *s, void *memory, size_t bytes)
+{
+    if (bytes == 0) return;
+    unsigned char *nan = must_alloc(bytes);
+    memset(nan, 0xff, bytes);
+    Tensor there = tensor_1d(memory, U8, (int64_t)bytes);
+    there.place = s->dev->backend->place;
+    device_copy(s->dev, there, tensor_1d(nan, U8, (int64_t)bytes));
+    device_synchronize(s->dev);
+    free(nan);
+}
+
+void zero_poison(ZeroStore *s)
+{
+    zero_reduce_layer(s);
+    device_event_wait(s->dev, &s->reduced);
+    poison(s, s->transient, s->bytes.transient);
+    poison(s, s->wire_memory, s->bytes.wire);
 }
 
 ParamStore *zero_params(ZeroStore *store)

@@ -3,7 +3,8 @@
  *
  * A unit is padded to equal shards of whole alignments, one for each rank. Stage 0: every rank
  * holds weights and gradients whole and updates all of them. 1: each updates its shard and gathers
- * the others' weights. Where ranks are one, every stage is stage 0, for there is nothing to
+ * the others' weights. 2: of gradients, too, a rank keeps its shard, to which every micro-batch's
+ * sum over the ranks is added. Where ranks are one, every stage is stage 0, for there is nothing to
  * shard. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
@@ -27,23 +28,31 @@ typedef struct {
     /* Collectives of units that follow each other go out as one group of up to so many elements. A
      * larger unit goes alone. */
     int64_t reduce_bucket_size, allgather_bucket_size;
+    /* All uses of a training step: with gradients, stages 2 and 3 are laid out for them. Only read
+     * by zero_create. */
+    const Use *uses;
+    int64_t n_uses;
 } ZeroOptions;
 
-/* The options that a config asks for. */
+/* The options that a config asks for, without the uses. */
 ZeroOptions zero_options(const Config *config, bool gradients);
 
 /* A store of weights and, if options->gradients, gradients, laid out without memory: its shards
  * have sizes, and addresses that must not be touched. Table and grid must outlive it. */
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
-/* Bytes that this rank will hold, for the memory plan: of weights and of gradients, whole or as
- * shards, and of the copies of gradients that travel in another type. */
+/* Bytes that this rank will hold, for the memory plan. The states are weights and gradients, whole
+ * or as shards; beside them are two buffers in which gradients of a micro-batch are made that are
+ * not kept whole, and copies of gradients that travel in another type. */
 typedef struct {
-    size_t weights, gradients, wire;
+    size_t weights, gradients, transient, wire;
 } ZeroBytes;
 ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates them on the device, zeroed; shards asked for before are void. */
 void zero_allocate(ZeroStore *store, Device *dev);
 void zero_destroy(ZeroStore *store);
+/* A test aid: fills all buffers that hold nothing between two uses with 0xFF bytes, NaN in every
+ * type. No result may change by it. */
+void zero_poison(ZeroStore *store);
 /* The contract the model sees. */
 ParamStore *zero_params(ZeroStore *store);
 

@@ -89,7 +89,7 @@ static GptBatch feed(void *context, const Action *action)
 {
     Fixture *f = context;
     int64_t N = f->B * f->T, at = action->micro * N;
-    if (f->poison) gpt_poison(f->gpt);
+    if (f->poison) gpt_poison(f->gpt), zero_poison(f->store);
     device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
     device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
     device_copy(&f->dev, f->batch.positions, tensor_1d(f->positions + at, I32, N));
@@ -191,8 +191,19 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     f->scale = 1.0 / (double)(f->grid.size.dp * micros * B * T);
     f->tp = tp_region(&f->grid.tp);
     gpt_layers_build(&f->layers, &f->table, shape, &f->grid.size);
-    f->store = zero_create(&f->table, &f->grid, zero);
+    /* The store is laid out for the uses of fixture_backward. */
+    ZeroOptions options = *zero;
+    Action *actions = must_calloc(2 * (size_t)micros, sizeof *actions);
+    int64_t n = schedule_one_stage(micros, actions);
+    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
+    options.uses = uses;
+    options.n_uses = gpt_uses(&f->layers, actions, n, uses);
+    f->store = zero_create(&f->table, &f->grid, &options);
+    free(actions);
+    free(uses);
+    f->store_bytes = f->dev.held;
     zero_allocate(f->store, &f->dev);
+    f->store_bytes = f->dev.held - f->store_bytes;
     f->params = zero_params(f->store);
     f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);
     f->far = device_alloc(&f->dev, sizeof *f->far, "stats");

@@ -13,6 +13,7 @@ typedef struct {
     ParamTable table;
     GptLayers layers;
     ZeroStore *store;
+    size_t store_bytes; /* that the device holds for it */
     ParamStore *params;
     Gpt *gpt;
     StepStats stats; /* of the last run */

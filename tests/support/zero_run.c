@@ -28,6 +28,7 @@ ZeroCase zero_case(GptShape shape, int ranks, int stage)
     return (ZeroCase){.ranks = ranks,
                       .steps = 2,
                       .micros = 1,
+                      .factor = 1,
                       .B = 1,
                       .T = 5,
                       .shape = shape,
@@ -156,7 +157,10 @@ static void *rank_body(void *context)
     zero.grad_dtype = c->shape.grad_dtype;
     if (!c->wire) zero.wire_dtype = zero.grad_dtype;
     fixture_open_rank(&f, &world, &zero, &c->shape, c->B, c->T, c->micros);
+    f.poison = c->poison;
+    f.scale *= c->factor;
     result->bytes[rank->rank] = zero_bytes(f.store);
+    result->held[rank->rank] = f.store_bytes;
     collect(rank, &f, false, result->first);
     CommCounts before = *comm_counts(&f.grid.shard);
     train(rank, &f, &world);

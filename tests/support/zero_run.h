@@ -13,6 +13,7 @@ typedef struct {
     GptShape shape;
     ZeroOptions zero; /* grad_dtype is the shape's; wire_dtype too, unless wire is true */
     bool wire;
+    double factor; /* on the loss, and so on all gradients */
     /* Before each use of what the store keeps between two uses. */
     bool poison;
 } ZeroCase;
