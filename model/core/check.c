@@ -38,14 +38,18 @@ void ends_set_flush(void (*flush)(void *context), void *context)
     pthread_mutex_unlock(&ends.mutex);
 }
 
+void ends_wait(void)
+{
+    for (;;)
+        pause();
+}
+
 /* Returns in the first thread that comes, in every thread of a single rank. */
 static void end_begin(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
     if (ending_with >= 0) _exit(ending_with); /* the end itself failed: its cause stands */
-    if (atomic_exchange(&ends.begun, true))
-        for (;;)
-            pause();
+    if (atomic_exchange(&ends.begun, true)) ends_wait();
     ending_with = (int)code;
 }
 

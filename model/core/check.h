@@ -55,6 +55,8 @@ int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(print
  * hook and leave by _exit with its code. A thread that fails after it prints nothing and returns
  * from nothing any more. */
 void ends_share(bool shared);
+/* For a rank that knows that another one ends all: never returns. */
+void ends_wait(void) __attribute__((noreturn));
 /* What such an end brings to disk yet: called once, in the thread that failed, while the others go
  * on; it must not wait for them. `flush` NULL: nothing. When this returns, the hook of before is
  * not under way. */

@@ -66,13 +66,15 @@ static void cpu_close(Device *device)
 }
 
 /* OpenBLAS or the built-in products, after the pool: what the system has left is OpenBLAS's. False
- * with a sentence when OpenBLAS was asked for and cannot serve. */
-static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, char *err, size_t n)
+ * with a sentence when OpenBLAS was asked for and cannot serve. `ranks` call it at once, each from
+ * as many threads. */
+static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int ranks, char *err,
+                          size_t n)
 {
     char why[256] = "";
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
     if (choice == BLAS_BUILTIN) return true;
-    if (openblas_open(cpu, pool_threads(device->pool), why, sizeof why)) return true;
+    if (openblas_open(cpu, ranks * pool_threads(device->pool), why, sizeof why)) return true;
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
     if (choice == BLAS_AUTO) {
         if (why[0])
@@ -110,7 +112,7 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     device->ops = levels[level].f32;
     device->ops_f64 = levels[level].f64;
     device->pool = pool_create(threads > 0 ? threads : 1);
-    if (open_products(device, cpu, options->blas, err, n)) return true;
+    if (open_products(device, cpu, options->blas, ranks, err, n)) return true;
     cpu_close(device);
     return false;
 }

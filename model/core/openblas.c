@@ -1,8 +1,8 @@
 /* openblas.c -- see openblas.h.
  *
  * OpenBLAS is kept to one thread: the pool cuts every product into tiles and calls it once per
- * tile. The environment has no say: variables that would change its kernels or threads are
- * overruled before it loads.
+ * tile. Ranks of one process share it, each with a handle of its own. The environment has no say:
+ * variables that would change its kernels or threads are overruled before it loads.
  *
  * Each concurrent call works in a buffer of its own (128 MiB), which OpenBLAS maps when it first
  * needs it; where the system refuses, it asks again for ever, with its lock held. So all buffers
@@ -15,6 +15,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,12 +38,28 @@ enum { TRIAL_SIDE = 128 };
  * for, which opening it tells again. */
 enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 
+/* The library is one for all devices of the process: the calls at once that it has memory for, and
+ * whether it was told to start no threads. */
+static struct {
+    pthread_mutex_t mutex;
+    int callers;
+    bool told;
+} process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
 /* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
 static void environment_force(const char *name, const char *value)
 {
     const char *now = getenv(name);
     if (value == NULL && now != NULL) unsetenv(name);
     if (value != NULL && (now == NULL || strcmp(now, value) != 0)) setenv(name, value, 1);
+}
+
+void openblas_prepare(void)
+{
+    /* Read by the library when it is loaded, so they must be right before. A kernel chosen by
+     * the user's environment could be one that this CPU does not have. */
+    environment_force("OPENBLAS_CORETYPE", NULL);
+    environment_force("OPENBLAS_NUM_THREADS", "1");
 }
 
 /* Opens a thread-safe OpenBLAS. NULL when the system has none, or, with the reason, none that can
@@ -55,10 +73,7 @@ static void *library_open(char *why, size_t n)
         "libopenblasp.so.0",
         "libopenblas.so",
     };
-    /* Read by the library when it is loaded, so they must be right before. A kernel chosen by
-     * the user's environment could be one that this CPU does not have. */
-    environment_force("OPENBLAS_CORETYPE", NULL);
-    environment_force("OPENBLAS_NUM_THREADS", "1");
+    openblas_prepare();
     error_set(why, n, "%s", "");
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         void *library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -83,7 +98,8 @@ static bool find_functions(CpuDevice *cpu, void *library)
     BlasSgemm sgemm = (BlasSgemm)dlsym(library, "cblas_sgemm");
     BlasDgemm dgemm = (BlasDgemm)dlsym(library, "cblas_dgemm");
     if (set_threads == NULL || config == NULL || sgemm == NULL || dgemm == NULL) return false;
-    set_threads(1);
+    if (!process.told) set_threads(1);
+    process.told = true;
     cpu->library = library;
     cpu->sgemm = sgemm;
     cpu->dgemm = dgemm;
@@ -111,6 +127,17 @@ static bool take_buffers(void *library, int threads)
     return true;
 }
 
+/* How many calls at once the library was compiled for: what it says of its configuration ends in
+ * "MAX_THREADS=64". INT_MAX where it does not say. */
+static int most_callers(void *library)
+{
+    static const char key[] = "MAX_THREADS=";
+    char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
+    const char *at = strstr(config(), key);
+    int most = at ? (int)strtol(at + sizeof key - 1, NULL, 10) : 0;
+    return most > 0 ? most : INT_MAX;
+}
+
 /* Whether a product of ones counts them; x has room for its two matrices. */
 static bool multiplies(const CpuDevice *cpu, float *x)
 {
@@ -136,11 +163,21 @@ static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
         return error_set(why, n, "OpenBLAS lacks functions that every release has");
     }
     float *x = calloc((size_t)2 * TRIAL_SIDE * TRIAL_SIDE, sizeof *x);
-    bool memory = x != NULL && take_buffers(library, threads), good = memory && multiplies(cpu, x);
+    int most = most_callers(library);
+    bool few = threads <= most;
+    bool memory =
+        few && x != NULL && (threads <= process.callers || take_buffers(library, threads));
+    bool good = memory && multiplies(cpu, x);
     free(x);
-    if (good) return true;
+    if (good) {
+        if (threads > process.callers) process.callers = threads;
+        return true;
+    }
     *cpu = (CpuDevice){.level = cpu->level};
     dlclose(library);
+    if (!few)
+        return error_set(why, n, "OpenBLAS is built for %d threads at once, and %d would call it",
+                         most, threads);
     return error_set(why, n, "OpenBLAS %s",
                      memory ? "computes 1 + 1 wrongly on this CPU" : "gets no memory");
 }
@@ -198,8 +235,11 @@ static bool trial(int threads, char *why, size_t n)
 
 bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
 {
+    pthread_mutex_lock(&process.mutex);
     /* Elsewhere a mapping is refused only with memory all gone; the trial costs a fork, so it is
      * made where it can fail. */
-    if (address_space_is_limited() && !trial(threads, why, n)) return false;
-    return open_here(cpu, threads, why, n);
+    bool tried = threads <= process.callers || !address_space_is_limited();
+    bool good = (tried || trial(threads, why, n)) && open_here(cpu, threads, why, n);
+    pthread_mutex_unlock(&process.mutex);
+    return good;
 }

@@ -1,8 +1,10 @@
 /* control.c -- see control.h. */
 #include "parallel/grid/control.h"
 
-#include "model/core/check.h"
+#include "model/core/log.h"
 
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 int64_t control_max(Comm *world, int64_t value)
@@ -45,4 +47,28 @@ bool control_agree(Comm *world, bool good, char *err, size_t n)
     if (world->rank == root) error_set(sentence, sizeof sentence, "%s", err);
     comm_broadcast(world, NULL, tensor_1d(sentence, U8, (int64_t)sizeof sentence), root);
     return error_set(err, n, "%s", sentence);
+}
+
+void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
+{
+    char text[4096];
+    va_list args;
+    if (world->rank != 0) ends_wait();
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    log_set_rank(0, NULL); /* what all have found out has no place */
+    fail(code, "%s", text);
+}
+
+void control_require_alike(Comm *world, const char *what, const char *value, const char *advice)
+{
+    char err[2048] = "";
+    char *first = control_share_text(world, value);
+    bool alike = strcmp(value, first) == 0;
+    if (!alike)
+        error_set(err, sizeof err, "ranks differ: rank 0 %s %s, rank %d %s %s; %s", what, first,
+                  world->rank, what, value, advice);
+    free(first);
+    if (!control_agree(world, alike, err, sizeof err)) control_fail(world, EXIT_CONFIG, "%s", err);
 }

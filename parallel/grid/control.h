@@ -3,6 +3,7 @@
 #ifndef PARALLEL_GRID_CONTROL_H
 #define PARALLEL_GRID_CONTROL_H
 
+#include "model/core/check.h"
 #include "parallel/comm/comm.h"
 
 /* The largest of the ranks' values: any wish, any failure. */
@@ -17,5 +18,13 @@ char *control_share_text(Comm *world, const char *text);
 /* Whether all ranks are `good`. Else false on all, and err[0..n) is that of the lowest rank which
  * is not. */
 bool control_agree(Comm *world, bool good, char *err, size_t n);
+
+/* All ranks end the program with `code`, and rank 0 says the sentence: for what all of them have
+ * found out. A rank that is alone fails as ever. */
+void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
+/* Ends the program (EXIT_CONFIG) where `value` is not the same on all ranks: `what` the ranks do
+ * with it ("compute on"), both values, and `advice`, what to write. */
+void control_require_alike(Comm *world, const char *what, const char *value, const char *advice);
 
 #endif

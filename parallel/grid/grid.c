@@ -3,6 +3,8 @@
 
 #include "model/core/check.h"
 
+#include <stdio.h>
+
 GridPlace grid_place(GridPlace size, int rank)
 {
     GridPlace at;
@@ -13,6 +15,25 @@ GridPlace grid_place(GridPlace size, int rank)
     at.dp = rank % size.dp;
     at.pp = rank / size.dp;
     return at;
+}
+
+char *grid_place_text(GridPlace size, int rank, char *text, size_t n)
+{
+    GridPlace at = grid_place(size, rank);
+    const struct {
+        const char *name;
+        int size, at;
+    } axis[] = {{"pp", size.pp, at.pp},
+                {"dp", size.dp, at.dp},
+                {"cp", size.cp, at.cp},
+                {"tp", size.tp, at.tp}};
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof axis / sizeof *axis && used < n; i++)
+        if (axis[i].size > 1)
+            used += (size_t)snprintf(text + used, n - used, "%s%s %d", used ? " " : "",
+                                     axis[i].name, axis[i].at);
+    return text;
 }
 
 /* The number of the line along one axis that the rank lies on: its coordinates without that

@@ -21,6 +21,9 @@ Grid grid_single(void);
 Grid grid_open(Comm *world, GridPlace size);
 /* The coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
+/* The same as messages have it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns
+ * `text`. */
+char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 void grid_close(Grid *grid);
 
 #endif

@@ -2,13 +2,74 @@
 #include "parallel/grid/launch.h"
 
 #include "model/core/check.h"
+#include "model/core/log.h"
+#include "model/core/openblas.h"
+#include "parallel/comm/local.h"
 
-int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
+#include <stdio.h>
+
+typedef struct {
+    LocalWorld *world;
+    GridPlace size;
+    LaunchBody body;
+    void *context;
+} Launch;
+
+typedef struct {
+    const Launch *launch;
+    int rank, code;
+    pthread_t thread;
+} Rank;
+
+/* Runs a rank in the calling thread. */
+static void live(Rank *r)
 {
-    (void)options;
-    CHECK(ranks == 1, "%d ranks", ranks);
+    const Launch *launch = r->launch;
+    char place[64];
+    log_set_rank(r->rank, grid_place_text(launch->size, r->rank, place, sizeof place));
+    Comm world = local_world_join(launch->world, r->rank);
+    r->code = launch->body(&world, launch->context);
+    comm_close(&world);
+}
+
+static void *rank_main(void *context)
+{
+    live(context);
+    return NULL;
+}
+
+static int launch_alone(LaunchBody body, void *context)
+{
     Comm world = comm_self("world");
     int code = body(&world, context);
     comm_close(&world);
     return code;
+}
+
+int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context)
+{
+    CHECK(ranks >= 1 && ranks <= LAUNCH_MAX_RANKS, "%d ranks", ranks);
+    if (ranks == 1) return launch_alone(body, context);
+    Launch launch = {.size = options ? options->size : (GridPlace){0},
+                     .world = local_world_create(ranks, options ? options->timeout : 0),
+                     .body = body,
+                     .context = context};
+    Rank rank[LAUNCH_MAX_RANKS];
+    int before = log_rank();
+    char place[64];
+    snprintf(place, sizeof place, "%s", log_place());
+    if (launch.size.dp == 0) launch.size = (GridPlace){.pp = 1, .dp = ranks, .cp = 1, .tp = 1};
+    openblas_prepare();
+    ends_share(true);
+    for (int i = 0; i < ranks; i++)
+        rank[i] = (Rank){.launch = &launch, .rank = i};
+    for (int i = 1; i < ranks; i++)
+        thread_start(&rank[i].thread, rank_main, &rank[i], "a rank");
+    live(&rank[0]);
+    for (int i = 1; i < ranks; i++)
+        pthread_join(rank[i].thread, NULL);
+    ends_share(false);
+    log_set_rank(before, place);
+    local_world_destroy(launch.world);
+    return rank[0].code;
 }

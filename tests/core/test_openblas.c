@@ -1,6 +1,7 @@
 /* test_openblas.c -- trying OpenBLAS in a child where address space is limited: what is said of how
  * the child ended, and that it is found when the program ignores its children. */
 #include "model/core/openblas.h"
+#include "tests/support/support.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -73,11 +74,25 @@ static void test_a_program_that_ignores_its_children(void **state)
     assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
 }
 
+/* More threads than it was compiled for would find it without a place for them. */
+static void test_more_threads_than_it_is_built_for(void **state)
+{
+    (void)state;
+    CpuDevice cpu = {0};
+    char why[256] = "";
+    if (!openblas_open(&cpu, 1, why, sizeof why)) skip_because("there is no OpenBLAS: %s", why);
+    cpu = (CpuDevice){0};
+    assert_false(openblas_open(&cpu, 1 << 20, why, sizeof why));
+    assert_non_null(strstr(why, " threads at once, and 1048576 would call it"));
+    assert_null(cpu.sgemm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_want_of_memory_is_told_as_that),
         cmocka_unit_test(test_a_program_that_ignores_its_children),
+        cmocka_unit_test(test_more_threads_than_it_is_built_for),
     };
     return cmocka_run_group_tests(tests, limit_address_space, NULL);
 }
