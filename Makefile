@@ -170,7 +170,7 @@ TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 test_objects = $(patsubst %.c,$(if $(filter tests/emu/% tests/cuda/%,$(1)),$(BUILD),$(COMMON))/%.o,$(filter %.c,$(1))) \
                $(patsubst %.cc,$(BUILD)/%.o,$(filter %.cc,$(1))) $(patsubst %.cu,$(BUILD)/%.cu.o,$(filter %.cu,$(1)))
 
-.PHONY: force all test test-programs test-list check asan tsan emu fuzz fuzz-programs bench size clean help format print-config missing
+.PHONY: force all test test-programs test-list check asan tsan emu grid fuzz fuzz-programs bench size clean help format print-config missing
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -306,6 +306,14 @@ tsan:
 emu:
 	$(MAKE) CUDA=emu all test
 
+# Grids of ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each time, unless
+# GRID_SEED says which; a case that fails is made as small as it can be.
+GRID_SECONDS ?= 1800
+export GRID_SEED
+
+grid: $(BUILD)/tests/grid/test_grid_equal
+	GRID_SECONDS=$(GRID_SECONDS) $<
+
 # ---- fuzzing ---------------------------------------------------------------------------------------------------------
 # Each tests/fuzz/fuzz_NAME.c and the program's code as a libFuzzer program, run one after the other from the inputs in
 # tests/fuzz/corpus/NAME; what they find stays in build/fuzz.
@@ -353,6 +361,7 @@ help:
 	@echo "make test       build and run all test programs (release); scripts/test.sh runs those of all flavours, and tests/run"
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
 	@echo "make emu        the same with CUDA=emu"
+	@echo "make grid       grids of ranks against a single rank, drawn anew, for GRID_SECONDS=1800"
 	@echo "make fuzz       each tests/fuzz/fuzz_*.c under libFuzzer for FUZZ_SECONDS=60 (apt-get install clang libclang-rt-dev)"
 	@echo "make check      format, clang-tidy, shellcheck, layers, stray conditionals, file and function sizes"
 	@echo "make format     clang-format over every source file"

@@ -1,0 +1,42 @@
+/* compare.h -- whether two captures of a step agree, within what rounding explains: the bounds to
+ * which a grid is held beside a single rank. */
+#ifndef PARALLEL_PLAN_COMPARE_H
+#define PARALLEL_PLAN_COMPARE_H
+
+#include "parallel/plan/capture.h"
+
+/* Relative bounds. In f64 nothing but rounding is below 1e-12, and any wrong scale, sum or element
+ * is above. */
+typedef struct {
+    double tolerance;        /* of the loss, the norm, gradients and weights */
+    double lr;               /* how far an update moves a weight */
+    bool gradients, weights; /* whether they are compared */
+} CompareBounds;
+
+/* The bounds of a dtype's first steps: f64 1e-12 throughout; f32 2e-5, with gradients in the first
+ * step and no weights. Not for 16 bits, which compare_distance is for. */
+CompareBounds compare_bounds(DType dtype, double lr, int64_t step);
+
+/* What the comparisons so far have shown. Begins as {0}. */
+typedef struct {
+    double worst;    /* the largest deviation, in units of its scale, ... */
+    char where[160]; /* ... and what deviates: "gradient of block.0.mlp.up.weight[17], step 2" */
+    char difference[320]; /* the first beyond its bound: name, step, element, both values, bound */
+    bool differs;
+} Comparison;
+
+/* Adds the comparison of a step; false when something is beyond its bound, now or before.
+ * Gradients: |difference| <= tolerance * max(rms of the tensor, 1e-6 of all), and never less than
+ * 32 roundings of the rms of all, for some are zero in theory. Weights: tolerance * max(rms of the
+ * tensor, lr). */
+bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const Capture *got,
+                      const Capture *want, const CompareBounds *bounds);
+/* Distance of a 16-bit step's gradients from the same step's in f32, per tensor in units of its
+ * rms, as a root mean square over tensors that are not zero in theory. */
+double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact);
+/* Adds the comparison of a 16-bit grid: its distance from f32 is at most 1.5 times that of a single
+ * rank. */
+bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
+                       const Capture *single, const Capture *exact);
+
+#endif

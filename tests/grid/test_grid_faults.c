@@ -1,0 +1,68 @@
+/* test_grid_faults.c -- the gates see the mistakes that grids are prone to: each is planted on
+ * every rank of a case that is good without it, and the case must fail. */
+#include "tests/support/grid_faults.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* Ranks, stage, micro-batches, model, recompute, dtype, clip, optimizer, masked, keys. */
+typedef struct {
+    GridFault fault;
+    GridCase on[3];
+    int n;
+} Planting;
+
+static const Planting plantings[] = {
+    {FAULT_SKIPPED_REDUCE, {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}}, {{2, 1, 1, 1, 0, 1, 0, 1, 0, 0}}}, 2},
+    {FAULT_SKIPPED_UNIT, {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}}, {{3, 1, 0, 3, 0, 0, 0, 1, 0, 0}}}, 2},
+    {FAULT_UNPUBLISHED, {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}}, {{4, 1, 1, 4, 0, 0, 1, 0, 0, 0}}}, 2},
+    {FAULT_16_BIT_SUM, {{{1, 0, 0, 0, 0, 1, 0, 0, 0, 0}}, {{2, 1, 2, 1, 0, 1, 1, 1, 0, 0}}}, 2},
+    {FAULT_LOCAL_DECISION, {{{1, 0, 0, 0, 0, 0, 1, 0, 0, 0}}, {{2, 1, 0, 5, 0, 0, 0, 0, 1, 0}}}, 2},
+    {FAULT_STALE, {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}}, {{2, 1, 1, 2, 0, 0, 0, 1, 0, 0}}}, 2},
+};
+enum { PLANTINGS = sizeof plantings / sizeof *plantings };
+
+static void check(GridFault fault, const GridCase *c, bool good)
+{
+    Comparison r;
+    char text[512];
+    GridHooks hooks = grid_fault_hooks(fault);
+    printf("%s on %s\n", grid_fault_name[fault], grid_case_text(c, text, sizeof text));
+    fflush(stdout);
+    bool found_good = grid_check(c, &hooks, &r);
+    if (found_good != good)
+        fail_msg("%s on %s: %s", grid_fault_name[fault], text,
+                 good ? r.difference : "nobody has noticed");
+    if (!good) printf("  %s\n", r.difference);
+}
+
+/* The replaced tables themselves change nothing. */
+static void test_tables_that_do_the_same_are_good(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PLANTINGS; i++)
+        for (int k = 0; k < plantings[i].n; k++)
+            check(FAULT_NONE, &plantings[i].on[k], true);
+}
+
+static void test_planted_faults_are_seen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PLANTINGS; i++)
+        for (int k = 0; k < plantings[i].n; k++)
+            check(plantings[i].fault, &plantings[i].on[k], false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tables_that_do_the_same_are_good),
+        cmocka_unit_test(test_planted_faults_are_seen),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    grid_forget();
+    return failed;
+}

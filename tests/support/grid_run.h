@@ -1,0 +1,46 @@
+/* grid_run.h -- a case of grid_case.h trained on its ranks, and held to a single rank. */
+#ifndef TESTS_SUPPORT_GRID_RUN_H
+#define TESTS_SUPPORT_GRID_RUN_H
+
+#include "parallel/plan/compare.h"
+#include "tests/support/grid_case.h"
+
+enum {
+    GRID_COMPARED = 3, /* steps compared tensor by tensor */
+    GRID_STEPS = 20,   /* steps after which replicas are compared */
+};
+
+/* Changes a rank's trainer before anything is allocated, and when it is: to plant a fault, or to
+ * look on. */
+typedef struct {
+    void (*opened)(Trainer *trainer, void *context);
+    void (*allocated)(Trainer *trainer, void *context);
+    void (*closing)(Trainer *trainer, void *context);
+    void *context;
+} GridHooks;
+
+/* What the ranks have made. */
+typedef struct {
+    Capture step[GRID_COMPARED];
+    StepState state; /* after the last step */
+    double loss;     /* of the last step */
+    bool replicas_agree;
+    ParamTable table; /* names and shapes, without units */
+    uint64_t hash;    /* of all weights after the last step */
+} GridRun;
+
+/* Trains the case for `steps` steps (GRID_COMPARED at least) with `batch` sequences a step. hooks
+ * may be NULL. */
+void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks);
+void grid_run_free(GridRun *run);
+
+/* Whether the case agrees with its single rank, and its replicas with each other after GRID_STEPS
+ * steps; *c gets deviations and the first difference. Single ranks are kept for the next case that
+ * asks for them. */
+bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c);
+/* Whether two runs are the same bits in all that was captured. */
+bool grid_runs_equal(const GridRun *a, const GridRun *b, char *why, size_t n);
+/* Forgets the kept single ranks. */
+void grid_forget(void);
+
+#endif
