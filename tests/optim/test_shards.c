@@ -1,0 +1,204 @@
+/* test_shards.c -- an update does not depend on how weights are cut among ranks: the bits of one
+ * rank that updates all, however its units are cut into shards and its parameters into parts, with
+ * masters and without. */
+#include "model/core/check.h"
+#include "model/param/init.h"
+#include "optim/optimizer.h"
+#include "tests/support/cut_store.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { UPDATES = 3, SEED = 5 };
+
+/* A way to keep and update weights. */
+typedef struct {
+    DType storage;
+    bool masters;
+    OptimizerType optimizer;
+} Way;
+
+static const Way ways[] = {{BF16, false, OPTIMIZER_ADAMW}, {BF16, false, OPTIMIZER_SGD},
+                           {BF16, true, OPTIMIZER_ADAMW},  {F16, true, OPTIMIZER_SGD},
+                           {F32, true, OPTIMIZER_ADAMW},   {F64, true, OPTIMIZER_SGD}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static Config config_of(const Way *way)
+{
+    Config c = {0};
+    c.seed = SEED;
+    c.bf16.enabled = way->storage == BF16;
+    c.bf16.bf16_master_weights_and_grads = !way->masters;
+    c.optimizer.type = way->optimizer;
+    c.optimizer.params.betas[0] = 0.9;
+    c.optimizer.params.betas[1] = 0.95;
+    c.optimizer.params.eps = 1e-8;
+    c.optimizer.params.momentum = 0.9;
+    c.optimizer.params.weight_decay = 0.1;
+    c.optimizer.params.bias_correction = true;
+    return c;
+}
+
+/* The gradients of an update: of an element of the whole parameter, whoever has it; gaps and
+ * padding rows are zero. */
+static void draw_gradients(CutStore *s, int update)
+{
+    const ParamTable *table = s->base.table;
+    for (int i = 0; i < table->n_params; i++) {
+        const Param *p = &table->param[i];
+        Tensor g = s->grad[p->unit];
+        for (int64_t k = 0; k < p->local[0] * p->local[1]; k++) {
+            int64_t e = cut_element(p, s->base.at, k);
+            double x = drawn_normal((uint64_t)(UPDATES * i + update), e);
+            dtype_set(g.dtype, g.data, p->offset + k, e < param_count(p) ? x : 0);
+        }
+    }
+}
+
+/* Piece s->part as its rank updates it. */
+static void update_part(CutStore *s, Device *dev, const Config *config)
+{
+    size_t bytes = optimizer_bytes(config, &s->base);
+    void *memory = must_calloc(bytes + 1, 1);
+    Arena arena = arena_over(memory, bytes);
+    Optimizer optimizer;
+    param_init(dev, &s->base, SEED);
+    optimizer_plan(&optimizer, config, &s->base, &arena);
+    optimizer_init(&optimizer, dev);
+    for (int k = 0; k < UPDATES; k++) {
+        StepDecision decision = {.apply = 1, .update = k + 1, .lr = 0.01, .grad_scale = 0.5};
+        draw_gradients(s, k);
+        s->published = 0;
+        optimizer_step(&optimizer, dev, &s->base, &decision);
+        assert_int_equal(s->published, s->base.table->n_units);
+    }
+    optimizer_free(&optimizer);
+    free(memory);
+}
+
+/* A store all of whose pieces have been updated. */
+static CutStore *updated(const ParamTable *table, GridPlace at, int parts, const Way *way)
+{
+    Config config = config_of(way);
+    CutStore *s = cut_store_open(table, at, parts, way->masters ? F32 : way->storage);
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    Device dev;
+    char err[256];
+    if (way->storage == F64)
+        for (int u = 0; u < table->n_units; u++)
+            s->grad[u].dtype = F64;
+    if (!device_open(&dev, "cpu", &options, err, sizeof err)) fail_msg("%s", err);
+    for (s->part = 0; s->part < parts; s->part++)
+        s->published = 0, update_part(s, &dev, &config);
+    device_close(&dev);
+    return s;
+}
+
+/* Every element of a part against that of the whole, and zeros where no element is. */
+static void check_against(const CutStore *whole, const CutStore *part)
+{
+    const ParamTable *table = part->base.table;
+    for (int u = 0; u < table->n_units; u++) {
+        Tensor w = part->weight[u], all = whole->weight[u];
+        int64_t n = tensor_count(w);
+        double *want = must_calloc((size_t)n, sizeof *want);
+        for (int i = 0; i < table->n_params; i++) {
+            const Param *p = &table->param[i], *q = &whole->base.table->param[i];
+            for (int64_t k = 0; p->unit == u && k < p->local[0] * p->local[1]; k++)
+                want[p->offset + k] =
+                    dtype_get(all.dtype, all.data, q->offset + cut_element(p, part->base.at, k));
+        }
+        for (int64_t k = 0; k < n; k++)
+            if (dtype_get(w.dtype, w.data, k) != want[k])
+                fail_msg("%s, %d parts, tp rank %d, unit %d, element %lld: %a, not %a",
+                         dtype_name(w.dtype), part->parts, part->base.at.tp, u, (long long)k,
+                         dtype_get(w.dtype, w.data, k), want[k]);
+        free(want);
+    }
+}
+
+/* Shards that begin within rows, shards of padding alone, units without a shard. */
+static void test_updates_do_not_depend_on_the_shards(void **state)
+{
+    static const int parts[] = {2, 3, 5};
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        ParamTable table;
+        cut_table(&table, 1, ways[w].storage);
+        CutStore *whole = updated(&table, (GridPlace){0}, 1, &ways[w]);
+        for (int k = 0; k < 3; k++) {
+            CutStore *cut = updated(&table, (GridPlace){0}, parts[k], &ways[w]);
+            check_against(whole, cut);
+            cut_store_close(cut);
+        }
+        cut_store_close(whole);
+        param_table_free(&table);
+    }
+}
+
+/* The same of ranks that have some rows or columns of a parameter. */
+static void test_updates_do_not_depend_on_the_grid(void **state)
+{
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        ParamTable one;
+        cut_table(&one, 1, ways[w].storage);
+        CutStore *whole = updated(&one, (GridPlace){0}, 1, &ways[w]);
+        for (int i = 0; i < 2 + 4; i++) {
+            int tp = i < 2 ? 2 : 4;
+            ParamTable table;
+            cut_table(&table, tp, ways[w].storage);
+            CutStore *cut = updated(&table, (GridPlace){.tp = i % tp}, 1 + i % 3, &ways[w]);
+            check_against(whole, cut);
+            cut_store_close(cut);
+            param_table_free(&table);
+        }
+        cut_store_close(whole);
+        param_table_free(&one);
+    }
+}
+
+/* A shard of padding alone has a table of segments, and its weights stay zero whatever the noise.
+ */
+static void test_padding_alone_stays_zero(void **state)
+{
+    (void)state;
+    Config config = config_of(&ways[0]);
+    ParamTable table;
+    cut_table(&table, 1, BF16);
+    CutStore *s = cut_store_open(&table, (GridPlace){0}, 3, BF16);
+    Shard shard[16];
+    Optimizer optimizer;
+    Arena arena = arena_measuring();
+    int alone = 0;
+    s->part = 2;
+    optimizer_plan(&optimizer, &config, &s->base, &arena);
+    int n = s->base.shards(&s->base, PURPOSE_UPDATE, shard, 16);
+    for (int i = 0; i < n; i++) {
+        if (shard[i].offset < table.unit[shard[i].unit].size) continue;
+        assert_true(tensor_rows(optimizer.shard[i].rounding.segments) == 1);
+        alone++;
+    }
+    assert_int_equal(alone, 1);
+    optimizer_free(&optimizer);
+    cut_store_close(s);
+    CutStore *done = updated(&table, (GridPlace){0}, 3, &ways[0]);
+    for (int64_t k = table.unit[1].size; k < tensor_count(done->weight[1]); k++)
+        assert_true(dtype_get(BF16, done->weight[1].data, k) == 0);
+    cut_store_close(done);
+    param_table_free(&table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_updates_do_not_depend_on_the_shards),
+        cmocka_unit_test(test_updates_do_not_depend_on_the_grid),
+        cmocka_unit_test(test_padding_alone_stays_zero),
+    };
+    return cmocka_run_group_tests_name("updates of shards", tests, NULL, NULL);
+}
