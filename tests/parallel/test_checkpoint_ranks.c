@@ -6,6 +6,7 @@
 #include "parallel/checkpoint/layout.h"
 #include "tests/support/checkpoint_ranks.h"
 #include "tests/support/support.h"
+#include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +14,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -37,10 +40,12 @@ static void any_world_reads_what_any_other_has_saved(void **state)
             test_run_open(&r);
             TestRanks saving = world_of(w, &r, writers);
             saving.step = 10 + writers;
+            saving.on_device = writers % 2;
             ranks_save(&saving);
             if (!ranks_agree(&saving)) fail_msg("%s", saving.err[0]);
             for (int other = 0; other < WORLDS; other++) {
                 TestRanks reading = world_of(other, &r, 1);
+                reading.on_device = (other + writers) % 2;
                 ranks_newest(&reading);
                 if (!ranks_agree(&reading)) fail_msg("%s", reading.err[0]);
                 assert_int_equal(reading.found[0], saving.step);
@@ -88,6 +93,211 @@ static void one_writer_writes_what_one_rank_would(void **state)
     test_run_close(&one);
 }
 
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* Step 1 of one rank, and step 2 of three writers, to be damaged. */
+static void two_steps(TestRun *r)
+{
+    test_run_open(r);
+    test_run_must_save(r, 1);
+    TestRanks saving = world_of(4, r, 3);
+    saving.step = 2;
+    ranks_save(&saving);
+    if (!ranks_agree(&saving)) fail_msg("%s", saving.err[0]);
+}
+
+/* Whoever has read the damaged chunk, no rank goes on from it. */
+static void damage_is_seen_by_all_ranks(void **state)
+{
+    (void)state;
+    TestRun r;
+    Checkpoint *c = NULL;
+    two_steps(&r);
+    char *folder = checkpoint_path(r.run, 2);
+    assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
+    const Manifest *m = checkpoint_manifest(c);
+    assert_int_equal(m->n_files, 6);
+    for (int i = 0; i < m->n_tensors; i++) {
+        const ManifestTensor *t = &m->tensor[i];
+        const ManifestFile *file = &m->file[t->file];
+        char *path = test_run_file(&r, 2, file->name);
+        int64_t at = file->header_bytes + t->entry.offset + (i * 7) % t->entry.bytes;
+        file_flip(path, at, 4);
+        TestRanks reading = world_of(1 + i % (WORLDS - 1), &r, 1);
+        ranks_newest(&reading);
+        if (!ranks_agree(&reading)) fail_msg("%s", reading.err[0]);
+        if (reading.found[0] != 1) fail_msg("a damaged %s is taken", t->entry.name);
+        assert_false(test_run_whole(&r, 2));
+        assert_non_null(strstr(r.err, t->entry.name));
+        assert_non_null(strstr(r.err, file->name));
+        file_flip(path, at, 4);
+        free(path);
+    }
+    checkpoint_close(c);
+    free(folder);
+    test_run_close(&r);
+}
+
+/* Each file of each part: cut, gone, or another's. */
+static void a_file_that_is_cut_or_gone_is_named(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 6; f++)
+        for (int how = 0; how < 3; how++) {
+            TestRun r;
+            char name[CHECKPOINT_FILE_NAME], next[CHECKPOINT_FILE_NAME];
+            CheckpointPart part = f < 3 ? CHECKPOINT_WEIGHTS : CHECKPOINT_SLOTS;
+            two_steps(&r);
+            checkpoint_file_name(name, part, f % 3, 3);
+            checkpoint_file_name(next, part, (f + 1) % 3, 3);
+            char *path = test_run_file(&r, 2, name), *other = test_run_file(&r, 2, next);
+            if (how == 0) assert_int_equal(truncate(path, file_size(path) - 1), 0);
+            if (how == 1) assert_int_equal(unlink(path), 0);
+            if (how == 2) assert_int_equal(rename(other, path), 0);
+            assert_false(test_run_whole(&r, 2));
+            if (strstr(r.err, name) == NULL && (how != 2 || strstr(r.err, next) == NULL))
+                fail_msg("neither %s nor %s in %s", name, next, r.err);
+            TestRanks reading = world_of(2, &r, 1);
+            ranks_newest(&reading);
+            assert_int_equal(reading.found[0], 1);
+            free(path);
+            free(other);
+            test_run_close(&r);
+        }
+}
+
+static void bug_51_files_of_two_saves_do_not_mix_among_writers(void **state)
+{
+    (void)state;
+    TestRun r;
+    two_steps(&r);
+    TestRanks saving = world_of(4, &r, 3);
+    saving.step = 3;
+    ranks_save(&saving);
+    char *two = test_run_file(&r, 2, "model-00002-of-00003.safetensors"),
+         *three = test_run_file(&r, 3, "model-00002-of-00003.safetensors");
+    assert_int_equal(rename(two, three), 0);
+    assert_false(test_run_whole(&r, 3));
+    assert_non_null(strstr(r.err, "two saves"));
+    free(two);
+    free(three);
+    test_run_close(&r);
+}
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+/* The transport of the world under test, and the largest message through it. */
+static const CommOps *transport;
+static CommOps watched;
+static _Atomic int64_t largest_message, messages;
+
+static void watched_send(Comm *comm, Device *on, Tensor x, int to)
+{
+    int64_t bytes = (int64_t)tensor_bytes(x), seen = largest_message;
+    while (bytes > seen && !atomic_compare_exchange_weak(&largest_message, &seen, bytes))
+        ;
+    messages++;
+    transport->send(comm, on, x, to);
+}
+
+enum { ROWS = 5000, COLS = 1536 }; /* 30 MiB: more than a chunk */
+
+static void save_large(Comm *world, void *context)
+{
+    TestRun *r = context;
+    int64_t own = COLS / world->size;
+    float *data = must_alloc((size_t)(ROWS * own) * sizeof *data);
+    Piece large = {.name = "large", .dtype = F32, .ndim = 2, .dim = {ROWS, COLS}};
+    large.run = (ParamRun){
+        .count = ROWS * own, .first = world->rank * own, .cols = own, .whole_cols = COLS};
+    large.data = tensor_1d(data, F32, ROWS * own);
+    for (int64_t i = 0; i < ROWS * own; i++)
+        data[i] = (float)(param_run_element(&large.run, i) % 8191);
+    Comm through = *world;
+    through.ops = &watched;
+    CheckpointIo io;
+    StepState state = {.steps = 4, .hysteresis = 1, .last_overflow = -1, .loss_scale = 1};
+    TestRun texts = {0};
+    char err[1024];
+    CheckpointContents contents = test_run_contents(&texts);
+    contents.weights = &large;
+    contents.n_weights = 1;
+    contents.n_slots = 0;
+    contents.state = &state;
+    contents.grid = (GridPlace){1, 1, 1, world->size};
+    checkpoint_io_open(&io, NULL, &through);
+    if (!checkpoint_write(&io, r->run, &contents, err, sizeof err)) rank_wrong(world, "%s", err);
+    checkpoint_io_close(&io);
+    free(data);
+}
+
+static void own_transport(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 0) transport = world->ops;
+}
+
+/* A large tensor cut by columns: it comes in many messages, none larger than what is kept free. */
+static void other_ranks_data_come_through_a_bounded_buffer(void **state)
+{
+    (void)state;
+    TestRun r;
+    Checkpoint *c = NULL;
+    test_run_open(&r);
+    thread_ranks(3, 60, own_transport, NULL);
+    watched = *transport;
+    watched.send = watched_send;
+    thread_ranks(3, 60, save_large, &r);
+    assert_in_range(largest_message, 1, CHECKPOINT_STAGING_BYTES / 2);
+    assert_true(messages >= 2 * ((int64_t)ROWS * COLS * 4 / (int64_t)CHECKPOINT_STAGING_BYTES));
+    float *back = must_alloc((size_t)ROWS * COLS * sizeof *back);
+    Piece whole = piece_whole("large", tensor_2d(back, F32, ROWS, COLS));
+    assert_true(checkpoint_open_newest(&r.io, r.run, &c, r.err, sizeof r.err) && c != NULL);
+    assert_int_equal(checkpoint_manifest(c)->tensor[0].n_chunks, 2);
+    if (!checkpoint_read(&r.io, c, CHECKPOINT_WEIGHTS, &whole, 1, r.err, sizeof r.err))
+        fail_msg("%s", r.err);
+    for (int64_t i = 0; i < (int64_t)ROWS * COLS; i++)
+        if (back[i] != (float)(i % 8191)) fail_msg("element %lld", (long long)i);
+    checkpoint_close(c);
+    free(back);
+    test_run_close(&r);
+}
+
+/* How many files this process has open. */
+static int open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* However many files a checkpoint has, a rank that reads it has few of them open. */
+static void a_reader_has_few_files_open(void **state)
+{
+    (void)state;
+    TestRun r;
+    Checkpoint *c = NULL;
+    test_run_open(&r);
+    TestRanks saving = world_of(6, &r, 6);
+    saving.step = 3;
+    int before = open_files();
+    ranks_save(&saving);
+    assert_true(ranks_agree(&saving));
+    assert_int_equal(open_files(), before);
+    char *folder = checkpoint_path(r.run, 3);
+    assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
+    assert_true(checkpoint_manifest(c)->n_files > CHECKPOINT_OPEN_FILES);
+    assert_true(test_run_read(&r, c) && checkpoint_verify(&r.io, c, r.err, sizeof r.err));
+    assert_int_equal(open_files(), before + 2); /* the folder and one file */
+    checkpoint_close(c);
+    assert_int_equal(open_files(), before);
+    free(folder);
+    test_run_close(&r);
+}
+
+/* ---- what is where --------------------------------------------------------------------------- */
+
 /* Every tensor is in one run of the cut, none is empty, and none is more than a tensor too large.
  */
 static void tensors_are_shared_out_by_bytes(void **state)
@@ -134,6 +344,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_world_reads_what_any_other_has_saved),
         cmocka_unit_test(one_writer_writes_what_one_rank_would),
+        cmocka_unit_test(damage_is_seen_by_all_ranks),
+        cmocka_unit_test(a_file_that_is_cut_or_gone_is_named),
+        cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix_among_writers),
+        cmocka_unit_test(other_ranks_data_come_through_a_bounded_buffer),
+        cmocka_unit_test(a_reader_has_few_files_open),
         cmocka_unit_test(tensors_are_shared_out_by_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@ typedef struct {
     Piece piece[N_ALL];
     StepState state;
     CheckpointIo io;
+    Device device;
 } Parts;
 
 /* Which elements of tensor `t` rank `rank` has. */
@@ -46,8 +47,19 @@ static void parts_open(Parts *p, const TestRanks *r, Comm *world)
         p->piece[i].data = tensor_1d(must_calloc((size_t)run.count + 1, dtype_size(t->dtype)),
                                      t->dtype, run.count);
     }
-    checkpoint_io_open(&p->io, NULL, world);
+    p->device = (Device){.backend = &test_offset_backend};
+    checkpoint_io_open(&p->io, r->on_device ? &p->device : NULL, world);
     if (r->fs) p->io.fs = &r->fs[world->rank].ops;
+}
+
+/* Moves the parts to the device of checkpoint_run.h, or back. */
+static void parts_place(Parts *p, const TestRanks *r, Place place)
+{
+    ptrdiff_t by = place == PLACE_DEVICE ? DEVICE_OFFSET : -DEVICE_OFFSET;
+    for (int i = 0; r->on_device && i < N_ALL; i++) {
+        p->piece[i].data.place = place;
+        p->piece[i].data.data = (char *)p->piece[i].data.data + by;
+    }
 }
 
 static void parts_close(Parts *p)
@@ -98,7 +110,9 @@ bool ranks_save_here(TestRanks *r, Comm *world)
     contents.grid = (GridPlace){1, r->ranks / r->tp, 1, r->tp};
     contents.zero_stage = 1;
     contents.writers = r->writers;
+    parts_place(&p, r, PLACE_DEVICE);
     r->good[rank] = checkpoint_write(&p.io, r->run, &contents, r->err[rank], sizeof r->err[rank]);
+    parts_place(&p, r, PLACE_HOST);
     parts_close(&p);
     return r->good[rank];
 }
@@ -125,10 +139,12 @@ static void newest_body(Comm *world, void *context)
     r->good[rank] = checkpoint_open_newest(&p.io, r->run, &c, r->err[rank], n);
     if (c != NULL) {
         r->found[rank] = checkpoint_manifest(c)->state.steps;
+        parts_place(&p, r, PLACE_DEVICE);
         r->good[rank] =
             checkpoint_read(&p.io, c, CHECKPOINT_WEIGHTS, p.piece, N_WEIGHTS, r->err[rank], n) &&
             checkpoint_read(&p.io, c, CHECKPOINT_SLOTS, p.piece + N_WEIGHTS, N_SLOTS, r->err[rank],
                             n);
+        parts_place(&p, r, PLACE_HOST);
         p.state = checkpoint_manifest(c)->state;
         const char *wrong = r->good[rank] ? parts_each(&p, r->found[rank], false) : NULL;
         if (wrong)

@@ -15,7 +15,8 @@ typedef struct {
     int writers;
     const char *run;
     int64_t step;
-    FaultyFs *fs; /* of each rank; NULL: the system's */
+    FaultyFs *fs;   /* of each rank; NULL: the system's */
+    bool on_device; /* parts lie on a device whose memory the host must not touch */
     /* What came of it, on each rank. */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];

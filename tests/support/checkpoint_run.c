@@ -241,7 +241,7 @@ static void offset_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 static void offset_record(Device *device, Event *event, Stream stream)
 {
     (void)stream;
-    assert_int_equal(event->seconds, (double)device->index - 1); /* one behind each copy */
+    assert_true(event->seconds < (double)device->index); /* behind copies */
     event->seconds = device->index;
 }
 
