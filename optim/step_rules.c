@@ -8,7 +8,7 @@ static bool scale_is_dynamic(const Config *config)
     return config->fp16.enabled && config->fp16.loss_scale == 0.0;
 }
 
-StepRules step_rules(const Config *config)
+StepRules step_rules(const Config *config, int64_t ranks)
 {
     /* Backward divides by the tokens of a full batch, before anybody knows how many targets count;
      * the decision corrects by those that did. Only bf16 may leave gradients unchecked: it has the
@@ -17,6 +17,7 @@ StepRules step_rules(const Config *config)
     return (StepRules){
         .max_norm = config->gradient_clipping,
         .nominal_targets = (double)tokens,
+        .summed_ranks = config->gradient_allreduce_op == GRADIENT_SUM ? ranks : 0,
         .samples = config->train_batch_size,
         .tokens = tokens,
         .skip_nonfinite = !config->bf16.enabled || config->bf16.check_grad_overflow,

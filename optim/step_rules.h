@@ -12,8 +12,8 @@ static inline int64_t step_tokens(const Config *config)
 {
     return config->train_batch_size * config->data.seq_length;
 }
-/* The constants of a run. */
-StepRules step_rules(const Config *config);
+/* The constants of a run on so many data-parallel ranks. */
+StepRules step_rules(const Config *config, int64_t ranks);
 /* The state before the first step: nothing consumed, loss scale 2^initial_scale_power (fp16,
  * dynamic), the static scale, or 1. */
 StepState step_state_initial(const Config *config);

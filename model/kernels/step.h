@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     double max_norm;             /* 0: no clipping */
     double nominal_targets;      /* batch x T: what the loss was divided by at its source */
+    int64_t summed_ranks;        /* the gradient is that of the mean loss times this; 0: times 1 */
     int64_t samples, tokens;     /* consumed per step */
     bool skip_nonfinite;         /* false only where the user asked for unchecked gradients */
     bool dynamic_scale;          /* fp16 without a fixed loss scale */

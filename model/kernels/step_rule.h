@@ -43,9 +43,11 @@ static inline StepDecision step_rule(StepState *state, const StepStats *stats, c
     int64_t last = updates - 1;
     /* A single gradient that is not finite makes the sum of squares so. The gradients carry the
      * loss scale and were divided by the nominal number of targets: `correction` takes both back,
-     * so that the norm, and with it clipping, is that of the true mean. */
+     * so that the norm, and with it clipping, is that of the true mean, or of as many times that
+     * as ranks are summed. */
     bool overflow = !isfinite(stats->sq_norm), empty = !(stats->targets > 0.0);
     double correction = empty ? 0.0 : rules->nominal_targets / stats->targets / state->loss_scale;
+    if (rules->summed_ranks > 0) correction *= (double)rules->summed_ranks;
     double norm = empty && !overflow ? 0.0 : sqrt(stats->sq_norm) * correction, clip = 1.0;
     if (rules->max_norm > 0.0 && rules->max_norm / (norm + 1e-6) < 1.0)
         clip = rules->max_norm / (norm + 1e-6);

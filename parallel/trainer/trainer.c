@@ -52,7 +52,7 @@ static void open_state(Trainer *t)
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
     t->feed.micros = c->gradient_accumulation_steps;
-    t->rules = step_rules(c);
+    t->rules = step_rules(c, t->session.grid.size.dp);
 }
 
 /* An event is made when it is first recorded: here, so that no step makes one. */

@@ -233,6 +233,8 @@ static void decisions_have_the_cpu_s_bits(void **state)
     rules.dynamic_scale = rules.skip_nonfinite = false;
     rules.max_norm = 0;
     check_decisions(rules, 50);
+    rules.summed_ranks = 3;
+    check_decisions(rules, 50);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

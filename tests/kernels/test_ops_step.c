@@ -81,6 +81,25 @@ static void decision_clips_and_counts(void **state)
     }
 }
 
+/* gradient_allreduce_op "sum": the gradient of three ranks' losses added, not averaged; the loss
+ * itself stays the mean. */
+static void gradients_of_ranks_may_be_summed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++) {
+        Device *dev = &devices.item[i].device;
+        StepRules rules = plain_rules();
+        rules.summed_ranks = 3;
+        StepState s = {.loss_scale = 1};
+        StepDecision d =
+            decide(dev, &s, (StepStats){.sq_norm = 0.01, .nats = 128, .targets = 64}, &rules);
+        assert_true(near(d.grad_norm, 0.3) && near(d.grad_scale, 3) && d.loss == 2);
+        d = decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &rules);
+        assert_true(near(d.grad_norm, 1.5) && near(d.grad_scale, 3 * (1 / (1.5 + 1e-6))));
+        assert_true(s.loss_seed == 1.0 / 64); /* the loss is divided as ever */
+    }
+}
+
 /* A skip advances samples and tokens, not t nor the learning rate; the step after it is as if it
  * had not been. */
 static void skipped_step_leaves_no_trace(Device *dev)
@@ -308,6 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decision_clips_and_counts),
+        cmocka_unit_test(gradients_of_ranks_may_be_summed),
         cmocka_unit_test(bug_10_11_42_a_skipped_step_leaves_no_trace),
         cmocka_unit_test(loss_scale_moves_as_deepspeed_s),
         cmocka_unit_test(skipped_updates_change_no_bit),

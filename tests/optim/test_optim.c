@@ -182,7 +182,7 @@ static Config fp16_config(int power, int window, int hysteresis, bool consecutiv
 static void check_trace(const Config *c, const char *overflows, const char *want)
 {
     Device dev = open_device();
-    StepRules rules = step_rules(c);
+    StepRules rules = step_rules(c, 1);
     StepState s = step_state_initial(c);
     StepDecision decision;
     double lr[32];
@@ -235,7 +235,7 @@ static void test_rules_of_a_config(void **state)
 {
     (void)state;
     Config c = fp16_config(16, 1000, 2, true);
-    StepRules rules = step_rules(&c);
+    StepRules rules = step_rules(&c, 1);
     assert_true(rules.dynamic_scale && rules.consecutive_hysteresis && rules.skip_nonfinite);
     assert_true(rules.nominal_targets == 32.0 && rules.max_norm == 1.0 && rules.min_scale == 1.0);
     assert_true(rules.samples == 4 && rules.tokens == 32);
@@ -244,15 +244,18 @@ static void test_rules_of_a_config(void **state)
     assert_true(s.loss_scale == 65536.0 && s.hysteresis == 2 && s.last_overflow == -1);
     assert_true(s.samples == 0 && s.updates == 0 && s.scale_steps == 0 && s.stop == 0);
     c.fp16.loss_scale = 128.0;
-    assert_false(step_rules(&c).dynamic_scale);
+    assert_false(step_rules(&c, 1).dynamic_scale);
     assert_true(step_state_initial(&c).loss_scale == 128.0);
     c.fp16.enabled = false;
     c.bf16.enabled = true;
-    assert_false(step_rules(&c).dynamic_scale);
-    assert_false(step_rules(&c).skip_nonfinite);
+    assert_false(step_rules(&c, 1).dynamic_scale);
+    assert_false(step_rules(&c, 1).skip_nonfinite);
     assert_true(step_state_initial(&c).loss_scale == 1.0);
     c.bf16.check_grad_overflow = true;
-    assert_true(step_rules(&c).skip_nonfinite);
+    assert_true(step_rules(&c, 1).skip_nonfinite);
+    assert_int_equal(step_rules(&c, 3).summed_ranks, 0);
+    c.gradient_allreduce_op = GRADIENT_SUM;
+    assert_int_equal(step_rules(&c, 3).summed_ranks, 3);
 }
 
 /* ---- the table of optimizers ------------------------------------------------------------------

@@ -13,7 +13,7 @@
 void own_training_open(OwnTraining *t, Fixture *model, const Config *config, int64_t steps)
 {
     Device *dev = &model->dev;
-    *t = (OwnTraining){.model = model, .rules = step_rules(config)};
+    *t = (OwnTraining){.model = model, .rules = step_rules(config, 1)};
     t->bytes = optimizer_bytes(config, model->params);
     t->memory = device_alloc(dev, t->bytes, "slots");
     Arena arena = device_arena(dev, t->memory, t->bytes);
