@@ -69,8 +69,8 @@ static int train(int argc, char **argv)
     return trained(&run, run_finish(&run));
 }
 
-static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,  &cmd_generate, &cmd_eval,
-                                             &cmd_ckpt,   &cmd_bench, &cmd_doctor};
+static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,
+                                             &cmd_ckpt,   &cmd_verify, &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)

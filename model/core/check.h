@@ -32,7 +32,7 @@
     X(EXIT_HANG, 86, "a rank waited for another beyond parallel.timeout")                          \
     X(EXIT_PEER_LOST, 87, "a rank ended while others waited for it")                               \
     X(EXIT_DIVERGED, 88, "the numbers diverged")                                                   \
-    X(EXIT_REPLICAS, 89, "replicas disagree (comes with several ranks)")                           \
+    X(EXIT_REPLICAS, 89, "replicas, or a grid and its single rank, disagree")                      \
     X(EXIT_NO_MEMORY, 90, "out of memory")
 
 typedef enum {

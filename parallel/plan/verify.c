@@ -1,0 +1,293 @@
+/* verify.c -- see verify.h. */
+#include "parallel/plan/verify.h"
+
+#include "model/core/clock.h"
+#include "parallel/grid/launch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_SIZE = 8, BLOCKS = 2, MOST_VOCABULARY = 509, MOST_POSITIONS = 64, MOST_SETS = 64 };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- configs --------------------------------------------------------------------------------- */
+
+/* The options' own settings, and those of a config to be compared behind them. */
+typedef struct {
+    const char **item;
+    int n, given;
+} Settings;
+
+static Settings settings_begin(const VerifyOptions *o)
+{
+    Settings s = {.n = o->set.count, .given = o->set.count};
+    s.item = must_calloc((size_t)o->set.count + MOST_SETS, sizeof *s.item);
+    for (int i = 0; i < s.n; i++)
+        s.item[i] = o->set.item[i];
+    return s;
+}
+
+static void settings_free(Settings *s)
+{
+    for (int i = s->given; i < s->n; i++)
+        free((char *)s->item[i]);
+    free(s->item);
+}
+
+static void set_text(Settings *s, const char *key, const char *value)
+{
+    CHECK(s->n - s->given < MOST_SETS, "%d settings", s->n);
+    s->item[s->n++] = text_format("%s=%s", key, value);
+}
+
+static void set_number(Settings *s, const char *key, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    set_text(s, key, text);
+}
+
+/* A small model of the config's kind. */
+static void set_small_model(Settings *s, const Config *c)
+{
+    int64_t stages = c->parallel.pipeline, vocabulary = c->model.vocab_size;
+    int64_t hidden = HEAD_SIZE * c->model.num_attention_heads;
+    double wide = (double)c->model.intermediate_size / (double)c->model.hidden_size;
+    int64_t length = least(c->data.seq_length, MOST_POSITIONS),
+            mlp = (int64_t)(wide * (double)hidden);
+    if (vocabulary == 0) vocabulary = c->data.tokenizer_vocab_size;
+    set_number(s, "model.num_layers", stages > BLOCKS ? stages : BLOCKS);
+    set_number(s, "model.hidden_size", hidden);
+    set_number(s, "model.head_dim", HEAD_SIZE);
+    set_number(s, "model.intermediate_size", mlp > 0 ? mlp : 1);
+    set_number(s, "model.vocab_size", least(vocabulary, MOST_VOCABULARY));
+    set_number(s, "data.seq_length", length);
+    set_number(s, "model.max_position_embeddings", length);
+    /* Else units so small would all be kept whole. */
+    set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
+}
+
+static void set_f64(Settings *s, const Config *c)
+{
+    set_text(s, "fp64.enabled", "true");
+    set_text(s, "fp16.enabled", "false");
+    set_text(s, "bf16.enabled", "false");
+    set_text(s, "bf16.bf16_master_weights_and_grads", "false");
+    set_text(s, "data_types.grad_accum_dtype", "null");
+    set_text(s, "communication_data_type", "null");
+    set_text(s, "device", "cpu");
+    if (c->optimizer.type != OPTIMIZER_SGD && c->optimizer.params.eps < 1e-4)
+        set_text(s, "optimizer.params.eps", "1e-4");
+}
+
+static void set_f32(Settings *s)
+{
+    set_text(s, "fp16.enabled", "false");
+    set_text(s, "bf16.enabled", "false");
+    set_text(s, "bf16.bf16_master_weights_and_grads", "false");
+    set_text(s, "data_types.grad_accum_dtype", "null");
+    set_text(s, "communication_data_type", "null");
+}
+
+/* The config for so many ranks (0: any number); NULL, with the exit code, after its sentences if
+ * `aloud`. */
+static const Config *load(const VerifyOptions *o, const Settings *s, int64_t world, bool aloud,
+                          int *code)
+{
+    ConfigReport report = {0};
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = world};
+    const Config *config = config_load(o->config, s->n, s->item, &context, &report);
+    if (config == NULL && aloud) config_report_print(&report, false, stderr);
+    if (config == NULL) *code = config_report_code(&report);
+    config_report_free(&report);
+    return config;
+}
+
+/* What is compared: the grid, a single rank of the same sequences in the same order, and in 16 bits
+ * a single rank in f32. */
+typedef struct {
+    const Config *given, *grid, *single, *exact;
+} Configs;
+
+/* The config as it is given. Its batch need not fit the ranks: it is replaced by a smaller one. */
+static const Config *load_given(const VerifyOptions *o, const Settings *s, int *code)
+{
+    const Config *config = load(o, s, o->ranks, false, code);
+    return config ? config : load(o, s, 0, true, code);
+}
+
+static bool load_all(Configs *c, const VerifyOptions *o, int *code)
+{
+    Settings s = settings_begin(o);
+    *c = (Configs){.given = load_given(o, &s, code)};
+    if (c->given) {
+        const Config *g = c->given;
+        int64_t rows = least(g->train_micro_batch_size_per_gpu, 2),
+                dp = o->ranks / (g->parallel.tensor * g->parallel.pipeline);
+        int64_t micros = least(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
+        bool f64 = o->dtype == VERIFY_F64 || (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
+        if (!o->full) set_small_model(&s, g);
+        if (o->full && g->model.vocab_size == 0)
+            set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
+        if (f64) set_f64(&s, g);
+        set_number(&s, "train_micro_batch_size_per_gpu", rows);
+        set_number(&s, "gradient_accumulation_steps", micros);
+        set_number(&s, "train_batch_size", rows * micros * dp);
+        c->grid = load(o, &s, o->ranks, true, code);
+        set_number(&s, "gradient_accumulation_steps", micros * dp);
+        set_number(&s, "parallel.data", 1);
+        set_number(&s, "zero_optimization.stage", 0);
+        if (c->grid) c->single = load(o, &s, 1, true, code);
+        set_f32(&s);
+        if (c->single && dtype_size(config_dtype(c->single)) == 2)
+            c->exact = load(o, &s, 1, true, code);
+    }
+    settings_free(&s);
+    return c->single && (c->exact || dtype_size(config_dtype(c->single)) != 2);
+}
+
+static void free_all(Configs *c)
+{
+    config_free(c->exact);
+    config_free(c->single);
+    config_free(c->grid);
+    config_free(c->given);
+}
+
+/* ---- both trainings -------------------------------------------------------------------------- */
+
+typedef struct {
+    const VerifyOptions *options;
+    Configs configs;
+    DataSet data;
+    Comparison comparison;
+    bool replicas_agree;
+} Proof;
+
+/* A trainer and its last step. */
+typedef struct {
+    Trainer trainer;
+    Capture step;
+} Side;
+
+/* `hooked`: with the options' test aid. Config NULL: nothing. */
+static void open_side(Side *side, const Proof *p, const Config *config, Comm *world, bool hooked)
+{
+    char err[1024];
+    *side = (Side){0};
+    if (config == NULL) return;
+    if (!trainer_open(&side->trainer, config, world, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
+    if (hooked && p->options->opened) p->options->opened(&side->trainer, p->options->context);
+    if (!trainer_allocate(&side->trainer, config, &p->data, err, sizeof err))
+        fail(EXIT_DAMAGED, "%s", err);
+    side->step = capture_create(&side->trainer.session.table);
+}
+
+static void step_side(Side *side)
+{
+    if (side->step.n == 0) return;
+    trainer_step(&side->trainer);
+    capture_step(&side->step, &side->trainer);
+}
+
+static void close_side(Side *side)
+{
+    if (side->step.n == 0) return;
+    capture_free(&side->step);
+    trainer_close(&side->trainer);
+}
+
+static void compare(Proof *p, const Side *grid, const Side *single, const Side *exact)
+{
+    const ParamTable *table = &grid->trainer.session.table;
+    DType dtype = grid->trainer.session.layers.shape.dtype;
+    CompareBounds bounds =
+        compare_bounds(dtype, p->configs.grid->optimizer.params.lr, single->step.step);
+    if (dtype_size(dtype) == 2)
+        compare_distances(&p->comparison, table, &grid->step, &single->step, &exact->step);
+    else
+        compare_captures(&p->comparison, table, dtype, &grid->step, &single->step, &bounds);
+}
+
+/* One rank of the grid; rank 0 has the single ranks beside it. */
+static int verify_rank(Comm *world, void *context)
+{
+    Proof *p = context;
+    bool lead = world->rank == 0;
+    Side grid, single, exact;
+    open_side(&grid, p, p->configs.grid, world, true);
+    open_side(&single, p, lead ? p->configs.single : NULL, NULL, false);
+    open_side(&exact, p, lead ? p->configs.exact : NULL, NULL, false);
+    for (int i = 0; i < VERIFY_STEPS; i++) {
+        step_side(&grid);
+        step_side(&single);
+        step_side(&exact);
+        if (lead) compare(p, &grid, &single, &exact);
+    }
+    bool agree = capture_replicas_agree(&grid.trainer);
+    if (lead) p->replicas_agree = agree;
+    close_side(&exact);
+    close_side(&single);
+    close_side(&grid);
+    return EXIT_OK;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static void print_subject(const Proof *p)
+{
+    const Config *c = p->configs.grid, *given = p->configs.given;
+    printf("grid       %lld rank%s = dp %lld (threads), ZeRO %lld\n", (long long)p->options->ranks,
+           p->options->ranks == 1 ? "" : "s", (long long)c->parallel.data,
+           (long long)c->zero_optimization.stage);
+    printf("model      %lld of %lld blocks, hidden size %lld of %lld, %s\n",
+           (long long)c->model.num_layers, (long long)given->model.num_layers,
+           (long long)c->model.hidden_size, (long long)given->model.hidden_size,
+           dtype_name(config_dtype(c)));
+    printf(
+        "steps      %d of %lld sequences of %lld tokens; a rank has %lld micro-batch%s of %lld\n",
+        VERIFY_STEPS, (long long)c->train_batch_size, (long long)c->data.seq_length,
+        (long long)c->gradient_accumulation_steps, c->gradient_accumulation_steps == 1 ? "" : "es",
+        (long long)c->train_micro_batch_size_per_gpu);
+}
+
+static int print_verdict(const Proof *p, double seconds)
+{
+    const Comparison *c = &p->comparison;
+    DType dtype = config_dtype(p->configs.grid);
+    if (c->differs)
+        return error_print(EXIT_REPLICAS, "the grid is not a single rank: %s", c->difference);
+    if (!p->replicas_agree)
+        return error_print(EXIT_REPLICAS,
+                           "after %d steps ranks have other weights than their replicas",
+                           VERIFY_STEPS);
+    printf("equal      to a single rank; worst deviation %.2g", c->worst);
+    if (dtype_size(dtype) > 2) printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
+    printf("%s%s   %.1f s\n", c->where[0] ? ": " : "", c->where, seconds);
+    return EXIT_OK;
+}
+
+int verify_config(const VerifyOptions *options)
+{
+    Proof p = {.options = options};
+    double start = seconds_now();
+    int code = EXIT_CONFIG;
+    if (load_all(&p.configs, options, &code)) {
+        data_open_random(&p.data, p.configs.grid->model.vocab_size);
+        print_subject(&p);
+        fflush(stdout);
+        launch_ranks((int)options->ranks,
+                     &(LaunchOptions){.timeout = p.configs.grid->parallel.timeout}, verify_rank,
+                     &p);
+        code = print_verdict(&p, seconds_now() - start);
+        data_close(&p.data);
+    }
+    free_all(&p.configs);
+    return code;
+}

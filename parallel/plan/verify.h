@@ -1,0 +1,35 @@
+/* verify.h -- proof that a config's grid trains as a single rank does: the same small model on the
+ * same sequences on both, compared tensor by tensor. */
+#ifndef PARALLEL_PLAN_VERIFY_H
+#define PARALLEL_PLAN_VERIFY_H
+
+#include "model/core/args.h"
+#include "parallel/plan/compare.h"
+
+typedef enum { VERIFY_DEFAULT, VERIFY_F64, VERIFY_CONFIG } VerifyDtype;
+
+typedef struct {
+    const char *config; /* path */
+    ArgList set;
+    int64_t ranks;
+    bool full;         /* the model as it is; else a small one of its kind */
+    VerifyDtype dtype; /* by default f64, on CUDA the config's */
+    /* A test aid: called by every rank with the trainer of the grid before it is allocated. */
+    void (*opened)(Trainer *trainer, void *context);
+    void *context;
+} VerifyOptions;
+
+/* Steps that are compared. */
+enum { VERIFY_STEPS = 3 };
+
+/* Trains VERIFY_STEPS steps on the config's grid of ranks and on a single rank and prints what was
+ * compared and the worst deviation. Returns EXIT_OK, or EXIT_REPLICAS with the first difference on
+ * stderr; a config that is refused ends with its sentences and EXIT_CONFIG.
+ *
+ * Unless `full`: two blocks, heads of 8, vocabulary below 510, at most 64 positions. Always:
+ * micro-batches of at most 2 sequences, at most 2 of them a rank, random tokens. In f64 AdamW's eps
+ * is at least 1e-4, because a smaller one turns the noise of gradients that are zero in theory into
+ * updates. */
+int verify_config(const VerifyOptions *options);
+
+#endif

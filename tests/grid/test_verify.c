@@ -1,0 +1,149 @@
+/* test_verify.c -- `./train verify`: every config here is proved equal to a single rank on two to
+ * four ranks, and what is not equal is named. */
+#include "parallel/plan/verify.h"
+#include "tests/support/grid_faults.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MOST_SETS = 8, VERIFIED_STAGES = 3 };
+
+/* What a verify said, and its exit code. */
+typedef struct {
+    char text[4096];
+    int code;
+} Said;
+
+/* Verifies a config on so many ranks under `sets`, which end with NULL. */
+static Said verify_said(const char *config, int ranks, const char *const *sets, VerifyDtype dtype,
+                        const GridHooks *hooks)
+{
+    Said said = {0};
+    const char *item[MOST_SETS];
+    char path[] = "/tmp/test_verify_XXXXXX";
+    VerifyOptions options = {
+        .config = config, .set = {.item = item}, .ranks = ranks, .dtype = dtype};
+    for (; *sets; sets++)
+        item[options.set.count++] = *sets;
+    if (hooks) {
+        options.opened = hooks->opened;
+        options.context = hooks->context;
+    }
+    fflush(stdout);
+    int file = mkstemp(path), out = dup(1), err = dup(2);
+    unlink(path);
+    dup2(file, 1);
+    dup2(file, 2);
+    said.code = verify_config(&options);
+    fflush(stdout);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out);
+    close(err);
+    if (pread(file, said.text, sizeof said.text - 1, 0) < 0) said.text[0] = '\0';
+    close(file);
+    return said;
+}
+
+static void expect_said(const Said *said, int code, const char *words)
+{
+    if (said->code != code || strstr(said->text, words) == NULL)
+        fail_msg("exit code %d, not %d, or nothing of \"%s\" in\n%s", said->code, code, words,
+                 said->text);
+}
+
+static const char *const presets[] = {"configs/demo.json",       "configs/gpt2_124m.json",
+                                      "configs/gpt2_350m.json",  "configs/gpt2_774m.json",
+                                      "configs/gpt2_1558m.json", "configs/llama_160m.json",
+                                      "configs/llama_1b.json",   "configs/llama_8b.json"};
+
+/* Each preset with another number of ranks and another stage; their batches fit most of these
+ * numbers, and need not. */
+static void test_every_config_is_equal_on_some_grid(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i += getenv("TEST_SAMPLE") ? 5 : 1) {
+        char stage[64];
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i % VERIFIED_STAGES);
+        Said said =
+            verify_said(presets[i], 2 + i % 3, (const char *[]){stage, NULL}, VERIFY_DEFAULT, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
+/* What a config computes in is held to the bounds of its type. */
+static void test_every_dtype_is_equal(void **state)
+{
+    (void)state;
+    static const char *const sets[][3] = {
+        {"seed=1"},
+        {"bf16.enabled=true"},
+        {"fp16.enabled=true", "bf16.enabled=false"},
+        {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true"}};
+    for (int i = 0; i < 4; i++) {
+        Said said = verify_said(presets[0], 3, sets[i], VERIFY_CONFIG, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank");
+    }
+}
+
+/* Bug 1 and its like: what is planted is found, and told by name. */
+static void test_a_fault_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        GridFault fault;
+        const char *words;
+    } planted[] = {
+        {FAULT_SKIPPED_REDUCE, "the grid is not a single rank: norm of the gradients, step 1: "},
+        {FAULT_SKIPPED_UNIT, "weight of block.1."},
+        {FAULT_LOCAL_DECISION, "the grid is not a single rank: loss, step 1: "},
+    };
+    for (int i = 0; i < 3; i++) {
+        GridHooks hooks = grid_fault_hooks(planted[i].fault);
+        Said said = verify_said(presets[0], 2, (const char *[]){"zero_optimization.stage=1", NULL},
+                                VERIFY_DEFAULT, &hooks);
+        expect_said(&said, EXIT_REPLICAS, planted[i].words);
+        expect_said(&said, EXIT_REPLICAS, "error[89] ");
+        expect_said(&said, EXIT_REPLICAS, "; bound ");
+    }
+}
+
+/* In 16 bits a wrong sum is farther from f32 than rounding is. */
+static void test_a_fault_is_seen_in_16_bits(void **state)
+{
+    (void)state;
+    GridHooks hooks = grid_fault_hooks(FAULT_SKIPPED_REDUCE);
+    Said said = verify_said(presets[0], 2, (const char *[]){"bf16.enabled=true", NULL},
+                            VERIFY_CONFIG, &hooks);
+    expect_said(&said, EXIT_REPLICAS, "a single rank is 0.");
+}
+
+/* A config that is refused ends as it does everywhere. */
+static void test_a_config_that_is_refused(void **state)
+{
+    (void)state;
+    Said said =
+        verify_said(presets[0], 2, (const char *[]){"train_steps=0", NULL}, VERIFY_DEFAULT, NULL);
+    expect_said(&said, EXIT_CONFIG, "train_steps");
+    said = verify_said("configs/none.json", 2, (const char *[]){NULL}, VERIFY_DEFAULT, NULL);
+    expect_said(&said, EXIT_MISSING, "configs/none.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_config_is_equal_on_some_grid),
+        cmocka_unit_test(test_every_dtype_is_equal),
+        cmocka_unit_test(test_a_fault_is_named),
+        cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
+        cmocka_unit_test(test_a_config_that_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
