@@ -34,14 +34,14 @@ static int verify(const void *values)
 static const ArgOption options[] = {
     RANKS_OPTION(Arguments),
     {.name = "--full",
-     .help = "the model as it is; by default a small one of its kind:\n"
-             "two blocks, heads of 8, a vocabulary below 510, 64 positions",
+     .help = "the model as it is; by default a small one of its kind: two\n"
+             "blocks, heads of 8, a vocabulary below 510, 64 positions",
      .kind = ARG_FLAG,
      .at = offsetof(Arguments, full)},
     {.name = "--dtype",
-     .value = "config|fp64",
-     .help = "in what to compute; default fp64, where the config says\n"
-             "CUDA its own",
+     .value = "TYPE",
+     .help = "fp64, or config: in what it says; default fp64, on CUDA\n"
+             "config",
      .kind = ARG_OWN,
      .at = offsetof(Arguments, dtype),
      .parse = parse_dtype},
@@ -55,7 +55,7 @@ static const ArgOption options[] = {
 const ArgCommand cmd_verify = {
     .name = "verify",
     .call = "./train verify",
-    .usage = "CONFIG.json [--ranks N] [--full] [--dtype config|fp64] [--set key=value]...",
+    .usage = "CONFIG.json [--ranks N] [--full] [--set key=value]... ...",
     .summary = "whether a config's ranks train as a single one",
     .about = "Trains three steps on random tokens twice, on the config's grid of ranks and on\n"
              "one rank with the same sequences, and compares losses, norms, gradients and\n"
