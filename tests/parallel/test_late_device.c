@@ -39,9 +39,10 @@ static Tensor numbers(float *memory, int i)
 /* ---- the device ----------------------------------------------------------------------------- */
 
 /* Waits that nothing shows, which is what a reader of a failed test wants to know. */
-static void print_verdict(const char *verdict, const char *wait)
+static void print_verdict(void *context, const LateWait *wait)
 {
-    if (strcmp(verdict, "red") != 0) printf("  %s: %s\n", verdict, wait);
+    (void)context;
+    if (strcmp(wait->verdict, "red") != 0) printf("  %s: %s\n", wait->verdict, wait->where);
 }
 
 /* A result is there when the host has waited, and not before; arguments are those of the call. */
@@ -103,7 +104,7 @@ static LateVerdict fetch_and_use(int forgets)
         op_add(&dev, sum, sum, buffer);
         device_event_record(&dev, &used[i % BUFFERS]);
     }
-    LateVerdict v = late_burst_end(print_verdict);
+    LateVerdict v = late_burst_end(print_verdict, NULL);
     if (forgets == FORGETS_NOTHING)
         assert_true(memory[(ROUNDS + BUFFERS) * N] == (1 << ROUNDS) - 1);
     for (int i = 0; i < BUFFERS; i++) {
@@ -200,7 +201,7 @@ static void collective_rank(Comm *comm, void *context)
         one_round(comm, &dev, on, c, &x, event, round);
     }
     comm_barrier(comm);
-    if (comm->rank == 0) c->verdict = late_burst_end(print_verdict);
+    if (comm->rank == 0) c->verdict = late_burst_end(print_verdict, NULL);
     comm_barrier(comm);
     for (int i = 0; i < 2; i++)
         device_event_destroy(&dev, &event[i]);

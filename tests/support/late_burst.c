@@ -183,11 +183,6 @@ void late_burst_begin(void)
             s->first = s->issued;
         }
     }
-    for (int i = 0; i < late_all.memories; i++) {
-        LateMemory *m = &late_all.memory[i];
-        m->before = memcpy(must_alloc(m->bytes), m->data, m->bytes);
-        m->after = must_alloc(m->bytes);
-    }
     late_all.burst = true;
     pthread_mutex_unlock(&late_all.mutex);
 }
@@ -206,6 +201,13 @@ void late_mark(Device *device)
 static Burst *burst_open(LateVerdict *v)
 {
     Burst *b = must_calloc(1, sizeof *b);
+    /* Nothing has run: device memory is as at the beginning, and the host has written what it
+     * gives to the device. */
+    for (int i = 0; i < late_all.memories; i++) {
+        LateMemory *m = &late_all.memory[i];
+        m->before = memcpy(must_alloc(m->bytes), m->data, m->bytes);
+        m->after = must_alloc(m->bytes);
+    }
     for (LateDevice *d = late_all.devices; d != NULL; d = d->next)
         for (int i = 0; i < LATE_STREAMS; i++)
             if (count_of(&d->stream[i]) > 0) {
@@ -273,8 +275,8 @@ static bool orders_agree(Burst *b, LateVerdict *v)
     return true;
 }
 
-static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v,
-                      void (*tell)(const char *, const char *))
+static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v, LateTell tell,
+                      void *context)
 {
     const LateWork *wait = work_of(s, i);
     bool lost[MOST_STREAMS], red = false;
@@ -288,10 +290,17 @@ static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v,
     }
     ++*count;
     v->waits++;
-    if (tell) tell(verdict, describe(b, s, i));
+    const LateStream *other = wait->wait.stream;
+    if (tell)
+        tell(context, &(LateWait){.verdict = verdict,
+                                  .where = describe(b, s, i),
+                                  .stream = s->name,
+                                  .other = other->name,
+                                  .peer = other->device != s->device,
+                                  .site = wait->site});
 }
 
-LateVerdict late_burst_end(void (*tell)(const char *verdict, const char *wait))
+LateVerdict late_burst_end(LateTell tell, void *context)
 {
     LateVerdict v = {0};
     pthread_mutex_lock(&late_all.mutex);
@@ -304,7 +313,8 @@ LateVerdict late_burst_end(void (*tell)(const char *verdict, const char *wait))
         int64_t from = s->device->marks > 0 ? s->mark[0] - s->first : 0;
         int64_t to = s->device->marks > 1 ? s->mark[1] - s->first : count_of(s);
         for (int64_t i = from; i < to; i++)
-            if (work_of(s, i)->run == NULL) leave_out(b, s, i, &v, tell);
+            if (work_of(s, i)->run == NULL && point_of(work_of(s, i)) > 0)
+                leave_out(b, s, i, &v, tell, context);
     }
     if (!replay(b, NULL, NULL) && v.wrong[0] == '\0')
         snprintf(v.wrong, sizeof v.wrong, "streams wait for each other for ever");

@@ -8,6 +8,7 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 
+#include <execinfo.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,11 +226,23 @@ static void late_event_record(Device *device, Event *event, Stream stream)
     event->seconds = seconds_now();
 }
 
+/* Who has called device_event_wait, which some compilers leave by a jump. */
+static __attribute__((noinline)) const void *caller(void)
+{
+    enum { HERE, BACKEND, FRONT, CALLER, FRAMES };
+    const size_t MOST_CODE = 64; /* bytes of device_event_wait */
+    void *frame[FRAMES] = {0};
+    backtrace(frame, FRAMES);
+    bool jumped = (size_t)((uintptr_t)frame[FRONT] - (uintptr_t)device_event_wait) > MOST_CODE;
+    return frame[jumped ? FRONT : CALLER];
+}
+
 static void late_event_wait(Device *device, Event *event, Stream stream)
 {
     (void)device;
     if (event->impl == NULL) return;
     LateWork *work = late_work((LateWork){.name = "wait"}, NULL, 0);
+    work->site = caller();
     lock();
     work->wait = ((LateEvent *)event->impl)->at;
     issue(stream.impl, work);

@@ -24,7 +24,7 @@ int late_devices_opened(void);
  * devices must be idle, and no other thread may use one during either call. */
 void late_burst_begin(void);
 /* Inside a burst, by the thread of the device: the waits that are left out in turn are those of its
- * streams between the first and the second mark. */
+ * streams between the first and the second mark, but for waits for what was done before. */
 void late_mark(Device *device);
 
 typedef struct {
@@ -38,12 +38,22 @@ typedef struct {
     char wrong[512];
 } LateVerdict;
 
-/* Does the burst in many orders from the memory that it began with, and compares all memory of all
+/* A wait that was left out. */
+typedef struct {
+    const char *verdict;        /* "red", "covered", "harmless" */
+    const char *where;          /* between which works of which stream, for which */
+    const char *stream, *other; /* the one that waits, the one that it waits for */
+    bool peer;                  /* that is another device's */
+    const void *site; /* where the program asked for it: an address that is the same for the same
+                         place, and means nothing else */
+} LateWait;
+typedef void (*LateTell)(void *context, const LateWait *wait);
+
+/* Does the burst in many orders from the memory that stands there, and compares all memory of all
  * devices, page-locked memory of the host included: each stream in turn as late as the others let
  * it; then, for each marked wait, without it and with each stream of which work has lost its place
  * before other work as late as can be: so all that has lost its order runs the other way round.
- * Lastly with all waits, which leaves the memory as it should be. `tell` hears of every wait (NULL:
- * nobody): "red", "covered" or "harmless", and where it stands. */
-LateVerdict late_burst_end(void (*tell)(const char *verdict, const char *wait));
+ * Lastly with all waits, which leaves the memory as it should be. `tell` may be NULL. */
+LateVerdict late_burst_end(LateTell tell, void *context);
 
 #endif

@@ -25,6 +25,7 @@ typedef struct LateWork {
     bool wide; /* of the table for f64 */
     void *arguments, *kept[LATE_KEPT];
     LatePoint wait;
+    const void *site; /* of a wait */
 } LateWork;
 
 struct LateStream {
