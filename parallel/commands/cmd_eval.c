@@ -17,41 +17,51 @@ static bool print_progress(void *progress, const Work *work)
     return true;
 }
 
-static void evaluate(OpenedRun *run)
+static void print_result(const OpenedRank *rank, const EvalRecord *r)
 {
+    printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)rank->step,
+           r->loss, (long long)r->targets);
+    if (r->bytes > 0)
+        printf("   %.6f bits per byte over %lld bytes", r->bits_per_byte, (long long)r->bytes);
+    printf("\n");
+}
+
+/* Each rank evaluates its share of every batch; their sums are rank 0's to print. */
+static int evaluate_on(OpenedRank *rank, void *context)
+{
+    (void)context;
+    const OpenedRun *run = rank->run;
     const Config *c = run->config;
-    Session *s = &run->session;
+    Session *s = &rank->session;
     char err[1024];
     int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
     LoaderOptions options = {.split = SPLIT_VAL,
                              .B = B,
                              .T = T,
                              .vocab_size = c->model.vocab_size,
-                             .dp_size = 1,
+                             .dp_rank = s->grid.at.dp,
+                             .dp_size = s->grid.size.dp,
                              .micros = INT64_MAX};
     Feed feed;
     feed_open(&feed, &s->dev, B * T);
-    if (run->data.val.n_files == 0)
-        fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
     if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
     Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     Progress progress = progress_begin();
-    feed.watch = print_progress;
+    if (rank->leads) feed.watch = print_progress;
     feed.watch_context = &progress;
     EvalRecord r = evaluate_model(&feed, s, gpt, stats, 0);
-    progress_end(&progress);
-    printf("step %lld   val loss %.6f nats a token over %lld targets", (long long)run->step, r.loss,
-           (long long)r.targets);
-    if (r.bytes > 0)
-        printf("   %.6f bits per byte over %lld bytes", r.bits_per_byte, (long long)r.bytes);
-    printf("\n");
+    if (rank->leads) {
+        progress_end(&progress);
+        print_result(rank, &r);
+    }
     gpt_destroy(gpt);
     loader_free(feed.val);
     device_release(&s->dev, stats, sizeof *stats);
     feed_close(&feed);
+    return EXIT_OK;
 }
 
 typedef struct {
@@ -63,14 +73,13 @@ typedef struct {
 static int eval(const void *values)
 {
     const Arguments *a = values;
-    if (a->ranks > 1)
-        fail(EXIT_UNAVAILABLE, "--ranks %d: this command has one rank so far; leave --ranks out",
-             (int)a->ranks);
     OpenedRun run;
     opened_run_open(&run, a->run, true, a->set.count, a->set.item);
-    evaluate(&run);
+    if (run.data.val.n_files == 0)
+        fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
+    int code = opened_run_on(&run, a->ranks, evaluate_on, NULL);
     opened_run_close(&run);
-    return EXIT_OK;
+    return code;
 }
 
 static const ArgOption options[] = {

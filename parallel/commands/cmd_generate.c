@@ -15,15 +15,15 @@ typedef struct {
 } Arguments;
 
 typedef struct {
+    OpenedRank *rank;
     const Tokenizer *tokenizer;
     int32_t end;
 } Printer;
 
 /* Prints a token's bytes; the end-of-text token ends the text, and so does a full disk. Terminal
  * control bytes are shown, not sent. */
-static bool print_token(void *context, int32_t token)
+static bool print_token(const Printer *p, int32_t token)
 {
-    Printer *p = context;
     int64_t size = 0;
     if (token == p->end) return false;
     const uint8_t *bytes = tokenizer_token(p->tokenizer, token, &size);
@@ -36,31 +36,45 @@ static bool print_token(void *context, int32_t token)
     return fflush(stdout) == 0;
 }
 
-static int generate_text(const void *values)
+/* All ranks make the same text, which rank 0 prints, and which ends on all when it does on rank 0.
+ */
+static bool take_token(void *context, int32_t token)
 {
-    const Arguments *a = values;
-    if (a->ranks > 1)
-        fail(EXIT_UNAVAILABLE, "--ranks %d: this command has one rank so far; leave --ranks out",
-             (int)a->ranks);
-    OpenedRun run;
+    const Printer *p = context;
+    return session_all_go_on(&p->rank->session, !p->rank->leads || print_token(p, token));
+}
+
+static int generate_on(OpenedRank *rank, void *context)
+{
+    const Arguments *a = context;
+    Session *s = &rank->session;
+    const Tokenizer *tokenizer = rank->run->tokenizer;
+    const char *begin = a->prompt ? a->prompt : rank->run->config->eval.sample_prompt;
     TokenBuffer prompt = {0};
-    opened_run_open(&run, a->run, false, a->set.count, a->set.item);
-    const Tokenizer *tokenizer = run.tokenizer;
-    if (tokenizer == NULL)
-        fail(EXIT_MISSING, "%s has no tokenizer: its data were bare token files", a->run);
-    const char *begin = a->prompt ? a->prompt : run.config->eval.sample_prompt;
     if (begin == NULL) begin = "";
-    Printer printer = {.tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
+    Printer printer = {
+        .rank = rank, .tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
-    Session *s = &run.session;
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->tp, s->layers.shape.P);
-    printf("%s", begin);
-    generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, print_token, &printer);
-    printf("\n");
+    s->params->step_begin(s->params, NULL, 0);
+    if (rank->leads) printf("%s", begin);
+    generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, take_token, &printer);
+    if (rank->leads) printf("\n");
     decoder_destroy(decoder);
     token_buffer_free(&prompt);
-    opened_run_close(&run);
     return EXIT_OK;
+}
+
+static int generate_text(const void *values)
+{
+    Arguments a = *(const Arguments *)values;
+    OpenedRun run;
+    opened_run_open(&run, a.run, false, a.set.count, a.set.item);
+    if (run.tokenizer == NULL)
+        fail(EXIT_MISSING, "%s has no tokenizer: its data were bare token files", a.run);
+    int code = opened_run_on(&run, a.ranks, generate_on, &a);
+    opened_run_close(&run);
+    return code;
 }
 
 static const ArgOption options[] = {

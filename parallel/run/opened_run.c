@@ -22,10 +22,8 @@ static char *run_of(const char *path, bool *is_checkpoint)
     return run;
 }
 
-/* The config that the run was started with, under `sets`; NULL after a report, with the exit code.
- */
-static const Config *read_config(const char *run, int n_sets, const char *const *sets,
-                                 ExitCode *code)
+/* The config that the run was started with, under `sets`. */
+static const Config *read_config(const char *run, int n_sets, const char *const *sets)
 {
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
@@ -38,7 +36,7 @@ static const Config *read_config(const char *run, int n_sets, const char *const 
     const Config *config = config_load(path, n_sets, sets, &context, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
-        *code = config_report_code(&report);
+        exit(config_report_code(&report));
     }
     config_report_free(&report);
     free(path);
@@ -63,11 +61,39 @@ static void open_own_data(OpenedRun *r, const char *run)
              r->data.tokenizer_path, run);
 }
 
+void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
+                     const char *const *sets)
+{
+    char err[2048];
+    int64_t *steps = NULL;
+    *r = (OpenedRun){.path = must_strdup(path), .changed = n_sets > 0};
+    r->folder = run_of(path, &r->is_checkpoint);
+    r->config = read_config(r->folder, n_sets, sets);
+    r->tokenizer = identity_tokenizer(r->folder);
+    if (with_data) open_own_data(r, r->folder);
+    int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
+    if (n < 0) fail(EXIT_MISSING, "%s", err);
+    if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
+    free(steps);
+}
+
+void opened_run_close(OpenedRun *r)
+{
+    data_close(&r->data);
+    tokenizer_free(r->tokenizer);
+    config_free(r->config);
+    free(r->path);
+    free(r->folder);
+}
+
+/* ---- a rank's part --------------------------------------------------------------------------- */
+
 /* Ends the program with EXIT_CONFIG where a --set asks for another model than the checkpoint's:
  * nothing is wrong with that one. */
-static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
+static void check_model_of(OpenedRank *r, const Checkpoint *checkpoint)
 {
     char err[1024];
+    const Config *config = r->run->config;
     Piece *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
     session_weights(&r->session, PURPOSE_COUNT, weights);
     bool fits = checkpoint_fits(checkpoint, CHECKPOINT_WEIGHTS, weights, r->session.table.n_params,
@@ -81,10 +107,10 @@ static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
     const Config *stored = config_parse_in(&(ConfigContext){.stored = true}, path, text,
                                            strlen(text), 0, NULL, &report);
     config_report_free(&report);
-    int n = stored ? config_diff(stored, r->config, &d) : 0;
+    int n = stored ? config_diff(stored, config, &d) : 0;
     for (int i = 0; i < n; i++)
         if (d[i].effect == EFFECT_IMPOSSIBLE &&
-            strcmp(config_origin(r->config, d[i].key), "--set") == 0)
+            strcmp(config_origin(config, d[i].key), "--set") == 0)
             fail(EXIT_CONFIG,
                  "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
                  "this --set out",
@@ -93,49 +119,51 @@ static void check_model_of(OpenedRun *r, const Checkpoint *checkpoint)
     config_free(stored);
 }
 
-void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
-                     const char *const *sets)
+static void join(OpenedRank *r, Comm *world)
 {
     char err[2048];
-    bool is_checkpoint;
-    char *run = run_of(path, &is_checkpoint);
-    ExitCode code;
+    const OpenedRun *run = r->run;
     CheckpointIo io;
     Checkpoint *checkpoint = NULL;
-    *r = (OpenedRun){.config = read_config(run, n_sets, sets, &code)};
-    if (r->config == NULL) {
-        free(run);
-        exit(code);
-    }
-    r->tokenizer = identity_tokenizer(run);
-    if (with_data) open_own_data(r, run);
-    if (!session_open(&r->session, r->config, NULL, false, err, sizeof err))
+    r->leads = world->rank == 0;
+    if (!session_open(&r->session, run->config, world, false, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
-    checkpoint_io_open(&io, &r->session.dev, NULL);
-    int64_t *steps = NULL;
-    if (!is_checkpoint && checkpoint_list(run, &steps, err, sizeof err) < 0)
-        fail(EXIT_MISSING, "%s", err);
-    free(steps);
-    bool ok = is_checkpoint ? checkpoint_open(path, &checkpoint, err, sizeof err)
-                            : checkpoint_open_newest(&io, run, &checkpoint, err, sizeof err);
+    checkpoint_io_open(&io, &r->session.dev, world);
+    bool ok = run->is_checkpoint
+                  ? checkpoint_open_everywhere(&io, run->path, &checkpoint, err, sizeof err)
+                  : checkpoint_open_newest(&io, run->folder, &checkpoint, err, sizeof err);
     if (!ok) fail(EXIT_DAMAGED, "%s", err);
-    if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run);
+    if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run->folder);
     /* Before the weights are read: a --set of another model is a mistake of the command, and would
      * else be reported as a damaged checkpoint. */
-    if (n_sets > 0) check_model_of(r, checkpoint);
+    if (run->changed) check_model_of(r, checkpoint);
     if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     r->step = checkpoint_manifest(checkpoint)->state.steps;
     checkpoint_close(checkpoint);
     checkpoint_io_close(&io);
-    free(run);
 }
 
-void opened_run_close(OpenedRun *r)
+typedef struct {
+    const OpenedRun *run;
+    OpenedBody body;
+    void *context;
+} Opening;
+
+static int open_rank(Comm *world, void *context)
 {
-    session_close(&r->session);
-    data_close(&r->data);
-    tokenizer_free(r->tokenizer);
-    config_free(r->config);
+    const Opening *o = context;
+    OpenedRank rank = {.run = o->run};
+    join(&rank, world);
+    int code = o->body(&rank, o->context);
+    session_close(&rank.session);
+    return code;
+}
+
+int opened_run_on(const OpenedRun *run, int64_t ranks, OpenedBody body, void *context)
+{
+    Opening opening = {.run = run, .body = body, .context = context};
+    const LaunchOptions options = {.timeout = run->config->parallel.timeout};
+    return launch_ranks((int)ranks, &options, open_rank, &opening);
 }

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# opened.sh -- generate and eval open any run on one rank, and with --ranks on many: the same text, the same loss.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+make_text
+expect_code "opened: a run" 0 "$TRAIN" "$TINY" --set eval.interval=0 --set eval.sample_interval=0 --set data.val_fraction=0.2 --out run
+for stage in 0 1 2; do
+    for ranks in 1 2 3; do
+        on=(--ranks $ranks --set zero_optimization.stage=$stage)
+        expect_code "opened: text on $ranks ranks, ZeRO $stage" 0 "$TRAIN" generate run --tokens 40 "${on[@]}"
+        cp output "text.$ranks.$stage"
+        check "opened: ... is that of one rank" cmp -s text.1.0 "text.$ranks.$stage"
+        expect_code "opened: loss on $ranks ranks, ZeRO $stage" 0 "$TRAIN" eval run/checkpoints/step_00000040 "${on[@]}"
+        cp output "loss.$ranks.$stage"
+        # Sums over ranks differ in the last bits; six digits are shown.
+        check "opened: ... is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
+            END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.1.0 "loss.$ranks.$stage"
+    done
+done
+check "opened: the text is printed once" test "$(wc -l <text.3.1)" -eq "$(wc -l <text.1.0)"
+
+expect_code "opened: another model on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
+check "opened: ... is said once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
+for file in run/checkpoints/*/model.safetensors; do printf x | dd of="$file" bs=1 seek=20000 conv=notrunc status=none; done
+expect_code "opened: damaged, on three ranks" 65 "$TRAIN" generate run --ranks 3
+check "opened: ... names the tensor" grep -q 'is damaged: tensor' output
+finish
