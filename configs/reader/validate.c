@@ -221,6 +221,9 @@ static void check_zero(Load *load)
         load_notice(load, load_place(load, key), key,
                     "%lld: one rank has nothing to shard, so it trains as stage 0 does",
                     (long long)c->zero_optimization.stage);
+    if (c->comms_logger.enabled && c->world == 1 && !UNUSABLE(load, "comms_logger.enabled"))
+        load_notice(load, load_place(load, "comms_logger.enabled"), "comms_logger.enabled",
+                    "one rank sends nothing, so there is nothing to print");
     check_scaling(load);
     if (c->zero_optimization.stage == 3 && c->gradient_allreduce_op == GRADIENT_SUM &&
         !UNUSABLE(load, key, sum_key))

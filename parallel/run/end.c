@@ -51,6 +51,7 @@ int run_leave(Run *run)
     else
         log_warning("stopped after step %lld, which is not saved; %s",
                     (long long)run->trainer.steps, way_on_unsaved(run));
+    run_print_comms(run);
     ExitCode code = saved ? EXIT_REQUEUE : run->save_error;
     run_close(run);
     return (int)code;
@@ -194,6 +195,7 @@ int run_finish(Run *run)
         !run_folder_finish(&run->folder, &result, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
     warn_updates(run);
+    run_print_comms(run);
     print_result(run, &result, false);
     run_result_free(&result);
     run_close(run);

@@ -6,6 +6,7 @@
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
 #include "optim/step_rules.h"
+#include "parallel/report/comms.h"
 #include "parallel/run/signals.h"
 #include "parallel/trainer/evaluate.h"
 #include "parallel/trainer/save.h"
@@ -125,6 +126,14 @@ void run_check_console(Run *run)
                 "has all figures");
 }
 
+void run_print_comms(const Run *run)
+{
+    const Session *s = &run->trainer.session;
+    if (!run->config->comms_logger.enabled || s->world == NULL || s->world->size == 1) return;
+    const Comm *const group[] = {s->world, &s->grid.pp, &s->grid.dp, &s->grid.tp, &s->grid.shard};
+    comms_print(group, sizeof group / sizeof *group);
+}
+
 void run_report(Run *run)
 {
     const Config *c = run->config;
@@ -138,6 +147,7 @@ void run_report(Run *run)
     if (print && c->steps_per_print > 0) {
         report(run);
         memory_print_use(run->config, &run->plan, "after a step");
+        run_print_comms(run);
     }
     run_check_console(run);
 }

@@ -16,6 +16,8 @@ void run_save(Run *run);
 /* Whether the run trains as it should: the newest update was applied, and its loss is finite and
  * not far above that of uniform guessing. False, and `why` says what is wrong. */
 bool run_is_healthy(const Run *run, char *why, size_t n);
+/* With comms_logger.enabled: what has gone between ranks so far. */
+void run_print_comms(const Run *run);
 /* The FeedWatch of a run, which is the context: prints progress, and ends an evaluation or a sample
  * when a stop is asked for. */
 bool run_watch(void *context, const Work *work);
