@@ -22,15 +22,17 @@ enum { MAX_BASES = 80 };
 static const double ROUNDING = 0.01;
 
 typedef struct {
+    int ranks;
     const char *const *set;
     Seen seen;
 } Base;
 
 /* The first run of a case; cases with the same settings share it. */
-static const Seen *base_run(Base *base, int *n, const char *const *set)
+static const Seen *base_run(Base *base, int *n, int ranks, const char *const *set)
 {
     for (int i = 0; i < *n; i++) {
         int same = 0;
+        if (base[i].ranks != ranks) continue;
         while (set[same] != NULL && base[i].set[same] != NULL &&
                strcmp(set[same], base[i].set[same]) == 0)
             same++;
@@ -38,7 +40,8 @@ static const Seen *base_run(Base *base, int *n, const char *const *set)
     }
     assert_true(*n < MAX_BASES);
     base[*n].set = set;
-    seen_run(&base[*n].seen, "run", set, NULL);
+    base[*n].ranks = ranks;
+    seen_run(&base[*n].seen, "run", ranks, set, NULL);
     return &base[(*n)++].seen;
 }
 
@@ -114,7 +117,7 @@ static bool see_case(const OptionCase *c, const Option *row, const Seen *was, un
     char *set = text_format("%s=%s", c->key, c->value);
     if (was->code != EXIT_OK || was->n_losses == 0)
         fail_msg("the first run for %s ends with %d:\n%s", set, was->code, was->console);
-    seen_run(&now, "run", c->set, (const char *const[]){set, NULL});
+    seen_run(&now, "run", c->ranks, c->set, (const char *const[]){set, NULL});
     const char *what = contradiction(row, c, was, &now, seen);
     if (what != NULL) {
         print_error("%s: %s (ends with %d after %d steps)\n", set, what, now.code, now.n_losses);
@@ -133,13 +136,13 @@ static void test_every_option_changes_what_it_names(void **state)
     int n_bases = 0, wrong = 0;
     bool thin = getenv("TEST_SAMPLE") != NULL;
     const char *const large[] = {"data.tokenizer_vocab_size=400", NULL};
-    seen_run(&base[0].seen, "large", large, NULL); /* for data.tokenizer */
+    seen_run(&base[0].seen, "large", 0, large, NULL); /* for data.tokenizer */
     seen_free(&base[0].seen);
     for (int i = 0; i < option_case_count; i += thin ? 11 : 1) {
         const OptionCase *c = &option_cases[i];
         int row = option_find(c->key);
         if (row < 0) fail_msg("%s is no option", c->key);
-        const Seen *was = c->elsewhere ? NULL : base_run(base, &n_bases, c->set);
+        const Seen *was = c->elsewhere ? NULL : base_run(base, &n_bases, c->ranks, c->set);
         if (can_be_seen(c, was))
             wrong += !see_case(c, &option_table[row], was, &seen[row]);
         else
@@ -191,7 +194,7 @@ static void test_generate_obeys_its_options(void **state)
     (void)state;
     const char *const base[] = {NULL};
     Seen run;
-    seen_run(&run, "large", base, NULL);
+    seen_run(&run, "large", 0, base, NULL);
     assert_int_equal(run.code, EXIT_OK);
     seen_free(&run);
     char *plain = GENERATED("--tokens", "24"), *again = GENERATED("--tokens", "24"),

@@ -6,6 +6,7 @@
 typedef struct {
     const char *key;
     const char *value;     /* of the second run */
+    int ranks;             /* of both; 0: one */
     const char *set[8];    /* of both runs, over the config of seen_run.c; NULL ends */
     const char *shows;     /* text that one of the two consoles has and the other has not */
     int code;              /* how the second run ends */

@@ -148,10 +148,31 @@ static void take_record(Seen *out, const cJSON *record)
     }
 }
 
-void seen_run(Seen *out, const char *run, const char *const *sets, const char *const *more)
+/* The names in each checkpoint of the run: how many files it is cut into. */
+static void append_checkpoints(char **list, const char *checkpoints)
+{
+    struct dirent **entry;
+    int n = scandir(checkpoints, &entry, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        char *folder = text_format("%s/%s", checkpoints, entry[i]->d_name);
+        if (entry[i]->d_name[0] != '.') append_names(list, folder);
+        free(folder);
+        free(entry[i]);
+    }
+    if (n >= 0) free(entry);
+}
+
+void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
+              const char *const *more)
 {
     const char *argv[MAX_ARGUMENTS] = {"base.json", "--out", run};
     int argc = 3;
+    char number[16];
+    snprintf(number, sizeof number, "%d", ranks);
+    if (ranks > 0) {
+        argv[argc++] = "--ranks";
+        argv[argc++] = number;
+    }
     const char *const *lists[] = {sets, more};
     for (int l = 0; l < 2; l++) {
         for (int i = 0; lists[l] != NULL && lists[l][i] != NULL; i++) {
@@ -171,6 +192,7 @@ void seen_run(Seen *out, const char *run, const char *const *sets, const char *c
     append_names(&out->files, ".");
     append_names(&out->files, run);
     append_names(&out->files, checkpoints);
+    append_checkpoints(&out->files, checkpoints);
     out->samples = contents(samples);
     out->plan = contents("plan");
     squeeze_blanks(out->console);

@@ -24,8 +24,9 @@ typedef struct {
 int seen_folder_setup(void **state);
 
 /* `./train base.json --set SETS[0] ... --set MORE[0] ...`, either list ending with NULL (`more` may
- * be NULL), in the folder RUN, which is removed first. */
-void seen_run(Seen *out, const char *run, const char *const *sets, const char *const *more);
+ * be NULL), on so many ranks (0: without --ranks), in the folder RUN, which is removed first. */
+void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
+              const char *const *more);
 void seen_free(Seen *seen);
 
 /* Whether two runs had the same losses, bit for bit. */
