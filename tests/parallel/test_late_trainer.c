@@ -185,16 +185,17 @@ static void run_both(const Folder *p, int ranks, const char *const *sets)
     run_close(&late, ranks);
 }
 
-#define ZERO "zero_optimization."
-static const char *const stages[] = {ZERO "stage=0", ZERO "stage=1"};
-static const char *const overlaps[] = {ZERO "overlap_comm=false", ZERO "overlap_comm=true"};
+static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1"};
+static const char *const overlaps[] = {"zero_optimization.overlap_comm=false",
+                                       "zero_optimization.overlap_comm=true"};
 /* Adjacent units together, as many as there are; each unit by itself. */
-static const char *const buckets[][2] = {
-    {ZERO "reduce_bucket_size=100000", ZERO "allgather_bucket_size=100000"},
-    {ZERO "reduce_bucket_size=1", ZERO "allgather_bucket_size=1"}};
+static const char *const reduces[] = {"zero_optimization.reduce_bucket_size=100000",
+                                      "zero_optimization.reduce_bucket_size=1"};
+static const char *const gathers[] = {"zero_optimization.allgather_bucket_size=100000",
+                                      "zero_optimization.allgather_bucket_size=1"};
 static const char *const rest[] = {"gradient_accumulation_steps=1", "gradient_accumulation_steps=2",
-                                   "communication_data_type=bf16", ZERO "reduce_scatter=false",
-                                   "bf16.enabled=true"};
+                                   "communication_data_type=bf16",
+                                   "zero_optimization.reduce_scatter=false", "bf16.enabled=true"};
 enum { STAGES = sizeof stages / sizeof *stages, RESTS = sizeof rest / sizeof *rest };
 
 /* Each with one of the rest, in ranks of two or three. */
@@ -202,13 +203,9 @@ static void test_ranks_on_late_devices(void **state)
 {
     int all = STAGES * 2 * 2 * RESTS, by = getenv("TEST_SAMPLE") ? 11 : 1;
     for (int i = 0; i < all; i += by) {
-        const char *const *bucket = buckets[i / 2 % 2];
-        const char *const sets[] = {stages[i / 4 % STAGES],
-                                    overlaps[i % 2],
-                                    bucket[0],
-                                    bucket[1],
-                                    rest[i / 4 / STAGES],
-                                    NULL};
+        const char *const sets[] = {stages[i / 4 % STAGES], overlaps[i % 2],
+                                    reduces[i / 2 % 2],     gathers[i / 2 % 2],
+                                    rest[i / 4 / STAGES],   NULL};
         run_both(*state, 2 + i % 3 / 2, sets);
     }
     assert_true(n_sites > 0);

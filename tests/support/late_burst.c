@@ -65,11 +65,19 @@ static const char *describe(Burst *b, const LateStream *s, int64_t i)
 
 /* ---- doing it -------------------------------------------------------------------------------- */
 
-static void memory_set(bool before)
+static void memory_restore(void)
 {
     for (int i = 0; i < late_all.memories; i++) {
         LateMemory *m = &late_all.memory[i];
-        memcpy(m->data, before ? m->before : m->after, m->bytes);
+        if (m->before) memcpy(m->data, m->before, m->bytes);
+    }
+}
+
+static void memory_keep(void)
+{
+    for (int i = 0; i < late_all.memories; i++) {
+        const LateMemory *m = &late_all.memory[i];
+        if (m->before) memcpy(m->after, m->data, m->bytes);
     }
 }
 
@@ -78,7 +86,7 @@ static const LateMemory *memory_differs(void)
 {
     for (int i = 0; i < late_all.memories; i++) {
         const LateMemory *m = &late_all.memory[i];
-        if (memcmp(m->data, m->after, m->bytes) != 0) return m;
+        if (m->before && memcmp(m->data, m->after, m->bytes) != 0) return m;
     }
     return NULL;
 }
@@ -100,7 +108,7 @@ static bool step(LateStream *s, const LateWork *left_out)
 static bool replay(Burst *b, const LateWork *left_out, LateStream *last)
 {
     bool all = true, moved = true;
-    memory_set(true);
+    memory_restore();
     for (int s = 0; s < b->n; s++)
         b->stream[s]->done = b->stream[s]->first;
     while (moved) {
@@ -205,6 +213,7 @@ static Burst *burst_open(LateVerdict *v)
      * gives to the device. */
     for (int i = 0; i < late_all.memories; i++) {
         LateMemory *m = &late_all.memory[i];
+        if (m->host && !m->copied) continue; /* nothing but copies reaches it */
         m->before = memcpy(must_alloc(m->bytes), m->data, m->bytes);
         m->after = must_alloc(m->bytes);
     }
@@ -258,8 +267,7 @@ static bool orders_agree(Burst *b, LateVerdict *v)
 {
     for (int s = -1; s < b->n; s++) {
         bool ends = replay(b, NULL, s < 0 ? NULL : b->stream[s]);
-        for (int i = 0; i < late_all.memories && s < 0; i++)
-            memcpy(late_all.memory[i].after, late_all.memory[i].data, late_all.memory[i].bytes);
+        if (s < 0) memory_keep();
         const LateMemory *m = memory_differs();
         if (ends && m == NULL) continue;
         size_t at = 0;

@@ -137,14 +137,17 @@ static void forget(const void *p)
     unlock();
 }
 
+/* Whether one end of a copy is memory of a device, or page-locked. */
 static bool is_remembered(const void *p)
 {
     const unsigned char *at = p;
     bool found = false;
     lock();
-    for (int i = 0; i < late_all.memories && !found; i++)
-        found = at >= late_all.memory[i].data &&
-                at < late_all.memory[i].data + late_all.memory[i].bytes;
+    for (int i = 0; i < late_all.memories && !found; i++) {
+        LateMemory *m = &late_all.memory[i];
+        found = at >= m->data && at < m->data + m->bytes;
+        m->copied |= found;
+    }
     unlock();
     return found;
 }
@@ -370,33 +373,3 @@ static const Backend backend_late = {
     .synchronize = late_synchronize,
     .describe = late_describe,
 };
-
-/* ---- in place of the CPU ----------------------------------------------------------------------
- */
-
-static bool wanted;
-static int opened;
-
-void late_devices(bool on)
-{
-    wanted = on;
-}
-
-int late_devices_opened(void)
-{
-    return __atomic_load_n(&opened, __ATOMIC_RELAXED);
-}
-
-bool __real_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n) __attribute__((weak));
-bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n);
-
-/* The linker sends calls of device_open here where it is told to (--wrap). */
-bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
-                        size_t n)
-{
-    __atomic_fetch_add(&opened, 1, __ATOMIC_RELAXED);
-    if (wanted && strcmp(name, "cuda") != 0) return late_device_open(device, options, err, n);
-    return __real_device_open(device, name, options, err, n);
-}

@@ -49,7 +49,7 @@ struct LateDevice {
 typedef struct {
     unsigned char *data, *before, *after; /* of a burst: as it began, as it should end */
     size_t bytes;
-    bool host;
+    bool host, copied; /* page-locked; copied to or from, as yet */
 } LateMemory;
 
 enum { LATE_MEMORIES = 4096 };

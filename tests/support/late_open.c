@@ -1,0 +1,31 @@
+/* late_open.c -- late devices in place of the CPU: the linker sends the program's calls of
+ * device_open here where it is told to (--wrap). */
+#include "tests/support/late_device.h"
+
+#include <string.h>
+
+static bool wanted;
+static int opened;
+
+void late_devices(bool on)
+{
+    wanted = on;
+}
+
+int late_devices_opened(void)
+{
+    return __atomic_load_n(&opened, __ATOMIC_RELAXED);
+}
+
+bool __real_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n) __attribute__((weak));
+bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n);
+
+bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
+                        size_t n)
+{
+    __atomic_fetch_add(&opened, 1, __ATOMIC_RELAXED);
+    if (wanted && strcmp(name, "cuda") != 0) return late_device_open(device, options, err, n);
+    return __real_device_open(device, name, options, err, n);
+}
