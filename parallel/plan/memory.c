@@ -36,7 +36,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     GptBytes gpt = gpt_bytes(shape, B, T, GPT_TRAIN);
     MemoryPlan plan = {.weights = zero.weights,
                        .gradients = zero.gradients,
-                       .buffers = plus(zero.transient, zero.wire),
+                       .buffers = plus(zero.gathered, plus(zero.transient, zero.wire)),
                        .optimizer = trainer->optimizer_bytes,
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};

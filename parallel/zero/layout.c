@@ -67,6 +67,7 @@ void zero_layout_units(ZeroStore *s)
         find_gaps(s, &table->unit[i], u);
     }
     choose_transient(s);
+    zero_plan_gathers(s);
 }
 
 /* Elements of the largest unit, or of the largest whose gradient is transient. */
@@ -111,9 +112,13 @@ void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
     const ParamTable *table = s->base.table;
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
-        u->weight = arena_tensor(&arenas->weights, table->unit[i].dtype, 1, u->size, 0, 0);
-        u->weight_part = zero_part(s, u->weight);
+        Tensor kept = arena_tensor(&arenas->weights, table->unit[i].dtype, 1,
+                                   u->sharded ? u->part : u->size, 0, 0);
+        u->weight = u->sharded ? NO_TENSOR : kept;
+        u->weight_part = u->sharded ? kept : zero_part(s, kept);
     }
+    if (s->room > 0)
+        s->gathered = arena_tensor(&arenas->gathered, table->unit[0].dtype, 1, s->room, 0, 0);
     if (s->options.gradients) layout_gradients(s, arenas);
 }
 

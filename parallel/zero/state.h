@@ -11,20 +11,22 @@ typedef struct {
 
 typedef struct {
     int64_t size, part; /* elements of the padded unit; of a rank's shard of it */
-    Tensor weight;      /* flat, of `size` elements */
+    Tensor weight;      /* flat, of `size` elements; sharded: while it is gathered */
     Tensor grad;        /* likewise: the whole gradient, or the buffer in which it is made now */
     /* Flat, this rank's shards: what it updates, and the sum over the ranks. Where a whole is kept
      * they lie in it. */
     Tensor weight_part, grad_part;
+    bool sharded;          /* weights are kept as shards and gathered for a use */
+    int64_t used, last;    /* sharded: the point of this use, the last of its stay (prefetch.h) */
     bool transient;        /* whole gradients are made in a buffer and summed at every release */
     int slot;              /* which one, while that lasts */
     bool summed;           /* transient: grad_part has a sum of this step */
     int releases;          /* gradient releases still to come in this step */
     int first_gap, n_gaps; /* of the store's */
     bool acquired, grad_acquired, written;
-    bool queued;     /* among the store's group of units to publish */
-    bool publishing; /* weights are on their way: the next acquire waits for `ready` */
-    Event ready;     /* on the comm stream: the weights have arrived */
+    bool queued;   /* weights are in a group to gather */
+    bool arriving; /* they are on their way: the next acquire waits for `ready` */
+    Event ready;   /* on the comm stream: the weights have arrived */
 } UnitState;
 
 /* Units whose collectives will go out together. */
@@ -53,13 +55,21 @@ struct ZeroStore {
     int n_gaps;
     const Use *uses;
     int64_t n_uses, next_use;
-    Group reducing, publishing; /* not yet put on the comm stream */
-    Event computed, reduced;    /* on the compute stream: what the comm stream reads is there; on
-                                   the comm stream: sums have arrived */
+    Group reducing, publishing, gathering; /* not yet put on the comm stream */
+    Event computed, reduced; /* on the compute stream: what the comm stream reads is there; on
+                                the comm stream: sums have arrived */
     Slot slot[ZERO_SLOTS];
     int next_slot;
-    Tensor wire; /* flat; absent where gradients travel as they are kept */
-    void *weights, *gradients, *transient, *wire_memory;
+    GatherPlan plan; /* for the uses that the store was laid out for: */
+    Use *planned;
+    int64_t n_planned;
+    bool by_plan;             /* the uses told now are these, or the first of them */
+    int64_t point, next_stay; /* how far the step has come in the plan */
+    int64_t room;             /* elements of the buffer of gathered weights */
+    Tensor gathered;
+    int low, high; /* without a plan: the units at the buffer's ends; -1: none */
+    Tensor wire;   /* flat; absent where gradients travel as they are kept */
+    void *weights, *gradients, *gathered_memory, *transient, *wire_memory;
     ZeroBytes bytes;
 };
 
@@ -70,7 +80,7 @@ void zero_layout_units(ZeroStore *store);
 /* Gives all tensors their places: over measuring arenas for the plan, over the device's when there
  * is memory. */
 typedef struct {
-    Arena weights, gradients, transient, wire;
+    Arena weights, gradients, gathered, transient, wire;
 } ZeroArenas;
 void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
 /* This rank's shard of a flat tensor of a whole unit. */
@@ -92,12 +102,27 @@ void zero_reduce_finish(ZeroStore *store);
 
 /* ---- publish.c: weights on their way --------------------------------------------------------- */
 
-/* All ranks have updated, or are about to, their shards of the unit: they are gathered now, or with
- * the next ones. */
+/* The unit's whole weights are gathered from all ranks' shards with those of the group, up to
+ * `bucket` elements at once. */
+void zero_group_gather(ZeroStore *store, Group *group, int unit, int64_t bucket);
+/* What is in the group has been put on the comm stream. */
+void zero_group_finish(ZeroStore *store, Group *group);
+/* All ranks have updated, or are about to, their shards of the unit: what is kept whole is gathered
+ * now, or with the next ones. */
 void zero_publish(ParamStore *base, int unit);
-/* What was published has been put on the comm stream. */
-void zero_publish_finish(ZeroStore *store);
 /* The compute stream waits until the unit's weights are all there. */
 void zero_await_weights(ZeroStore *store, int unit);
+
+/* ---- gather.c: sharded weights for a use ----------------------------------------------------- */
+
+/* Chooses the units that are sharded, and plans their gathers. */
+void zero_plan_gathers(ZeroStore *store);
+/* Nothing is gathered: the step begins with weights that may be new. */
+void zero_forget_gathered(ZeroStore *store);
+/* Whether the uses are those of the plan, from its beginning. */
+bool zero_uses_planned(const ZeroStore *store, const Use *uses, int64_t n);
+/* A use of a unit's weights begins: they are there, or on their way; it has ended. */
+void zero_gather_for_use(ZeroStore *store, int unit);
+void zero_drop_after_use(ZeroStore *store, int unit);
 
 #endif

@@ -1,5 +1,6 @@
 /* zero.c -- the store's contract: what may be asked for when, checked at every call against the
- * uses told at step_begin. How numbers travel stands in reduce.c and publish.c. */
+ * uses told at step_begin. How numbers travel stands in reduce.c, publish.c
+ * and gather.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -18,7 +19,9 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->uses = uses;
     s->n_uses = n;
     s->next_use = 0;
-    zero_publish_finish(s);
+    s->by_plan = zero_uses_planned(s, uses, n);
+    zero_group_finish(s, &s->publishing);
+    zero_forget_gathered(s);
     for (int u = 0; u < base->table->n_units; u++) {
         s->unit[u].releases = 0;
         s->unit[u].written = s->unit[u].summed = false;
@@ -50,15 +53,17 @@ static void zero_acquire(ParamStore *base, int unit)
     CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
     follow(s, unit, false);
     zero_reduce_layer(s);
+    if (s->room > 0) zero_gather_for_use(s, unit);
     zero_await_weights(s, unit);
     s->unit[unit].acquired = true;
 }
 
 static void zero_release(ParamStore *base, int unit)
 {
-    UnitState *u = &store_of(base)->unit[unit];
-    CHECK(u->acquired, "unit %d released but not acquired", unit);
-    u->acquired = false;
+    ZeroStore *s = store_of(base);
+    CHECK(s->unit[unit].acquired, "unit %d released but not acquired", unit);
+    s->unit[unit].acquired = false;
+    zero_drop_after_use(s, unit);
 }
 
 /* Rows [param, param + n) of a flat unit buffer as one tensor. */
@@ -137,6 +142,9 @@ static void zero_step_end(ParamStore *base)
         CHECK(s->unit[u].releases == 0, "unit %d lacks %d gradient releases", u,
               s->unit[u].releases);
     zero_reduce_finish(s);
+    /* Weights that nobody came to use: their shards may be updated only when no rank reads them. */
+    for (int u = 0; u < base->table->n_units; u++)
+        zero_await_weights(s, u);
 }
 
 ZeroOptions zero_options(const Config *config, bool gradients)
@@ -150,6 +158,11 @@ ZeroOptions zero_options(const Config *config, bool gradients)
         .overlap_comm = config->zero_optimization.overlap_comm,
         .reduce_bucket_size = config->zero_optimization.reduce_bucket_size,
         .allgather_bucket_size = config->zero_optimization.allgather_bucket_size,
+        .gather = {.prefetch_bucket_size = config->zero_optimization.stage3_prefetch_bucket_size,
+                   .max_live_parameters = config->zero_optimization.stage3_max_live_parameters,
+                   .max_reuse_distance = config->zero_optimization.stage3_max_reuse_distance},
+        .param_persistence_threshold = config->zero_optimization.stage3_param_persistence_threshold,
+        .model_persistence_threshold = config->zero_optimization.stage3_model_persistence_threshold,
     };
 }
 
@@ -176,11 +189,13 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->unit = must_calloc(units, sizeof *s->unit);
     s->reducing.unit = must_calloc(units, sizeof *s->reducing.unit);
     s->publishing.unit = must_calloc(units, sizeof *s->publishing.unit);
+    s->gathering.unit = must_calloc(units, sizeof *s->gathering.unit);
     zero_layout_units(s);
     zero_layout_memory(s, &arenas);
     s->options.uses = NULL; /* the caller's */
     s->bytes = (ZeroBytes){.weights = arenas.weights.peak,
                            .gradients = arenas.gradients.peak,
+                           .gathered = arenas.gathered.peak,
                            .transient = arenas.transient.peak,
                            .wire = arenas.wire.peak};
     return s;
@@ -205,6 +220,7 @@ void zero_allocate(ZeroStore *s, Device *dev)
     ZeroArenas arenas = {
         .weights = allocated(dev, &s->weights, s->bytes.weights, "weights"),
         .gradients = allocated(dev, &s->gradients, s->bytes.gradients, "gradients"),
+        .gathered = allocated(dev, &s->gathered_memory, s->bytes.gathered, "gathered weights"),
         .transient = allocated(dev, &s->transient, s->bytes.transient, "gradients in the making"),
         .wire = allocated(dev, &s->wire_memory, s->bytes.wire, "gradients that travel")};
     zero_layout_memory(s, &arenas);
@@ -228,6 +244,7 @@ static void give_back(ZeroStore *s)
         device_event_destroy(s->dev, &s->unit[u].ready);
     device_release(s->dev, s->weights, s->bytes.weights);
     device_release(s->dev, s->gradients, s->bytes.gradients);
+    device_release(s->dev, s->gathered_memory, s->bytes.gathered);
     device_release(s->dev, s->transient, s->bytes.transient);
     device_release(s->dev, s->wire_memory, s->bytes.wire);
 }
@@ -238,6 +255,9 @@ void zero_destroy(ZeroStore *s)
     if (s->dev) give_back(s);
     free(s->reducing.unit);
     free(s->publishing.unit);
+    free(s->gathering.unit);
+    free(s->planned);
+    gathers_free(&s->plan);
     free(s->gap);
     free(s->unit);
     free(s);
@@ -257,8 +277,12 @@ static void poison(ZeroStore *s, void *memory, size_t bytes)
 
 void zero_poison(ZeroStore *s)
 {
+    int gathered = 0;
     zero_reduce_layer(s);
     device_event_wait(s->dev, &s->reduced);
+    for (int u = 0; u < s->base.table->n_units; u++)
+        if (s->unit[u].sharded && tensor_present(s->unit[u].weight)) gathered++;
+    if (gathered == 0) poison(s, s->gathered_memory, s->bytes.gathered);
     poison(s, s->transient, s->bytes.transient);
     poison(s, s->wire_memory, s->bytes.wire);
 }

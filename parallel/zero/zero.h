@@ -4,8 +4,8 @@
  * A unit is padded to equal shards of whole alignments, one for each rank. Stage 0: every rank
  * holds weights and gradients whole and updates all of them. 1: each updates its shard and gathers
  * the others' weights. 2: of gradients, too, a rank keeps its shard, to which every micro-batch's
- * sum over the ranks is added. Where ranks are one, every stage is stage 0, for there is nothing to
- * shard. */
+ * sum over the ranks is added. 3: of weights, too, and gathers a unit before it is used. Where
+ * ranks are one, every stage is stage 0, for there is nothing to shard. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
@@ -13,6 +13,7 @@
 #include "model/core/device.h"
 #include "model/param/store.h"
 #include "parallel/grid/grid.h"
+#include "parallel/zero/prefetch.h"
 
 typedef struct ZeroStore ZeroStore;
 
@@ -28,6 +29,10 @@ typedef struct {
     /* Collectives of units that follow each other go out as one group of up to so many elements. A
      * larger unit goes alone. */
     int64_t reduce_bucket_size, allgather_bucket_size;
+    /* Stage 3: what may be gathered (prefetch.h), and the units that stay whole: up to this size,
+     * up to so many elements together. */
+    GatherLimits gather;
+    int64_t param_persistence_threshold, model_persistence_threshold;
     /* All uses of a training step: with gradients, stages 2 and 3 are laid out for them. Only read
      * by zero_create. */
     const Use *uses;
@@ -37,14 +42,16 @@ typedef struct {
 /* The options that a config asks for, without the uses. */
 ZeroOptions zero_options(const Config *config, bool gradients);
 
-/* A store of weights and, if options->gradients, gradients, laid out without memory: its shards
- * have sizes, and addresses that must not be touched. Table and grid must outlive it. */
+/* Ends the program (EXIT_CONFIG) where stage3_max_live_parameters has no room for a pair of units
+ * in use. A store of weights and, if options->gradients, gradients, laid out without memory: its
+ * shards have sizes, and addresses that must not be touched. Table and grid must outlive it. */
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 /* Bytes that this rank will hold, for the memory plan. The states are weights and gradients, whole
- * or as shards; beside them are two buffers in which gradients of a micro-batch are made that are
- * not kept whole, and copies of gradients that travel in another type. */
+ * or as shards; beside them are the room for gathered weights, two buffers in which gradients of a
+ * micro-batch are made that are not kept whole, and copies of gradients that travel in another
+ * type. */
 typedef struct {
-    size_t weights, gradients, transient, wire;
+    size_t weights, gradients, gathered, transient, wire;
 } ZeroBytes;
 ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates them on the device, zeroed; shards asked for before are void. */

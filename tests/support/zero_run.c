@@ -11,6 +11,7 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +26,33 @@ typedef struct {
 
 ZeroCase zero_case(GptShape shape, int ranks, int stage)
 {
-    return (ZeroCase){.ranks = ranks,
-                      .steps = 2,
-                      .micros = 1,
-                      .factor = 1,
-                      .B = 1,
-                      .T = 5,
-                      .shape = shape,
-                      .zero = {.gradients = true, .stage = stage}};
+    return (ZeroCase){
+        .ranks = ranks,
+        .steps = 2,
+        .micros = 1,
+        .factor = 1,
+        .B = 1,
+        .T = 5,
+        .shape = shape,
+        .zero = {.gradients = true, .stage = stage, .gather = {.max_live_parameters = INT64_MAX}}};
+}
+
+static GptShape odd_shape(void)
+{
+    GptShape s = fixture_shape();
+    s.C = 13; /* no unit is a whole number of shards, and there are shards of padding alone */
+    s.H = s.G = 1;
+    s.D = 13;
+    s.F = 7;
+    s.V = 11;
+    s.Vp = 16;
+    s.P = 5;
+    return s;
+}
+
+GptShape zero_shape(int i)
+{
+    return i == 0 ? fixture_shape() : i == 1 ? fixture_llama_shape() : odd_shape();
 }
 
 /* ---- putting logical tensors together -------------------------------------------------------- */
@@ -64,9 +84,11 @@ static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
     }
 }
 
-/* Whether all ranks see the same whole weights, unit by unit, as the model would. */
-static void check_replicas(Fixture *f, Comm *world)
+/* Whether all ranks see the weights that were updated, unit by unit, as the model would. */
+static void check_replicas(const Rank *rank, Fixture *f, Comm *world)
 {
+    const unsigned char *at = rank->result->weights;
+    comm_barrier(world); /* all have collected theirs */
     f->params->step_begin(f->params, NULL, 0);
     for (int u = 0; u < f->table.n_units; u++) {
         const Unit *unit = &f->table.unit[u];
@@ -74,12 +96,10 @@ static void check_replicas(Fixture *f, Comm *world)
         device_synchronize(&f->dev);
         for (int p = unit->first; p < unit->first + unit->count; p++) {
             Tensor w = f->params->weight(f->params, p, 1);
-            unsigned char *firsts = must_alloc(tensor_bytes(w));
-            memcpy(firsts, w.data, tensor_bytes(w));
-            comm_broadcast(world, NULL, tensor_1d(firsts, U8, (int64_t)tensor_bytes(w)), 0);
-            CHECK(memcmp(firsts, w.data, tensor_bytes(w)) == 0, "rank %d has another %s",
+            size_t bytes = (size_t)param_count(&f->table.param[p]) * dtype_size(w.dtype);
+            CHECK(memcmp(at, w.data, bytes) == 0, "rank %d sees another %s than was updated",
                   world->rank, f->table.param[p].name);
-            free(firsts);
+            at += bytes;
         }
         f->params->release(f->params, u);
     }
@@ -135,6 +155,25 @@ static void train(Rank *rank, Fixture *f, Comm *world)
     free(memory);
 }
 
+/* The model with its last weights: an evaluation, and logits, for which no uses are told. */
+static void see_model(Rank *rank, Fixture *f, Comm *world)
+{
+    const GptShape *shape = &rank->c->shape;
+    int64_t n = f->B * f->T * shape->Vp;
+    double after = sum_over(world, fixture_loss(f));
+    unsigned char *data = must_alloc((size_t)n * dtype_size(shape->dtype));
+    fixture_logits(f, 0, tensor_2d(data, shape->dtype, f->B * f->T, shape->Vp));
+    if (rank->rank == 0) {
+        ZeroResult *r = rank->result;
+        r->after = after;
+        r->n_logits = n;
+        r->logit = must_calloc((size_t)n, sizeof *r->logit);
+        for (int64_t i = 0; i < n; i++)
+            r->logit[i] = dtype_get(shape->dtype, data, i);
+    }
+    free(data);
+}
+
 static void subtract(CommCounts *a, const CommCounts *b)
 {
     for (int v = 0; v < COMM_VERBS; v++) {
@@ -170,7 +209,8 @@ static void *rank_body(void *context)
     }
     rank->seen = NULL;
     collect(rank, &f, false, result->weights);
-    check_replicas(&f, &world);
+    check_replicas(rank, &f, &world);
+    see_model(rank, &f, &world);
     fixture_close(&f);
     comm_close(&world);
     return NULL;
@@ -222,6 +262,7 @@ ZeroResult zero_run(const ZeroCase *c)
 void zero_result_free(ZeroResult *r)
 {
     free(r->first);
+    free(r->logit);
     free(r->weights);
     free(r->gradients);
 }
@@ -238,4 +279,18 @@ void assert_same_bits(const ZeroResult *a, const ZeroResult *b, const char *what
     }
     if (memcmp(a->gradients, b->gradients, a->gradient_bytes) != 0) fail_msg("%s: gradients", what);
     if (memcmp(a->weights, b->weights, a->weight_bytes) != 0) fail_msg("%s: weights", what);
+    if (a->after != b->after) fail_msg("%s: loss after %.17g, %.17g", what, a->after, b->after);
+    if (memcmp(a->logit, b->logit, (size_t)a->n_logits * sizeof(double)) != 0)
+        fail_msg("%s: logits", what);
+}
+
+double zero_distance(const unsigned char *a, const unsigned char *b, DType dtype, int64_t n)
+{
+    double most = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = dtype_get(dtype, a, i), d = fabs(x - dtype_get(dtype, b, i));
+        squares += x * x;
+        if (!(d <= most)) most = d;
+    }
+    return most / sqrt(squares / (double)n);
 }

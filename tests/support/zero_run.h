@@ -22,7 +22,10 @@ typedef struct {
  * own types, put together from the runs that the ranks count: each element from one rank. */
 typedef struct {
     double loss[ZERO_MOST_STEPS], sq_norm[ZERO_MOST_STEPS]; /* sums over the ranks */
-    unsigned char *first, *weights, *gradients;             /* first: weights before step 0 */
+    double after;                                           /* the loss with the last weights */
+    double *logit; /* of rank 0's first micro-batch with them; n_logits */
+    int64_t n_logits;
+    unsigned char *first, *weights, *gradients; /* first: weights before step 0 */
     size_t weight_bytes, gradient_bytes;
     int64_t elements;
     ZeroBytes bytes[ZERO_MOST_RANKS];
@@ -30,7 +33,11 @@ typedef struct {
     CommCounts counts;            /* of rank 0's shard group, in the steps alone */
 } ZeroResult;
 
-/* The shape's stage, one micro-batch, two steps, collectives unit by unit. */
+/* A GPT-2 with a tied table, a Llama with an untied one, and one of odd sizes, with shards of
+ * padding alone. */
+enum { ZERO_SHAPES = 3 };
+GptShape zero_shape(int i);
+/* One micro-batch, two steps, collectives unit by unit, nothing gathered ahead or kept. */
 ZeroCase zero_case(GptShape shape, int ranks, int stage);
 /* Trains with AdamW. Fails the test where a number is counted by two ranks or by none, or where
  * ranks end with different weights. */
@@ -38,5 +45,8 @@ ZeroResult zero_run(const ZeroCase *c);
 void zero_result_free(ZeroResult *r);
 /* The same bits in losses, norms, gradients and weights; else the test fails, naming `what`. */
 void assert_same_bits(const ZeroResult *a, const ZeroResult *b, const char *what);
+
+/* Largest difference of two arrays of n, beside the rms of the first. */
+double zero_distance(const unsigned char *a, const unsigned char *b, DType dtype, int64_t n);
 
 #endif

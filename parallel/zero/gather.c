@@ -1,0 +1,135 @@
+/* gather.c -- weights that are kept as shards are gathered for their uses: by the plan of the step,
+ * ahead of time; where no uses were told, when they are acquired, and dropped when released. */
+#include "model/core/check.h"
+#include "parallel/zero/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void choose_sharded(ZeroStore *s)
+{
+    const ParamTable *table = s->base.table;
+    int64_t whole = 0;
+    for (int i = 0; i < table->n_units; i++) {
+        int64_t size = table->unit[i].size;
+        bool small = size <= s->options.param_persistence_threshold &&
+                     whole + size <= s->options.model_persistence_threshold;
+        s->unit[i].sharded = s->options.stage == 3 && !small;
+        if (small) whole += size;
+        CHECK(table->unit[i].dtype == table->unit[0].dtype, "weights of several types");
+    }
+}
+
+/* Without uses any two units may be held at once. */
+static int64_t largest_pair(const int64_t *size, int n)
+{
+    int64_t most = 0, second = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t x = size[i];
+        if (x > most) {
+            second = most;
+            most = x;
+        } else if (x > second) {
+            second = x;
+        }
+    }
+    return most + second;
+}
+
+void zero_plan_gathers(ZeroStore *s)
+{
+    const ZeroOptions *o = &s->options;
+    int units = s->base.table->n_units;
+    s->low = s->high = -1;
+    choose_sharded(s);
+    if (o->stage < 3) return;
+    int64_t *size = must_calloc((size_t)units, sizeof *size);
+    for (int i = 0; i < units; i++)
+        size[i] = s->unit[i].sharded ? s->unit[i].size : 0;
+    if (o->n_uses == 0) {
+        s->room = largest_pair(size, units);
+    } else {
+        int64_t least = gathers_least(size, o->uses, o->n_uses);
+        if (o->gather.max_live_parameters < least)
+            fail(EXIT_CONFIG,
+                 "zero_optimization.stage3_max_live_parameters is %lld, and the largest two units "
+                 "that are used one behind the other have %lld elements; write at least that",
+                 (long long)o->gather.max_live_parameters, (long long)least);
+        s->plan = gathers_plan(size, o->uses, o->n_uses, &o->gather);
+        s->planned = must_calloc((size_t)o->n_uses, sizeof *s->planned);
+        memcpy(s->planned, o->uses, (size_t)o->n_uses * sizeof *s->planned);
+        s->n_planned = o->n_uses;
+        s->room = s->plan.elements;
+    }
+    free(size);
+}
+
+bool zero_uses_planned(const ZeroStore *s, const Use *uses, int64_t n)
+{
+    if (n == 0 || n > s->n_planned) return false;
+    for (int64_t i = 0; i < n; i++)
+        if (uses[i].unit != s->planned[i].unit || uses[i].weight != s->planned[i].weight)
+            return false;
+    return true;
+}
+
+void zero_forget_gathered(ZeroStore *s)
+{
+    s->point = s->next_stay = 0;
+    for (int i = 0; i < s->base.table->n_units; i++)
+        if (s->unit[i].sharded) s->unit[i].weight = NO_TENSOR;
+}
+
+static void gather_to(ZeroStore *s, int unit, int64_t offset)
+{
+    UnitState *u = &s->unit[unit];
+    CHECK(!u->acquired && offset + u->size <= s->room, "unit %d at element %lld of %lld", unit,
+          (long long)offset, (long long)s->room);
+    u->weight = tensor_slice_rows(s->gathered, offset, u->size);
+    zero_group_gather(s, &s->gathering, unit, s->options.allgather_bucket_size);
+}
+
+/* The stays that begin now. What lay in their places was used before this point, and the comm
+ * stream waits for what the compute stream has been given up to here. */
+static void gather_by_plan(ZeroStore *s)
+{
+    for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
+         s->next_stay++) {
+        const Gather *g = &s->plan.gather[s->next_stay];
+        s->unit[g->unit].last = g->last;
+        gather_to(s, g->unit, g->offset);
+    }
+}
+
+/* A place at one end of the buffer, beside the unit at the other. */
+static void gather_now(ZeroStore *s, int unit)
+{
+    int64_t size = s->unit[unit].size;
+    CHECK(s->low < 0 || s->high < 0, "units %d, %d and %d at once", s->low, s->high, unit);
+    int other = s->low < 0 ? s->high : s->low;
+    CHECK(size + (other < 0 ? 0 : s->unit[other].size) <= s->room, "no room for units %d and %d",
+          unit, other);
+    gather_to(s, unit, s->low < 0 ? 0 : s->room - size);
+    *(s->low < 0 ? &s->low : &s->high) = unit;
+}
+
+void zero_gather_for_use(ZeroStore *s, int unit)
+{
+    UnitState *u = &s->unit[unit];
+    if (s->by_plan)
+        gather_by_plan(s);
+    else if (u->sharded)
+        gather_now(s, unit);
+    zero_group_finish(s, &s->gathering);
+    u->used = s->point++;
+    CHECK(tensor_present(u->weight), "unit %d used where no stay was planned", unit);
+}
+
+void zero_drop_after_use(ZeroStore *s, int unit)
+{
+    UnitState *u = &s->unit[unit];
+    if (!u->sharded) return;
+    if (s->low == unit) s->low = -1;
+    if (s->high == unit) s->high = -1;
+    if (!s->by_plan || u->last == u->used) u->weight = NO_TENSOR;
+}

@@ -1,0 +1,259 @@
+/* prefetch.c -- see prefetch.h.
+ *
+ * First every use is a stay of its own, of two points. Then stays of a unit are joined over short
+ * gaps, shortest first, where that keeps within what may live at once; then each is begun earlier,
+ * in order, as far as that and the bucket allow. Places are given first come, first fit. Holes
+ * between places may make the buffer longer than what lives in it: then all is done again for a
+ * smaller limit, at last with no more than two stays at a time, at either end of the buffer. */
+#include "parallel/zero/prefetch.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+/* What is being planned. */
+typedef struct {
+    const int64_t *size;
+    const GatherLimits *limits;
+    int64_t n;      /* points */
+    int *unit;      /* used at each point */
+    int64_t *next;  /* point of the same unit's next use; n: none */
+    int64_t *live;  /* elements in the buffer at each point, one behind the last included */
+    int64_t *ahead; /* of these, gathered and not used yet */
+    bool *joined;   /* the unit stays from this use to the next */
+} Draft;
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t size_at(const Draft *d, int64_t point)
+{
+    return d->size[d->unit[point]];
+}
+
+static Draft draft_create(const int64_t *size, const Use *uses, int64_t n_uses,
+                          const GatherLimits *limits)
+{
+    Draft d = {.size = size, .limits = limits};
+    int units = 0;
+    for (int64_t i = 0; i < n_uses; i++) {
+        d.n += uses[i].weight;
+        if (uses[i].unit >= units) units = uses[i].unit + 1;
+    }
+    d.unit = must_calloc((size_t)d.n + 1, sizeof *d.unit);
+    d.next = must_calloc((size_t)d.n + 1, sizeof *d.next);
+    d.live = must_calloc((size_t)d.n + 2, sizeof *d.live);
+    d.ahead = must_calloc((size_t)d.n + 2, sizeof *d.ahead);
+    d.joined = must_calloc((size_t)d.n + 1, sizeof *d.joined);
+    int64_t *later = must_calloc((size_t)units + 1, sizeof *later), point = d.n;
+    for (int u = 0; u < units; u++)
+        later[u] = d.n;
+    for (int64_t i = n_uses; i-- > 0;) {
+        if (!uses[i].weight) continue;
+        d.unit[--point] = uses[i].unit;
+        d.next[point] = later[uses[i].unit];
+        later[uses[i].unit] = point;
+    }
+    free(later);
+    return d;
+}
+
+static void draft_free(Draft *d)
+{
+    free(d->unit);
+    free(d->next);
+    free(d->live);
+    free(d->ahead);
+    free(d->joined);
+}
+
+/* ---- joining stays --------------------------------------------------------------------------- */
+
+/* Every use alone: held at its point and the next one. */
+static void start_alone(Draft *d)
+{
+    for (int64_t p = 0; p <= d->n; p++) {
+        bool again = p > 0 && p < d->n && d->unit[p] == d->unit[p - 1];
+        d->live[p] = (p < d->n ? size_at(d, p) : 0) + (p > 0 && !again ? size_at(d, p - 1) : 0);
+        d->ahead[p] = 0;
+        if (p < d->n) d->joined[p] = d->next[p] == p + 1; /* it has not been released before */
+    }
+}
+
+typedef struct {
+    int64_t point, distance;
+} Gap;
+
+static int shorter_first(const void *a, const void *b)
+{
+    const Gap *x = a, *y = b;
+    if (x->distance != y->distance) return x->distance < y->distance ? -1 : 1;
+    return x->point < y->point ? -1 : 1;
+}
+
+/* Joins the use at `point` to the unit's next one if `limit` has room for it in between. */
+static void join(Draft *d, int64_t point, int64_t limit)
+{
+    int64_t size = size_at(d, point);
+    for (int64_t p = point + 2; p < d->next[point]; p++)
+        if (d->live[p] + size > limit) return;
+    for (int64_t p = point + 2; p < d->next[point]; p++)
+        d->live[p] += size;
+    d->joined[point] = true;
+}
+
+static void join_stays(Draft *d, int64_t limit)
+{
+    Gap *gap = must_calloc((size_t)d->n + 1, sizeof *gap);
+    int64_t n = 0;
+    for (int64_t i = 0; i < d->n; i++) {
+        int64_t distance = 0;
+        if (size_at(d, i) == 0 || d->joined[i] || d->next[i] == d->n) continue;
+        for (int64_t p = i + 1; p < d->next[i] && distance <= d->limits->max_reuse_distance; p++)
+            distance += size_at(d, p);
+        if (distance <= d->limits->max_reuse_distance) gap[n++] = (Gap){i, distance};
+    }
+    qsort(gap, (size_t)n, sizeof *gap, shorter_first);
+    for (int64_t i = 0; i < n; i++)
+        join(d, gap[i].point, limit);
+    free(gap);
+}
+
+/* ---- gathering ahead ------------------------------------------------------------------------- */
+
+/* The point at which the stay that begins with `first` may be gathered, `earliest` or later. */
+static int64_t begin_earlier(Draft *d, int64_t first, int64_t earliest, int64_t limit)
+{
+    int64_t size = size_at(d, first), at = first;
+    while (at > earliest && d->ahead[at - 1] + size <= d->limits->prefetch_bucket_size &&
+           d->live[at - 1] + size <= limit) {
+        at--;
+        d->ahead[at] += size;
+        d->live[at] += size;
+    }
+    return at;
+}
+
+/* Lists the stays in order of their first use; `ahead`: begun as early as may be. */
+static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
+{
+    int64_t *free_at = must_calloc((size_t)d->n + 1, sizeof *free_at); /* by a stay's first point */
+    bool *begun = must_calloc((size_t)d->n + 1, sizeof *begun);
+    int64_t earliest = 0;
+    plan->n = 0;
+    for (int64_t i = 0; i < d->n; i++) {
+        if (size_at(d, i) == 0 || begun[i]) continue;
+        Gather g = {.unit = d->unit[i], .at = i, .first = i, .last = i};
+        while (d->joined[g.last]) {
+            g.last = d->next[g.last];
+            begun[g.last] = true;
+        }
+        if (d->next[g.last] < d->n) free_at[d->next[g.last]] = g.last + 2;
+        if (earliest < free_at[i]) earliest = free_at[i];
+        if (ahead) g.at = begin_earlier(d, i, earliest, limit);
+        earliest = g.at;
+        plan->gather[plan->n++] = g;
+    }
+    free(begun);
+    free(free_at);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Stays that are in the buffer, in order of their places. */
+typedef struct {
+    int64_t *stay, n;
+} Living;
+
+/* Takes out those that have ended when `point` begins. */
+static void bury(const GatherPlan *plan, Living *living, int64_t point)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < living->n; k++)
+        if (plan->gather[living->stay[k]].last + 2 > point) living->stay[n++] = living->stay[k];
+    living->n = n;
+}
+
+/* First fit. */
+static void place_all(const Draft *d, GatherPlan *plan)
+{
+    Living living = {.stay = must_calloc((size_t)plan->n + 1, sizeof(int64_t))};
+    plan->elements = 0;
+    for (int64_t i = 0; i < plan->n; i++) {
+        Gather *g = &plan->gather[i];
+        int64_t at = 0, k = 0;
+        bury(plan, &living, g->at);
+        for (; k < living.n; k++) {
+            const Gather *other = &plan->gather[living.stay[k]];
+            if (at + d->size[g->unit] <= other->offset) break;
+            at = other->offset + d->size[other->unit];
+        }
+        for (int64_t m = living.n++; m > k; m--)
+            living.stay[m] = living.stay[m - 1];
+        living.stay[k] = i;
+        g->offset = at;
+        if (at + d->size[g->unit] > plan->elements) plan->elements = at + d->size[g->unit];
+    }
+    free(living.stay);
+}
+
+/* Two stays at most at a time: one from the buffer's beginning, the other to its end. */
+static void place_at_the_ends(const Draft *d, GatherPlan *plan, int64_t elements)
+{
+    const Gather *low = NULL;
+    plan->elements = elements;
+    for (int64_t i = 0; i < plan->n; i++) {
+        Gather *g = &plan->gather[i];
+        bool taken = low != NULL && low->last + 2 > g->at;
+        g->offset = taken ? elements - d->size[g->unit] : 0;
+        if (!taken) low = g;
+    }
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+int64_t gathers_least(const int64_t *size, const Use *uses, int64_t n_uses)
+{
+    int64_t least = 0;
+    Draft d = draft_create(size, uses, n_uses, NULL);
+    start_alone(&d);
+    for (int64_t p = 0; p <= d.n; p++)
+        if (d.live[p] > least) least = d.live[p];
+    draft_free(&d);
+    return least;
+}
+
+GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
+                        const GatherLimits *limits)
+{
+    int64_t most = limits->max_live_parameters, least = gathers_least(size, uses, n_uses);
+    Draft d = draft_create(size, uses, n_uses, limits);
+    GatherPlan plan = {.gather = must_calloc((size_t)d.n + 1, sizeof *plan.gather)};
+    CHECK(most >= least, "%lld elements for gathers that need %lld", (long long)most,
+          (long long)least);
+    /* Where all units together fit the limit, there is nothing to be had from a larger one. */
+    int64_t all = 0;
+    for (int64_t i = 0; i < d.n; i++)
+        if (d.next[i] == d.n) all += size_at(&d, i);
+    most = min_i64(most, all > least ? all : least);
+    for (int eighths = 8; eighths >= 0; eighths--) {
+        int64_t limit = least + (most - least) / 8 * eighths;
+        if (eighths == 8) limit = most;
+        start_alone(&d);
+        if (eighths > 0) join_stays(&d, limit);
+        list_stays(&d, &plan, eighths > 0, limit);
+        place_all(&d, &plan);
+        if (plan.elements <= limits->max_live_parameters) break;
+        if (eighths == 0) place_at_the_ends(&d, &plan, least);
+    }
+    draft_free(&d);
+    return plan;
+}
+
+void gathers_free(GatherPlan *plan)
+{
+    free(plan->gather);
+    *plan = (GatherPlan){0};
+}

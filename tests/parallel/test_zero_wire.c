@@ -1,0 +1,129 @@
+/* test_zero_wire.c -- what travels between ranks that share a model, and what each of them keeps:
+ * counted by hand; and gradients that travel in fewer bits. */
+#include "model/core/check.h"
+#include "tests/support/zero_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- gradients that travel in 16 bits -------------------------------------------------------- */
+
+/* Gradients about 1e-6 and about 1e4 keep their first digits, for nothing is divided on the way:
+ * each is within roundings of bf16, of what travelled and of its sum, and the same at every stage
+ * with one micro-batch. */
+static void check_bf16_on_the_wire(GptShape shape, double factor)
+{
+    ZeroCase c = zero_case(fixture_with_dtype(shape, F32), 5, 0);
+    c.steps = 1;
+    c.factor = factor;
+    ZeroResult exact = zero_run(&c), first = {0};
+    c.wire = true;
+    c.zero.wire_dtype = BF16;
+    for (int stage = 0; stage <= 3; stage++) {
+        c.zero.stage = stage;
+        c.zero.reduce_bucket_size = stage == 1 ? 1000000 : 1;
+        ZeroResult r = zero_run(&c);
+        double d = zero_distance(exact.gradients, r.gradients, F32, r.elements);
+        if (!(d > 1e-4 && d < 0.1))
+            fail_msg("factor %g, stage %d: gradients off by %g", factor, stage, d);
+        assert_true(r.counts.of[stage ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE][BF16].calls > 0);
+        assert_int_equal(r.counts.of[COMM_ALL_REDUCE][F32].calls, 0);
+        assert_int_equal(r.counts.of[COMM_REDUCE_SCATTER][F32].calls, 0);
+        if (stage == 0) {
+            first = r;
+            continue;
+        }
+        assert_same_bits(&first, &r, "bf16 on the wire");
+        zero_result_free(&r);
+    }
+    zero_result_free(&first);
+    zero_result_free(&exact);
+}
+
+static void test_bug_40_gradients_travel_in_bf16(void **state)
+{
+    static const double factor[] = {1, 1e-6, 1e4};
+    (void)state;
+    for (int i = 0; i < ZERO_SHAPES; i++)
+        check_bf16_on_the_wire(zero_shape(i), factor[i]);
+}
+
+/* ---- what travels, and what is kept ---------------------------------------------------------- */
+
+/* The volumes of a step by hand: every unit is a multiple of 128 elements per rank. */
+typedef struct {
+    int64_t reduced, gathered;  /* elements on the wire in one step */
+    int64_t weights, gradients; /* elements kept */
+} Volume;
+
+static Volume volume_by_hand(const ZeroCase *c)
+{
+    GptLayers layers;
+    ParamTable table = {0};
+    Volume v = {0};
+    gpt_layers_build(&layers, &table, &c->shape, &GRID_OF_ONE);
+    int64_t grain = 128 * c->ranks;
+    for (int u = 0; u < table.n_units; u++) {
+        const Unit *unit = &table.unit[u];
+        int64_t end = 0;
+        for (int p = unit->first; p < unit->first + unit->count; p++) {
+            int64_t e = table.param[p].offset + table.param[p].padded[0] * table.param[p].padded[1];
+            if (e > end) end = e;
+        }
+        int64_t size = (end + grain - 1) / grain * grain, part = size / c->ranks;
+        bool tied = c->shape.tied && u == 0,
+             block = strncmp(table.param[unit->first].name, "block", 5) == 0;
+        bool twice = c->zero.stage == 3 && (block || tied); /* embedding and head; both passes */
+        v.reduced += c->zero.stage >= 2 && !tied ? c->micros * size : size;
+        if (c->zero.stage == 1 || c->zero.stage == 2) v.gathered += size;
+        if (c->zero.stage == 3) v.gathered += c->micros * (twice ? 2 : 1) * size;
+        v.weights += c->zero.stage == 3 ? part : size;
+        v.gradients += c->zero.stage >= 2 && !tied ? part : size;
+    }
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return v;
+}
+
+static void test_volumes_and_bytes_are_those_counted_by_hand(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ZERO_SHAPES; i++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            for (int ranks = 2; ranks <= 5; ranks++) {
+                ZeroCase c = zero_case(zero_shape(i), ranks, stage);
+                c.micros = 3;
+                c.steps = 2;
+                ZeroResult r = zero_run(&c);
+                Volume v = volume_by_hand(&c);
+                CommVerb sum = stage == 0 ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
+                assert_int_equal(r.counts.of[sum][F64].elements, c.steps * v.reduced);
+                assert_int_equal(r.counts.of[COMM_ALL_GATHER][F64].elements, c.steps * v.gathered);
+                assert_int_equal(
+                    r.counts.of[stage == 0 ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE][F64].calls, 0);
+                for (int k = 0; k < ranks; k++) {
+                    const ZeroBytes *b = &r.bytes[k];
+                    assert_int_equal(b->weights, 8 * v.weights);
+                    assert_int_equal(b->gradients, 8 * v.gradients);
+                    assert_int_equal(b->weights + b->gradients + b->gathered + b->transient +
+                                         b->wire,
+                                     r.held[k]);
+                }
+                zero_result_free(&r);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
+        cmocka_unit_test(test_volumes_and_bytes_are_those_counted_by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
