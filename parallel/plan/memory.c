@@ -27,6 +27,22 @@ static size_t host_bytes(const Config *config, const GptShape *shape, int64_t ro
                     step_plan_bytes(shape, config->gradient_accumulation_steps));
 }
 
+/* What the tensors in a checkpoint's files take: those of all ranks, whole and without padding. */
+static size_t saved_bytes(const Config *config, const ParamTable *table)
+{
+    size_t bytes = 0;
+    for (int p = 0; p < table->n_params; p++) {
+        const Param *row = &table->param[p];
+        size_t each = dtype_size(row->dtype), own;
+        for (int slot = 0; slot < SLOT_MAX; slot++)
+            if (optimizer_has_slot(config, row->dtype, slot))
+                each += dtype_size(dtype_compute(row->dtype));
+        bool fits = !__builtin_mul_overflow((size_t)param_count(row), each, &own);
+        bytes = plus(bytes, fits ? own : SIZE_MAX);
+    }
+    return bytes;
+}
+
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
 {
     const Config *config = trainer->config;
@@ -48,8 +64,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
     plan.host = host_bytes(config, shape, B * T);
-    /* Padding, left out of files, is below a percent. */
-    size_t saved = plus(plan.weights, plan.optimizer);
+    size_t saved = saved_bytes(config, &trainer->session.table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     return plan;
 }

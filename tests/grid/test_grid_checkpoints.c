@@ -2,6 +2,7 @@
  * tensors, the same samples, the same losses. */
 #include "data/sampler.h"
 #include "model/core/check.h"
+#include "parallel/plan/memory.h"
 #include "parallel/trainer/save.h"
 #include "tests/support/grid_case.h"
 #include "tests/support/scratch.h"
@@ -36,6 +37,7 @@ typedef struct {
     World world;
     const char *load, *save;
     bool goes_on;
+    int64_t planned; /* bytes of a checkpoint */
     double loss[STEPS];
     _Atomic int seen[STEPS][BATCH]; /* how often each sample of a step was read */
 } RunOf;
@@ -88,6 +90,7 @@ static void train(Comm *world, void *context)
     CHECK(trainer_open(t, job->config, world, err, sizeof err) &&
               trainer_allocate(t, job->config, job->data, err, sizeof err),
           "%s", err);
+    if (world->rank == 0) run->planned = memory_plan(t, job->data).checkpoint;
     gpt_connect(t->gpt, noted_batch, &r, &t->state->stats, &t->state->state.loss_seed);
     if (run->load)
         CHECK(checkpoint_open_newest(&t->io, run->load, &c, err, sizeof err) && c != NULL &&
@@ -158,6 +161,14 @@ static void held_open(Held *h, const char *folder)
     qsort(h->piece, (size_t)h->n, sizeof *h->piece, by_name);
 }
 
+static int64_t held_bytes(const Held *h)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < h->n; i++)
+        bytes += (int64_t)tensor_bytes(h->piece[i].data);
+    return bytes;
+}
+
 static void held_close(Held *h)
 {
     for (int i = 0; i < h->n; i++)
@@ -225,6 +236,7 @@ static int check_from(const GridCase *of, int from, int every, const char *folde
         run_world(&other, &worlds[to], of);
         held_open(&resaved, again);
         held_equal(&held, &resaved, what);
+        assert_int_equal(other.planned, held_bytes(&resaved));
         if (doubles) check_steps(&source, &other, what);
         held_close(&resaved);
         remove_folder(again);

@@ -2,7 +2,7 @@
  * and Python. */
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "tests/support/checkpoint_run.h"
+#include "tests/support/checkpoint_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <stdio.h>
 
 /* What a program of one rank has saved, before manifests spoke of several. */
@@ -70,17 +71,15 @@ static void the_files_of_one_rank_are_those_of_version_1(void **state)
     test_run_close(&r);
 }
 
-/* A reader that shares nothing with the program, for Python's standard library. */
-static void python_reads_the_weights(void **state)
+/* A reader that shares nothing with the program, for Python's standard library: of the file or the
+ * index `name` of step 1 it must see all weights. */
+static void check_python(TestRun *r, const char *name_of_file)
 {
-    (void)state;
     static const char *const format_name[DTYPE_COUNT] = {
         [F32] = "F32", [F64] = "F64", [F16] = "F16", [BF16] = "BF16",
         [I32] = "I32", [I64] = "I64", [U16] = "U16", [U8] = "U8"};
-    TestRun r;
-    test_run_open(&r);
-    test_run_must_save(&r, 1);
-    char *path = test_run_file(&r, 1, "model.safetensors");
+    test_run_fill(r, 1);
+    char *path = test_run_file(r, 1, name_of_file);
     char *command = text_format("python3 tests/support/read_safetensors.py '%s'", path);
     FILE *from = popen(command, "r");
     char line[2048], name[100], dtype[8], shape[64];
@@ -99,8 +98,8 @@ static void python_reads_the_weights(void **state)
             snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%lld",
                      d ? "x" : "", (long long)t->dim[d]);
         assert_string_equal(shape, expected);
-        const unsigned char *data = r.tensor[i].data.data;
-        size_t bytes = tensor_bytes(r.tensor[i].data);
+        const unsigned char *data = r->tensor[i].data.data;
+        size_t bytes = tensor_bytes(r->tensor[i].data);
         assert_int_equal(strcspn(line + hex, "\n"), 2 * bytes);
         for (size_t b = 0; b < bytes; b++) {
             unsigned value;
@@ -113,6 +112,101 @@ static void python_reads_the_weights(void **state)
     assert_int_equal(seen, N_WEIGHTS);
     free(command);
     free(path);
+}
+
+static void python_reads_the_weights(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    check_python(&r, "model.safetensors");
+    test_run_close(&r);
+}
+
+/* Step 1 of four ranks, three of which write. */
+static TestRanks three_writers(const TestRun *r)
+{
+    TestRanks saving = {.ranks = 4, .tp = 2, .writers = 3, .run = r->run, .step = 1};
+    ranks_save(&saving);
+    if (!ranks_agree(&saving)) fail_msg("%s", saving.err[0]);
+    return saving;
+}
+
+static void python_reads_several_files_by_their_index(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    three_writers(&r);
+    check_python(&r, "model.safetensors.index.json");
+    test_run_close(&r);
+}
+
+static void estimate_covers_several_writers(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    three_writers(&r);
+    char *folder = checkpoint_path(r.run, 1);
+    int64_t bytes = 0;
+    int files = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char *path = text_format("%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.') {
+            bytes += file_size(path);
+            files++;
+        }
+        free(path);
+    }
+    closedir(dir);
+    assert_int_equal(files, 9);
+    test_run_fill(&r, 1);
+    CheckpointContents contents = test_run_contents(&r);
+    contents.writers = 3;
+    assert_in_range(checkpoint_bytes(&contents), bytes, bytes + 20000);
+    free(folder);
+    test_run_close(&r);
+}
+
+/* What `./train ckpt` says of it. */
+static void the_command_tells_who_wrote_it(void **state)
+{
+    (void)state;
+    TestRun r;
+    char *text, err[256];
+    size_t n;
+    test_run_open(&r);
+    three_writers(&r);
+    char *output = text_format("%s/output", r.run);
+    assert_int_equal(test_ckpt("inspect", r.run, output), EXIT_OK);
+    assert_true(file_read(output, &text, &n, NULL, err, sizeof err));
+    assert_non_null(strstr(text, "world       4 ranks = pp 1 x dp 2 x tp 2, ZeRO 1, 3 writers\n"));
+    assert_non_null(strstr(text, "model-00003-of-00003.safetensors: "));
+    assert_non_null(strstr(text, "optimizer-00001-of-00003.safetensors: "));
+    for (int i = 0; i < N_ALL; i++)
+        assert_non_null(strstr(text, test_tensors[i].name));
+    free(text);
+    assert_int_equal(test_ckpt("list", r.run, output), EXIT_OK);
+    assert_int_equal(test_ckpt("verify", r.run, output), EXIT_OK);
+    assert_true(file_read(output, &text, &n, NULL, err, sizeof err));
+    assert_non_null(strstr(text, "whole (12 tensors, "));
+    free(text);
+    char *file = test_run_file(&r, 1, "optimizer-00002-of-00003.safetensors");
+    file_flip(file, file_size(file) - 1, 1);
+    assert_int_equal(test_ckpt("verify", r.run, output), EXIT_DAMAGED);
+    free(file);
+    free(output);
+    test_run_must_save(&r, 2);
+    output = text_format("%s/output", r.run);
+    assert_int_equal(test_ckpt("inspect", r.run, output), EXIT_OK);
+    assert_true(file_read(output, &text, &n, NULL, err, sizeof err));
+    assert_non_null(strstr(text, "world       1 rank, 1 writer\n"));
+    free(text);
+    free(output);
     test_run_close(&r);
 }
 
@@ -122,6 +216,9 @@ int main(void)
         cmocka_unit_test(a_checkpoint_of_version_1_is_read),
         cmocka_unit_test(the_files_of_one_rank_are_those_of_version_1),
         cmocka_unit_test(python_reads_the_weights),
+        cmocka_unit_test(python_reads_several_files_by_their_index),
+        cmocka_unit_test(estimate_covers_several_writers),
+        cmocka_unit_test(the_command_tells_who_wrote_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@ make_text
 expect_code "opened: a run" 0 "$TRAIN" "$TINY" --set eval.interval=0 --set eval.sample_interval=0 --set data.val_fraction=0.2 --out run
 for stage in 0 1 2; do
     for ranks in 1 2 3; do
-        on=(--ranks $ranks --set zero_optimization.stage=$stage)
+        on=(--ranks "$ranks" --set "zero_optimization.stage=$stage")
         expect_code "opened: text on $ranks ranks, ZeRO $stage" 0 "$TRAIN" generate run --tokens 40 "${on[@]}"
         cp output "text.$ranks.$stage"
         check "opened: ... is that of one rank" cmp -s text.1.0 "text.$ranks.$stage"

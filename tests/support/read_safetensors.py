@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Reads a .safetensors file with the standard library alone, by the format's description and nothing of this program's:
 
-    python3 tests/support/read_safetensors.py FILE
+    python3 tests/support/read_safetensors.py FILE|INDEX.json
 
 Eight bytes little-endian: the header's length, a multiple of 8 so that data are aligned; a JSON object of names, each with
 "dtype", "shape" and "data_offsets" in the bytes behind it; "__metadata__" maps strings to strings. Tensors cover the data
-without gap or overlap. Prints NAME DTYPE SHAPE HEX for each, by name; exits with 1 and a sentence where the file differs.
+without gap or overlap. Of several files INDEX.json has "weight_map", which tensor is in which file beside it, and
+"metadata": {"total_size"}, the bytes of all. Prints NAME DTYPE SHAPE HEX for each, by name; exits with 1 and a sentence where the file differs.
 """
 import json
+import os
 import struct
 import sys
 
@@ -21,7 +23,8 @@ def pairs_once(pairs):
     return dict(pairs)
 
 
-def main(path):
+def read(path):
+    """The tensors of one file: {name: (dtype, shape, bytes)}."""
     with open(path, "rb") as f:
         whole = f.read()
     (length,) = struct.unpack("<Q", whole[:8])
@@ -43,9 +46,27 @@ def main(path):
         end = stop
     if end != len(data):
         sys.exit("%d bytes of data, of which tensors take %d" % (len(data), end))
-    for name, t in sorted(header.items()):
-        begin, stop = t["data_offsets"]
-        print(name, t["dtype"], "x".join(map(str, t["shape"])), data[begin:stop].hex())
+    return {name: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for name, t in header.items()}
+
+
+def read_index(path):
+    """The tensors of all files of an index."""
+    with open(path, encoding="utf-8") as f:
+        index = json.load(f, object_pairs_hook=pairs_once)
+    files = {name: read(os.path.join(os.path.dirname(path), name)) for name in set(index["weight_map"].values())}
+    if sum(map(len, files.values())) != len(index["weight_map"]):
+        sys.exit("the index names %d tensors, the files hold others" % len(index["weight_map"]))
+    tensors = {name: files[file][name] for name, file in index["weight_map"].items()}
+    total = sum(len(data) for _, _, data in tensors.values())
+    if total != index["metadata"]["total_size"]:
+        sys.exit("total_size is %d, not %d" % (index["metadata"]["total_size"], total))
+    return tensors
+
+
+def main(path):
+    tensors = read_index(path) if path.endswith(".json") else read(path)
+    for name, (dtype, shape, data) in sorted(tensors.items()):
+        print(name, dtype, "x".join(map(str, shape)), data.hex())
 
 
 main(sys.argv[1])
