@@ -364,7 +364,7 @@ const Option option_table[] = {
     INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
         "save every so many steps; 0: only at the end"),
     INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
-    INT(checkpoint.writers, "1", 1, 1000, NONE, NOTHING,
+    INT(checkpoint.writers, "1", 1, 64, NONE, NOTHING,
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
         "ranks at most"),
     FLAG(comms_logger.enabled, "false", NONE, NOTHING,
