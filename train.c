@@ -29,14 +29,28 @@ static int printed(int code)
     return code;
 }
 
-/* The exit code of a run, whose product is its folder: lost output is only warned of. */
-static int trained(Run *run, int code)
-{
-    run_check_console(run);
-    return code;
-}
-
 static void check_command(const char *word);
+
+/* A rank's part in the run, from the plan of its memory to its exit code. */
+static int train_rank(Run *run)
+{
+    run_plan(run);
+    if (run->arguments.dry_run) return run_dry(run);
+    run_choose_folder(run);
+    if (run->folder.state == RUN_FINISHED) return run_show_result(run);
+    run_open_trainer(run);
+    run_catch_up(run);
+    if (run_stop_asked(run)) return run_leave(run);
+    while (run->trainer.steps < run->config->train_steps) {
+        trainer_step(&run->trainer);
+        run_report(run);
+        run_save_if_due(run); /* first, so that a death in what follows loses nothing */
+        run_evaluate_if_due(run);
+        run_sample_if_due(run);
+        if (run_stop_asked(run)) return run_leave(run);
+    }
+    return run_finish(run);
+}
 
 /* `./train CONFIG.json`: the run. */
 static int train(int argc, char **argv)
@@ -46,27 +60,12 @@ static int train(int argc, char **argv)
     int code;
     if (!run_arguments(&arguments, argc, argv, &code)) return printed(code);
     check_command(arguments.config);
-    if (arguments.ranks > 1)
-        fail(EXIT_UNAVAILABLE, "--ranks %d: a run has one rank so far; leave --ranks out",
-             (int)arguments.ranks);
     run_configure(&run, &arguments);
     run_open_data(&run);
-    run_plan(&run);
-    if (arguments.dry_run) return printed(run_dry(&run));
-    run_choose_folder(&run);
-    if (run.folder.state == RUN_FINISHED) return trained(&run, run_show_result(&run));
-    run_open_trainer(&run);
-    run_catch_up(&run);
-    if (run_stop_asked(&run)) return trained(&run, run_leave(&run));
-    while (run.trainer.steps < run.config->train_steps) {
-        trainer_step(&run.trainer);
-        run_report(&run);
-        run_save_if_due(&run); /* first, so that a death in what follows loses nothing */
-        run_evaluate_if_due(&run);
-        run_sample_if_due(&run);
-        if (run_stop_asked(&run)) return trained(&run, run_leave(&run));
-    }
-    return trained(&run, run_finish(&run));
+    code = run_on_ranks(&run, train_rank);
+    if (arguments.dry_run) return printed(code);
+    run_check_console(&run); /* the product is the run's folder: lost output is only warned of */
+    return code;
 }
 
 static const ArgCommand *const commands[] = {&cmd_config, &cmd_data,   &cmd_generate, &cmd_eval,

@@ -66,7 +66,37 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     plan.host = host_bytes(config, shape, B * T);
     size_t saved = saved_bytes(config, &trainer->session.table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
+    plan.ranks = 1;
     return plan;
+}
+
+MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
+{
+    typedef struct {
+        MemoryPlan plan;
+        int device;
+    } Share;
+    Share *all = must_calloc((size_t)world->size, sizeof *all);
+    Share mine = {.plan = *own, .device = device};
+    MemoryPlan sum = {.checkpoint = own->checkpoint};
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    for (int r = 0; r < world->size; r++) {
+        const MemoryPlan *p = &all[r].plan;
+        if (all[r].device != device) continue;
+        sum.weights = plus(sum.weights, p->weights);
+        sum.gradients = plus(sum.gradients, p->gradients);
+        sum.buffers = plus(sum.buffers, p->buffers);
+        sum.optimizer = plus(sum.optimizer, p->optimizer);
+        sum.activations = plus(sum.activations, p->activations);
+        sum.scratch = plus(sum.scratch, p->scratch);
+        sum.other = plus(sum.other, p->other);
+        sum.total = plus(sum.total, p->total);
+        sum.host = plus(sum.host, p->host);
+        sum.ranks += p->ranks;
+    }
+    free(all);
+    return sum;
 }
 
 void memory_add_host(MemoryPlan *p)
@@ -87,17 +117,18 @@ MemoryRoom memory_room(Device *device, size_t host)
 
 void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
-    char where[64] = "", buffers[32] = "";
+    char where[64] = "", buffers[32] = "", ranks[32] = "";
     Figure total = figure_bytes((double)p->total);
     double unit = figure_bytes_unit((double)p->total);
     if (room->device)
         snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
     if (p->buffers > 0)
         snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
+    if (p->ranks > 1) snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
     log_field("memory",
-              "plan %s: weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  "
+              "plan %s%s: weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  "
               "scratch %.1f  other %.1f; available %s%s",
-              total.text, (double)p->weights / unit, (double)p->gradients / unit, buffers,
+              total.text, ranks, (double)p->weights / unit, (double)p->gradients / unit, buffers,
               (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
               (double)p->other / unit, figure_bytes((double)room->available).text, where);
 }
@@ -157,11 +188,16 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 void memory_check(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
 {
     size_t most = room_for_plan(room);
+    char ranks[64] = "", fewer[32] = "";
     check_host(p, c);
     if (p->total <= most) return;
-    fail(EXIT_NO_MEMORY, "the plan needs %s and %s%s are available for it; %s",
-         figure_bytes((double)p->total).text, figure_bytes((double)most).text,
-         room->device ? " of the GPU's memory" : "", smaller_plan(p, c, most));
+    if (p->ranks > 1) {
+        snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
+        snprintf(fewer, sizeof fewer, ", or fewer --ranks");
+    }
+    fail(EXIT_NO_MEMORY, "the plan needs %s%s and %s%s are available for it; %s%s",
+         figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text,
+         room->device ? " of the GPU's memory" : "", smaller_plan(p, c, most), fewer);
 }
 
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)

@@ -12,6 +12,7 @@ typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, total;
     size_t host;
     int64_t checkpoint; /* bytes on disk of one checkpoint */
+    int ranks;          /* whose sum it is */
 } MemoryPlan;
 
 /* The plan of an opened or measured trainer that will read these data: what trainer_allocate will
@@ -20,6 +21,10 @@ typedef struct {
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 /* Counts the host's share among the device's, as other. */
 void memory_add_host(MemoryPlan *plan);
+
+/* What all ranks of `world` that have the device number `device` take together; all ranks of the
+ * world call it, each with its own plan. On the host all have one number. */
+MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
 
 /* Where the plan's memory comes from, and how much of it there is, in bytes. */
 typedef struct {

@@ -63,6 +63,12 @@ void metrics_close(Metrics *m)
     free(m);
 }
 
+void metrics_end(Metrics *m)
+{
+    metrics_file_end(&m->file);
+    metrics_file_end(&m->samples);
+}
+
 MetricsTail metrics_tail(const Metrics *m)
 {
     return m->tail;

@@ -57,6 +57,9 @@ typedef struct Metrics Metrics;
 /* Opens RUN/metrics.jsonl for appending; false with a sentence naming the file. */
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
+/* For the end of a process that another thread brings: what is not on disk yet goes there, once
+ * rank 0 is not just writing; not waited for long. */
+void metrics_end(Metrics *metrics);
 
 /* What metrics.jsonl says of its last step, once it is cut back to the checkpoint that a run goes
  * on from. */

@@ -6,13 +6,16 @@
 #include "model/core/fs.h"
 #include "parallel/report/metrics.h"
 
+#include <pthread.h>
+
 typedef struct {
     const FsOps *fs;
     int fd; /* -1: no file; lines are dropped */
     char *path;
     char *pending; /* what is not on disk yet */
     size_t n, capacity;
-    char error[512]; /* of the last write that failed, while something is pending */
+    pthread_mutex_t busy; /* held while a line is added or written */
+    char error[512];      /* of the last write that failed, while something is pending */
 } MetricsFile;
 
 /* Opens FOLDER/NAME for appending; `fs` must outlive the file. upto >= 0: a file that is there
@@ -25,6 +28,8 @@ bool metrics_file_open(MetricsFile *file, const FsOps *fs, const char *folder, c
 void metrics_file_close(MetricsFile *file);
 /* Appends whole lines; a failure shows at the next sync. */
 void metrics_file_put(MetricsFile *file, const char *text, size_t bytes);
+/* metrics_end for one file. */
+void metrics_file_end(MetricsFile *file);
 /* True when all lines are on disk; false with a sentence. */
 bool metrics_file_sync(MetricsFile *file, char *err, size_t n);
 

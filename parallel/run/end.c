@@ -2,9 +2,11 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/shell_text.h"
+#include "parallel/grid/control.h"
 #include "parallel/report/console.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/loop.h"
+#include "parallel/run/world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,15 +16,14 @@
 /* Closes what the run holds. */
 static void run_close(Run *run)
 {
+    if (run->lead) ends_set_flush(NULL, NULL);
     metrics_close(run->metrics);
     trainer_close(&run->trainer);
+    run_close_log(run);
     run_folder_close(&run->folder);
-    data_close(&run->data);
     free(run->config_text);
     free(run->machine);
     free(run->sample);
-    run_arguments_free(&run->arguments);
-    config_free(run->config);
 }
 
 /* What starting again leads to when the last step is not saved. */
@@ -39,9 +40,11 @@ int run_leave(Run *run)
     run->last_try = true; /* the process ends behind this save: no other follows */
     if (run->saved_step != run->trainer.steps) run_save(run);
     bool saved = run->save_error == EXIT_OK;
-    metrics_note(run->metrics, "end", run->trainer.steps,
-                 saved ? "stopped on request" : "stopped, not saved");
-    metrics_flush(run->metrics, err, sizeof err);
+    if (run->lead) {
+        metrics_note(run->metrics, "end", run->trainer.steps,
+                     saved ? "stopped on request" : "stopped, not saved");
+        metrics_flush(run->metrics, err, sizeof err);
+    }
     if (saved && run->trainer.steps >= run->config->train_steps)
         log_info("stopped after the last step, %lld; the same command evaluates and ends the run",
                  (long long)run->trainer.steps);
@@ -123,15 +126,14 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
 
 int run_show_result(Run *run)
 {
-    log_info("run     %s is finished; %s starts another", run->folder.path,
-             run->arguments.out ? "another --out" : "--resume never");
-    identity_warn_data_change(run->folder.path, run->data.identity);
-    print_result(run, &run->folder.result, true);
+    if (run->lead) {
+        log_info("run     %s is finished; %s starts another", run->folder.path,
+                 run->arguments.out ? "another --out" : "--resume never");
+        identity_warn_data_change(run->folder.path, run->data.identity);
+        print_result(run, &run->folder.result, true);
+    }
     trainer_close(&run->trainer);
     run_folder_close(&run->folder);
-    data_close(&run->data);
-    config_free(run->config);
-    run_arguments_free(&run->arguments);
     return EXIT_OK;
 }
 
@@ -141,13 +143,16 @@ static void check_last(Run *run, const char *what, double loss)
 {
     char err[512];
     if (isfinite(loss)) return;
-    metrics_note(run->metrics, "end", run->trainer.steps, "diverged");
-    metrics_flush(run->metrics, err, sizeof err);
-    fail(EXIT_DIVERGED,
-         "step %lld is the last, and %s is not finite: the run has diverged and has no result. Its "
-         "checkpoints stay; lower optimizer.params.lr, or start from one that was saved before "
-         "with --resume %s/checkpoints/STEP --out ANOTHER",
-         (long long)run->trainer.steps, what, run->folder.path);
+    if (run->lead) {
+        metrics_note(run->metrics, "end", run->trainer.steps, "diverged");
+        metrics_flush(run->metrics, err, sizeof err);
+    }
+    control_fail(
+        run->world, EXIT_DIVERGED,
+        "step %lld is the last, and %s is not finite: the run has diverged and has no result. Its "
+        "checkpoints stay; lower optimizer.params.lr, or start from one that was saved before "
+        "with --resume %s/checkpoints/STEP --out ANOTHER",
+        (long long)run->trainer.steps, what, run->folder.path);
 }
 
 /* Warns when most updates were skipped, or the last ones: the figures alone do not show it. */
@@ -169,9 +174,24 @@ static void warn_updates(const Run *run)
                     figure_count((double)(r->skipped + r->updates)).text);
 }
 
+/* What makes the run a finished one for the next start, and so comes last; rank 0's part. */
+static void write_result(Run *run)
+{
+    char err[2048];
+    RunResult result = result_of(run);
+    if (!metrics_flush(run->metrics, err, sizeof err) ||
+        !run_folder_finish(&run->folder, &result, err, sizeof err))
+        control_fail(run->world, EXIT_INPUT_OUTPUT,
+                     "the run reached its goal, but its result is not written: %s", err);
+    warn_updates(run);
+    run_print_comms(run);
+    print_result(run, &result, false);
+    run_result_free(&result);
+}
+
 int run_finish(Run *run)
 {
-    char err[2048], why[160];
+    char why[160];
     run_read_records(run);
     /* Saved before all that takes time, so that a death in it loses no step. */
     if (run->saved_step != run->trainer.steps) run_save(run);
@@ -183,21 +203,14 @@ int run_finish(Run *run)
     if (!run_sample(run)) return run_leave(run);
     run->last_try = true;
     if (run->save_error != EXIT_OK) run_save(run); /* a full disk may have room by now */
-    metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
+    if (run->lead) metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
     if (run->save_error != EXIT_OK)
-        fail(run->save_error,
-             "the run reached its goal, but its last checkpoint is not written (see the warning "
-             "above); when that can be done, %s",
-             way_on_unsaved(run));
-    /* result.json comes last: it is what makes the run a finished one for the next start. */
-    RunResult result = result_of(run);
-    if (!metrics_flush(run->metrics, err, sizeof err) ||
-        !run_folder_finish(&run->folder, &result, err, sizeof err))
-        fail(EXIT_INPUT_OUTPUT, "the run reached its goal, but its result is not written: %s", err);
-    warn_updates(run);
-    run_print_comms(run);
-    print_result(run, &result, false);
-    run_result_free(&result);
+        control_fail(run->world, run->save_error,
+                     "the run reached its goal, but its last checkpoint is not written (see the "
+                     "warning above); when that can be done, %s",
+                     way_on_unsaved(run));
+    if (run->lead) write_result(run);
+    comm_barrier(run->world); /* the others go when the run is a finished one */
     run_close(run);
     return EXIT_OK;
 }

@@ -6,8 +6,10 @@
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
 #include "optim/step_rules.h"
+#include "parallel/grid/control.h"
 #include "parallel/report/comms.h"
 #include "parallel/run/signals.h"
+#include "parallel/run/world.h"
 #include "parallel/trainer/evaluate.h"
 #include "parallel/trainer/save.h"
 
@@ -35,24 +37,33 @@ static void resume_clock(Run *run)
     run->window_start = seconds_now();
 }
 
-/* Ends the run (EXIT_DIVERGED) when gradients overflow at the smallest loss scale, or when too many
- * steps in a row were skipped for gradients that are not finite. */
-static void check_divergence(Run *run, const StepRecord *r)
+/* Notes the first record that ends the run: gradients overflow at the smallest loss scale, or too
+ * many steps in a row were skipped for gradients that are not finite. */
+static void note_divergence(Run *run, const StepRecord *r)
 {
-    char err[512];
     const Config *c = run->config;
     bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
     too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
-    if (!r->stop && !too_many) return;
+    if (run->diverged.step == 0 && (r->stop || too_many)) run->diverged = *r;
+}
+
+/* Ends the run (EXIT_DIVERGED) by that record. */
+static void end_diverged(Run *run)
+{
+    char err[512];
+    const StepRecord *r = &run->diverged;
     char *why =
         r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
                 : text_format("%lld steps in a row had gradients that are not finite",
                               (long long)r->skips_in_row);
-    metrics_note(run->metrics, "end", r->step, why);
-    metrics_flush(run->metrics, err, sizeof err);
-    fail(EXIT_DIVERGED,
-         "step %lld: %s; lower optimizer.params.lr, or start again from an older checkpoint in %s",
-         (long long)r->step, why, run->folder.path);
+    if (run->lead) {
+        metrics_note(run->metrics, "end", r->step, why);
+        metrics_flush(run->metrics, err, sizeof err);
+    }
+    control_fail(
+        run->world, EXIT_DIVERGED,
+        "step %lld: %s; lower optimizer.params.lr, or start again from an older checkpoint in %s",
+        (long long)r->step, why, run->folder.path);
 }
 
 /* A step that was skipped although its norm is finite had no target that counts. */
@@ -66,20 +77,32 @@ static void warn_skipped(const StepRecord *r)
                     (long long)r->step, (long long)r->skips_in_row);
 }
 
-/* Reads the records of the steps that have ended, or waits for all. All go to metrics.jsonl in
- * order before one of them may end the run. */
-static void read_records(Run *run, bool all)
+/* Takes the records of the steps that have ended, or waits for all. Up to the one that ends the
+ * run all go to metrics.jsonl. */
+static void take_records(Run *run, bool all)
 {
     StepRecord record[TRAINER_HISTORY];
     int n = (all ? trainer_read_all : trainer_read)(&run->trainer, record);
-    for (int i = 0; i < n; i++) {
-        metrics_step(run->metrics, &record[i]);
+    for (int i = 0; i < n && run->diverged.step == 0; i++) {
+        if (run->lead) metrics_step(run->metrics, &record[i]);
         warn_skipped(&record[i]);
-        check_divergence(run, &record[i]);
+        note_divergence(run, &record[i]);
     }
     if (n > 0) run->last = record[n - 1];
     run->last_known |= n > 0;
     run->window_steps += n;
+}
+
+/* Reads them on all ranks. A record is the same on all, but not every rank's may have come: what
+ * one has found, the others wait for, and all end at the same step. */
+static void read_records(Run *run, bool all)
+{
+    take_records(run, all);
+    bool diverged = run->diverged.step > 0;
+    if (!all) diverged = control_max(run->world, diverged) != 0;
+    if (!diverged) return;
+    take_records(run, true);
+    end_diverged(run);
 }
 
 void run_read_records(Run *run)
@@ -91,7 +114,7 @@ void run_read_records(Run *run)
 static void show_live(Run *run, bool print)
 {
     double now = seconds_now(), seconds = run->window_seconds + now - run->window_start;
-    if (run->window_steps == 0 || (!print && now - run->shown_at < 0.5)) return;
+    if (!run->lead || run->window_steps == 0 || (!print && now - run->shown_at < 0.5)) return;
     metrics_live(run->metrics, &run->last, seconds / (double)run->window_steps);
     run->shown_at = now;
 }
@@ -111,7 +134,7 @@ static void report(Run *run)
                          .backward = breakdown ? t->seconds_backward : -1,
                          .optimizer = breakdown ? t->seconds_optimizer : -1,
                          .data = breakdown ? t->feed.seconds : -1};
-    metrics_report(run->metrics, &speed);
+    if (run->lead) metrics_report(run->metrics, &speed);
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = t->feed.seconds = 0;
     run->window_seconds = 0;
     run->window_steps = 0;
@@ -120,7 +143,7 @@ static void report(Run *run)
 
 void run_check_console(Run *run)
 {
-    if (run->console_lost || !ferror(stdout)) return;
+    if (!run->lead || run->console_lost || !ferror(stdout)) return;
     run->console_lost = true;
     log_warning("standard output cannot be written: what the run prints is lost, its metrics.jsonl "
                 "has all figures");
@@ -216,7 +239,7 @@ bool run_evaluate(Run *run, bool final)
     if (!r.cut) {
         run->eval = r;
         run->eval.final = final;
-        metrics_eval(run->metrics, &run->eval);
+        if (run->lead) metrics_eval(run->metrics, &run->eval);
         memory_print_use(run->config, &run->plan, "after an evaluation");
     }
     resume_clock(run);
@@ -233,8 +256,9 @@ bool run_sample(Run *run)
     char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
     end_work(run);
     if (text) {
-        metrics_sample(run->metrics, run->trainer.steps, seconds_now() - run->work_start,
-                       c->eval.sample_prompt, text);
+        if (run->lead)
+            metrics_sample(run->metrics, run->trainer.steps, seconds_now() - run->work_start,
+                           c->eval.sample_prompt, text);
         free(run->sample);
         run->sample = utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
     }
@@ -261,7 +285,7 @@ static const char *next_try(const Run *run)
 {
     const Config *c = run->config;
     int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
-    if (run->last_try || run_stop_asked(run)) return "";
+    if (run->last_try || run_stop_seen(run)) return "";
     if (step >= c->train_steps) return "; trying again before the run ends";
     bool again = interval > 0 && interval <= c->train_steps &&
                  step - step % interval <= c->train_steps - interval;
@@ -275,7 +299,7 @@ static void warn_keeping(Run *run, const char *why)
     char ignored[512];
     int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
     if (!run->trainer.keep_all) run->keeping_warned = false;
-    if (!run->trainer.keep_all || run->keeping_warned || keep <= 0) return;
+    if (!run->lead || !run->trainer.keep_all || run->keeping_warned || keep <= 0) return;
     int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
     for (int i = 0; i < n; i++)
         others += steps[i] < run->trainer.steps;
@@ -298,22 +322,24 @@ void run_save(Run *run)
     begin_work(run, "finishing this save");
     /* Another run may have been let in since, by a lock file that somebody removed: two of them
      * saving here would prune each other's checkpoints. */
-    if (!run_folder_hold(&run->folder, err, sizeof err)) fail(EXIT_CANNOT_CREATE, "%s", err);
+    bool ok = !run->lead || run_folder_hold(&run->folder, err, sizeof err);
+    run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
     /* Metrics first: a resume cuts metrics.jsonl back to its checkpoint's step, and could not make
      * up for lines that never reached the disk. */
-    bool ok = metrics_flush(run->metrics, err, sizeof err) &&
-              trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
-                           sizeof err);
+    ok = !run->lead || metrics_flush(run->metrics, err, sizeof err);
+    ok = control_agree(run->world, ok, err, sizeof err) &&
+         trainer_save(&run->trainer, run->folder.path, run->config_text, run->machine, err,
+                      sizeof err);
     run->save_error = ok ? EXIT_OK : error_exit_code(err, EXIT_INPUT_OUTPUT);
     if (ok) {
         char *path = checkpoint_path(run->folder.path, run->trainer.steps);
         run->saved_step = run->trainer.steps;
-        metrics_saved(run->metrics, run->trainer.steps, seconds_now() - start, path);
+        if (run->lead) metrics_saved(run->metrics, run->trainer.steps, seconds_now() - start, path);
         free(path);
     } else {
         log_warning("step %lld is not saved: %s%s", (long long)run->trainer.steps, err,
                     next_try(run));
-        metrics_note(run->metrics, "warn", run->trainer.steps, err);
+        if (run->lead) metrics_note(run->metrics, "warn", run->trainer.steps, err);
     }
     end_work(run);
     resume_clock(run);
@@ -343,11 +369,14 @@ void run_sample_if_due(Run *run)
 
 void run_catch_up(Run *run)
 {
-    MetricsTail tail = metrics_tail(run->metrics);
-    bool known = tail.last.step == run->trainer.steps;
     if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
-    if (evaluation_due(run) && !(known && tail.evaluated)) run_evaluate(run, false);
-    if (sample_due(run) && !(known && tail.sampled)) run_sample(run);
+    MetricsTail tail = run->lead ? metrics_tail(run->metrics) : (MetricsTail){0};
+    bool known = tail.last.step == run->trainer.steps;
+    bool evaluated = known && tail.evaluated, sampled = known && tail.sampled;
+    control_share(run->world, &evaluated, sizeof evaluated);
+    control_share(run->world, &sampled, sizeof sampled);
+    if (evaluation_due(run) && !evaluated) run_evaluate(run, false);
+    if (sample_due(run) && !sampled) run_sample(run);
 }
 
 void run_save_if_due(Run *run)

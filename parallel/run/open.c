@@ -7,10 +7,12 @@
 #include "model/core/progress.h"
 #include "model/core/version.h"
 #include "optim/step_rules.h"
+#include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
 #include "parallel/run/loop.h"
 #include "parallel/run/signals.h"
+#include "parallel/run/world.h"
 #include "parallel/trainer/save.h"
 
 #include <errno.h>
@@ -87,6 +89,7 @@ void run_open_data(Run *run)
 static void open_trainer(Run *run, const Config *config)
 {
     char err[2048];
+    /* The ranks do not agree on this one: those whose data are whole wait for the others in it. */
     if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
@@ -166,12 +169,10 @@ int run_dry(Run *run)
               run->data.title, record[0].loss, log((double)c->model.vocab_size));
     print_speed(run);
     trainer_close(&run->trainer);
-    data_close(&run->data);
-    config_free(c);
-    run_arguments_free(&run->arguments);
-    if (run->no_data != EXIT_OK)
-        fail(run->no_data, "all but the data is ready: they are %s, see the warning above",
-             run->no_data == EXIT_MISSING ? "missing" : "not usable");
+    if (run->no_data != EXIT_OK && run->lead)
+        return error_print(run->no_data,
+                           "all but the data is ready: they are %s, see the warning above",
+                           run->no_data == EXIT_MISSING ? "missing" : "not usable");
     return EXIT_OK;
 }
 
@@ -203,7 +204,8 @@ static void check_resume_path(const Run *run)
     checkpoint_close(checkpoint);
 }
 
-void run_choose_folder(Run *run)
+/* Rank 0's part. */
+static void choose_folder(Run *run)
 {
     const Config *c = run->config;
     char err[2048];
@@ -217,23 +219,37 @@ void run_choose_folder(Run *run)
         fail(code, "%s", err);
 }
 
+void run_choose_folder(Run *run)
+{
+    if (run->lead) choose_folder(run);
+    run_share_folder(run);
+    if (run->folder.state != RUN_FINISHED) run_open_log(run);
+}
+
 /* Opens the checkpoint to start from: the one asked for, or the newest of a resumed run. NULL: a
  * fresh start. */
 static Checkpoint *find_checkpoint(Run *run)
 {
     char err[2048];
     Checkpoint *checkpoint = NULL;
+    CheckpointIo *io = &run->trainer.io;
     const char *path = run->arguments.resume.path;
     bool ok = true;
     if (run->folder.state == RUN_RESUMED)
-        ok = checkpoint_open_newest(&run->trainer.io, run->folder.path, &checkpoint, err,
-                                    sizeof err);
+        ok = checkpoint_open_newest(io, run->folder.path, &checkpoint, err, sizeof err);
     if (ok && checkpoint && path)
         log_warning("--resume %s is passed over: %s goes on from its own newest checkpoint", path,
                     run->folder.path);
-    if (ok && checkpoint == NULL && path) ok = checkpoint_open(path, &checkpoint, err, sizeof err);
-    if (!ok) fail(EXIT_DAMAGED, "%s", err);
+    if (ok && checkpoint == NULL && path)
+        ok = checkpoint_open_everywhere(io, path, &checkpoint, err, sizeof err);
+    run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     return checkpoint;
+}
+
+/* Of an end that comes from any rank: rank 0 may be writing just then. */
+static void flush_metrics(void *metrics)
+{
+    metrics_end(metrics);
 }
 
 static void open_metrics(Run *run, int64_t resumed_step)
@@ -255,26 +271,24 @@ static void open_metrics(Run *run, int64_t resumed_step)
     metrics_start(run->metrics, fields);
     free(fields);
     free(name);
+    ends_set_flush(flush_metrics, run->metrics);
 }
 
-void run_open_trainer(Run *run)
+/* What the folder must be and hold before anything is allocated; rank 0's part. */
+static void check_folder(const Run *run)
+{
+    disk_check(run->config, run->plan.checkpoint, run->folder.path);
+    if (run->folder.state != RUN_RESUMED) return;
+    identity_check_tokenizer(run->folder.path, run->data.tokenizer);
+    identity_check_data(run->folder.path, run->data.identity, run->arguments.allow_config_change);
+}
+
+/* Writes what the folder keeps of the run's beginning, and opens its metrics; rank 0's part. */
+static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     char err[2048];
-    disk_check(run->config, run->plan.checkpoint, run->folder.path);
-    if (run->folder.state == RUN_RESUMED) {
-        identity_check_tokenizer(run->folder.path, run->data.tokenizer);
-        identity_check_data(run->folder.path, run->data.identity,
-                            run->arguments.allow_config_change);
-    }
-    open_trainer(run, run->config);
-    /* Nothing in the folder changes before it is known that the run can go on and save. */
-    Checkpoint *checkpoint = find_checkpoint(run);
-    if (checkpoint && !trainer_load(&run->trainer, checkpoint, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
     disk_check_first_save(run->config, run->plan.checkpoint, run->folder.path, run->trainer.io.fs,
                           checkpoint);
-    run->config_text = config_text(run->config);
-    run->machine = machine_json(&run->trainer.session.dev);
     if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (run->data.tokenizer) {
@@ -283,22 +297,45 @@ void run_open_trainer(Run *run)
             fail(EXIT_INPUT_OUTPUT, "%s", err);
         free(path);
     }
-    bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
-    if (checkpoint) {
-        StepState s = trainer_state(&run->trainer);
-        MetricsTail tail = metrics_tail(run->metrics);
-        run->last_known = same_run && tail.trained && tail.last.step == s.steps;
-        run->last = (StepRecord){.step = s.steps,
-                                 .updates = s.updates,
-                                 .tokens = s.tokens,
-                                 .skipped = s.skipped,
-                                 .skips_in_row = s.skips_in_row,
-                                 .loss = run->last_known ? tail.last.loss : NAN};
-        log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
-                  checkpoint_folder(checkpoint));
+}
+
+/* Where the run stands that goes on from a checkpoint. Of its last loss only rank 0 knows, from the
+ * metrics. */
+static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
+{
+    StepState s = trainer_state(&run->trainer);
+    MetricsTail tail = run->lead ? metrics_tail(run->metrics) : (MetricsTail){0};
+    run->last_known = same_run && tail.trained && tail.last.step == s.steps;
+    run->last = (StepRecord){.step = s.steps,
+                             .updates = s.updates,
+                             .tokens = s.tokens,
+                             .skipped = s.skipped,
+                             .skips_in_row = s.skips_in_row,
+                             .loss = run->last_known ? tail.last.loss : NAN};
+    control_share(run->world, &run->last_known, sizeof run->last_known);
+    control_share(run->world, &run->last.loss, sizeof run->last.loss);
+    log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
+              checkpoint_folder(checkpoint));
+    if (run->lead)
         metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
-    }
+}
+
+void run_open_trainer(Run *run)
+{
+    char err[2048];
+    if (run->lead) check_folder(run);
+    comm_barrier(run->world); /* nobody allocates for a run that is refused */
+    open_trainer(run, run->config);
+    /* Nothing in the folder changes before it is known that the run can go on and save. */
+    Checkpoint *checkpoint = find_checkpoint(run);
+    bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
+    run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
+    bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
+    run->config_text = config_text(run->config);
+    run->machine = machine_json(&run->trainer.session.dev);
+    if (run->lead) describe_run(run, checkpoint, same_run);
+    if (checkpoint) take_up(run, checkpoint, same_run);
     log_field("run", "%s", run->folder.path);
     /* The checkpoint of another run is none of this one's: nothing is saved here yet. */
     run->saved_step = same_run ? run->trainer.steps : -1;
@@ -307,8 +344,10 @@ void run_open_trainer(Run *run)
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
     run->progress = progress_begin();
+    run_take_place(run);
+    run->window_start = run->shown_at = seconds_now();
+    if (!run->lead) return;
     /* Signals only now: before, the default action ends a start at once, and nothing is lost. */
     run_prepare_answers(run, NULL);
     run_watch_signals();
-    run->window_start = run->shown_at = seconds_now();
 }

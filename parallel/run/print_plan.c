@@ -5,8 +5,9 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "optim/step_rules.h"
+#include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
-#include "parallel/run/run.h"
+#include "parallel/run/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,9 +49,12 @@ static void print_batch(const Config *c, const DataSet *data)
     double step = (double)step_tokens(c);
     double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
     double passes = data->random ? 0 : all / there;
-    log_field("batch", "%lld x %lld tokens x %lld accumulation = %s tokens a step",
+    char ranks[40] = "";
+    if (c->parallel.data > 1)
+        snprintf(ranks, sizeof ranks, " x %lld ranks", (long long)c->parallel.data);
+    log_field("batch", "%lld x %lld tokens x %lld accumulation%s = %s tokens a step",
               (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
-              (long long)c->gradient_accumulation_steps, figure_count(step).text);
+              (long long)c->gradient_accumulation_steps, ranks, figure_count(step).text);
     if (data->random)
         log_field("", "%s = %s tokens", figure_of(c->train_steps, "step").text,
                   figure_short(all).text);
@@ -75,14 +79,22 @@ static void print_model(const Session *session)
 void run_plan(Run *run)
 {
     const Config *c = run->config;
-    char err[2048];
+    char err[2048] = "";
     size_t host = memory_available();
-    if (!trainer_open(&run->trainer, c, NULL, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    control_share(run->world, &host, sizeof host); /* as it was before any rank took some */
+    bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
+    run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);
+    const Device *dev = &run->trainer.session.dev;
+    comm_barrier(run->world); /* all have opened theirs: what is free now is free for their plans */
     MemoryRoom room = memory_room(&run->trainer.session.dev, host);
-    run->plan = memory_plan(&run->trainer, &run->data); /* before others count what it may refuse */
-    if (!room.device) memory_add_host(&run->plan);
+    MemoryPlan own =
+        memory_plan(&run->trainer, &run->data); /* before others count what it refuses */
+    if (!room.device) memory_add_host(&own);
+    run->plan = memory_plan_of_ranks(run->world, &own, room.device ? dev->index : 0);
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
+    run_print_ranks(run);
+    if (!run->lead) return; /* rank 0 refuses for all: who waits for it ends with it */
     memory_print(&run->plan, &room);
     disk_print(c, run->plan.checkpoint);
     if (run->arguments.dry_run)

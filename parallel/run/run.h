@@ -1,5 +1,8 @@
 /* run.h -- the chapters of one training run, in the order in which train.c reads them. Each ends
- * the program with a sentence and its exit code when it cannot go on. */
+ * the program with a sentence and its exit code when it cannot go on.
+ *
+ * From run_plan on, every rank runs the same chapters over a Run of its own, and all take the same
+ * way: what one of them finds out and all must follow, they agree on. */
 #ifndef PARALLEL_RUN_RUN_H
 #define PARALLEL_RUN_RUN_H
 
@@ -28,6 +31,12 @@ typedef struct {
     RunArguments arguments;
     const Config *config;
     DataSet data;
+    /* The three above are shared by all ranks, which only read them. */
+    Comm *world; /* of all ranks; NULL before they start */
+    /* Rank 0: has the folder and its lock, writes all but its share of checkpoints, hears signals,
+     * speaks. Of the others `metrics` is NULL, and `folder` has path, state and attempt alone. */
+    bool lead;
+    FILE *log; /* --log-ranks */
     MemoryPlan plan;
     RunFolder folder;
     Trainer trainer;
@@ -52,6 +61,7 @@ typedef struct {
     Progress progress;
     double work_start;
     double stop_looked_at; /* when RUN/STOP was looked for last */
+    StepRecord diverged;   /* the first record that ends the run; step 0: none so far */
     bool console_lost;     /* standard output cannot be written, and a warning has said so */
     ExitCode no_data;      /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
 } Run;
@@ -66,6 +76,9 @@ void run_arguments_free(RunArguments *arguments);
 void run_configure(Run *run, const RunArguments *arguments);
 /* Opens or prepares the data, which bring the vocabulary; the config is final from here on. */
 void run_open_data(Run *run);
+/* Runs `rank` on arguments.ranks ranks, of which each has a copy of the opened run, rank 0 the run
+ * itself, and returns rank 0's exit code. Frees what they share. */
+int run_on_ranks(Run *run, int (*rank)(Run *run));
 /* Opens the device and prints what the run will take; refuses what does not fit (EXIT_NO_MEMORY).
  * Nothing is allocated or written yet. */
 void run_plan(Run *run);

@@ -2,6 +2,7 @@
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
+#include "parallel/grid/control.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -108,6 +109,7 @@ static void format_lost(char *out, size_t n, const Run *run, bool step)
 
 void run_prepare_answers(const Run *run, const char *doing)
 {
+    if (!run->lead) return;
     int place = !watch.place;
     bool step = doing == NULL && run->trainer.steps < run->config->train_steps;
     snprintf(watch.doing[place], sizeof watch.doing[place], "%s",
@@ -116,9 +118,14 @@ void run_prepare_answers(const Run *run, const char *doing)
     watch.place = place;
 }
 
+bool run_stop_seen(const Run *run)
+{
+    return watch.asked != 0 || (run->lead && run_folder_stop_asked(&run->folder));
+}
+
 bool run_stop_asked(const Run *run)
 {
-    return watch.asked != 0 || run_folder_stop_asked(&run->folder);
+    return control_max(run->world, run_stop_seen(run)) != 0;
 }
 
 bool run_stop_asked_within(Run *run)
@@ -126,6 +133,7 @@ bool run_stop_asked_within(Run *run)
     static const double every = 0.1;
     double now = seconds_now();
     if (watch.asked != 0) return true;
+    if (!run->lead) return false;
     if (now < run->stop_looked_at + every) return false;
     /* When the file is there the time is not noted, so that the next call sees it at once, too. */
     if (run_folder_stop_asked(&run->folder)) return true;

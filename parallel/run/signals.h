@@ -11,10 +11,12 @@ void run_watch_signals(void);
  * `doing` (NULL: the step, then a save, as most of the time). To a second one: which steps are lost
  * since the newest checkpoint. */
 void run_prepare_answers(const Run *run, const char *doing);
-/* Whether a signal came or RUN/STOP appeared. */
+/* Whether a signal came or rank 0 finds RUN/STOP: what this rank knows of it. */
+bool run_stop_seen(const Run *run);
+/* Whether any rank has seen that: all ranks ask together, once a step, and leave together. */
 bool run_stop_asked(const Run *run);
-/* The same within an evaluation or a sample, whose pieces may be short: looks for RUN/STOP ten
- * times a second at most. */
+/* What this rank has seen within an evaluation or a sample, whose pieces may be short: looks for
+ * RUN/STOP ten times a second at most. */
 bool run_stop_asked_within(Run *run);
 
 #endif

@@ -15,6 +15,13 @@
 
 #include <cmocka.h>
 
+static int plan_rank(Run *run)
+{
+    run_plan(run);
+    trainer_close(&run->trainer);
+    return EXIT_OK;
+}
+
 /* A run up to its plan, over drawn tokens. */
 static int plan(int argc, char **argv)
 {
@@ -28,12 +35,7 @@ static int plan(int argc, char **argv)
     ConfigFacts facts = {.vocab_size = 300, .vocab_of = "test"};
     run.config = config_settle(run.config, &facts, err, sizeof err);
     if (run.config == NULL) return EXIT_CONFIG;
-    run_plan(&run);
-    trainer_close(&run.trainer);
-    data_close(&run.data);
-    config_free(run.config);
-    run_arguments_free(&run.arguments);
-    return EXIT_OK;
+    return run_on_ranks(&run, plan_rank);
 }
 
 typedef struct {

@@ -1,0 +1,132 @@
+/* world.c -- see world.h. */
+#include "parallel/run/world.h"
+
+#include "model/core/files.h"
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+typedef struct {
+    Run *run; /* by rank */
+    int (*rank)(Run *run);
+    Run *opened;
+} Ranks;
+
+static int live(Comm *world, void *context)
+{
+    const Ranks *ranks = context;
+    Run *run = world->rank == 0 ? ranks->opened : &ranks->run[world->rank];
+    run->world = world;
+    run->lead = world->rank == 0;
+    if (run->lead) log_set_rank(0, NULL);
+    return ranks->rank(run);
+}
+
+int run_on_ranks(Run *run, int (*rank)(Run *run))
+{
+    int n = (int)run->arguments.ranks;
+    LaunchOptions options = {.timeout = run->config->parallel.timeout};
+    Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
+    for (int i = 1; i < n; i++)
+        ranks.run[i] = *run;
+    int code = launch_ranks(n, &options, live, &ranks);
+    free(ranks.run);
+    data_close(&run->data);
+    config_free(run->config);
+    run_arguments_free(&run->arguments);
+    return code;
+}
+
+/* ---- agreeing -------------------------------------------------------------------------------- */
+
+void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n)
+{
+    if (!control_agree(run->world, good, err, n)) control_fail(run->world, code, "%s", err);
+}
+
+void run_share_folder(Run *run)
+{
+    struct {
+        RunState state;
+        int attempt;
+    } told = {run->folder.state, run->folder.attempt};
+    control_share(run->world, &told, sizeof told);
+    char *path = control_share_text(run->world, run->folder.path);
+    if (run->lead) {
+        free(path);
+        return;
+    }
+    run->folder = (RunFolder){
+        .path = path, .state = told.state, .lock = FOLDER_LOCK_NONE, .attempt = told.attempt};
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+/* "dp 2 x tp 2": the axes with several ranks. */
+static void format_axes(GridPlace size, char *out, size_t n)
+{
+    const struct {
+        const char *name;
+        int size;
+    } axis[] = {{"pp", size.pp}, {"dp", size.dp}, {"cp", size.cp}, {"tp", size.tp}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof axis / sizeof *axis && used < n; i++)
+        if (axis[i].size > 1)
+            used += (size_t)snprintf(out + used, n - used, "%s%s %d", used ? " x " : "",
+                                     axis[i].name, axis[i].size);
+}
+
+void run_print_ranks(Run *run)
+{
+    char text[256];
+    const Device *dev = &run->trainer.session.dev;
+    int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
+    if (ranks == 1) return;
+    control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
+                          "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
+    format_axes(run->trainer.session.grid.size, text, sizeof text);
+    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld", ranks, text, threads,
+              threads == 1 ? "" : "s", (long long)run->config->zero_optimization.stage);
+    if (ranks > cores && dev->backend->place == PLACE_HOST)
+        log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
+                  ranks, cores, cores == 1 ? "" : "s");
+}
+
+void run_take_place(const Run *run)
+{
+    char place[64];
+    if (run->lead && run->world->size > 1)
+        log_set_rank(0, grid_place_text(run->trainer.session.grid.size, 0, place, sizeof place));
+}
+
+void run_open_log(Run *run)
+{
+    char err[1024] = "";
+    if (!run->arguments.log_ranks) return;
+    char *folder = text_format("%s/logs", run->folder.path);
+    char *path = text_format("%s/rank_%03d.log", folder, run->world->rank);
+    bool good = !run->lead || fs_make_folders(&fs_system, folder, err, sizeof err);
+    run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
+    run->log = fopen(path, "a");
+    good =
+        run->log != NULL || error_set(err, sizeof err, "cannot open %s: %s", path, strerror(errno));
+    run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
+    log_set_file(run->log);
+    free(path);
+    free(folder);
+}
+
+void run_close_log(Run *run)
+{
+    if (run->log == NULL) return;
+    log_set_file(NULL);
+    fclose(run->log);
+    run->log = NULL;
+}

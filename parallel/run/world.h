@@ -1,0 +1,21 @@
+/* world.h -- the ranks of a run: how they start, what they tell each other, and how they agree. */
+#ifndef PARALLEL_RUN_WORLD_H
+#define PARALLEL_RUN_WORLD_H
+
+#include "parallel/run/run.h"
+
+/* Ends the program with `code` on all ranks unless all are `good`, with the sentence err[0..n) of
+ * the lowest that is not. All ranks call it. */
+void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n);
+/* One line on the ranks and how they share the work, where there are several; compares what they
+ * compute with (EXIT_CONFIG where it differs). */
+void run_print_ranks(Run *run);
+/* Tells the other ranks what rank 0 has chosen: the folder's path, state and attempt. */
+void run_share_folder(Run *run);
+/* --log-ranks: opens RUN/logs/rank_NNN.log, which gets what this rank says from here on. */
+void run_open_log(Run *run);
+void run_close_log(Run *run);
+/* From here on rank 0's errors carry its place: until then, all that it does it does for all. */
+void run_take_place(const Run *run);
+
+#endif
