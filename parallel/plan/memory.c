@@ -145,15 +145,21 @@ static size_t room_for_plan(const MemoryRoom *room)
 }
 
 /* What a long step takes of the host's memory, on every device. */
-static void check_host(const MemoryPlan *p, const Config *c)
+static void check_host(size_t bytes, const Config *c)
 {
     size_t available = memory_available();
-    if (c->gradient_accumulation_steps > 1 && p->host > available)
+    if (c->gradient_accumulation_steps > 1 && bytes > available)
         fail(EXIT_NO_MEMORY,
              "the plan needs %s of the host's memory and %s are available; lower "
              "gradient_accumulation_steps (now %lld)",
-             figure_bytes((double)p->host).text, figure_bytes((double)available).text,
+             figure_bytes((double)bytes).text, figure_bytes((double)available).text,
              (long long)c->gradient_accumulation_steps);
+}
+
+void memory_check_step(const Config *c)
+{
+    const GptShape shape = gpt_shape(c);
+    check_host(step_plan_bytes(&shape, c->gradient_accumulation_steps), c);
 }
 
 /* What would make the plan fit into `room`, as a sentence. Names the keys of the batch only where
@@ -189,7 +195,7 @@ void memory_check(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
 {
     size_t most = room_for_plan(room);
     char ranks[64] = "", fewer[32] = "";
-    check_host(p, c);
+    check_host(p->host, c);
     if (p->total <= most) return;
     if (p->ranks > 1) {
         snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);

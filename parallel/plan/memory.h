@@ -40,6 +40,8 @@ void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
 /* Ends the program (EXIT_NO_MEMORY) where there is no room for the plan, saying what makes it
  * smaller. */
 void memory_check(const MemoryPlan *plan, const MemoryRoom *room, const Config *config);
+/* The same of what a trainer takes already when it is opened: the list of a step's actions. */
+void memory_check_step(const Config *config);
 /* With memory_breakdown: prints what the process holds now and held at most, beside the plan. */
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);
 
