@@ -277,10 +277,6 @@ typedef struct {
  * `config`. No other function changes a Config that was validated. NULL with a sentence, and
  * `config` is still the caller's, where it was given another vocabulary than that of the data. */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
-/* Whether stage3_max_live_parameters has room for `least` elements, the two largest units that a
- * step uses one behind the other, which only whoever lays them out knows. False with a sentence
- * that names the place of the key and what to write (EXIT_CONFIG). */
-bool config_allows_live(const Config *config, int64_t least, char *err, size_t n);
 /* A second config beside a settled one, for measuring: its step is one micro-batch and the phases
  * of that are timed; without `samples` no room is kept for drawing any. Shares the strings of
  * `config`, which must outlive it, and is not freed. */

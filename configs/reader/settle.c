@@ -55,14 +55,3 @@ Config config_of_one_micro_batch(const Config *config, bool samples)
     if (!samples) one.eval.sample_tokens = 0;
     return one;
 }
-
-bool config_allows_live(const Config *config, int64_t least, char *err, size_t n)
-{
-    static const char key[] = "zero_optimization.stage3_max_live_parameters";
-    int64_t given = config->zero_optimization.stage3_max_live_parameters;
-    if (given >= least) return true;
-    return error_set(err, n,
-                     "%s: %s: %lld is less than the two largest units that are used one behind the "
-                     "other; write at least %lld",
-                     config_origin(config, key), key, (long long)given, (long long)least);
-}

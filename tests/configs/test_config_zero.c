@@ -46,23 +46,6 @@ static void says_nothing_to_shard_of_one_rank_alone(void **state)
     }
 }
 
-/* The rule that needs the sizes of units: the place of the key, and the least that is right. */
-static void says_how_many_parameters_must_live(void **state)
-{
-    (void)state;
-    const Config *c = config_test_keys("\"zero_optimization\": {\n\"stage\": 3,\n"
-                                       "\"max_live_parameters\": 1000}");
-    char err[256] = "";
-    assert_true(config_allows_live(c, 1000, err, sizeof err));
-    assert_string_equal(err, "");
-    assert_false(config_allows_live(c, 1001, err, sizeof err));
-    assert_string_equal(err,
-                        "c.json:4: zero_optimization.stage3_max_live_parameters: 1000 is less than "
-                        "the two largest units that are used one behind the other; write at least "
-                        "1001");
-    config_free(c);
-}
-
 /* At stage 3 it is refused: config_errors.txt. */
 static void takes_sums_up_to_stage_2(void **state)
 {
@@ -259,7 +242,6 @@ int main(void)
         cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
         cmocka_unit_test(says_nothing_to_shard_of_one_rank_alone),
         cmocka_unit_test(takes_sums_up_to_stage_2),
-        cmocka_unit_test(says_how_many_parameters_must_live),
         cmocka_unit_test(reads_zero_as_true_or_false),
         cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
         cmocka_unit_test(reads_every_name_of_a_key),
