@@ -1,8 +1,9 @@
-/* test_grid.c -- what a rank knows of its place: what it counts, and the borders of its
- * tensor-parallel region. */
+/* test_grid.c -- what a rank knows of its place: what it counts, the groups of its axes, and the
+ * borders of its tensor-parallel region. */
 #include "model/core/check.h"
 #include "parallel/grid/tp.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,12 +94,81 @@ static void test_a_border_of_one_rank_has_one_tensor(void **state)
     }
 }
 
+/* ---- many ranks ------------------------------------------------------------------------------ */
+
+/* A rank's coordinate on axis a. */
+static int on_axis(GridPlace at, int a)
+{
+    return a == 0 ? at.pp : a == 1 ? at.dp : a == 2 ? at.cp : at.tp;
+}
+
+static bool same_line(GridPlace a, GridPlace b, int axis)
+{
+    for (int i = 0; i < 4; i++)
+        if (i != axis && on_axis(a, i) != on_axis(b, i)) return false;
+    return true;
+}
+
+/* All ranks' coordinates are those that counting up gives, tp first; the group of an axis holds
+ * those that differ on it alone, in its order. */
+static void run_grid(Comm *world, void *context)
+{
+    const GridPlace size = *(const GridPlace *)context;
+    GridPlace place[16] = {{0}}, at = {0};
+    for (int r = 0; r < world->size; r++) {
+        place[r] = at;
+        if (++at.tp == size.tp) at.tp = 0, at.cp++;
+        if (at.cp == size.cp) at.cp = 0, at.dp++;
+        if (at.dp == size.dp) at.dp = 0, at.pp++;
+    }
+    Grid grid = grid_open(world, size);
+    const GridPlace me = place[world->rank];
+    Comm *group[] = {&grid.pp, &grid.dp, &grid.cp, &grid.tp, &grid.shard};
+    const int axis[] = {0, 1, 2, 3, 1};
+    for (int i = 0; i < 4; i++)
+        if (on_axis(grid.at, i) != on_axis(me, i) || on_axis(grid.size, i) != on_axis(size, i))
+            rank_wrong(world, "coordinate %d is %d of %d, not %d of %d", i, on_axis(grid.at, i),
+                       on_axis(grid.size, i), on_axis(me, i), on_axis(size, i));
+    for (int g = 0; g < 5; g++) {
+        int64_t mine = world->rank, all[16] = {0};
+        Comm *comm = group[g];
+        if (comm->size != on_axis(size, axis[g]) || comm->rank != on_axis(me, axis[g])) {
+            rank_wrong(world, "group %s: rank %d of %d", comm->name, comm->rank, comm->size);
+            continue;
+        }
+        comm_all_gather(comm, NULL, tensor_1d(all, I64, comm->size), tensor_1d(&mine, I64, 1));
+        for (int r = 0, i = 0; r < world->size; r++)
+            if (same_line(place[r], me, axis[g]) && all[i++] != r)
+                rank_wrong(world, "member %d of group %s is rank %lld, not %d", i - 1, comm->name,
+                           (long long)all[i - 1], r);
+    }
+    if (grid.replicate.size != 1) rank_wrong(world, "%d replicas", grid.replicate.size);
+    grid_close(&grid);
+}
+
+static void test_groups_of_all_grids_up_to_16_ranks(void **state)
+{
+    (void)state;
+    int grids = 0;
+    for (int n = 1; n <= 16; n++)
+        for (int pp = 1; pp <= n; pp++)
+            for (int dp = 1; dp <= n / pp; dp++)
+                for (int cp = 1; cp <= n / pp / dp; cp++) {
+                    GridPlace size = {pp, dp, cp, n / pp / dp / cp};
+                    if (size.pp * size.dp * size.cp * size.tp != n) continue;
+                    thread_ranks(n, 60, run_grid, &size);
+                    grids++;
+                }
+    assert_int_equal(grids, 204);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_row_that_all_hold_is_counted_by_the_first),
         cmocka_unit_test(test_the_store_counts_by_the_owner_rule),
         cmocka_unit_test(test_a_border_of_one_rank_has_one_tensor),
+        cmocka_unit_test(test_groups_of_all_grids_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
