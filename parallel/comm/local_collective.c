@@ -7,6 +7,8 @@
 /* Sums go block by block, so that what is written to the peers still lies in a core's cache. */
 enum { BLOCK_BYTES = 64 << 10 };
 
+_Static_assert((int)LOCAL_MAX_RANKS <= (int)SUM_SOURCES, "op_sum takes all ranks' tensors");
+
 /* Elements [first, first + n) of a dense tensor. */
 static Tensor slice(Tensor t, int64_t first, int64_t n)
 {
@@ -107,13 +109,12 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
                               .in = x});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    for (int64_t at = first, block = block_of(on, x.dtype); at < end; at += block) {
-        int64_t now = least(block, end - at);
+    for (int64_t at = first, now; at < end; at += now) {
+        now = least(block_of(on, x.dtype), end - at);
         Tensor sum = slice(x, at, now);
         reduce(comm, on, sum, at, now, op);
         for (int i = 0; i < comm->size; i++)
             local_copy(on, slice(group->member[i].call.in, at, now), sum);
-        if (block > end - at) break;
     }
     finish(comm, on, n > 0);
 }
@@ -129,7 +130,13 @@ void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
                               .in = whole});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
-    if (n > 0) reduce(comm, on, tensor_flat(part), comm->rank * n, n, REDUCE_SUM);
+    /* Out of place op_sum writes past the caches; in place what it writes lies there already. */
+    bool in_place = part.data == slice(whole, comm->rank * n, n).data;
+    int64_t block = in_place ? block_of(on, part.dtype) : n;
+    for (int64_t at = 0, now; at < n; at += now) {
+        now = least(block, n - at);
+        reduce(comm, on, slice(part, at, now), comm->rank * n + at, now, REDUCE_SUM);
+    }
     finish(comm, on, n > 0);
 }
 

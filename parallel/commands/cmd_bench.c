@@ -2,12 +2,13 @@
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/commands/commands.h"
 
-static const ArgCommand *const commands[] = {&cmd_bench_step, &cmd_bench_ops, &cmd_bench_gemm};
+static const ArgCommand *const commands[] = {&cmd_bench_step, &cmd_bench_ops, &cmd_bench_gemm,
+                                             &cmd_bench_comm};
 
 const ArgCommand cmd_bench = {
     .name = "bench",
     .call = "./train bench",
-    .summary = "measure products, ops or a whole training step",
+    .summary = "measure products, ops, calls between ranks or a whole training step",
     .commands = commands,
     .n_commands = ARG_ROWS(commands),
 };

@@ -61,7 +61,7 @@ refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^err
 both_forms() {
     local option=$1 value apart='' joined=''
     shift
-    for value in 1 300 key=value f32 fp64; do
+    for value in 1 3 300 key=value f32 fp64; do
         refused_next "$@" "$option" $value && apart+=" $value"
         refused_next "$@" "$option=$value" && joined+=" $value"
     done
@@ -145,6 +145,7 @@ said "a slip in an option of data" 'did you mean "--from"?' data decode --form=3
 said "a slip in an option of generate" 'did you mean "--prompt"?' generate x --promt y
 said "a slip in an option of eval" 'did you mean "--set"?' eval x --sett a=1
 said "a slip in an option of bench step" 'did you mean "--steps"?' bench step "$TINY" --step 3
+said "a slip in an option of bench comm" 'did you mean "--ranks"?' bench comm --rank 3
 said "a slip in an option of bench ops" 'did you mean "--tokens"?' bench ops --token 3
 said "an option of ckpt" 'see ./train ckpt list --help' ckpt list --json x
 said "an option of doctor" 'see ./train doctor --help' doctor --json

@@ -1,0 +1,213 @@
+/* cmd_bench_comm.c -- `./train bench comm`: the communicator's verbs on ranks that are threads,
+ * each beside what memory allows: the streams that it must read and write, at the rate of a loop
+ * over memory that all ranks run at once in the same run. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/figures.h"
+#include "model/core/json_write.h"
+#include "model/kernels/ops.h"
+#include "parallel/commands/cmd_bench.h"
+#include "parallel/grid/launch.h"
+
+#include <stdio.h>
+
+typedef struct {
+    int64_t ranks, repetitions;
+    const char *device;
+    bool json;
+} Arguments;
+
+enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20, VERBS = COMM_SEND + 1 };
+
+/* What rank 0 measured. */
+typedef struct {
+    const Arguments *a;
+    char device[160];
+    double memory;                /* bytes per second of all ranks' loops */
+    double seconds[VERBS][SIZES]; /* of one call */
+} Result;
+
+/* One rank's memory. */
+typedef struct {
+    Device dev;
+    float *x; /* LARGEST bytes */
+    float *y; /* as many: what messages bring */
+} Mine;
+
+static int64_t bytes_of(int size)
+{
+    return (int64_t)SMALLEST << (4 * size);
+}
+
+/* Streams of the tensor's size that all ranks together read and write, in place. The last verb is
+ * a message to the next rank and one from that before. */
+static double streams_of(int verb, int n)
+{
+    switch (verb) {
+    case COMM_ALL_REDUCE: return 2.0 * n;
+    case COMM_REDUCE_SCATTER: return n + 1.0;
+    case COMM_SEND: return 2.0 * n;
+    default: return 2.0 * (n - 1);
+    }
+}
+
+static void call(Comm *world, Mine *p, int verb, int64_t bytes)
+{
+    int n = world->size;
+    /* Whole parts: a little less where n is no power of two. */
+    int64_t part = bytes / (int64_t)sizeof(float) / n;
+    Tensor whole = tensor_1d(p->x, F32, part * n), other = tensor_1d(p->y, F32, part * n);
+    Tensor own = tensor_slice_rows(whole, world->rank * part, part);
+    switch (verb) {
+    case COMM_ALL_REDUCE: comm_all_reduce(world, &p->dev, whole, REDUCE_SUM); break;
+    case COMM_REDUCE_SCATTER: comm_reduce_scatter(world, &p->dev, own, whole); break;
+    case COMM_ALL_GATHER: comm_all_gather(world, &p->dev, whole, own); break;
+    case COMM_BROADCAST: comm_broadcast(world, &p->dev, whole, 0); break;
+    default:
+        comm_group_begin(world);
+        comm_send(world, &p->dev, whole, (world->rank + 1) % n);
+        comm_receive(world, &p->dev, other, (world->rank + n - 1) % n);
+        comm_group_end(world);
+    }
+}
+
+/* Median seconds of one call. Small ones are timed many at a time. */
+static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int repetitions)
+{
+    double seconds[BENCH_MOST_REPETITIONS];
+    int64_t calls = bytes < 1 << 20 ? 100 : bytes < LARGEST ? 10 : 1;
+    for (int i = -1; i < repetitions; i++) {
+        comm_barrier(world);
+        double from = seconds_now();
+        for (int64_t c = 0; c < calls; c++)
+            call(world, p, verb, bytes);
+        device_synchronize(&p->dev);
+        if (i >= 0) seconds[i] = (seconds_now() - from) / (double)calls;
+    }
+    return bench_median(seconds, repetitions);
+}
+
+/* Bytes per second of all ranks' memory, read and written. */
+static double memory_rate(Comm *world, Mine *p, int repetitions)
+{
+    double seconds[BENCH_MOST_REPETITIONS];
+    MemoryLoop l = memory_loop_open(&p->dev, (16 << 20) / world->size);
+    for (int i = -1; i < repetitions; i++) {
+        comm_barrier(world);
+        double from = seconds_now();
+        memory_loop_run(&p->dev, &l);
+        device_synchronize(&p->dev);
+        comm_barrier(world);
+        if (i >= 0) seconds[i] = seconds_now() - from;
+    }
+    device_release(&p->dev, l.a, 4 * (size_t)l.n * sizeof(float));
+    return (double)MEMORY_LOOP_BYTES * (double)l.n * world->size /
+           bench_median(seconds, repetitions);
+}
+
+static int rank_main(Comm *world, void *context)
+{
+    Result *r = context;
+    Mine p;
+    DeviceOptions options = {.local_ranks = world->size, .blas = BLAS_BUILTIN};
+    char err[256];
+    if (!device_open(&p.dev, r->a->device, &options, err, sizeof err))
+        fail(EXIT_UNAVAILABLE, "%s", err);
+    if (world->rank == 0) device_warn(&p.dev);
+    p.x = device_alloc(&p.dev, 2 * (size_t)LARGEST, "the tensors of the calls");
+    p.y = p.x + LARGEST / sizeof(float);
+    op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST / (int64_t)sizeof(float)), 0);
+    int repetitions = (int)r->a->repetitions;
+    double memory = memory_rate(world, &p, repetitions);
+    for (int verb = 0; verb < VERBS; verb++)
+        for (int s = 0; s < SIZES; s++) {
+            double seconds = call_seconds(world, &p, verb, bytes_of(s), repetitions);
+            if (world->rank == 0) r->seconds[verb][s] = seconds;
+        }
+    if (world->rank == 0) {
+        r->memory = memory;
+        device_describe(&p.dev, r->device, sizeof r->device);
+    }
+    comm_barrier(world); /* peers read this rank's memory */
+    device_synchronize(&p.dev);
+    device_release(&p.dev, p.x, 2 * (size_t)LARGEST);
+    device_close(&p.dev);
+    return EXIT_OK;
+}
+
+static void print_result(const Result *r)
+{
+    int n = (int)r->a->ranks;
+    if (r->a->json) {
+        printf("{\"ranks\":%d,\"memory_gb_per_s\":%.6g,\"device\":", n, 1e-9 * r->memory);
+        json_print_string(stdout, r->device);
+        printf(",\"calls\":[");
+    } else {
+        printf("%s each, %d ranks as threads of one process, f32, in place, medians of %lld\n",
+               r->device, n, (long long)r->a->repetitions);
+        printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
+        printf("%-16s %10s %12s %9s %10s\n", "verb", "size", "us", "GB/s", "% memory");
+    }
+    for (int verb = 0; verb < VERBS; verb++)
+        for (int s = 0; s < SIZES; s++) {
+            const char *name = verb == COMM_SEND ? "send + receive" : comm_verb_name[verb];
+            double bytes = (double)bytes_of(s), seconds = r->seconds[verb][s];
+            double share = streams_of(verb, n) * bytes / r->memory / seconds;
+            if (r->a->json)
+                printf("%s{\"verb\":\"%s\",\"bytes\":%.0f,\"us\":%.6g,\"gb_per_s\":%.6g,"
+                       "\"share\":%.6g}",
+                       verb + s ? "," : "", name, bytes, 1e6 * seconds, 1e-9 * bytes / seconds,
+                       share);
+            else
+                printf("%-16s %10s %12.1f %9.3f %10.1f\n", name, figure_bytes(bytes).text,
+                       1e6 * seconds, 1e-9 * bytes / seconds, 100 * share);
+        }
+    if (r->a->json) puts("]}");
+}
+
+static int bench_comm(const void *values)
+{
+    const Arguments *a = values;
+    Result r = {.a = a};
+    int code = launch_ranks((int)a->ranks, NULL, rank_main, &r);
+    if (code == EXIT_OK) print_result(&r);
+    return code;
+}
+
+static const ArgOption options[] = {
+    {.name = "--ranks",
+     .value = "N",
+     .help = "that take part; default 2",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, ranks),
+     .least = 2,
+     .most = LAUNCH_MAX_RANKS},
+    {.name = "--repetitions",
+     .value = "N",
+     .help = "of which the median is shown; default 9",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, repetitions),
+     .least = 1,
+     .most = BENCH_MOST_REPETITIONS},
+    {.name = "--device",
+     .value = "NAME",
+     .help = "auto (default), cuda or cpu",
+     .kind = ARG_NAME,
+     .at = offsetof(Arguments, device)},
+    {.name = "--json",
+     .help = "print one JSON line instead of a table",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, json)},
+};
+
+const ArgCommand cmd_bench_comm = {
+    .name = "comm",
+    .call = "./train bench comm",
+    .usage = "[options]",
+    .summary = "the calls between ranks, each beside what memory allows",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .size = sizeof(Arguments),
+    .defaults = &(const Arguments){.ranks = 2, .repetitions = 9, .device = "auto"},
+    .run = bench_comm,
+};
