@@ -3,6 +3,7 @@
 #include "parallel/comm/comm.h"
 
 #include "model/core/check.h"
+#include "model/core/clock.h"
 
 #include <stdlib.h>
 
@@ -23,6 +24,12 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
     c->calls++;
     c->elements += tensor_count(x);
     c->bytes += (int64_t)tensor_bytes(x);
+}
+
+/* Behind a call that began at `start`. */
+static void count_seconds(Comm *comm, const Device *on, double start)
+{
+    if (on) comm->counts->seconds += seconds_now() - start;
 }
 
 static void check_rank(const Comm *comm, int rank)
@@ -48,42 +55,54 @@ void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
     CHECK(op == REDUCE_SUM || on == NULL, "a maximum over tensors of a device");
+    double start = seconds_now();
     comm->ops->all_reduce(comm, on, x, op);
+    count_seconds(comm, on, start);
 }
 
 void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     count(comm, COMM_REDUCE_SCATTER, whole);
     check_part(comm, part, whole);
+    double start = seconds_now();
     comm->ops->reduce_scatter(comm, on, part, whole);
+    count_seconds(comm, on, start);
 }
 
 void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
+    double start = seconds_now();
     comm->ops->all_gather(comm, on, whole, part);
+    count_seconds(comm, on, start);
 }
 
 void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
+    double start = seconds_now();
     comm->ops->broadcast(comm, on, x, root);
+    count_seconds(comm, on, start);
 }
 
 void comm_send(Comm *comm, Device *on, Tensor x, int to)
 {
     count(comm, COMM_SEND, x);
     check_rank(comm, to);
+    double start = seconds_now();
     comm->ops->send(comm, on, x, to);
+    count_seconds(comm, on, start);
 }
 
 void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 {
     count(comm, COMM_RECEIVE, x);
     check_rank(comm, from);
+    double start = seconds_now();
     comm->ops->receive(comm, on, x, from);
+    count_seconds(comm, on, start);
 }
 
 void comm_group_begin(Comm *comm)

@@ -32,6 +32,9 @@ typedef struct {
 } CommCount;
 typedef struct {
     CommCount of[COMM_VERBS][DTYPE_COUNT];
+    /* Of the host, in calls that a device carries. Where calls finish before they return, as on the
+     * CPU, that is what communication has taken, waiting for peers included. */
+    double seconds;
 } CommCounts;
 
 typedef struct {

@@ -80,9 +80,14 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     if (!(s->forward >= 0) || s->steps <= 0) return;
     double ms = 1e3 / (double)s->steps;
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
+    char comm[64] = "";
+    if (s->communication > 0) {
+        other -= s->communication;
+        snprintf(comm, sizeof comm, "communication %.2f  ", s->communication * ms);
+    }
     snprintf(text, sizeof text,
-             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  data %.2f  other %.2f",
-             s->forward * ms, s->backward * ms, s->optimizer * ms, s->data * ms, other * ms);
+             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  %sdata %.2f  other %.2f",
+             s->forward * ms, s->backward * ms, s->optimizer * ms, comm, s->data * ms, other * ms);
     print_lines(c, text, 9);
 }
 

@@ -208,6 +208,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
         print_number(to, "forward", s->forward, &odd);
         print_number(to, "backward", s->backward, &odd);
         print_number(to, "optimizer", s->optimizer, &odd);
+        if (s->communication > 0) print_number(to, "communication", s->communication, &odd);
         print_number(to, "data", s->data, &odd);
     }
     line_end(&line, m, odd);

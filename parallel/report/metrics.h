@@ -28,7 +28,8 @@ typedef struct {
     int64_t steps, tokens;
     double flops_per_token;
     double forward, backward, optimizer,
-        data; /* seconds, with wall_clock_breakdown; else negative */
+        data;             /* seconds, with wall_clock_breakdown; else negative */
+    double communication; /* between ranks, in none of the others; 0: none, or not known apart */
 } SpeedRecord;
 
 typedef struct {

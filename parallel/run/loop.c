@@ -133,9 +133,11 @@ static void report(Run *run)
                          .forward = breakdown ? t->seconds_forward : -1,
                          .backward = breakdown ? t->seconds_backward : -1,
                          .optimizer = breakdown ? t->seconds_optimizer : -1,
+                         .communication = breakdown ? t->seconds_communication : 0,
                          .data = breakdown ? t->feed.seconds : -1};
     if (run->lead) metrics_report(run->metrics, &speed);
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = t->feed.seconds = 0;
+    t->seconds_communication = 0;
     run->window_seconds = 0;
     run->window_steps = 0;
     resume_clock(run);

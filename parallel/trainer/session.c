@@ -103,6 +103,16 @@ void session_sum_stats(Session *s, StepStats *stats)
     comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
 }
 
+double session_comm_seconds(const Session *s)
+{
+    const Grid *g = &s->grid;
+    const Comm *of[] = {&g->pp, &g->dp, &g->cp, &g->tp, &g->shard, &g->replicate};
+    double seconds = 0;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i]->size > 1) seconds += comm_counts(of[i])->seconds;
+    return seconds;
+}
+
 bool session_all_go_on(Session *s, bool go_on)
 {
     return s->world ? control_max(s->world, !go_on) == 0 : go_on;

@@ -45,6 +45,9 @@ void session_close(Session *session);
 /* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
  * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
 void session_sum_stats(Session *session, StepStats *stats);
+/* Seconds that this rank has spent so far in what a device carries of communication (CommCounts).
+ */
+double session_comm_seconds(const Session *session);
 /* Whether all ranks' hosts want to go on; they ask together, and get the same answer. */
 bool session_all_go_on(Session *session, bool go_on);
 /* Rank 0's value. */

@@ -93,6 +93,7 @@ static void open_phases(Trainer *t)
 {
     t->n_phases = t->config->wall_clock_breakdown ? t->session.step.n_actions + 2 : 0;
     t->phase = open_events(&t->session.dev, t->n_phases);
+    t->phase_communication = must_calloc((size_t)t->n_phases, sizeof *t->phase_communication);
 }
 
 /* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
@@ -168,41 +169,55 @@ void trainer_close(Trainer *t)
         device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
         device_release(dev, t->state, sizeof *t->state);
     }
+    free(t->phase_communication);
     session_close(&t->session);
     *t = (Trainer){0};
+}
+
+/* Marks a border between phases. */
+static void mark_phase(Trainer *t, int64_t i)
+{
+    device_event_record(&t->session.dev, &t->phase[i]);
+    t->phase_communication[i] = session_comm_seconds(&t->session);
 }
 
 /* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
 static void run_actions(Trainer *t)
 {
-    Device *dev = &t->session.dev;
     const StepPlan *step = &t->session.step;
     Stage stage = gpt_stage(t->gpt);
     if (!t->config->wall_clock_breakdown) {
         pipeline_run(&stage, step->actions, step->n_actions);
         return;
     }
-    device_event_record(dev, &t->phase[0]);
+    mark_phase(t, 0);
     for (int64_t i = 0; i < step->n_actions; i++) {
         pipeline_run(&stage, &step->actions[i], 1);
-        device_event_record(dev, &t->phase[i + 1]);
+        mark_phase(t, i + 1);
     }
+}
+
+/* Adds the time between two marks to `phase`, less what communication took of it. */
+static void add_phase(Trainer *t, int64_t i, double *phase)
+{
+    Device *dev = &t->session.dev;
+    bool immediate = dev->backend->place == PLACE_HOST;
+    double comm = immediate ? t->phase_communication[i + 1] - t->phase_communication[i] : 0;
+    *phase += device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]) - comm;
+    t->seconds_communication += comm;
 }
 
 /* Adds up a step's phases between its marks. Waits for the step: who asks for the breakdown pays
  * with the host's head start. */
 static void add_phases(Trainer *t)
 {
-    Device *dev = &t->session.dev;
-    const Action *actions = t->session.step.actions;
-    int64_t n = t->session.step.n_actions;
-    device_event_record(dev, &t->phase[n + 1]);
-    for (int64_t i = 0; i < n; i++) {
-        bool forward = actions[i].kind == ACT_FORWARD;
-        *(forward ? &t->seconds_forward : &t->seconds_backward) +=
-            device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]);
+    const StepPlan *step = &t->session.step;
+    mark_phase(t, step->n_actions + 1);
+    for (int64_t i = 0; i < step->n_actions; i++) {
+        bool forward = step->actions[i].kind == ACT_FORWARD;
+        add_phase(t, i, forward ? &t->seconds_forward : &t->seconds_backward);
     }
-    t->seconds_optimizer += device_event_seconds(dev, &t->phase[n], &t->phase[n + 1]);
+    add_phase(t, step->n_actions, &t->seconds_optimizer);
 }
 
 /* From the step's gradients to its decision. All of it stays on the device: after an overflow

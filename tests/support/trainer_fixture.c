@@ -61,8 +61,9 @@ static bool any_starts(const char *const *sets, const char *start)
     return false;
 }
 
-void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
+void trainer_run_prepare(Opened *o, const Folder *p, int ranks, const char *const *sets)
 {
+    const ConfigContext context = {.world = ranks};
     const char *all[MAX_SETS];
     char *text = text_format("data.text=%s", p->text),
          *cache = text_format("data.cache=%s", p->cache);
@@ -78,7 +79,7 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
         all[n++] = device;
     while (*sets)
         all[n++] = *sets++;
-    o->config = config_parse("test", base, strlen(base), n, all, &report);
+    o->config = config_parse_in(&context, "test", base, strlen(base), n, all, &report);
     if (o->config == NULL) {
         config_report_print(&report, true, stderr);
         fail_msg("the config of this test is refused");
@@ -88,12 +89,18 @@ void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
     ConfigFacts facts = {.vocab_size = o->data.vocab_size, .vocab_of = "test"};
     o->config = config_settle(o->config, &facts, err, sizeof err);
     if (o->config == NULL) fail_msg("%s", err);
-    if (!trainer_open(&o->trainer, o->config, NULL, err, sizeof err)) fail_msg("%s", err);
-    o->plan = memory_plan(&o->trainer, &o->data);
-    if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
     free(text);
     free(cache);
     free(device);
+}
+
+void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
+{
+    char err[1024];
+    trainer_run_prepare(o, p, 1, sets);
+    if (!trainer_open(&o->trainer, o->config, NULL, err, sizeof err)) fail_msg("%s", err);
+    o->plan = memory_plan(&o->trainer, &o->data);
+    if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
 }
 
 void trainer_run_close(Opened *o)

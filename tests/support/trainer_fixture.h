@@ -23,6 +23,8 @@ typedef struct {
     MemoryPlan plan; /* made before anything was allocated */
 } Opened;
 
+/* Config and data alone, for so many ranks, which open trainers of their own over them. */
+void trainer_run_prepare(Opened *o, const Folder *p, int ranks, const char *const *sets);
 /* A trainer over the folder's text; sets ("key=value", over the fixture's config) end with NULL. On
  * TEST_DEVICE where that is set and the sets name no device; doubles are the CPU's. */
 void trainer_run_open(Opened *o, const Folder *p, const char *const *sets);

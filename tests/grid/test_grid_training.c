@@ -1,0 +1,295 @@
+/* test_grid_training.c -- what a trainer does besides its steps, on several ranks: evaluations and
+ * samples, together and cut together; steps that one rank alone cannot make; its clock. */
+#include "parallel/plan/capture.h"
+#include "parallel/trainer/evaluate.h"
+#include "tests/support/thread_ranks.h"
+#include "tests/support/trainer_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST_RANKS = 6, STEPS = 4, STAGES = 3 };
+
+/* What ranks do, with the config and the data of all, and what came of it. */
+typedef struct Together Together;
+struct Together {
+    Opened shared;
+    void (*body)(Trainer *, Together *);
+    int ranks;
+    int64_t batches; /* of an evaluation */
+    bool disturbed;  /* evaluations and samples between steps */
+    int at;          /* the one rank to which something happens */
+    EvalRecord eval[MOST_RANKS];
+    char *text[MOST_RANKS];
+    StepRecord record[MOST_RANKS][STEPS];
+    double *weights; /* of all parameters, from capture_weights */
+    int64_t n;
+    bool agree;
+};
+
+static void open_rank(Comm *world, void *context)
+{
+    Together *w = context;
+    Trainer t;
+    char err[1024];
+    if (!trainer_open(&t, w->shared.config, world, err, sizeof err) ||
+        !trainer_allocate(&t, w->shared.config, &w->shared.data, err, sizeof err))
+        rank_wrong(world, "%s", err);
+    w->body(&t, w);
+    Capture end = capture_create(&t.session.table);
+    capture_weights(&end, &t);
+    bool agree = capture_replicas_agree(&t);
+    if (world->rank == 0) {
+        w->agree = agree;
+        w->n = end.n;
+        w->weights = end.weight;
+        end.weight = NULL;
+    }
+    capture_free(&end);
+    trainer_close(&t);
+}
+
+/* Runs body on so many ranks. Free with together_free. */
+static void together(Together *w, const Folder *p, int ranks, const char *const *sets,
+                     void (*body)(Trainer *, Together *))
+{
+    w->body = body;
+    w->ranks = ranks;
+    trainer_run_prepare(&w->shared, p, ranks, sets);
+    thread_ranks(ranks, 60, open_rank, w);
+    assert_true(w->agree);
+}
+
+static void together_free(Together *w)
+{
+    for (int i = 0; i < MOST_RANKS; i++)
+        free(w->text[i]);
+    free(w->weights);
+    data_close(&w->shared.data);
+    config_free(w->shared.config);
+}
+
+static int rank_of(const Trainer *t)
+{
+    return t->session.world->rank;
+}
+
+/* STEPS sequences a step for any number of ranks that divides 12. */
+#define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=1", "fp64.enabled=true"
+
+/* ---- evaluations ----------------------------------------------------------------------------- */
+
+static void evaluate(Trainer *t, Together *w)
+{
+    w->eval[rank_of(t)] = trainer_evaluate(t, w->batches);
+}
+
+/* Each rank has the whole figures, those of a single rank, also where the last windows are fewer
+ * than the ranks. */
+static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
+{
+    static const int ranks[] = {1, 2, 3, 4, 6};
+    static const char *const fractions[] = {"data.val_fraction=0.11", "data.val_fraction=0.02"};
+    for (int f = 0; f < 2; f++) {
+        EvalRecord single = {0};
+        for (int i = 0; i < 5; i++) {
+            Together w = {0};
+            together(&w, *state, ranks[i],
+                     (const char *const[]){BATCH, "zero_optimization.stage=1", fractions[f], NULL},
+                     evaluate);
+            if (i == 0) single = w.eval[0];
+            for (int r = 0; r < ranks[i]; r++) {
+                const EvalRecord *e = &w.eval[r];
+                if (e->targets != single.targets || e->bytes != single.bytes || e->cut ||
+                    !(fabs(e->loss - single.loss) <= 1e-12 * single.loss) ||
+                    !(fabs(e->bits_per_byte - single.bits_per_byte) <=
+                      1e-12 * single.bits_per_byte))
+                    fail_msg("%s, rank %d of %d: loss %.17g of %lld targets, %lld bytes; a single "
+                             "rank has %.17g of %lld, %lld",
+                             fractions[f], r, ranks[i], e->loss, (long long)e->targets,
+                             (long long)e->bytes, single.loss, (long long)single.targets,
+                             (long long)single.bytes);
+            }
+            together_free(&w);
+        }
+    }
+}
+
+static void sample(Trainer *t, Together *w)
+{
+    w->text[rank_of(t)] = trainer_sample(t, "the water", 12);
+}
+
+/* All ranks draw the text of a single one. */
+static void test_samples_are_those_of_a_single_rank(void **state)
+{
+    static const int ranks[] = {2, 3};
+    Together single = {0};
+    together(&single, *state, 1, (const char *const[]){BATCH, NULL}, sample);
+    for (int i = 0; i < 2; i++) {
+        Together w = {0};
+        together(&w, *state, ranks[i],
+                 (const char *const[]){BATCH, "zero_optimization.stage=2", NULL}, sample);
+        for (int r = 0; r < ranks[i]; r++)
+            assert_string_equal(w.text[r], single.text[0]);
+        together_free(&w);
+    }
+    together_free(&single);
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+/* Of one rank: a stop is asked for before the third micro-batch, and behind the third token. */
+static bool stop_early(void *context, const Work *work)
+{
+    (void)context;
+    return work->kind == WORK_STEP || work->done < (work->kind == WORK_SAMPLE ? 3 : 2);
+}
+
+static void cut_and_go_on(Trainer *t, Together *w)
+{
+    if (rank_of(t) == w->at) t->feed.watch = stop_early;
+    w->eval[rank_of(t)] = trainer_evaluate(t, 0);
+    w->text[rank_of(t)] = trainer_sample(t, "the water", 12);
+    t->feed.watch = NULL;
+    /* All ranks are at the same place: else these would wait for each other for ever. */
+    trainer_step(t);
+    EvalRecord after = trainer_evaluate(t, 0);
+    if (after.cut) rank_wrong(t->session.world, "an evaluation is cut that nobody stops");
+    trainer_read_all(t, w->record[rank_of(t)]);
+}
+
+/* What one rank is asked to leave, all leave at the same micro-batch and the same token. */
+static void test_bug_50_one_rank_cuts_for_all(void **state)
+{
+    for (int at = 0; at < 3; at++) {
+        Together w = {.at = at};
+        together(&w, *state, 3,
+                 (const char *const[]){BATCH, "zero_optimization.stage=2", "data.val_fraction=0.2",
+                                       NULL},
+                 cut_and_go_on);
+        for (int r = 0; r < 3; r++) {
+            assert_true(w.eval[r].cut);
+            assert_null(w.text[r]);
+            assert_memory_equal(&w.record[r][0], &w.record[0][0], sizeof w.record[0][0]);
+        }
+        together_free(&w);
+    }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void train(Trainer *t, Together *w)
+{
+    for (int i = 0; i < STEPS; i++) {
+        trainer_step(t);
+        if (!w->disturbed) continue;
+        trainer_evaluate(t, i);
+        free(trainer_sample(t, "and the", 3));
+    }
+    trainer_read_all(t, w->record[rank_of(t)]);
+}
+
+/* Bugs 26 and 50: evaluations and samples leave the bits of training alone on ranks, too. */
+static void test_bug_26_50_evaluations_change_nothing(void **state)
+{
+    for (int stage = 0; stage < STAGES; stage++) {
+        char set[64];
+        snprintf(set, sizeof set, "zero_optimization.stage=%d", stage);
+        Together a = {0}, b = {.disturbed = true};
+        together(&a, *state, 3, (const char *const[]){BATCH, set, NULL}, train);
+        together(&b, *state, 3, (const char *const[]){BATCH, set, NULL}, train);
+        assert_memory_equal(a.weights, b.weights, (size_t)a.n * sizeof *a.weights);
+        assert_memory_equal(a.record, b.record, sizeof a.record);
+        together_free(&a);
+        together_free(&b);
+    }
+}
+
+/* One rank's gradients of the second step are infinite. */
+static void overflow_once(Trainer *t, Together *w)
+{
+    double *scale = device_alloc(&t->session.dev, sizeof *scale, "a scale");
+    *scale = INFINITY;
+    for (int i = 0; i < STEPS; i++) {
+        bool here = i == 1 && rank_of(t) == w->at;
+        gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats,
+                    here ? scale : &t->state->state.loss_seed);
+        trainer_step(t);
+    }
+    trainer_read_all(t, w->record[rank_of(t)]);
+    device_release(&t->session.dev, scale, sizeof *scale);
+}
+
+/* Bug 9: all ranks skip it, count it alike and go on with the same weights (together holds them
+ * against each other). */
+static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
+{
+    for (int i = 0; i < 2 * STAGES; i++) {
+        char set[64];
+        snprintf(set, sizeof set, "zero_optimization.stage=%d", i / 2);
+        Together w = {.at = i % 2 ? 2 : 0};
+        together(&w, *state, 3,
+                 i % 2 ? (const char *const[]){"train_batch_size=12", "fp16.enabled=true",
+                                               "train_micro_batch_size_per_gpu=2",
+                                               "fp16.initial_scale_power=8", set, NULL}
+                       : (const char *const[]){BATCH, set, NULL},
+                 overflow_once);
+        for (int r = 0; r < 3; r++) {
+            assert_true(w.record[r][0].applied);
+            assert_false(w.record[r][1].applied);
+            assert_true(w.record[r][2].applied);
+            assert_int_equal(w.record[r][3].updates, 3);
+            assert_int_equal(w.record[r][3].skipped, 1);
+            assert_memory_equal(w.record[r], w.record[0], sizeof w.record[0]);
+        }
+        together_free(&w);
+    }
+}
+
+/* ---- the clock ------------------------------------------------------------------------------- */
+
+static void look_at_clock(Trainer *t, Together *w)
+{
+    int64_t last = t->n_phases - 1;
+    StepRecord record[TRAINER_HISTORY];
+    trainer_step(t);
+    trainer_read_all(t, record);
+    double all = device_event_seconds(&t->session.dev, &t->phase[0], &t->phase[last]);
+    double sum = t->seconds_forward + t->seconds_backward + t->seconds_optimizer;
+    bool several = w->ranks > 1;
+    if ((t->seconds_communication > 0) != several ||
+        !(fabs(sum + t->seconds_communication - all) <= 1e-9) || t->seconds_optimizer <= 0)
+        rank_wrong(t->session.world, "%g s of communication and %g s of phases in a step of %g s",
+                   t->seconds_communication, sum, all);
+}
+
+/* Communication is in none of the phases that it interrupts, and with them makes up the step. */
+static void test_the_breakdown_has_communication(void **state)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        Together w = {0};
+        together(&w, *state, ranks, (const char *const[]){BATCH, "wall_clock_breakdown=true", NULL},
+                 look_at_clock);
+        together_free(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_2_evaluations_are_those_of_a_single_rank),
+        cmocka_unit_test(test_samples_are_those_of_a_single_rank),
+        cmocka_unit_test(test_bug_50_one_rank_cuts_for_all),
+        cmocka_unit_test(test_bug_26_50_evaluations_change_nothing),
+        cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
+        cmocka_unit_test(test_the_breakdown_has_communication),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}
