@@ -31,9 +31,9 @@ void *checkpoint_io_inbox(const CheckpointIo *io);
 
 /* Elements of [from, end) that are in the run; *one: they are one stretch, which is in *first. */
 int64_t run_count(const ParamRun *run, int64_t from, int64_t end, Stretch *first, bool *one);
-/* Where the host can read `s`, a stretch of the piece: in the piece itself, or at `staged`, which
+/* Where the host can read `s`, a stretch of the piece: in the piece itself, or `there`, which
  * must have room for it and to which it has been copied. */
-const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *staged);
+const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
 /* Copies what this rank has of elements [from, end) to `to`: packed, one stretch behind the other;
  * else each where it lies in the window, whose first element is to[0]. */
 void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,

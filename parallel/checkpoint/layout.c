@@ -141,8 +141,10 @@ static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPa
     free(bytes);
 }
 
-void layout_build(Layout *l, const CheckpointContents *contents, int ranks, const char *save_id)
+void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
+                  const char *save_id)
 {
+    Layout *l = layout;
     *l = (Layout){.n_pieces = contents->n_weights + contents->n_slots};
     Manifest *m = &l->manifest;
     GridPlace grid = contents->grid;

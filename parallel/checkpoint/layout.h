@@ -25,7 +25,8 @@ typedef struct {
 /* Pieces are numbered through: first the weights, then the slots. */
 const Piece *contents_piece(const CheckpointContents *contents, int piece);
 /* How a save by `ranks` ranks is laid out. Layout_free is due. */
-void layout_build(Layout *out, const CheckpointContents *contents, int ranks, const char *save_id);
+void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
+                  const char *save_id);
 void layout_free(Layout *layout);
 
 /* The header's row for a piece, without its offset. */
