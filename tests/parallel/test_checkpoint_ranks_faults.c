@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +161,122 @@ static void rank_0_waits_for_all_writers(void **state)
     test_run_close(&r);
 }
 
+/* ---- what stands there already --------------------------------------------------------------- */
+
+static TestRanks three_ranks(const TestRun *r, int64_t step)
+{
+    return (TestRanks){.ranks = RANKS, .tp = 1, .writers = 2, .run = r->run, .step = step};
+}
+
+static void save_must_go_well(TestRanks *saving)
+{
+    ranks_save(saving);
+    if (!ranks_agree(saving)) fail_msg("%s", saving->err[0]);
+}
+
+/* Whole: nothing is written. Damaged: it makes way. Of another step: it is moved aside. */
+static void a_step_that_is_there_is_looked_at_by_all_ranks(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    TestRanks saving = three_ranks(&r, 5);
+    save_must_go_well(&saving);
+    char *path = test_run_file(&r, 5, "manifest.json"), *five = checkpoint_path(r.run, 5),
+         *six = checkpoint_path(r.run, 6);
+    struct stat before, after;
+    assert_int_equal(stat(path, &before), 0);
+    save_must_go_well(&saving);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    char *data = test_run_file(&r, 5, "optimizer-00002-of-00002.safetensors");
+    file_flip(data, file_size(data) - 1, 1);
+    assert_false(test_run_whole(&r, 5));
+    save_must_go_well(&saving);
+    assert_true(test_run_whole(&r, 5));
+    assert_int_equal(test_run_entries(&r), 1);
+    assert_int_equal(rename(five, six), 0);
+    saving.step = 6;
+    save_must_go_well(&saving);
+    assert_int_equal(newest(&r), 6);
+    assert_int_equal(test_run_entries(&r), 2); /* and step_00000006.holds-5-... */
+    free(path);
+    free(data);
+    free(five);
+    free(six);
+    test_run_close(&r);
+}
+
+static void rank_0_prunes_for_all(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    for (int64_t step = 1; step <= 5; step++) {
+        TestRanks saving = three_ranks(&r, step);
+        saving.keep = 2;
+        save_must_go_well(&saving);
+        assert_int_equal(test_run_entries(&r), step < 2 ? step : 2);
+    }
+    FaultyFs fs[RANKS];
+    TestRanks saving = three_ranks(&r, 6);
+    for (int rank = 0; rank < RANKS; rank++) {
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+        fs[rank].log = NULL;
+    }
+    saving.fs = fs;
+    save_must_go_well(&saving);
+    int calls = fs[0].calls;
+    faulty_fs_init(&fs[0], FAULT_ONCE, calls + 1, EIO); /* the first call of the next pruning */
+    saving.step = 7;
+    saving.keep = 1;
+    ranks_save(&saving);
+    assert_false(ranks_agree(&saving));
+    assert_non_null(strstr(saving.err[0], "rename the old checkpoint"));
+    assert_int_equal(newest(&r), 7);
+    test_run_close(&r);
+}
+
+/* A disk that is full to all ranks: the oldest goes, the newest that verifies stays. */
+static void old_checkpoints_make_room_for_all_ranks(void **state)
+{
+    (void)state;
+    TestRun r;
+    FaultyFs fs[RANKS];
+    test_run_open(&r);
+    for (int64_t step = 1; step <= 3; step++)
+        test_run_must_save(&r, step);
+    char *path = test_run_file(&r, 3, "model.safetensors");
+    file_flip(path, file_size(path) - 1, 1); /* of which a rank's share tells all */
+    free(path);
+    TestRanks saving = three_ranks(&r, 5);
+    saving.fs = fs;
+    int64_t one = 0, room;
+    for (int rank = 0; rank < RANKS; rank++) {
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+        fs[rank].disk = r.run;
+        fs[rank].capacity = INT64_MAX;
+        room = fs[rank].ops.room(&fs[rank], r.run);
+        one = (INT64_MAX - room) / 3;
+        fs[rank].capacity = INT64_MAX - room + one / 2;
+    }
+    ranks_save(&saving);
+    assert_false(ranks_agree(&saving));
+    assert_true(error_says(saving.err[0], ENOSPC));
+    assert_int_equal(test_run_entries(&r), 3);
+    saving.making_room = true;
+    /* The second must stay until the fifth is there, and leaves room for less than half of one. */
+    ranks_save(&saving);
+    if (!ranks_agree(&saving)) assert_true(error_says(saving.err[0], ENOSPC));
+    assert_false(test_run_whole(&r, 1));
+    assert_true(test_run_whole(&r, 2));
+    for (int rank = 0; rank < RANKS; rank++)
+        fs[rank].capacity += 2 * one;
+    save_must_go_well(&saving);
+    assert_int_equal(newest(&r), 5);
+    test_run_close(&r);
+}
+
 int main(void)
 {
     log_set_level(LOG_ERROR);
@@ -167,6 +284,9 @@ int main(void)
         cmocka_unit_test(a_disk_that_fails_on_any_rank_fails_the_save_of_all),
         cmocka_unit_test(bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint),
         cmocka_unit_test(rank_0_waits_for_all_writers),
+        cmocka_unit_test(a_step_that_is_there_is_looked_at_by_all_ranks),
+        cmocka_unit_test(rank_0_prunes_for_all),
+        cmocka_unit_test(old_checkpoints_make_room_for_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

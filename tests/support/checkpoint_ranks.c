@@ -111,7 +111,11 @@ bool ranks_save_here(TestRanks *r, Comm *world)
     contents.zero_stage = 1;
     contents.writers = r->writers;
     parts_place(&p, r, PLACE_DEVICE);
-    r->good[rank] = checkpoint_write(&p.io, r->run, &contents, r->err[rank], sizeof r->err[rank]);
+    size_t n = sizeof r->err[rank];
+    r->good[rank] = (r->making_room ? checkpoint_write_making_room
+                                    : checkpoint_write)(&p.io, r->run, &contents, r->err[rank], n);
+    if (r->good[rank] && r->keep > 0)
+        r->good[rank] = checkpoint_prune(&p.io, r->run, r->step, r->keep, r->err[rank], n);
     parts_place(&p, r, PLACE_HOST);
     parts_close(&p);
     return r->good[rank];

@@ -15,8 +15,10 @@ typedef struct {
     int writers;
     const char *run;
     int64_t step;
-    FaultyFs *fs;   /* of each rank; NULL: the system's */
-    bool on_device; /* parts lie on a device whose memory the host must not touch */
+    FaultyFs *fs;     /* of each rank; NULL: the system's */
+    bool making_room; /* on a full disk older checkpoints go */
+    int keep;         /* after a good save all but so many go; 0: none */
+    bool on_device;   /* parts lie on a device whose memory the host must not touch */
     /* What came of it, on each rank. */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];
