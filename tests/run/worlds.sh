@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# worlds.sh -- a run that was saved by some ranks goes on on others: the losses of the run that was never stopped, no step left out
+# and none twice, whatever the ranks, ZeRO's stages and the writers were.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+
+# In doubles, where another order of sums is all that ranks change.
+common=(--set fp64.enabled=true --set train_batch_size=48 --set gradient_accumulation_steps=null --set train_steps=30
+    --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.keep=0)
+make_text
+# on RANKS STAGE WRITERS MICRO: a world's options
+on() { echo --ranks "$1" --set "zero_optimization.stage=$2" --set "checkpoint.writers=$3" --set "train_micro_batch_size_per_gpu=$4"; }
+worlds=("1 0 1 8" "2 1 1 12" "3 2 2 4" "2 0 2 6")
+
+# same_losses FOLDER FOLDER: 30 steps each, the same to twelve digits
+same_losses() {
+    awk -F'"loss": ' '/"event": "train"/ { split($2, x, ","); n[FILENAME]++; split($1, s, /"step": |,/); loss[FILENAME, s[3] + 0] = x[1] }
+        END { for (i = 1; i <= 30; i++) { a = loss[ARGV[1], i]; b = loss[ARGV[2], i]; d = a / b - 1
+                  if (a == "" || b == "" || d > 1e-11 || d < -1e-11) { print "step " i ": " a " and " b; bad = 1 } }
+              exit bad || n[ARGV[1]] != 30 || n[ARGV[2]] != 30 }' "$1/metrics.jsonl" "$2/metrics.jsonl"
+}
+
+# Each world goes on where another has stopped.
+for i in "${!worlds[@]}"; do
+    from=${worlds[i]} to=${worlds[(i + 1) % ${#worlds[@]}]}
+    read -ra world <<<"$from"
+    read -ra options < <(on "${world[@]}")
+    whole=whole-${from// /-} cut=cut-$i
+    expect_code "worlds: a run on $from" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$whole"
+    [ "$i" -eq 0 ] || check "worlds: ... has the losses of one rank" same_losses whole-1-0-1-8 "$whole"
+    mkdir -p "$cut/checkpoints"
+    cp "$whole"/{config.json,tokenizer.json} "$cut"
+    awk '/"step": 11,/ { exit } { print }' "$whole/metrics.jsonl" >"$cut/metrics.jsonl"
+    cp -r "$whole/checkpoints/step_00000010" "$cut/checkpoints"
+    read -ra world <<<"$to"
+    read -ra options < <(on "${world[@]}")
+    expect_code "worlds: from $from to $to" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$cut"
+    check "worlds: ... goes on with the same losses" same_losses "$whole" "$cut"
+done
+"$TRAIN" ckpt inspect whole-3-2-2-4 >output
+check "worlds: inspect tells who saved" grep -qx 'world       3 ranks = pp 1 x dp 3 x tp 1, ZeRO 2, 2 writers' output
+expect_code "worlds: all is whole" 0 "$TRAIN" ckpt verify whole-3-2-2-4
+finish
