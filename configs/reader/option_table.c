@@ -21,6 +21,7 @@
 #define PLAN    CHANGES_PLAN
 #define FILES   CHANGES_FILES
 #define CONSOLE CHANGES_CONSOLE
+#define WIRE    CHANGES_WIRE
 
 #define ROW(field, kind) .key = #field, .offset = offsetof(Config, field), .type = OPTION_##kind
 #define FLAG(field, fallback_, effect_, changes_, ...)                                             \
@@ -55,11 +56,11 @@
     }
 
 /* A count of elements; DeepSpeed writes "no limit" as the largest integer of its machine. */
-#define ELEMENTS(field, fallback_, ...)                                                            \
+#define ELEMENTS(field, fallback_, changes_, ...)                                                  \
     {                                                                                              \
         ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
                          .flags = OPTION_AUTO | OPTION_CLAMPED, .effect = EFFECT_NONE,             \
-                         .changes = NOTHING, .help = __VA_ARGS__                                   \
+                         .changes = (changes_), .help = __VA_ARGS__                                \
     }
 
 const Option option_table[] = {
@@ -275,10 +276,10 @@ const Option option_table[] = {
            "WSD: shape of the last phase", .flags = OPTION_AUTO, .types = WSD),
     NUMBER(gradient_clipping, "1", 0, 1e9, NUMBERS, LOSSES,
            "largest global norm of the gradient; 0: off", .flags = OPTION_AUTO),
-    CHOICE(communication_data_type, 0, communication_choices, ROUNDING, NOTHING,
+    CHOICE(communication_data_type, 0, communication_choices, ROUNDING, LOSSES | PLAN | WIRE,
            "type in which gradients travel between ranks; sums add up in fp32 and are rounded once",
            .derived = "the type of data_types.grad_accum_dtype", .flags = OPTION_AUTO),
-    CHOICE(gradient_allreduce_op, "\"mean\"", gradient_op_choices, NUMBERS, NOTHING,
+    CHOICE(gradient_allreduce_op, "\"mean\"", gradient_op_choices, NUMBERS, LOSSES,
            "mean: the gradient of the whole batch; sum: that times the data-parallel ranks (not at "
            "stage 3)"),
     FLAG(prescale_gradients, "false", NONE, NOTHING,
@@ -314,35 +315,35 @@ const Option option_table[] = {
     CHOICE(data_types.grad_accum_dtype, "\"auto\"", grad_choices, ROUNDING, LOSSES | PLAN,
            "type in which gradients add up; auto is fp32 (fp64 with fp64, bf16 with "
            "bf16.bf16_master_weights_and_grads)"),
-    INT(zero_optimization.stage, "0", 0, 3, ROUNDING, NOTHING,
+    INT(zero_optimization.stage, "0", 0, 3, ROUNDING, PLAN | WIRE,
         "ZeRO stage, what each data-parallel rank keeps a share of instead of the whole: 0 "
         "nothing, "
         "1 moments and fp32 weights, 2 also gradients, 3 also weights, which are gathered for "
         "their "
         "use; one rank has nothing to share",
         .flags = OPTION_BOOL_INT | OPTION_AUTO),
-    FLAG(zero_optimization.reduce_scatter, "true", NONE, NOTHING,
+    FLAG(zero_optimization.reduce_scatter, "true", NONE, WIRE,
          "sum gradients by reduce-scatter; false: by all-reduce, for comparison",
          .flags = OPTION_AUTO),
     ELEMENTS(
-        zero_optimization.reduce_bucket_size, "500000000",
+        zero_optimization.reduce_bucket_size, "500000000", PLAN,
         "gradients of neighbouring units are summed together up to so many elements; \"auto\": "
         "hidden_size squared"),
-    ELEMENTS(zero_optimization.allgather_bucket_size, "500000000",
+    ELEMENTS(zero_optimization.allgather_bucket_size, "500000000", NOTHING,
              "weights of neighbouring units are gathered together up to so many elements"),
     FLAG(zero_optimization.overlap_comm, 0, NONE, NOTHING,
          "sums and gathers run beside the computation", .derived = "true at stage 3, else false",
          .flags = OPTION_AUTO | OPTION_FOLLOWS),
-    ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000",
+    ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000", PLAN,
              "stage 3: weights are gathered ahead of their use up to so many elements; \"auto\": "
              "0.9 hidden_size squared"),
-    ELEMENTS(zero_optimization.stage3_max_live_parameters, "1000000000",
+    ELEMENTS(zero_optimization.stage3_max_live_parameters, "1000000000", PLAN | WIRE,
              "stage 3: gathered weights on a rank at one time, in elements"),
-    ELEMENTS(zero_optimization.stage3_max_reuse_distance, "1000000000",
+    ELEMENTS(zero_optimization.stage3_max_reuse_distance, "1000000000", WIRE,
              "stage 3: gathered weights are kept when they are used again within so many elements"),
-    ELEMENTS(zero_optimization.stage3_param_persistence_threshold, "100000",
+    ELEMENTS(zero_optimization.stage3_param_persistence_threshold, "100000", PLAN | WIRE,
              "stage 3: units up to this size stay whole on every rank; \"auto\": 10 hidden_size"),
-    ELEMENTS(zero_optimization.stage3_model_persistence_threshold, "1000000000000",
+    ELEMENTS(zero_optimization.stage3_model_persistence_threshold, "1000000000000", PLAN | WIRE,
              "stage 3: the units that stay whole have together at most so many elements"),
     CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING, PLAN,
            "what the backward pass computes again instead of keeping it: nothing; norm outputs and "
@@ -364,10 +365,10 @@ const Option option_table[] = {
     INT(checkpoint.save_interval, "500", 0, HUGE_COUNT, NONE, FILES,
         "save every so many steps; 0: only at the end"),
     INT(checkpoint.keep, "2", 0, 1e6, NONE, FILES, "newest checkpoints to keep; 0: all"),
-    INT(checkpoint.writers, "1", 1, 64, NONE, NOTHING,
+    INT(checkpoint.writers, "1", 1, 64, NONE, FILES,
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
         "ranks at most"),
-    FLAG(comms_logger.enabled, "false", NONE, NOTHING,
+    FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
          "print what went between ranks, by operation: calls, elements and bytes"),
     FLAG(logging.json, "false", NONE, CONSOLE, "the console speaks JSON lines"),
 };

@@ -44,11 +44,12 @@ typedef struct {
  * other samples and files. */
 typedef enum {
     CHANGES_NOTHING = 0,
-    CHANGES_LOSSES = 1,  /* the training losses: their values or how many there are */
-    CHANGES_SAMPLES = 2, /* the text drawn between steps, over the same losses */
-    CHANGES_PLAN = 4,    /* the bytes of the memory plan */
-    CHANGES_FILES = 8,   /* which files a run leaves, or which validation records are in them */
-    CHANGES_CONSOLE = 16 /* what is printed, over the same losses */
+    CHANGES_LOSSES = 1,   /* the training losses: their values or how many there are */
+    CHANGES_SAMPLES = 2,  /* the text drawn between steps, over the same losses */
+    CHANGES_PLAN = 4,     /* the bytes of the memory plan */
+    CHANGES_FILES = 8,    /* which files a run leaves, or which validation records are in them */
+    CHANGES_CONSOLE = 16, /* what is printed, over the same losses */
+    CHANGES_WIRE = 32     /* which sums and gathers go between ranks, and how large they are */
 } OptionChanges;
 
 typedef struct {

@@ -54,6 +54,9 @@ static unsigned differences(const OptionCase *c, const Seen *was, const Seen *no
            (strcmp(was->samples, now->samples) == 0 ? 0 : CHANGES_SAMPLES) |
            (strcmp(was->plan, now->plan) == 0 ? 0 : CHANGES_PLAN) |
            (strcmp(was->files, now->files) == 0 ? 0 : CHANGES_FILES) |
+           (*was->wire == '\0' || *now->wire == '\0' || strcmp(was->wire, now->wire) == 0
+                ? 0
+                : CHANGES_WIRE) |
            (shown ? CHANGES_CONSOLE : 0);
 }
 

@@ -17,11 +17,18 @@
     "scheduler.type=OneCycle",                                                                     \
         "scheduler.params={\"cycle_min_lr\": 0.001, \"cycle_max_lr\": 0.1, "                       \
         "\"cycle_momentum\": false, \"cycle_first_step_size\": 2}"
-#define ZERO3 "zero_optimization.stage=3"
-#define WSD   "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
+#define WSD "scheduler.type=WSD", "scheduler.params.warmup_num_steps=2"
 /* Gradients of these runs fit fp16 at a scale of 2^20 and overflow at 2^22. */
 #define SCALE(power) FP16, ("fp16.initial_scale_power=" #power)
 
+#define ZERO2 "zero_optimization.stage=2"
+#define ZERO3 "zero_optimization={\"stage\": 3, \"stage3_param_persistence_threshold\": 0}"
+#define COMMS "comms_logger.enabled=true"
+
+#define ON_RANKS(key_, value_, ...)                                                                \
+    {                                                                                              \
+        .key = key_, .value = value_, .ranks = 2, .set = { __VA_ARGS__ }                           \
+    }
 #define SEE(key_, value_, ...)                                                                     \
     {                                                                                              \
         .key = key_, .value = value_, .set = { __VA_ARGS__ }                                       \
@@ -65,21 +72,25 @@ const OptionCase option_cases[] = {
     {.key = "parallel.tensor", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.pipeline", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.sequence_parallel", .value = "true", .code = EXIT_CONFIG},
-    SEE("parallel.timeout", "30"),
-    SEE("zero_optimization.stage", "3"),
-    SEE("zero_optimization.reduce_scatter", "false"),
-    SEE("zero_optimization.reduce_bucket_size", "5000"),
-    SEE("zero_optimization.allgather_bucket_size", "5000"),
-    SEE("zero_optimization.overlap_comm", "true"),
-    SEE("zero_optimization.stage3_prefetch_bucket_size", "0", ZERO3),
-    SEE("zero_optimization.stage3_max_live_parameters", "100000", ZERO3),
-    SEE("zero_optimization.stage3_max_reuse_distance", "0", ZERO3),
-    SEE("zero_optimization.stage3_param_persistence_threshold", "0", ZERO3),
-    SEE("zero_optimization.stage3_model_persistence_threshold", "0", ZERO3),
-    SEE("communication_data_type", "bf16"),
-    SEE("gradient_allreduce_op", "sum"),
-    SEE("prescale_gradients", "true"),
-    SEE("gradient_predivide_factor", "2"),
+    ON_RANKS("parallel.timeout", "30"),
+    ON_RANKS("zero_optimization.stage", "1", COMMS),
+    ON_RANKS("zero_optimization.stage", "2", COMMS),
+    ON_RANKS("zero_optimization.stage", "3", COMMS),
+    ON_RANKS("zero_optimization.reduce_scatter", "false", ZERO2, COMMS),
+    ON_RANKS("zero_optimization.reduce_bucket_size", "5000", "communication_data_type=bf16"),
+    ON_RANKS("zero_optimization.allgather_bucket_size", "5000", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.overlap_comm", "true", ZERO2, COMMS),
+    ON_RANKS("zero_optimization.overlap_comm", "false", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.stage3_prefetch_bucket_size", "0", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.stage3_max_live_parameters", "25600", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.stage3_max_reuse_distance", "0", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.stage3_param_persistence_threshold", "1000", ZERO3, COMMS),
+    ON_RANKS("zero_optimization.stage3_model_persistence_threshold", "0", ZERO3,
+             "zero_optimization.stage3_param_persistence_threshold=1000", COMMS),
+    ON_RANKS("communication_data_type", "bf16", COMMS),
+    ON_RANKS("gradient_allreduce_op", "sum", SGD, "gradient_clipping=0"),
+    ON_RANKS("prescale_gradients", "true"),
+    ON_RANKS("gradient_predivide_factor", "2"),
     {.key = "cpu.level", .value = "baseline", .shows = "baseline"},
     {.key = "cpu.threads", .value = "2", .shows = "2 threads"},
     {.key = "cpu.blas", .value = "openblas", .shows = "built-in products"},
@@ -187,8 +198,8 @@ const OptionCase option_cases[] = {
     SEE("eval.sample_top_k", "2"),
     SEE("checkpoint.save_interval", "3", "checkpoint.keep=0"),
     SEE("checkpoint.keep", "1"),
-    SEE("checkpoint.writers", "2"),
-    SEE("comms_logger.enabled", "true"),
+    ON_RANKS("checkpoint.writers", "2"),
+    {.key = "comms_logger.enabled", .value = "true", .ranks = 2, .shows = "all-reduce"},
     {.key = "logging.json", .value = "true", .shows = "\"event\""},
 };
 const int option_case_count = sizeof option_cases / sizeof *option_cases;

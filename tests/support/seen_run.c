@@ -89,8 +89,8 @@ int seen_folder_setup(void **state)
 static void write_plan(Run *run)
 {
     const MemoryPlan *p = &run->plan;
-    char *text = text_format("%zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->optimizer,
-                             p->activations, p->scratch, p->other);
+    char *text = text_format("%zu %zu %zu %zu %zu %zu %zu", p->weights, p->gradients, p->buffers,
+                             p->optimizer, p->activations, p->scratch, p->other);
     put_text("plan", text);
     free(text);
 }
@@ -128,6 +128,16 @@ static void append_names(char **list, const char *folder)
         free(entry[i]);
     }
     if (n >= 0) free(entry);
+}
+
+/* Of a console without runs of blanks. */
+static char *wire_lines(const char *console)
+{
+    char *lines = must_strdup(""), *copy = must_strdup(console), *rest = copy;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;)
+        if (strncmp(line, "dp ", 3) == 0 || strncmp(line, "shard ", 6) == 0) append(&lines, line);
+    free(copy);
+    return lines;
 }
 
 /* One line of metrics.jsonl. */
@@ -196,6 +206,7 @@ void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
     out->samples = contents(samples);
     out->plan = contents("plan");
     squeeze_blanks(out->console);
+    out->wire = wire_lines(out->console);
     char *records = contents(metrics), *rest = records;
     for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
         cJSON *record = cJSON_Parse(line);
@@ -213,6 +224,7 @@ void seen_free(Seen *seen)
     free(seen->samples);
     free(seen->plan);
     free(seen->files);
+    free(seen->wire);
     free(seen->console);
     *seen = (Seen){0};
 }

@@ -16,6 +16,7 @@ typedef struct {
     char *samples;              /* all of samples.txt */
     char *plan;                 /* every figure of the memory plan, in bytes */
     char *files;   /* names in the run's folder, and how much each evaluation looked at */
+    char *wire;    /* lines of comms_logger on what the data-parallel ranks told each other */
     char *console; /* both streams, runs of blanks as one */
 } Seen;
 
