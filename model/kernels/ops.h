@@ -233,8 +233,8 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* Elements per partial sum of sq_norm; shards end on these borders, so the sum does not depend on
- * the sharding. */
+/* Elements per partial sum of sq_norm: a sum that is continued at their multiples has the bits of
+ * one over the whole. Cut elsewhere, as shards are, it has those of every rank that is cut so. */
 #define SQ_NORM_BLOCK 4096
 /* stats (1) f64 += sum of x^2: double partials of SQ_NORM_BLOCK elements, added in ascending order.
  * x dense. */

@@ -206,8 +206,8 @@ static void bug_12_embedding_gradients_have_one_order(void **state)
     }
 }
 
-/* A shard border at a multiple of SQ_NORM_BLOCK changes no bit of the norm. */
-static void the_norm_does_not_depend_on_shards(void **state)
+/* Continued at a multiple of SQ_NORM_BLOCK the norm has the bits of one call. */
+static void the_norm_may_be_continued_at_its_blocks(void **state)
 {
     (void)state;
     enum { N = 5 * SQ_NORM_BLOCK + 77 };
@@ -360,7 +360,7 @@ int main(void)
         cmocka_unit_test(bug_24_large_scores_stay_finite),
         cmocka_unit_test(bug_23_padded_vocabulary_takes_no_part),
         cmocka_unit_test(bug_12_embedding_gradients_have_one_order),
-        cmocka_unit_test(the_norm_does_not_depend_on_shards),
+        cmocka_unit_test(the_norm_may_be_continued_at_its_blocks),
         cmocka_unit_test(bug_18_the_norm_is_summed_in_double),
         cmocka_unit_test(bug_48_rows_lie_beyond_2_to_the_31),
     };

@@ -174,12 +174,50 @@ static void bug_6_ranks_with_small_gradients_add_up(void **state)
         }
 }
 
+/* The sum of n ranks' gradients, `a` of the first half and `b` of the others, in 16 bits. */
+static double sum_of_halves(Device *dev, DType type, int n, double a, double b)
+{
+    double cell = 0;
+    Tensor here = tensor_1d(&cell, type, 1), src[SUM_SOURCES], dst = device_put(dev, here);
+    for (int k = 0; k < n; k++) {
+        dtype_set(type, &cell, 0, k < n / 2 ? a : b);
+        src[k] = device_put(dev, here);
+    }
+    op_sum(dev, dst, src, n);
+    device_take(dev, here, dst);
+    for (int k = 0; k < n; k++)
+        device_drop(dev, src[k]);
+    return dtype_get(type, &cell, 0);
+}
+
+/* Nothing is divided before the sum, so that 1e-6 does not vanish in f16, whose smallest number is
+ * 6e-8; and a partial sum of 1.6e5, beyond f16's 65504, is none that must be stored. */
+static void bug_40_sums_neither_vanish_nor_overflow_on_the_way(void **state)
+{
+    (void)state;
+    for (int i = 0; i < devices.count; i++)
+        for (DType type = BF16; type <= F16; type++) {
+            Device *dev = &devices.item[i].device;
+            double small, large;
+            dtype_set(type, &small, 0, 1e-6);
+            dtype_set(type, &large, 0, 1e4);
+            small = dtype_get(type, &small, 0);
+            large = dtype_get(type, &large, 0);
+            assert_true(sum_of_halves(dev, type, 64, 1e-6, 1e-6) == 64 * small);
+            assert_true(sum_of_halves(dev, type, 32, 1e4, -1e4) == 0);
+            assert_true(sum_of_halves(dev, type, 4, 1e4, 1e4) == 4 * large);
+            double both = sum_of_halves(dev, type, 2, 1e4, 1e-6);
+            assert_true(both == large);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
         cmocka_unit_test(bug_6_ranks_with_small_gradients_add_up),
+        cmocka_unit_test(bug_40_sums_neither_vanish_nor_overflow_on_the_way),
     };
     return cmocka_run_group_tests_name("sums of many tensors", tests, devices_setup,
                                        devices_teardown);

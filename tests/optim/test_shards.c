@@ -3,10 +3,12 @@
  * masters and without. */
 #include "model/core/check.h"
 #include "model/param/init.h"
+#include "optim/grad_norm.h"
 #include "optim/optimizer.h"
 #include "tests/support/cut_store.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -193,12 +195,56 @@ static void test_padding_alone_stays_zero(void **state)
     param_table_free(&table);
 }
 
+/* Each rank's part of the norm and their sum, of gradients in f32 whose squares do not all fit
+ * there, and of gradients in bf16: every element once, in double, gaps and padding being zero. */
+static void test_bug_18_the_norm_of_shards_is_summed_in_double(void **state)
+{
+    static const struct {
+        DType dtype;
+        double factor;
+    } of[] = {{F32, 1}, {F32, 1e30}, {F32, 1e-30}, {BF16, 1e30}, {F16, 1}, {F64, 1}};
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        for (int parts = 1; parts <= 5; parts++) {
+            ParamTable table;
+            double exact = 0, sum = 0;
+            DeviceOptions options = {.threads = 1, .local_ranks = 1};
+            Device dev;
+            char err[256];
+            cut_table(&table, 1, of[i].dtype);
+            CutStore *s = cut_store_open(&table, (GridPlace){0}, parts, of[i].dtype);
+            if (!device_open(&dev, "cpu", &options, err, sizeof err)) fail_msg("%s", err);
+            draw_gradients(s, 1);
+            for (int u = 0; u < table.n_units; u++)
+                for (int64_t k = 0; k < tensor_count(s->grad[u]); k++) {
+                    double x = of[i].factor * dtype_get(of[i].dtype, s->grad[u].data, k);
+                    dtype_set(of[i].dtype, s->grad[u].data, k, x);
+                    x = dtype_get(of[i].dtype, s->grad[u].data, k);
+                    exact += x * x;
+                }
+            for (s->part = 0; s->part < parts; s->part++) {
+                GradNorm norm = grad_norm_create(&s->base);
+                StepStats stats = {0};
+                grad_norm_add(&norm, &dev, &stats);
+                grad_norm_free(&norm);
+                sum += stats.sq_norm;
+            }
+            if (!(fabs(sum / exact - 1) < 1e-13))
+                fail_msg("%s times %g in %d parts: %.17g, not %.17g", dtype_name(of[i].dtype),
+                         of[i].factor, parts, sum, exact);
+            device_close(&dev);
+            cut_store_close(s);
+            param_table_free(&table);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_do_not_depend_on_the_shards),
         cmocka_unit_test(test_updates_do_not_depend_on_the_grid),
         cmocka_unit_test(test_padding_alone_stays_zero),
+        cmocka_unit_test(test_bug_18_the_norm_of_shards_is_summed_in_double),
     };
     return cmocka_run_group_tests_name("updates of shards", tests, NULL, NULL);
 }

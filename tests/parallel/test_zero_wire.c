@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "tests/support/zero_run.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,6 +51,26 @@ static void test_bug_40_gradients_travel_in_bf16(void **state)
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++)
         check_bf16_on_the_wire(zero_shape(i), factor[i]);
+}
+
+/* The norm is that of the gradients that the update reads: summed over the ranks, rounded on the
+ * wire, every element once. */
+static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ZERO_SHAPES * 8; i++) {
+        ZeroCase c = zero_case(fixture_with_dtype(zero_shape(i / 8), F32), 2 + i / 8, i % 4);
+        c.wire = i / 4 % 2;
+        c.zero.wire_dtype = BF16;
+        ZeroResult r = zero_run(&c);
+        double exact = 0;
+        for (int64_t e = 0; e < r.elements; e++)
+            exact += pow(dtype_get(F32, r.gradients, e), 2);
+        if (!(fabs(r.sq_norm[c.steps - 1] / exact - 1) < 1e-13))
+            fail_msg("shape %d, stage %d, wire %d: the norm is %.17g, not %.17g", i / 8, i % 4,
+                     c.wire, r.sq_norm[c.steps - 1], exact);
+        zero_result_free(&r);
+    }
 }
 
 /* ---- what travels, and what is kept ---------------------------------------------------------- */
@@ -123,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
+        cmocka_unit_test(test_bug_18_the_norm_is_of_the_sums_as_kept),
         cmocka_unit_test(test_volumes_and_bytes_are_those_counted_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

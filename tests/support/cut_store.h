@@ -1,5 +1,5 @@
 /* cut_store.h -- a ParamStore over flat units that are cut into pieces at odd elements, of which a
- * rank updates one: what must not depend on how weights are cut is tried with it.
+ * rank updates, and counts, one: what must not depend on how weights are cut is tried with it.
  *
  * Pieces begin within rows and within packs of what moves at once. Of every third unit the last
  * piece is padding alone, and of every other third the later pieces are nothing at all. The pieces'
