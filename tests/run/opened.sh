@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 
 make_text
 expect_code "opened: a run" 0 "$TRAIN" "$TINY" --set eval.interval=0 --set eval.sample_interval=0 --set data.val_fraction=0.2 --out run
-for stage in 0 1 2; do
+for stage in 0 1 3; do
     for ranks in 1 2 3; do
         on=(--ranks "$ranks" --set "zero_optimization.stage=$stage")
         expect_code "opened: text on $ranks ranks, ZeRO $stage" 0 "$TRAIN" generate run --tokens 40 "${on[@]}"

@@ -10,7 +10,7 @@ common=(--set fp64.enabled=true --set train_batch_size=48 --set gradient_accumul
 make_text
 # on RANKS STAGE WRITERS MICRO: a world's options
 on() { echo --ranks "$1" --set "zero_optimization.stage=$2" --set "checkpoint.writers=$3" --set "train_micro_batch_size_per_gpu=$4"; }
-worlds=("1 0 1 8" "2 1 1 12" "3 2 2 4" "2 0 2 6")
+worlds=("1 0 1 8" "2 1 1 12" "3 2 2 4" "2 3 2 6")
 
 # same_losses FOLDER FOLDER: 30 steps each, the same to twelve digits
 same_losses() {
