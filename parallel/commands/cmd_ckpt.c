@@ -248,9 +248,9 @@ static const ArgCommand inspect = {
     .call = "./train ckpt inspect",
     .usage = "CKPT",
     .summary = "state, origin and tensors of a checkpoint, or a run's newest",
-    .about = "Prints the state of the run at that step, the program and machine that wrote it,\n"
-             "and the name, type, shape and size of every tensor. The config is printed by\n"
-             "`./train config show RUN/config.json`; the manifest holds it, too.",
+    .about = "Prints the state of the run at that step, which program, machine and ranks it is\n"
+             "from, and the name, type, shape and size of every tensor. The config is\n"
+             "printed by `./train config show RUN/config.json`; the manifest holds it, too.",
     .words =
         ONE_FOLDER("./train ckpt inspect: which run or checkpoint? ./train ckpt inspect out/demo"),
     .size = sizeof(Arguments),
