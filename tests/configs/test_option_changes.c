@@ -179,6 +179,34 @@ static void test_every_option_has_a_case(void **state)
     assert_int_equal(missing, 0);
 }
 
+/* gradient_allreduce_op "sum": of two ranks twice the mean, so that half the learning rate makes
+ * the same steps, bit for bit; of one rank the mean itself. */
+static void test_the_sum_of_two_ranks_is_twice_their_mean(void **state)
+{
+    (void)state;
+    static const char *const mean[] = {"optimizer.type=SGD", "optimizer.params.lr=0.25",
+                                       "optimizer.params.weight_decay=0", "gradient_clipping=0",
+                                       NULL},
+                             *const sum[] = {"gradient_allreduce_op=sum", NULL},
+                             *const half[] = {"gradient_allreduce_op=sum",
+                                              "optimizer.params.lr=0.125", NULL};
+    const struct {
+        int ranks;
+        const char *const *more;
+        bool same;
+    } cases[] = {{1, sum, true}, {2, sum, false}, {2, half, true}};
+    for (int i = 0; i < 3; i++) {
+        Seen was, now;
+        seen_run(&was, "run", cases[i].ranks, mean, NULL);
+        seen_run(&now, "run", cases[i].ranks, mean, cases[i].more);
+        assert_int_equal(was.code, EXIT_OK);
+        assert_int_equal(now.code, EXIT_OK);
+        assert_int_equal(seen_same_losses(&was, &now), cases[i].same);
+        seen_free(&was);
+        seen_free(&now);
+    }
+}
+
 /* What `generate` writes with these options (NULL ends); the caller frees. */
 static char *generated(const char *const *options)
 {
@@ -238,6 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option_has_a_case),
         cmocka_unit_test(test_every_option_changes_what_it_names),
+        cmocka_unit_test(test_the_sum_of_two_ranks_is_twice_their_mean),
         cmocka_unit_test(test_generate_obeys_its_options),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);

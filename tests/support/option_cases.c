@@ -69,6 +69,7 @@ const OptionCase option_cases[] = {
     SEE("data.shuffle", "false"),
     SEE("data.cache", "run/corpora"),
     {.key = "parallel.data", .value = "2", .code = EXIT_CONFIG},
+    ON_RANKS("parallel.data", "2"),
     {.key = "parallel.tensor", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.pipeline", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.sequence_parallel", .value = "true", .code = EXIT_CONFIG},
