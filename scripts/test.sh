@@ -38,6 +38,7 @@ rows() {
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
+    row tsan "$sample" tests/run/ranks.sh
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader tests/data/test_documents \
         tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control tests/parallel/test_launch

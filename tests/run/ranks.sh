@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# ranks.sh -- whole runs on several ranks: the losses of one rank, ends of every kind that end all ranks alike, and runs that go
+# on on other worlds. STEPS: of each run (24).
+. "$(dirname "$0")/lib.sh"
+make_text
+child='' code=''
+set -m # else the shell would have its children ignore SIGINT
+steps=${STEPS:-24}
+# One batch for any number of ranks, in doubles: what differs between worlds is the order of sums.
+run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto --set fp64.enabled=true
+    --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10 --set eval.sample_interval=10
+    --set checkpoint.save_interval=0)
+
+# figures RUN: losses of the steps and of the evaluations of whole sets
+figures() { sed -nE 's/.*"event": "(train|val)", "step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+
+# alike NAME A B: the same steps and evaluations, with losses that differ by rounding
+alike() {
+    figures "$2" >figures.a
+    figures "$3" >figures.b
+    paste -d ' ' figures.a figures.b | awk -v steps="$steps" -v name="$1" '
+        $1 != $4 || $2 != $5 || !($3 > 0) || ($3 > $6 ? $3 - $6 : $6 - $3) > 1e-9 * $3 { bad = bad "; " $0 }
+        END { if (NR <= steps) bad = bad "; only " NR " figures"
+              if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
+}
+
+# text RUN: its last sample
+text() { grep '"event": "sample"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"prompt"//'; }
+
+# failed_as NAME CODE PATTERN: output has one sentence of a failure, with that code, and it is this one
+failed_as() {
+    check "$1: one sentence" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+    check "$1: ... of its cause" grep -Eq "^error\[$2\] $3" output
+}
+
+# ---- the losses of one rank ------------------------------------------------------------------------------------------
+expect_code "ranks: a run on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+check "ranks: one rank has no line on ranks" test "$(grep -c '^ranks' output)" -eq 0
+for world in "2 0" "3 1" "4 3"; do
+    read -r n stage <<<"$world"
+    on=(--ranks "$n" --set "zero_optimization.stage=$stage")
+    expect_code "ranks: on $n, ZeRO $stage" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "on-$n"
+    check "ranks: ... says how" grep -q "^ranks   $n = dp $n (threads, 1 thread each), ZeRO $stage\$" output
+    check "ranks: ... once" test "$(grep -c '^run  ' output)" -eq 1
+    alike "ranks: ... has the losses of one rank" one "on-$n"
+    check "ranks: ... and its sample" test "$(text one)" = "$(text "on-$n")"
+    check "ranks: ... counts all ranks' tokens" test "$(grep -c "\"tokens\": $((steps * 12 * 32))," "on-$n/metrics.jsonl")" -ge 1
+done
+expect_code "ranks: a rerun" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
+same_run "ranks: ... has the same bits" on-2 again
+check "ranks: nobody asked for logs" test ! -e on-2/logs
+expect_code "ranks: a finished run again" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
+check "ranks: ... is told once" test "$(grep -c 'again is finished' output)" -eq 1
+expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry
+check "ranks: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+expect_code "ranks: with --log-ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --ranks 3 --log-ranks --out logged
+for rank in 0 1 2; do
+    check "ranks: ... rank $rank has its own" grep -q '^run     logged$' "logged/logs/rank_00$rank.log"
+done
+check "ranks: ... and nobody else" test "$(find logged/logs -type f | wc -l)" -eq 3
+
+# ---- stops -----------------------------------------------------------------------------------------------------------
+# stopped NAME HOW: a run on three ranks that is stopped after a step, in the folder NAME
+stopped() {
+    held 3 "$1" "${run[@]}" --ranks 3 --set zero_optimization.stage=2
+    if [ "$2" = STOP ]; then touch "$1/STOP"; else kill "-$2" "$child"; fi
+    let_go
+    check "ranks: $2 ends all with 85 (got $code)" test "$code" -eq 85
+    check "ranks: $2 leaves a checkpoint" test "$(checkpoint_steps "$1" | wc -l)" -eq 1
+}
+stopped stop STOP
+stopped term TERM
+cp -r stop stop-2
+expect_code "ranks: a stopped run goes on on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
+check "ranks: ... and says so" grep -q '^resume  step [0-9]* from stop/checkpoints' output
+alike "ranks: ... to the losses of the whole one" one stop
+expect_code "ranks: ... on four, in shards" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=3 --out stop-2
+alike "ranks: ... to the losses of the whole one" one stop-2
+expect_code "ranks: ... on as many" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out term
+expect_code "ranks: the same run unstopped" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out on-3-2
+same_run "ranks: ... to the bits of the whole one" on-3-2 term
+
+# Killed: what was saved before is there, and the rest is made again. Not under ThreadSanitizer, which queues signals.
+held 7 killed "${run[@]}" --ranks 2 --set checkpoint.save_interval=5
+kill -KILL "$child"
+let_go
+check "ranks: a killed run (got $code)" test "$code" -eq 137
+expect_code "ranks: ... goes on" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set checkpoint.save_interval=5 --out killed
+same_run "ranks: ... to the bits of the whole one" on-2 killed
+if [[ $TRAIN == */tsan/* ]]; then
+    skip "ranks: two signals end all at once" "ThreadSanitizer queues signals"
+else
+    held 2 twice "${run[@]}" --ranks 2
+    kill -STOP "$child"
+    kill -INT "$child"
+    kill -TERM "$child"
+    kill -CONT "$child"
+    let_go
+    check "ranks: two signals end all at once, by a signal (got $code)" test "$code" -eq 130 -o "$code" -eq 143
+fi
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+diverging=(--set fp64.enabled=false --set fp16.enabled=true --set fp16.loss_scale=1e30 --set max_consecutive_skipped_steps=3)
+expect_code "ranks: a run that diverges" 88 "$TRAIN" "$TINY" "${run[@]}" "${diverging[@]}" --ranks 3 --out diverged
+failed_as "ranks: divergence" 88 'step 3: 3 steps in a row had gradients that are not finite'
+check "ranks: ... stands in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
+
+# Step 2 reads windows 4 to 7 in their order, rank 1 the last two: a token that no vocabulary has stands in the sixth.
+"$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
+"$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
+printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
+shards=(--set 'data.train=shards/train_*.bin' --set data.text=null --set data.shuffle=false --set train_batch_size=4
+    --set train_micro_batch_size_per_gpu=2)
+expect_code "ranks: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${shards[@]}" --ranks 2 --out damaged
+failed_as "ranks: damage" 65 'rank 1 dp 1: .*shards/train_000000.bin: token id 65535 '
+check "ranks: ... the step before stands in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
+expect_code "ranks: a machine that is too small" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set model.hidden_size=400000 --out huge
+failed_as "ranks: memory" 90 'the plan needs .* on 4 ranks and .*, or fewer --ranks$'
+check "ranks: ... before a folder is made" test ! -e huge
+expect_code "ranks: a batch that they do not divide" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 5 --out odd
+expect_code "ranks: a folder that cannot be made" 73 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --out text.txt
+failed_as "ranks: no folder" 73 'text.txt is not a folder'
+expect_code "ranks: another run's folder" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set model.num_layers=1 --out one
+failed_as "ranks: another model" 78 ''
+finish
