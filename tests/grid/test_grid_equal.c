@@ -100,7 +100,7 @@ static void print_sum(int64_t n, const Worst *worst, double seconds)
 }
 
 /* Three of five cases are in f64, which sees most. */
-static void test_bug_1_3_9_16_36_a_grid_is_a_single_rank(void **state)
+static void test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
 {
     (void)state;
     Worst worst[4] = {0};
@@ -137,7 +137,7 @@ static void test_as_many_grids_as_there_is_time_for(void **state)
 int main(void)
 {
     const struct CMUnitTest fixed[] = {
-        cmocka_unit_test(test_bug_1_3_9_16_36_a_grid_is_a_single_rank)};
+        cmocka_unit_test(test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank)};
     const struct CMUnitTest timed[] = {cmocka_unit_test(test_as_many_grids_as_there_is_time_for)};
     bool has_time = getenv("GRID_SECONDS") != NULL;
     int failed = has_time ? cmocka_run_group_tests(timed, NULL, NULL)

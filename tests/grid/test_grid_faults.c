@@ -11,17 +11,51 @@
 /* Ranks, stage, micro-batches, model, recompute, dtype, clip, optimizer, masked, keys. */
 typedef struct {
     GridFault fault;
-    GridCase on[3];
+    GridCase on[4];
     int n;
 } Planting;
 
 static const Planting plantings[] = {
-    {FAULT_SKIPPED_REDUCE, {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}}, {{2, 1, 1, 1, 0, 1, 0, 1, 0, 0}}}, 2},
-    {FAULT_SKIPPED_UNIT, {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}}, {{3, 1, 0, 3, 0, 0, 0, 1, 0, 0}}}, 2},
-    {FAULT_UNPUBLISHED, {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}}, {{4, 1, 1, 4, 0, 0, 1, 0, 0, 0}}}, 2},
-    {FAULT_16_BIT_SUM, {{{1, 0, 0, 0, 0, 1, 0, 0, 0, 0}}, {{2, 1, 2, 1, 0, 1, 1, 1, 0, 0}}}, 2},
-    {FAULT_LOCAL_DECISION, {{{1, 0, 0, 0, 0, 0, 1, 0, 0, 0}}, {{2, 1, 0, 5, 0, 0, 0, 0, 1, 0}}}, 2},
-    {FAULT_STALE, {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}}, {{2, 1, 1, 2, 0, 0, 0, 1, 0, 0}}}, 2},
+    {FAULT_SKIPPED_REDUCE,
+     {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{2, 1, 1, 1, 0, 1, 0, 1, 0, 0}},
+      {{1, 2, 1, 1, 0, 0, 0, 0, 0, 1}},
+      {{2, 3, 0, 4, 0, 2, 0, 0, 0, 0}}},
+     4},
+    {FAULT_SKIPPED_UNIT,
+     {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{3, 1, 0, 3, 0, 0, 0, 1, 0, 0}},
+      {{1, 2, 0, 5, 0, 0, 0, 1, 0, 0}},
+      {{4, 3, 1, 1, 0, 0, 0, 0, 0, 0}}},
+     4},
+    {FAULT_UNPUBLISHED,
+     {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{4, 1, 1, 4, 0, 0, 1, 0, 0, 0}},
+      {{2, 2, 1, 6, 0, 0, 1, 1, 0, 1}}},
+     3},
+    {FAULT_16_BIT_SUM,
+     {{{1, 0, 0, 0, 0, 1, 0, 0, 0, 0}},
+      {{2, 1, 2, 1, 0, 1, 1, 1, 0, 0}},
+      {{2, 2, 2, 1, 0, 1, 1, 1, 0, 0}},
+      {{1, 3, 1, 5, 0, 1, 0, 0, 0, 2}}},
+     4},
+    {FAULT_LOCAL_DECISION,
+     {{{1, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
+      {{2, 1, 0, 5, 0, 0, 0, 0, 1, 0}},
+      {{1, 2, 0, 0, 0, 1, 1, 0, 0, 0}},
+      {{3, 3, 1, 1, 0, 0, 1, 1, 1, 0}}},
+     4},
+    {FAULT_GAP, {{{1, 2, 0, 2, 0, 0, 0, 0, 0, 0}}, {{2, 3, 1, 10, 0, 0, 1, 1, 0, 0}}}, 2},
+    {FAULT_STALE,
+     {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{2, 1, 1, 2, 0, 0, 0, 1, 0, 0}},
+      {{2, 2, 0, 1, 0, 0, 1, 0, 0, 0}}},
+     3},
+    {FAULT_OLD_GATHER,
+     {{{1, 3, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{2, 3, 1, 1, 2, 0, 0, 1, 0, 2}},
+      {{1, 3, 0, 4, 0, 1, 1, 0, 0, 0}}},
+     3},
 };
 enum { PLANTINGS = sizeof plantings / sizeof *plantings };
 
@@ -48,7 +82,16 @@ static void test_tables_that_do_the_same_are_good(void **state)
             check(FAULT_NONE, &plantings[i].on[k], true);
 }
 
-static void test_planted_faults_are_seen(void **state)
+/* Where every rank keeps its gradients whole their gaps are zero from the start: so what goes red
+ * without zeroing is the gaps of buffers that change hands, and no other fill. */
+static void test_gaps_of_whole_gradients_stay_zero(void **state)
+{
+    (void)state;
+    check(FAULT_GAP, &(GridCase){{1, 0, 0, 2, 0, 0, 0, 0, 0, 0}}, true);
+    check(FAULT_GAP, &(GridCase){{2, 1, 1, 10, 0, 0, 1, 1, 0, 0}}, true);
+}
+
+static void test_bug_38_planted_faults_are_seen(void **state)
 {
     (void)state;
     for (int i = 0; i < PLANTINGS; i++)
@@ -60,7 +103,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tables_that_do_the_same_are_good),
-        cmocka_unit_test(test_planted_faults_are_seen),
+        cmocka_unit_test(test_gaps_of_whole_gradients_stay_zero),
+        cmocka_unit_test(test_bug_38_planted_faults_are_seen),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     grid_forget();

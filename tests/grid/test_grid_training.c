@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_RANKS = 6, STEPS = 4, STAGES = 3 };
+enum { MOST_RANKS = 6, STEPS = 4, STAGES = 4 };
 
 /* What ranks do, with the config and the data of all, and what came of it. */
 typedef struct Together Together;

@@ -131,7 +131,7 @@ static const char *recompute(const GridCase *c)
 }
 
 static const int values[GRID_CHOICES] = {
-    [GRID_RANKS] = 5,      [GRID_STAGE] = 3,     [GRID_MICROS] = 3, [GRID_MODEL] = MODELS,
+    [GRID_RANKS] = 5,      [GRID_STAGE] = 4,     [GRID_MICROS] = 3, [GRID_MODEL] = MODELS,
     [GRID_DTYPE] = DTYPES, [GRID_RECOMPUTE] = 3, [GRID_CLIP] = 2,   [GRID_OPTIMIZER] = OPTIMIZERS,
     [GRID_MASKED] = 2,     [GRID_KEYS] = KEYS};
 

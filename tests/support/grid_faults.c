@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *const grid_fault_name[FAULT_COUNT] = {
     [FAULT_NONE] = "none",
@@ -15,7 +16,10 @@ const char *const grid_fault_name[FAULT_COUNT] = {
     [FAULT_LOCAL_DECISION] = "decision from local sums",
     [FAULT_GAP] = "gap not zeroed",
     [FAULT_STALE] = "publish before update",
+    [FAULT_OLD_GATHER] = "stale prefetch",
 };
+
+enum { MOST_GATHERS = 256 };
 
 /* What a rank's tables were, and what they are. */
 typedef struct {
@@ -28,6 +32,12 @@ typedef struct {
     OpTable ops[2]; /* of floats, of doubles */
     const OpTable *ops_real[2];
     int64_t reductions;
+    bool in_step; /* with gradients */
+    int gathers;  /* of the step so far, ... */
+    struct {
+        void *bytes;
+        size_t size;
+    } gathered[MOST_GATHERS]; /* ... and what each gave a step ago */
 } Planted;
 static _Thread_local Planted planted;
 
@@ -38,7 +48,8 @@ enum { FAULTY_UNIT = 2 };
 static void pass_step_begin(ParamStore *s, const Use *uses, int64_t n)
 {
     (void)s;
-    planted.reductions = 0;
+    planted.reductions = planted.gathers = 0;
+    planted.in_step = n > 0;
     planted.real->step_begin(planted.real, uses, n);
 }
 static void pass_acquire(ParamStore *s, int unit)
@@ -133,6 +144,21 @@ static void shard_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor who
     if (!left_out()) planted.shard_real->reduce_scatter(comm, on, part, whole);
 }
 
+/* Keeps what is gathered for the same use of the next step, which gets it. */
+static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
+{
+    planted.shard_real->all_gather(comm, on, whole, part);
+    if (planted.fault != FAULT_OLD_GATHER || !planted.in_step || planted.gathers == MOST_GATHERS)
+        return;
+    int at = planted.gathers++;
+    size_t size = tensor_bytes(whole);
+    void *now = memcpy(must_alloc(size), whole.data, size), *old = planted.gathered[at].bytes;
+    if (old && planted.gathered[at].size == size) memcpy(whole.data, old, size);
+    free(old);
+    planted.gathered[at].bytes = now;
+    planted.gathered[at].size = size;
+}
+
 static void no_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     (void)comm, (void)on, (void)x, (void)op;
@@ -145,6 +171,7 @@ static void plant_comms(Trainer *t)
     planted.shard_ops = *grid->shard.ops;
     planted.shard_ops.all_reduce = shard_all_reduce;
     planted.shard_ops.reduce_scatter = shard_reduce_scatter;
+    planted.shard_ops.all_gather = shard_all_gather;
     grid->shard.ops = &planted.shard_ops;
     planted.dp_ops = *grid->dp.ops;
     planted.dp_ops.all_reduce = no_all_reduce;
@@ -165,10 +192,10 @@ static void narrow_sum(Device *dev, Tensor dst, const Tensor *src, int n)
     }
 }
 
-/* Gaps are shorter than a unit, and flat. */
-static void no_fill(Device *dev, Tensor x, double value)
+/* Zeros are only written to gaps, and at the start to fresh memory, which has them. */
+static void no_zeros(Device *dev, Tensor x, double value)
 {
-    (void)dev, (void)x, (void)value;
+    if (value != 0) planted.ops_real[x.dtype == F64]->fill(dev, x, value);
 }
 
 /* Whether the last rank is about to update its part of the faulty unit. */
@@ -213,7 +240,7 @@ static void plant_ops(Trainer *t)
             planted.ops[i].adamw = some_adamw;
             planted.ops[i].sgd = some_sgd;
         }
-        if (planted.fault == FAULT_GAP) planted.ops[i].fill = no_fill;
+        if (planted.fault == FAULT_GAP) planted.ops[i].fill = no_zeros;
     }
     dev->ops = &planted.ops[0];
     dev->ops_f64 = &planted.ops[1];
@@ -227,9 +254,17 @@ static void plant(Trainer *t, void *context)
     plant_ops(t);
 }
 
+static void uproot(Trainer *t, void *context)
+{
+    (void)t, (void)context;
+    for (int i = 0; i < MOST_GATHERS; i++)
+        free(planted.gathered[i].bytes);
+    planted = (Planted){0};
+}
+
 GridHooks grid_fault_hooks(GridFault fault)
 {
     static GridFault kept[FAULT_COUNT];
     kept[fault] = fault;
-    return (GridHooks){.opened = plant, .context = &kept[fault]};
+    return (GridHooks){.opened = plant, .closed = uproot, .context = &kept[fault]};
 }

@@ -14,6 +14,7 @@ typedef enum {
     FAULT_LOCAL_DECISION, /* each rank decides by its own sums */
     FAULT_GAP,            /* what no parameter covers is not zeroed */
     FAULT_STALE,          /* weights are brought together before their update */
+    FAULT_OLD_GATHER,     /* a use gets the weights that were gathered a step ago */
     FAULT_COUNT
 } GridFault;
 extern const char *const grid_fault_name[FAULT_COUNT];

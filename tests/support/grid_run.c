@@ -49,6 +49,9 @@ static void take_steps(Trainer *t, const Job *job)
     GridRun *out = job->out;
     bool lead = t->session.world->rank == 0;
     for (int i = 0; i < job->steps; i++) {
+        /* What nothing was kept in may hold anything. */
+        zero_poison(t->session.store);
+        gpt_poison(t->gpt);
         trainer_step(t);
         if (i < GRID_COMPARED) {
             Capture capture = capture_create(&t->session.table);
@@ -77,7 +80,6 @@ static void train(Comm *world, void *context)
         fail(EXIT_DAMAGED, "%s", err);
     if (job->masked)
         gpt_connect(t.gpt, masked_batch, &t, &t.state->stats, &t.state->state.loss_seed);
-    if (hooks && hooks->allocated) hooks->allocated(&t, hooks->context);
     take_steps(&t, job);
     Capture last = capture_create(&t.session.table);
     bool agree = capture_replicas_agree(&t);
@@ -91,8 +93,8 @@ static void train(Comm *world, void *context)
         out->table.param = memcpy(must_alloc(bytes), t.session.table.param, bytes);
     }
     capture_free(&last);
-    if (hooks && hooks->closing) hooks->closing(&t, hooks->context);
     trainer_close(&t);
+    if (hooks && hooks->closed) hooks->closed(&t, hooks->context);
 }
 
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks)

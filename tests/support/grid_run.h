@@ -10,12 +10,11 @@ enum {
     GRID_STEPS = 20,   /* steps after which replicas are compared */
 };
 
-/* Changes a rank's trainer before anything is allocated, and when it is: to plant a fault, or to
- * look on. */
+/* Changes a rank's trainer before anything is allocated, to plant a fault, and takes back what that
+ * took once the trainer is closed. */
 typedef struct {
     void (*opened)(Trainer *trainer, void *context);
-    void (*allocated)(Trainer *trainer, void *context);
-    void (*closing)(Trainer *trainer, void *context);
+    void (*closed)(Trainer *trainer, void *context);
     void *context;
 } GridHooks;
 
