@@ -6,9 +6,9 @@
 
 static void print_line(const Comm *comm, CommVerb verb, DType dtype, const CommCount *count)
 {
-    log_field("", "%-9s %-15s%-5s%9s%12s%13s", comm->name, comm_verb_name[verb],
-              dtype_name(dtype), figure_short((double)count->calls).text,
-              figure_short((double)count->elements).text, figure_bytes((double)count->bytes).text);
+    log_field("", "%-9s %-15s%-5s%9s%12s%13s", comm->name, comm_verb_name[verb], dtype_name(dtype),
+              figure_short((double)count->calls).text, figure_short((double)count->elements).text,
+              figure_bytes((double)count->bytes).text);
 }
 
 void comms_print(const Comm *const *group, int n_groups)

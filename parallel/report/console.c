@@ -91,6 +91,19 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
+/* What each rank does, and whom the others wait for. */
+static void print_ranks(const Console *c, const SpeedRecord *s)
+{
+    char text[256];
+    if (s->ranks < 2 || s->steps <= 0 || !(s->seconds > 0)) return;
+    double ms = 1e3 / (double)s->steps, rate = (double)s->tokens / s->seconds / s->ranks;
+    snprintf(text, sizeof text,
+             "a rank:  %s tok/s  %s FLOP/s  work %.2f ms a step, most on rank %d: %.2f",
+             figure_short(rate).text, figure_flops(rate * s->flops_per_token).text,
+             s->mean_work * ms, s->slowest, s->most_work * ms);
+    print_lines(c, text, 9);
+}
+
 /* A loss of a training that goes well with four digits behind the point. */
 static Figure loss_text(double loss)
 {
@@ -127,6 +140,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     if (c->scale) fprintf(c->to, " %7s", scale_text(r->loss_scale).text);
     fprintf(c->to, " %8s %8s %8s\n", speed.text, flops.text, figure_duration(eta).text);
     print_breakdown(c, s);
+    print_ranks(c, s);
     fflush(c->to);
 }
 

@@ -208,6 +208,11 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
         print_number(to, "forward", s->forward, &odd);
         print_number(to, "backward", s->backward, &odd);
         print_number(to, "optimizer", s->optimizer, &odd);
+        if (s->ranks > 1) {
+            fprintf(to, ", \"ranks\": %d, \"slowest_rank\": %d", s->ranks, s->slowest);
+            print_number(to, "slowest", s->most_work, &odd);
+            print_number(to, "mean", s->mean_work, &odd);
+        }
         if (s->communication > 0) print_number(to, "communication", s->communication, &odd);
         print_number(to, "data", s->data, &odd);
     }

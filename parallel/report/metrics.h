@@ -28,7 +28,11 @@ typedef struct {
     int64_t steps, tokens;
     double flops_per_token;
     double forward, backward, optimizer,
-        data;             /* seconds, with wall_clock_breakdown; else negative */
+        data; /* seconds, with wall_clock_breakdown; else negative */
+    /* With it, over several ranks: the seconds of a rank's own work (the first three), on average
+     * and on the rank that took most. */
+    int ranks, slowest;
+    double mean_work, most_work;
     double communication; /* between ranks, in none of the others; 0: none, or not known apart */
 } SpeedRecord;
 

@@ -135,6 +135,7 @@ static void report(Run *run)
                          .optimizer = breakdown ? t->seconds_optimizer : -1,
                          .communication = breakdown ? t->seconds_communication : 0,
                          .data = breakdown ? t->feed.seconds : -1};
+    if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
     if (run->lead) metrics_report(run->metrics, &speed);
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = t->feed.seconds = 0;
     t->seconds_communication = 0;

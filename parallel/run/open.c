@@ -127,8 +127,9 @@ static Pace run_pace(const Run *run, int64_t accumulation)
 static double take_seconds(Trainer *t, int64_t accumulation)
 {
     double micro = t->seconds_forward + t->seconds_backward;
-    double seconds = micro * (double)accumulation + t->seconds_optimizer;
+    double seconds = micro * (double)accumulation + t->seconds_optimizer + t->seconds_communication;
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
+    t->seconds_communication = 0;
     return seconds;
 }
 

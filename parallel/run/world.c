@@ -99,6 +99,21 @@ void run_print_ranks(Run *run)
                   ranks, cores, cores == 1 ? "" : "s");
 }
 
+void run_compare_ranks(const Run *run, SpeedRecord *s)
+{
+    int ranks = run->world->size;
+    double work = s->forward + s->backward + s->optimizer;
+    double *all = must_calloc((size_t)ranks, sizeof *all);
+    comm_all_gather(run->world, NULL, tensor_1d(all, F64, ranks), tensor_1d(&work, F64, 1));
+    s->ranks = ranks;
+    for (int r = 0; r < ranks; r++) {
+        s->mean_work += all[r] / ranks;
+        if (all[r] > all[s->slowest]) s->slowest = r;
+    }
+    s->most_work = all[s->slowest];
+    free(all);
+}
+
 void run_take_place(const Run *run)
 {
     char place[64];

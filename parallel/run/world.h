@@ -12,6 +12,8 @@ void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n);
 void run_print_ranks(Run *run);
 /* Tells the other ranks what rank 0 has chosen: the folder's path, state and attempt. */
 void run_share_folder(Run *run);
+/* Adds what wall_clock_breakdown says of several ranks; all ranks call it. */
+void run_compare_ranks(const Run *run, SpeedRecord *speed);
 /* --log-ranks: opens RUN/logs/rank_NNN.log, which gets what this rank says from here on. */
 void run_open_log(Run *run);
 void run_close_log(Run *run);

@@ -55,7 +55,11 @@ expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-ru
 check "ranks: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
-expect_code "ranks: with --log-ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --ranks 3 --log-ranks --out logged
+expect_code "ranks: with --log-ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --set wall_clock_breakdown=true \
+    --ranks 3 --log-ranks --out logged
+check "ranks: ... and the work of each" grep -Eq '^ +a rank: .* tok/s .* work [0-9.]+ ms a step' output
+check "ranks: ... and the slowest" grep -Eq '"ranks": 3, "slowest_rank": [0-2], "slowest": ' logged/metrics.jsonl
+check "ranks: ... and communication" grep -Eq ' communication [0-9.]+' output
 for rank in 0 1 2; do
     check "ranks: ... rank $rank has its own" grep -q '^run     logged$' "logged/logs/rank_00$rank.log"
 done
