@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/checkpoint_ranks.h"
+#include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -143,32 +144,77 @@ static void python_reads_several_files_by_their_index(void **state)
     test_run_close(&r);
 }
 
+/* Bytes of the files in step 1's folder, and how many they are. */
+static int64_t bytes_of_step(const TestRun *r, int *files)
+{
+    char *folder = checkpoint_path(r->run, 1);
+    int64_t bytes = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    *files = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        char *path = text_format("%s/%s", folder, e->d_name);
+        bytes += file_size(path);
+        ++*files;
+        free(path);
+    }
+    closedir(dir);
+    free(folder);
+    return bytes;
+}
+
+enum { MANY = 600 }; /* tensors with long names, so that what each adds tells */
+
+/* Two ranks save many small tensors, of which rank 0 has all. */
+static void save_many(Comm *world, void *context)
+{
+    TestRun *r = context;
+    CheckpointIo io;
+    TestRun texts = {0};
+    Piece *piece = must_calloc(MANY, sizeof *piece);
+    float value[1] = {1};
+    char err[1024];
+    StepState state = {.steps = 1, .hysteresis = 1, .last_overflow = -1, .loss_scale = 1};
+    for (int i = 0; i < MANY; i++) {
+        piece[i] = piece_whole(text_format("block.%0240d.weight", i), tensor_1d(value, F32, 1));
+        if (world->rank > 0) piece[i].run.count = 0;
+    }
+    CheckpointContents contents = test_run_contents(&texts);
+    contents.weights = piece;
+    contents.n_weights = MANY;
+    contents.n_slots = 0;
+    contents.state = &state;
+    contents.grid = (GridPlace){1, 2, 1, 1};
+    contents.writers = 2;
+    checkpoint_io_open(&io, NULL, world);
+    if (!checkpoint_write(&io, r->run, &contents, err, sizeof err)) rank_wrong(world, "%s", err);
+    checkpoint_io_close(&io);
+    int files;
+    int64_t thought = checkpoint_bytes(&contents), bytes = bytes_of_step(r, &files);
+    if (thought < bytes || thought > bytes + bytes)
+        rank_wrong(world, "%lld bytes were thought of %lld", (long long)thought, (long long)bytes);
+    for (int i = 0; i < MANY; i++)
+        free((char *)(uintptr_t)piece[i].name);
+    free(piece);
+}
+
 static void estimate_covers_several_writers(void **state)
 {
     (void)state;
     TestRun r;
+    int files;
     test_run_open(&r);
     three_writers(&r);
-    char *folder = checkpoint_path(r.run, 1);
-    int64_t bytes = 0;
-    int files = 0;
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char *path = text_format("%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') {
-            bytes += file_size(path);
-            files++;
-        }
-        free(path);
-    }
-    closedir(dir);
+    int64_t bytes = bytes_of_step(&r, &files);
     assert_int_equal(files, 9);
     test_run_fill(&r, 1);
     CheckpointContents contents = test_run_contents(&r);
     contents.writers = 3;
     assert_in_range(checkpoint_bytes(&contents), bytes, bytes + 20000);
-    free(folder);
+    test_run_close(&r);
+    test_run_open(&r);
+    thread_ranks(2, 60, save_many, &r);
     test_run_close(&r);
 }
 
