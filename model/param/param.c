@@ -130,5 +130,8 @@ bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at)
 {
     CHECK(at->tp < size->tp, "coordinate %d of %d tensor-parallel ranks", at->tp, size->tp);
+    const Home *home = &table->unit[table->param[param].unit].home;
+    /* Of several stages that hold it, equal on all of them, the first. */
+    if (home->n > 1 && at->pp != home->stage[0]) return false;
     return table->param[param].tp_dim >= 0 || at->tp == 0;
 }

@@ -114,8 +114,8 @@ typedef struct {
 #define GRID_OF_ONE ((GridPlace){1, 1, 1, 1})
 
 /* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
- * counts row `param`. All ranks of a tensor-parallel group hold a row that is not cut, and its
- * first counts it. */
+ * counts row `param`, which it holds. All ranks of a tensor-parallel group hold a row that is not
+ * cut, and its first counts it; of the stages that hold a unit the first does. */
 bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at);
 

@@ -63,7 +63,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                             plan.activations, plan.scratch,   plan.other};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
-    plan.host = host_bytes(config, shape, B * T);
+    plan.host = plus(host_bytes(config, shape, B * T), zero.host);
     size_t saved = saved_bytes(config, &trainer->session.table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     plan.ranks = 1;

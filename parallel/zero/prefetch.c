@@ -249,6 +249,7 @@ GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
         if (eighths == 0) place_at_the_ends(&d, &plan, least);
     }
     draft_free(&d);
+    plan.gather = must_realloc(plan.gather, (size_t)(plan.n + 1) * sizeof *plan.gather);
     return plan;
 }
 

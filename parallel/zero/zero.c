@@ -197,7 +197,9 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
                            .gradients = arenas.gradients.peak,
                            .gathered = arenas.gathered.peak,
                            .transient = arenas.transient.peak,
-                           .wire = arenas.wire.peak};
+                           .wire = arenas.wire.peak,
+                           .host = (size_t)s->n_planned * sizeof *s->planned +
+                                   (size_t)s->plan.n * sizeof *s->plan.gather};
     return s;
 }
 

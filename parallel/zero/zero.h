@@ -52,6 +52,7 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
  * type. */
 typedef struct {
     size_t weights, gradients, gathered, transient, wire;
+    size_t host; /* in the host's memory: the plan of gathers */
 } ZeroBytes;
 ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates them on the device, zeroed; shards asked for before are void. */

@@ -31,6 +31,21 @@ static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
     fixture_close(&f);
 }
 
+/* A tied table that the first and the last stage hold is the first's. */
+static void test_of_two_homes_the_first_counts(void **state)
+{
+    (void)state;
+    Fixture f;
+    GptShape s = fixture_shape();
+    GridPlace size = {3, 1, 1, 1};
+    fixture_open(&f, &s, 1, 2, 1, 1, 0);
+    int table = param_find(&f.table, "token.weight");
+    f.table.unit[f.table.param[table].unit].home = (Home){.stage = {0, 2}, .n = 2};
+    for (int pp = 0; pp < 3; pp++)
+        assert_int_equal(param_owned_here(&f.table, table, &size, &(GridPlace){.pp = pp}), pp == 0);
+    fixture_close(&f);
+}
+
 /* The store's shards follow that rule when they are counted, not when they are updated: over both
  * ranks every row is counted as often as there are parts of it. */
 static void test_the_store_counts_by_the_owner_rule(void **state)
@@ -166,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_row_that_all_hold_is_counted_by_the_first),
+        cmocka_unit_test(test_of_two_homes_the_first_counts),
         cmocka_unit_test(test_the_store_counts_by_the_owner_rule),
         cmocka_unit_test(test_a_border_of_one_rank_has_one_tensor),
         cmocka_unit_test(test_groups_of_all_grids_up_to_16_ranks),
