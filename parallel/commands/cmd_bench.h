@@ -6,7 +6,8 @@
 #include "model/core/device.h"
 #include "model/kernels/op_cases.h"
 
-extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm, cmd_bench_comm;
+extern const ArgCommand cmd_bench_step, cmd_bench_ops, cmd_bench_gemm, cmd_bench_comm,
+    cmd_bench_parallel;
 
 /* Between two marks on the device's time line. */
 typedef struct {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# bench.sh -- `./train bench comm`: every verb at every size, for people and for programs.
+# bench.sh -- `./train bench comm`, every verb at every size, and `./train bench parallel`, every way to train: for people and for
+# programs.
 . "$(dirname "$0")/lib.sh"
 
 expect_code "bench comm" 0 "$TRAIN" bench comm --device cpu --repetitions 1
@@ -17,4 +18,16 @@ check "bench comm for programs: no call took no time" bash -c \
     "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 25"
 expect_code "bench comm: one rank has nobody to call" 64 "$TRAIN" bench comm --ranks 1
 expect_code "bench comm: more ranks than there may be" 64 "$TRAIN" bench comm --ranks 65
+
+expect_code "bench parallel" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --set device=cpu
+check "bench parallel: what is measured" grep -q 'steps of 8 x 16 random tokens in f32, medians of 1 round$' output
+for way in 'one rank' DDP ZeRO-1 ZeRO-3; do
+    check "bench parallel: $way" grep -qE "^$way +[0-9]+\.[0-9] +[0-9]+\.[0-9] +[0-9]+\.[0-9] %   cpu: " output
+done
+expect_code "bench parallel for programs" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 --set device=cpu --json
+check "bench parallel for programs: one line" test "$(wc -l <output)" -eq 1
+check "bench parallel for programs: ratios" grep -qE '^\{"ranks":4,"rounds":1,.*"one_ratio":1,.*"ddp_ratio":[0-9.e-]+,.*"zero1_ratio":[0-9.e-]+,.*"zero3_ratio":[0-9.e-]+\}$' output
+check "bench parallel for programs: ranks communicate, one does not" bash -c \
+    'grep -q "\"one_communication_ms\":0," output && ! grep -qE "\"(ddp|zero[13])_communication_ms\":0," output'
+expect_code "bench parallel: a batch that ranks cannot share" 64 "$TRAIN" bench parallel "$TINY" --ranks 3
 finish

@@ -1,0 +1,236 @@
+/* cmd_bench_parallel.c -- `./train bench parallel`: a step of one rank with all threads beside the
+ * same step on several ranks that share them, in one run.
+ *
+ * Each round measures each way once, so that whatever else the machine does falls on all of them. A
+ * way is opened, makes a step to touch its memory, and then one that is timed. */
+#include "parallel/commands/cmd_bench.h"
+#include "parallel/grid/launch.h"
+#include "parallel/trainer/trainer.h"
+
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "model/core/json_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 8 };
+
+/* The ways to train. */
+static const struct {
+    const char *name, *key; /* for people, and for programs */
+    bool several;           /* ranks */
+    int stage;
+} ways[] = {{"one rank", "one", false, 0},
+            {"DDP", "ddp", true, 0},
+            {"ZeRO-1", "zero1", true, 1},
+            {"ZeRO-3", "zero3", true, 3}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+typedef struct {
+    const char *config; /* NULL: GPT-2 124M */
+    ArgList set;
+    int64_t ranks, rounds, batch, length;
+    bool json;
+} Arguments;
+
+/* One way in one round. */
+typedef struct {
+    const Config *config;
+    DataSet data;
+    double seconds, communication; /* of the timed step; in collectives, on rank 0 */
+    char device[256];
+} Measured;
+
+static const char gpt2_124m[] =
+    "{\"model\": {\"num_layers\": 12, \"hidden_size\": 768, \"num_attention_heads\": 12, "
+    "\"vocab_size\": 50257}, \"data\": {\"text\": \"random tokens\"}, \"train_batch_size\": 8}";
+
+static const Config *load_config(const Arguments *a, int way)
+{
+    int64_t ranks = ways[way].several ? a->ranks : 1;
+    ConfigReport report = {0};
+    const ConfigContext context = {.on_cuda = session_on_cuda, .world = ranks};
+    char own[MOST_OWN_SETS][96];
+    const char **sets = must_calloc((size_t)a->set.count + MOST_OWN_SETS, sizeof *sets);
+    int n = 0;
+    for (; n < a->set.count; n++)
+        sets[n] = a->set.item[n];
+    const struct {
+        const char *key;
+        long long value;
+    } fixed[] = {{"train_batch_size", a->batch},
+                 {"train_micro_batch_size_per_gpu", a->batch / ranks},
+                 {"gradient_accumulation_steps", 1},
+                 {"data.seq_length", a->length},
+                 {"zero_optimization.stage", ways[way].stage}};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        snprintf(own[i], sizeof own[i], "%s=%lld", fixed[i].key, fixed[i].value);
+        sets[n++] = own[i];
+    }
+    sets[n++] = "bf16.enabled=false";
+    const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
+                                : config_parse_in(&context, "GPT-2 124M", gpt2_124m,
+                                                  strlen(gpt2_124m), n, sets, &report);
+    free(sets);
+    if (c == NULL) {
+        config_report_print(&report, false, stderr);
+        exit(config_report_code(&report));
+    }
+    config_report_free(&report);
+    ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
+    return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
+}
+
+static void step(Trainer *t)
+{
+    StepRecord record[TRAINER_HISTORY];
+    trainer_step(t);
+    trainer_read_all(t, record);
+}
+
+static int measure_rank(Comm *world, void *context)
+{
+    Measured *m = context;
+    Trainer t;
+    char err[1024];
+    if (!trainer_open(&t, m->config, world, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!trainer_allocate(&t, m->config, &m->data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
+    step(&t); /* touches the memory */
+    comm_barrier(world);
+    double start = seconds_now(), communication = session_comm_seconds(&t.session);
+    step(&t);
+    comm_barrier(world); /* the step of all is that of the slowest */
+    if (world->rank == 0) {
+        m->seconds = seconds_now() - start;
+        m->communication = session_comm_seconds(&t.session) - communication;
+        device_describe(&t.session.dev, m->device, sizeof m->device);
+    }
+    trainer_close(&t);
+    return EXIT_OK;
+}
+
+/* Seconds of the ways' steps, and in collectives of them, by round; medians of them. */
+typedef struct {
+    double seconds[WAYS][MOST_ROUNDS], communication[WAYS][MOST_ROUNDS];
+    double step[WAYS], collectives[WAYS];
+    char device[WAYS][256];
+} Result;
+
+static void measure_round(const Arguments *a, int round, Result *r)
+{
+    for (int way = 0; way < WAYS; way++) {
+        Measured m = {.config = load_config(a, way)};
+        data_open_random(&m.data, m.config->model.vocab_size);
+        launch_ranks(ways[way].several ? (int)a->ranks : 1,
+                     &(LaunchOptions){.timeout = m.config->parallel.timeout}, measure_rank, &m);
+        r->seconds[way][round] = m.seconds;
+        r->communication[way][round] = m.communication;
+        snprintf(r->device[way], sizeof r->device[way], "%s", m.device);
+        data_close(&m.data);
+        config_free(m.config);
+    }
+}
+
+static void print_json(const Arguments *a, const Result *r)
+{
+    printf("{\"ranks\":%lld,\"rounds\":%lld,\"device\":", (long long)a->ranks,
+           (long long)a->rounds);
+    json_print_string(stdout, r->device[0]);
+    for (int i = 0; i < WAYS; i++)
+        printf(",\"%s_ms\":%.6g,\"%s_communication_ms\":%.6g,\"%s_ratio\":%.6g", ways[i].key,
+               1e3 * r->step[i], ways[i].key, 1e3 * r->collectives[i], ways[i].key,
+               r->step[0] / r->step[i]);
+    puts("}");
+}
+
+static void print_result(const Arguments *a, const Result *r)
+{
+    if (a->json) {
+        print_json(a, r);
+        return;
+    }
+    printf("%s: steps of %lld x %lld random tokens in f32, medians of %lld round%s\n",
+           a->config ? a->config : "GPT-2 124M", (long long)a->batch, (long long)a->length,
+           (long long)a->rounds, a->rounds == 1 ? "" : "s");
+    printf("%-10s %12s %14s %12s   %s\n", "way", "ms a step", "communication", "of one rank",
+           "each rank's device");
+    for (int i = 0; i < WAYS; i++)
+        printf("%-10s %12.1f %14.1f %10.1f %%   %s\n", ways[i].name, 1e3 * r->step[i],
+               1e3 * r->collectives[i], 100 * r->step[0] / r->step[i], r->device[i]);
+}
+
+static int bench_parallel(const void *values)
+{
+    const Arguments *a = values;
+    if (a->batch % a->ranks != 0)
+        return error_print(EXIT_USAGE, "--batch %lld: write a multiple of the %lld ranks",
+                           (long long)a->batch, (long long)a->ranks);
+    Result *r = must_calloc(1, sizeof *r);
+    for (int round = 0; round < a->rounds; round++)
+        measure_round(a, round, r);
+    for (int i = 0; i < WAYS; i++) {
+        r->step[i] = bench_median(r->seconds[i], (int)a->rounds);
+        r->collectives[i] = bench_median(r->communication[i], (int)a->rounds);
+    }
+    print_result(a, r);
+    free(r);
+    return EXIT_OK;
+}
+
+static const ArgOption options[] = {
+    {.name = "--ranks",
+     .value = "N",
+     .help = "that share the cores, except for one rank's; default 2",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, ranks),
+     .least = 2,
+     .most = LAUNCH_MAX_RANKS},
+    {.name = "--rounds",
+     .value = "N",
+     .help = "of which the medians are shown; default 3",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, rounds),
+     .least = 1,
+     .most = MOST_ROUNDS},
+    {.name = "--batch",
+     .value = "N",
+     .help = "sequences of a step, of all ranks; default 8",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, batch),
+     .least = 2,
+     .most = 1 << 20},
+    {.name = "--length",
+     .value = "N",
+     .help = "tokens of a sequence; default 256",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, length),
+     .least = 1,
+     .most = 1 << 20},
+    {.name = "--set",
+     .value = "key=value",
+     .help = "override one key of the config; may be repeated",
+     .kind = ARG_SETTINGS,
+     .at = offsetof(Arguments, set)},
+    {.name = "--json",
+     .help = "print one JSON line instead of a table",
+     .kind = ARG_FLAG,
+     .at = offsetof(Arguments, json)},
+};
+
+const ArgCommand cmd_bench_parallel = {
+    .name = "parallel",
+    .call = "./train bench parallel",
+    .usage = "[CONFIG.json] [options]",
+    .summary = "a step of several ranks beside that of one with all threads",
+    .about = "Trains on random tokens by one rank with all threads and by ranks that share\n"
+             "them, with DDP (ZeRO 0), ZeRO 1 and ZeRO 3, in turn, and shows what part of the\n"
+             "one rank's speed each has. Without a config: GPT-2 124M.",
+    .options = options,
+    .n_options = ARG_ROWS(options),
+    .words = {.least = 0, .most = 1, .at = offsetof(Arguments, config), .plural = "configs"},
+    .size = sizeof(Arguments),
+    .defaults = &(const Arguments){.ranks = 2, .rounds = 3, .batch = 8, .length = 256},
+    .run = bench_parallel,
+};
