@@ -72,7 +72,7 @@ static bool disturbed_watch(void *context, const Work *work)
 
 static void put_watch(Run *run)
 {
-    run->trainer.feed.watch = disturbed_watch;
+    if (run->world->rank == disturbance.rank) run->trainer.feed.watch = disturbed_watch;
 }
 
 void ask_by_signal(Run *run)
@@ -105,7 +105,13 @@ char *command_expecting(const char *const *arguments, int code)
 char *run_expecting(const char *run, const char *const *sets, int code)
 {
     const char *arguments[32] = {"tiny.json", "--out", run};
+    char ranks[16];
     int n = 3;
+    if (disturbance.ranks > 0) {
+        snprintf(ranks, sizeof ranks, "%d", disturbance.ranks);
+        arguments[n++] = "--ranks";
+        arguments[n++] = ranks;
+    }
     if (disturbance.dry) arguments[n++] = "--dry-run";
     for (; sets && *sets; sets++) {
         arguments[n++] = "--set";

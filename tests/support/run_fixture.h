@@ -24,6 +24,8 @@ typedef struct {
     void (*first)(void); /* called in the child before all; or NULL */
     int columns;         /* of the terminal; 0: a pipe */
     bool dry;            /* --dry-run */
+    int ranks;           /* --ranks; 0: without */
+    int rank;            /* whose work it is */
     int64_t rounds;      /* seen so far */
 } Disturbance;
 extern Disturbance disturbance;

@@ -16,7 +16,7 @@ static void (*hook)(Run *run);
 static void open_trainer_and_hook(Run *run)
 {
     run_open_trainer(run);
-    if (hook && run->lead) hook(run);
+    if (hook) hook(run);
 }
 
 int train_main(int argc, char **argv);

@@ -9,8 +9,9 @@ typedef struct {
     int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */
     const char *folder;                    /* where it runs; NULL: here */
     int columns;                           /* of its terminal; 0: a pipe */
-    void (*opened)(Run *run);              /* called in the child once the run is open; or NULL */
-    void (*first)(void);                   /* called in the child before all; or NULL */
+    void (*opened)(Run *run); /* called in the child, on each rank, once the run is open;
+                                 or NULL */
+    void (*first)(void);      /* called in the child before all; or NULL */
 } ChildPlace;
 
 typedef struct {
