@@ -233,7 +233,8 @@ static void run_program(Comm *world, void *context)
     }
     const Memory *expected = &run->expected[world->rank];
     for (int i = 0; i < MEMORY; i++)
-        if (memcmp(&m->f64[i], &expected->f64[i], 8) || memcmp(&m->f32[i], &expected->f32[i], 4)) {
+        if (memcmp(&m->f64[i], &expected->f64[i], 8) != 0 ||
+            memcmp(&m->f32[i], &expected->f32[i], 4) != 0) {
             rank_wrong(world, "program %llu: element %d is %.17g, %.9g, not %.17g, %.9g",
                        (unsigned long long)p->seed, i, m->f64[i], (double)m->f32[i],
                        expected->f64[i], (double)expected->f32[i]);
