@@ -1,6 +1,7 @@
-/* test_comm.c -- collectives of thread ranks against plain loops over all ranks' numbers, bit for
- * bit, on the host's tensors and on those of a device. */
+/* test_comm.c -- collectives and messages of thread ranks against plain loops over all ranks'
+ * numbers, bit for bit, on the host's tensors and on those of a device. */
 #include "model/core/check.h"
+#include "model/kernels/ops.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/thread_ranks.h"
 
@@ -50,9 +51,14 @@ static Tensor put(const Here *p, Tensor host)
     return p->on ? device_put(p->on, host) : host;
 }
 
+/* Brings it back. On the device it is overwritten at once: whoever still reads it, reads that. */
 static void take(const Here *p, Tensor host, Tensor x)
 {
-    if (p->on) device_take(p->on, host, x);
+    if (p->on == NULL) return;
+    device_copy(p->on, host, x);
+    op_fill(p->on, x, 77);
+    device_synchronize(p->on);
+    device_drop(p->on, x);
 }
 
 /* Element i of what all ranks hold, reduced in rank order: floats of 16 bits in f32, all others in
@@ -141,6 +147,33 @@ static void run_broadcast(const Here *p)
             expect(p, "broadcast", host, i, held(c->dtype, root, i));
         free(host.data);
     }
+}
+
+/* Along the chain of ranks without a group; then around the ring, in one. */
+static void run_messages(const Here *p)
+{
+    const Case *c = p->c;
+    int n = p->comm->size, me = p->comm->rank, next = (me + 1) % n, before = (me + n - 1) % n;
+    if (n == 1) return; /* a rank has no message for itself */
+    Tensor host = filled(c->dtype, me, c->n), first = filled(c->dtype, 99, c->n),
+           second = filled(c->dtype, 99, c->n);
+    Tensor x = put(p, host), y = put(p, first), z = put(p, second);
+    if (me > 0) comm_receive(p->comm, p->on, y, before);
+    if (me + 1 < n) comm_send(p->comm, p->on, x, next);
+    comm_group_begin(p->comm);
+    comm_send(p->comm, p->on, x, next);
+    comm_receive(p->comm, p->on, z, before);
+    comm_group_end(p->comm);
+    take(p, host, x);
+    take(p, first, y);
+    take(p, second, z);
+    for (int64_t i = 0; i < c->n; i++) {
+        expect(p, "a message alone", first, i, held(c->dtype, me > 0 ? before : 99, i));
+        expect(p, "a message of a group", second, i, held(c->dtype, before, i));
+    }
+    free(host.data);
+    free(first.data);
+    free(second.data);
 }
 
 /* ---- over all sizes and worlds --------------------------------------------------------------- */
@@ -251,6 +284,13 @@ static void test_splits_in_a_row(void **state)
     thread_ranks(5, 60, run_splits, NULL);
 }
 
+static void test_messages_along_the_chain_and_around_the_ring(void **state)
+{
+    (void)state;
+    each_world((Cases){run_messages, any, 3, false, REDUCE_SUM, false});
+    each_world((Cases){run_messages, any, 2, false, REDUCE_SUM, true});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_reduce_scatter_leaves_each_rank_its_part),
         cmocka_unit_test(test_all_gather_puts_parts_in_rank_order),
         cmocka_unit_test(test_broadcast_from_every_root),
+        cmocka_unit_test(test_messages_along_the_chain_and_around_the_ring),
         cmocka_unit_test(test_splits_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
