@@ -157,13 +157,18 @@ static void run_messages(const Here *p)
     if (n == 1) return; /* a rank has no message for itself */
     Tensor host = filled(c->dtype, me, c->n), first = filled(c->dtype, 99, c->n),
            second = filled(c->dtype, 99, c->n);
-    Tensor x = put(p, host), y = put(p, first), z = put(p, second);
+    Tensor y = put(p, first), z = put(p, second);
+    Tensor x = put(p, host); /* the last: to ask for memory may wait for the device */
     if (me > 0) comm_receive(p->comm, p->on, y, before);
     if (me + 1 < n) comm_send(p->comm, p->on, x, next);
     comm_group_begin(p->comm);
     comm_send(p->comm, p->on, x, next);
     comm_receive(p->comm, p->on, z, before);
     comm_group_end(p->comm);
+    /* Odd ranks ask for their results before even ones have asked for anything. */
+    if (me % 2 == 0) comm_barrier(p->comm);
+    if (p->on) device_synchronize(p->on);
+    if (me % 2) comm_barrier(p->comm);
     take(p, host, x);
     take(p, first, y);
     take(p, second, z);
