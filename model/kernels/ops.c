@@ -11,10 +11,17 @@
 /* ---- memory -----------------------------------------------------------------------------------
  */
 
+/* The table that fills and sums this type: a step's sums are f64 on every device, also on one
+ * without ops for models in f64. */
+static DType sums_storage(const Device *dev, DType storage)
+{
+    return storage == F64 && dev->ops_f64 == NULL ? F32 : storage;
+}
+
 void op_fill(Device *dev, Tensor x, double value)
 {
     expect_matrix(OP_fill, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
-    RUN(fill, x.dtype, dev, x, value);
+    RUN(fill, sums_storage(dev, x.dtype), dev, x, value);
 }
 
 void op_copy(Device *dev, Tensor y, Tensor x)
@@ -48,7 +55,12 @@ void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
         if (src[i].dtype != dst.dtype) expect_apart(OP_sum, OPERAND(dst), source);
     }
     expect(OP_sum, dtype_is_float(dst.dtype), "both are float types", OPERAND(dst), first);
-    RUN(sum, src[0].dtype == F64 ? F64 : dst.dtype, dev, dst, src, n);
+    /* Without f64 ops there is no conversion from or to f64 either. */
+    expect(OP_sum,
+           dst.dtype == src[0].dtype || dev->ops_f64 != NULL ||
+               (dst.dtype != F64 && src[0].dtype != F64),
+           "f64 is summed to f64", OPERAND(dst), first);
+    RUN(sum, sums_storage(dev, src[0].dtype == F64 ? F64 : dst.dtype), dev, dst, src, n);
 }
 
 void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double std)

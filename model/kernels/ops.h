@@ -118,7 +118,7 @@ void profile_close(Device *dev, Profile *profile);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* x = value, any dtype, any shape. */
+/* x = value, any dtype on every device, any shape. */
 void op_fill(Device *dev, Tensor x, double value);
 /* y = x, converted (round to nearest even). Any float dtypes, equal shapes. */
 void op_copy(Device *dev, Tensor y, Tensor x);
@@ -128,7 +128,8 @@ void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
 enum { SUM_SOURCES = 64 };
 /* dst = src[0] + src[1] + ... + src[n - 1], added in this order: the only sum over ranks. Any float
  * types, all sources of one; dense, equal counts. Accumulated in f64 where dst or the sources are
- * f64, else in f32, and rounded once (from f64 to 16 bits by way of f32, as op_copy). 1 <= n <=
+ * f64, else in f32, and rounded once (from f64 to 16 bits by way of f32, as op_copy). f64 to f64 on
+ * every device, for a step's sums; with another type where there are ops for f64 alone. 1 <= n <=
  * SUM_SOURCES; dst may be one of the sources if it has their type. The same bits on every CPU
  * level, device, thread count and cut of the tensors. */
 void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);

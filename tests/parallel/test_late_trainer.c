@@ -11,8 +11,7 @@
  * one configuration at least. */
 #include "model/core/check.h"
 #include "tests/support/late_device.h"
-#include "tests/support/thread_ranks.h"
-#include "tests/support/trainer_fixture.h"
+#include "tests/support/rank_run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,18 +20,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* Steps before and after those of which nothing runs until the last is ordered. */
-enum { MOST_RANKS = 3, BEFORE = 1, AFTER = 1, MOST_SETS = 16 };
-
-typedef struct {
-    const Config *config;
-    DataSet data;
-    bool late;
-    char name[256];
-    LateVerdict verdict;
-    Trained result[MOST_RANKS];
-} Run;
 
 /* ---- places that wait ------------------------------------------------------------------------ */
 
@@ -47,7 +34,7 @@ static int n_sites;
 
 static void count_wait(void *context, const LateWait *wait)
 {
-    const Run *run = context;
+    const RankRun *run = context;
     int i = 0;
     bool red = strcmp(wait->verdict, "red") == 0;
     if (!run->config->zero_optimization.overlap_comm) return;
@@ -62,27 +49,9 @@ static void count_wait(void *context, const LateWait *wait)
                  wait->where, run->name);
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
-
-static void take_steps(Trainer *t, int64_t n, Trained *out)
+/* The waits of the last step but one are left out: what comes too early is seen in the last. */
+static void take_burst(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
-    for (int64_t i = 0; i < n; i++)
-        trainer_step(t);
-    out->n += trainer_read_all(t, out->record + out->n);
-    device_synchronize(&t->session.dev);
-}
-
-/* As many steps as the host runs ahead, three at most. The waits of the last but one are left out:
- * what comes too early is seen in the last. */
-static int64_t burst_steps(const Config *config)
-{
-    int64_t ahead = FEED_SLOTS / config->gradient_accumulation_steps;
-    return ahead < 3 ? ahead : 3;
-}
-
-static void take_burst(Comm *world, Trainer *t, Run *run)
-{
-    int64_t steps = burst_steps(run->config);
     comm_barrier(world);
     if (world->rank == 0) late_burst_begin();
     comm_barrier(world);
@@ -91,75 +60,8 @@ static void take_burst(Comm *world, Trainer *t, Run *run)
         trainer_step(t);
     }
     comm_barrier(world);
-    if (world->rank == 0) run->verdict = late_burst_end(count_wait, run);
+    if (world->rank == 0) *(LateVerdict *)run->context = late_burst_end(count_wait, run);
     comm_barrier(world);
-}
-
-static void rank_run(Comm *world, void *context)
-{
-    Run *run = context;
-    Trained *result = &run->result[world->rank];
-    Opened o;
-    char err[1024];
-    if (!trainer_open(&o.trainer, run->config, world, err, sizeof err) ||
-        !trainer_allocate(&o.trainer, run->config, &run->data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
-    trainer_warm_up(&o.trainer);
-    take_steps(&o.trainer, BEFORE, result);
-    if (run->late)
-        take_burst(world, &o.trainer, run);
-    else
-        take_steps(&o.trainer, burst_steps(run->config), result);
-    take_steps(&o.trainer, AFTER, result);
-    trainer_run_read(&o, result);
-    comm_barrier(world);
-    trainer_close(&o.trainer);
-}
-
-static const char base[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
-    "\"norm\": \"rmsnorm\", \"position\": \"rope\"},"
-    " \"data\": {\"tokenizer_vocab_size\": 270, \"seq_length\": 8}, \"device\": \"cpu\","
-    " \"train_micro_batch_size_per_gpu\": 1, \"train_steps\": 40, \"eval\": {\"sample_tokens\": 2},"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
-    " \"gradient_clipping\": 1.0, \"cpu\": {\"threads\": 1, \"blas\": \"builtin\"}}";
-
-/* Trains by `ranks` ranks over the folder's text; `sets` ("key=value") end with NULL. */
-static void run_open(Run *run, const Folder *p, int ranks, const char *const *sets)
-{
-    const char *all[MOST_SETS];
-    char *text = text_format("data.text=%s", p->text),
-         *cache = text_format("data.cache=%s", p->cache), err[1024];
-    int n = 0;
-    ConfigContext world = {.world = ranks};
-    ConfigReport report = {0};
-    ExitCode code;
-    all[n++] = text;
-    all[n++] = cache;
-    while (*sets)
-        all[n++] = *sets++;
-    run->config = config_parse_in(&world, "test", base, strlen(base), n, all, &report);
-    if (run->config == NULL) {
-        config_report_print(&report, true, stderr);
-        fail_msg("the config of this test is refused");
-    }
-    config_report_free(&report);
-    if (!data_open(run->config, &run->data, err, sizeof err, &code)) fail_msg("%s", err);
-    ConfigFacts facts = {.vocab_size = run->data.vocab_size, .vocab_of = "test"};
-    run->config = config_settle(run->config, &facts, err, sizeof err);
-    if (run->config == NULL) fail_msg("%s", err);
-    free(text);
-    free(cache);
-}
-
-static void run_close(Run *run, int ranks)
-{
-    for (int r = 0; r < ranks; r++)
-        free(run->result[r].bytes);
-    data_close(&run->data);
-    config_free(run->config);
 }
 
 /* ---- configurations -------------------------------------------------------------------------- */
@@ -167,22 +69,19 @@ static void run_close(Run *run, int ranks)
 /* The same run on the CPU and on late devices. */
 static void run_both(const Folder *p, int ranks, const char *const *sets)
 {
-    Run plain = {.late = false}, late = {.late = true};
-    size_t n = (size_t)snprintf(late.name, sizeof late.name, "%d ranks", ranks);
-    for (const char *const *set = sets; *set && n < sizeof late.name; set++)
-        n += (size_t)snprintf(late.name + n, sizeof late.name - n, ", %s", *set);
-    run_open(&plain, p, ranks, sets);
-    run_open(&late, p, ranks, sets);
-    thread_ranks(ranks, 60, rank_run, &plain);
+    LateVerdict verdict = {0};
+    RankRun plain = {0}, late = {.take_middle = take_burst, .context = &verdict};
+    rank_run_open(&plain, p, ranks, sets);
+    rank_run_open(&late, p, ranks, sets);
+    rank_run_train(&plain);
     late_devices(true);
-    thread_ranks(ranks, 60, rank_run, &late);
+    rank_run_train(&late);
     late_devices(false);
-    if (late.verdict.wrong[0]) fail_msg("%s: %s", late.name, late.verdict.wrong);
-    assert_true((late.verdict.red > 0) == (ranks > 1));
-    for (int r = 0; r < ranks; r++)
-        trained_equal(&plain.result[r], &late.result[r], late.name);
-    run_close(&plain, ranks);
-    run_close(&late, ranks);
+    if (verdict.wrong[0]) fail_msg("%s: %s", late.name, verdict.wrong);
+    assert_true((verdict.red > 0) == (ranks > 1));
+    rank_runs_equal(&plain, &late);
+    rank_run_close(&plain);
+    rank_run_close(&late);
 }
 
 static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1"};

@@ -136,8 +136,33 @@ template <class D, class S> static void sum_as(Device *dev, Tensor dst, const Te
     });
 }
 
+/* The same of doubles, added in double: the sums of a step, of which there are few. */
+__global__ void __launch_bounds__(CUT_THREADS)
+    sum_doubles_kernel(Cut cut, double *dst, Sources<double> src)
+{
+    int64_t row, i;
+    if (!cut_place(cut, &row, &i)) return;
+    double sum = src.at[0][i];
+    for (int k = 1; k < src.n; k++)
+        sum += src.at[k][i];
+    dst[i] = sum;
+}
+
+static void sum_doubles(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    Sources<double> sources = {{NULL}, n};
+    for (int k = 0; k < n; k++)
+        sources.at[k] = (const double *)src[k].data;
+    Cut cut = cut_of(1, tensor_count(dst));
+    LAUNCH_CUT(sum_doubles_kernel, cut, dev, (double *)dst.data, sources);
+}
+
 void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
 {
+    if (dst.dtype == F64) {
+        sum_doubles(dev, dst, src, n);
+        return;
+    }
     if (n == 1) {
         if (dst.data != src[0].data) cuda_copy(dev, dst, src[0]);
         return;

@@ -1,0 +1,154 @@
+/* test_cuda_ranks.c -- ranks that share one GPU: their collectives, and training by two of them. In
+ * emulation streams lag, or do not, and memory stays the same bit for bit; on a GPU the second run
+ * is a rerun. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "tests/support/rank_run.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 1000, ROUNDS = 4 };
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* A step's sums are doubles, which no model on CUDA is. */
+static void test_doubles_are_summed_in_order(void **state)
+{
+    enum { SOURCES = 5, COUNT = 300 };
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    Device dev;
+    double host[SOURCES][COUNT], got[COUNT];
+    Tensor src[SOURCES];
+    (void)state;
+    cuda_needed();
+    if (!device_open(&dev, "cuda", &options, err, sizeof err)) fail_msg("%s", err);
+    double *memory = device_alloc(&dev, sizeof host, "doubles");
+    for (int k = 0; k < SOURCES; k++) {
+        for (int i = 0; i < COUNT; i++)
+            host[k][i] = drawn_normal(5 + (uint64_t)k, i);
+        src[k] = tensor_1d(memory + (ptrdiff_t)k * COUNT, F64, COUNT);
+    }
+    for (int n = 1; n <= SOURCES; n += 2) {
+        device_copy(&dev, tensor_1d(memory, F64, SOURCES * COUNT),
+                    tensor_1d(host, F64, SOURCES * COUNT));
+        op_sum(&dev, src[0], src, n);
+        op_fill(&dev, src[1], 7.5);
+        device_copy(&dev, tensor_1d(got, F64, COUNT), src[0]);
+        device_synchronize(&dev);
+        for (int i = 0; i < COUNT; i++) {
+            double sum = host[0][i];
+            for (int k = 1; k < n; k++)
+                sum += host[k][i];
+            assert_true(got[i] == sum);
+        }
+        device_copy(&dev, tensor_1d(got, F64, COUNT), src[1]);
+        device_synchronize(&dev);
+        assert_true(got[0] == 7.5 && got[COUNT - 1] == 7.5);
+    }
+    device_release(&dev, memory, sizeof host);
+    device_close(&dev);
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* Rounds of: all ranks add their number to what they have, and all get the sum of it, on the comm
+ * stream and on the compute stream in turn; then each makes what it has its part of a whole. */
+static void rank_sums(Comm *comm, void *context)
+{
+    Device dev;
+    Event ready = {0}, done = {0};
+    char err[512];
+    double expected = 0;
+    float got[2] = {0};
+    DeviceOptions options = {.threads = 1, .local_ranks = comm->size, .index = comm->rank};
+    (void)context;
+    if (!device_open(&dev, "cuda", &options, err, sizeof err)) {
+        rank_wrong(comm, "%s", err);
+        return;
+    }
+    size_t bytes = (size_t)(comm->size + 2) * N * sizeof(float);
+    float *memory = device_alloc(&dev, bytes, "numbers");
+    Tensor x = tensor_1d(memory, F32, N), own = tensor_1d(memory + N, F32, N),
+           whole = tensor_1d(memory + (size_t)2 * N, F32, (int64_t)comm->size * N);
+    Device comm_stream = device_on(&dev, dev.comm);
+    op_fill(&dev, own, comm->rank + 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        Device *on = round % 2 ? &dev : &comm_stream;
+        op_add(&dev, x, x, own);
+        device_event_record(&dev, &ready);
+        device_event_wait(on, &ready);
+        comm_all_reduce(comm, on, x, REDUCE_SUM);
+        device_event_record(on, &done);
+        device_event_wait(&dev, &done);
+        expected = comm->size * expected + comm->size * (comm->size + 1) / 2.0;
+    }
+    op_add(&dev, x, x, own);
+    comm_all_gather(comm, &dev, whole, x);
+    for (int r = 0; r < comm->size; r++) {
+        device_copy(&dev, tensor_1d(got, F32, 2), tensor_slice_rows(whole, r * N + N - 2, 2));
+        device_synchronize(&dev);
+        if (got[0] != expected + r + 1 || got[1] != got[0])
+            rank_wrong(comm, "rank %d has %g and %g, not %g", r, got[0], got[1], expected + r + 1);
+    }
+    device_event_destroy(&dev, &ready);
+    device_event_destroy(&dev, &done);
+    comm_barrier(comm);
+    device_release(&dev, memory, bytes);
+    device_close(&dev);
+}
+
+static void test_ranks_sum_in_one_gpu(void **state)
+{
+    (void)state;
+    cuda_needed();
+    for (int ranks = 2; ranks <= 4; ranks++)
+        thread_ranks(ranks, 60, rank_sums, NULL);
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+static void trains_alike(const Folder *folder, const char *const *sets)
+{
+    RankRun lagging = {0}, again = {0};
+    rank_run_open(&lagging, folder, 2, sets);
+    rank_run_open(&again, folder, 2, sets);
+    rank_run_train(&lagging);
+    unsetenv("EMU_STREAMS");
+    rank_run_train(&again);
+    setenv("EMU_STREAMS", "deferred", 1);
+    rank_runs_equal(&lagging, &again);
+    rank_run_close(&lagging);
+    rank_run_close(&again);
+}
+
+static void test_ranks_train_on_one_gpu(void **state)
+{
+    cuda_needed();
+    trains_alike(*state, (const char *const[]){"device=cuda", "zero_optimization.stage=0", NULL});
+    trains_alike(*state, (const char *const[]){"device=cuda", "zero_optimization.stage=1",
+                                               "zero_optimization.overlap_comm=true",
+                                               "bf16.enabled=true", NULL});
+}
+
+static int setup(void **state)
+{
+    setenv("EMU_STREAMS", "deferred", 1);
+    return trainer_folder_setup(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_doubles_are_summed_in_order),
+        cmocka_unit_test(test_ranks_sum_in_one_gpu),
+        cmocka_unit_test(test_ranks_train_on_one_gpu),
+    };
+    return cmocka_run_group_tests_name("ranks on one GPU", tests, setup, trainer_folder_teardown);
+}
