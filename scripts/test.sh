@@ -28,6 +28,7 @@ rows() {
     row emu_asan "$device $sample" tests/model/test_recompute
     row emu_asan "$device $sample TEST_EVERY=2" tests/kernels/test_ops
     row emu "$deferred" tests/parallel/test_trainer
+    row emu "$deferred $sample" tests/parallel/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
     row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute

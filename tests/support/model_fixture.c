@@ -144,12 +144,16 @@ static void draw_weights(Fixture *f)
         f->params->publish(f->params, u);
 }
 
+static const char *test_backend(const GptShape *shape)
+{
+    const char *backend = getenv("TEST_DEVICE");
+    return backend == NULL || shape->dtype == F64 ? "cpu" : backend;
+}
+
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
                   int threads, CpuLevel level)
 {
-    const char *backend = getenv("TEST_DEVICE");
-    if (backend == NULL || shape->dtype == F64) backend = "cpu";
-    fixture_open_on(f, backend, shape, B, T, micros, threads, level);
+    fixture_open_on(f, test_backend(shape), shape, B, T, micros, threads, level);
 }
 
 static Tensor row_of_tokens(Fixture *f)
@@ -226,7 +230,7 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
 void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
                        int64_t B, int64_t T, int64_t micros)
 {
-    open_device(f, "cpu", 1, CPU_LEVEL_AUTO);
+    open_device(f, test_backend(shape), 1, CPU_LEVEL_AUTO);
     f->grid = grid_open(world, (GridPlace){1, world->size, 1, 1});
     open_model(f, zero, shape, B, T, micros);
 }

@@ -63,9 +63,8 @@ static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
     Shard shards[512];
     ParamRun run[64];
     int n = f->params->shards(f->params, PURPOSE_COUNT, shards, 512);
-    device_synchronize(&f->dev);
     for (int i = 0; i < n; i++) {
-        Tensor flat = gradients ? shards[i].grad : shards[i].weight;
+        Tensor flat = fixture_fetch(f, gradients ? shards[i].grad : shards[i].weight);
         size_t size = dtype_size(flat.dtype);
         int runs = param_runs(&f->table, &f->grid.at, shards[i].unit, shards[i].offset,
                               shards[i].count, run, 64);
@@ -81,6 +80,7 @@ static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
                 if (rank->seen) rank->seen[to]++;
             }
         }
+        free(flat.data);
     }
 }
 
@@ -93,13 +93,13 @@ static void check_replicas(const Rank *rank, Fixture *f, Comm *world)
     for (int u = 0; u < f->table.n_units; u++) {
         const Unit *unit = &f->table.unit[u];
         f->params->acquire(f->params, u);
-        device_synchronize(&f->dev);
         for (int p = unit->first; p < unit->first + unit->count; p++) {
-            Tensor w = f->params->weight(f->params, p, 1);
+            Tensor w = fixture_fetch(f, f->params->weight(f->params, p, 1));
             size_t bytes = (size_t)param_count(&f->table.param[p]) * dtype_size(w.dtype);
             CHECK(memcmp(at, w.data, bytes) == 0, "rank %d sees another %s than was updated",
                   world->rank, f->table.param[p].name);
             at += bytes;
+            free(w.data);
         }
         f->params->release(f->params, u);
     }
@@ -132,27 +132,34 @@ static void train(Rank *rank, Fixture *f, Comm *world)
     const ZeroCase *c = rank->c;
     Config config = optimizer_config();
     size_t bytes = optimizer_bytes(&config, f->params);
-    void *memory = must_calloc(bytes + 1, 1);
-    Arena arena = arena_over(memory, bytes);
+    void *memory = device_alloc(&f->dev, bytes, "optimizer state");
+    struct Far {
+        StepStats stats;
+        StepDecision decision;
+    } near, *far = device_alloc(&f->dev, sizeof *far, "step");
+    Arena arena = device_arena(&f->dev, memory, bytes);
     Optimizer optimizer;
     optimizer_plan(&optimizer, &config, f->params, &arena);
     optimizer_init(&optimizer, &f->dev);
     GradNorm norm = grad_norm_create(f->params);
     for (int step = 0; step < c->steps; step++) {
-        StepStats stats = {0};
-        StepDecision decision = {.apply = 1, .update = step + 1, .lr = 0.01, .grad_scale = 1};
+        near.stats = (StepStats){0};
+        near.decision = (StepDecision){.apply = 1, .update = step + 1, .lr = 0.01, .grad_scale = 1};
+        device_copy_words(&f->dev, far, &near, sizeof near);
         double loss = sum_over(world, fixture_backward(f));
-        grad_norm_add(&norm, &f->dev, &stats);
+        grad_norm_add(&norm, &f->dev, &far->stats);
+        device_copy_words(&f->dev, &near, far, sizeof near);
         device_synchronize(&f->dev);
-        double sq_norm = sum_over(world, stats.sq_norm);
+        double sq_norm = sum_over(world, near.stats.sq_norm);
         if (step + 1 == c->steps) collect(rank, f, true, rank->result->gradients);
         if (rank->rank == 0) rank->result->loss[step] = loss, rank->result->sq_norm[step] = sq_norm;
-        optimizer_step(&optimizer, &f->dev, f->params, &decision);
+        optimizer_step(&optimizer, &f->dev, f->params, &far->decision);
     }
     device_synchronize(&f->dev);
     grad_norm_free(&norm);
     optimizer_free(&optimizer);
-    free(memory);
+    device_release(&f->dev, memory, bytes);
+    device_release(&f->dev, far, sizeof *far);
 }
 
 /* The model with its last weights: an evaluation, and logits, for which no uses are told. */
