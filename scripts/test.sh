@@ -36,6 +36,7 @@ rows() {
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
     row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm
+    row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
