@@ -6,9 +6,10 @@
  * another the later ones' waits keep up the order of the earlier ones'; the wait of an all-gather
  * until the peers have read this rank's shard is covered by those of the next step's reduction, for
  * the shard is not updated before; where a rank's share of a unit is padding alone nobody sees its
- * sum; and without overlap_comm the compute stream waits for each reduction at once, which the wait
- * at the step's end covers. So with overlap_comm each place in the program that waits must show, in
- * one configuration at least. */
+ * sum, nor that a buffer is gathered into too early with the unit that it held; and without
+ * overlap_comm the compute stream waits for each reduction at once, which the wait at the step's
+ * end covers. So with overlap_comm each place in the program that waits must show, in one
+ * configuration at least. */
 #include "model/core/check.h"
 #include "tests/support/late_device.h"
 #include "tests/support/rank_run.h"
@@ -84,27 +85,44 @@ static void run_both(const Folder *p, int ranks, const char *const *sets)
     rank_run_close(&late);
 }
 
-static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1"};
-static const char *const overlaps[] = {"zero_optimization.overlap_comm=false",
-                                       "zero_optimization.overlap_comm=true"};
-/* Adjacent units together, as many as there are; each unit by itself. */
-static const char *const reduces[] = {"zero_optimization.reduce_bucket_size=100000",
-                                      "zero_optimization.reduce_bucket_size=1"};
-static const char *const gathers[] = {"zero_optimization.allgather_bucket_size=100000",
-                                      "zero_optimization.allgather_bucket_size=1"};
-static const char *const rest[] = {"gradient_accumulation_steps=1", "gradient_accumulation_steps=2",
-                                   "communication_data_type=bf16",
-                                   "zero_optimization.reduce_scatter=false", "bf16.enabled=true"};
-enum { STAGES = sizeof stages / sizeof *stages, RESTS = sizeof rest / sizeof *rest };
+static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1",
+                                     "zero_optimization.stage=2", "zero_optimization.stage=3"};
 
-/* Each with one of the rest, in ranks of two or three. */
+/* How collectives are grouped and how far ahead weights are gathered; of stage 3 nothing persists
+ * unless said. */
+enum { STAGES = sizeof stages / sizeof *stages, KEYS = 5, SETS = 6, RESTS = 4 };
+static const char *const keys[KEYS][SETS] = {
+    {"zero_optimization.overlap_comm=true", "zero_optimization.reduce_bucket_size=1",
+     "zero_optimization.allgather_bucket_size=1",
+     "zero_optimization.stage3_param_persistence_threshold=0",
+     "zero_optimization.stage3_max_reuse_distance=0",
+     "zero_optimization.stage3_max_live_parameters=10000"},
+    {"zero_optimization.overlap_comm=true",
+     "zero_optimization.stage3_param_persistence_threshold=0",
+     "zero_optimization.stage3_max_reuse_distance=0"},
+    {"zero_optimization.overlap_comm=false", "zero_optimization.reduce_bucket_size=1",
+     "zero_optimization.allgather_bucket_size=1",
+     "zero_optimization.stage3_param_persistence_threshold=0",
+     "zero_optimization.stage3_max_reuse_distance=0"},
+    {"zero_optimization.overlap_comm=true", "zero_optimization.reduce_scatter=false",
+     "zero_optimization.reduce_bucket_size=5000", "zero_optimization.stage3_prefetch_bucket_size=0",
+     "zero_optimization.stage3_param_persistence_threshold=0"},
+    {"zero_optimization.overlap_comm=true", "zero_optimization.reduce_bucket_size=5000",
+     "zero_optimization.stage3_param_persistence_threshold=200",
+     "zero_optimization.stage3_prefetch_bucket_size=1500"}};
+static const char *const rest[RESTS] = {"gradient_accumulation_steps=1",
+                                        "gradient_accumulation_steps=2",
+                                        "communication_data_type=bf16", "bf16.enabled=true"};
+
+/* Every stage with all keys, each pair with two of the rest, in ranks of two or three. */
 static void test_ranks_on_late_devices(void **state)
 {
-    int all = STAGES * 2 * 2 * RESTS, by = getenv("TEST_SAMPLE") ? 11 : 1;
+    int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1;
     for (int i = 0; i < all; i += by) {
-        const char *const sets[] = {stages[i / 4 % STAGES], overlaps[i % 2],
-                                    reduces[i / 2 % 2],     gathers[i / 2 % 2],
-                                    rest[i / 4 / STAGES],   NULL};
+        const char *sets[SETS + 3] = {stages[i % STAGES],
+                                      rest[(i / STAGES + i % STAGES * 2) % RESTS]};
+        for (int k = 0; k < SETS; k++)
+            sets[2 + k] = keys[i / STAGES % KEYS][k];
         run_both(*state, 2 + i % 3 / 2, sets);
     }
     assert_true(n_sites > 0);
