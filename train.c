@@ -74,7 +74,7 @@ enum { N_COMMANDS = ARG_ROWS(commands) };
 
 static void print_help(void)
 {
-    printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--dry-run] ...\n"
+    printf("usage: ./train CONFIG.json [--set key=value]... [--out DIR] [--ranks N] ...\n"
            "       ./train COMMAND ...\n\n"
            "Trains a GPT as CONFIG.json says; try: ./train configs/demo.json\n\n");
     for (int i = 0; i < N_COMMANDS; i++)

@@ -339,7 +339,7 @@ const Option option_table[] = {
              "0.9 hidden_size squared"),
     ELEMENTS(zero_optimization.stage3_max_live_parameters, "1000000000", PLAN | WIRE,
              "stage 3: gathered weights on a rank at one time, in elements"),
-    ELEMENTS(zero_optimization.stage3_max_reuse_distance, "1000000000", WIRE,
+    ELEMENTS(zero_optimization.stage3_max_reuse_distance, "1000000000", PLAN | WIRE,
              "stage 3: gathered weights are kept when they are used again within so many elements"),
     ELEMENTS(zero_optimization.stage3_param_persistence_threshold, "100000", PLAN | WIRE,
              "stage 3: units up to this size stay whole on every rank; \"auto\": 10 hidden_size"),

@@ -4,22 +4,55 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 
-static void print_line(const Comm *comm, CommVerb verb, DType dtype, const CommCount *count)
+/* One line of counts: of a group, an operation and a type. */
+typedef struct {
+    const Comm *comm;
+    CommVerb verb;
+    DType dtype;
+    const CommCount *count;
+} Line;
+
+/* The next line of the groups; *g and *cell, which start as zeros, say where the search is. False
+ * behind the last one. */
+static bool next_line(const Comm *const *group, int n_groups, int *g, int *cell, Line *line)
 {
-    log_field("", "%-9s %-15s%-5s%9s%12s%13s", comm->name, comm_verb_name[verb], dtype_name(dtype),
-              figure_short((double)count->calls).text, figure_short((double)count->elements).text,
-              figure_bytes((double)count->bytes).text);
+    for (; *g < n_groups; ++*g, *cell = 0) {
+        const Comm *comm = group[*g];
+        while (comm->size > 1 && *cell < COMM_VERBS * DTYPE_COUNT) {
+            int verb = *cell / DTYPE_COUNT, dtype = *cell % DTYPE_COUNT;
+            const CommCount *count = &comm_counts(comm)->of[verb][dtype];
+            ++*cell;
+            if (count->calls == 0) continue;
+            *line = (Line){comm, verb, dtype, count};
+            return true;
+        }
+    }
+    return false;
 }
 
 void comms_print(const Comm *const *group, int n_groups)
 {
+    Line line;
     log_field("comms", "%-9s %-15s%-5s%9s%12s%13s", "group", "operation", "type", "calls",
               "elements", "bytes");
-    for (int g = 0; g < n_groups; g++) {
-        const CommCounts *counts = comm_counts(group[g]);
-        for (int verb = 0; verb < COMM_VERBS && group[g]->size > 1; verb++)
-            for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-                if (counts->of[verb][dtype].calls > 0)
-                    print_line(group[g], verb, dtype, &counts->of[verb][dtype]);
-    }
+    for (int g = 0, cell = 0; next_line(group, n_groups, &g, &cell, &line);)
+        log_field("", "%-9s %-15s%-5s%9s%12s%13s", line.comm->name, comm_verb_name[line.verb],
+                  dtype_name(line.dtype), figure_short((double)line.count->calls).text,
+                  figure_short((double)line.count->elements).text,
+                  figure_bytes((double)line.count->bytes).text);
+}
+
+void comms_print_json(const Comm *const *group, int n_groups, FILE *to)
+{
+    Line line;
+    const char *comma = "";
+    fputc('[', to);
+    for (int g = 0, cell = 0; next_line(group, n_groups, &g, &cell, &line); comma = ", ")
+        fprintf(to,
+                "%s{\"group\": \"%s\", \"operation\": \"%s\", \"type\": \"%s\", \"calls\": %lld, "
+                "\"elements\": %lld, \"bytes\": %lld}",
+                comma, line.comm->name, comm_verb_name[line.verb], dtype_name(line.dtype),
+                (long long)line.count->calls, (long long)line.count->elements,
+                (long long)line.count->bytes);
+    fputc(']', to);
 }

@@ -8,6 +8,7 @@
 #include "model/core/clock.h"
 #include "model/core/fs.h"
 #include "model/core/json_write.h"
+#include "parallel/report/comms.h"
 #include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
 
@@ -265,6 +266,16 @@ void metrics_saved(Metrics *m, int64_t step, double seconds, const char *path)
     print_string(to, "path", path);
     line_end(&line, m, odd);
     if (!m->options.json) console_saved(&m->console, step, seconds, path);
+}
+
+void metrics_comms(Metrics *m, int64_t step, const Comm *const *group, int n_groups)
+{
+    EventLine line;
+    FILE *to = line_begin(&line, m, "comms", step);
+    fputs(", \"comms\": ", to);
+    comms_print_json(group, n_groups, to);
+    line_end(&line, m, false);
+    if (!m->options.json) comms_print(group, n_groups);
 }
 
 void metrics_note(Metrics *m, const char *event, int64_t step, const char *text)

@@ -5,6 +5,7 @@
 #ifndef PARALLEL_REPORT_METRICS_H
 #define PARALLEL_REPORT_METRICS_H
 
+#include "parallel/comm/comm.h"
 #include "parallel/report/pace.h"
 
 #include <stdbool.h>
@@ -90,6 +91,8 @@ void metrics_eval(Metrics *metrics, const EvalRecord *record);
 void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *prompt,
                     const char *text);
 void metrics_saved(Metrics *metrics, int64_t step, double seconds, const char *path);
+/* What has gone between ranks so far: a table on the console, and a line {"event":"comms"}. */
+void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);
 /* One line with a sentence; `event` is "warn", "resume" or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
 /* Flushes and fsyncs metrics.jsonl; false with a sentence on a full disk. Called before each

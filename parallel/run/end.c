@@ -40,6 +40,7 @@ int run_leave(Run *run)
     run->last_try = true; /* the process ends behind this save: no other follows */
     if (run->saved_step != run->trainer.steps) run_save(run);
     bool saved = run->save_error == EXIT_OK;
+    run_print_comms(run);
     if (run->lead) {
         metrics_note(run->metrics, "end", run->trainer.steps,
                      saved ? "stopped on request" : "stopped, not saved");
@@ -54,7 +55,6 @@ int run_leave(Run *run)
     else
         log_warning("stopped after step %lld, which is not saved; %s",
                     (long long)run->trainer.steps, way_on_unsaved(run));
-    run_print_comms(run);
     ExitCode code = saved ? EXIT_REQUEUE : run->save_error;
     run_close(run);
     return (int)code;
@@ -184,7 +184,6 @@ static void write_result(Run *run)
         control_fail(run->world, EXIT_INPUT_OUTPUT,
                      "the run reached its goal, but its result is not written: %s", err);
     warn_updates(run);
-    run_print_comms(run);
     print_result(run, &result, false);
     run_result_free(&result);
 }
@@ -203,6 +202,7 @@ int run_finish(Run *run)
     if (!run_sample(run)) return run_leave(run);
     run->last_try = true;
     if (run->save_error != EXIT_OK) run_save(run); /* a full disk may have room by now */
+    run_print_comms(run);
     if (run->lead) metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
     if (run->save_error != EXIT_OK)
         control_fail(run->world, run->save_error,

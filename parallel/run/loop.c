@@ -7,7 +7,6 @@
 #include "model/core/utf8.h"
 #include "optim/step_rules.h"
 #include "parallel/grid/control.h"
-#include "parallel/report/comms.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/world.h"
 #include "parallel/trainer/evaluate.h"
@@ -155,9 +154,9 @@ void run_check_console(Run *run)
 void run_print_comms(const Run *run)
 {
     const Session *s = &run->trainer.session;
-    if (!run->config->comms_logger.enabled || s->world == NULL || s->world->size == 1) return;
+    if (!run->config->comms_logger.enabled || !run->lead || run->world->size == 1) return;
     const Comm *const group[] = {s->world, &s->grid.pp, &s->grid.dp, &s->grid.tp, &s->grid.shard};
-    comms_print(group, sizeof group / sizeof *group);
+    metrics_comms(run->metrics, run->trainer.steps, group, sizeof group / sizeof *group);
 }
 
 void run_report(Run *run)

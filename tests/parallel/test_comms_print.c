@@ -21,6 +21,7 @@ static void print_to_file(const Comm *const *group, int n)
     int out = dup(1);
     assert_non_null(freopen("printed", "w", stdout));
     comms_print(group, n);
+    comms_print_json(group, n, stdout);
     fflush(stdout);
     dup2(out, 1);
     close(out);
@@ -47,10 +48,14 @@ static void test_every_operation_of_a_group_has_its_line(void **state)
     (void)state;
     assert_int_equal(launch_ranks(2, &(LaunchOptions){.timeout = 60}, talk, NULL), 0);
     char *text = take_text("printed");
-    assert_string_equal(
-        text, "comms   group     operation      type     calls    elements        bytes\n"
-              "        dp        all-reduce     f64          1           2     16 bytes\n"
-              "        shard     reduce-scatter f32          2          12     48 bytes\n");
+    assert_string_equal(text,
+                        "comms   group     operation      type     calls    elements        bytes\n"
+                        "        dp        all-reduce     f64          1           2     16 bytes\n"
+                        "        shard     reduce-scatter f32          2          12     48 bytes\n"
+                        "[{\"group\": \"dp\", \"operation\": \"all-reduce\", \"type\": \"f64\", "
+                        "\"calls\": 1, \"elements\": 2, \"bytes\": 16}, "
+                        "{\"group\": \"shard\", \"operation\": \"reduce-scatter\", \"type\": "
+                        "\"f32\", \"calls\": 2, \"elements\": 12, \"bytes\": 48}]");
     free(text);
 }
 
