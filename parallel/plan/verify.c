@@ -135,6 +135,8 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
         if (f64) set_f64(&s, g);
+        /* With "sum" a grid is not what a single rank is, but so many times that. */
+        set_text(&s, "gradient_allreduce_op", "mean");
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);

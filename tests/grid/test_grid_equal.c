@@ -90,7 +90,8 @@ static bool check_case(const GridCase *c, Worst *worst)
 
 static void print_sum(int64_t n, const Worst *worst, double seconds)
 {
-    static const char *const name[] = {"f64", "f32", "bf16, beside f32", "f16, beside f32"};
+    static const char *const name[] = {"f64", "f32", "bf16, beside f32", "f16, beside f32",
+                                       "bf16 without masters, beside f32"};
     print_message("%lld cases, %.3f core-seconds each\n", (long long)n,
                   seconds / (double)(n > 0 ? n : 1));
     for (int i = 0; i < grid_choice_values(GRID_DTYPE); i++)
@@ -103,7 +104,7 @@ static void print_sum(int64_t n, const Worst *worst, double seconds)
 static void test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
 {
     (void)state;
-    Worst worst[4] = {0};
+    Worst worst[5] = {0};
     double start = core_seconds();
     int64_t done = 0, bad = 0;
     for (int64_t i = 0; i < CASES; i += grid_case_every(), done++) {
@@ -119,7 +120,7 @@ static void test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
 static void test_as_many_grids_as_there_is_time_for(void **state)
 {
     (void)state;
-    Worst worst[4] = {0};
+    Worst worst[5] = {0};
     double end = seconds_now() + (double)number("GRID_SECONDS", 0), start = core_seconds();
     int64_t seed = number("GRID_SEED", (int64_t)time(NULL)), all = grid_cases(), i = 0;
     bool good = true;

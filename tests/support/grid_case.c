@@ -118,7 +118,9 @@ static const struct {
 } dtypes[] = {{"f64", "\"fp64\":{\"enabled\":true}", F64},
               {"f32", "\"bf16\":{\"enabled\":false}", F32},
               {"bf16", "\"bf16\":{\"enabled\":true}", BF16},
-              {"f16", "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}", F16}};
+              {"f16", "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}", F16},
+              {"bf16 without masters",
+               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", BF16}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 /* GELU of the unrounded sum is not made again from rounded values. */
@@ -173,7 +175,7 @@ DType grid_case_dtype(const GridCase *c)
 
 bool grid_case_noisy(const GridCase *c)
 {
-    return c->of[GRID_OPTIMIZER] == 2;
+    return c->of[GRID_OPTIMIZER] == 2 || c->of[GRID_DTYPE] == 4;
 }
 
 GridCase grid_case_single(const GridCase *c, int dtype)

@@ -14,7 +14,7 @@ typedef enum {
     GRID_MICROS, /* m: m + 1 micro-batches a step */
     GRID_MODEL,  /* a row of `models` */
     GRID_RECOMPUTE,
-    GRID_DTYPE, /* f64, f32, bf16, f16 */
+    GRID_DTYPE, /* f64, f32, bf16, f16, bf16 without masters */
     GRID_CLIP,
     GRID_OPTIMIZER, /* AdamW with eps 1e-4, SGD with momentum, AdamW with eps 1e-8 */
     GRID_MASKED,    /* targets left out, of some micro-batches all */
@@ -34,8 +34,8 @@ GridCase grid_case_drawn(uint64_t seed, int64_t i);
 
 int grid_case_ranks(const GridCase *c);
 DType grid_case_dtype(const GridCase *c);
-/* Whether noise in gradients that are zero in theory becomes updates: weights are not compared, nor
- * gradients after the first step. */
+/* Whether noise in gradients that are zero in theory becomes updates, or in all of them other
+ * roundings of weights: weights are not compared, nor gradients after the first step. */
 bool grid_case_noisy(const GridCase *c);
 /* The same training on one rank without recompute, in one micro-batch, in this dtype. */
 GridCase grid_case_single(const GridCase *c, int dtype);
