@@ -56,6 +56,7 @@ Tensor piece_tensor(const Piece *piece)
 
 bool run_stretch(const ParamRun *run, int64_t from, int64_t end, Stretch *out)
 {
+    if (run->count == 0) return false; /* its other fields may be 0, too */
     int64_t k = 0; /* of this rank's part: the first element that is `from` or behind it */
     if (from > run->first) {
         int64_t row = (from - run->first) / run->whole_cols,
