@@ -224,8 +224,8 @@ static void print_work(Run *run, const Work *work)
 bool run_watch(void *context, const Work *work)
 {
     Run *run = context;
-    if (work->kind == WORK_STEP && work->done == 0) begin_progress(run);
-    if (progress_due(&run->progress)) print_work(run, work);
+    if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_progress(run);
+    if (run->lead && progress_due(&run->progress)) print_work(run, work);
     return work->kind == WORK_STEP || !run_stop_asked_within(run);
 }
 

@@ -68,7 +68,14 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
                   size_t n)
 {
     *s = (Session){0};
-    if (!session_open_device(&s->dev, config, world, err, n)) return false;
+    bool opened = session_open_device(&s->dev, config, world, err, n);
+    /* What follows the ranks do together: none begins it unless all have their device. */
+    bool good = world ? control_agree(world, opened, err, n) : opened;
+    if (!good) {
+        if (opened) device_close(&s->dev);
+        *s = (Session){0};
+        return false;
+    }
     session_build(s, config, world, gradients);
     return true;
 }

@@ -139,6 +139,30 @@ static void a_line_that_failed_comes_later(void **unused)
     metrics_file_close(&f);
 }
 
+/* An end that another thread brings takes along what the disk refused before; it does not wait for
+ * a line that is never finished. */
+static void an_end_brings_lines_to_disk(void **unused)
+{
+    (void)unused;
+    char err[512];
+    FaultyFs faulty;
+    MetricsFile f;
+    faulty_fs_init(&faulty, FAULT_ONCE, 1, ENOSPC);
+    unlink("metrics.jsonl");
+    if (!metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
+        fail_msg("%s", err);
+    metrics_file_put(&f, start, sizeof start - 1);
+    assert_text("metrics.jsonl", "");
+    pthread_mutex_lock(&f.busy);
+    metrics_file_end(&f);
+    assert_text("metrics.jsonl", "");
+    pthread_mutex_unlock(&f.busy);
+    metrics_file_end(&f);
+    assert_text("metrics.jsonl", start);
+    pthread_mutex_unlock(&f.busy); /* for the end: nobody adds a line after it */
+    metrics_file_close(&f);
+}
+
 /* What a start finds made of the last step, in a line of every kind behind those of the step
  * before. */
 static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
@@ -204,6 +228,7 @@ int main(void)
         cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
         cmocka_unit_test(lines_put_aside_survive_every_fault),
         cmocka_unit_test(a_line_that_failed_comes_later),
+        cmocka_unit_test(an_end_brings_lines_to_disk),
         cmocka_unit_test(the_tail_tells_what_was_made_of_the_last_step),
         cmocka_unit_test(links_pipes_and_folders_are_refused),
     };

@@ -1,5 +1,7 @@
 /* test_plan_memory.c -- the memory plan knows what a trainer will hold, whatever data it gets and
  * however many micro-batches a step has. */
+#include "parallel/plan/memory.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/trainer_fixture.h"
 
 #include <setjmp.h>
@@ -58,11 +60,47 @@ static void test_slots_do_not_grow_with_accumulation(void **state)
     assert_int_equal(held[0], held[1]);
 }
 
+/* Each rank's own plan: a number of its own in every part. */
+static void add_up(Comm *world, void *context)
+{
+    (void)context;
+    size_t r = (size_t)world->rank + 1;
+    MemoryPlan own = {.weights = r,
+                      .gradients = 10 * r,
+                      .buffers = 100 * r,
+                      .optimizer = 1000 * r,
+                      .activations = 10000 * r,
+                      .scratch = 100000 * r,
+                      .other = 1000000 * r,
+                      .total = r == 2 ? SIZE_MAX : 1111111 * r,
+                      .host = 7 * r,
+                      .checkpoint = 42,
+                      .ranks = 1};
+    MemoryPlan all = memory_plan_of_ranks(world, &own, 0);
+    MemoryPlan mine = memory_plan_of_ranks(world, &own, world->rank % 2);
+    if (all.weights != 6 || all.gradients != 60 || all.buffers != 600 || all.optimizer != 6000 ||
+        all.activations != 60000 || all.scratch != 600000 || all.other != 6000000 ||
+        all.total != SIZE_MAX || all.host != 42 || all.ranks != 3 || all.checkpoint != 42)
+        rank_wrong(world, "all take %zu, %zu on the host", all.total, all.host);
+    bool odd = world->rank == 1;
+    if (mine.total != (odd ? SIZE_MAX : 4444444) || mine.weights != (odd ? 2 : 4) ||
+        mine.ranks != (odd ? 1 : 2))
+        rank_wrong(world, "those of its device take %zu", mine.total);
+}
+
+/* The ranks of one device share its memory, and no sum wraps around. */
+static void test_ranks_of_a_device_add_up(void **state)
+{
+    (void)state;
+    thread_ranks(3, 60, add_up, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_decoder_is_planned_where_one_is_made),
         cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
+        cmocka_unit_test(test_ranks_of_a_device_add_up),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -77,6 +77,27 @@ static void test_a_refused_plan_opens_once(void **state)
     counts(run_expecting("large", sets, EXIT_NO_MEMORY), "counted: 1 devices, 1 tables\n");
 }
 
+static void refuse_one(void)
+{
+    count_until_exit();
+    late_devices_refuse(1);
+}
+
+/* Each rank opens its own; where one gets none, the others begin nothing that they do together. */
+static void test_a_start_on_three_ranks_opens_three(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit, .ranks = 3};
+    counts(run_expecting("three", NULL, 0), "counted: 3 devices, 3 tables\n");
+    disturbance.first = refuse_one;
+    char *said = run_expecting("two", NULL, EXIT_UNAVAILABLE);
+    assert_false(is_there("two"));
+    assert_non_null(strstr(said, "error[69] no device is left for rank 1\n"));
+    assert_ptr_equal(strstr(said, "error["), strstr(said, "error[69]"));
+    assert_null(strstr(strstr(said, "error[69]") + 1, "error["));
+    free(said);
+}
+
 static void test_generating_opens_once(void **state)
 {
     (void)state;
@@ -95,6 +116,7 @@ int main(void)
         cmocka_unit_test(test_a_start_opens_once),
         cmocka_unit_test(test_a_resume_opens_once),
         cmocka_unit_test(test_a_refused_plan_opens_once),
+        cmocka_unit_test(test_a_start_on_three_ranks_opens_three),
         cmocka_unit_test(test_generating_opens_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);

@@ -16,6 +16,8 @@ bool late_device_open(Device *device, const DeviceOptions *options, char *err, s
 /* While on, device_open opens late devices wherever the CPU is asked for (in programs that are
  * linked with --wrap=device_open). Late_devices_opened: how many devices device_open has opened. */
 void late_devices(bool on);
+/* From here on no rank of this index gets a device. */
+void late_devices_refuse(int index);
 int late_devices_opened(void);
 
 /* ---- bursts ---------------------------------------------------------------------------------- */
