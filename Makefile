@@ -370,4 +370,5 @@ help:
 	@echo "make compile_commands.json"
 	@echo "make clean"
 
--include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) $(patsubst %.o,%.d,$(call test_objects,$(TEST_SOURCES)))
+-include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) \
+    $(foreach r,$(TEST_ROOMS),$(patsubst %.o,%.d,$(call test_objects,$(filter tests/$(r)/%,$(TEST_SOURCES)))))

@@ -39,4 +39,11 @@ check "build: prefixes, for nvcc" grep -q -- "toolkit/bin/nvcc .*-I/away/include
 check "build: the toolkit behind a link" grep -q -- "/build/tests/core/programs .*-L$PWD/toolkit/lib64 " commands
 check "build: and its headers" grep -q -- "-isystem $PWD/toolkit/include .*cuda/device.c" commands
 check "build: for the GPU that is there" grep -q 'code for sm_90a, PTX' commands
+
+# Objects that builds share are made again when a header changes, whichever build asks for them: their lists of headers are read.
+mkdir -p common/tests/model build/tests/cuda
+touch common/tests/model/test_model.d build/tests/cuda/test_ops_cuda.d
+"${make[@]}" CUDA=emu COMMON="$PWD/common" -pn >commands 2>/dev/null
+check "build: the headers of tests, for the emulated device" grep -q "^MAKEFILE_LIST := .*$PWD/common/tests/model/test_model.d" commands
+check "build: ... and of its own tests" grep -q "^MAKEFILE_LIST := .*$PWD/build/tests/cuda/test_ops_cuda.d" commands
 finish
