@@ -51,10 +51,22 @@ static void every_element_of_a_run_is_in_one_stretch(void **state)
     assert_true(cut > 5000 && several > 5000);
 }
 
+/* What a rank has that has nothing: all zeros, or a place without elements. */
+static void a_run_of_no_elements_has_no_stretch(void **state)
+{
+    (void)state;
+    const ParamRun none[] = {{0}, {.from = 5, .first = 2, .cols = 3, .whole_cols = 6}};
+    Stretch s;
+    for (int i = 0; i < 2; i++)
+        for (int64_t from = 0; from < 20; from++)
+            assert_false(run_stretch(&none[i], from, 20, &s));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_of_a_run_is_in_one_stretch),
+        cmocka_unit_test(a_run_of_no_elements_has_no_stretch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
