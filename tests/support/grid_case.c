@@ -163,6 +163,14 @@ GridCase grid_case_drawn(uint64_t seed, int64_t i)
     return grid_case(sampler_permute(seed, 0, grid_cases(), i));
 }
 
+GridCase grid_case_here(GridCase c)
+{
+    if (getenv("TEST_DEVICE") == NULL) return c;
+    if (grid_case_dtype(&c) == F64) c.of[GRID_DTYPE] = 1;
+    c.of[GRID_MASKED] = 0;
+    return c;
+}
+
 int grid_case_ranks(const GridCase *c)
 {
     return c->of[GRID_RANKS] + 1;
@@ -198,6 +206,7 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     const Model *m = &models[c->of[GRID_MODEL]];
     int ranks = grid_case_ranks(c), micros = c->of[GRID_MICROS] + 1;
     int64_t mine = batch / ranks;
+    const char *device = getenv("TEST_DEVICE");
     CHECK(mine * ranks == batch && mine % micros == 0, "%lld sequences", (long long)batch);
     char *text = text_format(
         "{\"model\":{%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},\"seed\":11,"
@@ -205,10 +214,11 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
         "\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},\"gradient_clipping\":%s,"
         "\"zero_optimization\":{\"stage\":%d%s},%s,"
         "\"activation_checkpointing\":{\"policy\":\"%s\"},"
-        "\"device\":\"cpu\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
+        "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
         m->model, m->seq_length, (long long)mine, (long long)(mine / micros),
         optimizers[c->of[GRID_OPTIMIZER]][1], c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE],
-        keys[c->of[GRID_KEYS]][1], dtypes[c->of[GRID_DTYPE]].json, recompute(c));
+        keys[c->of[GRID_KEYS]][1], dtypes[c->of[GRID_DTYPE]].json, recompute(c),
+        device ? device : "cpu");
     ConfigReport report = {0};
     Config *config = (Config *)config_parse("grid case", text, strlen(text), 0, NULL, &report);
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);

@@ -31,6 +31,9 @@ int64_t grid_cases(void);
 GridCase grid_case(int64_t index);
 /* Case `i` of all in an order that the seed shuffles. */
 GridCase grid_case_drawn(uint64_t seed, int64_t i);
+/* The nearest case that TEST_DEVICE can run: no device but the CPU has f64, or targets where the
+ * test can mask them. */
+GridCase grid_case_here(GridCase c);
 
 int grid_case_ranks(const GridCase *c);
 DType grid_case_dtype(const GridCase *c);

@@ -6,8 +6,9 @@
 #include "tests/support/grid_case.h"
 
 enum {
-    GRID_COMPARED = 3, /* steps compared tensor by tensor */
-    GRID_STEPS = 20,   /* steps after which replicas are compared */
+    GRID_COMPARED = 3,  /* steps compared tensor by tensor */
+    GRID_STEPS = 20,    /* steps after which replicas are compared */
+    GRID_FEW_STEPS = 5, /* the same on a device that is slow: one of TEST_DEVICE */
 };
 
 /* Changes a rank's trainer before anything is allocated, to plant a fault, and takes back what that
