@@ -83,6 +83,9 @@ static void rank_train(Comm *world, void *context)
         middle = 0;
     }
     take_steps(&o.trainer, middle + AFTER, result);
+    run->evaluated[world->rank] = trainer_evaluate(&o.trainer, 2).loss;
+    run->text[world->rank] = trainer_sample(&o.trainer, run->config->eval.sample_prompt, 2);
+    take_steps(&o.trainer, AFTER, result);
     trainer_run_read(&o, result);
     comm_barrier(world);
     trainer_close(&o.trainer);
@@ -95,8 +98,10 @@ void rank_run_train(RankRun *run)
 
 void rank_run_close(RankRun *run)
 {
-    for (int r = 0; r < run->ranks; r++)
+    for (int r = 0; r < run->ranks; r++) {
         free(run->result[r].bytes);
+        free(run->text[r]);
+    }
     data_close(&run->data);
     config_free(run->config);
 }
@@ -104,6 +109,9 @@ void rank_run_close(RankRun *run)
 void rank_runs_equal(const RankRun *a, const RankRun *b)
 {
     assert_int_equal(a->ranks, b->ranks);
-    for (int r = 0; r < a->ranks; r++)
+    for (int r = 0; r < a->ranks; r++) {
         trained_equal(&a->result[r], &b->result[r], b->name);
+        assert_true(a->evaluated[r] > 0 && a->evaluated[r] == b->evaluated[r]);
+        assert_string_equal(a->text[r], b->text[r]);
+    }
 }
