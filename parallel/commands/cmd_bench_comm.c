@@ -1,6 +1,6 @@
 /* cmd_bench_comm.c -- `./train bench comm`: the communicator's verbs on ranks that are threads,
- * each beside what memory allows: the streams that it must read and write, at the rate of a loop
- * over memory that all ranks run at once in the same run. */
+ * each beside what memory allows: the streams that it must read and write, at the rate of a long
+ * addition in place that all ranks make at once in the same run. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/figures.h"
@@ -23,7 +23,7 @@ enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20, VERBS = COMM_SEND + 1 
 typedef struct {
     const Arguments *a;
     char device[160];
-    double memory;                /* bytes per second of all ranks' loops */
+    double memory;                /* bytes per second, of all ranks together */
     double seconds[VERBS][SIZES]; /* of one call */
 } Result;
 
@@ -87,22 +87,22 @@ static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int re
     return bench_median(seconds, repetitions);
 }
 
-/* Bytes per second of all ranks' memory, read and written. */
+/* Bytes per second of all ranks' memory, by x = x + y: two streams read and one written, which are
+ * in the caches by then, as the verbs' are. */
 static double memory_rate(Comm *world, Mine *p, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
-    MemoryLoop l = memory_loop_open(&p->dev, (16 << 20) / world->size);
+    int64_t n = LARGEST / (int64_t)sizeof(float);
+    Tensor x = tensor_1d(p->x, F32, n), y = tensor_1d(p->y, F32, n);
     for (int i = -1; i < repetitions; i++) {
         comm_barrier(world);
         double from = seconds_now();
-        memory_loop_run(&p->dev, &l);
+        op_add(&p->dev, x, x, y);
         device_synchronize(&p->dev);
         comm_barrier(world);
         if (i >= 0) seconds[i] = seconds_now() - from;
     }
-    device_release(&p->dev, l.a, 4 * (size_t)l.n * sizeof(float));
-    return (double)MEMORY_LOOP_BYTES * (double)l.n * world->size /
-           bench_median(seconds, repetitions);
+    return 3.0 * LARGEST * world->size / bench_median(seconds, repetitions);
 }
 
 static int rank_main(Comm *world, void *context)
