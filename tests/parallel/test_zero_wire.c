@@ -79,9 +79,21 @@ static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
 typedef struct {
     int64_t reduced, gathered;  /* elements on the wire in one step */
     int64_t weights, gradients; /* elements kept */
+    int64_t transient, room;    /* of buffers: for gradients, for weights that stay */
 } Volume;
 
-static Volume volume_by_hand(const ZeroCase *c)
+/* How stage 3 is told to keep weights: never, from the first use of a step to the last, or whole.
+ */
+enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
+
+static void keep(ZeroCase *c, int way)
+{
+    if (way == KEEP_GATHERED) c->zero.gather = (GatherLimits){INT64_MAX, INT64_MAX, INT64_MAX};
+    if (way == KEEP_WHOLE)
+        c->zero.param_persistence_threshold = c->zero.model_persistence_threshold = INT64_MAX;
+}
+
+static Volume volume_by_hand(const ZeroCase *c, int way)
 {
     GptLayers layers;
     ParamTable table = {0};
@@ -98,44 +110,55 @@ static Volume volume_by_hand(const ZeroCase *c)
         int64_t size = (end + grain - 1) / grain * grain, part = size / c->ranks;
         bool tied = c->shape.tied && u == 0,
              block = strncmp(table.param[unit->first].name, "block", 5) == 0;
-        bool twice = c->zero.stage == 3 && (block || tied); /* embedding and head; both passes */
+        /* Blocks in both passes, a tied table in embedding and head, in every micro-batch. */
+        int64_t uses = c->micros * (block || tied ? 2 : 1);
+        bool sharded = c->zero.stage == 3 && way != KEEP_WHOLE;
         v.reduced += c->zero.stage >= 2 && !tied ? c->micros * size : size;
-        if (c->zero.stage == 1 || c->zero.stage == 2) v.gathered += size;
-        if (c->zero.stage == 3) v.gathered += c->micros * (twice ? 2 : 1) * size;
-        v.weights += c->zero.stage == 3 ? part : size;
+        if (c->zero.stage > 0) v.gathered += sharded && way == KEEP_NOTHING ? uses * size : size;
+        v.weights += sharded ? part : size;
         v.gradients += c->zero.stage >= 2 && !tied ? part : size;
+        if (c->zero.stage >= 2 && !tied && 2 * size > v.transient) v.transient = 2 * size;
+        if (sharded && way == KEEP_GATHERED) v.room += size;
     }
     gpt_layers_free(&layers);
     param_table_free(&table);
     return v;
 }
 
+static void check_volumes(int shape, int stage, int ranks, int way)
+{
+    ZeroCase c = zero_case(zero_shape(shape), ranks, stage);
+    c.micros = 3;
+    c.steps = 2;
+    keep(&c, way);
+    ZeroResult r = zero_run(&c);
+    Volume v = volume_by_hand(&c, way);
+    CommVerb sum = stage == 0 ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER,
+             other = stage == 0 ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
+    assert_int_equal(r.counts.of[sum][F64].elements, c.steps * v.reduced);
+    assert_int_equal(r.counts.of[COMM_ALL_GATHER][F64].elements, c.steps * v.gathered);
+    assert_int_equal(r.counts.of[other][F64].calls, 0);
+    for (int k = 0; k < ranks; k++) {
+        const ZeroBytes *b = &r.bytes[k];
+        assert_int_equal(b->weights, 8 * v.weights);
+        assert_int_equal(b->gradients, 8 * v.gradients);
+        assert_int_equal(b->transient, 8 * v.transient);
+        if (way != KEEP_NOTHING) assert_int_equal(b->gathered, 8 * v.room);
+        assert_int_equal(b->weights + b->gradients + b->gathered + b->transient + b->wire,
+                         r.held[k]);
+    }
+    zero_result_free(&r);
+}
+
 static void test_volumes_and_bytes_are_those_counted_by_hand(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
-        for (int stage = 0; stage <= 3; stage++) {
-            for (int ranks = 2; ranks <= 5; ranks++) {
-                ZeroCase c = zero_case(zero_shape(i), ranks, stage);
-                c.micros = 3;
-                c.steps = 2;
-                ZeroResult r = zero_run(&c);
-                Volume v = volume_by_hand(&c);
-                CommVerb sum = stage == 0 ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
-                assert_int_equal(r.counts.of[sum][F64].elements, c.steps * v.reduced);
-                assert_int_equal(r.counts.of[COMM_ALL_GATHER][F64].elements, c.steps * v.gathered);
-                assert_int_equal(
-                    r.counts.of[stage == 0 ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE][F64].calls, 0);
-                for (int k = 0; k < ranks; k++) {
-                    const ZeroBytes *b = &r.bytes[k];
-                    assert_int_equal(b->weights, 8 * v.weights);
-                    assert_int_equal(b->gradients, 8 * v.gradients);
-                    assert_int_equal(b->weights + b->gradients + b->gathered + b->transient +
-                                         b->wire,
-                                     r.held[k]);
-                }
-                zero_result_free(&r);
-            }
+        for (int ranks = 2; ranks <= 5; ranks++) {
+            for (int stage = 0; stage <= 3; stage++)
+                check_volumes(i, stage, ranks, KEEP_NOTHING);
+            for (int way = 1; way < KEEP_WAYS; way++)
+                check_volumes(i, 3, ranks, way);
         }
     }
 }
