@@ -44,8 +44,8 @@ rows() {
     row tsan "$sample" tests/run/ranks.sh
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader tests/data/test_documents \
         tests/data/test_prepare
-    row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks \
-        tests/parallel/test_checkpoint_ranks
+    row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control \
+        tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks
     row tsan "$sample TEST_EVERY=38" tests/grid
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.

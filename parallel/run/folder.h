@@ -1,7 +1,7 @@
 /* folder.h -- out/NAME: where a run keeps all that a rerun needs, and who may write there.
  *
  * RUN/config.json (resolved, with origins), machine.json, metrics.jsonl, samples.txt, result.json
- * (once finished), checkpoints/, lock (folder_lock.h). */
+ * (once finished), checkpoints/, lock (folder_lock.h), logs/ with --log-ranks. */
 #ifndef PARALLEL_RUN_FOLDER_H
 #define PARALLEL_RUN_FOLDER_H
 
