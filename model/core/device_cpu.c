@@ -151,6 +151,7 @@ static void cpu_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 {
     (void)device;
     (void)stream;
+    if (tensor_count(src) == 0) return; /* and may have no address */
     if (tensor_is_dense(dst) && tensor_is_dense(src)) {
         memcpy(dst.data, src.data, tensor_bytes(src));
         return;
