@@ -206,20 +206,20 @@ static void run_cases(Comm *world, void *context)
     char err[256];
     if (cases->on_device && !device_open(&device, name ? name : "cpu", &options, err, sizeof err))
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+    Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
     for (int d = 0; d < cases->n_dtypes; d++)
         for (int s = 0; s < SIZES; s++)
             for (int in_place = 0; in_place <= cases->either_place; in_place++) {
                 Case c = {sizes[s], cases->dtypes[d], cases->op, in_place};
-                Here here = {world, cases->on_device ? &device : NULL, &c};
+                Here here = {&all, cases->on_device ? &device : NULL, &c};
                 if (c.n > 10000 && (world->size == 1 || world->size > (sample ? 2 : 3))) continue;
                 if (cases->on_device && !device_has_storage(&device, c.dtype)) continue;
                 cases->run(&here);
             }
     comm_barrier(world); /* streams wait for each other's events to the end */
-    if (cases->on_device) {
-        device_synchronize(&device);
-        device_close(&device);
-    }
+    if (cases->on_device) device_synchronize(&device);
+    comm_close(&all);
+    if (cases->on_device) device_close(&device);
 }
 
 static void each_world(Cases cases)
