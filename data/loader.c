@@ -77,7 +77,14 @@ static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
     return bytes;
 }
 
-/* Reads a batch, row by row. Rows past the end of the validation data count nothing: their targets
+/* Windows of an evaluation, whatever the number of ranks that share them. */
+static int64_t validation_windows(const Loader *l)
+{
+    int64_t all = l->sampler.n_windows, most = l->options.max_windows;
+    return most > 0 && most < all ? most : all;
+}
+
+/* Reads a batch, row by row. Rows past the end of validation count nothing: their targets
  * are -1, which the loss skips, and their tokens 0, because any valid id will do. */
 static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t micro)
 {
@@ -88,7 +95,7 @@ static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t 
     for (int64_t row = 0; buffer->good && row < o->B; row++) {
         int32_t *tokens = tensor_row(b->tokens, row), *targets = tensor_row(b->targets, row);
         int64_t sample = sampler_index(samples, micro, o->dp_rank, o->dp_size, o->B, row);
-        if (o->split == SPLIT_VAL && sample >= l->sampler.n_windows) {
+        if (o->split == SPLIT_VAL && sample >= validation_windows(l)) {
             memset(tokens, 0, (size_t)o->T * sizeof *tokens);
             memset(targets, 0xFF, (size_t)o->T * sizeof *targets); /* -1 */
             continue;
@@ -252,7 +259,7 @@ int64_t loader_dropped_tokens(const Loader *l)
 int64_t loader_batches(const Loader *l)
 {
     int64_t rows = l->options.B * l->options.dp_size;
-    return (l->sampler.n_windows + rows - 1) / rows;
+    return (validation_windows(l) + rows - 1) / rows;
 }
 
 void loader_free(Loader *l)

@@ -23,6 +23,7 @@ typedef struct {
     uint64_t seed;
     bool shuffle; /* training only: validation is always in order */
     int64_t dp_rank, dp_size;
+    int64_t max_windows; /* validation ends behind so many windows; 0: with the data */
     int64_t micros; /* micro-batches per step; the next step begins with micros dp B samples more */
     int hold;       /* batches that stay valid: the latest `hold` ones; 0 means 1 */
 } LoaderOptions;
@@ -30,7 +31,7 @@ typedef struct {
 /* Host tensors, owned by the loader and valid until `hold` further calls of loader_next. */
 typedef struct {
     Tensor tokens;        /* (B, T) i32 */
-    Tensor targets;       /* (B, T) i32; -1 in rows past the end of the validation data */
+    Tensor targets;       /* (B, T) i32; -1 in rows past the end of validation */
     Tensor positions;     /* (B*T) i32, 0 ... T-1 in each row */
     int64_t n_targets;    /* targets that are not -1 */
     int64_t target_bytes; /* bytes of text behind them; 0 without a tokenizer */
@@ -43,12 +44,12 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
 /* The batch of micro-batch `micro` of the step before which `samples` samples were consumed (see
  * sampler_index). False if the data is bad (EXIT_DAMAGED): the sentence names file and offset. */
 bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
-/* Windows of the split: an epoch of training, all of validation. Tokens that no window uses (fewer
- * than T + 1). */
+/* Windows of the split: an epoch of training, all of the validation data. Tokens that no window
+ * uses (fewer than T + 1). */
 int64_t loader_windows(const Loader *l);
 int64_t loader_dropped_tokens(const Loader *l);
-/* Calls of loader_next, over all ranks' micro-batches, that cover the validation data once:
- * ceil(windows / (B dp)). */
+/* Calls of loader_next by each rank after which validation is through: ceil(windows / (B dp)), of
+ * at most max_windows. */
 int64_t loader_batches(const Loader *l);
 /* Stops the thread and waits for it. NULL is allowed. */
 void loader_free(Loader *l);

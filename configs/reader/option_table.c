@@ -351,9 +351,8 @@ const Option option_table[] = {
     INT(eval.interval, "100", 0, HUGE_COUNT, NONE, FILES,
         "validate every so many steps; 0: only at the end"),
     INT(eval.steps, "100", 0, HUGE_COUNT, NONE, FILES,
-        "micro-batches of every evaluation on each rank, the last one included, and the same ones "
-        "each time; "
-        "0: all of the validation data"),
+        "micro-batches of every evaluation, of all ranks together, the last one included, and the "
+        "same ones each time; 0: all of the validation data"),
     INT(eval.sample_interval, "0", 0, HUGE_COUNT, NONE, SAMPLES,
         "print a sample every so many steps; 0: none"),
     INT(eval.sample_tokens, "100", 1, 1e6, NONE, SAMPLES, "tokens of a sample"),

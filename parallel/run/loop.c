@@ -236,7 +236,7 @@ bool run_evaluate(Run *run, bool final)
     pause_clock(run);
     bool saved = run->saved_step == run->trainer.steps;
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
-    EvalRecord r = trainer_evaluate(&run->trainer, run->config->eval.steps);
+    EvalRecord r = trainer_evaluate(&run->trainer, 0);
     end_work(run);
     if (!r.cut) {
         run->eval = r;

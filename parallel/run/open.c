@@ -117,7 +117,6 @@ static Pace run_pace(const Run *run, int64_t accumulation)
                  .save_seconds = -1};
     if (run->trainer.val == NULL) return pace;
     int64_t batches = loader_batches(run->trainer.val);
-    if (c->eval.steps > 0 && c->eval.steps < batches) batches = c->eval.steps;
     pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward costs twice forward */
     return pace;
 }

@@ -27,6 +27,10 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
     options.micros = INT64_MAX;
+    /* Whatever the number of ranks, the same windows. A product beyond 64 bits is more than there
+     * are. */
+    if (__builtin_mul_overflow(c->eval.steps, options.B, &options.max_windows))
+        options.max_windows = 0;
     return loader_create(&t->val, t->data, &options, err, n);
 }
 

@@ -1,6 +1,7 @@
 /* gather.c -- weights that are kept as shards are gathered for their uses: by the plan of the step,
  * ahead of time; where no uses were told, when they are acquired, and dropped when released. */
 #include "model/core/check.h"
+#include "parallel/grid/control.h"
 #include "parallel/zero/state.h"
 
 #include <stdlib.h>
@@ -51,10 +52,11 @@ void zero_plan_gathers(ZeroStore *s)
     } else {
         int64_t least = gathers_least(size, o->uses, o->n_uses);
         if (o->gather.max_live_parameters < least)
-            fail(EXIT_CONFIG,
-                 "zero_optimization.stage3_max_live_parameters is %lld, and the largest two units "
-                 "that are used one behind the other have %lld elements; write at least that",
-                 (long long)o->gather.max_live_parameters, (long long)least);
+            control_fail(
+                &s->grid->shard, EXIT_CONFIG,
+                "zero_optimization.stage3_max_live_parameters is %lld, and the largest two units "
+                "that are used one behind the other have %lld elements; write at least that",
+                (long long)o->gather.max_live_parameters, (long long)least);
         s->plan = gathers_plan(size, o->uses, o->n_uses, &o->gather);
         s->planned = must_calloc((size_t)o->n_uses, sizeof *s->planned);
         memcpy(s->planned, o->uses, (size_t)o->n_uses * sizeof *s->planned);

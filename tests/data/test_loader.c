@@ -318,6 +318,38 @@ static void test_bug_2_last_validation_batch_is_masked(void **state)
     fixture_close(&f);
 }
 
+/* Validation that ends before its data does, within a micro-batch: two ranks see these windows
+ * once, and no other. */
+static void test_validation_ends_behind_max_windows(void **state)
+{
+    (void)state;
+    enum { T = 4, B = 2, DP = 2, WINDOWS = 9, MOST = 5 };
+    Fixture f = fixture_open(100, T * WINDOWS + 3);
+    int seen[WINDOWS] = {0};
+    for (int rank = 0; rank < DP; rank++) {
+        Loader *l = loader_of(&f, (LoaderOptions){.split = SPLIT_VAL,
+                                                  .B = B,
+                                                  .T = T,
+                                                  .dp_rank = rank,
+                                                  .dp_size = DP,
+                                                  .max_windows = MOST,
+                                                  .micros = 2});
+        assert_int_equal(loader_windows(l), WINDOWS);
+        assert_int_equal(loader_batches(l), 2);
+        for (int64_t micro = 0; micro < loader_batches(l); micro++) {
+            Batch b = next(l, 0, micro);
+            for (int64_t row = 0; row < B; row++) {
+                int32_t first = *(const int32_t *)tensor_row(b.targets, row);
+                if (first >= 0) seen[(first - 1) / T]++;
+            }
+        }
+        loader_free(l);
+    }
+    for (int i = 0; i < WINDOWS; i++)
+        assert_int_equal(seen[i], i < MOST);
+    fixture_close(&f);
+}
+
 static void test_random_tokens(void **state)
 {
     (void)state;
@@ -374,6 +406,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_requests_out_of_order),
     cmocka_unit_test(test_bug_31_held_batches_stay),
     cmocka_unit_test(test_bug_2_last_validation_batch_is_masked),
+    cmocka_unit_test(test_validation_ends_behind_max_windows),
     cmocka_unit_test(test_random_tokens),
     cmocka_unit_test(test_too_little_data_is_a_sentence),
     cmocka_unit_test(test_loaders_stop_at_any_time),

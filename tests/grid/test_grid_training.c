@@ -91,19 +91,23 @@ static void evaluate(Trainer *t, Together *w)
 }
 
 /* Each rank has the whole figures, those of a single rank, also where the last windows are fewer
- * than the ranks. */
+ * than the ranks, or eval.steps ends before them. */
 static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
 {
     static const int ranks[] = {1, 2, 3, 4, 6};
-    static const char *const fractions[] = {"data.val_fraction=0.11", "data.val_fraction=0.02"};
-    for (int f = 0; f < 2; f++) {
+    static const char *const parts[][2] = {{"data.val_fraction=0.11", "eval.steps=0"},
+                                           {"data.val_fraction=0.02", "eval.steps=0"},
+                                           {"data.val_fraction=0.11", "eval.steps=5"}};
+    for (int f = 0; f < 3; f++) {
         EvalRecord single = {0};
         for (int i = 0; i < 5; i++) {
             Together w = {0};
             together(&w, *state, ranks[i],
-                     (const char *const[]){BATCH, "zero_optimization.stage=1", fractions[f], NULL},
+                     (const char *const[]){BATCH, "zero_optimization.stage=1", parts[f][0],
+                                           parts[f][1], NULL},
                      evaluate);
             if (i == 0) single = w.eval[0];
+            if (f == 2) assert_int_equal(single.targets, 5 * w.shared.config->data.seq_length);
             for (int r = 0; r < ranks[i]; r++) {
                 const EvalRecord *e = &w.eval[r];
                 if (e->targets != single.targets || e->bytes != single.bytes || e->cut ||
@@ -112,7 +116,7 @@ static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
                       1e-12 * single.bits_per_byte))
                     fail_msg("%s, rank %d of %d: loss %.17g of %lld targets, %lld bytes; a single "
                              "rank has %.17g of %lld, %lld",
-                             fractions[f], r, ranks[i], e->loss, (long long)e->targets,
+                             parts[f][f / 2], r, ranks[i], e->loss, (long long)e->targets,
                              (long long)e->bytes, single.loss, (long long)single.targets,
                              (long long)single.bytes);
             }
