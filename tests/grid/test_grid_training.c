@@ -257,6 +257,42 @@ static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
     }
 }
 
+/* ---- sums of a step -------------------------------------------------------------------------- */
+
+/* Eight ranks, 2 on each axis in use: what they have are powers of two, so that a sum says whose
+ * they are. */
+static void sum_stats(Comm *world, void *context)
+{
+    Session s = {0};
+    char err[256];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    (void)context;
+    if (!device_open(&s.dev, "cpu", &options, err, sizeof err)) rank_wrong(world, "%s", err);
+    s.grid = grid_open(world, (GridPlace){2, 2, 1, 2});
+    double mine = ldexp(1, world->rank), all = 0, first = 0;
+    StepStats *stats = device_alloc(&s.dev, sizeof *stats, "sums");
+    *stats = (StepStats){.sq_norm = mine, .nats = 3 * mine, .targets = 5 * mine};
+    session_sum_stats(&s, stats);
+    for (int r = 0; r < world->size; r++) {
+        all += ldexp(1, r);
+        if (grid_place(s.grid.size, r).tp == 0) first += ldexp(1, r);
+    }
+    if (stats->sq_norm != all || stats->nats != 3 * first || stats->targets != 5 * first)
+        rank_wrong(world, "%g, %g and %g, not %g, %g and %g", stats->sq_norm, stats->nats,
+                   stats->targets, all, 3 * first, 5 * first);
+    device_release(&s.dev, stats, sizeof *stats);
+    grid_close(&s.grid);
+    device_close(&s.dev);
+}
+
+/* Every rank's squares count; losses and targets are those of the first rank of a tensor-parallel
+ * group, whose ranks all have the same. */
+static void test_losses_are_counted_once(void **state)
+{
+    (void)state;
+    thread_ranks(8, 60, sum_stats, NULL);
+}
+
 /* ---- the clock ------------------------------------------------------------------------------- */
 
 static void look_at_clock(Trainer *t, Together *w)
@@ -293,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_bug_50_one_rank_cuts_for_all),
         cmocka_unit_test(test_bug_26_50_evaluations_change_nothing),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
+        cmocka_unit_test(test_losses_are_counted_once),
         cmocka_unit_test(test_the_breakdown_has_communication),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
