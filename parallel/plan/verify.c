@@ -248,10 +248,10 @@ static void print_subject(const Proof *p)
     printf("grid       %lld rank%s = dp %lld (threads), ZeRO %lld\n", (long long)p->options->ranks,
            p->options->ranks == 1 ? "" : "s", (long long)c->parallel.data,
            (long long)c->zero_optimization.stage);
-    printf("model      %lld of %lld blocks, hidden size %lld of %lld, %s\n",
+    printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",
            (long long)c->model.num_layers, (long long)given->model.num_layers,
            (long long)c->model.hidden_size, (long long)given->model.hidden_size,
-           dtype_name(config_dtype(c)));
+           (long long)c->model.vocab_size, dtype_name(config_dtype(c)));
     printf(
         "steps      %d of %lld sequences of %lld tokens; a rank has %lld micro-batch%s of %lld\n",
         VERIFY_STEPS, (long long)c->train_batch_size, (long long)c->data.seq_length,

@@ -194,8 +194,8 @@ static void train(Trainer *t, Together *w)
     for (int i = 0; i < STEPS; i++) {
         trainer_step(t);
         if (!w->disturbed) continue;
+        free(trainer_sample(t, "and the", 3)); /* with nothing between it and the step */
         trainer_evaluate(t, i);
-        free(trainer_sample(t, "and the", 3));
     }
     trainer_read_all(t, w->record[rank_of(t)]);
 }
@@ -259,7 +259,7 @@ static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
 
 /* ---- sums of a step -------------------------------------------------------------------------- */
 
-/* Eight ranks, 2 on each axis in use: what they have are powers of two, so that a sum says whose
+/* Sixteen ranks, 2 on each axis: what they have are powers of two, so that a sum says whose
  * they are. */
 static void sum_stats(Comm *world, void *context)
 {
@@ -268,7 +268,7 @@ static void sum_stats(Comm *world, void *context)
     DeviceOptions options = {.threads = 1, .local_ranks = 1};
     (void)context;
     if (!device_open(&s.dev, "cpu", &options, err, sizeof err)) rank_wrong(world, "%s", err);
-    s.grid = grid_open(world, (GridPlace){2, 2, 1, 2});
+    s.grid = grid_open(world, (GridPlace){2, 2, 2, 2});
     double mine = ldexp(1, world->rank), all = 0, first = 0;
     StepStats *stats = device_alloc(&s.dev, sizeof *stats, "sums");
     *stats = (StepStats){.sq_norm = mine, .nats = 3 * mine, .targets = 5 * mine};
@@ -290,7 +290,7 @@ static void sum_stats(Comm *world, void *context)
 static void test_losses_are_counted_once(void **state)
 {
     (void)state;
-    thread_ranks(8, 60, sum_stats, NULL);
+    thread_ranks(16, 60, sum_stats, NULL);
 }
 
 /* ---- the clock ------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 configs=$here/../../configs
 expect_code "verify: the demo on four ranks" 0 "$TRAIN" verify "$configs/demo.json" --ranks 4 --set zero_optimization.stage=3
 check "verify: says the grid" grep -qF 'grid       4 ranks = dp 4 (threads), ZeRO 3' output
-check "verify: says the model" grep -qE '^model      2 of 4 blocks, hidden size 32 of 128, f64$' output
+check "verify: says the model" grep -qE '^model      2 of 4 blocks, hidden size 32 of 128, vocabulary 509, f64$' output
 check "verify: says the steps" grep -qE '^steps      3 of 8 sequences of 64 tokens; a rank has 1 micro-batch of 2$' output
 check "verify: names the worst deviation" grep -qE '^equal      to a single rank; worst deviation .* \(bound 1e-12\): [a-z ]+ of [a-z.0-9]+\[[0-9]+\], step [1-3]' output
 expect_code "verify: a batch that three ranks cannot share" 0 "$TRAIN" verify "$configs/gpt2_124m.json" --ranks 3 --set zero_optimization.stage=2
