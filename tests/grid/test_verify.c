@@ -89,7 +89,9 @@ static void test_every_dtype_is_equal(void **state)
         {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true"}};
     for (int i = 0; i < 4; i++) {
         Said said = verify_said(presets[0], 3, sets[i], VERIFY_CONFIG, NULL);
-        expect_said(&said, EXIT_OK, "equal      to a single rank");
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        expect_said(&said, EXIT_OK, i == 0 ? " (bound 2e-05): " : ": gradients beside f32, step ");
+        assert_int_equal(strstr(said.text, "(bound") != NULL, i == 0);
     }
 }
 
