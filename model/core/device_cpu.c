@@ -8,6 +8,7 @@
 
 #include <cpuid.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,9 @@ static void cpu_close(Device *device)
     free(cpu);
 }
 
+/* Address space that a thread of a pool has beside its workspace. */
+#define STACK_OF_THREAD ((size_t)16 << 20)
+
 /* OpenBLAS or the built-in products, after the pool: what the system has left is OpenBLAS's. False
  * with a sentence when OpenBLAS was asked for and cannot serve. `ranks` call it at once, each from
  * as many threads. */
@@ -72,9 +76,11 @@ static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int
                           size_t n)
 {
     char why[256] = "";
+    int threads = pool_threads(device->pool);
+    size_t pools = (size_t)(ranks - 1) * (size_t)threads * (POOL_WORKSPACE + STACK_OF_THREAD);
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
     if (choice == BLAS_BUILTIN) return true;
-    if (openblas_open(cpu, ranks * pool_threads(device->pool), why, sizeof why)) return true;
+    if (openblas_open(cpu, ranks * threads, pools, why, sizeof why)) return true;
     snprintf(cpu->blas_name, sizeof cpu->blas_name, "built-in products");
     if (choice == BLAS_AUTO) {
         if (why[0])
@@ -111,10 +117,15 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
     device->impl = cpu;
     device->ops = levels[level].f32;
     device->ops_f64 = levels[level].f64;
+    /* One rank at a time: what the product library is found to have room for, no other rank takes
+     * meanwhile. */
+    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&opening);
     device->pool = pool_create(threads > 0 ? threads : 1);
-    if (open_products(device, cpu, options->blas, ranks, err, n)) return true;
-    cpu_close(device);
-    return false;
+    bool good = open_products(device, cpu, options->blas, ranks, err, n);
+    pthread_mutex_unlock(&opening);
+    if (!good) cpu_close(device);
+    return good;
 }
 
 /* Large blocks start on a huge page's border and ask for huge pages: the optimizer and the

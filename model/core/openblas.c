@@ -16,7 +16,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,10 +40,9 @@ enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 /* The library is one for all devices of the process: the calls at once that it has memory for, and
  * whether it was told to start no threads. */
 static struct {
-    pthread_mutex_t mutex;
     int callers;
     bool told;
-} process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+} process;
 
 /* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
 static void environment_force(const char *name, const char *value)
@@ -194,7 +192,7 @@ static bool address_space_is_limited(void)
 
 /* The child: opens it as the process will, with an alarm on its CPU time that ends an endless loop.
  * Never returns. */
-static void try_and_exit(int threads)
+static void try_and_exit(int threads, size_t rest)
 {
     CpuDevice cpu = {0};
     char why[256];
@@ -204,18 +202,18 @@ static void try_and_exit(int threads)
     signal(SIGPROF, SIG_DFL);
     setitimer(ITIMER_PROF, &limit, NULL);
     if (!open_here(&cpu, threads, why, sizeof why)) _exit(TRIAL_NOT_OPENED);
-    void *rest =
-        mmap(NULL, TRIAL_LEAVES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    _exit(rest == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
+    void *left =
+        mmap(NULL, TRIAL_LEAVES + rest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    _exit(left == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
 }
 
 /* Opens it in a child. True if nothing stands against doing so here. */
-static bool trial(int threads, char *why, size_t n)
+static bool trial(int threads, size_t rest, char *why, size_t n)
 {
     int status = 0;
     Child child;
     pid_t pid = child_fork(&child);
-    if (pid == 0) try_and_exit(threads);
+    if (pid == 0) try_and_exit(threads, rest);
     if (pid < 0 || child_wait(&child, &status, 0) < 0)
         return error_set(why, n, "OpenBLAS cannot be tried in a process of its own: %s",
                          strerror(errno));
@@ -233,13 +231,10 @@ static bool trial(int threads, char *why, size_t n)
         threads, threads == 1 ? "" : "s");
 }
 
-bool openblas_open(CpuDevice *cpu, int threads, char *why, size_t n)
+bool openblas_open(CpuDevice *cpu, int threads, size_t rest, char *why, size_t n)
 {
-    pthread_mutex_lock(&process.mutex);
     /* Elsewhere a mapping is refused only with memory all gone; the trial costs a fork, so it is
      * made where it can fail. */
     bool tried = threads <= process.callers || !address_space_is_limited();
-    bool good = (tried || trial(threads, why, n)) && open_here(cpu, threads, why, n);
-    pthread_mutex_unlock(&process.mutex);
-    return good;
+    return (tried || trial(threads, rest, why, n)) && open_here(cpu, threads, why, n);
 }

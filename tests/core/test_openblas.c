@@ -49,7 +49,7 @@ static void test_only_want_of_memory_is_told_as_that(void **state)
         CpuDevice cpu = {0};
         char why[256] = "";
         arrives = cases[i].signal;
-        assert_false(openblas_open(&cpu, 2, why, sizeof why));
+        assert_false(openblas_open(&cpu, 2, 0, why, sizeof why));
         arrives = 0;
         if (strncmp(why, cases[i].told, strlen(cases[i].told)) != 0) fail_msg("%s", why);
         assert_null(cpu.library);
@@ -65,10 +65,10 @@ static void test_a_program_that_ignores_its_children(void **state)
     signal(SIGCHLD, SIG_IGN);
     arrives = SIGPROF;
     alarm(60); /* where it waits for ever */
-    assert_false(openblas_open(&cpu, 1, why, sizeof why));
+    assert_false(openblas_open(&cpu, 1, 0, why, sizeof why));
     arrives = 0;
     assert_non_null(strstr(why, "does not get its memory"));
-    openblas_open(&cpu, 1, why, sizeof why); /* there is one or not */
+    openblas_open(&cpu, 1, 0, why, sizeof why); /* there is one or not */
     assert_string_equal(why, "");
     alarm(0);
     assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
@@ -80,9 +80,9 @@ static void test_more_threads_than_it_is_built_for(void **state)
     (void)state;
     CpuDevice cpu = {0};
     char why[256] = "";
-    if (!openblas_open(&cpu, 1, why, sizeof why)) skip_because("there is no OpenBLAS: %s", why);
+    if (!openblas_open(&cpu, 1, 0, why, sizeof why)) skip_because("there is no OpenBLAS: %s", why);
     cpu = (CpuDevice){0};
-    assert_false(openblas_open(&cpu, 1 << 20, why, sizeof why));
+    assert_false(openblas_open(&cpu, 1 << 20, 0, why, sizeof why));
     assert_non_null(strstr(why, " threads at once, and 1048576 would call it"));
     assert_null(cpu.sgemm);
 }

@@ -123,6 +123,16 @@ check "ranks: ... the step before stands in the metrics" grep -q '"event": "trai
 expect_code "ranks: a machine that is too small" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set model.hidden_size=400000 --out huge
 failed_as "ranks: memory" 90 'the plan needs .* on 4 ranks and .*, or fewer --ranks$'
 check "ranks: ... before a folder is made" test ! -e huge
+# Where address space is limited, all ranks have OpenBLAS or none has: what one is given the others do not take from it.
+if [[ $TRAIN == */release/* ]]; then
+    for limit in 1500000 1700000 1900000 3000000; do
+        expect_code "ranks: within $limit KiB of address space" 0 timeout -k 5 60 bash -c 'ulimit -v "$0" && exec "$@"' "$limit" \
+            "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --ranks 4 --out "limited-$limit"
+    done
+    check "ranks: ... with OpenBLAS, or the built-in products" grep -Eq '^device  cpu: .*(OpenBLAS|built-in)' output
+else
+    skip "ranks: within limits of address space" "a sanitizer takes more"
+fi
 expect_code "ranks: a batch that they do not divide" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 5 --out odd
 expect_code "ranks: a folder that cannot be made" 73 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --out text.txt
 failed_as "ranks: no folder" 73 'text.txt is not a folder'
