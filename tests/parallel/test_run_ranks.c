@@ -16,6 +16,8 @@
 #include <cmocka.h>
 
 enum { RANKS = 3 };
+/* Five micro-batches of an evaluation on each. */
+static const char *const sets[] = {"eval.steps=15", NULL};
 
 static void says(const char *text, const char *what)
 {
@@ -33,7 +35,7 @@ static void disturb(int rank, WorkKind kind, int64_t round, int64_t at, void (*a
 static void goes_on(const char *run)
 {
     disturbance.act = NULL;
-    free(run_expecting(run, NULL, 0));
+    free(run_expecting(run, sets, 0));
     same_runs("whole", run);
 }
 
@@ -41,7 +43,7 @@ static void test_an_undisturbed_run(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.ranks = RANKS};
-    free(run_expecting("whole", NULL, 0));
+    free(run_expecting("whole", sets, 0));
     assert_int_equal(lines_of("whole", "train"), 7);
     assert_int_equal(lines_of("whole", "val"), 4);
     assert_int_equal(lines_of("whole", "sample"), 4);
@@ -80,7 +82,7 @@ static void test_bug_50_a_stop_ends_all_at_one_piece(void **state)
         char run[32];
         snprintf(run, sizeof run, "stop-%zu", i);
         disturb(stops[i].rank, stops[i].kind, stops[i].round, stops[i].at, stops[i].act);
-        char *said = run_expecting(run, NULL, EXIT_REQUEUE);
+        char *said = run_expecting(run, sets, EXIT_REQUEUE);
         if (stops[i].saved > 0) assert_int_equal(lines_of(run, "train"), stops[i].saved);
         says(said, "; the same command ");
         free(said);
@@ -99,7 +101,7 @@ static void test_a_second_signal_acts_at_once(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 3, 1, interrupt_twice);
-    free(run_expecting("twice", NULL, 128 + SIGINT));
+    free(run_expecting("twice", sets, 128 + SIGINT));
     goes_on("twice");
 }
 
@@ -139,7 +141,7 @@ static void test_signals_are_rank_0s(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 1, 1, count_who_hears);
-    char *said = run_expecting("hearing", NULL, 0);
+    char *said = run_expecting("hearing", sets, 0);
     says(said, "other ranks at least: yes; 0 hear\n");
     free(said);
 }
@@ -186,7 +188,7 @@ static void test_a_rank_that_fails_ends_all(void **state)
         char run[32];
         snprintf(run, sizeof run, "end-%zu", i);
         disturb(ends[i].rank, ends[i].kind, ends[i].round, ends[i].at, ends[i].act);
-        char *said = run_expecting(run, NULL, ends[i].code);
+        char *said = run_expecting(run, sets, ends[i].code);
         says(said, ends[i].told);
         int sentences = 0;
         for (const char *at = said; (at = strstr(at, "] rank ")) != NULL; at++)
@@ -212,8 +214,8 @@ static void test_a_rank_that_hangs_is_named(void **state)
         char run[32];
         snprintf(run, sizeof run, "hang-%d", kind);
         disturb(1, (WorkKind)kind, 1, 1, hang);
-        char *said =
-            run_expecting(run, (const char *const[]){"parallel.timeout=0.5", NULL}, EXIT_HANG);
+        char *said = run_expecting(
+            run, (const char *const[]){"eval.steps=15", "parallel.timeout=0.5", NULL}, EXIT_HANG);
         says(said, "error[86] rank ");
         says(said, "rank 1");
         free(said);
@@ -235,7 +237,7 @@ static void test_a_save_that_fails_fails_for_all(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 4, 1, stop_and_block);
-    char *said = run_expecting("blocked", NULL, EXIT_INPUT_OUTPUT);
+    char *said = run_expecting("blocked", sets, EXIT_INPUT_OUTPUT);
     says(said, "warning: step 5 is not saved: ");
     says(said, "stopped after step 5, which is not saved; the same command goes on from the "
                "checkpoint before it\n");
@@ -266,7 +268,7 @@ static void test_no_rank_saves_without_metrics(void **state)
 {
     (void)state;
     disturb(0, WORK_STEP, 2, 1, fill_the_metrics);
-    char *said = run_expecting("full", NULL, EXIT_INPUT_OUTPUT);
+    char *said = run_expecting("full", sets, EXIT_INPUT_OUTPUT);
     says(said, "warning: step 4 is not saved: ");
     says(said, "error[74] the run reached its goal, but its last checkpoint is not written");
     assert_true(is_there("full/checkpoints/step_00000002"));
