@@ -275,7 +275,7 @@ const KnownKey known_table[] = {
     IGNORED("checkpoint.load_universal", "|false|", "every checkpoint loads on every layout"),
     UNBUILT("checkpoint.use_node_local_storage", "|false|", "checkpoints on each node"),
     IGNORED_OF(PIPELINE_PARALLEL, "checkpoint.parallel_write.pipeline_stage", "|false|",
-               .why = "one rank writes"),
+               .why = "checkpoint.writers says how many ranks write"),
     IGNORED("checkpoint.checkpoint_serialization", "|true|", "checkpoints are safetensors"),
     UNBUILT_OF(CHECKPOINT_WRITER, "checkpoint.writer.decoupled", "|false|"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.type"),

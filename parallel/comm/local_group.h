@@ -50,7 +50,7 @@ typedef struct {
     LocalCall call;   /* written before a call's first meeting, read by others until its last */
     LocalGroup *made; /* by its last split; written between meetings, read behind the last */
     Event before, after;
-    Device device; /* the last it named: for the end of its events */
+    Device device; /* the first it named: for the end of its events */
     bool noting;   /* between group_begin and group_end */
     LocalMessage *note;
     int notes, room;
