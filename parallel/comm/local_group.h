@@ -94,6 +94,8 @@ void local_meet(Comm *comm);
  * whom it waits; `waiting_for(group, rank, peer)` says whom that is. */
 void local_sleep(Comm *comm, double deadline,
                  bool (*waiting_for)(const LocalGroup *, int rank, int peer));
+/* The moment, on the clock of seconds_now, at which a wait that begins now has been too long; 0:
+ * never. */
 double local_deadline(const Comm *comm);
 void local_wake(LocalMember *member);
 

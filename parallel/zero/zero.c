@@ -1,6 +1,5 @@
 /* zero.c -- the store's contract: what may be asked for when, checked at every call against the
- * uses told at step_begin. How numbers travel stands in reduce.c, publish.c
- * and gather.c. */
+ * uses told at step_begin. How numbers travel stands in reduce.c, publish.c and gather.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"

@@ -1,6 +1,5 @@
 /* memory.c -- fill, copy and add: tensors of any stride, any mixture of types; sum: many dense
- * ones.
- */
+ * ones. */
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
