@@ -117,6 +117,22 @@ static void test_a_fault_is_named(void **state)
     }
 }
 
+/* Bug 16: what equals a single rank on the first rank alone is no proof; every stage. */
+static void test_bug_16_a_replica_that_drifts_is_told(void **state)
+{
+    (void)state;
+    GridHooks hooks = grid_fault_hooks(FAULT_DRIFT);
+    for (int i = 0; i < VERIFIED_STAGES; i++) {
+        char stage[64];
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i);
+        Said said =
+            verify_said(presets[0], 3, (const char *[]){stage, NULL}, VERIFY_DEFAULT, &hooks);
+        expect_said(&said, EXIT_REPLICAS,
+                    "after 3 steps ranks have other weights than their replicas");
+        expect_said(&said, EXIT_REPLICAS, "error[89] ");
+    }
+}
+
 /* In 16 bits a wrong sum is farther from f32 than rounding is. */
 static void test_a_fault_is_seen_in_16_bits(void **state)
 {
@@ -144,6 +160,7 @@ int main(void)
         cmocka_unit_test(test_every_config_is_equal_on_some_grid),
         cmocka_unit_test(test_every_dtype_is_equal),
         cmocka_unit_test(test_a_fault_is_named),
+        cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
         cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
         cmocka_unit_test(test_a_config_that_is_refused),
     };

@@ -15,6 +15,7 @@ typedef enum {
     FAULT_GAP,            /* what no parameter covers is not zeroed */
     FAULT_STALE,          /* weights are brought together before their update */
     FAULT_OLD_GATHER,     /* a use gets the weights that were gathered a step ago */
+    FAULT_DRIFT,          /* behind the last compared step one rank has another weight */
     FAULT_COUNT
 } GridFault;
 extern const char *const grid_fault_name[FAULT_COUNT];
