@@ -1,11 +1,12 @@
-/* test_plan_memory.c -- the memory plan knows what a trainer will hold, whatever data it gets and
- * however many micro-batches a step has. */
+/* test_plan_memory.c -- the memory plan knows what a trainer will hold, whatever data it gets,
+ * however many micro-batches a step has, and on each of several ranks. */
 #include "parallel/plan/memory.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/trainer_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -95,12 +96,116 @@ static void test_ranks_of_a_device_add_up(void **state)
     thread_ranks(3, 60, add_up, NULL);
 }
 
+/* ---- ranks that share a model ---------------------------------------------------------------- */
+
+/* What one rank keeps of the model's states, in elements: each unit is a multiple of 128 elements
+ * per rank, and a whole one or a rank's part is kept. */
+typedef struct {
+    int64_t weights, gradients, updated;
+} States;
+
+/* By hand, from the parameters' places. A tied table has two gradients in a micro-batch, so that it
+ * is kept whole beyond stage 1. */
+static States states_by_hand(const ParamTable *table, int64_t ranks, int stage, bool tied)
+{
+    States s = {0};
+    for (int u = 0; u < table->n_units; u++) {
+        int64_t end = 0, grain = 128 * ranks;
+        for (int p = 0; p < table->n_params; p++) {
+            const Param *row = &table->param[p];
+            int64_t e = row->offset + row->padded[0] * row->padded[1];
+            if (row->unit == u && e > end) end = e;
+        }
+        int64_t whole = (end + grain - 1) / grain * grain, part = whole / ranks;
+        s.weights += stage >= 3 ? part : whole;
+        s.gradients += stage >= 2 && !(tied && u == 0) ? part : whole;
+        s.updated += stage >= 1 ? part : whole;
+    }
+    return s;
+}
+
+/* A run, and what its dtypes take per element: AdamW keeps two moments in f32, and a master beside
+ * a weight in 16 bits. */
+typedef struct {
+    Opened *opened;
+    int stage;
+    bool tied;
+    size_t weight, gradient, optimizer;
+} Shared;
+
+static void check_rank(Comm *world, void *context)
+{
+    const Shared *r = context;
+    char err[1024];
+    Trainer t;
+    if (!trainer_open(&t, r->opened->config, world, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    MemoryPlan plan = memory_plan(&t, &r->opened->data);
+    States s = states_by_hand(&t.session.table, world->size, r->stage, r->tied);
+    if (plan.weights != (size_t)s.weights * r->weight ||
+        plan.gradients != (size_t)s.gradients * r->gradient ||
+        plan.optimizer != (size_t)s.updated * r->optimizer)
+        rank_wrong(world,
+                   "stage %d: weights %zu, gradients %zu, optimizer %zu bytes for %lld, %lld "
+                   "and %lld elements",
+                   r->stage, plan.weights, plan.gradients, plan.optimizer, (long long)s.weights,
+                   (long long)s.gradients, (long long)s.updated);
+    if (!trainer_allocate(&t, r->opened->config, &r->opened->data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    trainer_warm_up(&t);
+    trainer_step(&t);
+    if (plan.total != t.session.dev.held)
+        rank_wrong(world, "stage %d: a plan of %zu bytes, of which buffers %zu, and %zu are held",
+                   r->stage, plan.total, plan.buffers, t.session.dev.held);
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+/* Every rank's plan is what its device holds, at every stage, and of that the states are ZeRO's
+ * formulas. With what is gathered ahead, and with gradients that travel in another type. */
+static void test_each_rank_holds_its_plan(void **state)
+{
+    enum { RANKS = 3, TYPES = 3, STAGES = 4 };
+    static const struct {
+        const char *set[2];
+        size_t weight, gradient, optimizer;
+    } types[TYPES] = {{{"bf16.enabled=false", "seed=1"}, 4, 4, 8},
+                      {{"bf16.enabled=true", "seed=1"}, 2, 4, 12},
+                      {{"bf16.enabled=false", "communication_data_type=bf16"}, 4, 4, 8}};
+    for (int i = 0; i < STAGES * TYPES * 2; i++) {
+        int type = i / STAGES % TYPES;
+        char stage[64], tied[64];
+        Opened o;
+        Shared r = {&o,
+                    i % STAGES,
+                    i / STAGES / TYPES,
+                    types[type].weight,
+                    types[type].gradient,
+                    types[type].optimizer};
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", r.stage);
+        snprintf(tied, sizeof tied, "model.tie_word_embeddings=%s", r.tied ? "true" : "false");
+        trainer_run_prepare(
+            &o, *state, RANKS,
+            (const char *const[]){stage, tied, types[type].set[0], types[type].set[1],
+                                  "train_batch_size=6", "gradient_accumulation_steps=null",
+                                  "zero_optimization.stage3_param_persistence_threshold=0", NULL});
+        thread_ranks(RANKS, 60, check_rank, &r);
+        data_close(&o.data);
+        config_free(o.config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_decoder_is_planned_where_one_is_made),
         cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
         cmocka_unit_test(test_ranks_of_a_device_add_up),
+        cmocka_unit_test(test_each_rank_holds_its_plan),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }
