@@ -109,6 +109,7 @@ void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whol
     *layers = (GptLayers){.whole = *whole, .shape = *whole};
     const GptShape *shape = &layers->shape;
     table->tp = size->tp;
+    table->kv = (int)shape->G;
     layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
     layers->row = must_calloc((size_t)shape->L + 2, sizeof *layers->row);
     int unit = add_embedding(layers, table, 0);

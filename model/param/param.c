@@ -12,6 +12,19 @@ static int64_t round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+/* Cuts a row over the table's tensor-parallel ranks; those that share a head hold one part. */
+static void cut_row(const ParamTable *table, Param *p)
+{
+    bool shared = p->tp_grad == TP_GRAD_SUBGROUP && table->kv > 0 && table->kv < table->tp;
+    int parts = shared ? table->kv : table->tp;
+    CHECK(table->tp % parts == 0, "%d heads of keys and values over %d tensor-parallel ranks",
+          table->kv, table->tp);
+    CHECK(p->padded[p->tp_dim] % parts == 0, "%s: %lld over %d tensor-parallel ranks", p->name,
+          (long long)p->padded[p->tp_dim], parts);
+    p->local[p->tp_dim] /= parts;
+    p->sharers = table->tp / parts;
+}
+
 int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *spec)
 {
     if (table->n_params == table->capacity) {
@@ -35,6 +48,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
                  .ndim = spec->cols ? 2 : 1,
                  .dim = {spec->rows, spec->cols ? spec->cols : 1},
                  .tp_dim = spec->tp_dim,
+                 .sharers = 1,
                  .tp_grad = spec->tp_grad,
                  .group = spec->group,
                  .init = spec->init,
@@ -46,11 +60,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     p->padded[1] = p->dim[1];
     p->local[0] = p->padded[0];
     p->local[1] = p->padded[1];
-    if (spec->tp_dim >= 0 && table->tp > 1) {
-        CHECK(p->padded[spec->tp_dim] % table->tp == 0, "%s: %lld over %d tensor-parallel ranks",
-              spec->name, (long long)p->padded[spec->tp_dim], table->tp);
-        p->local[spec->tp_dim] /= table->tp;
-    }
+    if (spec->tp_dim >= 0 && table->tp > 1) cut_row(table, p);
     table->unit[unit].count++;
     return index;
 }
@@ -130,8 +140,9 @@ bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at)
 {
     CHECK(at->tp < size->tp, "coordinate %d of %d tensor-parallel ranks", at->tp, size->tp);
-    const Home *home = &table->unit[table->param[param].unit].home;
+    const Param *row = &table->param[param];
+    const Home *home = &table->unit[row->unit].home;
     /* Of several stages that hold it, equal on all of them, the first. */
     if (home->n > 1 && at->pp != home->stage[0]) return false;
-    return table->param[param].tp_dim >= 0 || at->tp == 0;
+    return row->tp_dim < 0 ? at->tp == 0 : at->tp % row->sharers == 0;
 }

@@ -19,7 +19,8 @@ typedef enum {
     TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; no row has it yet */
     TP_GRAD_PARTIAL_IF_SP, /* norms: partial sums under sequence parallel, whole otherwise */
     TP_GRAD_PARTIAL,       /* QK-norm: each rank sums over its own heads */
-    TP_GRAD_SUBGROUP,      /* kv heads < tp: equal on the ranks that share a head */
+    TP_GRAD_SUBGROUP, /* kv heads < tp: the ranks that share a head have equal weights, and each
+                         sums over its own query heads: partial sums among them */
 } TpGrad;
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } Init;
@@ -37,8 +38,9 @@ typedef struct {
     int ndim;
     int64_t dim[2];    /* logical shape: what checkpoints hold */
     int64_t padded[2]; /* with padding rows, which stay zero */
-    int64_t local[2];  /* this tensor-parallel rank's part of `padded`, equal on all */
+    int64_t local[2];  /* this tensor-parallel rank's part of `padded`, of one size on all */
     int tp_dim;        /* -1 replicated, 0 rows, 1 columns */
+    int sharers;       /* of a row that is cut: neighbouring ranks that hold the same part */
     TpGrad tp_grad;
     ParamGroup group;
     int64_t offset; /* elements into its unit */
@@ -70,6 +72,7 @@ typedef struct {
 
 typedef struct ParamTable {
     int tp; /* tensor-parallel ranks that rows are cut over; 0 is 1 */
+    int kv; /* heads of keys and values: TP_GRAD_SUBGROUP rows have at most so many parts; 0: any */
     Param *param;
     int n_params, capacity;
     Unit *unit;
@@ -115,7 +118,8 @@ typedef struct {
 
 /* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
  * counts row `param`, which it holds. All ranks of a tensor-parallel group hold a row that is not
- * cut, and its first counts it; of the stages that hold a unit the first does. */
+ * cut, and its first counts it; of the ranks that share a head of keys and values the first counts
+ * its part; of the stages that hold a unit the first does. */
 bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at);
 

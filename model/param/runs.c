@@ -15,14 +15,15 @@ const Param *param_behind(const ParamTable *table, int unit, int64_t after)
 int64_t param_part_first(const Param *param, const GridPlace *at)
 {
     if (param->tp_dim < 0) return 0;
-    return at->tp * param->local[1] * (param->tp_dim == 0 ? param->local[0] : 1);
+    int64_t part = at->tp / param->sharers;
+    return part * param->local[1] * (param->tp_dim == 0 ? param->local[0] : 1);
 }
 
 /* Elements of this rank's part that are logical: padding rows are the whole's last ones, so they
  * are the last of a part, too. */
 static int64_t logical_elements(const Param *p, const GridPlace *at)
 {
-    int64_t before = p->tp_dim == 0 ? at->tp * p->local[0] : 0;
+    int64_t before = p->tp_dim == 0 ? at->tp / p->sharers * p->local[0] : 0;
     int64_t rows = p->dim[0] - before;
     if (rows > p->local[0]) rows = p->local[0];
     return rows > 0 ? rows * p->local[1] : 0;

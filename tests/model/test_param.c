@@ -1,5 +1,6 @@
 /* test_param.c -- the parameter table: its rows, who owns which element, what is drawn for it. */
 #include "model/core/check.h"
+#include "model/param/runs.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/support.h"
 
@@ -169,10 +170,62 @@ static void test_init_by_global_index(void **state)
     fixture_close(&b);
 }
 
+/* Counts each element of the whole row once for every rank that owns the part it lies in. */
+static void count_owned(const ParamTable *table, GridPlace size, int row, int *times)
+{
+    int u = table->param[row].unit;
+    ParamRun run[8];
+    for (int tp = 0; tp < size.tp; tp++) {
+        GridPlace at = {.tp = tp};
+        if (!param_owned_here(table, row, &size, &at)) continue;
+        int n = param_runs(table, &at, u, 0, table->unit[u].size, run, 8);
+        for (int r = 0; r < n; r++)
+            for (int64_t i = 0; run[r].param == row && i < run[r].count; i++)
+                times[param_run_element(&run[r], i)]++;
+    }
+}
+
+/* With fewer heads of keys and values than ranks, ranks share a head: the first of them counts it,
+ * as of what all hold the first does, and of what is cut everyone his part. */
+static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
+{
+    (void)state;
+    for (int tp = 1; tp <= 8; tp *= 2)
+        for (int kv = 1; kv <= 4; kv *= 2) {
+            const ParamSpec rows[] = {
+                {.name = "norm", .rows = 24, .tp_dim = -1, .tp_grad = TP_GRAD_WHOLE},
+                {.name = "q", .rows = 40, .cols = 6, .tp_dim = 0},
+                {.name = "out", .rows = 6, .cols = 40, .tp_dim = 1},
+                {.name = "k", .rows = kv * 8, .cols = 6, .tp_grad = TP_GRAD_SUBGROUP},
+                {.name = "k.bias", .rows = kv * 8, .tp_grad = TP_GRAD_SUBGROUP},
+                {.name = "v", .rows = 6, .cols = kv * 8, .tp_dim = 1, .tp_grad = TP_GRAD_SUBGROUP}};
+            ParamTable table = {.tp = tp, .kv = kv};
+            GridPlace size = {1, 1, 1, tp};
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                ParamSpec spec = rows[i];
+                spec.pack = -1;
+                param_table_add(&table, 0, F32, &spec);
+            }
+            param_table_layout(&table);
+            assert_int_equal(table.param[3].local[0],
+                             tp > kv ? 8 : kv * 8 / tp); /* never half a head */
+            for (int p = 0; p < table.n_params; p++) {
+                int times[512] = {0};
+                count_owned(&table, size, p, times);
+                for (int64_t i = 0; i < param_count(&table.param[p]); i++)
+                    if (times[i] != 1)
+                        fail_msg("tp %d kv %d: %s[%lld] is counted %d times", tp, kv,
+                                 table.param[p].name, (long long)i, times[i]);
+            }
+            param_table_free(&table);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_35_every_element_owned_once),
+        cmocka_unit_test(test_every_row_is_counted_once_over_tp_and_kv),
         cmocka_unit_test(test_bug_37_rows),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),

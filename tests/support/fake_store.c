@@ -42,7 +42,7 @@ static void fake_publish(ParamStore *base, int unit)
 static void add_param(Store *s, int index, const char *name, int64_t offset, bool matrix)
 {
     Param *p = &s->param[index];
-    *p = (Param){.unit = index / 2, .ndim = matrix ? 2 : 1, .offset = offset};
+    *p = (Param){.unit = index / 2, .ndim = matrix ? 2 : 1, .sharers = 1, .offset = offset};
     snprintf(p->name, sizeof p->name, "%s.%d", name, index / 2);
     p->dim[0] = matrix ? A_ROWS : B_COUNT;
     p->dim[1] = matrix ? A_COLS : 1;
