@@ -1,26 +1,14 @@
-/* local.c -- groups of thread ranks: how they are made, how members meet and how they leave. What
- * moves data stands in local_collective.c and local_message.c. */
+/* local.c -- groups of thread ranks: how they are made and how members leave. How they meet stands
+ * in local_meet.c, what moves data in local_collective.c and local_message.c. */
 #include "parallel/comm/local.h"
 
 #include "model/core/check.h"
-#include "model/core/clock.h"
 #include "parallel/comm/local_group.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-struct LocalWorld {
-    double timeout; /* seconds; 0: none */
-    int yields;     /* how often a member looks again before it sleeps */
-    pthread_mutex_t mutex;
-    LocalGroup *all;    /* the group of all ranks */
-    LocalGroup *groups; /* all but that which somebody has open, guarded by the mutex */
-};
 
 /* ---- the life of a group --------------------------------------------------------------------- */
 
@@ -88,153 +76,6 @@ void local_world_destroy(LocalWorld *world)
     }
     pthread_mutex_destroy(&world->mutex);
     free(world);
-}
-
-/* ---- meeting --------------------------------------------------------------------------------- */
-
-/* "all-reduce of 12 f32", "receive of 3 f64 of the host from rank 2", "barrier". */
-static const char *describe(const LocalGroup *group, const LocalCall *call, char *buf, size_t n)
-{
-    FILE *to = fmemopen(buf, n, "w");
-    CHECK(to != NULL, "no stream over %zu bytes", n);
-    fputs(call->name, to);
-    if (call->made) fprintf(to, " into %s", call->made);
-    if (call->count >= 0)
-        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
-                call->backend ? "" : " of the host");
-    if (call->op == REDUCE_MAX) fputs(", the largest", to);
-    if (call->root >= 0)
-        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
-                group->member[call->root].world_rank);
-    fclose(to);
-    return buf;
-}
-
-static bool same_call(const LocalCall *a, const LocalCall *b)
-{
-    return strcmp(a->name, b->name) == 0 && a->count == b->count && a->dtype == b->dtype &&
-           a->op == b->op && a->root == b->root && a->backend == b->backend &&
-           (a->made == NULL || strcmp(a->made, b->made) == 0);
-}
-
-/* Of the last who comes: all calls are there to be read. */
-static void check_calls(const LocalGroup *group)
-{
-    const LocalMember *first = &group->member[0];
-    for (int i = 1; i < group->size; i++) {
-        const LocalMember *other = &group->member[i];
-        char a[128], b[128];
-        CHECK(same_call(&first->call, &other->call),
-              "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)first->calls,
-              group->name, first->world_rank, describe(group, &first->call, a, sizeof a),
-              other->world_rank, describe(group, &other->call, b, sizeof b));
-    }
-}
-
-double local_deadline(const Comm *comm)
-{
-    double timeout = local_group(comm)->world->timeout;
-    return timeout > 0 ? seconds_now() + timeout : 0;
-}
-
-/* Ends the program: this member waits in vain, for those of whom `waiting_for` and `lost` (they
- * have left) are true. */
-static void end_waiting(Comm *comm, bool lost,
-                        bool (*waiting_for)(const LocalGroup *, int rank, int peer))
-{
-    LocalGroup *group = local_group(comm);
-    LocalMember *self = local_member(comm);
-    char call[128], who[512] = "";
-    int waited = 0;
-    for (int i = 0; i < group->size; i++) {
-        if (!waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed)) continue;
-        size_t used = strlen(who);
-        snprintf(who + used, sizeof who - used, "%s%d", waited++ ? ", " : "",
-                 group->member[i].world_rank);
-    }
-    describe(group, &self->call, call, sizeof call);
-    pthread_mutex_unlock(&group->mutex);
-    const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";
-    if (lost)
-        fail(EXIT_PEER_LOST,
-             "group %s, call %lld, %s: rank %d waits for rank%s %s, which %s left the group",
-             group->name, (long long)self->calls, call, self->world_rank, s, who, have);
-    fail(EXIT_HANG,
-         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank%s %s, which "
-         "%s not arrived",
-         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, s, who,
-         have);
-}
-
-void local_sleep(Comm *comm, double deadline,
-                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
-{
-    LocalGroup *group = local_group(comm);
-    LocalMember *self = local_member(comm);
-    for (int i = 0; i < group->size; i++)
-        if (group->member[i].closed && waiting_for(group, comm->rank, i))
-            end_waiting(comm, true, waiting_for);
-    if (deadline > 0 && seconds_now() >= deadline) end_waiting(comm, false, waiting_for);
-    self->asleep = true;
-    if (deadline > 0) {
-        struct timespec until = {.tv_sec = (time_t)deadline};
-        until.tv_nsec = (long)((deadline - (double)until.tv_sec) * 1e9);
-        pthread_cond_timedwait(&self->woken, &group->mutex, &until);
-    } else {
-        pthread_cond_wait(&self->woken, &group->mutex);
-    }
-    self->asleep = false;
-}
-
-void local_wake(LocalMember *member)
-{
-    if (member->asleep) pthread_cond_signal(&member->woken);
-}
-
-static void wake_all(LocalGroup *group)
-{
-    for (int i = 0; i < group->size; i++)
-        local_wake(&group->member[i]);
-}
-
-static bool has_not_come(const LocalGroup *group, int rank, int peer)
-{
-    return group->member[peer].arrived < group->member[rank].arrived;
-}
-
-void local_begin(Comm *comm, LocalCall call)
-{
-    LocalMember *self = local_member(comm);
-    CHECK(self->notes == 0, "%s in a group of %d messages", call.name, self->notes);
-    call.backend = call.on ? call.on->backend : NULL;
-    self->call = call;
-    self->calls++;
-}
-
-void local_meet(Comm *comm)
-{
-    LocalGroup *group = local_group(comm);
-    LocalMember *self = local_member(comm);
-    pthread_mutex_lock(&group->mutex);
-    int64_t meeting = self->arrived++;
-    if (++group->here == group->size) {
-        check_calls(group);
-        group->here = 0;
-        atomic_store_explicit(&group->meetings, meeting + 1, memory_order_release);
-        wake_all(group);
-        pthread_mutex_unlock(&group->mutex);
-        return;
-    }
-    pthread_mutex_unlock(&group->mutex);
-    for (int i = 0; i < group->world->yields; i++) {
-        if (atomic_load_explicit(&group->meetings, memory_order_acquire) > meeting) return;
-        sched_yield();
-    }
-    pthread_mutex_lock(&group->mutex);
-    double deadline = local_deadline(comm);
-    while (atomic_load_explicit(&group->meetings, memory_order_acquire) == meeting)
-        local_sleep(comm, deadline, has_not_come);
-    pthread_mutex_unlock(&group->mutex);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -361,7 +202,7 @@ static void leave(LocalGroup *group, int world_rank)
     pthread_mutex_lock(&group->mutex);
     for (int i = 0; i < group->size; i++)
         if (group->member[i].world_rank == world_rank) group->member[i].closed = true;
-    wake_all(group);
+    local_wake_all(group);
     pthread_mutex_unlock(&group->mutex);
 }
 

@@ -9,6 +9,14 @@
 
 typedef struct LocalGroup LocalGroup;
 
+struct LocalWorld {
+    double timeout; /* seconds; 0: none */
+    int yields;     /* how often a member looks again before it sleeps */
+    pthread_mutex_t mutex;
+    LocalGroup *all;    /* the group of all ranks */
+    LocalGroup *groups; /* all but that which somebody has open, guarded by the mutex */
+};
+
 /* What one member calls: what all must agree on, and where its own tensors lie. */
 typedef struct {
     const char *name; /* of the call; of messages too */
@@ -90,14 +98,15 @@ void local_begin(Comm *comm, LocalCall call);
  * program where the members do not make the same call. */
 void local_meet(Comm *comm);
 /* With the group's mutex held, and what the member waits for not there: sleeps until somebody wakes
- * it, or ends the program because `deadline` (of local_deadline) is over or somebody has left for
- * whom it waits; `waiting_for(group, rank, peer)` says whom that is. */
-void local_sleep(Comm *comm, double deadline,
+ * it or a while is over, or ends the program because no `patience` is left or somebody has left for
+ * whom it waits; `waiting_for(group, rank, peer)` says whom that is. What it has slept is taken off
+ * `patience`; time in which the process was stopped does not count. */
+void local_sleep(Comm *comm, double *patience,
                  bool (*waiting_for)(const LocalGroup *, int rank, int peer));
-/* The moment, on the clock of seconds_now, at which a wait that begins now has been too long; 0:
- * never. */
-double local_deadline(const Comm *comm);
+/* The seconds that a wait which begins now may last; infinite without a timeout. */
+double local_patience(const Comm *comm);
 void local_wake(LocalMember *member);
+void local_wake_all(LocalGroup *group);
 
 /* The point that the stream of `on` has reached, and a stream that waits for such a point; nothing
  * with `on` NULL. */

@@ -51,11 +51,11 @@ static void take(Comm *comm, const LocalMessage *m)
 {
     LocalGroup *group = local_group(comm);
     LocalPair *pair = local_pair(group, m->peer, comm->rank);
-    double deadline = local_deadline(comm);
+    double patience = local_patience(comm);
     pthread_mutex_lock(&group->mutex);
     waits_in(local_member(comm), m);
     while (pair->first == NULL)
-        local_sleep(comm, deadline, is_peer);
+        local_sleep(comm, &patience, is_peer);
     LocalMessage *sent = pair->first;
     pthread_mutex_unlock(&group->mutex);
     CHECK(sent->x.dtype == m->x.dtype && tensor_count(sent->x) == tensor_count(m->x) &&
@@ -82,13 +82,13 @@ static void wait_taken(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    double deadline = local_deadline(comm);
+    double patience = local_patience(comm);
     pthread_mutex_lock(&group->mutex);
     for (int i = 0; i < self->notes; i++) {
         if (!self->note[i].sends) continue;
         waits_in(self, &self->note[i]);
         while (!self->note[i].taken)
-            local_sleep(comm, deadline, is_peer);
+            local_sleep(comm, &patience, is_peer);
     }
     pthread_mutex_unlock(&group->mutex);
     for (int i = 0; i < self->notes; i++)

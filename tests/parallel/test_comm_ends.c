@@ -1,24 +1,14 @@
 /* test_comm_ends.c -- how thread ranks end where one does not do what the others wait for: sentence
  * and exit code of the whole process. */
 #include "model/core/check.h"
-#include "tests/support/thread_ranks.h"
+#include "tests/support/rank_ends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-
-/* What a world of ranks does; how its process ends. */
-typedef struct {
-    const char *name;
-    RankBody body;
-    int ranks, code;
-    const char *said[4]; /* parts of what comes on stderr */
-} End;
 
 static int64_t x[8], y[8];
 
@@ -70,7 +60,7 @@ static void no_receive(Comm *world, void *context)
     comm_group_end(world);
 }
 
-static const End hangs[] = {
+static const RankEnd hangs[] = {
     {"all-reduce",
      no_reduce,
      2,
@@ -142,7 +132,7 @@ static void leaves_a_receiver(Comm *world, void *context)
     if (world->rank == 0) comm_receive(world, NULL, i64(2), 1);
 }
 
-static const End losses[] = {
+static const RankEnd losses[] = {
     {"the world",
      leaves_the_world,
      3,
@@ -242,7 +232,7 @@ static void other_type_of_message(Comm *world, void *context)
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
 }
 
-static const End mismatches[] = {
+static const RankEnd mismatches[] = {
     {"verb",
      other_verb,
      2,
@@ -324,34 +314,8 @@ static const char *const impossible[] = {"a message of rank ",
                                          "of 2 lies 8 bytes behind the whole",
                                          "broadcast of a strided tensor of 2 columns"};
 
-/* ---- in a child ------------------------------------------------------------------------------ */
-
-static void expect_end(const End *end, double timeout, void *context)
-{
-    int ends[2], status = 0;
-    char text[2048];
-    size_t n = 0;
-    ssize_t got;
-    assert_int_equal(pipe(ends), 0);
-    pid_t pid = fork();
-    if (pid == 0) {
-        alarm(60); /* a hang is a failure, too */
-        dup2(ends[1], STDERR_FILENO);
-        thread_ranks(end->ranks, timeout, end->body, context);
-        _exit(0);
-    }
-    close(ends[1]);
-    while (n < sizeof text - 1 && (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0)
-        n += (size_t)got;
-    text[n] = '\0';
-    close(ends[0]);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
-    for (int i = 0; i < 4 && end->said[i]; i++)
-        if (strstr(text, end->said[i]) == NULL)
-            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
-}
+/* ---- the tests ----------------------------------------------------------------------------------
+ */
 
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof *(rows)))
 
@@ -359,7 +323,7 @@ static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(hangs); i++)
-        expect_end(&hangs[i], 0.4, NULL);
+        rank_end_expect(&hangs[i], 0.4, NULL);
 }
 
 /* Without any deadline: a rank that has gone is not waited for. */
@@ -367,22 +331,22 @@ static void test_a_rank_that_leaves_is_named_at_once(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(losses); i++)
-        expect_end(&losses[i], 0, NULL);
+        rank_end_expect(&losses[i], 0, NULL);
 }
 
 static void test_calls_that_differ_are_no_hang(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(mismatches); i++)
-        expect_end(&mismatches[i], 0, NULL);
+        rank_end_expect(&mismatches[i], 0, NULL);
 }
 
 static void test_calls_that_cannot_be_end_with_their_operands(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < COUNT(impossible); i++) {
-        End end = {"impossible", impossible_call, 2, EXIT_BUG, {impossible[i]}};
-        expect_end(&end, 0, &i);
+        RankEnd end = {"impossible", impossible_call, 2, EXIT_BUG, {impossible[i]}};
+        rank_end_expect(&end, 0, &i);
     }
 }
 

@@ -1,0 +1,166 @@
+/* local_meet.c -- how members of a group of thread ranks meet and wait for each other, and what the
+ * program ends with where one waits in vain. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/local_group.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* A wait of parallel.timeout seconds is slept in so many slices, or more: none is longer than a
+ * second. */
+enum { SLICES = 16 };
+
+/* "all-reduce of 12 f32", "receive of 3 f64 of the host from rank 2", "barrier". */
+static const char *describe(const LocalGroup *group, const LocalCall *call, char *buf, size_t n)
+{
+    FILE *to = fmemopen(buf, n, "w");
+    CHECK(to != NULL, "no stream over %zu bytes", n);
+    fputs(call->name, to);
+    if (call->made) fprintf(to, " into %s", call->made);
+    if (call->count >= 0)
+        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
+                call->backend ? "" : " of the host");
+    if (call->op == REDUCE_MAX) fputs(", the largest", to);
+    if (call->root >= 0)
+        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
+                group->member[call->root].world_rank);
+    fclose(to);
+    return buf;
+}
+
+static bool same_call(const LocalCall *a, const LocalCall *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->count == b->count && a->dtype == b->dtype &&
+           a->op == b->op && a->root == b->root && a->backend == b->backend &&
+           (a->made == NULL || strcmp(a->made, b->made) == 0);
+}
+
+/* Of the last who comes: all calls are there to be read. */
+static void check_calls(const LocalGroup *group)
+{
+    const LocalMember *first = &group->member[0];
+    for (int i = 1; i < group->size; i++) {
+        const LocalMember *other = &group->member[i];
+        char a[128], b[128];
+        CHECK(same_call(&first->call, &other->call),
+              "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)first->calls,
+              group->name, first->world_rank, describe(group, &first->call, a, sizeof a),
+              other->world_rank, describe(group, &other->call, b, sizeof b));
+    }
+}
+
+double local_patience(const Comm *comm)
+{
+    double timeout = local_group(comm)->world->timeout;
+    return timeout > 0 ? timeout : INFINITY;
+}
+
+/* Ends the program: this member waits in vain, for those of whom `waiting_for` and `lost` (they
+ * have left) are true. */
+static void end_waiting(Comm *comm, bool lost,
+                        bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    char call[128], who[512] = "";
+    int waited = 0;
+    for (int i = 0; i < group->size; i++) {
+        if (!waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed)) continue;
+        size_t used = strlen(who);
+        snprintf(who + used, sizeof who - used, "%s%d", waited++ ? ", " : "",
+                 group->member[i].world_rank);
+    }
+    describe(group, &self->call, call, sizeof call);
+    pthread_mutex_unlock(&group->mutex);
+    const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";
+    if (lost)
+        fail(EXIT_PEER_LOST,
+             "group %s, call %lld, %s: rank %d waits for rank%s %s, which %s left the group",
+             group->name, (long long)self->calls, call, self->world_rank, s, who, have);
+    fail(EXIT_HANG,
+         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank%s %s, which "
+         "%s not arrived",
+         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, s, who,
+         have);
+}
+
+void local_sleep(Comm *comm, double *patience,
+                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    for (int i = 0; i < group->size; i++)
+        if (group->member[i].closed && waiting_for(group, comm->rank, i))
+            end_waiting(comm, true, waiting_for);
+    if (*patience <= 0) end_waiting(comm, false, waiting_for);
+    self->asleep = true;
+    if (isfinite(*patience)) {
+        /* A process that was stopped, and its peers with it, wakes up long after the end of a
+         * slice: of that time the slice alone counts. */
+        double slice = fmin(*patience, fmin(1, group->world->timeout / SLICES));
+        double start = seconds_now(), end = start + slice;
+        struct timespec until = {.tv_sec = (time_t)end};
+        until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
+        pthread_cond_timedwait(&self->woken, &group->mutex, &until);
+        *patience -= fmin(slice, seconds_now() - start);
+    } else {
+        pthread_cond_wait(&self->woken, &group->mutex);
+    }
+    self->asleep = false;
+}
+
+void local_wake(LocalMember *member)
+{
+    if (member->asleep) pthread_cond_signal(&member->woken);
+}
+
+void local_wake_all(LocalGroup *group)
+{
+    for (int i = 0; i < group->size; i++)
+        local_wake(&group->member[i]);
+}
+
+static bool has_not_come(const LocalGroup *group, int rank, int peer)
+{
+    return group->member[peer].arrived < group->member[rank].arrived;
+}
+
+void local_begin(Comm *comm, LocalCall call)
+{
+    LocalMember *self = local_member(comm);
+    CHECK(self->notes == 0, "%s in a group of %d messages", call.name, self->notes);
+    call.backend = call.on ? call.on->backend : NULL;
+    self->call = call;
+    self->calls++;
+}
+
+void local_meet(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    pthread_mutex_lock(&group->mutex);
+    int64_t meeting = self->arrived++;
+    if (++group->here == group->size) {
+        check_calls(group);
+        group->here = 0;
+        atomic_store_explicit(&group->meetings, meeting + 1, memory_order_release);
+        local_wake_all(group);
+        pthread_mutex_unlock(&group->mutex);
+        return;
+    }
+    pthread_mutex_unlock(&group->mutex);
+    for (int i = 0; i < group->world->yields; i++) {
+        if (atomic_load_explicit(&group->meetings, memory_order_acquire) > meeting) return;
+        sched_yield();
+    }
+    pthread_mutex_lock(&group->mutex);
+    double patience = local_patience(comm);
+    while (atomic_load_explicit(&group->meetings, memory_order_acquire) == meeting)
+        local_sleep(comm, &patience, has_not_come);
+    pthread_mutex_unlock(&group->mutex);
+}
