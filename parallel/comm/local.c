@@ -212,6 +212,14 @@ static void local_close(Comm *comm)
     LocalWorld *world = group->world;
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
+    /* First, so that who waits for this member in another call ends: a straggler may wait for it.
+     */
+    pthread_mutex_lock(&world->mutex);
+    leave(group, rank);
+    if (group == world->all) /* and with it all that it has not closed */
+        for (at = &world->groups; *at; at = &(*at)->next)
+            leave(*at, rank);
+    pthread_mutex_unlock(&world->mutex);
     wait_for_stragglers(group, comm->rank);
     destroy_event(self, &self->before);
     destroy_event(self, &self->after);
@@ -220,11 +228,7 @@ static void local_close(Comm *comm)
         destroy_event(self, &local_pair(group, i, comm->rank)->after);
     }
     pthread_mutex_lock(&world->mutex);
-    leave(group, rank);
-    if (group == world->all) { /* and with it all that it has not closed */
-        for (at = &world->groups; *at; at = &(*at)->next)
-            leave(*at, rank);
-    } else if (--group->open == 0) {
+    if (group != world->all && --group->open == 0) {
         for (at = &world->groups; *at != group; at = &(*at)->next)
             continue;
         *at = group->next;

@@ -132,6 +132,19 @@ static void leaves_a_receiver(Comm *world, void *context)
     if (world->rank == 0) comm_receive(world, NULL, i64(2), 1);
 }
 
+/* Rank 0 still waits for rank 2 in the call in which rank 1 has done its part, and leaves. */
+static void leaves_in_a_call_of_others(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank == 1) comm_receive(world, NULL, i64(2), 0);
+    if (world->rank == 2) comm_receive(world, NULL, i64(3), 1);
+    if (world->rank > 0) return;
+    comm_group_begin(world);
+    comm_send(world, NULL, i64(2), 1);
+    comm_receive(world, NULL, tensor_1d(y, I64, 2), 2);
+    comm_group_end(world);
+}
+
 static const RankEnd losses[] = {
     {"the world",
      leaves_the_world,
@@ -159,6 +172,11 @@ static const RankEnd losses[] = {
      2,
      EXIT_PEER_LOST,
      {"receive of 2 i64 of the host from rank 1: rank 0 waits for rank 1, which has left"}},
+    {"in a call of others",
+     leaves_in_a_call_of_others,
+     3,
+     EXIT_PEER_LOST,
+     {"receive of 3 i64 of the host from rank 1: rank 2 waits for rank 1, which has left"}},
 };
 
 /* ---- calls that do not fit ------------------------------------------------------------------- */
