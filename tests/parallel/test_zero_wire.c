@@ -80,11 +80,16 @@ typedef struct {
     int64_t reduced, gathered;  /* elements on the wire in one step */
     int64_t weights, gradients; /* elements kept */
     int64_t transient, room;    /* of buffers: for gradients, for weights that stay */
+    int64_t wire;               /* of the buffer for gradients that travel in another type */
 } Volume;
 
 /* How stage 3 is told to keep weights: never, from the first use of a step to the last, or whole.
  */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
+
+/* How gradients travel: as they are kept, in f32 kept and in bf16 sent, and without reduce-scatter.
+ */
+enum { SEND_KEPT, SEND_BF16, SEND_ALL, SEND_BF16_ALL, SEND_WAYS };
 
 static void keep(ZeroCase *c, int way)
 {
@@ -119,31 +124,54 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
         v.gradients += c->zero.stage >= 2 && !tied ? part : size;
         if (c->zero.stage >= 2 && !tied && 2 * size > v.transient) v.transient = 2 * size;
         if (sharded && way == KEEP_GATHERED) v.room += size;
+        if (c->wire && size > v.wire) v.wire = size;
     }
     gpt_layers_free(&layers);
     param_table_free(&table);
     return v;
 }
 
-static void check_volumes(int shape, int stage, int ranks, int way)
+/* That nothing travelled in a step but these: sums of gradients, and gathers of weights. */
+static void check_travelled(const CommCounts *counts, CommVerb sum, DType wire, int64_t reduced,
+                            DType weight, int64_t gathered)
 {
-    ZeroCase c = zero_case(zero_shape(shape), ranks, stage);
+    for (int verb = 0; verb < COMM_VERBS; verb++) {
+        for (int t = 0; t < DTYPE_COUNT; t++) {
+            int64_t want = verb == (int)sum && t == (int)wire            ? reduced
+                           : verb == COMM_ALL_GATHER && t == (int)weight ? gathered
+                                                                         : 0;
+            if (counts->of[verb][t].elements != want)
+                fail_msg("%s of %s: %lld elements, not %lld", comm_verb_name[verb],
+                         dtype_name((DType)t), (long long)counts->of[verb][t].elements,
+                         (long long)want);
+        }
+    }
+}
+
+static void check_volumes(int shape, int stage, int ranks, int way, int send)
+{
+    bool wire = send == SEND_BF16 || send == SEND_BF16_ALL;
+    DType kept = wire ? F32 : F64;
+    size_t size = dtype_size(kept);
+    ZeroCase c = zero_case(fixture_with_dtype(zero_shape(shape), kept), ranks, stage);
     c.micros = 3;
     c.steps = 2;
+    c.wire = wire;
+    c.zero.wire_dtype = BF16;
+    c.zero.all_reduce = send >= SEND_ALL;
     keep(&c, way);
     ZeroResult r = zero_run(&c);
     Volume v = volume_by_hand(&c, way);
-    CommVerb sum = stage == 0 ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER,
-             other = stage == 0 ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
-    assert_int_equal(r.counts.of[sum][F64].elements, c.steps * v.reduced);
-    assert_int_equal(r.counts.of[COMM_ALL_GATHER][F64].elements, c.steps * v.gathered);
-    assert_int_equal(r.counts.of[other][F64].calls, 0);
+    check_travelled(&r.counts,
+                    stage == 0 || send >= SEND_ALL ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER,
+                    wire ? BF16 : kept, c.steps * v.reduced, kept, c.steps * v.gathered);
     for (int k = 0; k < ranks; k++) {
         const ZeroBytes *b = &r.bytes[k];
-        assert_int_equal(b->weights, 8 * v.weights);
-        assert_int_equal(b->gradients, 8 * v.gradients);
-        assert_int_equal(b->transient, 8 * v.transient);
-        if (way != KEEP_NOTHING) assert_int_equal(b->gathered, 8 * v.room);
+        assert_int_equal(b->weights, size * (size_t)v.weights);
+        assert_int_equal(b->gradients, size * (size_t)v.gradients);
+        assert_int_equal(b->transient, size * (size_t)v.transient);
+        assert_int_equal(b->wire, dtype_size(BF16) * (size_t)v.wire);
+        if (way != KEEP_NOTHING) assert_int_equal(b->gathered, size * (size_t)v.room);
         assert_int_equal(b->weights + b->gradients + b->gathered + b->transient + b->wire,
                          r.held[k]);
     }
@@ -156,10 +184,25 @@ static void test_volumes_and_bytes_are_those_counted_by_hand(void **state)
     for (int i = 0; i < ZERO_SHAPES; i++) {
         for (int ranks = 2; ranks <= 5; ranks++) {
             for (int stage = 0; stage <= 3; stage++)
-                check_volumes(i, stage, ranks, KEEP_NOTHING);
+                for (int send = 0; send < (ranks < 4 ? SEND_WAYS : 1); send++)
+                    check_volumes(i, stage, ranks, KEEP_NOTHING, send);
             for (int way = 1; way < KEEP_WAYS; way++)
-                check_volumes(i, 3, ranks, way);
+                check_volumes(i, 3, ranks, way, SEND_KEPT);
         }
+    }
+}
+
+/* What a config says of the wire is what the store does. */
+static void test_keys_say_how_gradients_travel(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        Config c = {.zero_optimization = {.reduce_scatter = i & 1},
+                    .communication_data_type = i & 2 ? GRAD_DTYPE_BF16 : GRAD_DTYPE_AUTO};
+        ZeroOptions o = zero_options(&c, true);
+        assert_int_equal(o.all_reduce, !(i & 1));
+        assert_int_equal(o.wire_dtype, i & 2 ? BF16 : F32);
+        assert_int_equal(o.grad_dtype, F32);
     }
 }
 
@@ -169,6 +212,7 @@ int main(void)
         cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
         cmocka_unit_test(test_bug_18_the_norm_is_of_the_sums_as_kept),
         cmocka_unit_test(test_volumes_and_bytes_are_those_counted_by_hand),
+        cmocka_unit_test(test_keys_say_how_gradients_travel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
