@@ -92,21 +92,19 @@ static void take_records(Run *run, bool all)
     run->window_steps += n;
 }
 
-/* Reads them on all ranks. A record is the same on all, but not every rank's may have come: what
- * one has found, the others wait for, and all end at the same step. */
-static void read_records(Run *run, bool all)
-{
-    take_records(run, all);
-    bool diverged = run->diverged.step > 0;
-    if (!all) diverged = control_max(run->world, diverged) != 0;
-    if (!diverged) return;
-    take_records(run, true);
-    end_diverged(run);
-}
-
 void run_read_records(Run *run)
 {
-    read_records(run, true);
+    take_records(run, true);
+    if (run->diverged.step > 0) end_diverged(run);
+}
+
+/* Reads the records that have come, on all ranks. A record is the same on all, but not every rank's
+ * may have come: what one has found, the others wait for, and all end at the same step. How many a
+ * rank has still to read is its own affair: it asks the others in any case. */
+static void read_what_has_come(Run *run)
+{
+    take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
+    if (control_max(run->world, run->diverged.step > 0) != 0) run_read_records(run);
 }
 
 /* The live line, between printed steps twice a second at most. */
@@ -166,7 +164,10 @@ void run_report(Run *run)
     bool print = due(step, c->steps_per_print) || step == c->train_steps;
     /* The device is waited for when its step is to be printed, and else only where no further
      * record would fit. */
-    read_records(run, print || step - run->trainer.steps_read == TRAINER_HISTORY);
+    if (print)
+        run_read_records(run);
+    else
+        read_what_has_come(run);
     show_live(run, print);
     run_prepare_answers(run, NULL);
     if (print && c->steps_per_print > 0) {

@@ -144,7 +144,8 @@ static void print_speed(Run *run)
     bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
                  c->train_steps > 1;
     double seconds = take_seconds(t, accumulation);
-    if (again) {
+    /* A step is all ranks' or none's, and each has its own clock. */
+    if (control_max(run->world, again) != 0) {
         trainer_step(t);
         trainer_read_all(t, record);
         seconds = take_seconds(t, accumulation);
