@@ -4,6 +4,7 @@
  * Each round measures each way once, so that whatever else the machine does falls on all of them. A
  * way is opened, makes a step to touch its memory, and then one that is timed. */
 #include "parallel/commands/cmd_bench.h"
+#include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 #include "parallel/trainer/trainer.h"
 
@@ -95,7 +96,8 @@ static int measure_rank(Comm *world, void *context)
     Measured *m = context;
     Trainer t;
     char err[1024];
-    if (!trainer_open(&t, m->config, world, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!trainer_open(&t, m->config, world, err, sizeof err))
+        control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (!trainer_allocate(&t, m->config, &m->data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     step(&t); /* touches the memory */
     comm_barrier(world);

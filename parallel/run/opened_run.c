@@ -2,6 +2,7 @@
 #include "parallel/run/opened_run.h"
 
 #include "model/core/check.h"
+#include "parallel/grid/control.h"
 #include "parallel/run/identity.h"
 
 #include <errno.h>
@@ -90,7 +91,7 @@ void opened_run_close(OpenedRun *r)
 
 /* Ends the program with EXIT_CONFIG where a --set asks for another model than the checkpoint's:
  * nothing is wrong with that one. */
-static void check_model_of(OpenedRank *r, const Checkpoint *checkpoint)
+static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *checkpoint)
 {
     char err[1024];
     const Config *config = r->run->config;
@@ -111,14 +112,15 @@ static void check_model_of(OpenedRank *r, const Checkpoint *checkpoint)
     for (int i = 0; i < n; i++)
         if (d[i].effect == EFFECT_IMPOSSIBLE &&
             strcmp(config_origin(config, d[i].key), "--set") == 0)
-            fail(EXIT_CONFIG,
-                 "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
-                 "this --set out",
-                 d[i].key, d[i].now, path, d[i].was);
+            control_fail(world, EXIT_CONFIG,
+                         "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
+                         "this --set out",
+                         d[i].key, d[i].now, path, d[i].was);
     if (stored) config_diff_free(d, n);
     config_free(stored);
 }
 
+/* What it refuses, all ranks have found out alike or agreed on. */
 static void join(OpenedRank *r, Comm *world)
 {
     char err[2048];
@@ -127,19 +129,20 @@ static void join(OpenedRank *r, Comm *world)
     Checkpoint *checkpoint = NULL;
     r->leads = world->rank == 0;
     if (!session_open(&r->session, run->config, world, false, err, sizeof err))
-        fail(EXIT_UNAVAILABLE, "%s", err);
+        control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     session_allocate(&r->session);
     checkpoint_io_open(&io, &r->session.dev, world);
     bool ok = run->is_checkpoint
                   ? checkpoint_open_everywhere(&io, run->path, &checkpoint, err, sizeof err)
                   : checkpoint_open_newest(&io, run->folder, &checkpoint, err, sizeof err);
-    if (!ok) fail(EXIT_DAMAGED, "%s", err);
-    if (checkpoint == NULL) fail(EXIT_MISSING, "%s has no checkpoint yet", run->folder);
+    if (!ok) control_fail(world, EXIT_DAMAGED, "%s", err);
+    if (checkpoint == NULL)
+        control_fail(world, EXIT_MISSING, "%s has no checkpoint yet", run->folder);
     /* Before the weights are read: a --set of another model is a mistake of the command, and would
      * else be reported as a damaged checkpoint. */
-    if (run->changed) check_model_of(r, checkpoint);
+    if (run->changed) check_model_of(r, world, checkpoint);
     if (!session_load_weights(&r->session, &io, checkpoint, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
+        control_fail(world, EXIT_DAMAGED, "%s", err);
     r->step = checkpoint_manifest(checkpoint)->state.steps;
     checkpoint_close(checkpoint);
     checkpoint_io_close(&io);

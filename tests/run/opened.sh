@@ -22,7 +22,9 @@ check "opened: the text is printed once" test "$(wc -l <text.3.1)" -eq "$(wc -l 
 
 expect_code "opened: another model on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
 check "opened: ... is said once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
+check "opened: ... by all, of no rank's place" grep -q '^error\[78\] --set model.num_layers=3: ' output
 for file in run/checkpoints/*/model.safetensors; do printf x | dd of="$file" bs=1 seek=20000 conv=notrunc status=none; done
 expect_code "opened: damaged, on three ranks" 65 "$TRAIN" generate run --ranks 3
 check "opened: ... names the tensor" grep -q 'is damaged: tensor' output
+check "opened: ... and no rank: all have found it out" grep -q '^error\[65\] none of the ' output
 finish
