@@ -144,7 +144,7 @@ const Option option_table[] = {
          "cut the rows between tensor-parallel regions", .built = "|false|"),
     NUMBER(parallel.timeout, "600", 0, 1e9, NONE, NOTHING,
            "seconds that a rank waits for the others; then it says who is missing, and all end "
-           "with code 86",
+           "with code 86; must be longer than the slowest save",
            .flags = OPTION_ABOVE),
     CHOICE(cpu.level, "\"auto\"", level_choices, ROUNDING, CONSOLE,
            "instruction set of the CPU kernels; auto takes the best that the CPU has"),

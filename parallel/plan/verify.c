@@ -2,6 +2,7 @@
 #include "parallel/plan/verify.h"
 
 #include "model/core/clock.h"
+#include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 
 #include <stdio.h>
@@ -177,14 +178,20 @@ typedef struct {
     Capture step;
 } Side;
 
+/* What the ranks of `world` have agreed on, or what a single rank (NULL) has found. */
+static void refuse(const Comm *world, const char *err)
+{
+    if (world) control_fail(world, EXIT_UNAVAILABLE, "%s", err);
+    fail(EXIT_UNAVAILABLE, "%s", err);
+}
+
 /* `hooked`: with the options' test aid. Config NULL: nothing. */
 static void open_side(Side *side, const Proof *p, const Config *config, Comm *world, bool hooked)
 {
     char err[1024];
     *side = (Side){0};
     if (config == NULL) return;
-    if (!trainer_open(&side->trainer, config, world, err, sizeof err))
-        fail(EXIT_UNAVAILABLE, "%s", err);
+    if (!trainer_open(&side->trainer, config, world, err, sizeof err)) refuse(world, err);
     if (hooked && p->options->opened) p->options->opened(&side->trainer, p->options->context);
     if (!trainer_allocate(&side->trainer, config, &p->data, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
@@ -284,9 +291,8 @@ int verify_config(const VerifyOptions *options)
         data_open_random(&p.data, p.configs.grid->model.vocab_size);
         print_subject(&p);
         fflush(stdout);
-        launch_ranks((int)options->ranks,
-                     &(LaunchOptions){.timeout = p.configs.grid->parallel.timeout}, verify_rank,
-                     &p);
+        /* Without a limit: the others wait while rank 0 makes the steps of a single rank. */
+        launch_ranks((int)options->ranks, &(LaunchOptions){.timeout = 0}, verify_rank, &p);
         code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }

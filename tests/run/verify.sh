@@ -11,6 +11,10 @@ check "verify: names the worst deviation" grep -qE '^equal      to a single rank
 expect_code "verify: a batch that three ranks cannot share" 0 "$TRAIN" verify "$configs/gpt2_124m.json" --ranks 3 --set zero_optimization.stage=2
 expect_code "verify: the model as it is" 0 "$TRAIN" verify "$TINY" --ranks 2 --full --dtype config
 expect_code "verify: one rank" 0 "$TRAIN" verify "$TINY"
+expect_code "verify: ranks wait for the single rank, however long" 0 "$TRAIN" verify "$TINY" --ranks 4 --full --set parallel.timeout=1e-5
+expect_code "verify: a device that is not there" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" verify "$TINY" --ranks 3 --dtype config --set fp64.enabled=false \
+    --set device=cuda
+check "verify: ... is said by all" grep -Eq '^error\[69\] [^r]' output
 expect_code "verify: a dtype that is none" 64 "$TRAIN" verify "$TINY" --dtype fp8
 check "verify: a dtype that is none: what to write" grep -qF 'write config or fp64' output
 expect_code "verify: parallel.data of other ranks" 78 "$TRAIN" verify "$TINY" --ranks 2 --set parallel.data=3
