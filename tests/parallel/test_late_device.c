@@ -125,7 +125,10 @@ static void test_a_forgotten_wait_is_seen(void **state)
     assert_int_equal(v.works, 12);
     assert_int_equal(v.waits, 6);
     assert_int_equal(v.red, 6);
-    assert_string_not_equal(fetch_and_use(FORGETS_FETCHED).wrong, "");
+    assert_int_equal(v.overlapping, 0);
+    v = fetch_and_use(FORGETS_FETCHED);
+    assert_string_not_equal(v.wrong, "");
+    assert_int_equal(v.overlapping, 6);
     assert_string_not_equal(fetch_and_use(FORGETS_USED).wrong, "");
 }
 

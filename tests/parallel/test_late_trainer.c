@@ -9,7 +9,8 @@
  * sum, nor that a buffer is gathered into too early with the unit that it held; and without
  * overlap_comm the compute stream waits for each reduction at once, which the wait at the step's
  * end covers. So with overlap_comm each place in the program that waits must show, in one
- * configuration at least. */
+ * configuration at least, and without it the order itself is looked at: no work of the compute
+ * stream may come before collectives that were asked for earlier. */
 #include "model/core/check.h"
 #include "tests/support/late_device.h"
 #include "tests/support/rank_run.h"
@@ -67,8 +68,9 @@ static void take_burst(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
-/* The same run on the CPU and on late devices. */
-static void run_both(const Folder *p, int ranks, const char *const *sets)
+/* The same run on the CPU and on late devices. Without overlap_comm nothing is computed before the
+ * collectives that were asked for earlier; returns how often something might be. */
+static int run_both(const Folder *p, int ranks, const char *const *sets)
 {
     LateVerdict verdict = {0};
     RankRun plain = {0}, late = {.take_middle = take_burst, .context = &verdict};
@@ -81,8 +83,12 @@ static void run_both(const Folder *p, int ranks, const char *const *sets)
     if (verdict.wrong[0]) fail_msg("%s: %s", late.name, verdict.wrong);
     assert_true((verdict.red > 0) == (ranks > 1));
     rank_runs_equal(&plain, &late);
+    if (verdict.overlapping > 0 && !late.config->zero_optimization.overlap_comm)
+        fail_msg("%s: computes %d times while it communicates, %s", late.name, verdict.overlapping,
+                 verdict.overlap);
     rank_run_close(&plain);
     rank_run_close(&late);
+    return verdict.overlapping;
 }
 
 static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1",
@@ -117,14 +123,15 @@ static const char *const rest[RESTS] = {"gradient_accumulation_steps=1",
 /* Every stage with all keys, each pair with two of the rest, in ranks of two or three. */
 static void test_ranks_on_late_devices(void **state)
 {
-    int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1;
+    int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1, overlapping = 0;
     for (int i = 0; i < all; i += by) {
         const char *sets[SETS + 3] = {stages[i % STAGES],
                                       rest[(i / STAGES + i % STAGES * 2) % RESTS]};
         for (int k = 0; k < SETS; k++)
             sets[2 + k] = keys[i / STAGES % KEYS][k];
-        run_both(*state, 2 + i % 3 / 2, sets);
+        overlapping += run_both(*state, 2 + i % 3 / 2, sets);
     }
+    assert_true(overlapping > 0);
     assert_true(n_sites > 0);
     for (int i = 0; i < n_sites && by == 1; i++)
         if (sites[i].red == 0)
@@ -146,7 +153,7 @@ static void test_one_rank_on_a_late_device(void **state)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const char *sets[5] = {NULL};
         memcpy(sets, models[i], sizeof models[i]);
-        run_both(*state, 1, sets);
+        assert_int_equal(run_both(*state, 1, sets), 0);
     }
 }
 

@@ -241,6 +241,27 @@ static Burst *burst_open(LateVerdict *v)
     return b;
 }
 
+/* Counts work of the compute streams that may run while the comm stream still has what it was given
+ * earlier. */
+static void count_overlaps(Burst *b, LateVerdict *v)
+{
+    for (int s = 0; s < b->n; s++) {
+        LateStream *compute = b->stream[s], *streams = compute->device->stream;
+        const LateStream *comm = &streams[LATE_COMM];
+        int other = number_of(b, comm);
+        if (compute != &streams[LATE_COMPUTE] || other == b->n) continue;
+        for (int64_t i = 0; i < count_of(compute); i++) {
+            const LateWork *work = work_of(compute, i);
+            if (work->run == NULL || b->kept[s][i * b->n + other] >= work->sent - comm->first)
+                continue;
+            if (v->overlapping++ == 0)
+                snprintf(v->overlap, sizeof v->overlap, "rank %d: %s before all of comm behind %s",
+                         compute->device->index, work->name,
+                         neighbour(comm, work->sent - comm->first - 1, -1));
+        }
+    }
+}
+
 static void burst_close(Burst *b)
 {
     for (int s = 0; s < b->n; s++) {
@@ -315,6 +336,7 @@ LateVerdict late_burst_end(LateTell tell, void *context)
     CHECK(late_all.burst, "the end of a burst that has not begun, of %d memories",
           late_all.memories);
     Burst *b = burst_open(&v);
+    count_overlaps(b, &v);
     bool agree = orders_agree(b, &v);
     for (int n = 0; n < b->n && agree; n++) {
         LateStream *s = b->stream[n];

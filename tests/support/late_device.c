@@ -82,6 +82,7 @@ static void issue(LateStream *s, LateWork *work)
         s->capacity = s->capacity ? 2 * s->capacity : 256;
         s->work = must_realloc(s->work, (size_t)s->capacity * sizeof *s->work);
     }
+    work->sent = s->device->stream[LATE_COMM].issued;
     s->work[s->issued++] = work;
 }
 

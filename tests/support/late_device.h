@@ -35,6 +35,10 @@ typedef struct {
     int red;            /* of these: memory came out otherwise */
     int covered;        /* other waits keep up the same order of all work */
     int harmless;       /* the order was another, and the memory the same */
+    /* Pieces of work of compute streams that need not wait for all that their own device's comm
+     * stream was given before them; where one of them is. */
+    int overlapping;
+    char overlap[256];
     /* What went wrong with all waits in place, or "": some order that the waits allow comes to
      * another result, or to no end. */
     char wrong[512];

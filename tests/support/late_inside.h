@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-enum { LATE_STREAMS = 5, LATE_KEPT = 4, LATE_MARKS = 2 };
+enum { LATE_STREAMS = 5, LATE_COMPUTE = 0, LATE_COMM = 2, LATE_KEPT = 4, LATE_MARKS = 2 };
 
 typedef struct LateDevice LateDevice;
 typedef struct LateStream LateStream;
@@ -26,6 +26,7 @@ typedef struct LateWork {
     void *arguments, *kept[LATE_KEPT];
     LatePoint wait;
     const void *site; /* of a wait */
+    int64_t sent;     /* what its device's comm stream had been given when it was asked for */
 } LateWork;
 
 struct LateStream {
