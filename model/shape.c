@@ -3,7 +3,17 @@
 
 #include "model/core/check.h"
 
-GptShape gpt_shape(const Config *config)
+/* Rows of the token table for V tokens over `tp` ranks: the least multiple, from V on, of 128 that
+ * gives each rank a multiple of 8. */
+static int64_t padded_vocabulary(int64_t V, int64_t tp)
+{
+    int64_t unit = 128;
+    while (unit % (8 * tp) != 0)
+        unit += 128;
+    return (V + unit - 1) / unit * unit;
+}
+
+GptShape gpt_shape(const Config *config, int tp)
 {
     GptShape s = {.L = config->model.num_layers,
                   .C = config->model.hidden_size,
@@ -27,6 +37,6 @@ GptShape gpt_shape(const Config *config)
                   .dtype = config_dtype(config),
                   .grad_dtype = config_grad_dtype(config)};
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
-    s.Vp = (s.V + 127) / 128 * 128;
+    s.Vp = padded_vocabulary(s.V, tp);
     return s;
 }

@@ -10,7 +10,7 @@
 
 typedef struct {
     int64_t L, C, H, G, D, F; /* blocks, hidden, query heads, kv heads, head size, mlp size */
-    int64_t V, Vp, P; /* vocabulary, padded to a multiple of 128; learned or rotary positions */
+    int64_t V, Vp, P;         /* vocabulary, padded for its ranks; learned or rotary positions */
     Norm norm;
     PositionKind position;
     double rope_theta;
@@ -24,8 +24,9 @@ typedef struct {
     int64_t head_chunk;      /* rows of logits at a time; 0: by memory (head.c) */
 } GptShape;
 
-/* Shape of the model that `config` describes; config->model.vocab_size must be known. */
-GptShape gpt_shape(const Config *config);
+/* Shape of the model that `config` describes, over `tp` tensor-parallel ranks;
+ * config->model.vocab_size must be known. */
+GptShape gpt_shape(const Config *config, int tp);
 
 /* Width of the fused q|k|v rows, and of the first mlp product (gate | up under swiglu). */
 static inline int64_t shape_qkv_width(const GptShape *s)

@@ -158,7 +158,7 @@ static void check_host(size_t bytes, const Config *c)
 
 void memory_check_step(const Config *c)
 {
-    const GptShape shape = gpt_shape(c);
+    const GptShape shape = gpt_shape(c, 1);
     check_host(step_plan_bytes(&shape, c->gradient_accumulation_steps), c);
 }
 

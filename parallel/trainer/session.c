@@ -50,12 +50,12 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
 
 void session_build(Session *s, const Config *config, Comm *world, bool gradients)
 {
-    GptShape shape = gpt_shape(config);
     ZeroOptions options = zero_options(config, gradients);
     s->config = config;
     s->world = world;
     s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();
     s->tp = tp_region(&s->grid.tp);
+    GptShape shape = gpt_shape(config, s->grid.size.tp);
     gpt_layers_build(&s->layers, &s->table, &shape, &s->grid.size);
     if (gradients) s->step = step_plan_create(config, &s->layers);
     options.uses = s->step.uses;

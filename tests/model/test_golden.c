@@ -69,7 +69,7 @@ static void open_golden(const char *name, const char *backend, bool f64, Recompu
 {
     *g = golden_open(name);
     *c = golden_config(*g, f64);
-    GptShape shape = gpt_shape(*c);
+    GptShape shape = gpt_shape(*c, 1);
     shape.recompute = recompute;
     fixture_open_on(f, backend, &shape, 3, 16, 1, 2, 0);
     load_weights(f, *g);

@@ -136,7 +136,7 @@ static void test_rows_of_the_table(void **state)
                    .rmsnorm = i & 32,
                    .more = ""};
         const Config *config = config_of(&a);
-        GptShape shape = gpt_shape(config);
+        GptShape shape = gpt_shape(config, 1);
         GptLayers layers_built;
         ParamTable table = {0};
         gpt_layers_build(&layers_built, &table, &shape, &GRID_OF_ONE);

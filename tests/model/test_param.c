@@ -221,11 +221,29 @@ static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
         }
 }
 
+/* 128 rows at a time on one rank, and on more a multiple of 8 for each. */
+static void test_the_vocabulary_is_padded_for_its_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t V;
+        int tp;
+        int64_t padded;
+    } is[] = {{1, 1, 128},       {128, 1, 128},      {129, 1, 256},      {50257, 1, 50304},
+              {50257, 8, 50304}, {50257, 16, 50304}, {50257, 3, 50304},  {50257, 32, 50432},
+              {17, 3, 384},      {385, 6, 768},      {50257, 64, 50688}, {1, 1000, 16000}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        Config config = {.model.vocab_size = is[i].V};
+        assert_int_equal(gpt_shape(&config, is[i].tp).Vp, is[i].padded);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_35_every_element_owned_once),
         cmocka_unit_test(test_every_row_is_counted_once_over_tp_and_kv),
+        cmocka_unit_test(test_the_vocabulary_is_padded_for_its_ranks),
         cmocka_unit_test(test_bug_37_rows),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
