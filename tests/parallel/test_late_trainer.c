@@ -121,7 +121,7 @@ static const char *const rest[RESTS] = {"gradient_accumulation_steps=1",
                                         "communication_data_type=bf16", "bf16.enabled=true"};
 
 /* Every stage with all keys, each pair with two of the rest, in ranks of two or three. */
-static void test_ranks_on_late_devices(void **state)
+static void test_bug_31_ranks_on_late_devices(void **state)
 {
     int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1, overlapping = 0;
     for (int i = 0; i < all; i += by) {
@@ -161,7 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank_on_a_late_device),
-        cmocka_unit_test(test_ranks_on_late_devices),
+        cmocka_unit_test(test_bug_31_ranks_on_late_devices),
     };
     return cmocka_run_group_tests_name("late trainer", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -59,8 +59,8 @@ static void test_many_ranks_equal_one(void **state)
     }
 }
 
-/* Bug 35, 36: every weight is updated by somebody: all have moved after a step, with decay on. */
-static void test_bug_36_every_weight_moves(void **state)
+/* Every weight is updated by somebody: all have moved after a step, with decay on. */
+static void test_bug_35_36_every_weight_moves(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -248,7 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_ranks_equal_one),
-        cmocka_unit_test(test_bug_36_every_weight_moves),
+        cmocka_unit_test(test_bug_35_36_every_weight_moves),
         cmocka_unit_test(test_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_stages_are_close_with_several_micro_batches),

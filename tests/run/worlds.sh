@@ -27,7 +27,7 @@ for i in "${!worlds[@]}"; do
     read -ra options < <(on "${world[@]}")
     whole=whole-${from// /-} cut=cut-$i
     expect_code "worlds: a run on $from" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$whole"
-    [ "$i" -eq 0 ] || check "worlds: ... has the losses of one rank" same_losses whole-1-0-1-8 "$whole"
+    [ "$i" -eq 0 ] || check "worlds: bug 45: it has the losses of one rank" same_losses whole-1-0-1-8 "$whole"
     mkdir -p "$cut/checkpoints"
     cp "$whole"/{config.json,tokenizer.json} "$cut"
     awk '/"step": 11,/ { exit } { print }' "$whole/metrics.jsonl" >"$cut/metrics.jsonl"
@@ -35,7 +35,7 @@ for i in "${!worlds[@]}"; do
     read -ra world <<<"$to"
     read -ra options < <(on "${world[@]}")
     expect_code "worlds: from $from to $to" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$cut"
-    check "worlds: ... goes on with the same losses" same_losses "$whole" "$cut"
+    check "worlds: bug 45: it goes on with the same losses" same_losses "$whole" "$cut"
 done
 "$TRAIN" ckpt inspect whole-3-2-2-4 >output
 check "worlds: inspect tells who saved" grep -qx 'world       3 ranks = pp 1 x dp 3 x tp 1, ZeRO 2, 2 writers' output
