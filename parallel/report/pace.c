@@ -10,6 +10,12 @@ static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
     return (p->train_steps - 1) / interval - before + 1;
 }
 
+double pace_step_seconds(const StepTimes *one, int64_t accumulation, int64_t zero_stage)
+{
+    double times = zero_stage >= 2 ? (double)accumulation : 1;
+    return one->micro_batch * (double)accumulation + one->communication * times + one->update;
+}
+
 double pace_seconds_left(const Pace *p, int64_t step, double seconds_per_step)
 {
     double evaluation = p->eval_seconds >= 0 ? p->eval_seconds : p->eval_steps * seconds_per_step;

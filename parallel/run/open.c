@@ -121,15 +121,19 @@ static Pace run_pace(const Run *run, int64_t accumulation)
     return pace;
 }
 
-/* Seconds of the trainer's steps since the last time: of `accumulation` micro-batches and one
- * update. */
-static double take_seconds(Trainer *t, int64_t accumulation)
+/* Seconds that a step of the run takes, from the trainer's steps since the last time, of one
+ * micro-batch each. */
+static double take_seconds(Trainer *t, const Config *c)
 {
-    double micro = t->seconds_forward + t->seconds_backward;
-    double seconds = micro * (double)accumulation + t->seconds_optimizer + t->seconds_communication;
+    bool immediate = t->session.dev.backend->place == PLACE_HOST;
+    /* Elsewhere the phases have the wait for data. */
+    double data = immediate ? t->feed.seconds : 0;
+    StepTimes one = {.micro_batch = t->seconds_forward + t->seconds_backward + data,
+                     .update = t->seconds_optimizer,
+                     .communication = t->seconds_communication};
     t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
-    t->seconds_communication = 0;
-    return seconds;
+    t->seconds_communication = t->feed.seconds = 0;
+    return pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
 }
 
 /* How fast a run would be. The first step touches memory for the first time, so that a second one
@@ -140,17 +144,16 @@ static void print_speed(Run *run)
     StepRecord record[TRAINER_HISTORY];
     Trainer *t = &run->trainer;
     const Config *c = run->config;
-    int64_t accumulation = c->gradient_accumulation_steps;
     bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
                  c->train_steps > 1;
-    double seconds = take_seconds(t, accumulation);
+    double seconds = take_seconds(t, c);
     /* A step is all ranks' or none's, and each has its own clock. */
     if (control_max(run->world, again) != 0) {
         trainer_step(t);
         trainer_read_all(t, record);
-        seconds = take_seconds(t, accumulation);
+        seconds = take_seconds(t, c);
     }
-    Pace pace = run_pace(run, accumulation);
+    Pace pace = run_pace(run, c->gradient_accumulation_steps);
     double tokens = (double)step_tokens(c);
     log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
               figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,

@@ -98,6 +98,7 @@ static void open_phases(Trainer *t)
     t->n_phases = t->config->wall_clock_breakdown ? t->session.step.n_actions + 2 : 0;
     t->phase = open_events(&t->session.dev, t->n_phases);
     t->phase_communication = must_calloc((size_t)t->n_phases, sizeof *t->phase_communication);
+    t->phase_data = must_calloc((size_t)t->n_phases, sizeof *t->phase_data);
 }
 
 /* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
@@ -174,6 +175,7 @@ void trainer_close(Trainer *t)
         device_release(dev, t->state, sizeof *t->state);
     }
     free(t->phase_communication);
+    free(t->phase_data);
     session_close(&t->session);
     *t = (Trainer){0};
 }
@@ -183,6 +185,7 @@ static void mark_phase(Trainer *t, int64_t i)
 {
     device_event_record(&t->session.dev, &t->phase[i]);
     t->phase_communication[i] = session_comm_seconds(&t->session);
+    t->phase_data[i] = t->feed.seconds;
 }
 
 /* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
@@ -201,13 +204,15 @@ static void run_actions(Trainer *t)
     }
 }
 
-/* Adds the time between two marks to `phase`, less what communication took of it. */
+/* Adds the time between two marks to `phase`, less what communication and data took of it, where
+ * the device stands still meanwhile. */
 static void add_phase(Trainer *t, int64_t i, double *phase)
 {
     Device *dev = &t->session.dev;
     bool immediate = dev->backend->place == PLACE_HOST;
-    double comm = immediate ? t->phase_communication[i + 1] - t->phase_communication[i] : 0;
-    *phase += device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]) - comm;
+    double comm = immediate ? t->phase_communication[i + 1] - t->phase_communication[i] : 0,
+           data = immediate ? t->phase_data[i + 1] - t->phase_data[i] : 0;
+    *phase += device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]) - comm - data;
     t->seconds_communication += comm;
 }
 

@@ -44,11 +44,12 @@ typedef struct {
     int64_t steps, samples; /* tried so far, the host's own count */
     int64_t steps_read;     /* steps whose records were handed over */
     /* Of the device, since the last report, with wall_clock_breakdown. Where its calls finish
-     * before they return, communication is in none of the phases; elsewhere it is in all, and 0. */
+     * before they return, communication and the wait for data (feed.seconds) are in none of the
+     * phases; elsewhere communication is in all, and 0. */
     double seconds_forward, seconds_backward, seconds_optimizer, seconds_communication;
     Event
         *phase; /* the borders between a step's phases: its actions + 2 with wall_clock_breakdown */
-    double *phase_communication; /* session_comm_seconds at each of them */
+    double *phase_communication, *phase_data; /* session_comm_seconds, feed.seconds at each */
     int64_t n_phases;
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;

@@ -303,6 +303,7 @@ static void look_at_clock(Trainer *t, Together *w)
     trainer_read_all(t, record);
     double all = device_event_seconds(&t->session.dev, &t->phase[0], &t->phase[last]);
     double sum = t->seconds_forward + t->seconds_backward + t->seconds_optimizer;
+    sum += t->feed.seconds; /* of this step alone, and in none of the phases either */
     bool several = w->ranks > 1;
     if ((t->seconds_communication > 0) != several ||
         !(fabs(sum + t->seconds_communication - all) <= 1e-9) || t->seconds_optimizer <= 0)

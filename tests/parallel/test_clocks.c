@@ -36,6 +36,18 @@ int __wrap_trainer_read(Trainer *trainer, StepRecord *out)
     return log_rank() == late_rank ? 0 : __real_trainer_read(trainer, out);
 }
 
+bool __real_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
+bool __wrap_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
+
+/* Seconds that every micro-batch is waited for. */
+static double loader_seconds;
+
+bool __wrap_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n)
+{
+    seconds_ahead += loader_seconds;
+    return __real_loader_next(l, samples, micro, out, err, n);
+}
+
 static void says(const char *text, const char *what)
 {
     if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
@@ -86,11 +98,35 @@ static void test_records_that_come_late_on_one_rank(void **state)
     same_runs("in-time", "late");
 }
 
+static void slow_down_loaders(void)
+{
+    loader_seconds = 100;
+}
+
+/* The wait for two micro-batches is data's, and no phase's: what is left of the step is not less
+ * than nothing. */
+static void test_the_wait_for_data_counts_once(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        disturbance = (Disturbance){.ranks = ranks, .first = slow_down_loaders};
+        char *said = run_expecting(ranks == 1 ? "alone" : "both",
+                                   (const char *[]){"wall_clock_breakdown=true",
+                                                    "parallel.timeout=1e8", "train_steps=2", NULL},
+                                   0);
+        says(said, "  data 200000.");
+        says(said, "  other ");
+        if (strstr(said, "other -")) fail_msg("%d ranks:\n%s", ranks, said);
+        free(said);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_dry_run_of_unlike_ranks),
         cmocka_unit_test(test_records_that_come_late_on_one_rank),
+        cmocka_unit_test(test_the_wait_for_data_counts_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

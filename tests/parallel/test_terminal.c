@@ -40,6 +40,16 @@ static void the_time_left_counts_what_is_due(void **unused)
     assert_true(pace_seconds_left(&p, 50, 2) == 100 + 5 + 7 + 11);
 }
 
+/* Of four micro-batches: the update comes once, and up to stage 1 communication does. */
+static void test_a_step_from_one_micro_batch(void **state)
+{
+    (void)state;
+    const StepTimes one = {.micro_batch = 8, .update = 1, .communication = 3};
+    for (int64_t stage = 0; stage <= 3; stage++)
+        assert_true(pace_step_seconds(&one, 4, stage) == 32 + 1 + (stage < 2 ? 3 : 12));
+    assert_true(pace_step_seconds(&one, 1, 3) == 12);
+}
+
 /* After five steps, or as many as take five seconds, or when there is none left. */
 static void the_time_left_is_known_soon(void **unused)
 {
@@ -351,6 +361,7 @@ static void test_the_plan_tells_passes_and_speed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_step_from_one_micro_batch),
         cmocka_unit_test(the_time_left_counts_what_is_due),
         cmocka_unit_test(the_time_left_is_known_soon),
         cmocka_unit_test(rows_fit_eighty_columns),
