@@ -148,7 +148,7 @@ done
 
 echo "== run"
 export OMP_NUM_THREADS=2
-export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"
 # One more than cores: some tests wait.
 JOBS=$(($(nproc) + 1)) scripts/run_tests.sh "${entries[@]}" || bad=1
 

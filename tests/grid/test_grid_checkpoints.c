@@ -111,9 +111,6 @@ static void run_world(RunOf *run, const World *world, const GridCase *of)
     c.of[GRID_MICROS] = world->micros - 1;
     Config *config = grid_case_config(&c, BATCH);
     config->checkpoint.writers = world->writers;
-    const char *device = getenv("TEST_DEVICE");
-    if (device && strcmp(device, "cuda") == 0 && grid_case_dtype(of) != F64)
-        config->device = DEVICE_CUDA;
     DataSet data;
     data_open_random(&data, config->model.vocab_size);
     Job job = {.run = run, .config = config, .data = &data};

@@ -206,7 +206,7 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     const Model *m = &models[c->of[GRID_MODEL]];
     int ranks = grid_case_ranks(c), micros = c->of[GRID_MICROS] + 1;
     int64_t mine = batch / ranks;
-    const char *device = getenv("TEST_DEVICE");
+    const char *device = grid_case_dtype(c) == F64 ? NULL : getenv("TEST_DEVICE");
     CHECK(mine * ranks == batch && mine % micros == 0, "%lld sequences", (long long)batch);
     char *text = text_format(
         "{\"model\":{%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},\"seed\":11,"
