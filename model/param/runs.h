@@ -6,6 +6,7 @@
 #ifndef MODEL_PARAM_RUNS_H
 #define MODEL_PARAM_RUNS_H
 
+#include "model/kernels/segment_rule.h"
 #include "model/param/param.h"
 
 /* Consecutive elements of one parameter, where they lie in its unit. With k = from + i, element i
@@ -28,8 +29,7 @@ int param_runs(const ParamTable *table, const GridPlace *at, int unit, int64_t o
 /* Element i of a run in the whole logical parameter, row-major. */
 static inline int64_t param_run_element(const ParamRun *run, int64_t i)
 {
-    int64_t k = run->from + i;
-    return run->first + k / run->cols * run->whole_cols + k % run->cols;
+    return part_element(run->first, run->cols, run->whole_cols, run->from + i);
 }
 
 /* The row of the unit with the lowest offset above `after` (-1: of all); NULL past the last. Rows
