@@ -4,7 +4,9 @@
  * All ranks of a group make the same calls in the same order. Each call that moves tensors names
  * the Device `on` whose compute stream carries it (device_on gives the view of a device on another
  * of its streams): it is put there like any op, and the host goes on. With `on` NULL tensors are
- * the host's, and the call has finished when it returns. Tensors are dense. */
+ * the host's, and the call has finished when it returns. Tensors are dense. There is no verb to
+ * abort a group: its ranks are threads of one process, which the first that fails ends (ends_share
+ * in check.h). */
 #ifndef PARALLEL_COMM_COMM_H
 #define PARALLEL_COMM_COMM_H
 
