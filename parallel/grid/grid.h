@@ -10,7 +10,8 @@ typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
     /* For the store: over which ranks a unit is cut, and which hold the same part. All of dp, and
-     * one: hybrid sharding would have other sizes. */
+     * one: hybrid sharding would have other sizes, and be the first to call on `replicate`, which
+     * until then is only opened, counted and closed. */
     Comm shard, replicate;
 } Grid;
 
