@@ -2,6 +2,7 @@
 #include "configs/reader/load.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char data_key[] = "parallel.data", train_key[] = "train_batch_size",
                   micro_key[] = "train_micro_batch_size_per_gpu",
@@ -172,7 +173,8 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
         snprintf(other, sizeof other, ", or %s %s", beside, near);
     } else if (dp > 1 && batch % value == 0) {
         load_nearest_divisors(batch / value, dp, near, sizeof near);
-        snprintf(other, sizeof other, ", or train on %s ranks", near);
+        snprintf(other, sizeof other, ", or train on %s rank%s", near,
+                 strcmp(near, "1") == 0 ? "" : "s");
     }
     snprintf(what, sizeof what, "dp %lld", (long long)dp);
     if (beside != NULL)

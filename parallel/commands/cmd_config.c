@@ -47,6 +47,13 @@ static const char *looked_at(const Config *config, int64_t asked, char *out, siz
     return out;
 }
 
+/* What only a run finds out, which opens the model. */
+static const char *left_open(const Config *config)
+{
+    if (config->zero_optimization.stage < 3 || config->world < 2) return "";
+    return "; --dry-run says whether stage3_max_live_parameters has room for the model's units";
+}
+
 static int run_check(const void *values)
 {
     const Arguments *a = values;
@@ -57,8 +64,8 @@ static int run_check(const void *values)
         const Config *config = load_aloud(a->words.item[i], a, &trouble);
         char err[2048], ranks[100];
         if (config != NULL && data_check(config, err, sizeof err, &data_trouble)) {
-            printf("%s: good %s\n", a->words.item[i],
-                   looked_at(config, a->world, ranks, sizeof ranks));
+            printf("%s: good %s%s\n", a->words.item[i],
+                   looked_at(config, a->world, ranks, sizeof ranks), left_open(config));
             trouble = EXIT_OK;
         } else if (config != NULL) {
             fprintf(stderr, "%s: the config is good, its data are not: %s\n", a->words.item[i],

@@ -36,6 +36,8 @@ bad "batch arithmetic" 78 'train_batch_size' "$TINY" --set train_batch_size=17
 batch=(--set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=null)
 bad "a batch that the ranks do not share" 78 'is not a multiple of micro 2 x dp 3 = 6; write train_batch_size 6 or 12, or train on 2 or 4 ranks' \
     config check "$TINY" --world 3 "${batch[@]}"
+bad "a batch for one rank" 78 'is less than one micro 2 x dp 3 = 6; write train_batch_size 6, or train on 1 rank$' \
+    config check "$TINY" --world 3 "${batch[@]}" --set train_batch_size=2
 bad "a size that the ranks do not make" 78 'parallel.data: 2, but there is 1 rank; write --ranks 2, or 1 here, or leave the key out' \
     "$TINY" --set parallel.data=2
 bad "no ranks" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
@@ -47,6 +49,15 @@ for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its
     expect_code "bad_config: config check ${words%%:*}" 0 "$TRAIN" config check "$TINY" "${options[@]}" "${batch[@]}"
     check "bad_config: ... says for which ranks" grep -qF "good ${words#*: }" output
 done
+# Whether ZeRO 3's limit has room for the model's units only an opened model knows.
+live=(--set zero_optimization.stage=3 --set zero_optimization.stage3_max_live_parameters=1000
+    --set zero_optimization.stage3_param_persistence_threshold=0)
+expect_code "bad_config: config check with a limit of stage 3" 0 "$TRAIN" config check "$TINY" --world 2 "${live[@]}"
+check "bad_config: ... leaves it to a dry run" grep -qF "on 2 ranks; --dry-run says whether stage3_max_live_parameters" output
+bad "a limit of stage 3 below two units" 78 'stage3_max_live_parameters is 1000, and the largest two' "$TINY" --ranks 2 --dry-run \
+    "${live[@]}"
+expect_code "bad_config: config check of stage 2" 0 "$TRAIN" config check "$TINY" --world 2 --set zero_optimization.stage=2
+check "bad_config: ... has none" grep -q "good on 2 ranks$" output
 bad "fp16 and bf16 together" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
 bad "known but not built" 78 'zero_optimization' "$TINY" --set zero_optimization.offload_optimizer.device=cpu
 bad "a --set without =" 64 '[-]-set train_steps: this is not key=value' "$TINY" --set train_steps
