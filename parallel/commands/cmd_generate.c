@@ -59,6 +59,7 @@ static int generate_on(OpenedRank *rank, void *context)
     s->params->step_begin(s->params, NULL, 0);
     if (rank->leads) printf("%s", begin);
     generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, take_token, &printer);
+    s->params->step_end(s->params);
     if (rank->leads) printf("\n");
     decoder_destroy(decoder);
     token_buffer_free(&prompt);

@@ -91,6 +91,7 @@ char *trainer_sample(Trainer *t, const char *prompt, int64_t tokens)
     tokenizer_encode_prompt(tokenizer, prompt, &start);
     t->session.params->step_begin(t->session.params, NULL, 0);
     generate(t->decoder, &sampling, start.id, start.count, tokens, collect, &out);
+    t->session.params->step_end(t->session.params);
     char *text =
         out.cut ? NULL : tokenizer_decode(tokenizer, out.tokens.id, out.tokens.count, false, NULL);
     token_buffer_free(&start);

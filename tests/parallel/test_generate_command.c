@@ -30,6 +30,54 @@ typedef struct {
     const Tokenizer *tokenizer;
 } Model;
 
+/* ---- the steps of stores --------------------------------------------------------------------- */
+
+ZeroStore *__real_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
+ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
+
+/* Steps of all stores: begun, of these within another one, and ended. */
+static struct {
+    bool seen;
+    int begun, within, ended;
+    void (*begin)(ParamStore *, const Use *, int64_t);
+    void (*end)(ParamStore *);
+} steps;
+
+static void seen_begin(ParamStore *params, const Use *uses, int64_t n)
+{
+    steps.within += steps.begun > steps.ended;
+    steps.begun++;
+    steps.begin(params, uses, n);
+}
+
+static void seen_end(ParamStore *params)
+{
+    steps.ended++;
+    steps.end(params);
+}
+
+/* All test programs of this folder have it; only this one looks. */
+ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options)
+{
+    ZeroStore *store = __real_zero_create(table, grid, options);
+    if (steps.seen) {
+        ParamStore *params = zero_params(store);
+        steps.end = params->step_end;
+        steps.begin = params->step_begin;
+        params->step_begin = seen_begin;
+        params->step_end = seen_end;
+    }
+    return store;
+}
+
+/* Whoever began steps has ended them. */
+static void steps_are_ended(void)
+{
+    assert_true(steps.begun > 0);
+    assert_int_equal(steps.within, 0);
+    assert_int_equal(steps.ended, steps.begun);
+}
+
 /* Logits of ten letters at most 1.8 apart, and of the end of text below them. */
 static void logits_choose(Model *m)
 {
@@ -174,6 +222,7 @@ static void test_texts_follow_from_options_and_seed(void **state)
     Opened o;
     char err[1024];
     Model m = {.folder = *state, .run = text_format("%s/run", ((Folder *)*state)->folder)};
+    steps.seen = true;
     trainer_run_open(&o, *state,
                      (const char *const[]){"device=cpu", "model.norm=layernorm", "seed=23",
                                            "model.tie_word_embeddings=false",
@@ -189,7 +238,9 @@ static void test_texts_follow_from_options_and_seed(void **state)
     char *path = text_format("%s/tokenizer.json", m.run);
     if (!tokenizer_save(o.data.tokenizer, &fs_system, path, err, sizeof err)) fail_msg("%s", err);
     check_sample(&m, &o);
+    steps_are_ended();
     check_command(&m);
+    steps_are_ended();
     free(path);
     free(m.logits);
     free(m.run);
