@@ -27,7 +27,7 @@ typedef struct {
     int root;               /* a broadcast's root, a message's peer; else -1 */
     const Backend *backend; /* whose tensors; NULL: the host's */
     Device *on;             /* this and the rest: the member's own */
-    Tensor in, out;
+    Tensor in;
     int color, key;
 } LocalCall;
 
