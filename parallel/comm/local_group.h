@@ -45,6 +45,7 @@ typedef struct {
     LocalMessage *first, *last;
     Event before, after; /* the sender's stream at its sends; the receiver's behind its copies */
     int64_t taken, seen; /* messages; of these the sender's stream has been told to wait for */
+    const void *reader;  /* the stream of `after`; the receiver's own */
 } LocalPair;
 
 typedef struct {

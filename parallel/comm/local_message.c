@@ -57,6 +57,7 @@ static void take(Comm *comm, const LocalMessage *m)
     while (pair->first == NULL)
         local_sleep(comm, &patience, is_peer);
     LocalMessage *sent = pair->first;
+    bool first = pair->seen == pair->taken; /* of those that the sender has put into one group */
     pthread_mutex_unlock(&group->mutex);
     CHECK(sent->x.dtype == m->x.dtype && tensor_count(sent->x) == tensor_count(m->x) &&
               (sent->on == NULL) == (m->on == NULL),
@@ -65,6 +66,12 @@ static void take(Comm *comm, const LocalMessage *m)
           dtype_name(sent->x.dtype), sent->on ? "" : " of the host",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->on ? "" : " of the host");
+    /* `after` stands for all of them: the sender would wait for the last stream alone. */
+    const void *reader = m->on ? m->on->compute.impl : NULL;
+    CHECK(first || reader == pair->reader,
+          "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
+          group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
+    pair->reader = reader;
     local_wait(m->on, &pair->before);
     local_copy(m->on, m->x, sent->x);
     local_record(comm, m->on, &pair->after);

@@ -1,6 +1,7 @@
 /* test_comm_ends.c -- how thread ranks end where one does not do what the others wait for: sentence
  * and exit code of the whole process. */
 #include "model/core/check.h"
+#include "tests/support/late_device.h"
 #include "tests/support/rank_ends.h"
 
 #include <setjmp.h>
@@ -87,98 +88,6 @@ static const RankEnd hangs[] = {
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
 };
 
-/* ---- a rank leaves --------------------------------------------------------------------------- */
-
-static void leaves_the_world(Comm *world, void *context)
-{
-    (void)context;
-    comm_barrier(world);
-    if (world->rank == 2) return;
-    comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
-}
-
-/* What it has split it leaves open. */
-static void leaves_all(Comm *world, void *context)
-{
-    (void)context;
-    Comm part = comm_split(world, "part", 0, 0);
-    if (world->rank == 1) {
-        free(part.counts);
-        return;
-    }
-    comm_barrier(&part);
-}
-
-static void leaves_a_group(Comm *world, void *context)
-{
-    (void)context;
-    Comm part = comm_split(world, "part", 0, 0);
-    if (world->rank == 1) {
-        comm_close(&part);
-        hang();
-    }
-    comm_barrier(&part);
-}
-
-static void leaves_a_sender(Comm *world, void *context)
-{
-    (void)context;
-    if (world->rank == 0) comm_send(world, NULL, i64(2), 1);
-}
-
-static void leaves_a_receiver(Comm *world, void *context)
-{
-    (void)context;
-    if (world->rank == 0) comm_receive(world, NULL, i64(2), 1);
-}
-
-/* Rank 0 still waits for rank 2 in the call in which rank 1 has done its part, and leaves. */
-static void leaves_in_a_call_of_others(Comm *world, void *context)
-{
-    (void)context;
-    if (world->rank == 1) comm_receive(world, NULL, i64(2), 0);
-    if (world->rank == 2) comm_receive(world, NULL, i64(3), 1);
-    if (world->rank > 0) return;
-    comm_group_begin(world);
-    comm_send(world, NULL, i64(2), 1);
-    comm_receive(world, NULL, tensor_1d(y, I64, 2), 2);
-    comm_group_end(world);
-}
-
-static const RankEnd losses[] = {
-    {"the world",
-     leaves_the_world,
-     3,
-     EXIT_PEER_LOST,
-     {"error[87] ", "group world, call 2, all-reduce of 5 i64 of the host: ",
-      "waits for rank 2, which has left the group"}},
-    {"all groups",
-     leaves_all,
-     2,
-     EXIT_PEER_LOST,
-     {"group part, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
-    {"one group",
-     leaves_a_group,
-     2,
-     EXIT_PEER_LOST,
-     {"group part, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
-    {"a sender",
-     leaves_a_sender,
-     2,
-     EXIT_PEER_LOST,
-     {"send of 2 i64 of the host to rank 1: rank 0 waits for rank 1, which has left the group"}},
-    {"a receiver",
-     leaves_a_receiver,
-     2,
-     EXIT_PEER_LOST,
-     {"receive of 2 i64 of the host from rank 1: rank 0 waits for rank 1, which has left"}},
-    {"in a call of others",
-     leaves_in_a_call_of_others,
-     3,
-     EXIT_PEER_LOST,
-     {"receive of 3 i64 of the host from rank 1: rank 2 waits for rank 1, which has left"}},
-};
-
 /* ---- calls that do not fit ------------------------------------------------------------------- */
 
 static void other_verb(Comm *world, void *context)
@@ -216,13 +125,20 @@ static void other_root(Comm *world, void *context)
     comm_broadcast(world, NULL, i64(3), world->rank);
 }
 
-static void other_memory(Comm *world, void *context)
+/* A device with streams. */
+static Device opened(void)
 {
-    (void)context;
     Device device;
     DeviceOptions options = {.threads = 1, .blas = BLAS_BUILTIN};
     char err[256];
-    if (!device_open(&device, "cpu", &options, err, sizeof err)) _exit(1);
+    if (!late_device_open(&device, &options, err, sizeof err)) _exit(1);
+    return device;
+}
+
+static void other_memory(Comm *world, void *context)
+{
+    (void)context;
+    Device device = opened();
     comm_broadcast(world, world->rank ? &device : NULL, i64(3), 1);
 }
 
@@ -248,6 +164,22 @@ static void other_type_of_message(Comm *world, void *context)
         comm_send(world, NULL, tensor_1d(x, F16, 4), 1);
     else
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
+}
+
+/* Of the two reads the sender would be told of the second alone. */
+static void two_streams(Comm *world, void *context)
+{
+    (void)context;
+    Device dev = opened(), second = device_on(&dev, dev.comm), *on = &dev;
+    Tensor t = tensor_1d(device_alloc(&dev, 2 * sizeof(float), "message"), F32, 2);
+    t.place = PLACE_DEVICE;
+    if (world->rank == 0) comm_group_begin(world);
+    for (int i = 0; i < 2; i++, on = &second)
+        if (world->rank == 0)
+            comm_send(world, &dev, t, 1);
+        else
+            comm_receive(world, on, t, 0);
+    if (world->rank == 0) comm_group_end(world);
 }
 
 static const RankEnd mismatches[] = {
@@ -296,6 +228,11 @@ static const RankEnd mismatches[] = {
      2,
      EXIT_BUG,
      {"group world: rank 0 sends 4 f16 of the host, rank 1 receives 4 bf16 of the host"}},
+    {"streams",
+     two_streams,
+     2,
+     EXIT_BUG,
+     {"group world: rank 1 receives on two streams what rank 0 sends in one group"}},
 };
 
 /* ---- calls that cannot be -------------------------------------------------------------------- */
@@ -344,14 +281,6 @@ static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
         rank_end_expect(&hangs[i], 0.4, NULL);
 }
 
-/* Without any deadline: a rank that has gone is not waited for. */
-static void test_a_rank_that_leaves_is_named_at_once(void **state)
-{
-    (void)state;
-    for (int i = 0; i < COUNT(losses); i++)
-        rank_end_expect(&losses[i], 0, NULL);
-}
-
 static void test_calls_that_differ_are_no_hang(void **state)
 {
     (void)state;
@@ -372,7 +301,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
-        cmocka_unit_test(test_a_rank_that_leaves_is_named_at_once),
         cmocka_unit_test(test_calls_that_differ_are_no_hang),
         cmocka_unit_test(test_calls_that_cannot_be_end_with_their_operands),
     };
