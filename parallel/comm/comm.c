@@ -29,7 +29,9 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
 /* Behind a call that began at `start`. */
 static void count_seconds(Comm *comm, const Device *on, double start)
 {
-    if (on) comm->counts->seconds += seconds_now() - start;
+    if (on == NULL) return;
+    comm->counts->seconds += seconds_now() - start;
+    comm->carried = true;
 }
 
 static void check_rank(const Comm *comm, int rank)
@@ -108,11 +110,14 @@ void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 void comm_group_begin(Comm *comm)
 {
     comm->ops->group_begin(comm);
+    comm->carried = false;
 }
 
 void comm_group_end(Comm *comm)
 {
+    double start = seconds_now();
     comm->ops->group_end(comm);
+    if (comm->carried) comm->counts->seconds += seconds_now() - start;
 }
 
 void comm_barrier(Comm *comm)

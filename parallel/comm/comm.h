@@ -60,6 +60,7 @@ struct Comm {
     const CommOps *ops;
     void *impl;
     CommCounts *counts; /* owned */
+    bool carried;       /* a call since group_begin is carried by a device, and so is group_end */
 };
 
 /* A communicator of one rank: nothing moves. */

@@ -1,6 +1,7 @@
 /* test_comm_groups.c -- messages between thread ranks, alone and in groups; groups made by splits;
  * and what is counted. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
@@ -307,6 +308,44 @@ static void test_every_call_is_counted_for_its_group(void **state)
     each_world(2, 2, run_counted);
 }
 
+/* Seconds that a group of two messages adds to what the group has taken when it is carried out; in
+ * *took those of the call. */
+static double seconds_of_group(Comm *world, Device *on, double *took)
+{
+    int64_t x[2] = {0}, y[2] = {0};
+    comm_group_begin(world);
+    comm_send(world, on, numbers(x, 2), 1 - world->rank);
+    comm_receive(world, on, numbers(y, 2), 1 - world->rank);
+    double before = comm_counts(world)->seconds, start = seconds_now();
+    comm_group_end(world);
+    *took = seconds_now() - start;
+    return comm_counts(world)->seconds - before;
+}
+
+static void run_timed(Comm *world, void *context)
+{
+    Device dev;
+    DeviceOptions options = {.threads = 1, .local_ranks = 2, .blas = BLAS_BUILTIN};
+    char err[256];
+    double took, seconds;
+    Comm all = comm_split(world, "all", 0, world->rank);
+    (void)context;
+    CHECK(device_open(&dev, "cpu", &options, err, sizeof err), "%s", err);
+    for (int i = 0; i < 3; i++) { /* the host's, the device's, and the host's once more */
+        seconds = seconds_of_group(&all, i == 1 ? &dev : NULL, &took);
+        if (i != 1) expect(world, "a group of the host's takes no time", seconds == 0, 1);
+        if (i == 1) expect(world, "a group takes time", seconds > 0 && seconds <= took, 1);
+    }
+    comm_close(&all);
+    device_close(&dev);
+}
+
+static void test_messages_of_a_group_are_timed_when_they_go_out(void **state)
+{
+    (void)state;
+    each_world(2, 2, run_timed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_a_barrier_waits_for_all),
         cmocka_unit_test(test_as_many_ranks_as_there_may_be),
         cmocka_unit_test(test_every_call_is_counted_for_its_group),
+        cmocka_unit_test(test_messages_of_a_group_are_timed_when_they_go_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
