@@ -54,9 +54,9 @@ void thread_ranks(int ranks, double timeout, RankBody body, void *context)
     wrong[0] = '\0';
     for (int r = 0; r < ranks; r++)
         rank[r] = (Rank){world, r, body, context};
+    ends_share(ranks > 1);
     for (int r = 1; r < ranks; r++)
         thread_start(&thread[r], rank_main, &rank[r], "a rank");
-    ends_share(ranks > 1);
     rank_main(&rank[0]);
     for (int r = 1; r < ranks; r++)
         pthread_join(thread[r], NULL);

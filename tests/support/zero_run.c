@@ -5,22 +5,20 @@
 #include "model/param/runs.h"
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
-#include "parallel/comm/local.h"
+#include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     const ZeroCase *c;
-    LocalWorld *world;
     ZeroResult *result;
-    unsigned char *seen; /* per element: how many ranks have counted it */
+    unsigned char *seen; /* per element: how often this rank has counted it; NULL: no more */
     int rank;
 } Rank;
 
@@ -192,35 +190,32 @@ static void subtract(CommCounts *a, const CommCounts *b)
     }
 }
 
-static void *rank_body(void *context)
+static void rank_body(Comm *world, void *context)
 {
-    Rank *rank = context;
+    Rank *rank = (Rank *)context + world->rank;
     const ZeroCase *c = rank->c;
     ZeroResult *result = rank->result;
     ZeroOptions zero = c->zero;
-    Comm world = local_world_join(rank->world, rank->rank);
     Fixture f;
     zero.grad_dtype = c->shape.grad_dtype;
     if (!c->wire) zero.wire_dtype = zero.grad_dtype;
-    fixture_open_rank(&f, &world, &zero, &c->shape, c->B, c->T, c->micros);
+    fixture_open_rank(&f, world, &zero, &c->shape, c->B, c->T, c->micros);
     f.poison = c->poison;
     f.scale *= c->factor;
     result->bytes[rank->rank] = zero_bytes(f.store);
     result->held[rank->rank] = f.store_bytes;
     collect(rank, &f, false, result->first);
     CommCounts before = *comm_counts(&f.grid.shard);
-    train(rank, &f, &world);
+    train(rank, &f, world);
     if (rank->rank == 0) {
         result->counts = *comm_counts(&f.grid.shard);
         subtract(&result->counts, &before);
     }
     rank->seen = NULL;
     collect(rank, &f, false, result->weights);
-    check_replicas(rank, &f, &world);
-    see_model(rank, &f, &world);
+    check_replicas(rank, &f, world);
+    see_model(rank, &f, world);
     fixture_close(&f);
-    comm_close(&world);
-    return NULL;
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */
@@ -240,22 +235,15 @@ ZeroResult zero_run(const ZeroCase *c)
 {
     ZeroResult r = {.elements = count_elements(&c->shape)};
     Rank rank[ZERO_MOST_RANKS];
-    pthread_t thread[ZERO_MOST_RANKS];
     unsigned char *seen = must_calloc((size_t)r.elements, (size_t)c->ranks);
-    LocalWorld *world = local_world_create(c->ranks, 60);
     r.weight_bytes = (size_t)r.elements * dtype_size(c->shape.dtype);
     r.gradient_bytes = (size_t)r.elements * dtype_size(c->shape.grad_dtype);
     r.first = must_calloc(r.weight_bytes, 1);
     r.weights = must_calloc(r.weight_bytes, 1);
     r.gradients = must_calloc(r.gradient_bytes, 1);
-    for (int i = 0; i < c->ranks; i++) {
-        rank[i] = (Rank){c, world, &r, seen + (size_t)i * (size_t)r.elements, i};
-        CHECK(pthread_create(&thread[i], NULL, rank_body, &rank[i]) == 0, "no thread for rank %d",
-              i);
-    }
     for (int i = 0; i < c->ranks; i++)
-        pthread_join(thread[i], NULL);
-    local_world_destroy(world);
+        rank[i] = (Rank){c, &r, seen + (size_t)i * (size_t)r.elements, i};
+    thread_ranks(c->ranks, 60, rank_body, rank);
     for (int64_t e = 0; e < r.elements; e++) { /* weights before the steps, the last gradients */
         int times = 0;
         for (int i = 0; i < c->ranks; i++)
