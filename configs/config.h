@@ -163,7 +163,7 @@ typedef struct Config {
         RecomputePolicy policy;
     } activation_checkpointing;
     struct {
-        int64_t interval, steps; /* steps: micro-batches per evaluation, 0: all windows */
+        int64_t interval, steps; /* steps: an evaluation's micro-batches on all ranks; 0: all */
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
         double sample_temperature;
