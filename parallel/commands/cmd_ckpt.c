@@ -5,6 +5,7 @@
 #include "model/core/utf8.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/commands/commands.h"
+#include "parallel/grid/grid.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -134,10 +135,11 @@ static void print_origin(const char *what, const char *text)
 static void print_world(const Manifest *m)
 {
     const ManifestWorld *w = &m->world;
+    GridPlace size = {.pp = (int)w->pp, .dp = (int)w->dp, .cp = (int)w->cp, .tp = (int)w->tp};
+    char text[64];
     printf("world       %s", figure_of(w->ranks, "rank").text);
     if (w->ranks > 1)
-        printf(" = pp %" PRId64 " x dp %" PRId64 " x tp %" PRId64, w->pp, w->dp * w->cp, w->tp);
-    if (w->ranks > 1) printf(", ZeRO %" PRId64, w->zero_stage);
+        printf(" = %s, ZeRO %" PRId64, grid_size_text(size, text, sizeof text), w->zero_stage);
     printf(", %s\n", figure_of(w->writers, "writer").text);
 }
 

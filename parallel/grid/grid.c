@@ -3,59 +3,83 @@
 
 #include "model/core/check.h"
 
+#include <stddef.h>
 #include <stdio.h>
+
+/* The axes, tp innermost: their sizes and coordinates in a GridPlace, their communicators in a
+ * Grid. */
+static const struct {
+    const char *name;
+    size_t number, comm;
+} axis[] = {{"pp", offsetof(GridPlace, pp), offsetof(Grid, pp)},
+            {"dp", offsetof(GridPlace, dp), offsetof(Grid, dp)},
+            {"cp", offsetof(GridPlace, cp), offsetof(Grid, cp)},
+            {"tp", offsetof(GridPlace, tp), offsetof(Grid, tp)}};
+enum { AXES = sizeof axis / sizeof *axis };
+
+static int *number(GridPlace *place, int a)
+{
+    return (int *)((char *)place + axis[a].number);
+}
+
+static Comm *axis_comm(Grid *grid, int a)
+{
+    return (Comm *)((char *)grid + axis[a].comm);
+}
 
 GridPlace grid_place(GridPlace size, int rank)
 {
     GridPlace at;
-    at.tp = rank % size.tp;
-    rank /= size.tp;
-    at.cp = rank % size.cp;
-    rank /= size.cp;
-    at.dp = rank % size.dp;
-    at.pp = rank / size.dp;
+    for (int a = AXES - 1; a >= 0; a--) {
+        *number(&at, a) = a > 0 ? rank % *number(&size, a) : rank;
+        rank /= *number(&size, a);
+    }
     return at;
+}
+
+/* The numbers of `place` on the axes that have several ranks. */
+static char *format_axes(GridPlace size, GridPlace place, const char *between, char *text, size_t n)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < AXES && used < n; a++)
+        if (*number(&size, a) > 1)
+            used += (size_t)snprintf(text + used, n - used, "%s%s %d", used ? between : "",
+                                     axis[a].name, *number(&place, a));
+    return text;
 }
 
 char *grid_place_text(GridPlace size, int rank, char *text, size_t n)
 {
-    GridPlace at = grid_place(size, rank);
-    const struct {
-        const char *name;
-        int size, at;
-    } axis[] = {{"pp", size.pp, at.pp},
-                {"dp", size.dp, at.dp},
-                {"cp", size.cp, at.cp},
-                {"tp", size.tp, at.tp}};
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < sizeof axis / sizeof *axis && used < n; i++)
-        if (axis[i].size > 1)
-            used += (size_t)snprintf(text + used, n - used, "%s%s %d", used ? " " : "",
-                                     axis[i].name, axis[i].at);
-    return text;
+    return format_axes(size, grid_place(size, rank), " ", text, n);
 }
 
-/* The number of the line along one axis that the rank lies on: its coordinates without that
- * axis'. */
-static int line_of(GridPlace size, GridPlace at)
+char *grid_size_text(GridPlace size, char *text, size_t n)
 {
-    return ((at.pp * size.dp + at.dp) * size.cp + at.cp) * size.tp + at.tp;
+    return format_axes(size, size, " x ", text, n);
+}
+
+/* The number of the line along axis `a` that the rank lies on: its coordinates without that
+ * axis'. */
+static int line_of(GridPlace size, GridPlace at, int a)
+{
+    int line = 0;
+    *number(&at, a) = 0;
+    for (int i = 0; i < AXES; i++)
+        line = line * *number(&size, i) + *number(&at, i);
+    return line;
 }
 
 Grid grid_open(Comm *world, GridPlace size)
 {
-    int ranks = size.pp * size.dp * size.cp * size.tp;
+    int ranks = size.pp * size.dp * size.cp * size.tp, dp = 1;
     CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
     GridPlace at = grid_place(size, world->rank);
-    GridPlace pp = at, dp = at, cp = at, tp = at;
-    pp.pp = dp.dp = cp.cp = tp.tp = 0;
     Grid grid = {.size = size, .at = at};
-    grid.pp = comm_split(world, "pp", line_of(size, pp), at.pp);
-    grid.dp = comm_split(world, "dp", line_of(size, dp), at.dp);
-    grid.cp = comm_split(world, "cp", line_of(size, cp), at.cp);
-    grid.tp = comm_split(world, "tp", line_of(size, tp), at.tp);
-    grid.shard = comm_split(world, "shard", line_of(size, dp), at.dp);
+    for (int a = 0; a < AXES; a++)
+        *axis_comm(&grid, a) =
+            comm_split(world, axis[a].name, line_of(size, at, a), *number(&at, a));
+    grid.shard = comm_split(world, "shard", line_of(size, at, dp), at.dp);
     grid.replicate = comm_self("replicate");
     return grid;
 }
@@ -68,12 +92,19 @@ Grid grid_single(void)
     return grid;
 }
 
+void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
+{
+    int n = 0;
+    for (int a = 0; a < AXES; a++)
+        comm[n++] = axis_comm((Grid *)grid, a);
+    comm[n++] = &grid->shard;
+    comm[n++] = &grid->replicate;
+}
+
 void grid_close(Grid *grid)
 {
-    comm_close(&grid->pp);
-    comm_close(&grid->dp);
-    comm_close(&grid->cp);
-    comm_close(&grid->tp);
-    comm_close(&grid->shard);
-    comm_close(&grid->replicate);
+    const Comm *comm[GRID_COMMS];
+    grid_comms(grid, comm);
+    for (int i = 0; i < GRID_COMMS; i++)
+        comm_close((Comm *)comm[i]);
 }

@@ -25,6 +25,11 @@ GridPlace grid_place(GridPlace size, int rank);
 /* The same as messages have it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns
  * `text`. */
 char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
+/* The sizes of the axes that have several ranks: "dp 2 x tp 2"; "" without any. Returns `text`. */
+char *grid_size_text(GridPlace size, char *text, size_t n);
+/* All communicators of the grid: those of the axes, shard and replicate. */
+enum { GRID_COMMS = 6 };
+void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS]);
 void grid_close(Grid *grid);
 
 #endif

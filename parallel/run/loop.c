@@ -153,8 +153,9 @@ void run_print_comms(const Run *run)
 {
     const Session *s = &run->trainer.session;
     if (!run->config->comms_logger.enabled || !run->lead || run->world->size == 1) return;
-    const Comm *const group[] = {s->world, &s->grid.pp, &s->grid.dp, &s->grid.tp, &s->grid.shard};
-    metrics_comms(run->metrics, run->trainer.steps, group, sizeof group / sizeof *group);
+    const Comm *group[1 + GRID_COMMS] = {s->world};
+    grid_comms(&s->grid, group + 1);
+    metrics_comms(run->metrics, run->trainer.steps, group, 1 + GRID_COMMS);
 }
 
 void run_report(Run *run)

@@ -68,21 +68,6 @@ void run_share_folder(Run *run)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-/* "dp 2 x tp 2": the axes with several ranks. */
-static void format_axes(GridPlace size, char *out, size_t n)
-{
-    const struct {
-        const char *name;
-        int size;
-    } axis[] = {{"pp", size.pp}, {"dp", size.dp}, {"cp", size.cp}, {"tp", size.tp}};
-    size_t used = 0;
-    out[0] = '\0';
-    for (size_t i = 0; i < sizeof axis / sizeof *axis && used < n; i++)
-        if (axis[i].size > 1)
-            used += (size_t)snprintf(out + used, n - used, "%s%s %d", used ? " x " : "",
-                                     axis[i].name, axis[i].size);
-}
-
 void run_print_ranks(Run *run)
 {
     char text[256];
@@ -91,7 +76,7 @@ void run_print_ranks(Run *run)
     if (ranks == 1) return;
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
-    format_axes(run->trainer.session.grid.size, text, sizeof text);
+    grid_size_text(run->trainer.session.grid.size, text, sizeof text);
     log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld", ranks, text, threads,
               threads == 1 ? "" : "s", (long long)run->config->zero_optimization.stage);
     if (ranks > cores && dev->backend->place == PLACE_HOST)

@@ -112,10 +112,10 @@ void session_sum_stats(Session *s, StepStats *stats)
 
 double session_comm_seconds(const Session *s)
 {
-    const Grid *g = &s->grid;
-    const Comm *of[] = {&g->pp, &g->dp, &g->cp, &g->tp, &g->shard, &g->replicate};
+    const Comm *of[GRID_COMMS];
     double seconds = 0;
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+    grid_comms(&s->grid, of);
+    for (int i = 0; i < GRID_COMMS; i++)
         if (of[i]->size > 1) seconds += comm_counts(of[i])->seconds;
     return seconds;
 }

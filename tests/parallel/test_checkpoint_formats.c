@@ -230,7 +230,7 @@ static void the_command_tells_who_wrote_it(void **state)
     char *output = text_format("%s/output", r.run);
     assert_int_equal(test_ckpt("inspect", r.run, output), EXIT_OK);
     assert_true(file_read(output, &text, &n, NULL, err, sizeof err));
-    assert_non_null(strstr(text, "world       4 ranks = pp 1 x dp 2 x tp 2, ZeRO 1, 3 writers\n"));
+    assert_non_null(strstr(text, "world       4 ranks = dp 2 x tp 2, ZeRO 1, 3 writers\n"));
     assert_non_null(strstr(text, "model-00003-of-00003.safetensors: "));
     assert_non_null(strstr(text, "optimizer-00001-of-00003.safetensors: "));
     for (int i = 0; i < N_ALL; i++)

@@ -140,6 +140,11 @@ static void run_grid(Comm *world, void *context)
     const GridPlace me = place[world->rank];
     Comm *group[] = {&grid.pp, &grid.dp, &grid.cp, &grid.tp, &grid.shard};
     const int axis[] = {0, 1, 2, 3, 1};
+    const Comm *listed[GRID_COMMS];
+    grid_comms(&grid, listed);
+    for (int i = 0; i < GRID_COMMS; i++)
+        if (listed[i] != (i < 5 ? group[i] : &grid.replicate))
+            rank_wrong(world, "communicator %d is %s", i, listed[i]->name);
     for (int i = 0; i < 4; i++)
         if (on_axis(grid.at, i) != on_axis(me, i) || on_axis(grid.size, i) != on_axis(size, i))
             rank_wrong(world, "coordinate %d is %d of %d, not %d of %d", i, on_axis(grid.at, i),

@@ -76,6 +76,10 @@ static void test_a_place_names_the_axes_there_are(void **state)
     assert_string_equal(grid_place_text(size, 0, text, sizeof text), "pp 0 dp 0 tp 0");
     assert_string_equal(grid_place_text(size, 9, text, sizeof text), "pp 1 dp 1 tp 1");
     assert_string_equal(grid_place_text(GRID_OF_ONE, 0, text, sizeof text), "");
+    assert_string_equal(grid_size_text(size, text, sizeof text), "pp 2 x dp 3 x tp 2");
+    size.cp = 4;
+    assert_string_equal(grid_size_text(size, text, sizeof text), "pp 2 x dp 3 x cp 4 x tp 2");
+    assert_string_equal(grid_size_text(GRID_OF_ONE, text, sizeof text), "");
 }
 
 /* ---- ends ------------------------------------------------------------------------------------ */

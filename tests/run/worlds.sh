@@ -38,7 +38,7 @@ for i in "${!worlds[@]}"; do
     check "worlds: bug 45: it goes on with the same losses" same_losses "$whole" "$cut"
 done
 "$TRAIN" ckpt inspect whole-3-2-2-4 >output
-check "worlds: inspect tells who saved" grep -qx 'world       3 ranks = pp 1 x dp 3 x tp 1, ZeRO 2, 2 writers' output
+check "worlds: inspect tells who saved" grep -qx 'world       3 ranks = dp 3, ZeRO 2, 2 writers' output
 expect_code "worlds: all is whole" 0 "$TRAIN" ckpt verify whole-3-2-2-4
 
 # No file may be longer than 60 KiB: every save fails on some rank, all ranks go on, and end with what rank 0 has said once.
