@@ -12,7 +12,7 @@
 /* Ranks, stage, micro-batches, model, recompute, dtype, clip, optimizer, masked, keys. */
 typedef struct {
     GridFault fault;
-    GridCase on[4];
+    GridCase on[6];
     int n;
 } Planting;
 
@@ -44,8 +44,10 @@ static const Planting plantings[] = {
      {{{1, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
       {{2, 1, 0, 5, 0, 0, 0, 0, 1, 0}},
       {{1, 2, 0, 0, 0, 1, 1, 0, 0, 0}},
-      {{3, 3, 1, 1, 0, 0, 1, 1, 1, 0}}},
-     4},
+      {{3, 3, 1, 1, 0, 0, 1, 1, 1, 0}},
+      {{1, 0, 0, 0, 0, 2, 0, 0, 0, 0}},
+      {{2, 3, 0, 1, 0, 4, 0, 1, 0, 0}}},
+     6},
     {FAULT_GAP, {{{1, 2, 0, 2, 0, 0, 0, 0, 0, 0}}, {{2, 3, 1, 10, 0, 0, 1, 1, 0, 0}}}, 2},
     {FAULT_STALE,
      {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}},

@@ -167,6 +167,27 @@ static void differ(Comparison *c, const char *what)
     c->differs = true;
 }
 
+/* The norm in units of the root of the gradients' squares, which is one, or, where targets are
+ * masked, the number of targets by the number of those that count. */
+static double norm_beside_gradients(const Capture *step)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < step->n; i++)
+        squares += step->gradient[i] * step->gradient[i];
+    return step->grad_norm / sqrt(squares);
+}
+
+/* What 16 bits leave to be held closely: the norm is that of the gradients as they are kept, and
+ * the first step's loss, before any update, is a single rank's as in f32: that of a sequence is the
+ * same whatever shares its micro-batch, and they are added in more than 16 bits. */
+static void compare_numbers(Comparison *c, const Capture *got, const Capture *single)
+{
+    double norm = norm_beside_gradients(got) / norm_beside_gradients(single);
+    if (!(fabs(norm - 1) <= 1e-12)) differ(c, "the norm is not that of the gradients");
+    if (got->step == 1 && !(fabs(got->loss - single->loss) <= 2e-5 * single->loss))
+        differ(c, "the first loss is not a single rank's");
+}
+
 static void compare_steps(const GridCase *case_, const GridRun *run, Comparison *c)
 {
     DType dtype = grid_case_dtype(case_);
@@ -180,10 +201,12 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
                 bounds.gradients = i == 0;
             }
             compare_captures(c, &run->table, dtype, &run->step[i], &single->step[i], &bounds);
-        } else if (i == 0 || !grid_case_noisy(case_)) {
+            continue;
+        }
+        compare_numbers(c, &run->step[i], &single->step[i]);
+        if (i == 0 || !grid_case_noisy(case_))
             compare_distances(c, &run->table, &run->step[i], &single->step[i],
                               &single_rank(case_, 1)->step[i]);
-        }
     }
 }
 
