@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 #include "parallel/commands/commands.h"
+#include "parallel/grid/launch.h"
 #include "parallel/trainer/session.h"
 
 #include <stdio.h>
@@ -37,7 +38,11 @@ static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
     long long world = config->world;
-    if (asked > 0)
+    if (world > LAUNCH_MAX_RANKS)
+        snprintf(out, n,
+                 "on %lld ranks, as its batch or parallel.data says; a run has no more than %d yet",
+                 world, LAUNCH_MAX_RANKS);
+    else if (asked > 0)
         snprintf(out, n, "on %lld rank%s", world, world == 1 ? "" : "s");
     else if (world > 0)
         snprintf(out, n, "on %lld rank%s, as its batch or parallel.data says", world,
@@ -150,7 +155,7 @@ static const ArgOption options[] = {
      .kind = ARG_INTEGER,
      .at = offsetof(Arguments, world),
      .least = 1,
-     .most = 1e6},
+     .most = LAUNCH_MAX_RANKS},
     {.name = "--verbose",
      .help = "print routine notices, too",
      .kind = ARG_FLAG,

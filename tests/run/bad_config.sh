@@ -42,11 +42,13 @@ bad "a size that the ranks do not make" 78 'parallel.data: 2, but there is 1 ran
     "$TINY" --set parallel.data=2
 bad "no ranks" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
 bad "too many ranks" 64 '[-]-ranks 65: give a whole number from 1 to 64' "$TINY" --ranks 65
+bad "too many ranks to look at a config for" 64 '[-]-world 65: give a whole number from 1 to 64' config check "$TINY" --world 65
 bad "ranks in words" 64 '[-]-ranks two' "$TINY" --ranks two
 for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its batch fits N of them" \
-    "--set parallel.data=2: on 2 ranks, as its batch or parallel.data says"; do
+    "--set parallel.data=2: on 2 ranks, as its batch or parallel.data says" \
+    "--set parallel.data=65 --set train_batch_size=130: on 65 ranks, as its batch or parallel.data says; a run has no more than 64 yet"; do
     read -ra options <<<"${words%%:*}"
-    expect_code "bad_config: config check ${words%%:*}" 0 "$TRAIN" config check "$TINY" "${options[@]}" "${batch[@]}"
+    expect_code "bad_config: config check ${words%%:*}" 0 "$TRAIN" config check "$TINY" "${batch[@]}" "${options[@]}"
     check "bad_config: ... says for which ranks" grep -qF "good ${words#*: }" output
 done
 # Whether ZeRO 3's limit has room for the model's units only an opened model knows.
