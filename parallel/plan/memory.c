@@ -83,6 +83,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
                     tensor_1d(&mine, U8, sizeof mine));
     for (int r = 0; r < world->size; r++) {
         const MemoryPlan *p = &all[r].plan;
+        sum.host = plus(sum.host, p->host);
         if (all[r].device != device) continue;
         sum.weights = plus(sum.weights, p->weights);
         sum.gradients = plus(sum.gradients, p->gradients);
@@ -92,7 +93,6 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         sum.scratch = plus(sum.scratch, p->scratch);
         sum.other = plus(sum.other, p->other);
         sum.total = plus(sum.total, p->total);
-        sum.host = plus(sum.host, p->host);
         sum.ranks += p->ranks;
     }
     free(all);
@@ -110,7 +110,7 @@ void memory_add_host(MemoryPlan *p)
 
 MemoryRoom memory_room(Device *device, size_t host)
 {
-    MemoryRoom room = {.available = host};
+    MemoryRoom room = {.index = device->index, .available = host};
     room.device = device_memory(device, &room.available, &room.total);
     return room;
 }
@@ -145,21 +145,23 @@ static size_t room_for_plan(const MemoryRoom *room)
 }
 
 /* What a long step takes of the host's memory, on every device. */
-static void check_host(size_t bytes, const Config *c)
+static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
 {
     size_t available = memory_available();
-    if (c->gradient_accumulation_steps > 1 && bytes > available)
-        fail(EXIT_NO_MEMORY,
-             "the plan needs %s of the host's memory and %s are available; lower "
-             "gradient_accumulation_steps (now %lld)",
-             figure_bytes((double)bytes).text, figure_bytes((double)available).text,
-             (long long)c->gradient_accumulation_steps);
+    if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
+    return error_set(err, n,
+                     "the plan needs %s of the host's memory and %s are available; lower "
+                     "gradient_accumulation_steps (now %lld)",
+                     figure_bytes((double)bytes).text, figure_bytes((double)available).text,
+                     (long long)c->gradient_accumulation_steps);
 }
 
 void memory_check_step(const Config *c)
 {
     const GptShape shape = gpt_shape(c, 1);
-    check_host(step_plan_bytes(&shape, c->gradient_accumulation_steps), c);
+    char err[512];
+    if (!host_fits(step_plan_bytes(&shape, c->gradient_accumulation_steps), c, err, sizeof err))
+        fail(EXIT_NO_MEMORY, "%s", err);
 }
 
 /* What would make the plan fit into `room`, as a sentence. Names the keys of the batch only where
@@ -191,19 +193,23 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
     return help;
 }
 
-void memory_check(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
+bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
 {
     size_t most = room_for_plan(room);
-    char ranks[64] = "", fewer[32] = "";
-    check_host(p->host, c);
-    if (p->total <= most) return;
+    char ranks[64] = "", fewer[32] = "", where[64] = "";
+    if (!host_fits(p->host, c, err, n)) return false;
+    if (p->total <= most) return true;
     if (p->ranks > 1) {
         snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
         snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     }
-    fail(EXIT_NO_MEMORY, "the plan needs %s%s and %s%s are available for it; %s%s",
-         figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text,
-         room->device ? " of the GPU's memory" : "", smaller_plan(p, c, most), fewer);
+    if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
+    char *help = smaller_plan(p, c, most);
+    error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s",
+              figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text, where,
+              help, fewer);
+    free(help);
+    return false;
 }
 
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)

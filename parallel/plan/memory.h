@@ -22,13 +22,15 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 /* Counts the host's share among the device's, as other. */
 void memory_add_host(MemoryPlan *plan);
 
-/* What all ranks of `world` that have the device number `device` take together; all ranks of the
- * world call it, each with its own plan. On the host all have one number. */
+/* What all ranks of `world` that have the device number `device` take together, and of the host
+ * what all ranks take; all of them call it, each with its own plan. On the host all have one
+ * number. */
 MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
 
 /* Where the plan's memory comes from, and how much of it there is, in bytes. */
 typedef struct {
     bool device; /* memory of its own; else the host's */
+    int index;   /* of the device */
     size_t available, total;
 } MemoryRoom;
 
@@ -37,10 +39,11 @@ typedef struct {
 MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the plan's parts in the unit of their sum. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
-/* Ends the program (EXIT_NO_MEMORY) where there is no room for the plan, saying what makes it
- * smaller. */
-void memory_check(const MemoryPlan *plan, const MemoryRoom *room, const Config *config);
-/* The same of what a trainer takes already when it is opened: the list of a step's actions. */
+/* Whether there is room for the plan; else a sentence that says what makes it smaller. */
+bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config, char *err,
+                 size_t n);
+/* Ends the program (EXIT_NO_MEMORY) where there is no room for what a trainer takes already when it
+ * is opened: the list of a step's actions. */
 void memory_check_step(const Config *config);
 /* With memory_breakdown: prints what the process holds now and held at most, beside the plan. */
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);

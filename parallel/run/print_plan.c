@@ -95,10 +95,13 @@ void run_plan(Run *run)
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
     run_print_ranks(run);
-    if (!run->lead) return; /* rank 0 refuses for all: who waits for it ends with it */
-    memory_print(&run->plan, &room);
-    disk_print(c, run->plan.checkpoint);
-    if (run->arguments.dry_run)
-        disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
-    memory_check(&run->plan, &room, c);
+    if (run->lead) {
+        memory_print(&run->plan, &room);
+        disk_print(c, run->plan.checkpoint);
+        if (run->arguments.dry_run)
+            disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
+    }
+    /* Each looks at its own device: the lowest rank of one that is too small speaks for it. */
+    good = memory_fits(&run->plan, &room, c, err, sizeof err);
+    run_require(run, good, EXIT_NO_MEMORY, err, sizeof err);
 }

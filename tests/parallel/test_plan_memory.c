@@ -85,7 +85,7 @@ static void add_up(Comm *world, void *context)
         rank_wrong(world, "all take %zu, %zu on the host", all.total, all.host);
     bool odd = world->rank == 1;
     if (mine.total != (odd ? SIZE_MAX : 4444444) || mine.weights != (odd ? 2 : 4) ||
-        mine.ranks != (odd ? 1 : 2))
+        mine.ranks != (odd ? 1 : 2) || mine.host != 42)
         rank_wrong(world, "those of its device take %zu", mine.total);
 }
 

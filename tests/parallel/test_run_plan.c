@@ -1,5 +1,6 @@
 /* test_run_plan.c -- what a plan says: of a text that is read too often, and of a run that does not
  * fit. */
+#include "tests/support/late_device.h"
 #include "tests/support/run_fixture.h"
 
 #include <setjmp.h>
@@ -90,12 +91,53 @@ static void test_the_parts_of_a_plan_make_its_sum(void **state)
     free(text);
 }
 
+static void all_have_room(void)
+{
+    late_devices_memory(3, 0);
+}
+
+/* 256 MiB are for the device itself. */
+static void the_second_is_full(void)
+{
+    late_devices_memory(1, ((size_t)256 << 20) + 1000);
+}
+
+static void the_last_is_full(void)
+{
+    late_devices_memory(2, 0);
+}
+
+/* Each rank looks at its own device: one that is too small is refused, in one sentence, wherever it
+ * stands. */
+static void test_every_device_has_room(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*first)(void);
+        int code;
+        const char *told;
+    } is[] = {
+        {all_have_room, 0, "dry run"},
+        {the_second_is_full, EXIT_NO_MEMORY, " and 1,000 bytes of GPU 1's memory are available"},
+        {the_last_is_full, EXIT_NO_MEMORY, " and 0 bytes of GPU 2's memory are available"}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        disturbance = (Disturbance){.dry = true, .ranks = 3, .first = is[i].first};
+        char *said =
+            run_expecting("dry", (const char *[]){"train_batch_size=12", NULL}, is[i].code);
+        says(said, is[i].told, true);
+        const char *first = strstr(said, "error[");
+        if (first && strstr(first + 1, "error[")) fail_msg("two sentences in:\n%s", said);
+        free(said);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_of_many_passes),
         cmocka_unit_test(test_a_refused_plan_says_what_helps),
         cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
+        cmocka_unit_test(test_every_device_has_room),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

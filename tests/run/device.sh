@@ -55,9 +55,9 @@ if [ -n "$emulated" ]; then
     check "device: bench ops warns, too" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
     check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of the GPU's memory are available for it; no model fits" \
+    EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of GPU 0's memory are available for it; no model fits" \
         "$TRAIN" "$TINY" --set device=cuda --out missing
-    EMU_MEMORY=500 refused "a batch that is too large for a GPU" 90 "of the GPU's memory are available for it; lower train_micro_batch" \
+    EMU_MEMORY=500 refused "a batch that is too large for a GPU" 90 "of GPU 0's memory are available for it; lower train_micro_batch" \
         "$TRAIN" "$TINY" --set device=cuda --set train_batch_size=4096 --set train_micro_batch_size_per_gpu=4096 \
         --set gradient_accumulation_steps=1 --out missing
     EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing

@@ -19,6 +19,9 @@ void late_devices(bool on);
 /* From here on no rank of this index gets a device. */
 void late_devices_refuse(int index);
 int late_devices_opened(void);
+/* From here on each device says that it has memory of its own with 4 GiB free, and the one of this
+ * index only so many bytes. */
+void late_devices_memory(int index, size_t available);
 
 /* ---- bursts ---------------------------------------------------------------------------------- */
 
