@@ -88,7 +88,7 @@ static void gather_to(ZeroStore *s, int unit, int64_t offset)
     CHECK(!u->acquired && offset + u->size <= s->room, "unit %d at element %lld of %lld", unit,
           (long long)offset, (long long)s->room);
     u->weight = tensor_slice_rows(s->gathered, offset, u->size);
-    zero_group_gather(s, &s->gathering, unit, s->options.allgather_bucket_size);
+    zero_bucket_gather(s, &s->gathering, unit, s->options.allgather_bucket_size);
 }
 
 /* The stays that begin now. What lay in their places was used before this point, and the comm
@@ -122,7 +122,7 @@ void zero_gather_for_use(ZeroStore *s, int unit)
         gather_by_plan(s);
     else if (u->sharded)
         gather_now(s, unit);
-    zero_group_finish(s, &s->gathering);
+    zero_bucket_finish(s, &s->gathering);
     u->used = s->point++;
     CHECK(tensor_present(u->weight), "unit %d used where no stay was planned", unit);
 }

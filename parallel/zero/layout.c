@@ -79,13 +79,13 @@ static int64_t largest_unit(const ZeroStore *s, bool transient)
     return largest;
 }
 
-/* Elements of the largest group of gradients that travel in another type. */
+/* Elements of the largest bucket of gradients that travel in another type. */
 static int64_t wire_elements(const ZeroStore *s)
 {
     int64_t largest = largest_unit(s, false), all = 0;
     for (int i = 0; i < s->base.table->n_units; i++)
         all += s->unit[i].size;
-    /* From stage 2 on a group is of one layer, of two units at most. */
+    /* From stage 2 on a bucket is of one layer, of two units at most. */
     if (s->options.stage >= 2) all = min_i64(all, 2 * largest);
     return max_i64(largest, min_i64(s->options.reduce_bucket_size, all));
 }

@@ -1,39 +1,39 @@
-/* publish.c -- whole weights are gathered from the ranks that own them, in groups, on the comm
+/* publish.c -- whole weights are gathered from the ranks that own them, in buckets, on the comm
  * stream: after an update while the next forward pass begins, and for gather.c before a use. */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 
-void zero_group_finish(ZeroStore *s, Group *group)
+void zero_bucket_finish(ZeroStore *s, Bucket *bucket)
 {
-    if (group->n == 0) return;
+    if (bucket->n == 0) return;
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     comm_group_begin(&s->grid->shard);
-    for (int i = 0; i < group->n; i++) {
-        UnitState *u = &s->unit[group->unit[i]];
+    for (int i = 0; i < bucket->n; i++) {
+        UnitState *u = &s->unit[bucket->unit[i]];
         comm_all_gather(&s->grid->shard, &s->comm, u->weight, u->weight_part);
     }
     comm_group_end(&s->grid->shard);
-    for (int i = 0; i < group->n; i++) {
-        UnitState *u = &s->unit[group->unit[i]];
+    for (int i = 0; i < bucket->n; i++) {
+        UnitState *u = &s->unit[bucket->unit[i]];
         device_event_record(&s->comm, &u->ready);
         u->arriving = true;
         u->queued = false;
-        if (!s->options.overlap_comm) zero_await_weights(s, group->unit[i]);
+        if (!s->options.overlap_comm) zero_await_weights(s, bucket->unit[i]);
     }
-    group->n = 0;
-    group->elements = 0;
+    bucket->n = 0;
+    bucket->elements = 0;
 }
 
-void zero_group_gather(ZeroStore *s, Group *group, int unit, int64_t bucket)
+void zero_bucket_gather(ZeroStore *s, Bucket *bucket, int unit, int64_t most)
 {
     int64_t size = s->unit[unit].size;
-    if (s->unit[unit].queued) return; /* it goes with its group, whose turn is later than now */
-    if (group->elements + size > bucket) zero_group_finish(s, group);
-    group->unit[group->n++] = unit;
-    group->elements += size;
+    if (s->unit[unit].queued) return; /* it goes with its bucket, whose turn is later than now */
+    if (bucket->elements + size > most) zero_bucket_finish(s, bucket);
+    bucket->unit[bucket->n++] = unit;
+    bucket->elements += size;
     s->unit[unit].queued = true;
-    if (group->elements >= bucket) zero_group_finish(s, group);
+    if (bucket->elements >= most) zero_bucket_finish(s, bucket);
 }
 
 void zero_publish(ParamStore *base, int unit)
@@ -44,15 +44,15 @@ void zero_publish(ParamStore *base, int unit)
     if (u->sharded)
         u->weight = NO_TENSOR;     /* what was gathered is old */
     else if (s->options.stage > 0) /* else every rank has made the same update */
-        zero_group_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
+        zero_bucket_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
     /* Behind the table's last unit nobody knows of a next one to wait for. */
-    if (unit == base->table->n_units - 1) zero_group_finish(s, &s->publishing);
+    if (unit == base->table->n_units - 1) zero_bucket_finish(s, &s->publishing);
 }
 
 void zero_await_weights(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
-    if (u->queued) zero_group_finish(s, &s->publishing);
+    if (u->queued) zero_bucket_finish(s, &s->publishing);
     if (!u->arriving) return;
     device_event_wait(s->dev, &u->ready);
     u->arriving = false;

@@ -1,20 +1,20 @@
-/* reduce.c -- gradients are summed over the data-parallel ranks, in groups, on the comm stream:
+/* reduce.c -- gradients are summed over the data-parallel ranks, in buckets, on the comm stream:
  * those that are kept whole once a step, behind the last release; the others at every release, into
  * this rank's shard. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
 
-/* What travels of the i-th unit of the group: its gradient, or its place in the wire buffer, behind
- * those of the group before it. */
+/* What travels of the i-th unit of the bucket: its gradient, or its place in the wire buffer,
+ * behind those of the bucket before it. */
 static Tensor travelling(const ZeroStore *s, int i)
 {
-    const Group *group = &s->reducing;
+    const Bucket *bucket = &s->reducing;
     int64_t before = 0;
-    if (!tensor_present(s->wire)) return s->unit[group->unit[i]].grad;
+    if (!tensor_present(s->wire)) return s->unit[bucket->unit[i]].grad;
     for (int k = 0; k < i; k++)
-        before += s->unit[group->unit[k]].size;
-    return tensor_slice_rows(s->wire, before, s->unit[group->unit[i]].size);
+        before += s->unit[bucket->unit[k]].size;
+    return tensor_slice_rows(s->wire, before, s->unit[bucket->unit[i]].size);
 }
 
 /* Whether the sum can be written where it is kept, and nowhere else before. */
@@ -53,7 +53,7 @@ static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
     }
 }
 
-/* The group has been summed: its buffers will be free. */
+/* The bucket has been summed: its buffers will be free. */
 static void let_go(ZeroStore *s, UnitState *u)
 {
     if (!u->transient) return;
@@ -63,49 +63,49 @@ static void let_go(ZeroStore *s, UnitState *u)
     device_event_record(&s->comm, &s->slot[u->slot].free);
 }
 
-static void reduce_group(ZeroStore *s)
+static void reduce_bucket(ZeroStore *s)
 {
-    Group *group = &s->reducing;
+    Bucket *bucket = &s->reducing;
     bool cast = tensor_present(s->wire);
-    if (group->n == 0) return;
+    if (bucket->n == 0) return;
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
-    for (int i = 0; i < group->n && cast; i++)
-        op_copy(&s->comm, travelling(s, i), s->unit[group->unit[i]].grad);
+    for (int i = 0; i < bucket->n && cast; i++)
+        op_copy(&s->comm, travelling(s, i), s->unit[bucket->unit[i]].grad);
     comm_group_begin(&s->grid->shard);
-    for (int i = 0; i < group->n; i++)
-        sum_over_ranks(s, &s->unit[group->unit[i]], travelling(s, i));
+    for (int i = 0; i < bucket->n; i++)
+        sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
     comm_group_end(&s->grid->shard);
-    for (int i = 0; i < group->n; i++)
-        keep_sum(s, &s->unit[group->unit[i]], travelling(s, i));
-    for (int i = 0; i < group->n; i++)
-        let_go(s, &s->unit[group->unit[i]]);
+    for (int i = 0; i < bucket->n; i++)
+        keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
+    for (int i = 0; i < bucket->n; i++)
+        let_go(s, &s->unit[bucket->unit[i]]);
     device_event_record(&s->comm, &s->reduced);
     if (!s->options.overlap_comm) device_event_wait(s->dev, &s->reduced);
-    group->n = 0;
-    group->elements = 0;
+    bucket->n = 0;
+    bucket->elements = 0;
 }
 
 void zero_reduce(ZeroStore *s, int unit)
 {
-    Group *group = &s->reducing;
+    Bucket *bucket = &s->reducing;
     int64_t size = s->unit[unit].size;
     if (s->grid->shard.size == 1) return;
-    if (group->elements + size > s->options.reduce_bucket_size) reduce_group(s);
-    group->unit[group->n++] = unit;
-    group->elements += size;
-    if (group->elements >= s->options.reduce_bucket_size) reduce_group(s);
+    if (bucket->elements + size > s->options.reduce_bucket_size) reduce_bucket(s);
+    bucket->unit[bucket->n++] = unit;
+    bucket->elements += size;
+    if (bucket->elements >= s->options.reduce_bucket_size) reduce_bucket(s);
 }
 
 void zero_reduce_layer(ZeroStore *s)
 {
-    if (s->options.stage >= 2) reduce_group(s);
+    if (s->options.stage >= 2) reduce_bucket(s);
 }
 
 void zero_reduce_finish(ZeroStore *s)
 {
     if (s->grid->shard.size == 1) return;
-    reduce_group(s);
+    reduce_bucket(s);
     device_event_wait(s->dev, &s->reduced);
 }
 

@@ -24,7 +24,7 @@ typedef struct {
     int releases;          /* gradient releases still to come in this step */
     int first_gap, n_gaps; /* of the store's */
     bool acquired, grad_acquired, written;
-    bool queued;   /* weights are in a group to gather */
+    bool queued;   /* weights are in a bucket to gather */
     bool arriving; /* they are on their way: the next acquire waits for `ready` */
     Event ready;   /* on the comm stream: the weights have arrived */
 } UnitState;
@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     int *unit, n;
     int64_t elements;
-} Group;
+} Bucket;
 
 /* Where a gradient is made that is not kept whole. Two of them: a layer has up to two units, and
  * one is summed over the ranks while the next is filled. */
@@ -55,7 +55,7 @@ struct ZeroStore {
     int n_gaps;
     const Use *uses;
     int64_t n_uses, next_use;
-    Group reducing, publishing, gathering; /* not yet put on the comm stream */
+    Bucket reducing, publishing, gathering; /* not yet put on the comm stream */
     Event computed, reduced; /* on the compute stream: what the comm stream reads is there; on
                                 the comm stream: sums have arrived */
     Slot slot[ZERO_SLOTS];
@@ -102,11 +102,11 @@ void zero_reduce_finish(ZeroStore *store);
 
 /* ---- publish.c: weights on their way --------------------------------------------------------- */
 
-/* The unit's whole weights are gathered from all ranks' shards with those of the group, up to
- * `bucket` elements at once. */
-void zero_group_gather(ZeroStore *store, Group *group, int unit, int64_t bucket);
-/* What is in the group has been put on the comm stream. */
-void zero_group_finish(ZeroStore *store, Group *group);
+/* The unit's whole weights are gathered from all ranks' shards with those of the bucket, up
+ * to `most` elements at once. */
+void zero_bucket_gather(ZeroStore *store, Bucket *bucket, int unit, int64_t most);
+/* What is in the bucket has been put on the comm stream. */
+void zero_bucket_finish(ZeroStore *store, Bucket *bucket);
 /* All ranks have updated, or are about to, their shards of the unit: what is kept whole is gathered
  * now, or with the next ones. */
 void zero_publish(ParamStore *base, int unit);

@@ -19,7 +19,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->n_uses = n;
     s->next_use = 0;
     s->by_plan = zero_uses_planned(s, uses, n);
-    zero_group_finish(s, &s->publishing);
+    zero_bucket_finish(s, &s->publishing);
     zero_forget_gathered(s);
     for (int u = 0; u < base->table->n_units; u++) {
         s->unit[u].releases = 0;
