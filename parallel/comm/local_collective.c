@@ -1,6 +1,7 @@
 /* local_collective.c -- collectives of thread ranks: all publish their tensors and meet, each does
  * its part on its own stream, all meet again. */
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 #include "model/kernels/ops.h"
 #include "parallel/comm/local_group.h"
 
@@ -81,11 +82,6 @@ static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n,
         combine(dst, src, comm->size, op);
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Elements to reduce at a time: few where the host computes, all on a device of its own memory. */
 static int64_t block_of(const Device *on, DType dtype)
 {
@@ -99,7 +95,7 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     /* Each member's slice, of whole cache lines. */
     int64_t n = tensor_count(x), line = 64;
     int64_t share = ((n + comm->size - 1) / comm->size + line - 1) / line * line;
-    int64_t first = least(n, comm->rank * share), end = least(n, first + share);
+    int64_t first = min_i64(n, comm->rank * share), end = min_i64(n, first + share);
     publish(comm, (LocalCall){.name = "all-reduce",
                               .count = n,
                               .dtype = x.dtype,
@@ -110,7 +106,7 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
     for (int64_t at = first, now; at < end; at += now) {
-        now = least(block_of(on, x.dtype), end - at);
+        now = min_i64(block_of(on, x.dtype), end - at);
         Tensor sum = slice(x, at, now);
         reduce(comm, on, sum, at, now, op);
         for (int i = 0; i < comm->size; i++)
@@ -134,7 +130,7 @@ void local_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
     bool in_place = part.data == slice(whole, comm->rank * n, n).data;
     int64_t block = in_place ? block_of(on, part.dtype) : n;
     for (int64_t at = 0, now; at < n; at += now) {
-        now = least(block, n - at);
+        now = min_i64(block, n - at);
         reduce(comm, on, slice(part, at, now), comm->rank * n + at, now, REDUCE_SUM);
     }
     finish(comm, on, n > 0);

@@ -2,6 +2,7 @@
 #include "parallel/plan/verify.h"
 
 #include "model/core/clock.h"
+#include "model/core/min_max.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 
@@ -10,11 +11,6 @@
 #include <string.h>
 
 enum { HEAD_SIZE = 8, BLOCKS = 2, MOST_VOCABULARY = 509, MOST_POSITIONS = 64, MOST_SETS = 64 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
@@ -59,14 +55,14 @@ static void set_small_model(Settings *s, const Config *c)
     int64_t stages = c->parallel.pipeline, vocabulary = c->model.vocab_size;
     int64_t hidden = HEAD_SIZE * c->model.num_attention_heads;
     double wide = (double)c->model.intermediate_size / (double)c->model.hidden_size;
-    int64_t length = least(c->data.seq_length, MOST_POSITIONS),
+    int64_t length = min_i64(c->data.seq_length, MOST_POSITIONS),
             mlp = (int64_t)(wide * (double)hidden);
     if (vocabulary == 0) vocabulary = c->data.tokenizer_vocab_size;
     set_number(s, "model.num_layers", stages > BLOCKS ? stages : BLOCKS);
     set_number(s, "model.hidden_size", hidden);
     set_number(s, "model.head_dim", HEAD_SIZE);
     set_number(s, "model.intermediate_size", mlp > 0 ? mlp : 1);
-    set_number(s, "model.vocab_size", least(vocabulary, MOST_VOCABULARY));
+    set_number(s, "model.vocab_size", min_i64(vocabulary, MOST_VOCABULARY));
     set_number(s, "data.seq_length", length);
     set_number(s, "model.max_position_embeddings", length);
     /* Else units so small would all be kept whole. */
@@ -128,9 +124,9 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
     *c = (Configs){.given = load_given(o, &s, code)};
     if (c->given) {
         const Config *g = c->given;
-        int64_t rows = least(g->train_micro_batch_size_per_gpu, 2),
+        int64_t rows = min_i64(g->train_micro_batch_size_per_gpu, 2),
                 dp = o->ranks / (g->parallel.tensor * g->parallel.pipeline);
-        int64_t micros = least(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
+        int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
         bool f64 = o->dtype == VERIFY_F64 || (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
         if (!o->full) set_small_model(&s, g);
         if (o->full && g->model.vocab_size == 0)

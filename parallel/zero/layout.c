@@ -1,19 +1,10 @@
 /* layout.c -- how the store lays out units: padding and shards, memory, gaps, and this rank's
  * runs. */
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
 #include <stdlib.h>
-
-static int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* Lists the holes of a unit: what no parameter covers, its padding to equal shards included. */
 static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)

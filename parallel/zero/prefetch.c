@@ -8,6 +8,7 @@
 #include "parallel/zero/prefetch.h"
 
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 
 #include <stdlib.h>
 
@@ -22,11 +23,6 @@ typedef struct {
     int64_t *ahead; /* of these, gathered and not used yet */
     bool *joined;   /* the unit stays from this use to the next */
 } Draft;
-
-static int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t size_at(const Draft *d, int64_t point)
 {
@@ -162,41 +158,41 @@ static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Stays that are in the buffer, in order of their places. */
+/* The stays that are in the buffer, in order of their places. */
 typedef struct {
     int64_t *stay, n;
-} Living;
+} Placed;
 
-/* Takes out those that have ended when `point` begins. */
-static void bury(const GatherPlan *plan, Living *living, int64_t point)
+/* Of those that have ended when `point` begins the places are free. */
+static void take_out_ended(const GatherPlan *plan, Placed *placed, int64_t point)
 {
     int64_t n = 0;
-    for (int64_t k = 0; k < living->n; k++)
-        if (plan->gather[living->stay[k]].last + 2 > point) living->stay[n++] = living->stay[k];
-    living->n = n;
+    for (int64_t k = 0; k < placed->n; k++)
+        if (plan->gather[placed->stay[k]].last + 2 > point) placed->stay[n++] = placed->stay[k];
+    placed->n = n;
 }
 
 /* First fit. */
 static void place_all(const Draft *d, GatherPlan *plan)
 {
-    Living living = {.stay = must_calloc((size_t)plan->n + 1, sizeof(int64_t))};
+    Placed placed = {.stay = must_calloc((size_t)plan->n + 1, sizeof(int64_t))};
     plan->elements = 0;
     for (int64_t i = 0; i < plan->n; i++) {
         Gather *g = &plan->gather[i];
         int64_t at = 0, k = 0;
-        bury(plan, &living, g->at);
-        for (; k < living.n; k++) {
-            const Gather *other = &plan->gather[living.stay[k]];
+        take_out_ended(plan, &placed, g->at);
+        for (; k < placed.n; k++) {
+            const Gather *other = &plan->gather[placed.stay[k]];
             if (at + d->size[g->unit] <= other->offset) break;
             at = other->offset + d->size[other->unit];
         }
-        for (int64_t m = living.n++; m > k; m--)
-            living.stay[m] = living.stay[m - 1];
-        living.stay[k] = i;
+        for (int64_t m = placed.n++; m > k; m--)
+            placed.stay[m] = placed.stay[m - 1];
+        placed.stay[k] = i;
         g->offset = at;
         if (at + d->size[g->unit] > plan->elements) plan->elements = at + d->size[g->unit];
     }
-    free(living.stay);
+    free(placed.stay);
 }
 
 /* Two stays at most at a time: one from the buffer's beginning, the other to its end. */

@@ -7,6 +7,7 @@
 #ifndef MODEL_KERNELS_CPU_ATTENTION_H
 #define MODEL_KERNELS_CPU_ATTENTION_H
 
+#include "model/core/min_max.h"
 #include "model/kernels/cpu/strips.h"
 #include "model/kernels/cpu/vmath.h"
 
@@ -59,16 +60,6 @@ static inline int64_t block_keys_first(const AttentionCall *h, int64_t b, int64_
         first = f < first ? f : first;
     }
     return first;
-}
-
-static inline int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* The head of 0 .. n - 1 that comes up task-th, so that tasks of the same moment work on heads far
