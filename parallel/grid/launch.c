@@ -4,7 +4,6 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/openblas.h"
-#include "parallel/comm/local.h"
 
 #include <stdio.h>
 

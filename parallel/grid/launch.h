@@ -2,10 +2,11 @@
 #ifndef PARALLEL_GRID_LAUNCH_H
 #define PARALLEL_GRID_LAUNCH_H
 
+#include "parallel/comm/local.h"
 #include "parallel/grid/grid.h"
 
 /* More ranks than this are refused: each has a device, a loader and threads of its own. */
-enum { LAUNCH_MAX_RANKS = 64 };
+enum { LAUNCH_MAX_RANKS = LOCAL_MAX_RANKS };
 
 typedef struct {
     double timeout; /* seconds that a rank waits for another; 0: for ever */
