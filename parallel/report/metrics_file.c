@@ -217,6 +217,7 @@ void metrics_file_end(MetricsFile *f)
 void metrics_file_close(MetricsFile *f)
 {
     if (f->fd >= 0) close(f->fd);
+    pthread_mutex_destroy(&f->busy);
     free(f->path);
     free(f->pending);
     *f = (MetricsFile){.fd = -1};
