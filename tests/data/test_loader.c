@@ -1,9 +1,7 @@
 /* test_loader.c -- the order of samples and the batches of it: a function of (seed, epoch, index)
  * and nothing else. */
-#include "data/dataset.h"
-#include "data/loader.h"
-#include "model/core/check.h"
 #include "tests/support/data_support.h"
+#include "tests/support/loader_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,64 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A data set over shards of consecutive numbers: token i is i. */
-typedef struct {
-    char *folder;
-    DataSet data;
-} Fixture;
-
-static void open_set(TokenSet *s, const char *folder, const char *name, const int64_t *tokens,
-                     int n_files)
-{
-    char err[512];
-    StringList list = {.count = n_files, .item = must_calloc((size_t)n_files, sizeof *list.item)};
-    int64_t first = 0;
-    for (int i = 0; i < n_files; i++) {
-        char *file = text_format("%s_%d.bin", name, i);
-        list.item[i] = shard_new(folder, file, 60000, tokens[i], first, 60000);
-        first += tokens[i];
-        free(file);
-    }
-    if (!token_set_open(s, &list, err, sizeof err)) fail_msg("%s", err);
-    for (int i = 0; i < n_files; i++)
-        free(list.item[i]);
-    free(list.item);
-}
-
-static Fixture fixture_open(int64_t train_tokens, int64_t val_tokens)
-{
-    Fixture f = {.folder = folder_new()};
-    int64_t part[3] = {train_tokens / 3, 1, train_tokens - train_tokens / 3 - 1};
-    open_set(&f.data.train, f.folder, "train", part, 3);
-    open_set(&f.data.val, f.folder, "val", &val_tokens, 1);
-    return f;
-}
-
-static void fixture_close(Fixture *f)
-{
-    data_close(&f->data);
-    folder_drop(f->folder);
-}
-
-static Loader *loader_of(const Fixture *f, LoaderOptions o)
-{
-    char err[512];
-    Loader *l;
-    if (o.vocab_size == 0) o.vocab_size = 60000;
-    if (o.dp_size == 0) o.dp_size = 1;
-    if (o.micros == 0) o.micros = 1;
-    if (!loader_create(&l, &f->data, &o, err, sizeof err)) fail_msg("%s", err);
-    return l;
-}
-
-static Batch next(Loader *l, int64_t samples, int64_t micro)
-{
-    char err[512];
-    Batch b;
-    if (!loader_next(l, samples, micro, &b, err, sizeof err)) fail_msg("%s", err);
-    return b;
-}
 
 /* Window of a row: its first token over T. */
 static int64_t window_of(const Batch *b, int64_t row)
@@ -84,15 +24,15 @@ static void test_bug_47_targets_are_shifted_by_one(void **state)
 {
     (void)state;
     enum { T = 7, B = 3, TOKENS = 7 * 12 + 1 };
-    Fixture f = fixture_open(TOKENS, 50);
+    CountingSet f = counting_open(TOKENS, 50);
     for (int shuffle = 0; shuffle < 2; shuffle++) {
-        Loader *l = loader_of(
+        Loader *l = counting_loader(
             &f, (LoaderOptions){.split = SPLIT_TRAIN, .B = B, .T = T, .shuffle = shuffle});
         int32_t largest = 0;
         assert_int_equal(loader_windows(l), 12);
         assert_int_equal(loader_dropped_tokens(l), 0);
         for (int64_t step = 0; step < 8; step++) {
-            Batch b = next(l, step * B, 0);
+            Batch b = counting_next(l, step * B, 0);
             const int32_t *x = b.tokens.data, *y = b.targets.data, *p = b.positions.data;
             assert_int_equal(b.n_targets, B * T);
             for (int i = 0; i < B * T; i++) {
@@ -107,41 +47,41 @@ static void test_bug_47_targets_are_shifted_by_one(void **state)
         assert_int_equal(largest, TOKENS - 1);
         loader_free(l);
     }
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_without_shuffle_windows_are_consecutive(void **state)
 {
     (void)state;
-    Fixture f = fixture_open(200, 50);
-    Loader *l = loader_of(&f, (LoaderOptions){.B = 2, .T = 9, .micros = 3});
+    CountingSet f = counting_open(200, 50);
+    Loader *l = counting_loader(&f, (LoaderOptions){.B = 2, .T = 9, .micros = 3});
     assert_int_equal(loader_windows(l), 22);
     assert_int_equal(loader_dropped_tokens(l), 1);
     for (int64_t k = 0; k < 30; k++) {
-        Batch b = next(l, k / 3 * 6, k % 3);
+        Batch b = counting_next(l, k / 3 * 6, k % 3);
         for (int64_t row = 0; row < 2; row++)
             assert_int_equal(window_of(&b, row), (2 * k + row) % 22);
     }
     loader_free(l);
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 /* Windows of `samples` samples from `first` on, as batches of this grid give them, by global index.
  */
-static void collect(const Fixture *f, int64_t dp, int64_t micros, int64_t B, int64_t first,
+static void collect(const CountingSet *f, int64_t dp, int64_t micros, int64_t B, int64_t first,
                     int64_t samples, int64_t *out)
 {
     for (int64_t rank = 0; rank < dp; rank++) {
-        Loader *l = loader_of(f, (LoaderOptions){.B = B,
-                                                 .T = 5,
-                                                 .seed = 9,
-                                                 .shuffle = true,
-                                                 .dp_rank = rank,
-                                                 .dp_size = dp,
-                                                 .micros = micros});
+        Loader *l = counting_loader(f, (LoaderOptions){.B = B,
+                                                       .T = 5,
+                                                       .seed = 9,
+                                                       .shuffle = true,
+                                                       .dp_rank = rank,
+                                                       .dp_size = dp,
+                                                       .micros = micros});
         for (int64_t at = 0; at < samples; at += dp * micros * B)
             for (int64_t micro = 0; micro < micros; micro++) {
-                Batch b = next(l, first + at, micro);
+                Batch b = counting_next(l, first + at, micro);
                 for (int64_t row = 0; row < B; row++)
                     out[at + (micro * dp + rank) * B + row] = window_of(&b, row);
             }
@@ -153,7 +93,7 @@ static void test_bug_44_order_after_resume(void **state)
 {
     (void)state;
     enum { SAMPLES = 96, WINDOWS = 41 };
-    Fixture f = fixture_open(5 * WINDOWS + 1, 50);
+    CountingSet f = counting_open(5 * WINDOWS + 1, 50);
     int64_t whole[SAMPLES], part[SAMPLES];
     collect(&f, 1, 2, 2, 0, SAMPLES, whole);
     for (int64_t at = 0; at < SAMPLES;
@@ -172,7 +112,7 @@ static void test_bug_44_order_after_resume(void **state)
             if (seen[w] != 1)
                 fail_msg("epoch %d: window %d comes %d times", (int)epoch, w, seen[w]);
     }
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_bug_45_grid_does_not_change_the_order(void **state)
@@ -181,7 +121,7 @@ static void test_bug_45_grid_does_not_change_the_order(void **state)
     enum { SAMPLES = 72 };
     static const int64_t grid[][3] = {{1, 1, 12}, {1, 12, 1}, {2, 3, 2}, {3, 2, 2},
                                       {4, 3, 1},  {4, 1, 3},  {3, 4, 1}};
-    Fixture f = fixture_open(301, 50);
+    CountingSet f = counting_open(301, 50);
     int64_t want[SAMPLES], got[SAMPLES];
     collect(&f, 1, 1, 1, 0, SAMPLES, want);
     for (size_t g = 0; g < sizeof grid / sizeof *grid; g++) {
@@ -192,23 +132,24 @@ static void test_bug_45_grid_does_not_change_the_order(void **state)
                          (int)grid[g][0], (int)grid[g][1], (int)grid[g][2], i, (int)got[i],
                          (int)want[i]);
     }
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_bug_46_ranks_read_different_data(void **state)
 {
     (void)state;
     enum { DP = 3, B = 2, WINDOWS = 60 };
-    Fixture f = fixture_open(5 * WINDOWS + 1, 50);
+    CountingSet f = counting_open(5 * WINDOWS + 1, 50);
     int owner[WINDOWS];
     memset(owner, 0xFF, sizeof owner);
     for (int rank = 0; rank < DP; rank++) {
-        Loader *l = loader_of(
+        Loader *l = counting_loader(
             &f, (LoaderOptions){.B = B, .T = 5, .shuffle = true, .dp_rank = rank, .dp_size = DP});
-        Loader *twin = loader_of(
+        Loader *twin = counting_loader(
             &f, (LoaderOptions){.B = B, .T = 5, .shuffle = true, .dp_rank = rank, .dp_size = DP});
         for (int64_t step = 0; step < WINDOWS / (DP * B); step++) {
-            Batch b = next(l, step * DP * B, 0), same = next(twin, step * DP * B, 0);
+            Batch b = counting_next(l, step * DP * B, 0),
+                  same = counting_next(twin, step * DP * B, 0);
             assert_memory_equal(b.tokens.data, same.tokens.data,
                                 tensor_bytes(b.tokens)); /* tensor-parallel peers */
             for (int64_t row = 0; row < B; row++) {
@@ -221,7 +162,7 @@ static void test_bug_46_ranks_read_different_data(void **state)
         loader_free(twin);
         loader_free(l);
     }
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_bug_49_bad_id_reaches_the_caller(void **state)
@@ -229,16 +170,17 @@ static void test_bug_49_bad_id_reaches_the_caller(void **state)
     (void)state;
     char err[512];
     Batch b;
-    Fixture f = fixture_open(101, 50);
-    Loader *l = loader_of(&f, (LoaderOptions){.B = 1, .T = 10, .vocab_size = 55});
+    CountingSet f = counting_open(101, 50);
+    Loader *l = counting_loader(&f, (LoaderOptions){.B = 1, .T = 10, .vocab_size = 55});
     for (int64_t step = 0; step < 5; step++)
-        next(l, step, 0);
+        counting_next(l, step, 0);
     assert_false(loader_next(l, 5, 0, &b, err, sizeof err)); /* read ahead, told when asked for */
     assert_non_null(strstr(err, "train_2.bin: token id 55 at byte 1066"));
     assert_false(loader_next(l, 7, 0, &b, err, sizeof err));
-    assert_int_equal(window_of(&(Batch){.tokens = next(l, 2, 0).tokens}, 0), 2); /* still of use */
+    assert_int_equal(window_of(&(Batch){.tokens = counting_next(l, 2, 0).tokens}, 0),
+                     2); /* still of use */
     loader_free(l);
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 /* Large batches asked for after pauses of all lengths, so that some requests come while the thread
@@ -247,153 +189,67 @@ static void test_requests_out_of_order(void **state)
 {
     (void)state;
     enum { B = 200, T = 100, WINDOWS = 500 };
-    Fixture f = fixture_open(T * WINDOWS + 1, 50);
-    Loader *l = loader_of(&f, (LoaderOptions){.B = B, .T = T, .micros = 2});
+    CountingSet f = counting_open(T * WINDOWS + 1, 50);
+    Loader *l = counting_loader(&f, (LoaderOptions){.B = B, .T = T, .micros = 2});
     uint64_t work = 0;
     for (uint64_t k = 0; k < 300; k++) {
         int64_t sample = (int64_t)(drawn(51, k) % 700), micro = (int64_t)(drawn(52, k) % 2);
         for (uint64_t pause = k * 37 % 6000; pause > 0; pause--)
             work += drawn(53, pause);
-        Batch b = next(l, sample, micro);
+        Batch b = counting_next(l, sample, micro);
         for (int64_t row = 0; row < B; row++)
             assert_int_equal(window_of(&b, row), (sample + micro * B + row) % WINDOWS);
     }
     assert_true(work != 0);
     loader_free(l);
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_bug_31_held_batches_stay(void **state)
 {
     (void)state;
     enum { HOLD = 3 };
-    Fixture f = fixture_open(501, 50);
-    Loader *l = loader_of(&f, (LoaderOptions){.B = 2, .T = 5, .hold = HOLD});
+    CountingSet f = counting_open(501, 50);
+    Loader *l = counting_loader(&f, (LoaderOptions){.B = 2, .T = 5, .hold = HOLD});
     Batch held[40];
     for (int64_t step = 0; step < 40; step++) {
-        held[step] = next(l, 2 * step, 0);
+        held[step] = counting_next(l, 2 * step, 0);
         for (int64_t k = step; k >= 0 && k > step - HOLD; k--)
             assert_int_equal(window_of(&held[k], 1), 2 * k + 1);
     }
     loader_free(l);
-    fixture_close(&f);
-}
-
-static void test_bug_2_last_validation_batch_is_masked(void **state)
-{
-    (void)state;
-    enum { T = 4, B = 2, DP = 2, WINDOWS = 5 };
-    Fixture f = fixture_open(100, T * WINDOWS + 3);
-    int seen[DP * B * 2] = {0};
-    int64_t targets = 0;
-    for (int rank = 0; rank < DP; rank++) {
-        Loader *l = loader_of(&f, (LoaderOptions){.split = SPLIT_VAL,
-                                                  .B = B,
-                                                  .T = T,
-                                                  .shuffle = true,
-                                                  .dp_rank = rank,
-                                                  .dp_size = DP,
-                                                  .micros = 2});
-        assert_int_equal(loader_windows(l), WINDOWS);
-        assert_int_equal(loader_dropped_tokens(l), 2);
-        assert_int_equal(loader_batches(l), 2);
-        for (int64_t micro = 0; micro < loader_batches(l); micro++) {
-            Batch b = next(l, 0, micro);
-            targets += b.n_targets;
-            for (int64_t row = 0; row < B; row++) {
-                int64_t index = (micro * DP + rank) * B + row;
-                const int32_t *y = tensor_row(b.targets, row), *x = tensor_row(b.tokens, row);
-                for (int t = 0; t < T; t++) {
-                    assert_int_equal(y[t], index < WINDOWS ? index * T + t + 1 : -1);
-                    assert_int_equal(x[t], index < WINDOWS ? index * T + t : 0);
-                }
-                seen[index]++;
-            }
-        }
-        loader_free(l);
-    }
-    assert_int_equal(targets, WINDOWS * T);
-    for (int i = 0; i < DP * B * 2; i++)
-        assert_int_equal(seen[i], 1);
-    fixture_close(&f);
-}
-
-/* Validation that ends before its data does, within a micro-batch: two ranks see these windows
- * once, and no other. */
-static void test_validation_ends_behind_max_windows(void **state)
-{
-    (void)state;
-    enum { T = 4, B = 2, DP = 2, WINDOWS = 9, MOST = 5 };
-    Fixture f = fixture_open(100, T * WINDOWS + 3);
-    int seen[WINDOWS] = {0};
-    for (int rank = 0; rank < DP; rank++) {
-        Loader *l = loader_of(&f, (LoaderOptions){.split = SPLIT_VAL,
-                                                  .B = B,
-                                                  .T = T,
-                                                  .dp_rank = rank,
-                                                  .dp_size = DP,
-                                                  .max_windows = MOST,
-                                                  .micros = 2});
-        assert_int_equal(loader_windows(l), WINDOWS);
-        assert_int_equal(loader_batches(l), 2);
-        for (int64_t micro = 0; micro < loader_batches(l); micro++) {
-            Batch b = next(l, 0, micro);
-            for (int64_t row = 0; row < B; row++) {
-                int32_t first = *(const int32_t *)tensor_row(b.targets, row);
-                if (first >= 0) seen[(first - 1) / T]++;
-            }
-        }
-        loader_free(l);
-    }
-    for (int i = 0; i < WINDOWS; i++)
-        assert_int_equal(seen[i], i < MOST);
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static void test_random_tokens(void **state)
 {
     (void)state;
-    Fixture f = {0};
+    CountingSet f = {0};
     data_open_random(&f.data, 97);
-    Loader *l = loader_of(&f, (LoaderOptions){.B = 2, .T = 50, .seed = 3, .vocab_size = 97});
-    Batch a = next(l, 1000, 0);
+    Loader *l = counting_loader(&f, (LoaderOptions){.B = 2, .T = 50, .seed = 3, .vocab_size = 97});
+    Batch a = counting_next(l, 1000, 0);
     int32_t copy[100];
     memcpy(copy, a.tokens.data, sizeof copy);
     for (int i = 0; i < 100; i++)
         assert_in_range(copy[i], 0, 96);
     assert_memory_equal((int32_t *)a.targets.data, copy + 1, 49 * sizeof *copy);
-    next(l, 0, 0);
-    assert_memory_equal(next(l, 1000, 0).tokens.data, copy, sizeof copy);
+    counting_next(l, 0, 0);
+    assert_memory_equal(counting_next(l, 1000, 0).tokens.data, copy, sizeof copy);
     loader_free(l);
     data_close(&f.data);
-}
-
-static void test_too_little_data_is_a_sentence(void **state)
-{
-    (void)state;
-    char err[512];
-    Loader *l;
-    Fixture f = fixture_open(40, 10);
-    LoaderOptions o = {
-        .split = SPLIT_VAL, .B = 1, .T = 10, .vocab_size = 9, .dp_size = 1, .micros = 1};
-    assert_false(loader_create(&l, &f.data, &o, err, sizeof err));
-    assert_string_equal(
-        err,
-        "the validation data has 10 tokens, fewer than the 11 of one window (data.seq_length + 1)");
-    fixture_close(&f);
 }
 
 static void test_loaders_stop_at_any_time(void **state)
 {
     (void)state;
-    Fixture f = fixture_open(50001, 50);
+    CountingSet f = counting_open(50001, 50);
     for (int k = 0; k < 100; k++) {
-        Loader *l = loader_of(&f, (LoaderOptions){.B = 64, .T = 100, .shuffle = true});
-        if (k % 3) next(l, k, 0);
+        Loader *l = counting_loader(&f, (LoaderOptions){.B = 64, .T = 100, .shuffle = true});
+        if (k % 3) counting_next(l, k, 0);
         loader_free(l);
     }
     loader_free(NULL);
-    fixture_close(&f);
+    counting_close(&f);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -405,10 +261,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bug_49_bad_id_reaches_the_caller),
     cmocka_unit_test(test_requests_out_of_order),
     cmocka_unit_test(test_bug_31_held_batches_stay),
-    cmocka_unit_test(test_bug_2_last_validation_batch_is_masked),
-    cmocka_unit_test(test_validation_ends_behind_max_windows),
     cmocka_unit_test(test_random_tokens),
-    cmocka_unit_test(test_too_little_data_is_a_sentence),
     cmocka_unit_test(test_loaders_stop_at_any_time),
 };
 
