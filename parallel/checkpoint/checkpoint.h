@@ -106,6 +106,10 @@ bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint *
 /* Reads all data, each rank its share, and compares every checksum. False with a sentence that
  * names a damaged file and tensor. */
 bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
+/* Whether the indexes of parts in several files are there, to the byte as they were saved. Only
+ * Hugging Face's loaders read them, so opening, verifying and reading do without. False with a
+ * sentence. */
+bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
 /* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
  * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run
  * has none at all; false with a sentence when it has some and none verifies, or when they cannot be

@@ -163,6 +163,10 @@ char *manifest_print(const Manifest *m, size_t *bytes)
 
 char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes)
 {
+    int files = 0;
+    for (int f = 0; f < m->n_files; f++)
+        files += m->file[f].part == part;
+    if (files == 1) return NULL;
     char *text;
     FILE *to = text_stream(&text, bytes);
     int64_t total = 0;

@@ -77,7 +77,8 @@ int manifest_chunk_count(const SafetensorsEntry *entry);
 
 /* The text of manifest.json, of the present version; the caller frees. */
 char *manifest_print(const Manifest *m, size_t *bytes);
-/* The text of a part's index, as Hugging Face's loaders read it; the caller frees. */
+/* The text of a part's index, as Hugging Face's loaders read it; the caller frees. NULL: the part
+ * is one file, which has no index. */
 char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes);
 /* Reads such a text, of version 1 or 2. Keys must come in the order in which they are written, so
  * that what is accepted is what this program writes and nothing else. False with a sentence; then

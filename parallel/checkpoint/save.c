@@ -96,12 +96,9 @@ static bool write_texts(Save *s)
     const Manifest *m = &s->layout.manifest;
     size_t bytes;
     bool good = true;
-    int files[CHECKPOINT_PARTS] = {0};
-    for (int f = 0; f < m->n_files; f++)
-        files[m->file[f].part]++;
     for (int part = 0; good && part < CHECKPOINT_PARTS; part++) {
-        if (files[part] == 1) continue;
         char *text = manifest_print_index(m, (CheckpointPart)part, &bytes);
+        if (text == NULL) continue;
         good = write_text(s, checkpoint_index_name((CheckpointPart)part), text, bytes);
     }
     if (!good) return false;

@@ -2,6 +2,7 @@
  * whose data have theirs. See checkpoint.h. */
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
+#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
@@ -9,6 +10,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Reads chunk `i` of a tensor, in pieces, for it may be larger than the staging buffer. */
 static bool verify_chunk(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, int i, char *err,
@@ -48,6 +51,40 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
     }
     c->verified = checkpoint_io_agree(io, good, err, n);
     return c->verified;
+}
+
+/* Whether the file `name` holds exactly this text; its size is compared before it is read. */
+static bool holds_text(const Checkpoint *c, const char *name, const char *text, size_t bytes,
+                       char *err, size_t n)
+{
+    static const char whose[] = "Hugging Face's loaders need it, resuming does not";
+    char *path = text_format("%s/%s", c->path, name), *found = NULL, why[1024];
+    int64_t size = 0;
+    int fd = fs_open_file(c->folder, name, path, &size, why, sizeof why);
+    bool good = fd >= 0, same = good && size == (int64_t)bytes;
+    if (same) good = file_read_open(fd, bytes, path, &found, why, sizeof why);
+    if (!good)
+        error_set(err, n, "%s; %s", why, whose);
+    else if (!same || memcmp(found, text, bytes) != 0)
+        good =
+            error_set(err, n, "%s is damaged: it is not the index that was saved; %s", path, whose);
+    if (fd >= 0) close(fd);
+    free(found);
+    free(path);
+    return good;
+}
+
+bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n)
+{
+    bool good = true;
+    for (int part = 0; good && part < CHECKPOINT_PARTS; part++) {
+        size_t bytes;
+        char *text = manifest_print_index(&c->manifest, (CheckpointPart)part, &bytes);
+        if (text == NULL) continue;
+        good = holds_text(c, checkpoint_index_name((CheckpointPart)part), text, bytes, err, n);
+        free(text);
+    }
+    return good;
 }
 
 /* ---- the newest ------------------------------------------------------------------------------ */

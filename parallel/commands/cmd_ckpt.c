@@ -178,7 +178,8 @@ static int run_verify(char **found, int n)
         char err[1024];
         Checkpoint *c = NULL;
         bool good = checkpoint_open(found[i], &c, err, sizeof err) &&
-                    checkpoint_verify(&io, c, err, sizeof err);
+                    checkpoint_verify(&io, c, err, sizeof err) &&
+                    checkpoint_verify_indexes(c, err, sizeof err);
         if (good) {
             const Manifest *m = checkpoint_manifest(c);
             printf("%s: whole (%s, %s)\n", found[i], figure_of(m->n_tensors, "tensor").text,
@@ -264,9 +265,10 @@ static const ArgCommand verify = {
     .call = "./train ckpt verify",
     .usage = "RUN|CKPT",
     .summary = "read everything and compare every checksum",
-    .about = "Reads every byte and compares it with the checksums in the manifest. Damage is\n"
-             "reported by file and tensor. Exit 0 if all is whole, 65 if not, 66 if nothing is\n"
-             "there, 77 if something must not be read.",
+    .about = "Reads every byte and compares it with the checksums in the manifest, and an index\n"
+             "with what the manifest names. Damage is reported by file and tensor.\n"
+             "Exit 0 if all is whole, 65 if not, 66 if nothing is there, 77 if something must\n"
+             "not be read.",
     .words =
         ONE_FOLDER("./train ckpt verify: which run or checkpoint? ./train ckpt verify out/demo"),
     .size = sizeof(Arguments),

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* What a program of one rank has saved, before manifests spoke of several. */
 static void a_checkpoint_of_version_1_is_read(void **state)
@@ -256,6 +257,58 @@ static void the_command_tells_who_wrote_it(void **state)
     test_run_close(&r);
 }
 
+/* Whether step 1 opens and verifies, which asks no index, and its indexes do, too. */
+static bool indexes_are_whole(TestRun *r)
+{
+    Checkpoint *c = NULL;
+    char *path = checkpoint_path(r->run, 1);
+    if (!checkpoint_open(path, &c, r->err, sizeof r->err) ||
+        !checkpoint_verify(&r->io, c, r->err, sizeof r->err))
+        fail_msg("%s", r->err);
+    bool whole = checkpoint_verify_indexes(c, r->err, sizeof r->err);
+    checkpoint_close(c);
+    free(path);
+    return whole;
+}
+
+/* An index that is missing, has another length, or another byte: the command says it, and a run
+ * goes on without. */
+static void the_command_misses_an_index(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.safetensors.index.json",
+                                        "optimizer.safetensors.index.json"};
+    TestRun r;
+    test_run_open(&r);
+    three_writers(&r);
+    char *output = text_format("%s/output", r.run), *text, err[256];
+    assert_true(indexes_are_whole(&r));
+    for (int i = 0; i < 2; i++) {
+        char *file = test_run_file(&r, 1, names[i]);
+        size_t n;
+        assert_true(file_read(file, &text, &n, NULL, err, sizeof err));
+        file_flip(file, (int64_t)n / 2, 1);
+        assert_false(indexes_are_whole(&r));
+        assert_non_null(strstr(r.err, names[i]));
+        assert_non_null(strstr(r.err, " is damaged: it is not the index that was saved; "));
+        assert_int_equal(test_ckpt("verify", r.run, output), EXIT_DAMAGED);
+        assert_true(file_write(&fs_system, file, "{}\n", 3, err, sizeof err));
+        assert_false(indexes_are_whole(&r));
+        assert_int_equal(test_ckpt("verify", r.run, output), EXIT_DAMAGED);
+        assert_int_equal(unlink(file), 0);
+        assert_false(indexes_are_whole(&r));
+        assert_non_null(strstr(r.err, names[i]));
+        assert_non_null(strstr(r.err, "Hugging Face's loaders need it, resuming does not"));
+        assert_int_equal(test_ckpt("verify", r.run, output), EXIT_DAMAGED);
+        assert_true(file_write(&fs_system, file, text, n, err, sizeof err));
+        assert_true(indexes_are_whole(&r));
+        free(text);
+        free(file);
+    }
+    free(output);
+    test_run_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +318,7 @@ int main(void)
         cmocka_unit_test(python_reads_several_files_by_their_index),
         cmocka_unit_test(estimate_covers_several_writers),
         cmocka_unit_test(the_command_tells_who_wrote_it),
+        cmocka_unit_test(the_command_misses_an_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
