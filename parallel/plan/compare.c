@@ -57,6 +57,7 @@ static bool both_applied(Comparison *c, const Capture *got, const Capture *want)
                  want->applied ? "made" : "skipped");
         c->differs = true;
     }
+    if (!got->applied && !want->applied && c->skipped == 0) c->skipped = want->step;
     return got->applied && want->applied;
 }
 
@@ -100,11 +101,14 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
             if (b->weights) add_number(c, &spot, got->weight[at + i], w[i], weight, b->tolerance);
         }
         at += n;
+        c->gradients += b->gradients;
     }
     return !c->differs;
 }
 
-double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact)
+/* compare_distance, and how many tensors it is of. */
+static double distance_of(const ParamTable *table, const Capture *got, const Capture *exact,
+                          int64_t *counted)
 {
     double all = rms(exact->gradient, exact->n), sum = 0;
     int64_t at = 0, tensors = 0;
@@ -120,15 +124,24 @@ double compare_distance(const ParamTable *table, const Capture *got, const Captu
         sum += distance / (size * size);
         tensors++;
     }
+    *counted = tensors;
     return tensors > 0 ? sqrt(sum / (double)tensors) : 0;
+}
+
+double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact)
+{
+    int64_t tensors;
+    return distance_of(table, got, exact, &tensors);
 }
 
 bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
                        const Capture *single, const Capture *exact)
 {
     if (!both_applied(c, got, single)) return !c->differs;
-    double d = compare_distance(table, got, exact),
+    int64_t tensors;
+    double d = distance_of(table, got, exact, &tensors),
            most = 1.5 * compare_distance(table, single, exact);
+    c->gradients += tensors;
     if (!(d <= c->worst)) {
         c->worst = d;
         snprintf(c->where, sizeof c->where, "gradients beside f32, step %lld",

@@ -23,6 +23,9 @@ typedef struct {
     char where[160]; /* ... and what deviates: "gradient of block.0.mlp.up.weight[17], step 2" */
     char difference[320]; /* the first beyond its bound: name, step, element, both values, bound */
     bool differs;
+    int64_t
+        skipped; /* the first step that both skipped, so that nothing of it was compared; or 0 */
+    int64_t gradients; /* tensors of gradients that were compared */
 } Comparison;
 
 /* Adds the comparison of a step; false when something is beyond its bound, now or before.

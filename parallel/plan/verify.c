@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_SIZE = 8, BLOCKS = 2, MOST_VOCABULARY = 509, MOST_POSITIONS = 64, MOST_SETS = 64 };
+enum {
+    HEAD_SIZE = 8,
+    BLOCKS = 2,
+    MOST_VOCABULARY = 509,
+    MOST_POSITIONS = 64,
+    MOST_SETS = 64,
+    SCALE_POWER = 10
+};
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
@@ -132,6 +139,9 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
         if (f64) set_f64(&s, g);
+        /* It begins high and comes down by steps that overflow; there are only three. */
+        if (!f64 && g->fp16.initial_scale_power > SCALE_POWER)
+            set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
         /* With "sum" a grid is not what a single rank is, but so many times that. */
         set_text(&s, "gradient_allreduce_op", "mean");
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
@@ -262,6 +272,22 @@ static void print_subject(const Proof *p)
         (long long)c->train_micro_batch_size_per_gpu);
 }
 
+/* What was not compared is not equal. */
+static int print_nothing(const Proof *p)
+{
+    const Comparison *c = &p->comparison;
+    const char *mend = config_dtype(p->configs.grid) == F16
+                           ? "write a smaller fp16.loss_scale, or 0 for a dynamic one"
+                           : "write a smaller optimizer.params.lr";
+    if (c->skipped == 0)
+        return error_print(EXIT_CONFIG, "nothing was compared: a single rank has no gradients "
+                                        "but zeros in any step");
+    return error_print(EXIT_CONFIG,
+                       "nothing was compared in step %lld: the grid and a single rank skipped it, "
+                       "because gradients are not finite; %s",
+                       (long long)c->skipped, mend);
+}
+
 static int print_verdict(const Proof *p, double seconds)
 {
     const Comparison *c = &p->comparison;
@@ -272,6 +298,7 @@ static int print_verdict(const Proof *p, double seconds)
         return error_print(EXIT_REPLICAS,
                            "after %d steps ranks have other weights than their replicas",
                            VERIFY_STEPS);
+    if (c->skipped || c->gradients == 0) return print_nothing(p);
     printf("equal      to a single rank; worst deviation %.2g", c->worst);
     if (dtype_size(dtype) > 2) printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
     printf("%s%s   %.1f s\n", c->where[0] ? ": " : "", c->where, seconds);

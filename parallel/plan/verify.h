@@ -24,12 +24,13 @@ enum { VERIFY_STEPS = 3 };
 
 /* Trains VERIFY_STEPS steps on the config's grid of ranks and on a single rank and prints what was
  * compared and the worst deviation. Returns EXIT_OK, or EXIT_REPLICAS with the first difference on
- * stderr; a config that is refused ends with its sentences and EXIT_CONFIG.
+ * stderr; a config that is refused ends with its sentences and EXIT_CONFIG, and so
+ * does one that left nothing to compare, because both skipped a step.
  *
  * Unless `full`: two blocks, heads of 8, vocabulary below 510, at most 64 positions. Always:
- * micro-batches of at most 2 sequences, at most 2 of them a rank, random tokens. In f64 AdamW's eps
- * is at least 1e-4, because a smaller one turns the noise of gradients that are zero in theory into
- * updates. */
+ * micro-batches of at most 2 sequences, at most 2 of them a rank, random tokens; fp16's dynamic
+ * scale begins at 2^10 or below, so that no step overflows. In f64 AdamW's eps is at least 1e-4,
+ * because a smaller one turns the noise of gradients that are zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
 #endif

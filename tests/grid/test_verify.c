@@ -143,6 +143,25 @@ static void test_a_fault_is_seen_in_16_bits(void **state)
     expect_said(&said, EXIT_REPLICAS, "a single rank is 0.");
 }
 
+/* A step that both skip shows nothing: fp16's dynamic scale begins where none overflows, and a
+ * fixed one that is too large is told. */
+static void test_skipped_steps_are_not_equal(void **state)
+{
+    (void)state;
+    Said said = verify_said(presets[0], 2,
+                            (const char *[]){"fp16.enabled=true", "bf16.enabled=false",
+                                             "fp16.initial_scale_power=32", NULL},
+                            VERIFY_CONFIG, NULL);
+    expect_said(&said, EXIT_OK, ": gradients beside f32, step ");
+    said = verify_said(
+        presets[0], 2,
+        (const char *[]){"fp16.enabled=true", "bf16.enabled=false", "fp16.loss_scale=1e9", NULL},
+        VERIFY_CONFIG, NULL);
+    expect_said(&said, EXIT_CONFIG, "nothing was compared in step 1: ");
+    expect_said(&said, EXIT_CONFIG, "write a smaller fp16.loss_scale");
+    if (strstr(said.text, "equal ")) fail_msg("equal in\n%s", said.text);
+}
+
 /* A config that is refused ends as it does everywhere. */
 static void test_a_config_that_is_refused(void **state)
 {
@@ -162,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_a_fault_is_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
         cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
+        cmocka_unit_test(test_skipped_steps_are_not_equal),
         cmocka_unit_test(test_a_config_that_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

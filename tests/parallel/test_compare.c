@@ -141,6 +141,10 @@ static void test_skipped_steps(void **state)
         bool same = i == 0 || i == 3;
         assert_int_equal(compare_captures(&c, &table, F64, &p.got, &p.want, &bounds), same);
         assert_int_equal(compare_distances(&narrow, &table, &p.got, &p.want, &p.want), same);
+        assert_int_equal(c.skipped, i == 0 ? 7 : 0);
+        assert_int_equal(narrow.skipped, i == 0 ? 7 : 0);
+        assert_int_equal(c.gradients, i == 3 ? 2 : 0);
+        assert_int_equal(narrow.gradients, i == 3 ? 1 : 0);
         if (!same) {
             const char *want = i == 1 ? "step 7 is made, a single rank has skipped it"
                                       : "step 7 is skipped, a single rank has made it";
