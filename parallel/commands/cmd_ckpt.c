@@ -265,8 +265,8 @@ static const ArgCommand verify = {
     .call = "./train ckpt verify",
     .usage = "RUN|CKPT",
     .summary = "read everything and compare every checksum",
-    .about = "Reads every byte and compares it with the checksums in the manifest, and an index\n"
-             "with what the manifest names. Damage is reported by file and tensor.\n"
+    .about = "Reads every byte and compares it with the checksums in the manifest, and an\n"
+             "index with what the manifest names. Damage is reported by file and tensor.\n"
              "Exit 0 if all is whole, 65 if not, 66 if nothing is there, 77 if something must\n"
              "not be read.",
     .words =
