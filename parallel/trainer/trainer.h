@@ -53,7 +53,8 @@ typedef struct {
     int64_t n_phases;
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
-    Piece *weights, *slots; /* all that this rank keeps of what a checkpoint holds */
+    Piece *slots;   /* all that this rank keeps of the optimizer's */
+    Piece *weights; /* a test aid: the same of the weights */
     char **slot_names;
     int n_slots;
     CheckpointIo io;
