@@ -42,8 +42,8 @@ rows() {
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
     row tsan "$sample" tests/run/ranks.sh
-    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader tests/data/test_loader_validation tests/data/test_documents \
-        tests/data/test_prepare
+    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
+        tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control \
         tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks
     row tsan "$sample TEST_EVERY=38" tests/grid

@@ -30,34 +30,34 @@ static void open_set(TokenSet *s, const char *folder, const char *name, const in
 
 CountingSet counting_open(int64_t train_tokens, int64_t val_tokens)
 {
-    CountingSet f = {.folder = folder_new()};
+    CountingSet set = {.folder = folder_new()};
     int64_t part[3] = {train_tokens / 3, 1, train_tokens - train_tokens / 3 - 1};
-    open_set(&f.data.train, f.folder, "train", part, 3);
-    open_set(&f.data.val, f.folder, "val", &val_tokens, 1);
-    return f;
+    open_set(&set.data.train, set.folder, "train", part, 3);
+    open_set(&set.data.val, set.folder, "val", &val_tokens, 1);
+    return set;
 }
 
-void counting_close(CountingSet *f)
+void counting_close(CountingSet *set)
 {
-    data_close(&f->data);
-    folder_drop(f->folder);
+    data_close(&set->data);
+    folder_drop(set->folder);
 }
 
-Loader *counting_loader(const CountingSet *f, LoaderOptions o)
+Loader *counting_loader(const CountingSet *set, LoaderOptions options)
 {
     char err[512];
     Loader *l;
-    if (o.vocab_size == 0) o.vocab_size = 60000;
-    if (o.dp_size == 0) o.dp_size = 1;
-    if (o.micros == 0) o.micros = 1;
-    if (!loader_create(&l, &f->data, &o, err, sizeof err)) fail_msg("%s", err);
+    if (options.vocab_size == 0) options.vocab_size = 60000;
+    if (options.dp_size == 0) options.dp_size = 1;
+    if (options.micros == 0) options.micros = 1;
+    if (!loader_create(&l, &set->data, &options, err, sizeof err)) fail_msg("%s", err);
     return l;
 }
 
-Batch counting_next(Loader *l, int64_t samples, int64_t micro)
+Batch counting_next(Loader *loader, int64_t samples, int64_t micro)
 {
     char err[512];
     Batch b;
-    if (!loader_next(l, samples, micro, &b, err, sizeof err)) fail_msg("%s", err);
+    if (!loader_next(loader, samples, micro, &b, err, sizeof err)) fail_msg("%s", err);
     return b;
 }
