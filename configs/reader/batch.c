@@ -225,14 +225,14 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     if (origin_given(&origin[option_find(train_key)])) return;
     if (share * dp != batch) {
         load_nearest_divisors(batch, dp, near, sizeof near);
-        snprintf(out, n, "go on with %s ranks, which go into %lld, and write %s %lld", near,
+        snprintf(out, n, "take %s ranks, of which %lld is a multiple, and write %s %lld", near,
                  (long long)batch, train_key, (long long)batch);
         return;
     }
     bool divides = share % rows == 0;
     load_nearest_divisors(share, rows, near, sizeof near);
-    if (!divides) snprintf(micro, sizeof micro, " with %s %s", micro_key, near);
-    snprintf(out, n, "write %s %lld%s%s%s", train_key, (long long)batch, micro,
-             origin_given(&origin[option_find(accum_key)]) ? " and without " : "",
-             origin_given(&origin[option_find(accum_key)]) ? accum_key : "");
+    if (!divides) snprintf(micro, sizeof micro, " and %s %s", micro_key, near);
+    bool accum = origin_given(&origin[option_find(accum_key)]);
+    snprintf(out, n, "write %s %lld%s%s%s%s", train_key, (long long)batch, micro,
+             accum ? " and leave " : "", accum ? accum_key : "", accum ? " out" : "");
 }

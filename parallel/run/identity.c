@@ -15,17 +15,15 @@ static void print_difference(const ConfigDifference *d, const char *effect)
     log_info("config  %s was %s, is %s: %s", d->key, d->was, d->now, effect);
 }
 
-/* Adds to a refusal how the run keeps its batch where that only follows from the number of ranks;
- * takes over `list`. */
-static char *add_batch_advice(char *list, const Config *stored, const Config *config)
+/* The beginning of what to do about a refusal: how the run keeps its batch where that only follows
+ * from the number of ranks, else "". The caller frees. */
+static char *batch_remedy(const Config *stored, const Config *config)
 {
     char advice[256] = "";
     if (stored->train_batch_size != config->train_batch_size)
         config_batch_advice(config, stored->train_batch_size, advice, sizeof advice);
-    if (advice[0] == '\0') return list;
-    char *longer = text_format("%s; to keep its batch, %s", list, advice);
-    free(list);
-    return longer;
+    if (advice[0] == '\0') return must_strdup("");
+    return text_format("to go on with its batch, %s; or ", advice);
 }
 
 bool identity_may_resume(const char *folder, const Config *stored, const Config *config, bool allow,
@@ -52,12 +50,14 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
                                                                      : "harmless");
         }
     }
-    list = add_batch_advice(list, stored, config);
+    /* Neither the batch nor a flag helps where the weights have other shapes. */
+    char *remedy = impossible ? must_strdup("") : batch_remedy(stored, config);
     if (refused)
-        error_set(err, n, "the run in %s was started with another config: %s; %s", folder, list,
-                  /* no flag helps where the weights have other shapes */
+        error_set(err, n, "the run in %s was started with another config: %s; %s%s", folder, list,
+                  remedy,
                   impossible ? "choose another folder with --out"
                              : "choose another folder with --out, or say --allow-config-change");
+    free(remedy);
     free(list);
     config_diff_free(d, count);
     return refused == 0;

@@ -204,12 +204,13 @@ static void says_how_to_keep_a_batch(void **state)
     } cases[] = {
         {4, MICRO "2", 8, "write train_batch_size 8"},
         {4, MICRO "2, " ACCUM "2", 8,
-         "write train_batch_size 8 and without gradient_accumulation_steps"},
-        {4, MICRO "4", 8, "write train_batch_size 8 with train_micro_batch_size_per_gpu 2"},
+         "write train_batch_size 8 and leave gradient_accumulation_steps out"},
+        {4, MICRO "4", 8, "write train_batch_size 8 and train_micro_batch_size_per_gpu 2"},
         {4, MICRO "4, " ACCUM "3", 12,
-         "write train_batch_size 12 with train_micro_batch_size_per_gpu 3 and without "
-         "gradient_accumulation_steps"},
-        {4, MICRO "3", 9, "go on with 3 or 9 ranks, which go into 9, and write train_batch_size 9"},
+         "write train_batch_size 12 and train_micro_batch_size_per_gpu 3 and leave "
+         "gradient_accumulation_steps out"},
+        {4, MICRO "3", 9,
+         "take 3 or 9 ranks, of which 9 is a multiple, and write train_batch_size 9"},
         {4, BATCH "16", 8, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

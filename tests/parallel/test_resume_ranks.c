@@ -54,17 +54,25 @@ static void a_batch_that_follows_is_refused_with_what_to_write(void **unused)
     (void)unused;
     static const char open[] =
         "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 2}";
+    static const char accumulating[] =
+        "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 2, "
+        "\"gradient_accumulation_steps\": 3}";
     char err[1024] = "";
     assert_true(may_resume(open, 2, 2, err, sizeof err));
     assert_false(may_resume(open, 1, 2, err, sizeof err));
     assert_string_equal(err,
                         "the run in out/r was started with another config: train_batch_size was 2, "
-                        "is 4 (changes the run); to keep its batch, write train_batch_size 2 with "
-                        "train_micro_batch_size_per_gpu 1; choose another folder with --out, or "
-                        "say --allow-config-change");
+                        "is 4 (changes the run); to go on with its batch, write train_batch_size 2 "
+                        "and train_micro_batch_size_per_gpu 1; or choose another folder with "
+                        "--out, or say --allow-config-change");
+    assert_false(may_resume(accumulating, 4, 2, err, sizeof err));
+    assert_non_null(strstr(err, "train_batch_size was 24, is 12 (changes the run); to go on with "
+                                "its batch, write train_batch_size 24 and leave "
+                                "gradient_accumulation_steps out; or choose another folder with "
+                                "--out, or say --allow-config-change"));
     assert_false(may_resume(open, 2, 3, err, sizeof err));
-    assert_non_null(strstr(err, "to keep its batch, go on with 2 or 4 ranks, which go into 4, and "
-                                "write train_batch_size 4;"));
+    assert_non_null(strstr(err, "to go on with its batch, take 2 or 4 ranks, of which 4 is a "
+                                "multiple, and write train_batch_size 4; or choose"));
 }
 
 int main(void)
