@@ -2,7 +2,7 @@
 # verify.sh -- `./train verify`: what it prints, and its exit codes.
 . "$(dirname "$0")/lib.sh"
 
-configs=$here/../../configs
+configs=${TINY%/*}/../../configs
 expect_code "verify: the demo on four ranks" 0 "$TRAIN" verify "$configs/demo.json" --ranks 4 --set zero_optimization.stage=3
 check "verify: says the grid" grep -qF 'grid       4 ranks = dp 4 (threads), ZeRO 3' output
 check "verify: says the model" grep -qE '^model      2 of 4 blocks, hidden size 32 of 128, vocabulary 509, f64$' output
