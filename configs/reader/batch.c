@@ -183,8 +183,13 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
                  (long long)unit);
     snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low, (long long)(low + unit));
     if (low == 0) snprintf(multiples, sizeof multiples, "%lld", (long long)unit);
+    if (low == 0 && beside == NULL)
+        snprintf(what, sizeof what, "the %lld data-parallel ranks", (long long)dp);
     WRONG(load, train_key, "%lld is %s %s; write %s %s%s", (long long)batch,
-          low == 0 ? "less than one" : "not a multiple of", what, train_key, multiples, other);
+          low > 0          ? "not a multiple of"
+          : beside == NULL ? "fewer than"
+                           : "less than",
+          what, train_key, multiples, other);
 }
 
 void check_batch(Load *load)

@@ -36,8 +36,10 @@ bad "batch arithmetic" 78 'train_batch_size' "$TINY" --set train_batch_size=17
 batch=(--set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=null)
 bad "a batch that the ranks do not share" 78 'is not a multiple of micro 2 x dp 3 = 6; write train_batch_size 6 or 12, or train on 2 or 4 ranks' \
     config check "$TINY" --world 3 "${batch[@]}"
-bad "a batch for one rank" 78 'is less than one micro 2 x dp 3 = 6; write train_batch_size 6, or train on 1 rank$' \
+bad "a batch for one rank" 78 'is less than micro 2 x dp 3 = 6; write train_batch_size 6, or train on 1 rank$' \
     config check "$TINY" --world 3 "${batch[@]}" --set train_batch_size=2
+bad "fewer sequences than ranks" 78 'train_batch_size: 16 is fewer than the 32 data-parallel ranks; write train_batch_size 32, or train on 16 ranks' \
+    config check "$TINY" --world 32 "${batch[@]}" --set train_batch_size=16 --set train_micro_batch_size_per_gpu=null
 bad "a size that the ranks do not make" 78 'parallel.data: 2, but there is 1 rank; write --ranks 2, or 1 here, or leave the key out' \
     "$TINY" --set parallel.data=2
 bad "no ranks" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
