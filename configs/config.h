@@ -206,7 +206,7 @@ typedef struct {
      * those for one rank, and hold on other numbers as far as the batch divides. */
     int64_t world;
     /* The text is that of a run that was, opened to look at: it is read for the ranks that it was
-     * written for, whatever `world` is. */
+     * written for, whatever `world` is, and its batch need not fit them. */
     bool stored;
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills

@@ -192,6 +192,14 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
           what, train_key, multiples, other);
 }
 
+/* A run that is opened to look at takes no step: its batch need not fit any ranks, and a
+ * micro-batch is all that is read of it. */
+static void accept_any(Config *c)
+{
+    if (c->train_micro_batch_size_per_gpu < 1) c->train_micro_batch_size_per_gpu = 1;
+    if (c->gradient_accumulation_steps < 1) c->gradient_accumulation_steps = 1;
+}
+
 void check_batch(Load *load)
 {
     const Config *c = load->config;
@@ -212,7 +220,9 @@ void check_batch(Load *load)
                    "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
                    (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
     if (batch > 0 && batch == product(rows, times, dp)) return;
-    if (train && micro && accum)
+    if (load->context.stored)
+        accept_any(load->config);
+    else if (train && micro && accum)
         refuse_three(load);
     else if (micro || load_automatic(load, micro_key))
         refuse_multiple(load, micro_key, rows);

@@ -192,6 +192,32 @@ static void opens_runs_of_one_rank_that_give_everything(void **state)
         parse_in((ConfigContext){.world = 4}, text)); /* as a config of its own it is held */
 }
 
+/* What is opened to look at has no steps: a batch that no ranks share is no trouble there. */
+static void a_stored_batch_need_not_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        int64_t micro, accum;
+    } cases[] = {
+        {BATCH "7, " MICRO "2", 2, 1},
+        {BATCH "1, " MICRO "2", 2, 1},
+        {BATCH "1", 1, 1},
+        {BATCH "7, " MICRO "2, " ACCUM "5", 2, 5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = text_format("{\"_world\": 3, \"data\": {\"text\": \"x\"}, %s}", cases[i].keys);
+        const Config *c = parse_in((ConfigContext){.stored = true}, text);
+        if (c == NULL) fail_msg("%s is refused", text);
+        assert_int_equal(c->world, 3);
+        assert_int_equal(c->train_micro_batch_size_per_gpu, cases[i].micro);
+        assert_int_equal(c->gradient_accumulation_steps, cases[i].accum);
+        config_free(c);
+        assert_null(parse_in((ConfigContext){.world = 3}, text));
+        free(text);
+    }
+}
+
 /* What to write where a batch that was not given would be another on more ranks. */
 static void says_how_to_keep_a_batch(void **state)
 {
@@ -247,6 +273,7 @@ int main(void)
         cmocka_unit_test(prints_its_own_defaults_to_be_read),
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
         cmocka_unit_test(says_how_to_keep_a_batch),
+        cmocka_unit_test(a_stored_batch_need_not_fit),
         cmocka_unit_test(passes_over_a_world_that_is_none),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);

@@ -20,6 +20,13 @@ for stage in 0 1 3; do
 done
 check "opened: the text is printed once" test "$(wc -l <text.3.1)" -eq "$(wc -l <text.1.0)"
 
+# The batch of a run that is only looked at is nobody's: neither its own ranks' nor those that look.
+expect_code "opened: a run of three ranks" 0 "$TRAIN" "$TINY" --ranks 3 --set train_batch_size=null --set train_steps=5 --set eval.interval=0 --set eval.sample_interval=0 \
+    --set data.val_fraction=0.2 --out three
+for batch in "train_batch_size=7" "train_batch_size=1" "train_batch_size=1 --set train_micro_batch_size_per_gpu=null"; do
+    read -ra sets <<<"--set $batch --set gradient_accumulation_steps=null"
+    expect_code "opened: with $batch on two ranks" 0 "$TRAIN" eval three --ranks 2 "${sets[@]}"
+done
 expect_code "opened: another model on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
 check "opened: ... is said once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
 check "opened: ... by all, of no rank's place" grep -q '^error\[78\] --set model.num_layers=3: ' output
