@@ -63,6 +63,7 @@ const ArgCommand cmd_verify = {
              "the first difference and ends with 89. AdamW's eps is at least 1e-4 in fp64,\n"
              "gradient_allreduce_op is mean, fp16.initial_scale_power at most 10, and of a\n"
              "small model ZeRO 3 cuts all units (stage3_param_persistence_threshold is 0).\n"
+             "Gradients may differ as communication_data_type rounds them, and no farther.\n"
              "Where both skip a step there is nothing to compare: that ends with 78.",
     .options = options,
     .n_options = ARG_ROWS(options),

@@ -128,6 +128,7 @@ void capture_step(Capture *out, Trainer *t)
     out->loss = record[0].loss;
     out->grad_norm = record[0].grad_norm;
     out->applied = record[0].applied;
+    out->loss_scale = record[0].loss_scale;
     capture_gradients(&t->session, out);
     for (int64_t i = 0; i < out->n; i++)
         out->gradient[i] /= record[0].loss_scale;

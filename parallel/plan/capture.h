@@ -8,7 +8,7 @@
 /* Elements of all parameters in table order, each as its whole logical tensor. */
 typedef struct {
     int64_t step; /* from 1 */
-    double loss, grad_norm;
+    double loss, grad_norm, loss_scale;
     bool applied;
     int64_t n;
     double *gradient; /* of the loss, before clipping */

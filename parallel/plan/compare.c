@@ -13,6 +13,15 @@ CompareBounds compare_bounds(DType dtype, double lr, int64_t step)
                            .weights = exact};
 }
 
+CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums)
+{
+    if (wire == kept || dtype_size(wire) != 2) return (CompareWire){0};
+    return (CompareWire){.relative = dtype_info[wire].roundoff *
+                                     (sqrt((double)addends) + sqrt((double)sums)),
+                         /* Half of the smallest number. */
+                         .absolute = (wire == F16 ? 0x1p-25 : 0x1p-134) * (double)(addends + sums)};
+}
+
 /* Adds one number; what it is stands in `what`, which is only made where it is needed. */
 typedef struct {
     const char *kind;
@@ -76,72 +85,122 @@ static double gradient_scale(double tensor, double all, DType dtype, double tole
     return fmax(scale, 32 * dtype_info[dtype].roundoff * all / tolerance);
 }
 
+/* A tensor whose elements may differ by roundings: its rms difference is at most `bound`. */
+static void add_tensor(Comparison *c, const Param *param, int64_t step, double distance,
+                       double bound)
+{
+    if (distance <= bound || c->differs) return;
+    snprintf(c->difference, sizeof c->difference,
+             "gradient of %s, step %lld: in rms %.6g from a single rank's; bound %.3g", param->name,
+             (long long)step, distance, bound);
+    c->differs = true;
+}
+
+static double rms_distance(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return n > 0 ? sqrt(sum / (double)n) : 0;
+}
+
+static double largest(const double *x, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fmax(most, fabs(x[i]));
+    return most;
+}
+
+/* The loss and the norm of a step. */
+static void add_numbers(Comparison *c, const Capture *got, const Capture *want,
+                        const CompareBounds *b)
+{
+    Spot spot = {.kind = "loss", .step = want->step};
+    double norm = want->grad_norm, root = sqrt((double)want->n);
+    double off = b->wire.relative * norm;
+    if (b->wire.absolute > 0) off += b->wire.absolute / want->loss_scale * root;
+    double moved = 2 * (double)(want->step - 1) * b->lr * fmax(root, norm) * off;
+    add_number(c, &spot, got->loss, want->loss, fabs(want->loss),
+               b->tolerance + moved / fabs(want->loss));
+    spot.kind = "norm of the gradients";
+    add_number(c, &spot, got->grad_norm, norm, norm,
+               b->tolerance + (off > 0 ? (double)want->step * off / norm : 0));
+}
+
 bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const Capture *got,
                       const Capture *want, const CompareBounds *b)
 {
-    Spot spot = {.kind = "loss", .step = want->step};
-    double all = rms(want->gradient, want->n);
+    Spot spot = {.step = want->step};
+    double all = rms(want->gradient, want->n), absolute = 0;
     int64_t at = 0;
     if (!both_applied(c, got, want)) return !c->differs;
-    add_number(c, &spot, got->loss, want->loss, fabs(want->loss), b->tolerance);
-    spot.kind = "norm of the gradients";
-    add_number(c, &spot, got->grad_norm, want->grad_norm, want->grad_norm, b->tolerance);
+    add_numbers(c, got, want, b);
+    if (b->wire.absolute > 0) absolute = b->wire.absolute / want->loss_scale;
     for (int p = 0; p < table->n_params; p++) {
         int64_t n = param_count(&table->param[p]);
         const double *x = want->gradient + at, *w = want->weight + at;
         double gradient = gradient_scale(rms(x, n), all, dtype, b->tolerance);
+        double element = b->tolerance;
+        if (absolute > 0) element += (b->wire.relative * largest(x, n) + absolute) / gradient;
         double weight = fmax(rms(w, n), b->lr);
         spot.param = &table->param[p];
         for (int64_t i = 0; i < n; i++) {
             spot.element = i;
             spot.kind = "gradient";
-            if (b->gradients)
-                add_number(c, &spot, got->gradient[at + i], x[i], gradient, b->tolerance);
+            if (b->gradients) add_number(c, &spot, got->gradient[at + i], x[i], gradient, element);
             spot.kind = "weight";
             if (b->weights) add_number(c, &spot, got->weight[at + i], w[i], weight, b->tolerance);
         }
+        if (b->gradients && absolute > 0)
+            add_tensor(c, spot.param, want->step, rms_distance(got->gradient + at, x, n),
+                       b->tolerance * gradient + b->wire.relative * rms(x, n) + absolute);
         at += n;
         c->gradients += b->gradients;
     }
     return !c->differs;
 }
 
-/* compare_distance, and how many tensors it is of. */
-static double distance_of(const ParamTable *table, const Capture *got, const Capture *exact,
-                          int64_t *counted)
+/* compare_distance, how many tensors it is of, and what the wire's rounding makes of it. */
+typedef struct {
+    double distance, rounding;
+    int64_t tensors;
+} Distance;
+
+static Distance distance_of(const ParamTable *table, const Capture *got, const Capture *exact,
+                            const CompareWire *wire)
 {
-    double all = rms(exact->gradient, exact->n), sum = 0;
+    double all = rms(exact->gradient, exact->n), sum = 0, rounded = 0;
     int64_t at = 0, tensors = 0;
     for (int p = 0; p < table->n_params; p++) {
         int64_t n = param_count(&table->param[p]);
-        double size = rms(exact->gradient + at, n), distance = 0;
-        for (int64_t i = at; i < at + n; i++) {
-            double d = got->gradient[i] - exact->gradient[i];
-            distance += d * d / (double)n;
-        }
+        double size = rms(exact->gradient + at, n),
+               distance = rms_distance(got->gradient + at, exact->gradient + at, n);
         at += n;
         if (size < 1e-4 * all) continue;
-        sum += distance / (size * size);
+        double rounding = wire->relative;
+        if (wire->absolute > 0) rounding += wire->absolute / got->loss_scale / size;
+        sum += distance / size * (distance / size);
+        rounded += rounding * rounding;
         tensors++;
     }
-    *counted = tensors;
-    return tensors > 0 ? sqrt(sum / (double)tensors) : 0;
+    double n = fmax((double)tensors, 1);
+    return (Distance){sqrt(sum / n), sqrt(rounded / n), tensors};
 }
 
 double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact)
 {
-    int64_t tensors;
-    return distance_of(table, got, exact, &tensors);
+    return distance_of(table, got, exact, &(CompareWire){0}).distance;
 }
 
 bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
-                       const Capture *single, const Capture *exact)
+                       const Capture *single, const Capture *exact, const CompareWire *wire)
 {
     if (!both_applied(c, got, single)) return !c->differs;
-    int64_t tensors;
-    double d = distance_of(table, got, exact, &tensors),
-           most = 1.5 * compare_distance(table, single, exact);
-    c->gradients += tensors;
+    Distance grid = distance_of(table, got, exact, wire);
+    double d = grid.distance, alone = compare_distance(table, single, exact),
+           most = 1.5 * alone + grid.rounding;
+    c->gradients += grid.tensors;
     if (!(d <= c->worst)) {
         c->worst = d;
         snprintf(c->where, sizeof c->where, "gradients beside f32, step %lld",
@@ -150,8 +209,9 @@ bool compare_distances(Comparison *c, const ParamTable *table, const Capture *go
     if (!(d <= most) && !c->differs) {
         snprintf(c->difference, sizeof c->difference,
                  "gradients of step %lld: %.3g from those in f32, in units of each tensor's rms; "
-                 "a single rank is %.3g away, and 1.5 times that is the bound",
-                 (long long)exact->step, d, most / 1.5);
+                 "a single rank is %.3g away, and 1.5 times that%s is the bound",
+                 (long long)exact->step, d, alone,
+                 grid.rounding > 0 ? " and the rounding of what travels" : "");
         c->differs = true;
     }
     return !c->differs;

@@ -5,12 +5,29 @@
 
 #include "parallel/plan/capture.h"
 
+/* By how much a grid's gradients differ because they travel in a type of 16 bits that is not that
+ * in which they are kept, while a single rank's do not travel: {0} where there is no such type.
+ *
+ * An element is the sum of `addends` (one of each rank; where it is summed by micro-batch, of each
+ * of these too), every one rounded once, in `sums` sums, every one rounded once: together at most
+ * roundoff * (sum of |addend| + sum of |sum|). Addends are of one distribution, so that the mean
+ * square of their sum is at least `addends` times theirs, which they reach when their signs are
+ * random: the first sum is at most sqrt(addends) times, the second sqrt(sums) times the rms of what
+ * is kept. Below the type's normal numbers a rounding has an absolute size. */
+typedef struct {
+    double relative; /* of a tensor's rms */
+    double absolute; /* of an element times the loss scale */
+} CompareWire;
+
+CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums);
+
 /* Relative bounds. In f64 nothing but rounding is below 1e-12, and any wrong scale, sum or element
  * is above. */
 typedef struct {
     double tolerance;        /* of the loss, the norm, gradients and weights */
     double lr;               /* how far an update moves a weight */
     bool gradients, weights; /* whether they are compared */
+    CompareWire wire;
 } CompareBounds;
 
 /* The bounds of a dtype's first steps: f64 1e-12 throughout; f32 2e-5, with gradients in the first
@@ -31,15 +48,22 @@ typedef struct {
 /* Adds the comparison of a step; false when something is beyond its bound, now or before.
  * Gradients: |difference| <= tolerance * max(rms of the tensor, 1e-6 of all), and never less than
  * 32 roundings of the rms of all, for some are zero in theory. Weights: tolerance * max(rms of the
- * tensor, lr). */
+ * tensor, lr).
+ *
+ * What travels rounded is added to that: to each tensor's rms difference wire.relative of its rms,
+ * to each element's as much of the tensor's largest, to the norm as much of it, for each step once
+ * more, because the weights have moved. To the loss, from the second step on, what the rounding of
+ * the gradients g by d does through the updates so far: an update is lr * g / |g| or lr * g, so
+ * that it moves by 2 lr d / |g|, and the loss by 2 lr |d|_1 <= 2 lr sqrt(n) |d|, or by lr |g| |d|.
+ */
 bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const Capture *got,
                       const Capture *want, const CompareBounds *bounds);
 /* Distance of a 16-bit step's gradients from the same step's in f32, per tensor in units of its
  * rms, as a root mean square over tensors that are not zero in theory. */
 double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact);
 /* Adds the comparison of a 16-bit grid: its distance from f32 is at most 1.5 times that of a single
- * rank. */
+ * rank, and what travels rounded. */
 bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
-                       const Capture *single, const Capture *exact);
+                       const Capture *single, const Capture *exact, const CompareWire *wire);
 
 #endif

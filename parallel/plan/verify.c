@@ -218,14 +218,25 @@ static void close_side(Side *side)
     trainer_close(&side->trainer);
 }
 
+/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. */
+static CompareWire wire_of(const Config *c)
+{
+    int64_t sums = c->zero_optimization.stage < 2 ? 1 : c->gradient_accumulation_steps;
+    if (c->parallel.data == 1) return (CompareWire){0};
+    return compare_wire(config_grad_dtype(c), config_communication_dtype(c),
+                        c->parallel.data * sums, sums);
+}
+
 static void compare(Proof *p, const Side *grid, const Side *single, const Side *exact)
 {
     const ParamTable *table = &grid->trainer.session.table;
     DType dtype = grid->trainer.session.layers.shape.dtype;
-    CompareBounds bounds =
-        compare_bounds(dtype, p->configs.grid->optimizer.params.lr, single->step.step);
+    const Config *config = p->configs.grid;
+    CompareWire wire = wire_of(config);
+    CompareBounds bounds = compare_bounds(dtype, config->optimizer.params.lr, single->step.step);
+    bounds.wire = wire;
     if (dtype_size(dtype) == 2)
-        compare_distances(&p->comparison, table, &grid->step, &single->step, &exact->step);
+        compare_distances(&p->comparison, table, &grid->step, &single->step, &exact->step, &wire);
     else
         compare_captures(&p->comparison, table, dtype, &grid->step, &single->step, &bounds);
 }
@@ -300,7 +311,10 @@ static int print_verdict(const Proof *p, double seconds)
                            VERIFY_STEPS);
     if (c->skipped || c->gradients == 0) return print_nothing(p);
     printf("equal      to a single rank; worst deviation %.2g", c->worst);
-    if (dtype_size(dtype) > 2) printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
+    if (dtype_size(dtype) > 2 && wire_of(p->configs.grid).absolute > 0)
+        printf(" (bound: %s's rounding)", dtype_name(config_communication_dtype(p->configs.grid)));
+    else if (dtype_size(dtype) > 2)
+        printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);
     printf("%s%s   %.1f s\n", c->where[0] ? ": " : "", c->where, seconds);
     return EXIT_OK;
 }

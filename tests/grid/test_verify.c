@@ -143,6 +143,29 @@ static void test_a_fault_is_seen_in_16_bits(void **state)
     expect_said(&said, EXIT_REPLICAS, "a single rank is 0.");
 }
 
+/* Gradients that travel in a coarser type than they are kept in are rounded as the key says, and no
+ * farther: what is planted is beyond that. */
+static void test_what_travels_in_16_bits(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"communication_data_type=bf16", "bf16.enabled=false"},
+        {"communication_data_type=fp16", "bf16.enabled=false"},
+        {"communication_data_type=bf16", "bf16.enabled=false", "zero_optimization.stage=2",
+         "gradient_accumulation_steps=2"},
+        {"communication_data_type=fp16", "bf16.enabled=false", "zero_optimization.stage=3"},
+        {"communication_data_type=bf16", "bf16.enabled=false", "fp16.enabled=true"},
+        {"communication_data_type=bf16", "bf16.enabled=true"}};
+    GridHooks hooks = grid_fault_hooks(FAULT_SKIPPED_REDUCE);
+    for (int i = 0; i < 6; i++)
+        for (int ranks = 2; ranks <= 3; ranks++) {
+            Said said = verify_said(presets[0], ranks, sets[i], VERIFY_CONFIG, NULL);
+            expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+            said = verify_said(presets[0], ranks, sets[i], VERIFY_CONFIG, &hooks);
+            expect_said(&said, EXIT_REPLICAS, "the grid is not a single rank: ");
+        }
+}
+
 /* A step that both skip shows nothing: fp16's dynamic scale begins where none overflows, and a
  * fixed one that is too large is told. */
 static void test_skipped_steps_are_not_equal(void **state)
@@ -181,6 +204,7 @@ int main(void)
         cmocka_unit_test(test_a_fault_is_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
         cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
+        cmocka_unit_test(test_what_travels_in_16_bits),
         cmocka_unit_test(test_skipped_steps_are_not_equal),
         cmocka_unit_test(test_a_config_that_is_refused),
     };

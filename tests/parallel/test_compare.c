@@ -32,6 +32,7 @@ static Pair pair_new(int64_t step)
         *of[k] = (Capture){.step = step,
                            .loss = 4,
                            .grad_norm = 0.5,
+                           .loss_scale = 1,
                            .applied = true,
                            .n = ALL,
                            .gradient = of[k]->gradient,
@@ -107,6 +108,46 @@ static void test_bounds_of_f32(void **state)
     assert_true(compare(GRADIENT, 0, 1e-9, F64, 3).differs);
 }
 
+/* What bf16 on the way between 4 ranks may change: (sqrt(4) + sqrt(1)) / 256 of a tensor's rms, and
+ * of the norm; of a loss nothing before the first update. In fp16 tiny gradients are lost
+ * altogether. */
+static void test_bounds_of_what_travels_rounded(void **state)
+{
+    (void)state;
+    CompareWire bf16 = compare_wire(F32, BF16, 4, 1), fp16 = compare_wire(F32, F16, 4, 1);
+    assert_true(bf16.relative == 3.0 / 256 && fp16.relative == 3.0 / 2048);
+    assert_true(fp16.absolute == 5 * 0x1p-25 && bf16.absolute > 0 && bf16.absolute < 1e-30);
+    assert_true(compare_wire(BF16, BF16, 4, 1).absolute == 0);
+    assert_true(compare_wire(F32, F32, 4, 1).relative == 0);
+    for (int i = 0; i < 11; i++) {
+        Pair p = pair_new(i >= 9 ? 2 : 1);
+        Comparison c = {0};
+        CompareBounds bounds = compare_bounds(F32, 1e-3, p.want.step);
+        bounds.wire = i == 4 || i == 5 ? fp16 : bf16;
+        double by = i % 2 ? 1.1 : 0.9;
+        p.want.loss_scale = i == 4 || i == 5 ? 0x1p-10 : 1;
+        for (int k = 0; k < FIRST && i < 2; k++) /* in rms */
+            p.got.gradient[k] += by * 2 * (bf16.relative + 2e-5);
+        if (i == 2 || i == 3) p.got.grad_norm += by * 0.5 * (bf16.relative + 2e-5);
+        if (i == 4 || i == 5) p.got.gradient[7] += by * fp16.absolute / 0x1p-10;
+        if (i == 6 || i == 7) p.got.loss += by * 4 * 2e-5;
+        if (i >= 8) /* behind an update it moves by 2 lr sqrt(n) of the gradients' rounding */
+            p.got.loss += 4 * 2e-5 + (i < 10 ? 0.9 : 1.1) * 2e-3 * sqrt(ALL) * 0.5 * bf16.relative;
+        bool bad = i == 8 || i == 10 || (i < 8 && i % 2);
+        if (compare_captures(&c, &table, F32, &p.got, &p.want, &bounds) == bad)
+            fail_msg("case %d: %s", i, bad ? "is not refused" : c.difference);
+        pair_free(&p);
+    }
+    for (int i = 0; i < 2; i++) {
+        Comparison c = {0};
+        Pair p = pair_new(1);
+        for (int k = 0; k < FIRST; k++)
+            p.got.gradient[k] += (i ? 1.1 : 0.9) * 2 * bf16.relative;
+        assert_int_equal(compare_distances(&c, &table, &p.got, &p.want, &p.want, &bf16), i == 0);
+        pair_free(&p);
+    }
+}
+
 /* Of several differences the first is kept, and the largest deviation. */
 static void test_the_first_difference_is_told(void **state)
 {
@@ -140,7 +181,8 @@ static void test_skipped_steps(void **state)
         p.got.gradient[0] = i == 0 ? NAN : p.got.gradient[0];
         bool same = i == 0 || i == 3;
         assert_int_equal(compare_captures(&c, &table, F64, &p.got, &p.want, &bounds), same);
-        assert_int_equal(compare_distances(&narrow, &table, &p.got, &p.want, &p.want), same);
+        assert_int_equal(
+            compare_distances(&narrow, &table, &p.got, &p.want, &p.want, &(CompareWire){0}), same);
         assert_int_equal(c.skipped, i == 0 ? 7 : 0);
         assert_int_equal(narrow.skipped, i == 0 ? 7 : 0);
         assert_int_equal(c.gradients, i == 3 ? 2 : 0);
@@ -170,7 +212,7 @@ static void test_bounds_of_16_bits(void **state)
             p.got.gradient[k] += 1e-5; /* far away, but nothing beside the others */
         double d = compare_distance(&table, &p.want, &other.want);
         assert_true(fabs(d - 0.01) < 1e-12);
-        bool good = compare_distances(&c, &table, &p.got, &p.want, &other.want);
+        bool good = compare_distances(&c, &table, &p.got, &p.want, &other.want, &(CompareWire){0});
         assert_int_equal(good, i == 0);
         assert_true(fabs(c.worst - (i == 0 ? 0.014 : 0.016)) < 1e-12);
         assert_string_equal(c.where, "gradients beside f32, step 1");
@@ -196,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds_of_f64),
         cmocka_unit_test(test_bounds_of_f32),
+        cmocka_unit_test(test_bounds_of_what_travels_rounded),
         cmocka_unit_test(test_the_first_difference_is_told),
         cmocka_unit_test(test_skipped_steps),
         cmocka_unit_test(test_bounds_of_16_bits),

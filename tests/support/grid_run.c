@@ -206,7 +206,7 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
         compare_numbers(c, &run->step[i], &single->step[i]);
         if (i == 0 || !grid_case_noisy(case_))
             compare_distances(c, &run->table, &run->step[i], &single->step[i],
-                              &single_rank(case_, 1)->step[i]);
+                              &single_rank(case_, 1)->step[i], &(CompareWire){0});
     }
 }
 
