@@ -230,6 +230,20 @@ static void check_zero(Load *load)
         WRONG(load, sum_key, "\"sum\" is for the stages 0 to 2, and %s is 3; write \"mean\"", key);
 }
 
+static void check_writers(Load *load)
+{
+    static const char key[] = "checkpoint.writers";
+    const Config *c = load->config;
+    long long writers = c->checkpoint.writers, world = c->world;
+    if (world <= 0 || writers <= world || UNUSABLE(load, key, "parallel.data")) return;
+    if (world == 1)
+        load_notice(load, load_place(load, key), key,
+                    "%lld, but there is 1 rank, which writes alone", writers);
+    else
+        load_notice(load, load_place(load, key), key,
+                    "%lld, but there are %lld ranks, so %lld write", writers, world, world);
+}
+
 void validate_config(Load *load)
 {
     check_batch(load);
@@ -241,4 +255,5 @@ void validate_config(Load *load)
     check_types(load);
     check_scheduler(load);
     check_zero(load);
+    check_writers(load);
 }

@@ -218,6 +218,27 @@ static void a_stored_batch_need_not_fit(void **state)
     }
 }
 
+static void says_how_many_will_write(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"data\": {\"text\": \"x\"}, " BATCH "12, \"gradient_clipping\": 1,\n"
+        "\"checkpoint\": {\"writers\": 3}}";
+    static const char *const notice[] = {
+        "", "c.json:2:16: notice: checkpoint.writers: 3, but there is 1 rank, which writes alone",
+        "c.json:2:16: notice: checkpoint.writers: 3, but there are 2 ranks, so 2 write", "", ""};
+    for (int world = 0; world <= 4; world++) {
+        ConfigReport report;
+        const Config *c = config_parse_in(&(ConfigContext){.world = world}, "c.json", text,
+                                          strlen(text), 0, NULL, &report);
+        assert_int_equal(report.n_errors, 0);
+        assert_int_equal(report.n_notices, *notice[world] != '\0');
+        if (report.n_notices > 0) assert_string_equal(report.notice[0], notice[world]);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
 /* What to write where a batch that was not given would be another on more ranks. */
 static void says_how_to_keep_a_batch(void **state)
 {
@@ -274,6 +295,7 @@ int main(void)
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
         cmocka_unit_test(says_how_to_keep_a_batch),
         cmocka_unit_test(a_stored_batch_need_not_fit),
+        cmocka_unit_test(says_how_many_will_write),
         cmocka_unit_test(passes_over_a_world_that_is_none),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);
