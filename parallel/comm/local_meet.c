@@ -15,17 +15,17 @@
  * second. */
 enum { SLICES = 16 };
 
-/* "all-reduce of 12 f32", "receive of 3 f64 of the host from rank 2", "barrier". */
+/* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". */
 static const char *describe(const LocalGroup *group, const LocalCall *call, char *buf, size_t n)
 {
     FILE *to = fmemopen(buf, n, "w");
     CHECK(to != NULL, "no stream over %zu bytes", n);
     fputs(call->name, to);
+    if (call->op == REDUCE_MAX) fputs(" (max)", to);
     if (call->made) fprintf(to, " into %s", call->made);
     if (call->count >= 0)
         fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
-                call->backend ? "" : " of the host");
-    if (call->op == REDUCE_MAX) fputs(", the largest", to);
+                call->backend ? "" : " in host memory");
     if (call->root >= 0)
         fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
                 group->member[call->root].world_rank);
@@ -60,6 +60,15 @@ double local_patience(const Comm *comm)
     return timeout > 0 ? timeout : INFINITY;
 }
 
+/* Adds ranks first..last to a list: "3", "3, 4", "3-58". */
+static void add_ranks(char *list, size_t n, int first, int last)
+{
+    size_t used = strlen(list);
+    snprintf(list + used, n - used, "%s%d", used > 0 ? ", " : "", first);
+    used = strlen(list);
+    if (last > first) snprintf(list + used, n - used, "%s%d", last > first + 1 ? "-" : ", ", last);
+}
+
 /* Ends the program: this member waits in vain, for those of whom `waiting_for` and `lost` (they
  * have left) are true. */
 static void end_waiting(Comm *comm, bool lost,
@@ -68,13 +77,15 @@ static void end_waiting(Comm *comm, bool lost,
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     char call[128], who[512] = "";
-    int waited = 0;
+    int waited = 0, first = 0, last = 0; /* and the stretch of them that is not in the list yet */
     for (int i = 0; i < group->size; i++) {
+        int rank = group->member[i].world_rank;
         if (!waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed)) continue;
-        size_t used = strlen(who);
-        snprintf(who + used, sizeof who - used, "%s%d", waited++ ? ", " : "",
-                 group->member[i].world_rank);
+        if (waited > 0 && rank != last + 1) add_ranks(who, sizeof who, first, last);
+        if (waited++ == 0 || rank != last + 1) first = rank;
+        last = rank;
     }
+    if (waited > 0) add_ranks(who, sizeof who, first, last);
     describe(group, &self->call, call, sizeof call);
     pthread_mutex_unlock(&group->mutex);
     const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";

@@ -63,9 +63,9 @@ static void take(Comm *comm, const LocalMessage *m)
               (sent->on == NULL) == (m->on == NULL),
           "group %s: rank %d sends %lld %s%s, rank %d receives %lld %s%s", group->name,
           group->member[m->peer].world_rank, (long long)tensor_count(sent->x),
-          dtype_name(sent->x.dtype), sent->on ? "" : " of the host",
+          dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
-          dtype_name(m->x.dtype), m->on ? "" : " of the host");
+          dtype_name(m->x.dtype), m->on ? "" : " in host memory");
     /* `after` stands for all of them: the sender would wait for the last stream alone. */
     const void *reader = m->on ? m->on->compute.impl : NULL;
     CHECK(first || reader == pair->reader,

@@ -45,6 +45,13 @@ static void no_barrier_of_part(Comm *world, void *context)
     comm_barrier(&odd);
 }
 
+static void many_hang(Comm *world, void *context)
+{
+    (void)context;
+    if (world->rank != 0 && world->rank != 5) hang();
+    comm_barrier(world);
+}
+
 static void no_send(Comm *world, void *context)
 {
     (void)context;
@@ -66,8 +73,13 @@ static const RankEnd hangs[] = {
      no_reduce,
      2,
      EXIT_HANG,
-     {"error[86] ", "group world, call 3, all-reduce of 5 i64 of the host: ",
+     {"error[86] ", "group world, call 3, all-reduce of 5 i64 in host memory: ",
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
+    {"many",
+     many_hang,
+     8,
+     EXIT_HANG,
+     {"s (parallel.timeout) for ranks 1-4, 6, 7, which have not arrived"}},
     {"barrier of a split",
      no_barrier_of_part,
      6,
@@ -78,13 +90,13 @@ static const RankEnd hangs[] = {
      no_send,
      3,
      EXIT_HANG,
-     {"group world, call 1, receive of 3 f32 of the host from rank 0: ",
+     {"group world, call 1, receive of 3 f32 in host memory from rank 0: ",
       "rank 2 has waited 0.4 s (parallel.timeout) for rank 0, which has not arrived"}},
     {"send",
      no_receive,
      2,
      EXIT_HANG,
-     {"group world, call 1, send of 4 bf16 of the host to rank 1: ",
+     {"group world, call 1, send of 4 bf16 in host memory to rank 1: ",
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
 };
 
@@ -187,47 +199,49 @@ static const RankEnd mismatches[] = {
      other_verb,
      2,
      EXIT_BUG,
-     {"call 2 of group world: rank 0 makes all-reduce of 5 i64 of the host, rank 1 barrier"}},
+     {"call 2 of group world: rank 0 makes all-reduce of 5 i64 in host memory, rank 1 barrier"}},
     {"size",
      other_size,
      3,
      EXIT_BUG,
-     {"call 1 of group world: rank 0 makes all-reduce of 5 i64 of the host, rank 2 all-reduce of 6 "
-      "i64 of the host"}},
+     {"call 1 of group world: rank 0 makes all-reduce of 5 i64 in host memory, rank 2 all-reduce "
+      "of 6 "
+      "i64 in host memory"}},
     {"dtype",
      other_dtype,
      2,
      EXIT_BUG,
-     {"rank 0 makes all-gather of 4 i32 of the host, rank 1 all-gather of 4 f32 of the host"}},
+     {"rank 0 makes all-gather of 4 i32 in host memory, rank 1 all-gather of 4 f32 in host "
+      "memory"}},
     {"op",
      other_op,
      2,
      EXIT_BUG,
-     {"rank 0 makes all-reduce of 1 i64 of the host, rank 1 all-reduce of 1 i64 of the host, the "
-      "largest"}},
+     {"rank 0 makes all-reduce of 1 i64 in host memory, rank 1 all-reduce (max) of 1 "
+      "i64 in host memory"}},
     {"root",
      other_root,
      2,
      EXIT_BUG,
-     {"rank 0 makes broadcast of 3 i64 of the host from rank 0, rank 1 broadcast of 3 i64 of the "
-      "host from rank 1"}},
+     {"rank 0 makes broadcast of 3 i64 in host memory from rank 0, rank 1 broadcast of 3 i64 in "
+      "host memory from rank 1"}},
     {"memory",
      other_memory,
      2,
      EXIT_BUG,
-     {"rank 0 makes broadcast of 3 i64 of the host from rank 1, rank 1 broadcast of 3 i64 from "
+     {"rank 0 makes broadcast of 3 i64 in host memory from rank 1, rank 1 broadcast of 3 i64 from "
       "rank 1"}},
     {"split", other_split, 2, EXIT_BUG, {"rank 0 makes split into tp, rank 1 split into dp"}},
     {"message",
      other_message,
      2,
      EXIT_BUG,
-     {"group world: rank 0 sends 4 f32 of the host, rank 1 receives 3 f32 of the host"}},
+     {"group world: rank 0 sends 4 f32 in host memory, rank 1 receives 3 f32 in host memory"}},
     {"type of a message",
      other_type_of_message,
      2,
      EXIT_BUG,
-     {"group world: rank 0 sends 4 f16 of the host, rank 1 receives 4 bf16 of the host"}},
+     {"group world: rank 0 sends 4 f16 in host memory, rank 1 receives 4 bf16 in host memory"}},
     {"streams",
      two_streams,
      2,
