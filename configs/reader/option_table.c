@@ -370,7 +370,7 @@ const Option option_table[] = {
         "ranks that write a checkpoint, each a file of weights and one of moments; as many as "
         "ranks at most"),
     FLAG(comms_logger.enabled, "false", NONE, CONSOLE,
-         "print what went between ranks, by operation: calls, elements and bytes"),
+         "print what rank 0 has called since the start, by operation: calls, elements and bytes"),
     FLAG(logging.json, "false", NONE, CONSOLE, "the console speaks JSON lines"),
 };
 const int option_count = sizeof option_table / sizeof *option_table;

@@ -33,8 +33,9 @@ static bool next_line(const Comm *const *group, int n_groups, int *g, int *cell,
 void comms_print(const Comm *const *group, int n_groups)
 {
     Line line;
-    log_field("comms", "%-9s %-15s%-5s%9s%12s%13s", "group", "operation", "type", "calls",
-              "elements", "bytes");
+    log_field("comms", "what rank 0 has called since the program started");
+    log_field("", "%-9s %-15s%-5s%9s%12s%13s", "group", "operation", "type", "calls", "elements",
+              "bytes");
     for (int g = 0, cell = 0; next_line(group, n_groups, &g, &cell, &line);)
         log_field("", "%-9s %-15s%-5s%9s%12s%13s", line.comm->name, comm_verb_name[line.verb],
                   dtype_name(line.dtype), figure_short((double)line.count->calls).text,

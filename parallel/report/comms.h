@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Prints a line for each operation and type that this rank has called in these groups: calls,
+/* Of rank 0: prints a line for each operation and type that it has called in these groups: calls,
  * elements and bytes since the start (of an all-gather or reduce-scatter those of the whole tensor,
  * of a message those of one side). Groups of one rank, in which nothing moves, are left out. */
 void comms_print(const Comm *const *group, int n_groups);

@@ -49,7 +49,8 @@ static void test_every_operation_of_a_group_has_its_line(void **state)
     assert_int_equal(launch_ranks(2, &(LaunchOptions){.timeout = 60}, talk, NULL), 0);
     char *text = take_text("printed");
     assert_string_equal(text,
-                        "comms   group     operation      type     calls    elements        bytes\n"
+                        "comms   what rank 0 has called since the program started\n"
+                        "        group     operation      type     calls    elements        bytes\n"
                         "        dp        all-reduce     f64          1           2     16 bytes\n"
                         "        shard     reduce-scatter f32          2          12     48 bytes\n"
                         "[{\"group\": \"dp\", \"operation\": \"all-reduce\", \"type\": \"f64\", "
