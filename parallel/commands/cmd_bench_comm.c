@@ -7,9 +7,11 @@
 #include "model/core/json_write.h"
 #include "model/kernels/ops.h"
 #include "parallel/commands/cmd_bench.h"
+#include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     int64_t ranks, repetitions;
@@ -112,7 +114,7 @@ static int rank_main(Comm *world, void *context)
     DeviceOptions options = {.local_ranks = world->size, .blas = BLAS_BUILTIN};
     char err[256];
     if (!device_open(&p.dev, r->a->device, &options, err, sizeof err))
-        fail(EXIT_UNAVAILABLE, "%s", err);
+        control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (world->rank == 0) device_warn(&p.dev);
     p.x = device_alloc(&p.dev, 2 * (size_t)LARGEST, "the tensors of the calls");
     p.y = p.x + LARGEST / sizeof(float);
@@ -164,7 +166,10 @@ static void print_result(const Result *r)
                 printf("%-16s %10s %12.1f %9.3f %10.1f\n", name, figure_bytes(bytes).text,
                        1e6 * seconds, 1e-9 * bytes / seconds, 100 * share);
         }
-    if (r->a->json) puts("]}");
+    if (r->a->json)
+        puts("]}");
+    else
+        puts("Above 100 %: of calls whose sizes fit the caches, which are faster than memory.");
 }
 
 static int bench_comm(const void *values)
@@ -174,6 +179,13 @@ static int bench_comm(const void *values)
     int code = launch_ranks((int)a->ranks, NULL, rank_main, &r);
     if (code == EXIT_OK) print_result(&r);
     return code;
+}
+
+static bool parse_device(const char *text, void *field, char *err, size_t n)
+{
+    *(const char **)field = text;
+    return strcmp(text, "auto") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "cpu") == 0 ||
+           error_set(err, n, "--device %s: write auto, cuda or cpu", text);
 }
 
 static const ArgOption options[] = {
@@ -194,8 +206,9 @@ static const ArgOption options[] = {
     {.name = "--device",
      .value = "NAME",
      .help = "auto (default), cuda or cpu",
-     .kind = ARG_NAME,
-     .at = offsetof(Arguments, device)},
+     .kind = ARG_OWN,
+     .at = offsetof(Arguments, device),
+     .parse = parse_device},
     {.name = "--json",
      .help = "print one JSON line instead of a table",
      .kind = ARG_FLAG,

@@ -11,11 +11,16 @@ for verb in all-reduce reduce-scatter all-gather broadcast 'send [+] receive'; d
         check "bench comm: $verb of $size" grep -qE "^$verb +$size +[0-9]+\.[0-9] +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]$" output
     done
 done
+check "bench comm: more than memory allows" grep -qE '^Above 100 %: ' output
 expect_code "bench comm for programs" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --ranks 3 --json
 check "bench comm for programs: one line" test "$(wc -l <output)" -eq 1
 check "bench comm for programs: three ranks" grep -q '^{"ranks":3,"memory_gb_per_s":[1-9]' output
 check "bench comm for programs: no call took no time" bash -c \
     "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 25"
+expect_code "bench comm: a device that is none" 64 "$TRAIN" bench comm --device gpu
+check "bench comm: a device that is none: what to write" grep -qF 'error[64] --device gpu: write auto, cuda or cpu' output
+expect_code "bench comm: a device that is not there" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" bench comm --device cuda
+check "bench comm: ... is said by all" grep -Eq '^error\[69\] [^r]' output
 expect_code "bench comm: one rank has nobody to call" 64 "$TRAIN" bench comm --ranks 1
 expect_code "bench comm: more ranks than there may be" 64 "$TRAIN" bench comm --ranks 65
 
