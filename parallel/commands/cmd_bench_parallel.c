@@ -46,7 +46,8 @@ typedef struct {
 
 static const char gpt2_124m[] =
     "{\"model\": {\"num_layers\": 12, \"hidden_size\": 768, \"num_attention_heads\": 12, "
-    "\"vocab_size\": 50257}, \"data\": {\"text\": \"random tokens\"}, \"train_batch_size\": 8}";
+    "\"vocab_size\": 50257}, \"bf16\": {\"enabled\": false}, \"data\": {\"text\": \"random "
+    "tokens\"}, \"train_batch_size\": 8}";
 
 static const Config *load_config(const Arguments *a, int way)
 {
@@ -70,7 +71,6 @@ static const Config *load_config(const Arguments *a, int way)
         snprintf(own[i], sizeof own[i], "%s=%lld", fixed[i].key, fixed[i].value);
         sets[n++] = own[i];
     }
-    sets[n++] = "bf16.enabled=false";
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
                                 : config_parse_in(&context, "GPT-2 124M", gpt2_124m,
                                                   strlen(gpt2_124m), n, sets, &report);
@@ -117,8 +117,18 @@ static int measure_rank(Comm *world, void *context)
 typedef struct {
     double seconds[WAYS][MOST_ROUNDS], communication[WAYS][MOST_ROUNDS];
     double step[WAYS], collectives[WAYS];
-    char device[WAYS][256];
+    char device[WAYS][256], model[160];
+    DType dtype;
 } Result;
+
+/* What is trained. */
+static void name_model(const Config *c, Result *r)
+{
+    r->dtype = config_dtype(c);
+    snprintf(r->model, sizeof r->model, "%lld block%s of hidden size %lld, vocabulary %lld",
+             (long long)c->model.num_layers, c->model.num_layers == 1 ? "" : "s",
+             (long long)c->model.hidden_size, (long long)c->model.vocab_size);
+}
 
 static void measure_round(const Arguments *a, int round, Result *r)
 {
@@ -130,6 +140,7 @@ static void measure_round(const Arguments *a, int round, Result *r)
         r->seconds[way][round] = m.seconds;
         r->communication[way][round] = m.communication;
         snprintf(r->device[way], sizeof r->device[way], "%s", m.device);
+        name_model(m.config, r);
         data_close(&m.data);
         config_free(m.config);
     }
@@ -140,6 +151,7 @@ static void print_json(const Arguments *a, const Result *r)
     printf("{\"ranks\":%lld,\"rounds\":%lld,\"device\":", (long long)a->ranks,
            (long long)a->rounds);
     json_print_string(stdout, r->device[0]);
+    printf(",\"dtype\":\"%s\"", dtype_name(r->dtype));
     for (int i = 0; i < WAYS; i++)
         printf(",\"%s_ms\":%.6g,\"%s_communication_ms\":%.6g,\"%s_ratio\":%.6g", ways[i].key,
                1e3 * r->step[i], ways[i].key, 1e3 * r->collectives[i], ways[i].key,
@@ -153,9 +165,9 @@ static void print_result(const Arguments *a, const Result *r)
         print_json(a, r);
         return;
     }
-    printf("%s: steps of %lld x %lld random tokens in f32, medians of %lld round%s\n",
-           a->config ? a->config : "GPT-2 124M", (long long)a->batch, (long long)a->length,
-           (long long)a->rounds, a->rounds == 1 ? "" : "s");
+    printf("%s, %s: steps of %lld x %lld random tokens in %s, medians of %lld round%s\n",
+           a->config ? a->config : "GPT-2", r->model, (long long)a->batch, (long long)a->length,
+           dtype_name(r->dtype), (long long)a->rounds, a->rounds == 1 ? "" : "s");
     printf("%-10s %12s %14s %12s   %s\n", "way", "ms a step", "communication", "of one rank",
            "each rank's device");
     for (int i = 0; i < WAYS; i++)
@@ -228,7 +240,7 @@ const ArgCommand cmd_bench_parallel = {
     .summary = "a step of several ranks beside that of one with all threads",
     .about = "Trains on random tokens by one rank with all threads and by ranks that share\n"
              "them, with DDP (ZeRO 0), ZeRO 1 and ZeRO 3, in turn, and shows what part of the\n"
-             "one rank's speed each has. Without a config: GPT-2 124M.",
+             "one rank's speed each has. Without a config: GPT-2 124M in f32.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, .most = 1, .at = offsetof(Arguments, config), .plural = "configs"},

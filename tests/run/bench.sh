@@ -29,6 +29,12 @@ check "bench parallel: what is measured" grep -q 'steps of 8 x 16 random tokens 
 for way in 'one rank' DDP ZeRO-1 ZeRO-3; do
     check "bench parallel: $way" grep -qE "^$way +[0-9]+\.[0-9] +[0-9]+\.[0-9] +[0-9]+\.[0-9] %   cpu: " output
 done
+check "bench parallel: the model's own figures" grep -qF 'tiny.json, 2 blocks of hidden size 32, vocabulary 300: steps of ' output
+expect_code "bench parallel: in the config's type" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --set device=cpu --set bf16.enabled=true
+check "bench parallel: in the config's type, as it says" grep -q 'random tokens in bf16, medians of 1 round$' output
+expect_code "bench parallel: GPT-2 124M with other figures" 0 "$TRAIN" bench parallel --rounds 1 --length 8 --batch 2 --set device=cpu \
+    --set model.num_layers=1 --set model.hidden_size=48
+check "bench parallel: GPT-2 124M with other figures: not called that" grep -qE '^GPT-2, 1 block of hidden size 48, vocabulary 50257: ' output
 expect_code "bench parallel for programs" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 --set device=cpu --json
 check "bench parallel for programs: one line" test "$(wc -l <output)" -eq 1
 check "bench parallel for programs: ratios" grep -qE '^\{"ranks":4,"rounds":1,.*"one_ratio":1,.*"ddp_ratio":[0-9.e-]+,.*"zero1_ratio":[0-9.e-]+,.*"zero3_ratio":[0-9.e-]+\}$' output
