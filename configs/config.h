@@ -208,6 +208,7 @@ typedef struct {
     /* The text is that of a run that was, opened to look at: it is read for the ranks that it was
      * written for, whatever `world` is, and its batch need not fit them. */
     bool stored;
+    bool alone; /* `world` is 1 because whatever reads it knows no more ranks */
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
  * defaults and derived values, and validates. `context` may be NULL. Returns NULL if

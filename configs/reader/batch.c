@@ -49,11 +49,15 @@ void derive_world(Load *load)
             load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
         return;
     if (world > 0 && given && *data * cut != world) {
-        WRONG(load, data_key,
-              "%lld, but there %s %lld rank%s; write --ranks %lld, or %lld here, or "
-              "leave the key out",
-              (long long)*data, world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s",
-              (long long)(*data * cut), (long long)(world / cut));
+        if (load->context.alone)
+            WRONG(load, data_key, "%lld, but there is 1 rank here; leave the key out",
+                  (long long)*data);
+        else
+            WRONG(load, data_key,
+                  "%lld, but there %s %lld rank%s; write --ranks %lld, or %lld here, or "
+                  "leave the key out",
+                  (long long)*data, world == 1 ? "is" : "are", (long long)world,
+                  world == 1 ? "" : "s", (long long)(*data * cut), (long long)(world / cut));
         load->origin[option_find(data_key)].wrong = true;
         return;
     }

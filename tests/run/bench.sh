@@ -35,6 +35,8 @@ check "bench parallel: in the config's type, as it says" grep -q 'random tokens 
 expect_code "bench parallel: GPT-2 124M with other figures" 0 "$TRAIN" bench parallel --rounds 1 --length 8 --batch 2 --set device=cpu \
     --set model.num_layers=1 --set model.hidden_size=48
 check "bench parallel: GPT-2 124M with other figures: not called that" grep -qE '^GPT-2, 1 block of hidden size 48, vocabulary 50257: ' output
+expect_code "bench step: one rank" 78 "$TRAIN" bench step "$TINY" --set parallel.data=2
+check "bench step: one rank: what to write" grep -qF 'parallel.data: 2, but there is 1 rank here; leave the key out' output
 expect_code "bench parallel for programs" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 --set device=cpu --json
 check "bench parallel for programs: one line" test "$(wc -l <output)" -eq 1
 check "bench parallel for programs: ratios" grep -qE '^\{"ranks":4,"rounds":1,.*"one_ratio":1,.*"ddp_ratio":[0-9.e-]+,.*"zero1_ratio":[0-9.e-]+,.*"zero3_ratio":[0-9.e-]+\}$' output
