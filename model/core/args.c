@@ -70,6 +70,9 @@ static LineState unknown_option(CommandLine *l, const char *argument, size_t n)
     char advice[128], end[256], name[EDIT_FAR + 1];
     snprintf(name, sizeof name, "%.*s", (int)n, argument);
     const char *near = nearest_name(name, c->options, (size_t)c->n_options, sizeof *c->options);
+    for (int i = 0; i < c->n_options; i++)
+        if (c->options[i].elsewhere && strcmp(name, c->options[i].elsewhere) == 0)
+            near = c->options[i].name;
     if (near == NULL) near = nearest_name(name, &help_option, 1, sizeof help_option);
     error_set(l->error, sizeof l->error, "%.*s: %s has no such option%s", n > 80 ? 80 : (int)n,
               argument, c->call,

@@ -46,6 +46,7 @@ typedef enum {
 typedef struct {
     const char *name;       /* with its hyphens: "--out" */
     const char *short_name; /* "-h", or NULL */
+    const char *elsewhere;  /* what other commands call the like, to be suggested; or NULL */
     const char *value;      /* its value's name in the help: "DIR"; NULL where it takes none */
     const char *help;       /* what it does; may have several lines */
     ArgKind kind;

@@ -149,6 +149,7 @@ static const ArgOption options[] = {
      .kind = ARG_SETTINGS,
      .at = offsetof(Arguments, set)},
     {.name = "--world",
+     .elsewhere = "--ranks",
      .value = "N",
      .help = "read the config for so many ranks, as a run with --ranks N\n"
              "does; without it for one, unless it says how many",

@@ -99,6 +99,7 @@ static const ArgOption required[] = {
      .required = true,
      .at = offsetof(Values, name)},
     {.name = "--a-name-that-is-long",
+     .elsewhere = "--brief",
      .value = "N",
      .help = "h",
      .kind = ARG_NAME,
@@ -238,6 +239,8 @@ static const struct {
     {{"one", "a"}, "! ./x one needs --name N"},
     {{"one", "a", "b"}, "! two words, a and b: give one, please"},
     {{"one", "--name=c", "a"}, "name=c text=- count=0 real=0 own=- flag=0 word a"},
+    {{"one", "--brief", "x"},
+     "! --brief: ./x one has no such option; did you mean \"--a-name-that-is-long\"?"},
     {{"one", "--nonsense"}, "! --nonsense: ./x one has no such option; see ./x --help one"},
     {{"one", "--help"},
      "usage: ./x one WORD\n\nIt does.\n\n"

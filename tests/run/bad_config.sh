@@ -44,6 +44,7 @@ bad "a size that the ranks do not make" 78 'parallel.data: 2, but there is 1 ran
     "$TINY" --set parallel.data=2
 bad "no ranks" 64 '[-]-ranks 0: give a whole number from 1 to 64' "$TINY" --ranks 0
 bad "too many ranks" 64 '[-]-ranks 65: give a whole number from 1 to 64' "$TINY" --ranks 65
+bad "ranks of a config that is looked at" 64 'did you mean "--world"[?]' config check "$TINY" --ranks 3
 bad "too many ranks to look at a config for" 64 '[-]-world 65: give a whole number from 1 to 64' config check "$TINY" --world 65
 bad "ranks in words" 64 '[-]-ranks two' "$TINY" --ranks two
 for words in "--world 4: on 4 ranks" ": on one rank; --world N looks whether its batch fits N of them" \
