@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh -- every test there is: packages, build, test programs (release, ASan + UBSan, part of them under TSan; what computes,
 # again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
-# skipped". About eight minutes on two cores.
+# skipped". About ten minutes on two cores.
 #
 #   scripts/test.sh [--list] [FOLDER|PROGRAM|SCRIPT...]
 #
