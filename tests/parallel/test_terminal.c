@@ -87,6 +87,38 @@ static void the_time_left_is_known_soon(void **unused)
     }
 }
 
+/* Of four ranks: each has a quarter of the tokens a second and of the operations behind them; work
+ * is told a step. */
+static void a_rank_has_its_share_of_the_rate(void **unused)
+{
+    (void)unused;
+    char *shown = NULL, err[256];
+    size_t n = 0;
+    Metrics *m = NULL;
+    StepRecord row = {.step = 2, .loss = 5.5, .lr = 4e-3};
+    MetricsOptions options = {
+        .pace = {.train_steps = 10}, .resumed_step = -1, .to = open_memstream(&shown, &n)};
+    assert_true(metrics_open(&m, &options, err, sizeof err));
+    SpeedRecord speed = {.seconds = 2,
+                         .steps = 2,
+                         .tokens = 4000,
+                         .flops_per_token = 6e6,
+                         .forward = 1,
+                         .ranks = 4,
+                         .slowest = 3,
+                         .mean_work = 0.5,
+                         .most_work = 0.75};
+    metrics_step(m, &row);
+    metrics_report(m, &speed);
+    fflush(options.to);
+    if (strstr(shown, "a rank:  500 tok/s  3.0 G FLOP/s  work 250.00 ms a step,") == NULL ||
+        strstr(shown, "most on rank 3: 375.00") == NULL)
+        fail_msg("%s", shown);
+    metrics_close(m);
+    fclose(options.to);
+    free(shown);
+}
+
 /* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
 static void rows_fit_eighty_columns(void **unused)
 {
@@ -365,6 +397,7 @@ int main(void)
         cmocka_unit_test(the_time_left_counts_what_is_due),
         cmocka_unit_test(the_time_left_is_known_soon),
         cmocka_unit_test(rows_fit_eighty_columns),
+        cmocka_unit_test(a_rank_has_its_share_of_the_rate),
         cmocka_unit_test(test_a_run_fits_the_terminal),
         cmocka_unit_test(test_work_is_told_and_leaves_nothing),
         cmocka_unit_test(test_progress_ends),
