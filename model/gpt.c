@@ -1,6 +1,8 @@
 /* gpt.c -- see gpt.h. */
 #include "model/gpt.h"
 
+#include "model/core/check.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +93,10 @@ void rope_table_fill(Device *dev, Tensor table, double theta)
 }
 
 Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
-                int64_t B, int64_t T, GptMode mode)
+                int64_t B, int64_t T, GptMode mode, const int *slots)
 {
     const GptShape *s = &layers->shape;
+    CHECK(slots == NULL || slots[0] == 1, "%d sets of activations", slots[0]);
     Gpt *g = must_calloc(1, sizeof *g);
     g->layers = layers;
     g->mode = mode;
@@ -186,15 +189,16 @@ static void stage_forward(void *self, const Action *action, Tensor in, Tensor ou
     GptBatch batch = g->feed(g->feed_context, action);
     (void)in, (void)out;
     set_batch(g, &batch);
-    layers_run(&g->work, action->kind);
+    layers_run(&g->work, action->kind, action->chunk);
 }
 
-/* Of the batch that the last forward fetched: one micro-batch is in flight at a time. */
 static void stage_backward(void *self, const Action *action, Tensor dout, Tensor din)
 {
     Gpt *g = self;
+    GptBatch batch = g->feed(g->feed_context, action);
     (void)dout, (void)din;
-    layers_run(&g->work, action->kind);
+    set_batch(g, &batch);
+    layers_run(&g->work, action->kind, action->chunk);
 }
 
 Stage gpt_stage(Gpt *g)
@@ -212,7 +216,8 @@ int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use 
 {
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++)
-        k += layers_uses(layers, actions[i].kind, uses + k);
+        if (actions[i].kind != ACT_EXCHANGE)
+            k += layers_uses(layers, actions[i].kind, actions[i].chunk, uses + k);
     return k;
 }
 

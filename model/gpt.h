@@ -25,24 +25,26 @@ GptBytes gpt_bytes(const GptShape *shape, int64_t B, int64_t T, GptMode mode);
 typedef struct {
     Tensor tokens, targets, positions;
 } GptBatch;
-/* Fetches the batch of an action; called once per forward or evaluation. */
+/* The batch of an action, called at each: of the place action->batch, which a forward or evaluation
+ * of a stage's first chunk fills anew. */
 typedef GptBatch (*GptFeed)(void *context, const Action *action);
 
 typedef struct Gpt Gpt;
 
-/* A model over micro-batches of B x T, its memory allocated. Borrows layers, store and tp. */
+/* A stage's part of the model over micro-batches of B x T, its memory allocated; slots: sets of
+ * activations of each of its chunks (NULL: one each). Borrows layers, store and tp. */
 Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
-                int64_t B, int64_t T, GptMode mode);
+                int64_t B, int64_t T, GptMode mode, const int *slots);
 void gpt_destroy(Gpt *gpt);
 /* Says where batches come from and where the loss goes: stats, StepStats on the device, nats and
  * targets +=; scale, (1) f64 on the device, the factor at the loss's source (NULL: no backward). */
 void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, double *scale);
 /* Where an evaluation adds up its loss: other StepStats than the step's. */
 void gpt_set_stats(Gpt *gpt, StepStats *stats);
-/* The whole model as the only stage. */
+/* This rank's part as a stage. */
 Stage gpt_stage(Gpt *gpt);
-/* The uses of units that the actions will make, in order; uses has room for gpt_max_uses(). Returns
- * their number. */
+/* The uses of units that the actions will make, in order (exchanges make none); uses has room for
+ * gpt_max_uses(). Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 int64_t gpt_max_uses(const GptShape *shape, int64_t n_actions);
 /* Logits (N, Vp) of one batch, for tests and inspection: a forward pass of its own. */

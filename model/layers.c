@@ -103,12 +103,15 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
 }
 
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
-                      const GridPlace *size)
+                      const LayersPart *part)
 {
-    CHECK(size->tp == 1, "a model cut over %d tensor-parallel ranks", size->tp);
-    *layers = (GptLayers){.whole = *whole, .shape = *whole};
+    CHECK(part->size.tp == 1 && part->size.pp == 1, "a model of %d stages and %d parts",
+          part->size.pp, part->size.tp);
+    *layers = (GptLayers){.whole = *whole,
+                          .shape = gpt_local_shape(whole, part->size.tp, part->sequence_parallel),
+                          .n_chunks = 1};
     const GptShape *shape = &layers->shape;
-    table->tp = size->tp;
+    table->tp = part->size.tp;
     table->kv = (int)shape->G;
     layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
     layers->row = must_calloc((size_t)shape->L + 2, sizeof *layers->row);
@@ -116,6 +119,8 @@ void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whol
     for (int l = 0; l < (int)shape->L; l++)
         unit = add_block(layers, table, l, unit);
     add_head(layers, table, unit);
+    layers->chunk = must_calloc((size_t)layers->n_chunks, sizeof *layers->chunk);
+    layers->chunk[0] = (LayerRange){0, layers->n_rows};
     param_table_layout(table);
 }
 
@@ -123,13 +128,16 @@ void gpt_layers_free(GptLayers *layers)
 {
     free(layers->block);
     free(layers->row);
+    free(layers->chunk);
     *layers = (GptLayers){0};
 }
 
-/* The i-th row that an action of this kind meets, and what it does there (NULL: nothing). */
-static const Layer *row_met(const GptLayers *m, ActionKind kind, int i, LayerRun *run)
+/* The i-th row of a chunk that an action of this kind meets, and what it does there (NULL:
+ * nothing). */
+static const Layer *row_met(const GptLayers *m, ActionKind kind, int chunk, int i, LayerRun *run)
 {
-    const Layer *layer = &m->row[kind == ACT_BACKWARD ? m->n_rows - 1 - i : i];
+    const LayerRange *rows = &m->chunk[chunk];
+    const Layer *layer = &m->row[kind == ACT_BACKWARD ? rows->end - 1 - i : rows->first + i];
     *run = kind == ACT_FORWARD    ? layer->forward
            : kind == ACT_BACKWARD ? layer->backward
                                   : layer->evaluate;
@@ -165,11 +173,16 @@ static void run_layer(const LayerWork *w, const Layer *layer, ActionKind kind, L
     layer_release(w->pass->store, layer, kind);
 }
 
-void layers_run(const LayerWork *w, ActionKind kind)
+static int rows_of_chunk(const GptLayers *m, int chunk)
 {
-    for (int i = 0; i < w->layers->n_rows; i++) {
+    return m->chunk[chunk].end - m->chunk[chunk].first;
+}
+
+void layers_run(const LayerWork *w, ActionKind kind, int chunk)
+{
+    for (int i = 0; i < rows_of_chunk(w->layers, chunk); i++) {
         LayerRun run;
-        const Layer *layer = row_met(w->layers, kind, i, &run);
+        const Layer *layer = row_met(w->layers, kind, chunk, i, &run);
         if (run != NULL) run_layer(w, layer, kind, run);
     }
 }
@@ -179,12 +192,12 @@ int64_t layers_max_uses(const GptShape *shape)
     return shape->L + 4; /* two of the embedding, one of each block, two of the head */
 }
 
-int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses)
+int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses)
 {
     int64_t n = 0;
-    for (int i = 0; i < layers->n_rows; i++) {
+    for (int i = 0; i < rows_of_chunk(layers, chunk); i++) {
         LayerRun run;
-        const Layer *layer = row_met(layers, kind, i, &run);
+        const Layer *layer = row_met(layers, kind, chunk, i, &run);
         for (int u = 0; run != NULL && u < layer->n_units; u++)
             uses[n++] = (Use){.unit = layer->unit[u],
                               .weight = reads_weights(layer, kind),

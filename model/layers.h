@@ -37,10 +37,17 @@ struct Layer {
     bool backward_reads_weights;
 };
 
+/* Neighbouring layers: rows [first, end) of the table. */
+typedef struct {
+    int first, end;
+} LayerRange;
+
 struct GptLayers {
-    GptShape whole; /* of the model: FLOPs, names, logical dimensions */
-    GptShape shape; /* of this rank's part, which tensors and layouts follow; one tensor-parallel
-                       rank has the whole */
+    GptShape whole;    /* of the model: FLOPs, names, logical dimensions */
+    GptShape shape;    /* of this rank's part, which tensors and layouts follow; one tensor-parallel
+                          rank has the whole */
+    LayerRange *chunk; /* this stage's runs of layers: chunk c of stage s is run c * stages + s */
+    int n_chunks;
     Embedding embedding;
     Block *block; /* L */
     Head head;
@@ -48,19 +55,31 @@ struct GptLayers {
     int n_rows;
 };
 
-/* Fills `layers` and an empty table, laid out, with a rank's part of the model `whole` in a grid of
- * `size`. Free with gpt_layers_free and param_table_free. */
+/* How a model is cut over a grid, and whose part is asked for. */
+typedef struct {
+    GridPlace size, at;
+    bool sequence_parallel;
+    int chunks;        /* runs of layers of a stage */
+    const int *border; /* run r is layers [border[r], border[r + 1]); size.pp * chunks + 1 of them;
+                          NULL: one run of all */
+} LayersPart;
+/* All of a model, on one rank. */
+#define LAYERS_WHOLE ((LayersPart){.size = GRID_OF_ONE, .chunks = 1})
+
+/* Fills `layers` and an empty table, laid out, with a rank's part of the model `whole`: the rows of
+ * all layers, homes of units included, and the runs of this stage. Free with gpt_layers_free and
+ * param_table_free. */
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
-                      const GridPlace *size);
+                      const LayersPart *part);
 void gpt_layers_free(GptLayers *layers);
 
-/* Runs every layer that takes part in an action of this kind: first to last, or last to first
- * backward. Acquires and releases their units. */
-void layers_run(const LayerWork *work, ActionKind kind);
+/* Runs every layer of a chunk of this stage that takes part in an action of this kind: first to
+ * last, or last to first backward. Acquires and releases their units. */
+void layers_run(const LayerWork *work, ActionKind kind, int chunk);
 /* The uses that layers_run makes of units, in order. Writes at most layers_max_uses; returns their
  * number. */
 int64_t layers_max_uses(const GptShape *shape);
-int64_t layers_uses(const GptLayers *layers, ActionKind kind, Use *uses);
+int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses);
 /* Runs the layers forward; logits (n, Vp) = those of the last n rows of the stream. */
 void layers_logits(const LayerWork *work, Tensor logits);
 

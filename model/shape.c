@@ -35,8 +35,23 @@ GptShape gpt_shape(const Config *config, int tp)
                   .decay_on = config->optimizer.weight_decay_on,
                   .recompute = config->activation_checkpointing.policy,
                   .dtype = config_dtype(config),
-                  .grad_dtype = config_grad_dtype(config)};
+                  .grad_dtype = config_grad_dtype(config),
+                  .row_parts = 1};
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
     s.Vp = padded_vocabulary(s.V, tp);
+    return s;
+}
+
+GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel)
+{
+    GptShape s = *whole;
+    CHECK(s.H % tp == 0 && s.F % tp == 0 && s.Vp % tp == 0 && (s.G % tp == 0 || tp % s.G == 0),
+          "%lld heads, %lld of keys and values, mlp of %lld, vocabulary of %lld over %d ranks",
+          (long long)s.H, (long long)s.G, (long long)s.F, (long long)s.Vp, tp);
+    s.H /= tp;
+    s.G = s.G > tp ? s.G / tp : 1;
+    s.F /= tp;
+    s.Vp /= tp;
+    s.row_parts = sequence_parallel ? tp : 1;
     return s;
 }

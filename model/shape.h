@@ -22,11 +22,17 @@ typedef struct {
     RecomputePolicy recompute;
     DType dtype, grad_dtype; /* weights and activations; gradient buffers */
     int64_t head_chunk;      /* rows of logits at a time; 0: by memory (head.c) */
+    int64_t row_parts;       /* sequence parallelism: ranks that cut the rows of the residual stream
+                                outside regions; else 1 */
 } GptShape;
 
-/* Shape of the model that `config` describes, over `tp` tensor-parallel ranks;
- * config->model.vocab_size must be known. */
+/* Shape of the whole model that `config` describes, its vocabulary padded for `tp` tensor-parallel
+ * ranks; config->model.vocab_size must be known. */
 GptShape gpt_shape(const Config *config, int tp);
+/* The part of one of `tp` tensor-parallel ranks, all alike, which tensors and layouts follow: H, G
+ * (at least 1: ranks may share a head of keys and values), F and Vp are those of the rank; L, C, D,
+ * V and P the model's. */
+GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel);
 
 /* Width of the fused q|k|v rows, and of the first mlp product (gate | up under swiglu). */
 static inline int64_t shape_qkv_width(const GptShape *s)
@@ -58,9 +64,14 @@ typedef struct {
     KvCache *caches; /* L, one a block; NULL while training */
 } Pass;
 
+/* Rows of a region's tensors, and of the residual stream's. */
 static inline int64_t pass_rows(const Pass *pass)
 {
     return pass->B * pass->T;
+}
+static inline int64_t shape_stream_rows(const GptShape *shape, int64_t N)
+{
+    return N / shape->row_parts;
 }
 
 #endif

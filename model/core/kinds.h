@@ -19,4 +19,13 @@ typedef enum {
  * or the built-in products. */
 typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
 
+/* The order of a pipeline's micro-batches. GPipe: all forward, then all backward (Huang et al.,
+ * arXiv:1811.06965). 1F1B: a stage goes backward as soon as it can (Narayanan et al.,
+ * arXiv:1806.03377). Interleaved: 1F1B over several runs of layers a stage (arXiv:2104.04473). */
+typedef enum { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED } ScheduleKind;
+
+/* By what a pipeline's layers are cut into stages: equal floating-point operations (best), numbers
+ * of parameters, or numbers of layers. */
+typedef enum { PARTITION_BEST, PARTITION_PARAMETERS, PARTITION_UNIFORM } Partition;
+
 #endif

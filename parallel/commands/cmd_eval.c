@@ -47,7 +47,7 @@ static int evaluate_on(OpenedRank *rank, void *context)
     if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
-    Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE);
+    Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, NULL);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     Progress progress = progress_begin();
     if (rank->leads) feed.watch = print_progress;

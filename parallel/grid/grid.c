@@ -70,7 +70,22 @@ static int line_of(GridPlace size, GridPlace at, int a)
     return line;
 }
 
-Grid grid_open(Comm *world, GridPlace size)
+/* Neighbours in the tensor-parallel group that hold the same heads of keys and values. */
+static Comm open_kv(Comm *tp, const GridGroups *groups)
+{
+    int kv = groups ? groups->kv : 0, sharers = kv > 0 && kv < tp->size ? tp->size / kv : 1;
+    if (sharers == 1) return comm_self("kv");
+    return comm_split(tp, "kv", tp->rank / sharers, tp->rank % sharers);
+}
+
+static Comm open_tie(Comm *pp, const GridGroups *groups)
+{
+    bool end = pp->rank == 0 || pp->rank == pp->size - 1;
+    if (groups == NULL || !groups->tied || pp->size == 1) return comm_self("tie");
+    return comm_split(pp, "tie", end ? 0 : pp->rank, pp->rank);
+}
+
+Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
 {
     int ranks = size.pp * size.dp * size.cp * size.tp, dp = 1;
     CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
@@ -81,13 +96,15 @@ Grid grid_open(Comm *world, GridPlace size)
             comm_split(world, axis[a].name, line_of(size, at, a), *number(&at, a));
     grid.shard = comm_split(world, "shard", line_of(size, at, dp), at.dp);
     grid.replicate = comm_self("replicate");
+    grid.kv = open_kv(&grid.tp, groups);
+    grid.tie = open_tie(&grid.pp, groups);
     return grid;
 }
 
 Grid grid_single(void)
 {
     Comm world = comm_self("world");
-    Grid grid = grid_open(&world, GRID_OF_ONE);
+    Grid grid = grid_open(&world, GRID_OF_ONE, NULL);
     comm_close(&world);
     return grid;
 }
@@ -99,12 +116,14 @@ void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
         comm[n++] = axis_comm((Grid *)grid, a);
     comm[n++] = &grid->shard;
     comm[n++] = &grid->replicate;
+    comm[n++] = &grid->kv;
+    comm[n++] = &grid->tie;
 }
 
 void grid_close(Grid *grid)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    for (int i = 0; i < GRID_COMMS; i++)
+    for (int i = GRID_COMMS; i-- > 0;) /* groups of a group before it */
         comm_close((Comm *)comm[i]);
 }

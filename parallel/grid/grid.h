@@ -13,13 +13,23 @@ typedef struct {
      * one: hybrid sharding would have other sizes, and be the first to call on `replicate`, which
      * until then is only opened, counted and closed. */
     Comm shard, replicate;
+    /* Of tp, the ranks that hold the same heads of keys and values; of pp, the first and the last
+     * stage, where both hold a tied table. Else this rank alone. */
+    Comm kv, tie;
 } Grid;
+
+/* What of a model makes groups of ranks. */
+typedef struct {
+    int kv;    /* heads of keys and values */
+    bool tied; /* embedding and head share a table */
+} GridGroups;
 
 /* The grid of a single rank. */
 Grid grid_single(void);
 /* This rank's grid in a world of size.pp x size.dp x size.cp x size.tp ranks, tp innermost; all
- * ranks of the world call it. The world must outlive it. */
-Grid grid_open(Comm *world, GridPlace size);
+ * ranks of the world call it. groups NULL: kv and tie are of one rank. The world must outlive it.
+ */
+Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* The coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
 /* The same as messages have it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns
@@ -27,8 +37,8 @@ GridPlace grid_place(GridPlace size, int rank);
 char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 /* The sizes of the axes that have several ranks: "dp 2 x tp 2"; "" without any. Returns `text`. */
 char *grid_size_text(GridPlace size, char *text, size_t n);
-/* All communicators of the grid: those of the axes, shard and replicate. */
-enum { GRID_COMMS = 6 };
+/* All communicators of the grid: those of the axes, shard, replicate, kv and tie. */
+enum { GRID_COMMS = 8 };
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS]);
 void grid_close(Grid *grid);
 

@@ -17,6 +17,16 @@ static void reduce(void *self, Tensor x, ReduceOp op)
     comm_all_reduce(self, NULL, x, op);
 }
 
+static void wait_for_none(void *self)
+{
+    (void)self;
+}
+
+static void gather(void *self, Tensor whole, Tensor part)
+{
+    same(self, whole, part);
+}
+
 Region tp_region(Comm *comm)
 {
     CHECK(comm->size == 1, "a tensor-parallel group of %d", comm->size);
@@ -24,6 +34,9 @@ Region tp_region(Comm *comm)
                     .exit_forward = same,
                     .enter_backward = same,
                     .exit_backward = same,
+                    .await = wait_for_none,
                     .reduce = reduce,
-                    .self = comm};
+                    .gather = gather,
+                    .self = comm,
+                    .parts = 1};
 }

@@ -1,10 +1,24 @@
-/* pipeline.h -- carries out a schedule on a stage. */
+/* pipeline.h -- carries out a schedule on a stage: runs its actions, and moves tensors between
+ * stages. */
 #ifndef PARALLEL_PIPELINE_PIPELINE_H
 #define PARALLEL_PIPELINE_PIPELINE_H
 
-#include "model/param/stage.h"
+#include "parallel/comm/comm.h"
+#include "parallel/pipeline/schedule.h"
 
-/* Runs the actions in order. They are only put on the device's streams: the host waits for none. */
-void pipeline_run(const Stage *stage, const Action *actions, int64_t n);
+typedef struct Pipeline Pipeline;
+
+/* Buffers for what travels, each a residual stream (rows, cols) in the storage type, on the p2p
+ * stream; as many as the largest schedule that it will run asks for. `pp` must outlive it. */
+Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
+                          int64_t cols);
+size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols);
+void pipeline_destroy(Pipeline *pipeline);
+
+/* Runs n actions of a schedule in order; transfers: the schedule's. They are only put on the
+ * device's streams: the host waits for none. Pipeline NULL: of one stage, which exchanges nothing
+ * and has no transfers. */
+void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
+                  const Transfer *transfers);
 
 #endif

@@ -27,7 +27,7 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     while (done < batches &&
            session_all_go_on(session, feed_may_continue(f, WORK_EVALUATION, done, batches))) {
         Action action = {.kind = ACT_EVALUATE, .micro = done++};
-        pipeline_run(&stage, &action, 1);
+        pipeline_run(NULL, &stage, &action, 1, NULL);
     }
     session->params->step_end(session->params);
     session_sum_stats(session, stats);

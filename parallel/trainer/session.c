@@ -53,10 +53,11 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     ZeroOptions options = zero_options(config, gradients);
     s->config = config;
     s->world = world;
-    s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}) : grid_single();
+    s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}, NULL) : grid_single();
     s->tp = tp_region(&s->grid.tp);
     GptShape shape = gpt_shape(config, s->grid.size.tp);
-    gpt_layers_build(&s->layers, &s->table, &shape, &s->grid.size);
+    LayersPart part = {.size = s->grid.size, .at = s->grid.at, .chunks = 1};
+    gpt_layers_build(&s->layers, &s->table, &shape, &part);
     if (gradients) s->step = step_plan_create(config, &s->layers);
     options.uses = s->step.uses;
     options.n_uses = s->step.n_uses;

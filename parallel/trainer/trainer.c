@@ -138,7 +138,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_state(t);
     open_records(t);
     t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
-                        config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN);
+                        config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN,
+                        NULL);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
     if (trainer_samples(config, data))
         t->decoder = decoder_create(&t->session.dev, &t->session.layers, t->session.params,
@@ -194,12 +195,12 @@ static void run_actions(Trainer *t)
     const StepPlan *step = &t->session.step;
     Stage stage = gpt_stage(t->gpt);
     if (!t->config->wall_clock_breakdown) {
-        pipeline_run(&stage, step->actions, step->n_actions);
+        pipeline_run(NULL, &stage, step->actions, step->n_actions, NULL);
         return;
     }
     mark_phase(t, 0);
     for (int64_t i = 0; i < step->n_actions; i++) {
-        pipeline_run(&stage, &step->actions[i], 1);
+        pipeline_run(NULL, &stage, &step->actions[i], 1, NULL);
         mark_phase(t, i + 1);
     }
 }
@@ -285,12 +286,12 @@ static void warm_up_model(Trainer *t)
     /* The uses of the first n actions come first, and are written there once more. */
     params->step_begin(params, step->uses,
                        gpt_uses(&t->session.layers, step->actions, n, step->uses));
-    pipeline_run(&stage, step->actions, n);
+    pipeline_run(NULL, &stage, step->actions, n, NULL);
     params->step_end(params);
     if (t->val == NULL) return;
     gpt_set_stats(t->gpt, &t->state->eval_stats);
     params->step_begin(params, NULL, 0);
-    pipeline_run(&stage, &evaluate, 1);
+    pipeline_run(NULL, &stage, &evaluate, 1, NULL);
     params->step_end(params);
     gpt_set_stats(t->gpt, &t->state->stats);
 }

@@ -268,7 +268,7 @@ static void sum_stats(Comm *world, void *context)
     DeviceOptions options = {.threads = 1, .local_ranks = 1};
     (void)context;
     if (!device_open(&s.dev, "cpu", &options, err, sizeof err)) rank_wrong(world, "%s", err);
-    s.grid = grid_open(world, (GridPlace){2, 2, 2, 2});
+    s.grid = grid_open(world, (GridPlace){2, 2, 2, 2}, NULL);
     double mine = ldexp(1, world->rank), all = 0, first = 0;
     StepStats *stats = device_alloc(&s.dev, sizeof *stats, "sums");
     *stats = (StepStats){.sq_norm = mine, .nats = 3 * mine, .targets = 5 * mine};

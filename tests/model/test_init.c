@@ -139,7 +139,7 @@ static void test_rows_of_the_table(void **state)
         GptShape shape = gpt_shape(config, 1);
         GptLayers layers_built;
         ParamTable table = {0};
-        gpt_layers_build(&layers_built, &table, &shape, &GRID_OF_ONE);
+        gpt_layers_build(&layers_built, &table, &shape, &LAYERS_WHOLE);
         check_table(&a, &table);
         gpt_layers_free(&layers_built);
         param_table_free(&table);

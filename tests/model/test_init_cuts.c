@@ -92,7 +92,7 @@ static void test_weights_do_not_depend_on_the_shards(void **state)
         GptShape shape = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &shape, &GRID_OF_ONE);
+        gpt_layers_build(&layers, &table, &shape, &LAYERS_WHOLE);
         check_cuts(&table, 1);
         gpt_layers_free(&layers);
         param_table_free(&table);

@@ -110,7 +110,7 @@ static void check_uses(const GptShape *shape)
                               .grad = noted_grad,
                               .grad_release = noted_grad_release},
                      .real = f.params};
-    Gpt *gpt = gpt_create(&f.dev, &f.layers, &noting.base, &f.tp, 1, 2, GPT_TRAIN);
+    Gpt *gpt = gpt_create(&f.dev, &f.layers, &noting.base, &f.tp, 1, 2, GPT_TRAIN, NULL);
     Stage stage = gpt_stage(gpt);
     gpt_connect(gpt, same_batch, &f.batch, &stats, &scale);
     Action actions[5];
@@ -120,7 +120,7 @@ static void check_uses(const GptShape *shape)
     assert_true(n <= gpt_max_uses(shape, 5));
     f.params->step_begin(f.params, told, n);
     for (int i = 0; i < 5; i++) {
-        pipeline_run(&stage, &actions[i], 1);
+        pipeline_run(NULL, &stage, &actions[i], 1, NULL);
         assert_int_equal(noting.held, 0);
     }
     f.params->step_end(f.params);

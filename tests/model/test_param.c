@@ -36,7 +36,7 @@ static void test_bug_35_every_element_owned_once(void **state)
         GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
+        gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
         for (int u = 0; u < table.n_units; u++) {
             const Unit *unit = &table.unit[u];
             int *owner = cover(&table, u);
@@ -69,7 +69,7 @@ static void test_bug_37_rows(void **state)
         GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
+        gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
         for (int p = 0; p < table.n_params; p++) {
             const Param *q = &table.param[p];
             assert_int_equal(param_find(&table, q->name), p);
@@ -94,7 +94,7 @@ static void test_decay_on_all(void **state)
     GptLayers layers;
     ParamTable table = {0};
     s.decay_on = DECAY_ON_ALL;
-    gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
     for (int p = 0; p < table.n_params; p++)
         assert_int_equal(table.param[p].group, GROUP_DECAY);
     gpt_layers_free(&layers);
@@ -122,7 +122,7 @@ static void test_count_of_gpt2(void **state)
                   .grad_dtype = F32};
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
     assert_int_equal(param_table_count(&table), 124439808);
     gpt_layers_free(&layers);
     param_table_free(&table);

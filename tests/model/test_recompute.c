@@ -70,12 +70,12 @@ static GptBatch first_batch(void *context, const Action *action)
 static void check_other_plans(Fixture *f)
 {
     const GptShape *s = &f->layers.shape;
-    Gpt *gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE);
+    Gpt *gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE, NULL);
     StepStats *stats = device_alloc(&f->dev, sizeof *stats, "stats");
     Stage stage = gpt_stage(gpt);
     gpt_connect(gpt, first_batch, f, stats, NULL);
     f->params->step_begin(f->params, NULL, 0);
-    pipeline_run(&stage, &(Action){.kind = ACT_EVALUATE}, 1);
+    pipeline_run(NULL, &stage, &(Action){.kind = ACT_EVALUATE}, 1, NULL);
     check_plan(f, gpt, GPT_EVALUATE);
     gpt_destroy(gpt);
     device_release(&f->dev, stats, sizeof *stats);

@@ -70,7 +70,7 @@ static void test_bug_35_every_element_in_one_run(void **state)
         GptShape s = fixture_variant(i);
         GptLayers layers;
         ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s, &GRID_OF_ONE);
+        gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
         for (int parts = 1; parts <= 8; parts++) {
             check_cover(&table, parts, PARAM_ALIGNMENT);
             check_cover(&table, parts, 1);

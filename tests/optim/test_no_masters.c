@@ -152,7 +152,7 @@ static void test_segments_name_every_element(void **state)
     GptLayers layers;
     ParamTable table = {0};
     GptShape shape = fixture_with_dtype(fixture_llama_shape(), BF16);
-    gpt_layers_build(&layers, &table, &shape, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, &shape, &LAYERS_WHOLE);
     for (int u = 0; u < table.n_units; u++) {
         const Unit *unit = &table.unit[u];
         for (int64_t offset = 0; offset < unit->size; offset += 389)

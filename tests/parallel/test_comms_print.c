@@ -30,7 +30,7 @@ static void print_to_file(const Comm *const *group, int n)
 static int talk(Comm *world, void *context)
 {
     (void)context;
-    Grid grid = grid_open(world, (GridPlace){.pp = 1, .dp = 2, .cp = 1, .tp = 1});
+    Grid grid = grid_open(world, (GridPlace){.pp = 1, .dp = 2, .cp = 1, .tp = 1}, NULL);
     float whole[6] = {1, 2, 3, 4, 5, 6}, part[3] = {0};
     double sum[2] = {1, 2};
     for (int i = 0; i < 2; i++)

@@ -66,7 +66,7 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
     GptShape shape = deepest();
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, &shape, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, &shape, &LAYERS_WHOLE);
     int n = table.n_params * SLOT_MAX, all = n + table.n_params;
     SafetensorsEntry *entry = must_calloc((size_t)n, sizeof *entry);
     Manifest m = {.save_id = "0123456789abcdef",

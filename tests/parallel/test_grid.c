@@ -136,7 +136,7 @@ static void run_grid(Comm *world, void *context)
         if (at.cp == size.cp) at.cp = 0, at.dp++;
         if (at.dp == size.dp) at.dp = 0, at.pp++;
     }
-    Grid grid = grid_open(world, size);
+    Grid grid = grid_open(world, size, NULL);
     const GridPlace me = place[world->rank];
     Comm *group[] = {&grid.pp, &grid.dp, &grid.cp, &grid.tp, &grid.shard};
     const int axis[] = {0, 1, 2, 3, 1};

@@ -17,14 +17,14 @@
 static _Atomic int n_devices, n_tables; /* ranks are threads */
 
 void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
-                             const GridPlace *size);
+                             const LayersPart *part);
 void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
-                             const GridPlace *size);
+                             const LayersPart *part);
 void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
-                             const GridPlace *size)
+                             const LayersPart *part)
 {
     n_tables++;
-    __real_gpt_layers_build(layers, table, whole, size);
+    __real_gpt_layers_build(layers, table, whole, part);
 }
 
 static void print_counts(void)

@@ -174,7 +174,7 @@ static int64_t largest_two(const GptShape *shape, int ranks)
     GptLayers layers;
     ParamTable table = {0};
     int64_t first = 0, second = 0, grain = 128 * ranks;
-    gpt_layers_build(&layers, &table, shape, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, shape, &LAYERS_WHOLE);
     for (int u = 0; u < table.n_units; u++) {
         int64_t size = (table.unit[u].size + grain - 1) / grain * grain;
         if (size >= first)

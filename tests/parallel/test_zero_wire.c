@@ -103,7 +103,7 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
     GptLayers layers;
     ParamTable table = {0};
     Volume v = {0};
-    gpt_layers_build(&layers, &table, &c->shape, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, &c->shape, &LAYERS_WHOLE);
     int64_t grain = 128 * c->ranks;
     for (int u = 0; u < table.n_units; u++) {
         const Unit *unit = &table.unit[u];

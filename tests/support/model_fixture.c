@@ -194,7 +194,8 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     f->micros = micros;
     f->scale = 1.0 / (double)(f->grid.size.dp * micros * B * T);
     f->tp = tp_region(&f->grid.tp);
-    gpt_layers_build(&f->layers, &f->table, shape, &f->grid.size);
+    LayersPart part = {.size = f->grid.size, .at = f->grid.at, .chunks = 1};
+    gpt_layers_build(&f->layers, &f->table, shape, &part);
     /* The store is laid out for the uses of fixture_backward. */
     ZeroOptions options = *zero;
     Action *actions = must_calloc(2 * (size_t)micros, sizeof *actions);
@@ -209,7 +210,7 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     zero_allocate(f->store, &f->dev);
     f->store_bytes = f->dev.held - f->store_bytes;
     f->params = zero_params(f->store);
-    f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN);
+    f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, B, T, GPT_TRAIN, NULL);
     f->far = device_alloc(&f->dev, sizeof *f->far, "stats");
     gpt_connect(f->gpt, feed, f, &f->far->stats, &f->far->scale);
     f->batch = (GptBatch){
@@ -231,7 +232,7 @@ void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const G
                        int64_t B, int64_t T, int64_t micros)
 {
     open_device(f, test_backend(shape), 1, CPU_LEVEL_AUTO);
-    f->grid = grid_open(world, (GridPlace){1, world->size, 1, 1});
+    f->grid = grid_open(world, (GridPlace){1, world->size, 1, 1}, NULL);
     open_model(f, zero, shape, B, T, micros);
 }
 
@@ -307,7 +308,7 @@ static double run(Fixture *f, bool backward)
     struct FixtureFar near = {.scale = f->scale};
     device_copy_words(&f->dev, f->far, &near, sizeof near);
     f->params->step_begin(f->params, uses, n_uses);
-    pipeline_run(&stage, actions, n);
+    pipeline_run(NULL, &stage, actions, n, NULL);
     f->params->step_end(f->params);
     free(actions);
     free(uses);

@@ -224,7 +224,7 @@ static int64_t count_elements(const GptShape *shape)
 {
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, shape, &GRID_OF_ONE);
+    gpt_layers_build(&layers, &table, shape, &LAYERS_WHOLE);
     int64_t n = param_table_count(&table);
     gpt_layers_free(&layers);
     param_table_free(&table);
