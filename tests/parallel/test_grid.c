@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,11 +125,63 @@ static bool same_line(GridPlace a, GridPlace b, int axis)
     return true;
 }
 
-/* All ranks' coordinates are those that counting up gives, tp first; the group of an axis holds
- * those that differ on it alone, in its order. */
+typedef struct {
+    GridPlace size;
+    GridGroups groups;
+} GridCase;
+
+enum { PP, DP, CP, TP, KV = GRID_COMMS - 2, TIE };
+static const struct {
+    const char *name;
+    int axis; /* along which its members lie; -1: none */
+} group_of[GRID_COMMS] = {
+    {"pp", PP},    {"dp", DP},        {"cp", CP}, {"tp", TP},
+    {"shard", DP}, {"replicate", -1}, {"kv", TP}, {"tie", PP},
+};
+
+static bool at_an_end(GridPlace at, GridPlace size)
+{
+    return at.pp == 0 || at.pp == size.pp - 1;
+}
+
+/* Whether two ranks are in one group g. Head h of G is cut over tp ranks where there are as many,
+ * and else is that of tp / G neighbours. */
+static bool together(const GridCase *c, int g, GridPlace a, GridPlace b)
+{
+    bool same = memcmp(&a, &b, sizeof a) == 0;
+    if (same || group_of[g].axis < 0 || !same_line(a, b, group_of[g].axis)) return same;
+    if (g == KV)
+        return c->groups.kv > 0 && c->groups.kv < c->size.tp &&
+               a.tp * c->groups.kv / c->size.tp == b.tp * c->groups.kv / c->size.tp;
+    if (g == TIE) return c->groups.tied && at_an_end(a, c->size) && at_an_end(b, c->size);
+    return true;
+}
+
+/* The group's members are those that belong together, in the order of the world. */
+static void check_group(Comm *world, const GridCase *c, int g, Comm *comm, const GridPlace *place)
+{
+    int64_t mine = world->rank, all[16] = {0};
+    int members = 0, before = 0;
+    for (int r = 0; r < world->size; r++) {
+        bool member = together(c, g, place[world->rank], place[r]);
+        members += member;
+        before += member && r < world->rank;
+    }
+    if (comm->size != members || comm->rank != before || strcmp(comm->name, group_of[g].name) != 0)
+        rank_wrong(world, "group %s: %s, rank %d of %d, not %d of %d", group_of[g].name, comm->name,
+                   comm->rank, comm->size, before, members);
+    comm_all_gather(comm, NULL, tensor_1d(all, I64, comm->size), tensor_1d(&mine, I64, 1));
+    for (int r = 0, i = 0; r < world->size; r++)
+        if (together(c, g, place[world->rank], place[r]) && all[i++] != r)
+            rank_wrong(world, "member %d of group %s is rank %lld, not %d", i - 1, comm->name,
+                       (long long)all[i - 1], r);
+}
+
+/* All ranks' coordinates are those that counting up gives, tp first. */
 static void run_grid(Comm *world, void *context)
 {
-    const GridPlace size = *(const GridPlace *)context;
+    const GridCase *c = context;
+    const GridPlace size = c->size;
     GridPlace place[16] = {{0}}, at = {0};
     for (int r = 0; r < world->size; r++) {
         place[r] = at;
@@ -136,50 +189,52 @@ static void run_grid(Comm *world, void *context)
         if (at.cp == size.cp) at.cp = 0, at.dp++;
         if (at.dp == size.dp) at.dp = 0, at.pp++;
     }
-    Grid grid = grid_open(world, size, NULL);
+    Grid grid = grid_open(world, size, c->groups.kv ? &c->groups : NULL);
     const GridPlace me = place[world->rank];
-    Comm *group[] = {&grid.pp, &grid.dp, &grid.cp, &grid.tp, &grid.shard};
-    const int axis[] = {0, 1, 2, 3, 1};
-    const Comm *listed[GRID_COMMS];
-    grid_comms(&grid, listed);
-    for (int i = 0; i < GRID_COMMS; i++)
-        if (listed[i] != (i < 5 ? group[i] : &grid.replicate))
-            rank_wrong(world, "communicator %d is %s", i, listed[i]->name);
     for (int i = 0; i < 4; i++)
         if (on_axis(grid.at, i) != on_axis(me, i) || on_axis(grid.size, i) != on_axis(size, i))
             rank_wrong(world, "coordinate %d is %d of %d, not %d of %d", i, on_axis(grid.at, i),
                        on_axis(grid.size, i), on_axis(me, i), on_axis(size, i));
-    for (int g = 0; g < 5; g++) {
-        int64_t mine = world->rank, all[16] = {0};
-        Comm *comm = group[g];
-        if (comm->size != on_axis(size, axis[g]) || comm->rank != on_axis(me, axis[g])) {
-            rank_wrong(world, "group %s: rank %d of %d", comm->name, comm->rank, comm->size);
-            continue;
-        }
-        comm_all_gather(comm, NULL, tensor_1d(all, I64, comm->size), tensor_1d(&mine, I64, 1));
-        for (int r = 0, i = 0; r < world->size; r++)
-            if (same_line(place[r], me, axis[g]) && all[i++] != r)
-                rank_wrong(world, "member %d of group %s is rank %lld, not %d", i - 1, comm->name,
-                           (long long)all[i - 1], r);
+    const Comm *listed[GRID_COMMS];
+    Comm *group[] = {&grid.pp,    &grid.dp,        &grid.cp, &grid.tp,
+                     &grid.shard, &grid.replicate, &grid.kv, &grid.tie};
+    grid_comms(&grid, listed);
+    for (int g = 0; g < GRID_COMMS; g++) {
+        if (listed[g] != group[g]) rank_wrong(world, "communicator %d is %s", g, listed[g]->name);
+        check_group(world, c, g, group[g], place);
     }
-    if (grid.replicate.size != 1) rank_wrong(world, "%d replicas", grid.replicate.size);
     grid_close(&grid);
+}
+
+/* Without a model's groups, and for every number of heads that tp ranks can share or cut: 0, its
+ * divisors, and twice itself. */
+static int run_grids_of(GridPlace size, int ranks)
+{
+    int cases = 0;
+    for (int kv = 0; kv <= 2 * size.tp; kv++) {
+        if (kv > 0 && size.tp % kv != 0 && kv != 2 * size.tp) continue;
+        GridCase c = {size, {.kv = kv, .tied = kv > 0 && kv % 2 == size.dp % 2}};
+        thread_ranks(ranks, 60, run_grid, &c);
+        cases++;
+    }
+    return cases;
 }
 
 static void test_groups_of_all_grids_up_to_16_ranks(void **state)
 {
     (void)state;
-    int grids = 0;
+    int grids = 0, cases = 0;
     for (int n = 1; n <= 16; n++)
         for (int pp = 1; pp <= n; pp++)
             for (int dp = 1; dp <= n / pp; dp++)
                 for (int cp = 1; cp <= n / pp / dp; cp++) {
                     GridPlace size = {pp, dp, cp, n / pp / dp / cp};
                     if (size.pp * size.dp * size.cp * size.tp != n) continue;
-                    thread_ranks(n, 60, run_grid, &size);
+                    cases += run_grids_of(size, n);
                     grids++;
                 }
     assert_int_equal(grids, 204);
+    assert_int_equal(cases, 749);
 }
 
 int main(void)
