@@ -22,6 +22,7 @@ void config_free(const Config *config)
         free(origin[i].text);
         if (option_table[i].type == OPTION_STRING) free(*(char **)field);
         if (option_table[i].type == OPTION_STRINGS) string_list_free(field);
+        if (option_table[i].type == OPTION_INTEGERS) free(((IntegerList *)field)->item);
     }
     free(origin);
     free(config->path);

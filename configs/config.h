@@ -37,6 +37,11 @@ typedef enum { GRAD_DTYPE_AUTO, GRAD_DTYPE_F32, GRAD_DTYPE_F16, GRAD_DTYPE_BF16 
  * or, with `sum`, to as many times that as there are ranks. */
 typedef enum { GRADIENT_MEAN, GRADIENT_SUM } GradientOp;
 
+typedef struct {
+    int count;
+    int64_t *item; /* owned */
+} IntegerList;
+
 typedef struct Config {
     struct {
         int64_t num_layers, hidden_size, num_attention_heads;
@@ -70,8 +75,16 @@ typedef struct Config {
     struct {
         int64_t data, tensor, pipeline;
         bool sequence_parallel;
+        ScheduleKind schedule;   /* default: 1f1b, or interleaved where pipeline_chunks > 1 */
+        int64_t pipeline_chunks; /* runs of layers that a stage has */
+        /* Blocks of each run of layers, in the layers' order: pipeline x pipeline_chunks numbers.
+         * Empty: the layers are cut by pipeline.partition. */
+        IntegerList pipeline_split;
         double timeout; /* seconds that a rank waits for the others, before it ends all (86) */
     } parallel;
+    struct {
+        Partition partition; /* by what the layers are cut into runs; pipeline_split goes before */
+    } pipeline;
     struct {
         CpuLevel level;
         int64_t threads; /* 0: allowed cores / local ranks */

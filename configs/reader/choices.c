@@ -57,3 +57,14 @@ const Choice policy_choices[] = {{"none", RECOMPUTE_NONE, 0},
 const Choice communication_choices[] = {
     {"fp32", GRAD_DTYPE_F32, 0}, {"fp16", GRAD_DTYPE_F16, 0}, {"bf16", GRAD_DTYPE_BF16, 0}, {0}};
 const Choice gradient_op_choices[] = {{"mean", GRADIENT_MEAN, 0}, {"sum", GRADIENT_SUM, 0}, {0}};
+const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
+                                   {"1f1b", SCHEDULE_1F1B, 0},
+                                   {"interleaved", SCHEDULE_INTERLEAVED, 0},
+                                   {0}};
+/* DeepSpeed's, which reads them in any case. */
+const Choice partition_choices[] = {{"best", PARTITION_BEST, 1},
+                                    {"parameters", PARTITION_PARAMETERS, 1},
+                                    {"uniform", PARTITION_UNIFORM, 1},
+                                    {"type:", -1, 1},
+                                    {"profile", -1, 1},
+                                    {0}};

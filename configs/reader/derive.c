@@ -137,6 +137,7 @@ void derive_values(Load *load)
     displace_steps(load);
     derive_model(load);
     derive_scheduler(load);
+    derive_parallel(load);
     derive_world(load);
     derive_batch(load);
     derive_precision(load);

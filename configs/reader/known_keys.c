@@ -252,8 +252,6 @@ const KnownKey known_table[] = {
     QUIET("tensor_parallel.kernel_inject", "the model is known here"),
     SWITCH("expert_parallel", "mixture of experts"),
     UNBUILT_OF(PIPELINE_PARALLEL, "pipeline.stages", "|\"auto\"|1|"),
-    IGNORED_OF(PIPELINE_PARALLEL, "pipeline.partition", "|\"best\"|",
-               .why = "a pipeline of one stage has all layers"),
     IGNORED("pipeline.seed_layers", "|false|", "random numbers are counted, not drawn in turn"),
     UNBUILT("pipeline.activation_checkpoint_interval", "|0|",
             "recompute of every n-th layer; activation_checkpointing.policy is for all layers"),

@@ -106,6 +106,9 @@ void load_default(Load *load, int row)
         *(char **)field = NULL;
     } else if (option->type == OPTION_STRINGS) {
         string_list_free(field);
+    } else if (option->type == OPTION_INTEGERS) {
+        free(((IntegerList *)field)->item);
+        *(IntegerList *)field = (IntegerList){0};
     } else if (option->type == OPTION_INT) {
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {

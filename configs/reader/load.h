@@ -96,6 +96,7 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
  * its section. */
 void derive_values(Load *load);
 void validate_config(Load *load);
+void derive_parallel(Load *load); /* parallel.c */
 void derive_scheduler(Load *load);
 void check_scheduler(Load *load);
 

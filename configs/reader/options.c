@@ -112,12 +112,26 @@ static char *strings_text(const StringList *list)
     return out;
 }
 
-/* Fields whose zero or negative value stands for "not known". */
+static char *integers_text(const IntegerList *list)
+{
+    if (list->count == 0) return must_strdup("null");
+    char *text;
+    size_t size;
+    FILE *to = text_stream(&text, &size);
+    for (int i = 0; i < list->count; i++)
+        fprintf(to, "%s%lld", i ? ", " : "[", (long long)list->item[i]);
+    fprintf(to, "]");
+    fclose(to);
+    return text;
+}
+
+/* Fields whose value stands for "not known": below the range, or no choice. */
 static bool is_unknown(const Option *option, const void *field)
 {
     if (option->fallback != NULL) return false;
     if (option->type == OPTION_INT) return *(const int64_t *)field < option->min;
-    if (option->type == OPTION_CHOICE) return *(const int *)field == 0;
+    if (option->type == OPTION_CHOICE)
+        return strcmp(option_choice_name(option, *(const int *)field), "?") == 0;
     return option->type == OPTION_NUMBER && *(const double *)field < option->min;
 }
 
@@ -136,6 +150,7 @@ char *option_text(const Option *option, const Config *config)
         return text_format("[%s, %s]", a, b);
     case OPTION_STRING: return string_text(*(char *const *)field);
     case OPTION_STRINGS: return strings_text(field);
+    case OPTION_INTEGERS: return integers_text(field);
     case OPTION_CHOICE: return string_text(option_choice_name(option, *(const int *)field));
     }
     return must_strdup("null");
@@ -149,7 +164,7 @@ bool option_hides_limit(const Option *option)
 static void number_expects(const Option *option, const char *what, char *out, size_t n)
 {
     char low[40], high[40];
-    bool whole = option->type == OPTION_INT;
+    bool whole = option->type == OPTION_INT || option->type == OPTION_INTEGERS;
     snprintf(low, sizeof low, "%.0f", option->min);
     snprintf(high, sizeof high, "%.0f", option->max);
     if (!whole) json_number(option->min, low, sizeof low);
@@ -172,6 +187,7 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_BETAS: number_expects(option, "a list of two numbers", out, n); break;
     case OPTION_STRING: snprintf(out, n, "a string"); break;
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
+    case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
     case OPTION_CHOICE:
         at = (size_t)snprintf(out, n, "one of");
         for (const Choice *c = option->choices; c->name != NULL && at < n; c++)

@@ -12,12 +12,13 @@
 
 typedef enum {
     OPTION_BOOL,
-    OPTION_INT,     /* int64_t */
-    OPTION_NUMBER,  /* double */
-    OPTION_BETAS,   /* double[2] */
-    OPTION_STRING,  /* char *, owned, or NULL */
-    OPTION_STRINGS, /* StringList; a single string is a list of one */
-    OPTION_CHOICE,  /* an enum */
+    OPTION_INT,      /* int64_t */
+    OPTION_NUMBER,   /* double */
+    OPTION_BETAS,    /* double[2] */
+    OPTION_STRING,   /* char *, owned, or NULL */
+    OPTION_STRINGS,  /* StringList; a single string is a list of one */
+    OPTION_INTEGERS, /* IntegerList; [] is an empty one */
+    OPTION_CHOICE,   /* an enum */
 } OptionType;
 
 typedef enum {
@@ -35,7 +36,7 @@ typedef enum {
 /* One value of a choice; the list ends with name NULL. */
 typedef struct {
     const char *name;
-    int value; /* -1: known, not built yet */
+    int value; /* -1: known, not built yet; a name with a colon at its end begins the values then */
     bool any_case;
 } Choice;
 

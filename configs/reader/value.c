@@ -93,6 +93,24 @@ static bool set_betas(const Assign *a, double *field)
     return true;
 }
 
+static bool set_integers(const Assign *a, IntegerList *field)
+{
+    const JsonNode *list = &a->json->node[a->node];
+    int count = cJSON_IsArray(list->item) ? cJSON_GetArraySize(list->item) : 0;
+    if (!cJSON_IsArray(list->item)) return refuse(a);
+    int64_t *item = must_calloc((size_t)count + 1, sizeof *item);
+    int n = 0;
+    for (int i = a->node + 1; i < list->end; i = a->json->node[i].end, n++)
+        if (!json_integer(a->json, i, &item[n]) || !in_range(a->option, (double)item[n])) break;
+    if (n < count) {
+        free(item);
+        return refuse(a);
+    }
+    free(field->item);
+    *field = (IntegerList){.count = count, .item = item};
+    return true;
+}
+
 static bool set_strings(const Assign *a, StringList *field)
 {
     const cJSON *item = a->json->node[a->node].item, *first = item;
@@ -110,13 +128,20 @@ static bool set_strings(const Assign *a, StringList *field)
     return true;
 }
 
+static bool is_choice(const Choice *choice, const char *text)
+{
+    size_t n = strlen(choice->name);
+    if (choice->name[n - 1] == ':') return strncasecmp(choice->name, text, n) == 0;
+    return (choice->any_case ? strcasecmp : strcmp)(choice->name, text) == 0;
+}
+
 static bool set_choice(const Assign *a, int *field)
 {
     const cJSON *item = a->json->node[a->node].item;
     if (!cJSON_IsString(item)) return refuse(a);
     const char *text = item->valuestring;
     for (const Choice *c = a->option->choices; c->name != NULL; c++) {
-        if ((c->any_case ? strcasecmp : strcmp)(c->name, text) != 0) continue;
+        if (!is_choice(c, text)) continue;
         if (c->value >= 0) {
             *field = c->value;
             return true;
@@ -156,6 +181,7 @@ static bool set_field(const Assign *a)
         *(char **)field = must_strdup(item->valuestring);
         return true;
     case OPTION_STRINGS: return set_strings(a, field);
+    case OPTION_INTEGERS: return set_integers(a, field);
     case OPTION_CHOICE: return set_choice(a, field);
     }
     return false;

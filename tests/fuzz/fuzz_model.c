@@ -22,9 +22,13 @@ static unsigned take(Bytes *b, unsigned n)
     return b->at < b->end ? *b->at++ % n : 0;
 }
 
-/* Rows that are about data, places and other machines. */
+/* Rows that are about data, places, other machines and other ranks. */
 static bool left_out(const Option *row)
 {
+    static const char *const ranks[] = {"parallel.tensor", "parallel.pipeline", "parallel.schedule",
+                                        "parallel.pipeline_chunks", "parallel.pipeline_split"};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        if (strcmp(row->key, ranks[i]) == 0) return true;
     return strncmp(row->key, "data.", 5) == 0
                ? strcmp(row->key, "data.seq_length") != 0
                : row->built != NULL || strcmp(row->key, "device") == 0 ||
@@ -79,6 +83,7 @@ static void value(const Option *row, Draw *d, char *out)
     case OPTION_BETAS:
         snprintf(out, SET_BYTES, "%s=[%.1f, 0.95]", row->key, 0.1 * take(b, 10));
         break;
+    case OPTION_INTEGERS: snprintf(out, SET_BYTES, "%s=null", row->key); break;
     case OPTION_STRING:
     case OPTION_STRINGS:
         snprintf(out, SET_BYTES, "%s=%.*s", row->key, (int)take(b, 8), "the king");
