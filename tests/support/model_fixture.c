@@ -89,6 +89,7 @@ static GptBatch feed(void *context, const Action *action)
 {
     Fixture *f = context;
     int64_t N = f->B * f->T, at = action->micro * N;
+    if (action->kind == ACT_BACKWARD) return f->batch; /* with its forward's activations */
     if (f->poison) gpt_poison(f->gpt), zero_poison(f->store);
     device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
     device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
