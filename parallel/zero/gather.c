@@ -13,6 +13,7 @@ static void choose_sharded(ZeroStore *s)
     int64_t whole = 0;
     for (int i = 0; i < table->n_units; i++) {
         int64_t size = table->unit[i].size;
+        if (!s->unit[i].here) continue;
         bool small = size <= s->options.param_persistence_threshold &&
                      whole + size <= s->options.model_persistence_threshold;
         s->unit[i].sharded = s->options.stage == 3 && !small;
@@ -50,7 +51,8 @@ void zero_plan_gathers(ZeroStore *s)
     if (o->n_uses == 0) {
         s->room = largest_pair(size, units);
     } else {
-        int64_t least = gathers_least(size, o->uses, o->n_uses);
+        /* Stages have other units: the largest need of all, so that one answer helps all. */
+        int64_t least = control_max(&s->grid->pp, gathers_least(size, o->uses, o->n_uses));
         if (o->gather.max_live_parameters < least)
             control_fail(
                 &s->grid->shard, EXIT_CONFIG,

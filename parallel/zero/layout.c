@@ -26,9 +26,9 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
 }
 
 /* Which units' gradients are made in a buffer and summed at every release. One that has several
- * releases in a micro-batch, a tied table's, would hold a buffer from the first to the last, and is
- * kept whole. Every unit has one release in a micro-batch at least, so those with the fewest have
- * one. */
+ * releases in a micro-batch on this stage, a tied table's that has its embedding and its head here,
+ * would hold a buffer from the first to the last, and is kept whole. Every unit has one release in
+ * a micro-batch at least, so those with the fewest have one. */
 static void choose_transient(ZeroStore *s)
 {
     const ZeroOptions *o = &s->options;
@@ -39,11 +39,18 @@ static void choose_transient(ZeroStore *s)
     for (int64_t i = 0; i < o->n_uses; i++)
         releases[o->uses[i].unit] += o->uses[i].gradient;
     for (int i = 0; i < s->base.table->n_units; i++)
-        fewest = min_i64(fewest, releases[i]);
+        if (s->unit[i].here) fewest = min_i64(fewest, releases[i]);
     CHECK(fewest > 0, "a unit without a gradient in a step");
     for (int i = 0; i < s->base.table->n_units; i++)
-        s->unit[i].transient = releases[i] == fewest;
+        s->unit[i].transient = s->unit[i].here && releases[i] == fewest;
     free(releases);
+}
+
+static bool home_here(const ZeroStore *s, const Home *home)
+{
+    for (int i = 0; i < home->n; i++)
+        if (home->stage[i] == s->grid->at.pp) return true;
+    return false;
 }
 
 void zero_layout_units(ZeroStore *s)
@@ -53,6 +60,8 @@ void zero_layout_units(ZeroStore *s)
     s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
+        u->here = home_here(s, &table->unit[i].home);
+        if (!u->here) continue;
         u->size = (table->unit[i].size + grain - 1) / grain * grain;
         u->part = u->size / s->grid->shard.size;
         find_gaps(s, &table->unit[i], u);
@@ -86,6 +95,7 @@ static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
     DType dtype = s->options.grad_dtype;
     for (int i = 0; i < s->base.table->n_units; i++) {
         UnitState *u = &s->unit[i];
+        if (!u->here) continue;
         Tensor kept =
             arena_tensor(&arenas->gradients, dtype, 1, u->transient ? u->part : u->size, 0, 0);
         u->grad = u->transient ? NO_TENSOR : kept;
@@ -103,6 +113,7 @@ void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
     const ParamTable *table = s->base.table;
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
+        if (!u->here) continue;
         Tensor kept = arena_tensor(&arenas->weights, table->unit[i].dtype, 1,
                                    u->sharded ? u->part : u->size, 0, 0);
         u->weight = u->sharded ? NO_TENSOR : kept;
@@ -140,6 +151,7 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
     for (int i = 0; i < base->table->n_units; i++) {
         const Unit *unit = &base->table->unit[i];
         const UnitState *u = &s->unit[i];
+        if (!u->here) continue;
         bool all = s->options.stage == 0 && purpose == PURPOSE_UPDATE;
         int64_t begin = all ? 0 : u->part * s->grid->shard.rank;
         int64_t end = all ? u->size : begin + u->part;

@@ -42,8 +42,8 @@ void zero_publish(ParamStore *base, int unit)
     UnitState *u = &s->unit[unit];
     CHECK(!u->acquired, "unit %d published while acquired", unit);
     if (u->sharded)
-        u->weight = NO_TENSOR;     /* what was gathered is old */
-    else if (s->options.stage > 0) /* else every rank has made the same update */
+        u->weight = NO_TENSOR;                /* what was gathered is old */
+    else if (u->here && s->options.stage > 0) /* else every rank has made the same update */
         zero_bucket_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
     /* Behind the table's last unit nobody knows of a next one to wait for. */
     if (unit == base->table->n_units - 1) zero_bucket_finish(s, &s->publishing);

@@ -104,9 +104,18 @@ void zero_reduce_layer(ZeroStore *s)
 
 void zero_reduce_finish(ZeroStore *s)
 {
-    if (s->grid->shard.size == 1) return;
-    reduce_bucket(s);
-    device_event_wait(s->dev, &s->reduced);
+    bool shared = s->grid->shard.size > 1, partial = zero_needs_finish(s);
+    if (shared) {
+        reduce_bucket(s);
+    } else if (partial) {
+        device_event_record(s->dev, &s->computed);
+        device_event_wait(&s->comm, &s->computed);
+    }
+    if (partial) {
+        zero_finish(s);
+        device_event_record(&s->comm, &s->reduced);
+    }
+    if (shared || partial) device_event_wait(s->dev, &s->reduced);
 }
 
 void zero_take_slot(ZeroStore *s, int unit)

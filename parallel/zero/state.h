@@ -10,6 +10,7 @@ typedef struct {
 } Gap;
 
 typedef struct {
+    bool here;          /* this stage is a home of it; else all sizes are 0 */
     int64_t size, part; /* elements of the padded unit; of a rank's shard of it */
     Tensor weight;      /* flat, of `size` elements; sharded: while it is gathered */
     Tensor grad;        /* likewise: the whole gradient, or the buffer in which it is made now */
@@ -55,6 +56,7 @@ struct ZeroStore {
     int n_gaps;
     const Use *uses;
     int64_t n_uses, next_use;
+    bool makes_gradients;                   /* one of them does */
     Bucket reducing, publishing, gathering; /* not yet put on the comm stream */
     Event computed, reduced; /* on the compute stream: what the comm stream reads is there; on
                                 the comm stream: sums have arrived */
@@ -97,8 +99,17 @@ void zero_reduce(ZeroStore *store, int unit);
 /* Another unit is about to be used: of gradients that are summed at every release none waits for
  * the next ones. */
 void zero_reduce_layer(ZeroStore *store);
-/* All sums are on the comm stream, and the compute stream waits for them. */
+/* All sums over the data-parallel ranks, and behind them those of finish.c, are on the comm stream,
+ * and the compute stream waits for them. */
 void zero_reduce_finish(ZeroStore *store);
+
+/* ---- finish.c: gradients that are partial sums on other axes of the grid ------------------------
+ */
+
+/* Whether there are any in this step. */
+bool zero_needs_finish(const ZeroStore *store);
+/* They are put on the comm stream. */
+void zero_finish(ZeroStore *store);
 
 /* ---- publish.c: weights on their way --------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->uses = uses;
     s->n_uses = n;
     s->next_use = 0;
+    s->makes_gradients = false;
     s->by_plan = zero_uses_planned(s, uses, n);
     zero_bucket_finish(s, &s->publishing);
     zero_forget_gathered(s);
@@ -25,8 +26,10 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
         s->unit[u].releases = 0;
         s->unit[u].written = s->unit[u].summed = false;
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         s->unit[uses[i].unit].releases += uses[i].gradient;
+        s->makes_gradients |= uses[i].gradient;
+    }
 }
 
 /* Advances over the uses told at step_begin: the next one must be of this unit and kind. Where none
@@ -50,6 +53,7 @@ static void zero_acquire(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
     CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
+    CHECK(s->unit[unit].here, "unit %d is of another stage", unit);
     follow(s, unit, false);
     zero_reduce_layer(s);
     if (s->room > 0) zero_gather_for_use(s, unit);
@@ -97,6 +101,7 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
     UnitState *u = &s->unit[unit];
     CHECK(s->options.gradients && !u->grad_acquired, "gradient of unit %d: %s", unit,
           u->grad_acquired ? "acquired twice" : "none is kept");
+    CHECK(u->here, "unit %d is of another stage", unit);
     follow(s, unit, true);
     zero_reduce_layer(s);
     u->grad_acquired = true;
@@ -153,6 +158,7 @@ ZeroOptions zero_options(const Config *config, bool gradients)
         .grad_dtype = config_grad_dtype(config),
         .wire_dtype = config_communication_dtype(config),
         .stage = (int)config->zero_optimization.stage,
+        .sequence_parallel = config->parallel.sequence_parallel,
         .all_reduce = !config->zero_optimization.reduce_scatter,
         .overlap_comm = config->zero_optimization.overlap_comm,
         .reduce_bucket_size = config->zero_optimization.reduce_bucket_size,

@@ -5,7 +5,11 @@
  * holds weights and gradients whole and updates all of them. 1: each updates its shard and gathers
  * the others' weights. 2: of gradients, too, a rank keeps its shard, to which every micro-batch's
  * sum over the ranks is added. 3: of weights, too, and gathers a unit before it is used. Where
- * ranks are one, every stage is stage 0, for there is nothing to shard. */
+ * ranks are one, every stage is stage 0, for there is nothing to shard.
+ *
+ * On the other axes a rank has the units whose home is its pipeline stage, nothing of the others,
+ * and of their rows its tensor-parallel part. What is a partial sum there (TpGrad, a table with two
+ * homes) is summed at the end of a step, on the shards. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
@@ -22,9 +26,10 @@ typedef struct ZeroStore ZeroStore;
 typedef struct {
     bool gradients; /* false: weights alone, to evaluate or generate */
     DType grad_dtype;
-    DType wire_dtype; /* in which gradients travel; summed in f32, rounded once */
-    int stage;        /* of ZeRO, 0 to 3 */
-    bool all_reduce;  /* gradients are all-reduced at every stage */
+    DType wire_dtype;       /* in which gradients travel; summed in f32, rounded once */
+    int stage;              /* of ZeRO, 0 to 3 */
+    bool all_reduce;        /* gradients are all-reduced at every stage */
+    bool sequence_parallel; /* gradients of TP_GRAD_PARTIAL_IF_SP rows are partial sums */
     bool overlap_comm;
     /* Collectives of units that follow each other go out as one group of up to so many elements. A
      * larger unit goes alone. */
