@@ -181,8 +181,8 @@ static void wait_for_stragglers(LocalGroup *group, int rank)
     for (int i = 0; i < group->size;) {
         pthread_mutex_lock(&group->mutex);
         const LocalPair *pair = local_pair(group, i, rank);
-        bool done =
-            group->member[i].finished >= group->member[rank].finished && pair->seen == pair->taken;
+        bool done = group->member[i].finished >= group->member[rank].finished &&
+                    atomic_load(&pair->seen) == atomic_load(&pair->taken);
         pthread_mutex_unlock(&group->mutex);
         if (done)
             i++;

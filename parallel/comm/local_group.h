@@ -6,6 +6,7 @@
 #include "parallel/comm/local.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 typedef struct LocalGroup LocalGroup;
 
@@ -36,22 +37,25 @@ typedef struct LocalMessage {
     Tensor x;
     Device *on;
     int peer;
-    bool sends, taken;         /* taken: the receiver has put its copy on its stream */
+    bool sends;
     struct LocalMessage *next; /* sends: the next of the same pair */
 } LocalMessage;
 
-/* From one rank to another: messages sent and not yet taken, in order. */
+/* From one rank to another: the messages of one group, in order, which the sender hands over when
+ * none are left of the last. The two need no lock for that: what either leaves for the other it
+ * writes before it counts. */
 typedef struct {
-    LocalMessage *first, *last;
+    LocalMessage *first, *last; /* not yet taken; the sender's own, while it makes the list */
     Event before, after; /* the sender's stream at its sends; the receiver's behind its copies */
-    int64_t taken, seen; /* messages; of these the sender's stream has been told to wait for */
-    const void *reader;  /* the stream of `after`; the receiver's own */
+    _Atomic int64_t sent, taken; /* messages; taken: the receiver's copy is on its stream */
+    _Atomic int64_t seen;        /* of these the sender's stream has been told to wait for */
+    const void *reader;          /* the stream of `after`; the receiver's own */
 } LocalPair;
 
 typedef struct {
     int world_rank;
-    bool closed; /* it has left */
-    bool asleep;
+    bool closed;        /* it has left */
+    atomic_bool asleep; /* or about to be: it looks once more before it sleeps */
     pthread_cond_t woken;
     int64_t arrived;  /* meetings it has come to */
     int64_t calls;    /* its own count, for messages */
@@ -98,15 +102,15 @@ void local_begin(Comm *comm, LocalCall call);
 /* Returns when all members have come as often as this one. The first meeting of a call ends the
  * program where the members do not make the same call. */
 void local_meet(Comm *comm);
-/* With the group's mutex held, and what the member waits for not there: sleeps until somebody wakes
- * it or a while is over, or ends the program because no `patience` is left or somebody has left for
- * whom it waits; `waiting_for(group, rank, peer)` says whom that is. What it has slept is taken off
- * `patience`; time in which the process was stopped does not count. */
-void local_sleep(Comm *comm, double *patience,
+/* Returns once the counter has come to `count`: looks a few times, then sleeps until somebody wakes
+ * this member. Ends the program where that lasts too long (time in which the process was stopped
+ * does not count) or somebody has left for whom it waits; `waiting_for(group, rank, peer)`, called
+ * with the group's mutex held, says whom that is. */
+void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  bool (*waiting_for)(const LocalGroup *, int rank, int peer));
-/* The seconds that a wait which begins now may last; infinite without a timeout. */
-double local_patience(const Comm *comm);
-void local_wake(LocalMember *member);
+/* Of who has counted, without the mutex: the member looks again. */
+void local_wake(LocalGroup *group, LocalMember *member);
+/* The same with the mutex held, for all of them. */
 void local_wake_all(LocalGroup *group);
 
 /* The point that the stream of `on` has reached, and a stream that waits for such a point; nothing

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -54,12 +53,6 @@ static void check_calls(const LocalGroup *group)
     }
 }
 
-double local_patience(const Comm *comm)
-{
-    double timeout = local_group(comm)->world->timeout;
-    return timeout > 0 ? timeout : INFINITY;
-}
-
 /* Adds ranks first..last to a list: "3", "3, 4", "3-58". */
 static void add_ranks(char *list, size_t n, int first, int last)
 {
@@ -100,8 +93,10 @@ static void end_waiting(Comm *comm, bool lost,
          have);
 }
 
-void local_sleep(Comm *comm, double *patience,
-                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+/* With the mutex held, and what the member waits for not there: sleeps until somebody wakes it or a
+ * while is over, which is taken off its patience, or ends the program. */
+static void sleep_a_while(Comm *comm, double *patience,
+                          bool (*waiting_for)(const LocalGroup *, int rank, int peer))
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
@@ -109,7 +104,6 @@ void local_sleep(Comm *comm, double *patience,
         if (group->member[i].closed && waiting_for(group, comm->rank, i))
             end_waiting(comm, true, waiting_for);
     if (*patience <= 0) end_waiting(comm, false, waiting_for);
-    self->asleep = true;
     if (isfinite(*patience)) {
         /* A process that was stopped, and its peers with it, wakes up long after the end of a
          * slice: of that time the slice alone counts. */
@@ -122,18 +116,45 @@ void local_sleep(Comm *comm, double *patience,
     } else {
         pthread_cond_wait(&self->woken, &group->mutex);
     }
-    self->asleep = false;
 }
 
-void local_wake(LocalMember *member)
+void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
+                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
 {
-    if (member->asleep) pthread_cond_signal(&member->woken);
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
+    for (int i = 0; i < group->world->yields; i++) {
+        sched_yield();
+        if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
+    }
+    double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
+    pthread_mutex_lock(&group->mutex);
+    /* Either this member still sees the count, or who has counted sees that it sleeps. */
+    atomic_store(&self->asleep, true);
+    while (atomic_load(counter) < count)
+        sleep_a_while(comm, &patience, waiting_for);
+    atomic_store(&self->asleep, false);
+    pthread_mutex_unlock(&group->mutex);
+}
+
+static void wake(LocalMember *member)
+{
+    if (atomic_load(&member->asleep)) pthread_cond_signal(&member->woken);
+}
+
+void local_wake(LocalGroup *group, LocalMember *member)
+{
+    if (!atomic_load(&member->asleep)) return;
+    pthread_mutex_lock(&group->mutex);
+    wake(member);
+    pthread_mutex_unlock(&group->mutex);
 }
 
 void local_wake_all(LocalGroup *group)
 {
     for (int i = 0; i < group->size; i++)
-        local_wake(&group->member[i]);
+        wake(&group->member[i]);
 }
 
 static bool has_not_come(const LocalGroup *group, int rank, int peer)
@@ -159,19 +180,11 @@ void local_meet(Comm *comm)
     if (++group->here == group->size) {
         check_calls(group);
         group->here = 0;
-        atomic_store_explicit(&group->meetings, meeting + 1, memory_order_release);
+        atomic_store(&group->meetings, meeting + 1);
         local_wake_all(group);
         pthread_mutex_unlock(&group->mutex);
         return;
     }
     pthread_mutex_unlock(&group->mutex);
-    for (int i = 0; i < group->world->yields; i++) {
-        if (atomic_load_explicit(&group->meetings, memory_order_acquire) > meeting) return;
-        sched_yield();
-    }
-    pthread_mutex_lock(&group->mutex);
-    double patience = local_patience(comm);
-    while (atomic_load_explicit(&group->meetings, memory_order_acquire) == meeting)
-        local_sleep(comm, &patience, has_not_come);
-    pthread_mutex_unlock(&group->mutex);
+    local_await(comm, &group->meetings, meeting + 1, has_not_come);
 }

@@ -28,37 +28,31 @@ static void post(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    for (int i = 0; i < self->notes; i++)
-        if (self->note[i].sends)
-            local_record(comm, self->note[i].on,
-                         &local_pair(group, comm->rank, self->note[i].peer)->before);
-    pthread_mutex_lock(&group->mutex);
+    int64_t sent[LOCAL_MAX_RANKS] = {0};
     for (int i = 0; i < self->notes; i++) {
         LocalMessage *m = &self->note[i];
         if (!m->sends) continue;
         LocalPair *pair = local_pair(group, comm->rank, m->peer);
-        if (pair->first)
-            pair->last->next = m;
-        else
+        if (sent[m->peer]++ == 0) {
+            local_record(comm, m->on, &pair->before);
             pair->first = m;
+        } else {
+            pair->last->next = m;
+        }
         pair->last = m;
-        local_wake(&group->member[m->peer]);
     }
-    pthread_mutex_unlock(&group->mutex);
+    for (int peer = 0; peer < comm->size; peer++) {
+        if (sent[peer] == 0) continue;
+        atomic_fetch_add(&local_pair(group, comm->rank, peer)->sent, sent[peer]);
+        local_wake(group, &group->member[peer]);
+    }
 }
 
-static void take(Comm *comm, const LocalMessage *m)
+/* The next message of the peer fits what is to be received. */
+static void check_message(const Comm *comm, const LocalPair *pair, const LocalMessage *m)
 {
-    LocalGroup *group = local_group(comm);
-    LocalPair *pair = local_pair(group, m->peer, comm->rank);
-    double patience = local_patience(comm);
-    pthread_mutex_lock(&group->mutex);
-    waits_in(local_member(comm), m);
-    while (pair->first == NULL)
-        local_sleep(comm, &patience, is_peer);
-    LocalMessage *sent = pair->first;
-    bool first = pair->seen == pair->taken; /* of those that the sender has put into one group */
-    pthread_mutex_unlock(&group->mutex);
+    const LocalGroup *group = local_group(comm);
+    const LocalMessage *sent = pair->first;
     CHECK(sent->x.dtype == m->x.dtype && tensor_count(sent->x) == tensor_count(m->x) &&
               (sent->on == NULL) == (m->on == NULL),
           "group %s: rank %d sends %lld %s%s, rank %d receives %lld %s%s", group->name,
@@ -66,21 +60,26 @@ static void take(Comm *comm, const LocalMessage *m)
           dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->on ? "" : " in host memory");
-    /* `after` stands for all of them: the sender would wait for the last stream alone. */
-    const void *reader = m->on ? m->on->compute.impl : NULL;
-    CHECK(first || reader == pair->reader,
+    /* `after` stands for all of a group: the sender would wait for the last stream alone. */
+    CHECK(pair->seen == pair->taken || (m->on ? m->on->compute.impl : NULL) == pair->reader,
           "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
           group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
-    pair->reader = reader;
+}
+
+static void take(Comm *comm, const LocalMessage *m)
+{
+    LocalGroup *group = local_group(comm);
+    LocalPair *pair = local_pair(group, m->peer, comm->rank);
+    waits_in(local_member(comm), m);
+    local_await(comm, &pair->sent, pair->taken + 1, is_peer);
+    check_message(comm, pair, m);
+    pair->reader = m->on ? m->on->compute.impl : NULL;
     local_wait(m->on, &pair->before);
-    local_copy(m->on, m->x, sent->x);
+    local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);
-    pthread_mutex_lock(&group->mutex);
-    pair->first = sent->next;
-    pair->taken++;
-    sent->taken = true;
-    local_wake(&group->member[m->peer]);
-    pthread_mutex_unlock(&group->mutex);
+    pair->first = pair->first->next;
+    atomic_fetch_add(&pair->taken, 1);
+    local_wake(group, &group->member[m->peer]);
 }
 
 /* Until all sends are taken; then this member's stream may write to what was sent once the peers'
@@ -89,24 +88,15 @@ static void wait_taken(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    double patience = local_patience(comm);
-    pthread_mutex_lock(&group->mutex);
     for (int i = 0; i < self->notes; i++) {
-        if (!self->note[i].sends) continue;
-        waits_in(self, &self->note[i]);
-        while (!self->note[i].taken)
-            local_sleep(comm, &patience, is_peer);
+        LocalMessage *m = &self->note[i];
+        LocalPair *pair = local_pair(group, comm->rank, m->peer);
+        if (!m->sends || pair->seen == pair->sent) continue;
+        waits_in(self, m);
+        local_await(comm, &pair->taken, pair->sent, is_peer);
+        local_wait(m->on, &pair->after);
+        atomic_store(&pair->seen, pair->sent);
     }
-    pthread_mutex_unlock(&group->mutex);
-    for (int i = 0; i < self->notes; i++)
-        if (self->note[i].sends)
-            local_wait(self->note[i].on, &local_pair(group, comm->rank, self->note[i].peer)->after);
-    pthread_mutex_lock(&group->mutex);
-    for (int i = 0; i < comm->size; i++) {
-        LocalPair *pair = local_pair(group, comm->rank, i);
-        pair->seen = pair->taken;
-    }
-    pthread_mutex_unlock(&group->mutex);
 }
 
 static void run(Comm *comm)
