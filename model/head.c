@@ -69,7 +69,7 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
             tensor_slice_rows(pass->targets, first, n), pass->shape->V, scale, backward);
     if (!backward) return;
     op_linear_backward_input(pass->dev, tensor_slice_rows(a->dnormed, first, n), logits, table,
-                             EPILOGUE_NONE, NO_TENSOR);
+                             EPILOGUE_NONE, NO_TENSOR, false);
     op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, normed,
                               NO_TENSOR, accumulate);
 }

@@ -23,7 +23,7 @@ void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y,
 void linear_backward(Device *dev, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
                      Tensor columns, Epilogue epilogue, Tensor pre)
 {
-    op_linear_backward_input(dev, dx, dy, linear->weight, epilogue, pre);
+    op_linear_backward_input(dev, dx, dy, linear->weight, epilogue, pre, false);
     op_linear_backward_weight(dev, linear->dweight, linear->dbias, dy, x, columns,
                               linear->accumulate);
 }

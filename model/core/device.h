@@ -122,9 +122,10 @@ void device_close(Device *device);
 /* The device with `stream` for its compute stream: ops, copies and events that are given to the
  * view run there. Valid as long as the device is open. A view serves for giving work and for asking
  * whether an event is reached; the host neither waits nor allocates through it, since the counts
- * below belong to the device. Streams do not share scratch: op_fill, op_copy, op_add and op_sum
- * need none and run anywhere, an op that needs scratch on the device's own compute stream alone.
- * Ops on another stream are in no profile, whose seconds add up to the compute stream's. */
+ * below belong to the device. Streams do not share scratch: op_fill, op_copy, op_add, op_sum and
+ * op_maximum need none and run anywhere, an op that needs scratch on the device's own compute
+ * stream alone. Ops on another stream are in no profile, whose seconds add up to the compute
+ * stream's. */
 static inline Device device_on(const Device *device, Stream stream)
 {
     Device view = *device;

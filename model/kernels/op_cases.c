@@ -1,100 +1,7 @@
 /* op_cases.c -- operands of each op: names, roles, types, shapes, fills and error bounds.
  * op_cases.h says what they mean. */
-#include "model/kernels/op_cases.h"
-
 #include "model/core/check.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-/* ---- building specs ------------------------------------------------------------------------- */
-
-static OperandSpec matrix(const char *name, Role role, int64_t rows, int64_t cols)
-{
-    return (OperandSpec){.name = name,
-                         .role = role,
-                         .type = TYPE_STORAGE,
-                         .ndim = 2,
-                         .dim = {rows, cols},
-                         .fill = FILL_NORMAL,
-                         .high = 1,
-                         .roundings = 1,
-                         .depth = 4};
-}
-
-static OperandSpec shaped(OperandSpec s, int ndim, int64_t d0, int64_t d1, int64_t d2)
-{
-    const int64_t dim[3] = {d0, d1, d2};
-    s.ndim = ndim;
-    memcpy(s.dim, dim, sizeof dim);
-    return s;
-}
-
-static OperandSpec vector(const char *name, Role role, int64_t n)
-{
-    OperandSpec s = shaped(matrix(name, role, 1, n), 1, n, 0, 0);
-    s.dense = true;
-    return s;
-}
-
-static OperandSpec cube(const char *name, Role role, int64_t batch, int64_t rows, int64_t cols)
-{
-    return shaped(matrix(name, role, rows, cols), 3, batch, rows, cols);
-}
-
-static OperandSpec typed(OperandSpec s, TypeClass type)
-{
-    s.type = type;
-    return s;
-}
-
-static OperandSpec deep(OperandSpec s, double roundings, double depth)
-{
-    s.roundings = roundings;
-    s.depth = depth;
-    return s;
-}
-
-static OperandSpec filled(OperandSpec s, FillKind fill, double low, double high)
-{
-    s.fill = fill;
-    s.low = low;
-    s.high = high;
-    return s;
-}
-
-static OperandSpec derived(OperandSpec s, double low, double high)
-{
-    s = filled(s, FILL_UNIFORM, low, high);
-    s.derived = true;
-    return s;
-}
-
-static OperandSpec integers(const char *name, int64_t n, int64_t low, int64_t high)
-{
-    OperandSpec s = typed(vector(name, ROLE_IN, n), TYPE_I32);
-    return filled(s, FILL_INTEGER, (double)low, (double)high);
-}
-
-static OperandSpec optional(OperandSpec s, bool present)
-{
-    s.role = present ? s.role : ROLE_ABSENT;
-    return s;
-}
-
-/* Worst error of a sum of k terms, in units of u. */
-static double sum_depth(int64_t k)
-{
-    return 4 * sqrt((double)k);
-}
-
-static Role output(bool accumulate)
-{
-    return accumulate ? ROLE_UPDATE : ROLE_OUT;
-}
-
-/* ---- per op --------------------------------------------------------------------------------- */
+#include "model/kernels/op_specs.h"
 
 static int memory_operands(const OpCase *c, OperandSpec *s)
 {
@@ -110,6 +17,17 @@ static int memory_operands(const OpCase *c, OperandSpec *s)
         *p++ = matrix("a", ROLE_IN, c->n, c->cols);
         *p++ = matrix("b", ROLE_IN, c->n, c->cols);
         s[0].alias_of = c->alias ? 1 + c->alias : 0;
+        break;
+    case OP_maximum:
+        *p++ = deep(vector("dst", ROLE_OUT, c->n), 0, 0);
+        s[0].alias_of = c->alias ? 1 + c->alias : 0;
+        while (p - s <= c->groups)
+            *p++ = vector("src", ROLE_IN, c->n);
+        break;
+    case OP_column_sum:
+        *p++ =
+            deep(typed(vector("columns", ROLE_OUT, c->cols), TYPE_COMPUTE), 0, 1 + sum_depth(c->n));
+        *p++ = matrix("x", ROLE_IN, c->n, c->cols);
         break;
     case OP_sum:
         *p++ = deep(vector("dst", ROLE_OUT, c->n), 1, 1 + sum_depth(c->groups));
@@ -229,7 +147,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
         s[4] = optional(deep(matrix("pre", ROLE_OUT, n, o), 1, 2 + sum_depth(i)), c->option);
         return 5;
     case OP_linear_backward_input:
-        s[0] = deep(matrix("dx", ROLE_OUT, n, i), gelu ? 3 : 1, 8 + 2 * sum_depth(o));
+        s[0] = matrix("dx", output(c->accumulate), n, i);
+        s[0] = deep(s[0], gelu ? 3 : 1, 8 + 2 * sum_depth(o));
         s[1] = matrix("dy", ROLE_IN, n, o);
         s[2] = matrix("w", ROLE_IN, o, i);
         s[3] = optional(matrix("pre", ROLE_IN, n, i), gelu);
@@ -316,56 +235,6 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
     return i;
 }
 
-static int loss_operands(const OpCase *c, OperandSpec *s)
-{
-    if (c->op == OP_loss_sum) {
-        s[0] = deep(typed(vector("stats", ROLE_UPDATE, 2), TYPE_F64), 0, 2 + sum_depth(c->n));
-        s[1] = derived(typed(vector("losses", ROLE_IN, c->n), TYPE_COMPUTE), 0, 12);
-        s[2] = integers("targets", c->n, -1, 50);
-        return 3;
-    }
-    /* Errors of the exponents grow with the spread of the logits. */
-    double depth = 16 + 4 * c->value + sum_depth(c->vocab_size);
-    s[0] = deep(typed(vector("losses", ROLE_OUT, c->n), TYPE_COMPUTE), 0, depth);
-    s[1] = filled(matrix("logits", c->option ? ROLE_UPDATE : ROLE_IN, c->n, c->cols), FILL_NORMAL,
-                  0, c->value);
-    s[1] = deep(s[1], 1, depth);
-    s[2] = integers("targets", c->n, -1, c->vocab_size);
-    s[3] = optional(filled(typed(vector("scale", ROLE_IN, 1), TYPE_F64), FILL_UNIFORM, 0.5, 2),
-                    c->option);
-    return 4;
-}
-
-static int optimizer_operands(const OpCase *c, OperandSpec *s)
-{
-    if (c->op == OP_sq_norm) {
-        s[0] = deep(typed(vector("stats", ROLE_UPDATE, 1), TYPE_F64), 0, 2 + sum_depth(c->n));
-        s[1] = vector("x", ROLE_IN, c->n);
-        return 2;
-    }
-    /* Stochastic rounding errs by up to a step, twice what rounding to nearest does. */
-    s[0] =
-        deep(vector("weight", c->option ? ROLE_OUT : ROLE_UPDATE, c->n), c->stochastic ? 2 : 1, 16);
-    s[1] = typed(vector("grad", ROLE_IN, c->n), TYPE_GRAD);
-    s[2] =
-        optional(deep(typed(vector("master", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 16), c->option);
-    s[3] = deep(typed(vector("exp_avg", ROLE_UPDATE, c->n), TYPE_COMPUTE), 0, 8);
-    OperandSpec segments =
-        typed(matrix("segments", ROLE_IN, CASE_SEGMENTS, SEGMENT_WORDS), TYPE_I64);
-    segments.dense = true;
-    segments = optional(filled(segments, FILL_SEGMENTS, 0, 0), c->stochastic);
-    if (c->op == OP_sgd) {
-        s[3].name = "momentum";
-        s[3] = optional(s[3], c->value != 0);
-        s[4] = segments;
-        return 5;
-    }
-    s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
-    s[4].name = "exp_avg_sq";
-    s[5] = segments;
-    return 6;
-}
-
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
 {
     switch (c->op) {
@@ -373,6 +242,8 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_copy:
     case OP_add:
     case OP_sum:
+    case OP_maximum:
+    case OP_column_sum:
     case OP_normal: return memory_operands(c, spec);
     case OP_token_forward:
     case OP_token_backward:
@@ -391,10 +262,13 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_attention_forward:
     case OP_attention_backward: return attention_operands(c, spec);
     case OP_loss:
-    case OP_loss_sum: return loss_operands(c, spec);
+    case OP_loss_max:
+    case OP_loss_terms:
+    case OP_loss_finish:
+    case OP_loss_sum: return op_case_loss_operands(c, spec);
     case OP_sq_norm:
     case OP_adamw:
-    case OP_sgd: return optimizer_operands(c, spec);
+    case OP_sgd: return op_case_optimizer_operands(c, spec);
     default: CHECK(0, "op %d has no case: its operands are not tensors", (int)c->op);
     }
 }

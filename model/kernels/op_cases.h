@@ -57,7 +57,7 @@ typedef struct {
     int64_t outputs;       /* linear: O */
     int64_t groups;        /* norm, rope: K, so that cols = K * width; sum: the sources */
     int64_t table;         /* rows of the embedding or rope table */
-    int64_t first;         /* token ops: first_row */
+    int64_t first;         /* token ops: first_row; losses of cut logits: first_col */
     Segment part;          /* normal */
     int64_t batch, tq, tk; /* attention */
     Attention attention;

@@ -81,7 +81,7 @@ static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
         op_linear_forward(dev, t[0], t[1], t[2], t[3], c->epilogue, t[4]);
         break;
     case OP_linear_backward_input:
-        op_linear_backward_input(dev, t[0], t[1], t[2], c->epilogue, t[3]);
+        op_linear_backward_input(dev, t[0], t[1], t[2], c->epilogue, t[3], c->accumulate);
         break;
     case OP_linear_backward_weight:
         op_linear_backward_weight(dev, t[0], t[1], t[2], t[3], t[4], c->accumulate);
@@ -111,6 +111,20 @@ static void run_norm(Device *dev, const OpCase *c, const Tensor t[])
     }
 }
 
+static void run_loss(Device *dev, const OpCase *c, const Tensor t[])
+{
+    int64_t first = c->first, size = c->vocab_size;
+    switch (c->op) {
+    case OP_loss: op_loss(dev, t[0], t[1], t[2], size, t[3], c->option); break;
+    case OP_loss_max: op_loss_max(dev, t[0], t[1], first, size); break;
+    case OP_loss_terms: op_loss_terms(dev, t[0], t[1], t[2], t[3], first, size); break;
+    case OP_loss_finish:
+        op_loss_finish(dev, t[0], t[1], t[2], t[3], t[4], first, size, t[5], c->option);
+        break;
+    default: op_loss_sum(dev, t[0], t[1], t[2]); break;
+    }
+}
+
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision)
 {
@@ -119,6 +133,8 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     case OP_copy: op_copy(dev, t[0], t[1]); break;
     case OP_add: op_add(dev, t[0], t[1], t[2]); break;
     case OP_sum: op_sum(dev, t[0], t + 1, (int)c->groups); break;
+    case OP_maximum: op_maximum(dev, t[0], t + 1, (int)c->groups); break;
+    case OP_column_sum: op_column_sum(dev, t[0], t[1]); break;
     case OP_normal: op_normal(dev, t[0], 42, &c->part, c->value); break;
     case OP_token_forward: op_token_forward(dev, t[0], t[1], t[2], c->first); break;
     case OP_token_backward:
@@ -135,8 +151,11 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
         op_activation_backward(dev, t[0], t[1], t[2], c->activation);
         break;
     case OP_rope: op_rope(dev, t[0], t[1], t[2], c->option); break;
-    case OP_loss: op_loss(dev, t[0], t[1], t[2], c->vocab_size, t[3], c->option); break;
-    case OP_loss_sum: op_loss_sum(dev, t[0], t[1], t[2]); break;
+    case OP_loss:
+    case OP_loss_max:
+    case OP_loss_terms:
+    case OP_loss_finish:
+    case OP_loss_sum: run_loss(dev, c, t); break;
     case OP_sq_norm:
     case OP_adamw:
     case OP_sgd: run_optimizer(dev, c, t, decision); break;
@@ -205,6 +224,7 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
     if (c->table) k += snprintf(buf + k, n - (size_t)k, " table %lld", (long long)c->table);
     if (c->groups) k += snprintf(buf + k, n - (size_t)k, " K%lld", (long long)c->groups);
     if (c->vocab_size) k += snprintf(buf + k, n - (size_t)k, " V%lld", (long long)c->vocab_size);
+    if (c->first) k += snprintf(buf + k, n - (size_t)k, " from %lld", (long long)c->first);
     snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
              is_norm ? norm[c->norm] : "", is_activation ? " " : "",
              is_activation ? activation[c->activation] : "", epilogue[c->epilogue],

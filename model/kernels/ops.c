@@ -43,24 +43,49 @@ void op_add(Device *dev, Tensor y, Tensor a, Tensor b)
     RUN(add, y.dtype, dev, y, a, b);
 }
 
-void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
+/* 1 to SUM_SOURCES dense sources of one type, as long as dst. */
+static void check_sources(OpId op, Operand dst, const Tensor *src, int n)
 {
-    expect_argument(OP_sum, n >= 1 && n <= SUM_SOURCES, "there are 1 to 64 sources", n);
-    expect_vector(OP_sum, OPERAND(dst), tensor_count(dst), OPERAND(dst));
+    expect_argument(op, n >= 1 && n <= SUM_SOURCES, "there are 1 to 64 sources", n);
+    expect_vector(op, dst, tensor_count(dst.tensor), dst);
     Operand first = {.name = "the first source", .tensor = src[0]};
     for (int i = 0; i < n; i++) {
         Operand source = {.name = "a source", .tensor = src[i]};
-        expect_vector(OP_sum, source, tensor_count(dst), OPERAND(dst));
-        expect_storage(OP_sum, source, first);
-        if (src[i].dtype != dst.dtype) expect_apart(OP_sum, OPERAND(dst), source);
+        expect_vector(op, source, tensor_count(dst.tensor), dst);
+        expect_storage(op, source, first);
+        if (src[i].dtype != dst.tensor.dtype) expect_apart(op, dst, source);
     }
-    expect(OP_sum, dtype_is_float(dst.dtype), "both are float types", OPERAND(dst), first);
+    expect(op, dtype_is_float(dst.tensor.dtype), "both are float types", dst, first);
+}
+
+void op_sum(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    check_sources(OP_sum, OPERAND(dst), src, n);
+    Operand first = {.name = "the first source", .tensor = src[0]};
     /* Without f64 ops there is no conversion from or to f64 either. */
     expect(OP_sum,
            dst.dtype == src[0].dtype || dev->ops_f64 != NULL ||
                (dst.dtype != F64 && src[0].dtype != F64),
            "f64 is summed to f64", OPERAND(dst), first);
     RUN(sum, sums_storage(dev, src[0].dtype == F64 ? F64 : dst.dtype), dev, dst, src, n);
+}
+
+void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    check_sources(OP_maximum, OPERAND(dst), src, n);
+    expect_storage(OP_maximum, OPERAND(dst),
+                   (Operand){.name = "the first source", .tensor = src[0]});
+    RUN(maximum, sums_storage(dev, dst.dtype), dev, dst, src, n);
+}
+
+void op_column_sum(Device *dev, Tensor columns, Tensor x)
+{
+    expect_matrix(OP_column_sum, OPERAND(x), tensor_rows(x), tensor_cols(x), OPERAND(x));
+    expect_storage(OP_column_sum, OPERAND(x), OPERAND(x));
+    expect_typed(OP_column_sum, OPERAND(columns), dtype_compute(x.dtype), tensor_cols(x),
+                 OPERAND(x));
+    expect_apart(OP_column_sum, OPERAND(columns), OPERAND(x));
+    RUN(column_sum, x.dtype, dev, columns, x);
 }
 
 void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double std)
@@ -253,7 +278,7 @@ void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, E
 }
 
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
-                              Tensor pre)
+                              Tensor pre, bool accumulate)
 {
     OpId op = OP_linear_backward_input;
     int64_t n = tensor_rows(dy), inputs = tensor_cols(w), outputs = tensor_cols(dy);
@@ -264,11 +289,13 @@ void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilo
     expect_storage(op, OPERAND(dx), OPERAND(dy));
     expect_argument(op, epilogue == EPILOGUE_NONE || epilogue == EPILOGUE_GELU,
                     "the epilogue is none or gelu", epilogue);
+    expect_argument(op, !accumulate || epilogue == EPILOGUE_NONE, "+= goes without an epilogue",
+                    epilogue);
     check_pre(op, epilogue, epilogue != EPILOGUE_NONE, OPERAND(pre), OPERAND(dx));
     expect_apart(op, OPERAND(dx), OPERAND(dy));
     expect_apart(op, OPERAND(dx), OPERAND(w));
-    RUN(linear_backward_input, dy.dtype, dev, dx, dy, w, epilogue, pre);
-    record_product(dev, (Product){op, n, inputs, outputs, false});
+    RUN(linear_backward_input, dy.dtype, dev, dx, dy, w, epilogue, pre, accumulate);
+    record_product(dev, (Product){op, n, inputs, outputs, accumulate});
 }
 
 void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,

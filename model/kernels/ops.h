@@ -124,7 +124,7 @@ void op_fill(Device *dev, Tensor x, double value);
 void op_copy(Device *dev, Tensor y, Tensor x);
 /* y = a + b, storage; y may be a or b. */
 void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
-/* Most tensors that op_sum takes. */
+/* Most tensors that op_sum and op_maximum take. */
 enum { SUM_SOURCES = 64 };
 /* dst = src[0] + src[1] + ... + src[n - 1], added in this order: the only sum over ranks. Any float
  * types, all sources of one; dense, equal counts. Accumulated in f64 where dst or the sources are
@@ -133,6 +133,13 @@ enum { SUM_SOURCES = 64 };
  * SUM_SOURCES; dst may be one of the sources if it has their type. The same bits on every CPU
  * level, device, thread count and cut of the tensors. */
 void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);
+/* dst = the largest of src[0], src[1], ..., src[n - 1], element by element; of equal ones (0 and
+ * -0) the first, and a NaN where any source has one. All of one float type, dense, equal counts;
+ * f64 on every device. 1 <= n <= SUM_SOURCES; dst may be one of the sources. */
+void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n);
+/* columns (C) compute = the column sums of x (N, C) storage: the gradient of a bias added to each
+ * row, for linear_backward_weight, with the bits of those which that op makes itself. */
+void op_column_sum(Device *dev, Tensor columns, Tensor x);
 /* x[i] = std * normal(seed, stream, element), where `part` says stream and element of the whole
  * parameter at each place i of x: all of x lies in it, so part->start <= 0. x dense, any float
  * dtype. Box-Muller over Philox in double with own logarithm and sine (no library, no contraction):
@@ -184,11 +191,11 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
  * two are one, bit for bit. */
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre);
-/* dx (N, I) = dy (N, O) w (O, I); with EPILOGUE_GELU times gelu'(pre (N, I)). That is also the
- * backward of EPILOGUE_GELU_OF_SUM: pre is the sum as rounded to storage, and nobody keeps the
- * unrounded one. */
+/* dx (N, I) = dy (N, O) w (O, I), or += as `accumulate`, rounded once; with EPILOGUE_GELU, and "="
+ * alone, times gelu'(pre (N, I)). That is also the backward of EPILOGUE_GELU_OF_SUM: pre is the sum
+ * as rounded to storage, and nobody keeps the unrounded one. */
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
-                              Tensor pre);
+                              Tensor pre, bool accumulate);
 /* dw (O, I) grad =/+= dy (N, O)^T x (N, I); db (O, if present) grad =/+= column sums of dy: those
  * in columns (O) compute where the caller has them, else made here by reading dy once more. */
 void op_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
@@ -229,6 +236,27 @@ void op_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool ac
  * target -1. targets (n) i32; scale (1) f64 on the device. */
 void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
              Tensor scale, bool backward);
+/* The same of logits whose columns are cut among ranks: columns first_col, first_col + 1, ... of
+ * the vocabulary are this rank's logits (n, Vl) storage, and those from vocab_size on are padding,
+ * for a rank perhaps all. Every rank calls, in this order: op_loss_max, and `most` becomes its
+ * maximum over the ranks (op_maximum); op_loss_terms, and `terms` becomes its sum over them
+ * (op_sum); op_loss_finish. Losses are then alike on all ranks. Ranks agree on vocab_size, targets,
+ * scale. */
+
+/* most (n) compute = the largest of the row's logits in this rank's columns of the vocabulary;
+ * -infinity where there are none. */
+void op_loss_max(Device *dev, Tensor most, Tensor logits, int64_t first_col, int64_t vocab_size);
+/* terms (n, 2) compute dense = {sum of exp(logit - most) over this rank's columns of the
+ * vocabulary, logit of the target - most, or 0 where that is not among them}; {0, 0} where the
+ * target is -1. most (n): over all ranks. targets (n) i32: columns of the whole vocabulary. */
+void op_loss_terms(Device *dev, Tensor terms, Tensor logits, Tensor targets, Tensor most,
+                   int64_t first_col, int64_t vocab_size);
+/* losses (n) compute and, with backward, logits as op_loss has them: losses = log(sum) - (logit of
+ * the target - most), logits = scale[0] * (exp(logit - most) / sum - onehot) in this rank's
+ * columns, 0 in padding and in rows with target -1. most (n), terms (n, 2): over all ranks. */
+void op_loss_finish(Device *dev, Tensor losses, Tensor logits, Tensor targets, Tensor most,
+                    Tensor terms, int64_t first_col, int64_t vocab_size, Tensor scale,
+                    bool backward);
 /* stats (2) f64 += {sum of losses, number of targets >= 0}, in ascending order. */
 void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
 

@@ -129,6 +129,51 @@ void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t 
     RUN(loss, logits.dtype, dev, losses, logits, targets, vocab_size, scale, backward);
 }
 
+/* logits (n, Vl), of whose columns the vocabulary's are told by first_col, and `most` (n). */
+static void check_cut_logits(OpId op, Operand logits, Operand most, int64_t first_col,
+                             int64_t vocab_size)
+{
+    int64_t n = tensor_rows(logits.tensor);
+    expect_matrix(op, logits, n, tensor_cols(logits.tensor), logits);
+    expect_storage(op, logits, logits);
+    expect_typed(op, most, dtype_compute(logits.tensor.dtype), n, logits);
+    expect_argument(op, vocab_size > 0, "there is a vocabulary", vocab_size);
+    expect_argument(op, first_col >= 0, "the first column is not negative", first_col);
+}
+
+void op_loss_max(Device *dev, Tensor most, Tensor logits, int64_t first_col, int64_t vocab_size)
+{
+    check_cut_logits(OP_loss_max, OPERAND(logits), OPERAND(most), first_col, vocab_size);
+    RUN(loss_max, logits.dtype, dev, most, logits, first_col, vocab_size);
+}
+
+void op_loss_terms(Device *dev, Tensor terms, Tensor logits, Tensor targets, Tensor most,
+                   int64_t first_col, int64_t vocab_size)
+{
+    OpId op = OP_loss_terms;
+    int64_t n = tensor_rows(logits);
+    check_cut_logits(op, OPERAND(logits), OPERAND(most), first_col, vocab_size);
+    expect_typed(op, OPERAND(terms), dtype_compute(logits.dtype), 2 * n, OPERAND(logits));
+    expect_typed(op, OPERAND(targets), I32, n, OPERAND(logits));
+    RUN(loss_terms, logits.dtype, dev, terms, logits, targets, most, first_col, vocab_size);
+}
+
+void op_loss_finish(Device *dev, Tensor losses, Tensor logits, Tensor targets, Tensor most,
+                    Tensor terms, int64_t first_col, int64_t vocab_size, Tensor scale,
+                    bool backward)
+{
+    OpId op = OP_loss_finish;
+    int64_t n = tensor_rows(logits);
+    check_cut_logits(op, OPERAND(logits), OPERAND(most), first_col, vocab_size);
+    expect_typed(op, OPERAND(losses), dtype_compute(logits.dtype), n, OPERAND(logits));
+    expect_typed(op, OPERAND(terms), dtype_compute(logits.dtype), 2 * n, OPERAND(logits));
+    expect_typed(op, OPERAND(targets), I32, n, OPERAND(logits));
+    if (backward || tensor_present(scale))
+        expect_typed(op, OPERAND(scale), F64, 1, OPERAND(logits));
+    RUN(loss_finish, logits.dtype, dev, losses, logits, targets, most, terms, first_col, vocab_size,
+        scale, backward);
+}
+
 void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets)
 {
     expect_typed(OP_loss_sum, OPERAND(stats), F64, 2, OPERAND(stats));

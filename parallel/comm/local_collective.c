@@ -8,7 +8,8 @@
 /* Sums go block by block, so that what is written to the peers still lies in a core's cache. */
 enum { BLOCK_BYTES = 64 << 10 };
 
-_Static_assert((int)LOCAL_MAX_RANKS <= (int)SUM_SOURCES, "op_sum takes all ranks' tensors");
+_Static_assert((int)LOCAL_MAX_RANKS <= (int)SUM_SOURCES,
+               "op_sum and op_maximum take all ranks' tensors");
 
 /* Elements [first, first + n) of a dense tensor. */
 static Tensor slice(Tensor t, int64_t first, int64_t n)
@@ -51,7 +52,7 @@ static void finish(Comm *comm, Device *on, bool wait)
             type x = ((const type *)src[0].data)[i];                                               \
             for (int r = 1; r < ranks; r++) {                                                      \
                 type y = ((const type *)src[r].data)[i];                                           \
-                x = op == REDUCE_SUM ? x + y : y > x ? y : x;                                      \
+                x = op == REDUCE_SUM ? x + y : y > x || y != y ? y : x;                            \
             }                                                                                      \
             ((type *)dst.data)[i] = x;                                                             \
         }                                                                                          \
@@ -76,8 +77,10 @@ static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n,
     Tensor src[LOCAL_MAX_RANKS];
     for (int i = 0; i < comm->size; i++)
         src[i] = slice(group->member[i].call.in, first, n);
-    if (on)
+    if (on && op == REDUCE_SUM)
         op_sum(on, dst, src, comm->size);
+    else if (on)
+        op_maximum(on, dst, src, comm->size);
     else
         combine(dst, src, comm->size, op);
 }

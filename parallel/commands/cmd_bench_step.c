@@ -63,7 +63,7 @@ static void replay_product(Replay *r, const Product *p)
     if (p->op == OP_linear_forward)
         op_linear_forward(r->dev, y, x, w, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
     else if (p->op == OP_linear_backward_input)
-        op_linear_backward_input(r->dev, x, y, w, EPILOGUE_NONE, NO_TENSOR);
+        op_linear_backward_input(r->dev, x, y, w, EPILOGUE_NONE, NO_TENSOR, p->accumulate);
     else
         op_linear_backward_weight(r->dev, w, NO_TENSOR, y, x, NO_TENSOR, p->accumulate);
 }

@@ -155,13 +155,13 @@ static void not_dense(Device *dev)
 static void overlapping(Device *dev)
 {
     op_linear_backward_input(dev, here(0, 3, 3), here(0, 3, 3), here(1, 3, 3), EPILOGUE_NONE,
-                             NO_TENSOR);
+                             NO_TENSOR, false);
 }
 
 static void backward_of_a_sum(Device *dev)
 {
     op_linear_backward_input(dev, here(0, 3, 3), here(1, 3, 3), tensor_2d(spare[1] + 9, F32, 3, 3),
-                             EPILOGUE_GELU_OF_SUM, tensor_2d(spare[1] + 18, F32, 3, 3));
+                             EPILOGUE_GELU_OF_SUM, tensor_2d(spare[1] + 18, F32, 3, 3), false);
 }
 
 static void bad_heads(Device *dev)

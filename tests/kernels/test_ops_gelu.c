@@ -206,7 +206,7 @@ static void check_backward(TestDevice *d, DType dtype, int64_t inputs)
     Device *dev = &d->device;
     Tensor a = device_put(dev, dy), b = device_put(dev, w), c = device_put(dev, pre);
     Tensor out = device_put(dev, dx);
-    op_linear_backward_input(dev, out, a, b, EPILOGUE_GELU, c);
+    op_linear_backward_input(dev, out, a, b, EPILOGUE_GELU, c, false);
     device_take(dev, dx, out);
     check_slopes(name, dx, pre);
     Tensor far[] = {a, b, c}, near[] = {dy, w, pre, dx};

@@ -146,11 +146,12 @@ static void linear_gradients(void **state)
     Tensor dy = matrix(f->weight, ROWS, OUT), dpre = matrix(f->scratch[3], ROWS, MIDDLE);
     op_linear_backward_weight(&cpu, matrix(f->input[3].dx, OUT, MIDDLE), NO_TENSOR, dy,
                               matrix(f->scratch[0], ROWS, MIDDLE), NO_TENSOR, false);
-    op_linear_backward_input(&cpu, dpre, dy, v, EPILOGUE_GELU, matrix(f->scratch[1], ROWS, MIDDLE));
+    op_linear_backward_input(&cpu, dpre, dy, v, EPILOGUE_GELU, matrix(f->scratch[1], ROWS, MIDDLE),
+                             false);
     op_linear_backward_weight(&cpu, matrix(f->input[1].dx, MIDDLE, IN),
                               vector(f->input[2].dx, MIDDLE), dpre, x, NO_TENSOR, false);
     op_linear_backward_input(&cpu, matrix(f->input[0].dx, ROWS, IN), dpre, w, EPILOGUE_NONE,
-                             NO_TENSOR);
+                             NO_TENSOR, false);
     function_check(f, "linear");
 }
 

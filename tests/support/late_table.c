@@ -10,6 +10,8 @@
 #define ARGUMENTS_copy                  y, x
 #define ARGUMENTS_add                   y, a, b
 #define ARGUMENTS_sum                   dst, src, n
+#define ARGUMENTS_maximum               dst, src, n
+#define ARGUMENTS_column_sum            columns, x
 #define ARGUMENTS_normal                x, seed, part, std
 #define ARGUMENTS_token_forward         x, table, tokens, first_row
 #define ARGUMENTS_token_backward        dtable, dx, tokens, first_row, accumulate
@@ -21,7 +23,7 @@
     dx, accumulate_dx, columns, dw, db, accumulate, dy, x, stats, w, norm
 #define ARGUMENTS_bias_residual          y, a, bias, x
 #define ARGUMENTS_linear_forward         y, x, w, bias, epilogue, pre
-#define ARGUMENTS_linear_backward_input  dx, dy, w, epilogue, pre
+#define ARGUMENTS_linear_backward_input  dx, dy, w, epilogue, pre, accumulate
 #define ARGUMENTS_linear_backward_weight dw, db, dy, x, columns, accumulate
 #define ARGUMENTS_activation_forward     y, x, kind
 #define ARGUMENTS_activation_backward    dx, dy, x, kind
@@ -29,7 +31,11 @@
 #define ARGUMENTS_attention_forward      o, lse, q, k, v, attention, first_key
 #define ARGUMENTS_attention_backward                                                               \
     dq, dk, dv, accumulate, dout, q, k, v, o, lse, attention, first_key
-#define ARGUMENTS_loss        losses, logits, targets, vocab_size, scale, backward
+#define ARGUMENTS_loss       losses, logits, targets, vocab_size, scale, backward
+#define ARGUMENTS_loss_max   most, logits, first_col, vocab_size
+#define ARGUMENTS_loss_terms terms, logits, targets, most, first_col, vocab_size
+#define ARGUMENTS_loss_finish                                                                      \
+    losses, logits, targets, most, terms, first_col, vocab_size, scale, backward
 #define ARGUMENTS_loss_sum    stats, losses, targets
 #define ARGUMENTS_sq_norm     stats, x
 #define ARGUMENTS_step_decide state, stats, decision, lr_table, rules
@@ -111,7 +117,8 @@
 /* How many tensors an argument `const Tensor *` points to. */
 static size_t tensors_of(OpId op, const void *arguments)
 {
-    return op == OP_sum ? (size_t)((const Arguments_sum *)arguments)->n : 0;
+    if (op == OP_sum) return (size_t)((const Arguments_sum *)arguments)->n;
+    return op == OP_maximum ? (size_t)((const Arguments_maximum *)arguments)->n : 0;
 }
 
 /* Bytes that an argument points to in the host's memory. Every type of an argument has its row, so

@@ -58,6 +58,16 @@ void oracle_memory(OracleCall *call)
     call->magnitude[0] = c->op == OP_add;
 }
 
+void oracle_maximum(OracleCall *call)
+{
+    const OpCase *c = call->c;
+    for (int64_t i = 0; i < c->n; i++) {
+        call->v[0][i] = call->v[1][i];
+        for (int64_t k = 1; k < c->groups; k++)
+            call->v[0][i] = fmax(call->v[0][i], call->v[1 + k][i]);
+    }
+}
+
 void oracle_sum(OracleCall *call)
 {
     const OpCase *c = call->c;
@@ -176,6 +186,7 @@ void oracle_derive(OracleCall *call)
 {
     if (call->c->op == OP_norm_backward) oracle_norm_stats(call->c, call->v[5], call->v[6]);
     if (call->c->op == OP_attention_backward) oracle_attention_derive(call);
+    if (call->c->op == OP_loss_terms || call->c->op == OP_loss_finish) oracle_cut_loss_derive(call);
     for (int64_t i = 0; call->c->op == OP_loss_sum && i < call->c->n; i++)
         if (call->v[2][i] < 0) call->v[1][i] = 0;
 }
@@ -187,6 +198,11 @@ void oracle_run(OracleCall *call)
     case OP_copy:
     case OP_add: oracle_memory(call); break;
     case OP_sum: oracle_sum(call); break;
+    case OP_maximum: oracle_maximum(call); break;
+    case OP_column_sum:
+        oracle_column_sums(call->v[0], tensor_2d(call->v[1], F64, call->c->n, call->c->cols));
+        call->magnitude[0] = 1;
+        break;
     case OP_normal: oracle_normal(call); break;
     case OP_token_forward:
     case OP_token_backward:
@@ -206,6 +222,9 @@ void oracle_run(OracleCall *call)
     case OP_attention_backward: oracle_attention(call); break;
     case OP_loss:
     case OP_loss_sum: oracle_loss(call); break;
+    case OP_loss_max:
+    case OP_loss_terms:
+    case OP_loss_finish: oracle_cut_loss(call); break;
     case OP_sq_norm:
     case OP_adamw:
     case OP_sgd: oracle_optimizer(call); break;

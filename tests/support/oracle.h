@@ -47,7 +47,11 @@ void oracle_activation(OracleCall *call);
 void oracle_rope(OracleCall *call);
 void oracle_attention(OracleCall *call);
 void oracle_attention_derive(OracleCall *call);
+void oracle_maximum(OracleCall *call);
 void oracle_loss(OracleCall *call);
+/* The losses of logits that are cut by columns, and what op_loss_max and op_loss_terms leave. */
+void oracle_cut_loss(OracleCall *call);
+void oracle_cut_loss_derive(OracleCall *call);
 void oracle_optimizer(OracleCall *call);
 
 /* gelu (tanh form) and its derivative. */

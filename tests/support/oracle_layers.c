@@ -135,7 +135,7 @@ void oracle_linear(OracleCall *call)
     if (c->op == OP_linear_forward) linear_forward(call);
     for (int64_t n = 0; c->op == OP_linear_backward_input && n < c->n; n++) {
         for (int64_t i = 0; i < in; i++) {
-            double sum = 0;
+            double sum = c->accumulate ? v[0][n * in + i] : 0;
             for (int64_t o = 0; o < out; o++)
                 sum += v[1][n * out + o] * v[2][o * in + i];
             if (c->epilogue == EPILOGUE_GELU) sum *= oracle_gelu_slope(v[3][n * in + i]);
@@ -185,6 +185,65 @@ void oracle_loss(OracleCall *call)
     }
     if (c->op == OP_loss) call->magnitude[0] = 1;
     if (c->op == OP_loss) call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* of p - onehot */
+}
+
+/* Where the vocabulary ends in a row, and the target's column there (negative, or beyond: another
+ * rank's). */
+static int64_t vocabulary_here(const OpCase *c)
+{
+    return (int64_t)fmax(0, fmin((double)c->cols, (double)(c->vocab_size - c->first)));
+}
+
+/* As if another rank had a larger logit in every other row, and terms of its own in all. */
+void oracle_cut_loss_derive(OracleCall *call)
+{
+    const OpCase *c = call->c;
+    bool finish = c->op == OP_loss_finish;
+    const double *logits = call->v[1], *target = call->v[2];
+    double *most = call->v[3], *terms = finish ? call->v[4] : NULL;
+    int64_t cols = vocabulary_here(c);
+    for (int64_t n = 0; n < c->n; n++) {
+        double max = 1, sum = 0.25;
+        int64_t own = (int64_t)target[n] - c->first;
+        for (int64_t j = 0; j < cols; j++)
+            max = fmax(max, logits[n * c->cols + j] + (double)(n % 2));
+        most[n] = oracle_round(dtype_compute(call->storage), max);
+        for (int64_t j = 0; j < cols; j++)
+            sum += exp(logits[n * c->cols + j] - most[n]);
+        if (terms == NULL) continue;
+        terms[2 * n] = sum;
+        terms[2 * n + 1] = own >= 0 && own < cols ? logits[n * c->cols + own] - most[n] : -0.75;
+        if (target[n] < 0) terms[2 * n] = terms[2 * n + 1] = 0;
+    }
+}
+
+void oracle_cut_loss(OracleCall *call)
+{
+    const OpCase *c = call->c;
+    double **v = call->v;
+    int64_t cols = vocabulary_here(c);
+    for (int64_t n = 0; n < c->n; n++) {
+        double *logits = v[1] + n * c->cols, max = -INFINITY, sum = 0;
+        int64_t own = c->op == OP_loss_max ? 0 : (int64_t)v[2][n] - c->first;
+        bool counts = c->op == OP_loss_max || v[2][n] >= 0;
+        for (int64_t j = 0; j < cols; j++) {
+            max = fmax(max, logits[j]);
+            if (c->op == OP_loss_terms && counts) sum += exp(logits[j] - v[3][n]);
+        }
+        if (c->op == OP_loss_max) v[0][n] = max;
+        if (c->op == OP_loss_terms) {
+            v[0][2 * n] = sum;
+            v[0][2 * n + 1] = counts && own >= 0 && own < cols ? logits[own] - v[3][n] : 0;
+        }
+        if (c->op != OP_loss_finish) continue;
+        v[0][n] = counts ? log(v[4][2 * n]) - v[4][2 * n + 1] : 0;
+        for (int64_t j = 0; c->option && j < c->cols; j++) {
+            double p = exp(logits[j] - v[3][n]) / v[4][2 * n] - (j == own);
+            logits[j] = counts && j < cols ? v[5][0] * p : 0;
+        }
+    }
+    call->magnitude[0] = c->op == OP_loss_max ? 0 : 1;
+    call->magnitude[1] = 1 / sqrt((double)c->vocab_size); /* of p - onehot */
 }
 
 /* ---- optimizer --------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 /* linear.c -- the three products of a linear layer, each cut into tiles of its result over the
  * pool's threads. What follows the product (bias, GELU) happens to a tile while it is in the cache.
  */
+#include "model/kernels/cpu/column_sum.h"
 #include "model/kernels/cpu/gelu.h"
 #include "model/kernels/cpu/gemm.h"
 
@@ -218,6 +219,21 @@ void CPU(linear_forward)(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     pool_run(dev->pool, job.grid.rows * job.grid.cols, forward_task, &job);
 }
 
+/* Elements [row, col ..] of t = or += values (n), rounded once. */
+static void rounded_store(Tensor t, int64_t row, int64_t col, const real *values, int64_t n,
+                          bool accumulate, real *restrict scratch)
+{
+    void *to = element(t, row, col);
+    if (!accumulate) {
+        reals_store(t.dtype, to, values, n);
+        return;
+    }
+    reals_load(scratch, t.dtype, to, n);
+    for (int64_t j = 0; j < n; j++)
+        scratch[j] += values[j];
+    reals_store(t.dtype, to, scratch, n);
+}
+
 static void backward_input_task(void *context, int64_t task, int worker)
 {
     const ProductJob *job = context;
@@ -226,7 +242,7 @@ static void backward_input_task(void *context, int64_t task, int worker)
     bool in_place = job->out.dtype == REAL_DTYPE;
     real *c = in_place ? element(job->out, t.row, t.col) : s.c;
     int64_t ldc = in_place ? job->out.ld : t.cols;
-    job_product(job, worker, t, &s, 0, c, ldc);
+    job_product(job, worker, t, &s, in_place && job->accumulate ? 1 : 0, c, ldc);
     if (in_place && job->epilogue == EPILOGUE_NONE) return;
     for (int64_t i = 0; i < t.rows; i++) {
         real *restrict value = c + i * ldc;
@@ -240,12 +256,12 @@ static void backward_input_task(void *context, int64_t task, int worker)
                 value[j] *= gelu_derivative(pre[j]);
         }
         if (!in_place)
-            reals_store(job->out.dtype, element(job->out, t.row + i, t.col), value, t.cols);
+            rounded_store(job->out, t.row + i, t.col, value, t.cols, job->accumulate, s.row);
     }
 }
 
 void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
-                                Tensor pre)
+                                Tensor pre, bool accumulate)
 {
     int64_t n = tensor_rows(dy), inputs = tensor_cols(dx), outputs = tensor_cols(dy);
     ProductJob job = {.dev = dev,
@@ -255,50 +271,9 @@ void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
                       .out = dx,
                       .pre = pre,
                       .epilogue = epilogue,
+                      .accumulate = accumulate,
                       .grid = grid_cut(n, inputs, outputs, pool_threads(dev->pool))};
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_input_task, &job);
-}
-
-/* t[0, col ..] = or += values (n). `row` is scratch. */
-static void gradient_store(Tensor t, int64_t row, int64_t col, const real *values, int64_t n,
-                           bool accumulate, real *restrict scratch)
-{
-    void *to = element(t, row, col);
-    if (!accumulate) {
-        reals_store(t.dtype, to, values, n);
-        return;
-    }
-    reals_load(scratch, t.dtype, to, n);
-    for (int64_t j = 0; j < n; j++)
-        scratch[j] += values[j];
-    reals_store(t.dtype, to, scratch, n);
-}
-
-/* Columns that are summed at a time. */
-enum { STRIP = 256 };
-
-/* sum (n, at most STRIP) = column sums of a (k, m) from column `col` on. Rows are added in groups:
- * an error that grows with the group's length and the number of groups, not with their product. */
-static void strip_sums(const ProductJob *job, int64_t col, int64_t n, real *restrict sum)
-{
-    enum { GROUP = 64 };
-    real row[STRIP];
-    memset(sum, 0, sizeof(real) * (size_t)n);
-    for (int64_t p0 = 0; p0 < job->k; p0 += GROUP) {
-        int64_t p1 = p0 + GROUP < job->k ? p0 + GROUP : job->k;
-        real group[STRIP] = {0};
-        for (int64_t p = p0; p < p1; p++) {
-            const real *dy = element(job->a, p, col);
-            if (job->a.dtype != REAL_DTYPE) {
-                reals_load(row, job->a.dtype, dy, n);
-                dy = row;
-            }
-            for (int64_t j = 0; j < n; j++)
-                group[j] += dy[j];
-        }
-        for (int64_t j = 0; j < n; j++)
-            sum[j] += group[j];
-    }
 }
 
 /* The bias gradient in columns [col, col + n): of the sums that the caller has, or made here. */
@@ -308,9 +283,9 @@ static void bias_gradient(const ProductJob *job, int64_t col, int64_t n)
     for (int64_t end = col + n; col < end; col += STRIP) {
         int64_t part = end - col < STRIP ? end - col : STRIP;
         bool known = tensor_present(job->columns);
-        if (!known) strip_sums(job, col, part, sum);
-        gradient_store(job->bias, 0, col, known ? element(job->columns, 0, col) : sum, part,
-                       job->accumulate, old);
+        if (!known) CPU(strip_sums)(job->a, col, part, sum);
+        rounded_store(job->bias, 0, col, known ? element(job->columns, 0, col) : sum, part,
+                      job->accumulate, old);
     }
 }
 
@@ -333,8 +308,7 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     }
     job_product(job, worker, t, &s, 0, s.c, t.cols);
     for (int64_t i = 0; i < t.rows; i++)
-        gradient_store(job->out, t.row + i, t.col, s.c + i * t.cols, t.cols, job->accumulate,
-                       s.row);
+        rounded_store(job->out, t.row + i, t.col, s.c + i * t.cols, t.cols, job->accumulate, s.row);
 }
 
 void CPU(linear_backward_weight)(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,

@@ -1,5 +1,5 @@
-/* memory.c -- fill, copy and add: tensors of any stride, any mixture of types; sum: many dense
- * ones. */
+/* memory.c -- fill, copy and add: tensors of any stride, any mixture of types; sum and maximum:
+ * many dense ones. */
 #include "model/kernels/cpu/spans.h"
 
 typedef struct {
@@ -201,4 +201,35 @@ void CPU(sum)(Device *dev, Tensor dst, const Tensor *src, int n)
     job.stream = dst.dtype == REAL_DTYPE && tensor_bytes(dst) >= STREAM_BYTES;
     job.tasks = tasks_for(dev, n * tensor_count(dst));
     pool_run(dev->pool, job.tasks, sum_body, &job);
+}
+
+/* ---- maximum ----------------------------------------------------------------------------------
+ */
+
+static void maximum_body(void *context, int64_t task, int worker)
+{
+    const SumJob *job = context;
+    int64_t count = tensor_count(job->dst);
+    int64_t at = pool_cut(count, job->tasks, SPAN, task),
+            end = pool_cut(count, job->tasks, SPAN, task + 1);
+    real most[SPAN], buffer[SPAN];
+    Span s;
+    (void)worker;
+    while (span_next(&at, end, count, &s)) {
+        reals_load(most, job->src[0].dtype, span_address(job->src[0], s), s.n);
+        for (int k = 1; k < job->n; k++) {
+            const real *x = span_load(job->src[k], s, buffer);
+            /* x != x: a NaN, which no comparison would let through. */
+            for (int64_t i = 0; i < s.n; i++)
+                most[i] = x[i] > most[i] || x[i] != x[i] ? x[i] : most[i];
+        }
+        reals_store(job->dst.dtype, span_address(job->dst, s), most, s.n);
+    }
+}
+
+void CPU(maximum)(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    SumJob job = {.dst = dst, .src = src, .n = n};
+    job.tasks = tasks_for(dev, n * tensor_count(dst));
+    pool_run(dev->pool, job.tasks, maximum_body, &job);
 }
