@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
+#include "tests/support/child.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -13,13 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #undef fail /* check.h's is meant */
 
-enum { RANKS = 4, TIMES = 50, LONGEST = 20 /* seconds */ };
+enum { RANKS = 4, TIMES = 50 };
 
 /* What a rank of the child does once all are there. */
 typedef void (*Act)(int rank);
@@ -42,40 +42,34 @@ static void flush_and_say(void *context)
     if (write(STDERR_FILENO, context, strlen(context)) < 0) _exit(1);
 }
 
-/* The exit code of a child whose ranks do that, and what it said. */
-static int child(Act does, void (*flush)(void *), char *text, size_t n)
+/* What a child's ranks do, and what is called when they end. */
+typedef struct {
+    Act act;
+    void (*flush)(void *);
+} Does;
+
+static void ranks_main(void *context)
 {
-    int fd[2], status = 0;
-    assert_int_equal(pipe(fd), 0);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        pthread_t thread[RANKS];
-        alarm(LONGEST); /* where it hangs */
-        dup2(fd[1], STDOUT_FILENO);
-        dup2(fd[1], STDERR_FILENO);
-        pthread_barrier_init(&met, NULL, RANKS);
-        act = does;
-        ends_share(true);
-        ends_set_flush(flush, (char *)"flushed\n");
-        for (intptr_t i = 1; i < RANKS; i++)
-            thread_start(&thread[i], rank_main, (void *)i, "a rank");
-        rank_main(NULL);
-        for (int i = 1; i < RANKS; i++)
-            pthread_join(thread[i], NULL);
-        ends_set_flush(NULL, NULL);
-        ends_share(false);
-        fail(EXIT_MISSING, "one rank alone");
-    }
-    close(fd[1]);
-    ssize_t got;
-    size_t at = 0;
-    while ((got = read(fd[0], text + at, n - 1 - at)) > 0)
-        at += (size_t)got;
-    text[at] = '\0';
-    close(fd[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    const Does *does = context;
+    pthread_t thread[RANKS];
+    pthread_barrier_init(&met, NULL, RANKS);
+    act = does->act;
+    ends_share(true);
+    ends_set_flush(does->flush, (char *)"flushed\n");
+    for (intptr_t i = 1; i < RANKS; i++)
+        thread_start(&thread[i], rank_main, (void *)i, "a rank");
+    rank_main(NULL);
+    for (int i = 1; i < RANKS; i++)
+        pthread_join(thread[i], NULL);
+    ends_set_flush(NULL, NULL);
+    ends_share(false);
+    fail(EXIT_MISSING, "one rank alone");
+}
+
+/* The exit code of a child whose ranks do that, and what it said. */
+static int child(Act acts, void (*flush)(void *), char *text, size_t n)
+{
+    return child_run(ranks_main, &(Does){acts, flush}, text, n);
 }
 
 static void fail_each_its_own(int rank)

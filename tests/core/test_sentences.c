@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/utf8.h"
+#include "tests/support/child.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -17,25 +18,19 @@
 
 #include <cmocka.h>
 
-/* Exit code of a child that runs body, and what it said on stderr. */
+typedef struct {
+    void (*run)(void);
+} Body;
+
+static void run_body(void *context)
+{
+    ((const Body *)context)->run();
+}
+
+/* Exit code of a child that runs body, and what it said. */
 static int child(void (*body)(void), char *text, size_t n)
 {
-    int fd[2], status = 0;
-    assert_int_equal(pipe(fd), 0);
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(fd[1], STDERR_FILENO);
-        body();
-        _exit(0);
-    }
-    close(fd[1]);
-    ssize_t got, at = 0;
-    while ((got = read(fd[0], text + at, n - 1 - (size_t)at)) > 0)
-        at += got;
-    text[at] = '\0';
-    close(fd[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return child_run(run_body, &(Body){body}, text, n);
 }
 
 static void fail_with_data(void)

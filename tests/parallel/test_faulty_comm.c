@@ -1,14 +1,13 @@
 /* test_faulty_comm.c -- the communicator with planted faults does what its table says, and nothing
  * else. */
 #include "model/core/check.h"
+#include "tests/support/child.h"
 #include "tests/support/faulty_comm.h"
 #include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -100,20 +99,18 @@ static void test_sums_in_16_bits(void **state)
     }
 }
 
+static void fail_in_a_call(void *context)
+{
+    expect_sums(context, 1, (Planted){.sums = {3, 3, 3, 3}});
+}
+
 static void test_a_call_that_fails_ends_all_ranks(void **state)
 {
     (void)state;
-    int status = 0;
+    char text[512];
     CommFault fault = {COMM_FAIL, COMM_ALL_REDUCE, "part", 2, 1, NULL};
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
-        expect_sums(&fault, 1, (Planted){.sums = {3, 3, 3, 3}});
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), EXIT_UNAVAILABLE);
+    assert_int_equal(child_run(fail_in_a_call, &fault, text, sizeof text), EXIT_UNAVAILABLE);
+    assert_string_equal(text, "error[69] rank 2: planted: all-reduce 1 of group part\n");
 }
 
 int main(void)

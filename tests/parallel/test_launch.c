@@ -4,6 +4,7 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "tests/support/child.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -84,29 +84,22 @@ static void test_a_place_names_the_axes_there_are(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
+typedef struct {
+    LaunchBody body;
+    LaunchOptions options;
+} Launch;
+
+static void launch(void *context)
+{
+    const Launch *l = context;
+    int code = launch_ranks(3, &l->options, l->body, NULL);
+    fail((ExitCode)code, "after the ranks"); /* as a single rank again */
+}
+
 /* The exit code of a child that launches the body on three ranks, and what it said. */
 static int child(LaunchBody body, double timeout, char *text, size_t n)
 {
-    int fd[2], status = 0;
-    assert_int_equal(pipe(fd), 0);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        LaunchOptions options = {.timeout = timeout};
-        alarm(LONGEST); /* where it hangs */
-        dup2(fd[1], STDERR_FILENO);
-        int code = launch_ranks(3, &options, body, NULL);
-        fail((ExitCode)code, "after the ranks"); /* as a single rank again */
-    }
-    close(fd[1]);
-    ssize_t got;
-    size_t at = 0;
-    while ((got = read(fd[0], text + at, n - 1 - at)) > 0)
-        at += (size_t)got;
-    text[at] = '\0';
-    close(fd[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return child_run(launch, &(Launch){body, {.timeout = timeout}}, text, n);
 }
 
 static int wait_for_all(Comm *world, void *context)
