@@ -1,0 +1,187 @@
+/* test_report_rows.c -- what the rows of a report say: the time left, a rank's share of the rate,
+ * and all of it within eighty columns. */
+#include "parallel/report/metrics.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Steps, what is due before the last one, and all of it once at the end. */
+static void the_time_left_counts_what_is_due(void **unused)
+{
+    (void)unused;
+    Pace p = {.train_steps = 100,
+              .eval_interval = 10,
+              .sample_interval = 25,
+              .save_interval = 40,
+              .eval_seconds = -1,
+              .sample_seconds = -1,
+              .save_seconds = -1,
+              .eval_steps = 3};
+    /* Evaluations at 10, 20, ... 90 and 100, of 3 steps of 2 seconds each. */
+    assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 6);
+    p.eval_seconds = 5;
+    p.sample_seconds = 7;
+    p.save_seconds = 11;
+    assert_true(pace_seconds_left(&p, 0, 2) == 200 + 10 * 5 + 4 * 7 + 3 * 11);
+    /* What is due at this step is still to come: it has just been made. */
+    assert_true(pace_seconds_left(&p, 50, 2) == 100 + 6 * 5 + 3 * 7 + 2 * 11);
+    assert_true(pace_seconds_left(&p, 51, 2) == 98 + 5 * 5 + 2 * 7 + 2 * 11);
+    assert_true(pace_seconds_left(&p, 100, 2) == 5 + 7 + 11);
+    p.eval_interval = p.sample_interval = p.save_interval = 0;
+    assert_true(pace_seconds_left(&p, 50, 2) == 100 + 5 + 7 + 11);
+}
+
+/* Of four micro-batches: the update comes once, and up to stage 1 communication does. */
+static void test_a_step_from_one_micro_batch(void **state)
+{
+    (void)state;
+    const StepTimes one = {.micro_batch = 8, .update = 1, .communication = 3};
+    for (int64_t stage = 0; stage <= 3; stage++)
+        assert_true(pace_step_seconds(&one, 4, stage) == 32 + 1 + (stage < 2 ? 3 : 12));
+    assert_true(pace_step_seconds(&one, 1, 3) == 12);
+}
+
+/* After five steps, or as many as take five seconds, or when there is none left. */
+static void the_time_left_is_known_soon(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t made, all;
+        double seconds; /* a step */
+        const char *eta;
+    } cases[] = {{4, 5, 0.4, "-"},    {4, 104, 1.2, "-"}, {5, 15, 0.4, "0:04"},
+                 {1, 101, 4.9, "-"},  {1, 11, 5, "0:50"}, {2, 12, 2.5, "0:25"},
+                 {1, 1, 0.1, "0:00"}, {5, 5, 0.1, "0:00"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *shown = NULL, err[256];
+        size_t n = 0;
+        Metrics *m = NULL;
+        MetricsOptions options = {.pace = {.train_steps = 100 + cases[i].all,
+                                           .eval_seconds = -1,
+                                           .sample_seconds = -1,
+                                           .save_seconds = -1},
+                                  .resumed_step = 100,
+                                  .to = open_memstream(&shown, &n)};
+        assert_true(metrics_open(&m, &options, err, sizeof err));
+        StepRecord r = {.step = 100 + cases[i].made};
+        SpeedRecord s = {.seconds = cases[i].seconds, .steps = 1, .forward = -1};
+        metrics_step(m, &r);
+        metrics_report(m, &s);
+        fflush(options.to);
+        char *eta = strrchr(shown, ' ') + 1;
+        eta[strcspn(eta, "\n")] = '\0';
+        if (strcmp(eta, cases[i].eta) != 0)
+            fail_msg("case %zu: \"%s\", not \"%s\"", i, eta, cases[i].eta);
+        metrics_close(m);
+        fclose(options.to);
+        free(shown);
+    }
+}
+
+/* Of four ranks: each has a quarter of the tokens a second and of the operations behind them; work
+ * is told a step. */
+static void a_rank_has_its_share_of_the_rate(void **unused)
+{
+    (void)unused;
+    char *shown = NULL, err[256];
+    size_t n = 0;
+    Metrics *m = NULL;
+    StepRecord row = {.step = 2, .loss = 5.5, .lr = 4e-3};
+    MetricsOptions options = {
+        .pace = {.train_steps = 10}, .resumed_step = -1, .to = open_memstream(&shown, &n)};
+    assert_true(metrics_open(&m, &options, err, sizeof err));
+    SpeedRecord speed = {.seconds = 2,
+                         .steps = 2,
+                         .tokens = 4000,
+                         .flops_per_token = 6e6,
+                         .forward = 1,
+                         .ranks = 4,
+                         .slowest = 3,
+                         .mean_work = 0.5,
+                         .most_work = 0.75};
+    metrics_step(m, &row);
+    metrics_report(m, &speed);
+    fflush(options.to);
+    if (strstr(shown, "a rank:  500 tok/s  3.0 G FLOP/s  work 250.00 ms a step,") == NULL ||
+        strstr(shown, "most on rank 3: 375.00") == NULL)
+        fail_msg("%s", shown);
+    metrics_close(m);
+    fclose(options.to);
+    free(shown);
+}
+
+/* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
+static void rows_fit_eighty_columns(void **unused)
+{
+    (void)unused;
+    StepRecord rows[] = {{.step = 1, .loss = 5.5, .lr = 4e-3, .loss_scale = 65536},
+                         {.step = 99999999, .loss = 2e13},
+                         {.step = 7, .loss = -NAN, .grad_norm = -NAN}};
+    rows[1].tokens = 999999999999999;
+    rows[1].lr = 1.234e-30;
+    rows[1].grad_norm = 1.234e+30;
+    rows[1].loss_scale = 0x1p120;
+    rows[2].loss_scale = 65537.5;
+    for (int scale = 0; scale < 2; scale++) {
+        char *shown = NULL, err[256];
+        size_t n = 0;
+        Metrics *m = NULL;
+        MetricsOptions options = {.pace = {.train_steps = 100000000},
+                                  .resumed_step = -1,
+                                  .loss_scale_shown = scale,
+                                  .to = open_memstream(&shown, &n)};
+        assert_true(metrics_open(&m, &options, err, sizeof err));
+        SpeedRecord speed = {.seconds = 1e-5,
+                             .steps = 1,
+                             .tokens = 123456789,
+                             .flops_per_token = 6e6,
+                             .forward = 1234.5,
+                             .backward = 2345.6,
+                             .optimizer = 345.6,
+                             .data = 45.6};
+        for (int i = 0; i < 3; i++) {
+            metrics_step(m, &rows[i]);
+            metrics_report(m, &speed);
+            EvalRecord eval = {
+                .step = rows[i].step, .loss = rows[i].loss, .bits_per_byte = 1.5, .seconds = 12345};
+            metrics_eval(m, &eval);
+        }
+        metrics_sample(m, 7, 0, "In the beginning",
+                       " was the word and the word was with "
+                       "the other words of the same line");
+        char unbroken[401] = "";
+        memset(unbroken, 'x', sizeof unbroken - 1);
+        metrics_sample(m, 7, 0, "", unbroken);
+        metrics_sample(m, 7, 0, "word ", unbroken);
+        metrics_saved(m, 7, 0.01, "out/a-name-that-is-long/checkpoints/step_00000007-more");
+        fflush(options.to);
+        assert_non_null(strstr(shown, "2.00e+13"));
+        assert_int_equal(scale, strstr(shown, "2^120") != NULL);
+        assert_non_null(strstr(shown, "     nan "));
+        assert_null(strstr(shown, "-nan"));
+        for (char *line = strtok(shown, "\n"); line; line = strtok(NULL, "\n"))
+            if (strlen(line) >= 80) fail_msg("%zu columns: %s", strlen(line), line);
+        metrics_close(m);
+        fclose(options.to);
+        free(shown);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_step_from_one_micro_batch),
+        cmocka_unit_test(the_time_left_counts_what_is_due),
+        cmocka_unit_test(the_time_left_is_known_soon),
+        cmocka_unit_test(rows_fit_eighty_columns),
+        cmocka_unit_test(a_rank_has_its_share_of_the_rate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
