@@ -29,8 +29,9 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
 {
     int64_t N = B * T;
     DType compute = dtype_compute(s->dtype);
-    a->normed = arena_tensor(remade, s->dtype, 2, N, s->C, 0);
-    a->stats = arena_tensor(remade, compute, 2, N, 2, 0);
+    int64_t S = shape_stream_rows(s, N);
+    a->normed = arena_tensor(remade, s->dtype, 2, S, s->C, 0);
+    a->stats = arena_tensor(remade, compute, 2, S, 2, 0);
     a->qkv = arena_tensor(saved, s->dtype, 2, N, shape_qkv_width(s), 0);
     if (s->qk_norm) {
         a->qk = arena_tensor(remade, s->dtype, 2, N, (s->H + s->G) * s->D, 0);
@@ -42,6 +43,8 @@ void attention_layout(AttentionActs *a, const GptShape *s, int64_t B, int64_t T,
     a->o = arena_tensor(saved, s->dtype, 2, N, s->H * s->D, 0);
     a->lse = arena_tensor(saved, compute, 3, B, s->H, T);
     a->out = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+    /* The products that read `in` are done before `out` is written. */
+    a->in = s->row_parts > 1 ? a->out : a->normed;
 }
 
 AttentionGrads attention_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
@@ -65,14 +68,6 @@ static void qk_norm_forward(const Pass *pass, const AttentionParams *params, Att
     op_norm_forward(pass->dev, out.k, a->k_stats, in.k, k.weight, k.bias, norm);
 }
 
-/* The norm of x, as the region's products read it. */
-static void normed_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a,
-                           Tensor x)
-{
-    norm_forward(pass, &params->norm, a->normed, a->stats, x);
-    region_enter_forward(pass->tp, a->normed, a->normed);
-}
-
 /* q and k as attention reads them: normed by head, rotated. */
 static void heads_forward(const Pass *pass, const AttentionParams *params, AttentionActs *a)
 {
@@ -85,7 +80,7 @@ static void heads_forward(const Pass *pass, const AttentionParams *params, Atten
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *a,
                          Tensor x)
 {
-    normed_forward(pass, params, a, x);
+    norm_forward(pass, &params->norm, a->normed, a->stats, x);
     /* Without qk_norm q and k were rotated in qkv itself, which is kept. */
     if (pass->shape->qk_norm) heads_forward(pass, params, a);
 }
@@ -105,6 +100,13 @@ static void qk_norm_backward(const Pass *pass, const AttentionParams *params,
                      a->k_stats, k.weight, norm);
 }
 
+static void bind_qkv(ParamStore *store, const AttentionParams *params, Linear *qkv, bool grads,
+                     bool accumulate)
+{
+    for (int i = 0; i < params->n_qkv; i++)
+        qkv[i] = linear_bind(store, &params->qkv[i], grads, accumulate);
+}
+
 /* Appends this pass's keys and values to the cache; returns all of them as (1, length, G D). */
 static void cache_append(const Pass *pass, KvCache *cache, Qkv *heads)
 {
@@ -121,10 +123,11 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
     int64_t B = pass->B, T = pass->T;
-    Linear qkv = linear_bind(store, &params->qkv, false, false),
-           out = linear_bind(store, &params->out, false, false);
-    normed_forward(pass, params, a, x);
-    linear_forward(pass->dev, &qkv, true, a->qkv, a->normed, EPILOGUE_NONE, NO_TENSOR);
+    Linear qkv[2], out = linear_bind(store, &params->out, false, false);
+    bind_qkv(store, params, qkv, false, false);
+    norm_forward(pass, &params->norm, a->normed, a->stats, x);
+    region_enter_forward(pass->tp, a->in, a->normed);
+    linear_forward_columns(pass, qkv, params->n_qkv, a->qkv, a->in);
     heads_forward(pass, params, a);
     Qkv heads = qkv_of(s, a->qk, a->qkv);
     heads.q = tensor_as_3d(heads.q, B, T);
@@ -137,7 +140,7 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     op_attention_forward(pass->dev, tensor_as_3d(a->o, B, T), a->lse, heads.q, heads.k, heads.v,
                          attention_of(s, cache ? cache->length : 0), pass->first_key);
     linear_forward(pass->dev, &out, false, a->out, a->o, EPILOGUE_NONE, NO_TENSOR);
-    region_exit_forward(pass->tp, a->out, a->out);
+    region_exit_forward(pass->tp, region_rows(pass->tp, a->out), a->out);
 }
 
 void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *a,
@@ -146,15 +149,16 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
     const GptShape *s = pass->shape;
     ParamStore *store = pass->store;
     int64_t B = pass->B, T = pass->T;
-    Linear qkv = linear_bind(store, &params->qkv, true, accumulate);
-    Linear out = linear_bind(store, &params->out, true, accumulate);
+    Linear qkv[2], out = linear_bind(store, &params->out, true, accumulate);
+    bind_qkv(store, params, qkv, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     AttentionGrads d = attention_backward_layout(s, B * T, pass->scratch);
     /* grad->d is not used up: it is the gradient of the residual path, too, to which the norm's
      * backward adds at the end. */
-    region_exit_backward(pass->tp, grad->d, grad->d);
-    linear_backward(pass->dev, &out, d.dout, grad->d, a->o, residual_columns(grad), EPILOGUE_NONE,
-                    NO_TENSOR);
+    Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
+    region_exit_backward(pass->tp, dsum, grad->d);
+    linear_backward_rows(pass, &out, d.dout, dsum, a->o, residual_columns(pass, grad),
+                         EPILOGUE_NONE, NO_TENSOR);
     Qkv heads = qkv_of(s, a->qk, a->qkv), dheads = qkv_of(s, d.dqkv, d.dqkv);
     op_attention_backward(pass->dev, tensor_as_3d(dheads.q, B, T), tensor_as_3d(dheads.k, B, T),
                           tensor_as_3d(dheads.v, B, T), false, tensor_as_3d(d.dout, B, T),
@@ -166,9 +170,9 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
         op_rope(pass->dev, tensor_slice_cols(d.dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, params, a, dheads.q, dheads.k, accumulate);
-    linear_backward(pass->dev, &qkv, d.dnormed, d.dqkv, a->normed, NO_TENSOR, EPILOGUE_NONE,
-                    NO_TENSOR);
-    region_enter_backward(pass->tp, d.dnormed, d.dnormed);
-    residual_norm_backward(pass, grad, true, &params->norm, accumulate, d.dnormed, x, a->stats);
+    region_enter_forward(pass->tp, a->in, a->normed);
+    Tensor dnormed = region_rows(pass->tp, d.dnormed);
+    linear_backward_columns(pass, qkv, params->n_qkv, dnormed, d.dnormed, d.dqkv, a->in);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

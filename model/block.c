@@ -21,14 +21,14 @@ static int add_row(const Adding *a, const char *what, ParamSpec spec)
 
 /* A weight matrix (rows, cols); pack < 0: a pack of its own. */
 static int add_matrix(const Adding *a, const char *what, int pack, int64_t rows, int64_t cols,
-                      double std, bool row_cut)
+                      double std, bool row_cut, TpGrad tp_grad)
 {
     return add_row(a, what,
                    (ParamSpec){.pack = pack,
                                .rows = rows,
                                .cols = cols,
                                .tp_dim = row_cut ? 1 : 0,
-                               .tp_grad = TP_GRAD_CUT,
+                               .tp_grad = tp_grad,
                                .group = GROUP_DECAY,
                                .init = INIT_NORMAL,
                                .std = std});
@@ -50,7 +50,14 @@ static int add_vector(const Adding *a, const char *what, int pack, int64_t rows,
 }
 
 /* Packs within a block; numbers only need to differ between packs of one unit. */
-enum { PACK_QKV, PACK_QKV_BIAS, PACK_UP, PACK_UP_BIAS };
+enum { PACK_QKV, PACK_QKV_BIAS, PACK_KV, PACK_KV_BIAS, PACK_UP, PACK_UP_BIAS };
+
+/* Whether tensor-parallel ranks share heads of keys and values: then their gradients are finished
+ * over those who share one, and k and v are a pack of their own. */
+static bool kv_shared(const Adding *a)
+{
+    return a->shape->G < a->table->tp;
+}
 
 static void add_matrices(const Adding *a, Block *block)
 {
@@ -58,29 +65,39 @@ static void add_matrices(const Adding *a, Block *block)
     double std = s->init_std, residual = s->init_std / sqrt(2.0 * (double)s->L);
     int64_t q = s->H * s->D, k = s->G * s->D;
     bool gated = s->activation == ACTIVATION_SWIGLU;
-    block->attention.qkv = (LinearParams){.bias = -1, .rows = 3};
-    block->attention.qkv.weight = add_matrix(a, "attn.q.weight", PACK_QKV, q, s->C, std, false);
-    add_matrix(a, "attn.k.weight", PACK_QKV, k, s->C, std, false);
-    add_matrix(a, "attn.v.weight", PACK_QKV, k, s->C, std, false);
+    bool shared = kv_shared(a);
+    int kv_pack = shared ? PACK_KV : PACK_QKV;
+    TpGrad cut = TP_GRAD_CUT, kv_grad = shared ? TP_GRAD_SUBGROUP : cut;
+    LinearParams *qkv = block->attention.qkv;
+    block->attention.n_qkv = shared ? 2 : 1;
+    qkv[0] = (LinearParams){.bias = -1, .rows = shared ? 1 : 3};
+    qkv[1] = (LinearParams){.bias = -1, .rows = 2};
+    qkv[0].weight = add_matrix(a, "attn.q.weight", PACK_QKV, q, s->C, std, false, cut);
+    qkv[1].weight = add_matrix(a, "attn.k.weight", kv_pack, k, s->C, std, false, kv_grad);
+    add_matrix(a, "attn.v.weight", kv_pack, k, s->C, std, false, kv_grad);
     block->attention.out = (LinearParams){.bias = -1, .rows = 1};
-    block->attention.out.weight = add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true);
+    block->attention.out.weight =
+        add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true, cut);
     block->mlp.up = (LinearParams){.bias = -1, .rows = gated ? 2 : 1};
     if (gated)
-        block->mlp.up.weight = add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false);
-    int up = add_matrix(a, "mlp.up.weight", PACK_UP, s->F, s->C, std, false);
+        block->mlp.up.weight =
+            add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false, cut);
+    int up = add_matrix(a, "mlp.up.weight", PACK_UP, s->F, s->C, std, false, cut);
     if (!gated) block->mlp.up.weight = up;
     block->mlp.down = (LinearParams){.bias = -1, .rows = 1};
-    block->mlp.down.weight = add_matrix(a, "mlp.down.weight", -1, s->C, s->F, residual, true);
+    block->mlp.down.weight = add_matrix(a, "mlp.down.weight", -1, s->C, s->F, residual, true, cut);
 }
 
 static void add_biases(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
     int64_t q = s->H * s->D, k = s->G * s->D;
-    block->attention.qkv.bias =
-        add_vector(a, "attn.q.bias", PACK_QKV_BIAS, q, INIT_ZERO, 0, TP_GRAD_CUT);
-    add_vector(a, "attn.k.bias", PACK_QKV_BIAS, k, INIT_ZERO, 0, TP_GRAD_CUT);
-    add_vector(a, "attn.v.bias", PACK_QKV_BIAS, k, INIT_ZERO, 0, TP_GRAD_CUT);
+    int kv_pack = kv_shared(a) ? PACK_KV_BIAS : PACK_QKV_BIAS;
+    TpGrad kv_grad = kv_shared(a) ? TP_GRAD_SUBGROUP : TP_GRAD_CUT;
+    LinearParams *qkv = block->attention.qkv;
+    qkv[0].bias = add_vector(a, "attn.q.bias", PACK_QKV_BIAS, q, INIT_ZERO, 0, TP_GRAD_CUT);
+    qkv[1].bias = add_vector(a, "attn.k.bias", kv_pack, k, INIT_ZERO, 0, kv_grad);
+    add_vector(a, "attn.v.bias", kv_pack, k, INIT_ZERO, 0, kv_grad);
     block->attention.out.bias =
         add_vector(a, "attn.out.bias", -1, s->C, INIT_ZERO, -1, TP_GRAD_PARTIAL_IF_SP);
     int gate = -1;
@@ -132,7 +149,7 @@ void block_layout(BlockActs *acts, const GptShape *s, int64_t B, int64_t T, Reco
     Arena *kept = policy == RECOMPUTE_FULL ? shared : saved;
     Arena *remade = policy == RECOMPUTE_NONE ? saved : shared;
     attention_layout(&acts->attention, s, B, T, kept, remade, shared);
-    acts->middle = arena_tensor(kept, s->dtype, 2, B * T, s->C, 0);
+    acts->middle = arena_tensor(kept, s->dtype, 2, shape_stream_rows(s, B * T), s->C, 0);
     mlp_layout(&acts->mlp, s, B * T, kept, remade, shared);
 }
 
@@ -153,10 +170,10 @@ void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor
     KvCache *cache = pass->caches ? &pass->caches[block->index] : NULL;
     attention_forward(pass, &block->attention, &acts->attention, x, cache);
     op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
-                             acts->attention.out, out.bias, norm.weight, norm.bias,
-                             pass->shape->norm);
+                             region_rows(pass->tp, acts->attention.out), out.bias, norm.weight,
+                             norm.bias, pass->shape->norm);
     mlp_forward(pass, &block->mlp, &acts->mlp);
-    op_bias_residual(pass->dev, y, acts->mlp.down, down.bias, acts->middle);
+    op_bias_residual(pass->dev, y, region_rows(pass->tp, acts->mlp.down), down.bias, acts->middle);
 }
 
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)

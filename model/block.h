@@ -15,7 +15,7 @@ typedef struct {
 typedef struct {
     AttentionActs attention;
     MlpActs mlp;
-    Tensor middle; /* (N, C): the residual stream between the halves */
+    Tensor middle; /* (S, C), S rows of the stream: the residual stream between the halves */
 } BlockActs;
 
 /* Adds the rows of block `index` to the table as unit `unit`; fills `block` with their places. */
@@ -31,10 +31,10 @@ void block_layout(BlockActs *acts, const GptShape *shape, int64_t B, int64_t T,
  * reads the peak of a measuring arena. */
 void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* y (N, C) = block(x (N, C)). The unit is acquired. */
+/* y (S, C) = block(x (S, C)). The unit is acquired. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
 /* Before block_backward: makes again what the shape's policy did not keep, from x as in forward;
- * full overwrites y (N, C) with the same bits. The unit is acquired. */
+ * full overwrites y (S, C) with the same bits. The unit is acquired. */
 void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
 /* grad: dy in, dx out. Unit and gradient are acquired; acts as forward or recompute left them. */
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,

@@ -1,5 +1,10 @@
-/* embedding.c -- see embedding.h. A tied table is one unit with two users: here and in the head. */
+/* embedding.c -- see embedding.h. A tied table is one unit with two users: here and in the head.
+ *
+ * Each tensor-parallel rank has some rows of the token table and finds the tokens among them; the
+ * sum over the ranks has all. */
 #include "model/embedding.h"
+
+#include "model/param/runs.h"
 
 ParamSpec vocab_table_spec(const GptShape *s, const char *name)
 {
@@ -36,22 +41,49 @@ int embedding_add_params(Embedding *e, ParamTable *table, const GptShape *s, int
     return unit;
 }
 
+int64_t vocab_first_row(const ParamStore *store, int row)
+{
+    const Param *p = &store->table->param[row];
+    return param_part_first(p, &store->at) / p->local[1];
+}
+
+/* All N rows of the stream: the stream's own tensor, or scratch where its rows are cut. */
+static Tensor whole_rows(const GptShape *s, int64_t N, Tensor stream, Arena *scratch)
+{
+    return s->row_parts > 1 ? arena_tensor(scratch, s->dtype, 2, N, s->C, 0) : stream;
+}
+
+void embedding_layout(const GptShape *s, int64_t N, Arena *scratch)
+{
+    size_t mark = arena_mark(scratch);
+    whole_rows(s, N, NO_TENSOR, scratch);
+    arena_rewind(scratch, mark);
+}
+
 void embedding_forward(const Pass *pass, const Embedding *e, Tensor x)
 {
     ParamStore *store = pass->store;
-    op_token_forward(pass->dev, x, store->weight(store, e->token, 1), pass->tokens, 0);
-    region_exit_forward(pass->tp, x, x);
-    if (e->position < 0) return;
-    op_position_add(pass->dev, x, store->weight(store, e->position, 1), pass->positions);
+    size_t mark = arena_mark(pass->scratch);
+    Tensor found = whole_rows(pass->shape, pass_rows(pass), x, pass->scratch);
+    op_token_forward(pass->dev, found, store->weight(store, e->token, 1), pass->tokens,
+                     vocab_first_row(store, e->token));
+    region_exit_forward(pass->tp, x, found);
+    if (e->position >= 0)
+        op_position_add(pass->dev, x, store->weight(store, e->position, 1),
+                        region_rows(pass->tp, pass->positions));
+    arena_rewind(pass->scratch, mark);
 }
 
 void embedding_backward(const Pass *pass, const Embedding *e, Tensor d, const bool *accumulate)
 {
     ParamStore *store = pass->store;
+    size_t mark = arena_mark(pass->scratch);
+    Tensor dfound = whole_rows(pass->shape, pass_rows(pass), d, pass->scratch);
     if (e->position >= 0)
-        op_position_backward(pass->dev, store->grad(store, e->position, 1), d, pass->positions,
-                             accumulate[1]);
-    region_exit_backward(pass->tp, d, d);
-    op_token_backward(pass->dev, store->grad(store, e->token, 1), d, pass->tokens, 0,
-                      accumulate[0]);
+        op_position_backward(pass->dev, store->grad(store, e->position, 1), d,
+                             region_rows(pass->tp, pass->positions), accumulate[1]);
+    region_exit_backward(pass->tp, dfound, d);
+    op_token_backward(pass->dev, store->grad(store, e->token, 1), dfound, pass->tokens,
+                      vocab_first_row(store, e->token), accumulate[0]);
+    arena_rewind(pass->scratch, mark);
 }

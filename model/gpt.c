@@ -14,7 +14,7 @@ struct Gpt {
     GptFeed feed;
     void *feed_context;
     LayerWork work;    /* borrows all of these */
-    Tensor *x;         /* L + 1 of (N, C): the residual stream between layers */
+    Tensor *x;         /* L + 1 of (S, C), S rows of the stream: between layers */
     ResidualGrad grad; /* of it */
     BlockActs *acts;   /* L */
     HeadActs head;
@@ -40,12 +40,12 @@ static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Te
                        ResidualGrad *grad, BlockActs *acts, HeadActs *head, Arena *slot,
                        Arena *scratch)
 {
-    int64_t N = B * T;
+    int64_t N = B * T, S = shape_stream_rows(s, N);
     bool train = mode == GPT_TRAIN;
     RecomputePolicy policy = train ? s->recompute : RECOMPUTE_FULL;
     /* Backward reads every x again; without backward two take turns. */
     for (int64_t l = 0; l <= s->L; l++)
-        x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, N, s->C, 0) : x[l - 2];
+        x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, S, s->C, 0) : x[l - 2];
     *grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
     size_t shared = arena_mark(scratch);
     head_layout(head, s, N, train, scratch);
@@ -64,6 +64,7 @@ GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     HeadActs head;
     gpt_layout(s, B, T, mode, x, &grad, acts, &head, &slot, &scratch);
     if (mode == GPT_TRAIN) block_backward_layout(s, B * T, &scratch);
+    embedding_layout(s, B * T, &scratch);
     free(x);
     free(acts);
     rope_table_layout(s, &angles);

@@ -41,18 +41,46 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
     /* Chunks of equal length rather than full ones and a rest: short products are slow. */
     int64_t chunks = most > 0 ? (N + most - 1) / most : N;
     a->chunk = (N + chunks - 1) / chunks;
-    a->normed = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
-    a->stats = arena_tensor(shared, dtype_compute(s->dtype), 2, N, 2, 0);
+    int64_t S = shape_stream_rows(s, N);
+    DType compute = dtype_compute(s->dtype);
+    a->normed = arena_tensor(shared, s->dtype, 2, S, s->C, 0);
+    a->stats = arena_tensor(shared, compute, 2, S, 2, 0);
+    a->in = s->row_parts > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : a->normed;
     a->dnormed = backward ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     a->logits = arena_tensor(shared, s->dtype, 2, a->chunk, s->Vp, 0);
-    a->losses = arena_tensor(shared, dtype_compute(s->dtype), 1, N, 0, 0);
+    a->losses = arena_tensor(shared, compute, 1, N, 0, 0);
+    a->most = s->tp > 1 ? arena_tensor(shared, compute, 1, a->chunk, 0, 0) : NO_TENSOR;
+    a->terms = s->tp > 1 ? arena_tensor(shared, compute, 2, a->chunk, 2, 0) : NO_TENSOR;
 }
 
-static void norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
+/* The norm of x, this rank's rows; returns that of all ranks'. */
+static Tensor norm_rows(const Pass *pass, const Head *h, HeadActs *a, Tensor x)
 {
     int64_t n = tensor_rows(x);
-    norm_forward(pass, &h->norm, tensor_slice_rows(a->normed, 0, n),
-                 tensor_slice_rows(a->stats, 0, n), x);
+    Tensor normed = tensor_slice_rows(a->normed, 0, n),
+           in = tensor_slice_rows(a->in, 0, n * pass->shape->row_parts);
+    norm_forward(pass, &h->norm, normed, tensor_slice_rows(a->stats, 0, n), x);
+    region_enter_forward(pass->tp, in, normed);
+    return in;
+}
+
+/* losses of n rows of logits, which become their gradients with backward. */
+static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor losses,
+                    Tensor logits, Tensor targets, Tensor scale, bool backward)
+{
+    int64_t n = tensor_rows(logits), V = pass->shape->V;
+    if (pass->shape->tp == 1) {
+        op_loss(pass->dev, losses, logits, targets, V, scale, backward);
+        return;
+    }
+    /* The vocabulary-parallel cross entropy of Megatron-LM, section 3 of the paper. */
+    int64_t first = vocab_first_row(pass->store, h->table);
+    Tensor most = tensor_slice_rows(a->most, 0, n), terms = tensor_slice_rows(a->terms, 0, n);
+    op_loss_max(pass->dev, most, logits, first, V);
+    region_reduce(pass->tp, most, REDUCE_MAX);
+    op_loss_terms(pass->dev, terms, logits, targets, most, first, V);
+    region_reduce(pass->tp, terms, REDUCE_SUM);
+    op_loss_finish(pass->dev, losses, logits, targets, most, terms, first, V, scale, backward);
 }
 
 /* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
@@ -62,15 +90,14 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
 {
     ParamStore *store = pass->store;
     Tensor table = store->weight(store, h->table, 1);
-    Tensor normed = tensor_slice_rows(a->normed, first, n),
-           logits = tensor_slice_rows(a->logits, 0, n);
-    op_linear_forward(pass->dev, logits, normed, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
-    op_loss(pass->dev, tensor_slice_rows(a->losses, first, n), logits,
-            tensor_slice_rows(pass->targets, first, n), pass->shape->V, scale, backward);
+    Tensor in = tensor_slice_rows(a->in, first, n), logits = tensor_slice_rows(a->logits, 0, n);
+    op_linear_forward(pass->dev, logits, in, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+    loss_of(pass, h, a, tensor_slice_rows(a->losses, first, n), logits,
+            tensor_slice_rows(pass->targets, first, n), scale, backward);
     if (!backward) return;
     op_linear_backward_input(pass->dev, tensor_slice_rows(a->dnormed, first, n), logits, table,
                              EPILOGUE_NONE, NO_TENSOR, false);
-    op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, normed,
+    op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, in,
                               NO_TENSOR, accumulate);
 }
 
@@ -81,7 +108,6 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     bool backward = grad != NULL, add_norm = backward && accumulate[0],
          add_table = backward && accumulate[1];
     norm_rows(pass, h, a, x);
-    region_enter_forward(pass->tp, a->normed, a->normed);
     /* The table's gradient is a sum over chunks: only the step's first chunk may write. */
     for (int64_t first = 0; first < N; first += a->chunk) {
         int64_t n = first + a->chunk < N ? a->chunk : N - first;
@@ -89,15 +115,27 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     }
     op_loss_sum(pass->dev, stats, a->losses, pass->targets);
     if (backward) {
-        region_enter_backward(pass->tp, a->dnormed, a->dnormed);
-        residual_norm_backward(pass, grad, false, &h->norm, add_norm, a->dnormed, x, a->stats);
+        Tensor dnormed = region_rows(pass->tp, a->dnormed);
+        region_enter_backward(pass->tp, dnormed, a->dnormed);
+        region_await(pass->tp);
+        residual_norm_backward(pass, grad, false, &h->norm, add_norm, dnormed, x, a->stats);
     }
 }
 
 void head_logits(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor logits)
 {
     ParamStore *store = pass->store;
-    norm_rows(pass, h, a, x);
-    op_linear_forward(pass->dev, logits, tensor_slice_rows(a->normed, 0, tensor_rows(x)),
-                      store->weight(store, h->table, 1), NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+    Tensor in = norm_rows(pass, h, a, x), table = store->weight(store, h->table, 1);
+    if (pass->shape->tp == 1) {
+        op_linear_forward(pass->dev, logits, in, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
+        return;
+    }
+    /* A row at a time, for its columns must lie one rank's behind the other's; a decoding pass has
+     * one. */
+    for (int64_t i = 0; i < tensor_rows(in); i++) {
+        Tensor part = tensor_slice_rows(a->logits, 0, 1);
+        op_linear_forward(pass->dev, part, tensor_slice_rows(in, i, 1), table, NO_TENSOR,
+                          EPILOGUE_NONE, NO_TENSOR);
+        region_gather(pass->tp, tensor_slice_rows(logits, i, 1), part);
+    }
 }

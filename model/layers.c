@@ -48,8 +48,12 @@ static void run_head_backward(const LayerWork *w, const Layer *layer, const bool
 
 static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
-    int64_t n = tensor_rows(w->logits), N = pass_rows(w->pass);
+    const GptShape *s = w->pass->shape;
+    int64_t n = shape_stream_rows(s, tensor_rows(w->logits)),
+            N = shape_stream_rows(s, pass_rows(w->pass));
     (void)layer, (void)accumulate;
+    CHECK(s->row_parts == 1 || n == N, "logits of %lld rows of a part of %lld", (long long)n,
+          (long long)N);
     head_logits(w->pass, &w->layers->head, w->head,
                 tensor_slice_rows(w->x[w->layers->shape.L], N - n, n), w->logits);
 }
@@ -60,7 +64,7 @@ static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *
 static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {
     Embedding *e = &m->embedding;
-    int next = embedding_add_params(e, table, &m->shape, unit);
+    int next = embedding_add_params(e, table, &m->whole, unit);
     /* The gradient of a table needs no weights: they are not gathered again for it. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
@@ -74,7 +78,7 @@ static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 
 static int add_block(GptLayers *m, ParamTable *table, int l, int unit)
 {
-    block_add_params(&m->block[l], table, &m->shape, l, unit);
+    block_add_params(&m->block[l], table, &m->whole, l, unit);
     m->row[m->n_rows++] = (Layer){.unit = {unit},
                                   .n_units = 1,
                                   .block = l,
@@ -90,7 +94,7 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
 {
     Head *h = &m->head;
     int next =
-        head_add_params(h, table, &m->shape, unit, m->embedding.token_unit, m->embedding.token);
+        head_add_params(h, table, &m->whole, unit, m->embedding.token_unit, m->embedding.token);
     /* Logits are never kept: the head's forward and backward run together, chunk by chunk. */
     m->row[m->n_rows++] = (Layer){.unit = {h->norm_unit, h->table_unit},
                                   .n_units = 2,
@@ -105,14 +109,13 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                       const LayersPart *part)
 {
-    CHECK(part->size.tp == 1 && part->size.pp == 1, "a model of %d stages and %d parts",
-          part->size.pp, part->size.tp);
+    CHECK(part->size.pp == 1, "a model of %d stages", part->size.pp);
     *layers = (GptLayers){.whole = *whole,
                           .shape = gpt_local_shape(whole, part->size.tp, part->sequence_parallel),
                           .n_chunks = 1};
     const GptShape *shape = &layers->shape;
     table->tp = part->size.tp;
-    table->kv = (int)shape->G;
+    table->kv = (int)whole->G;
     layers->block = must_calloc((size_t)shape->L, sizeof *layers->block);
     layers->row = must_calloc((size_t)shape->L + 2, sizeof *layers->row);
     int unit = add_embedding(layers, table, 0);

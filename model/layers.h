@@ -16,7 +16,7 @@ typedef struct Layer Layer;
 typedef struct {
     const Pass *pass;
     const GptLayers *layers;
-    Tensor *x;       /* L + 1 of (N, C): the residual stream between layers */
+    Tensor *x;       /* L + 1 of (S, C), S rows of the stream: between layers */
     BlockActs *acts; /* L */
     HeadActs *head;
     ResidualGrad *grad; /* of the stream; NULL without backward */

@@ -1,5 +1,4 @@
-/* linear.c -- see linear.h. The input gradient comes first: with tensor parallelism its reduction
- * hides behind the weight gradient. */
+/* linear.c -- see linear.h. */
 #include "model/linear.h"
 
 Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate)
@@ -20,10 +19,40 @@ void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y,
                       pre);
 }
 
-void linear_backward(Device *dev, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
-                     Tensor columns, Epilogue epilogue, Tensor pre)
+void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
+                          Tensor columns, Epilogue epilogue, Tensor pre)
 {
-    op_linear_backward_input(dev, dx, dy, linear->weight, epilogue, pre, false);
-    op_linear_backward_weight(dev, linear->dweight, linear->dbias, dy, x, columns,
+    op_linear_backward_input(pass->dev, dx, dy, linear->weight, epilogue, pre, false);
+    op_linear_backward_weight(pass->dev, linear->dweight, linear->dbias, dy, x, columns,
                               linear->accumulate);
+}
+
+/* The columns of y that linear i of those side by side has made. */
+static Tensor columns_of(const Linear *linear, int i, Tensor y)
+{
+    int64_t first = 0;
+    for (int k = 0; k < i; k++)
+        first += tensor_rows(linear[k].weight);
+    return tensor_slice_cols(y, first, tensor_rows(linear[i].weight));
+}
+
+void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tensor y, Tensor x)
+{
+    for (int i = 0; i < n; i++)
+        linear_forward(pass->dev, &linear[i], true, columns_of(linear, i, y), x, EPILOGUE_NONE,
+                       NO_TENSOR);
+}
+
+void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
+                             Tensor dx, Tensor dy, Tensor x)
+{
+    /* The input gradient comes first, so that its sum over the ranks hides behind the others. */
+    for (int i = 0; i < n; i++)
+        op_linear_backward_input(pass->dev, dx, columns_of(linear, i, dy), linear[i].weight,
+                                 EPILOGUE_NONE, NO_TENSOR, i > 0);
+    region_enter_backward(pass->tp, dstream, dx);
+    for (int i = 0; i < n; i++)
+        op_linear_backward_weight(pass->dev, linear[i].dweight, linear[i].dbias,
+                                  columns_of(linear, i, dy), x, NO_TENSOR, linear[i].accumulate);
+    region_await(pass->tp);
 }

@@ -26,11 +26,19 @@ Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bo
  * epilogue. A row-cut linear (its bias is added after the reduction) passes with_bias false. */
 void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y, Tensor x,
                     Epilogue epilogue, Tensor pre);
-/* dx (N, I) = dy weight, through the epilogue's derivative at pre; then dweight, dbias =/+= from dy
- * (N, O) and x (N, I). columns (O, if present) compute: dbias takes these column sums and does not
- * read dy. A row-cut linear passes them where it can: under sequence parallel dy has the rows of
- * all ranks, and the gradient of its bias is of this rank's (residual.h). */
-void linear_backward(Device *dev, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
-                     Tensor columns, Epilogue epilogue, Tensor pre);
+/* y (N, sum of O) = what n linears make of one x (N, I), side by side. */
+void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tensor y, Tensor x);
+/* Backward of a row-cut linear, which ends a region: dx (N, I) = dy weight, through the epilogue's
+ * derivative at pre; dweight, dbias =/+= from dy (N, O) and x (N, I). columns (O, if present)
+ * compute: dbias takes these column sums and does not read dy; the caller has them wherever the
+ * rows of the stream are cut (residual_columns). */
+void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
+                          Tensor columns, Epilogue epilogue, Tensor pre);
+/* Backward of the column-cut linears that begin a region, n of them side by side in the columns of
+ * dy (N, sum of O), of one x (N, I): dx (N, I) = the sum of dy weight; dstream = its sum over the
+ * ranks, which goes its way (region_enter_backward) while dweight, dbias =/+= are computed, and has
+ * arrived behind this call. */
+void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
+                             Tensor dx, Tensor dy, Tensor x);
 
 #endif

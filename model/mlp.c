@@ -7,11 +7,14 @@
 void mlp_layout(MlpActs *a, const GptShape *s, int64_t N, Arena *saved, Arena *remade,
                 Arena *shared)
 {
-    a->normed = arena_tensor(remade, s->dtype, 2, N, s->C, 0);
-    a->stats = arena_tensor(remade, dtype_compute(s->dtype), 2, N, 2, 0);
+    int64_t S = shape_stream_rows(s, N);
+    a->normed = arena_tensor(remade, s->dtype, 2, S, s->C, 0);
+    a->stats = arena_tensor(remade, dtype_compute(s->dtype), 2, S, 2, 0);
     a->pre = arena_tensor(saved, s->dtype, 2, N, shape_up_width(s), 0);
     a->act = arena_tensor(remade, s->dtype, 2, N, s->F, 0);
     a->down = arena_tensor(shared, s->dtype, 2, N, s->C, 0);
+    /* The product that reads `in` is done before `down` is written. */
+    a->in = s->row_parts > 1 ? a->down : a->normed;
 }
 
 MlpGrads mlp_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
@@ -29,16 +32,16 @@ void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *a)
     const GptShape *s = pass->shape;
     Linear up = linear_bind(pass->store, &params->up, false, false);
     Linear down = linear_bind(pass->store, &params->down, false, false);
-    region_enter_forward(pass->tp, a->normed, a->normed);
+    region_enter_forward(pass->tp, a->in, a->normed);
     if (s->activation == ACTIVATION_GELU) {
-        linear_forward(pass->dev, &up, true, a->act, a->normed,
+        linear_forward(pass->dev, &up, true, a->act, a->in,
                        s->fused_gelu ? EPILOGUE_GELU_OF_SUM : EPILOGUE_GELU, a->pre);
     } else {
-        linear_forward(pass->dev, &up, true, a->pre, a->normed, EPILOGUE_NONE, NO_TENSOR);
+        linear_forward(pass->dev, &up, true, a->pre, a->in, EPILOGUE_NONE, NO_TENSOR);
         op_activation_forward(pass->dev, a->act, a->pre, s->activation);
     }
     linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
-    region_exit_forward(pass->tp, a->down, a->down);
+    region_exit_forward(pass->tp, region_rows(pass->tp, a->down), a->down);
 }
 
 void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *a, Tensor x)
@@ -47,7 +50,6 @@ void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *a, Tensor
     CHECK(!s->fused_gelu || s->dtype == dtype_compute(s->dtype),
           "gelu of an unrounded sum cannot be made again from a pre in %s", dtype_name(s->dtype));
     norm_forward(pass, &params->norm, a->normed, a->stats, x);
-    region_enter_forward(pass->tp, a->normed, a->normed);
     op_activation_forward(pass->dev, a->act, a->pre, s->activation);
 }
 
@@ -60,13 +62,14 @@ void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, T
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
     MlpGrads d = mlp_backward_layout(s, pass_rows(pass), pass->scratch);
-    region_exit_backward(pass->tp, grad->d, grad->d);
-    linear_backward(pass->dev, &down, d.dact, grad->d, a->act, residual_columns(grad),
-                    gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
+    Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
+    region_exit_backward(pass->tp, dsum, grad->d);
+    linear_backward_rows(pass, &down, d.dact, dsum, a->act, residual_columns(pass, grad),
+                         gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, d.dpre, d.dact, a->pre, s->activation);
-    linear_backward(pass->dev, &up, d.dnormed, d.dpre, a->normed, NO_TENSOR, EPILOGUE_NONE,
-                    NO_TENSOR);
-    region_enter_backward(pass->tp, d.dnormed, d.dnormed);
-    residual_norm_backward(pass, grad, true, &params->norm, accumulate, d.dnormed, x, a->stats);
+    region_enter_forward(pass->tp, a->in, a->normed);
+    Tensor dnormed = region_rows(pass->tp, d.dnormed);
+    linear_backward_columns(pass, &up, 1, dnormed, d.dnormed, d.dpre, a->in);
+    residual_norm_backward(pass, grad, true, &params->norm, accumulate, dnormed, x, a->stats);
     arena_rewind(pass->scratch, mark);
 }

@@ -14,11 +14,13 @@ typedef struct {
 
 /* As in attention.h; [r]: mlp_recompute makes the field again. */
 typedef struct {
-    Tensor normed; /* (N, C); also the region's input [r] */
-    Tensor stats;  /* (N, 2) compute [r] */
+    Tensor normed; /* (S, C) with S rows of the stream [r] */
+    Tensor stats;  /* (S, 2) compute [r] */
+    Tensor in;     /* (N, C), the region's input: normed itself, or in the memory of down */
     Tensor pre;    /* (N, F), swiglu (N, 2F): before the activation */
     Tensor act;    /* (N, F) [r] */
-    Tensor down;   /* (N, C): without bias; read by the residual add at once */
+    Tensor down;   /* (N, C): without bias, this rank's rows of the stream summed over the ranks;
+                      read by the residual add at once */
 } MlpActs;
 
 /* Lays the fields out, as attention_layout does. */
@@ -29,19 +31,19 @@ void mlp_layout(MlpActs *acts, const GptShape *shape, int64_t N, Arena *saved, A
 typedef struct {
     Tensor dpre;    /* as pre */
     Tensor dact;    /* (N, F); the same memory as dpre where the widths are equal */
-    Tensor dnormed; /* (N, C) */
+    Tensor dnormed; /* (N, C): of in; before that, where rows are cut, of all ranks' rows */
 } MlpGrads;
 
 MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* acts->down (N, C) = down(act(up(acts->normed))), no bias. */
+/* This rank's rows of acts->down = down(act(up(acts->normed))), no bias. */
 void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *acts);
-/* The fields marked [r] once more, from the norm's input x (N, C) and pre: the same bits, because
+/* The fields marked [r] once more, from the norm's input x (S, C) and pre: the same bits, because
  * the fused ops (residual and norm, product and GELU) promise those of the single ones. Not for
  * fused_gelu in a 16-bit type: pre does not have what was rounded off. */
 void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x);
 /* grad: in, gradient after this half; out, += gradient through it, back to the norm's input x
- * (N, C). */
+ * (S, C). */
 void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *acts, Tensor x,
                   ResidualGrad *grad, bool accumulate);
 

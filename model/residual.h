@@ -4,9 +4,9 @@
 
 #include "model/norm.h"
 
-/* d (N, C) storage, and the sums of its columns (C) compute: the gradient of the bias that was
- * added to the stream just before. The norm's backward that writes d has them for nothing; whoever
- * stores to d in another way clears `summed`.
+/* d (rows of the stream, C) storage, and the sums of its columns (C) compute: the gradient of the
+ * bias that was added to the stream just before. The norm's backward that writes d has them for
+ * nothing; whoever stores to d in another way clears `summed`.
  *
  * They are sums over this rank's rows: a bias is added after the reduction that ends a
  * tensor-parallel region, so its gradient is made of d as it stands before region_exit_backward,
@@ -18,12 +18,14 @@ typedef struct {
     bool summed;    /* columns are those of d as it stands */
 } ResidualGrad;
 
-/* Memory for the gradient of N rows; nothing is summed yet. */
+/* Memory for the gradient of this rank's rows of N; nothing is summed yet. */
 ResidualGrad residual_layout(const GptShape *shape, int64_t N, Arena *arena);
-/* The column sums of d, or NO_TENSOR where they are not known. */
-Tensor residual_columns(const ResidualGrad *grad);
+/* The column sums of d. Where they are not known (d has come from another stage, say) they are made
+ * here if rows are cut: the linear gets the gathered rows of all ranks, whose sums would count each
+ * row once for every rank. Else NO_TENSOR: the linear sums d itself. */
+Tensor residual_columns(const Pass *pass, ResidualGrad *grad);
 /* d = or, with `add`, += dx of the norm; d's columns are summed; the norm's own gradients =/+= as
- * `accumulate`. dy, x (N, C) and stats as in op_norm_backward. */
+ * `accumulate`. dy, x (rows of the stream, C) and stats as in op_norm_backward. */
 void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add,
                             const NormParams *params, bool accumulate, Tensor dy, Tensor x,
                             Tensor stats);

@@ -36,6 +36,7 @@ GptShape gpt_shape(const Config *config, int tp)
                   .recompute = config->activation_checkpointing.policy,
                   .dtype = config_dtype(config),
                   .grad_dtype = config_grad_dtype(config),
+                  .tp = 1,
                   .row_parts = 1};
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
     s.Vp = padded_vocabulary(s.V, tp);
@@ -52,6 +53,7 @@ GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel)
     s.G = s.G > tp ? s.G / tp : 1;
     s.F /= tp;
     s.Vp /= tp;
+    s.tp = tp;
     s.row_parts = sequence_parallel ? tp : 1;
     return s;
 }

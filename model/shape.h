@@ -22,6 +22,7 @@ typedef struct {
     RecomputePolicy recompute;
     DType dtype, grad_dtype; /* weights and activations; gradient buffers */
     int64_t head_chunk;      /* rows of logits at a time; 0: by memory (head.c) */
+    int64_t tp;              /* tensor-parallel ranks of which this shape is one's part; else 1 */
     int64_t row_parts;       /* sequence parallelism: ranks that cut the rows of the residual stream
                                 outside regions; else 1 */
 } GptShape;

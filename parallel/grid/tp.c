@@ -1,9 +1,21 @@
-/* tp.c -- see tp.h. */
+/* tp.c -- see tp.h. Megatron-LM's operators f and g and their transposes (arXiv:1909.08053): sums
+ * over the ranks where a region's rows are those of the stream; where the stream's rows are cut,
+ * all-gathers and reduce-scatters in their place (arXiv:2205.05198). */
 #include "parallel/grid/tp.h"
 
 #include "model/core/check.h"
 
-/* Each of the four borders of a group of one. */
+#include <stdlib.h>
+
+typedef struct {
+    Comm *comm;
+    Device *dev, tp;   /* the device, and its view on the tp stream */
+    Event ready, done; /* on the compute stream: what the sum reads is there; on the tp stream: it
+                          is made */
+    bool on_its_way;
+} Group;
+
+/* Where nothing moves: in a group of one each border, in others those whose transpose is a sum. */
 static void same(void *self, Tensor dst, Tensor src)
 {
     (void)self;
@@ -12,31 +24,110 @@ static void same(void *self, Tensor dst, Tensor src)
           (long long)tensor_count(src));
 }
 
-static void reduce(void *self, Tensor x, ReduceOp op)
+/* dst (all rows) = src on all ranks, or all ranks' rows one behind the other. */
+static void whole_rows(void *self, Tensor dst, Tensor src)
 {
-    comm_all_reduce(self, NULL, x, op);
+    Group *g = self;
+    if (tensor_rows(dst) == tensor_rows(src))
+        same(self, dst, src);
+    else
+        comm_all_gather(g->comm, g->dev, dst, src);
 }
 
-static void wait_for_none(void *self)
+/* dst = the sum over the ranks of src (all rows), or this rank's rows of it. */
+static void sum_rows(Group *g, Device *on, Tensor dst, Tensor src)
 {
-    (void)self;
+    if (tensor_rows(dst) == tensor_rows(src)) {
+        same(g, dst, src);
+        comm_all_reduce(g->comm, on, dst, REDUCE_SUM);
+    } else {
+        comm_reduce_scatter(g->comm, on, dst, src);
+    }
+}
+
+static void exit_forward(void *self, Tensor dst, Tensor src)
+{
+    Group *g = self;
+    sum_rows(g, g->dev, dst, src);
+}
+
+static void enter_backward(void *self, Tensor dst, Tensor src)
+{
+    Group *g = self;
+    CHECK(!g->on_its_way, "a sum is on its way that nobody has awaited");
+    device_event_record(g->dev, &g->ready);
+    device_event_wait(&g->tp, &g->ready);
+    sum_rows(g, &g->tp, dst, src);
+    device_event_record(&g->tp, &g->done);
+    g->on_its_way = true;
+}
+
+static void await_sum(void *self)
+{
+    Group *g = self;
+    CHECK(g->on_its_way, "no sum is on its way");
+    device_event_wait(g->dev, &g->done);
+    g->on_its_way = false;
+}
+
+static void reduce(void *self, Tensor x, ReduceOp op)
+{
+    Group *g = self;
+    comm_all_reduce(g->comm, g->dev, x, op);
 }
 
 static void gather(void *self, Tensor whole, Tensor part)
 {
-    same(self, whole, part);
+    Group *g = self;
+    comm_all_gather(g->comm, g->dev, whole, part);
 }
 
-Region tp_region(Comm *comm)
+static void await_nothing(void *self)
 {
-    CHECK(comm->size == 1, "a tensor-parallel group of %d", comm->size);
-    return (Region){.enter_forward = same,
-                    .exit_forward = same,
-                    .enter_backward = same,
-                    .exit_backward = same,
-                    .await = wait_for_none,
+    (void)self;
+}
+
+static void reduce_nothing(void *self, Tensor x, ReduceOp op)
+{
+    (void)self, (void)x, (void)op;
+}
+
+Region tp_region_open(Comm *comm, Device *dev, bool sequence_parallel)
+{
+    if (comm->size == 1)
+        return (Region){.enter_forward = same,
+                        .exit_forward = same,
+                        .enter_backward = same,
+                        .exit_backward = same,
+                        .await = await_nothing,
+                        .reduce = reduce_nothing,
+                        .gather = same,
+                        .parts = 1};
+    Group *g = must_calloc(1, sizeof *g);
+    *g = (Group){.comm = comm, .dev = dev, .tp = device_on(dev, dev->tp)};
+    /* The first record makes an event, which a step must not. */
+    device_event_record(dev, &g->ready);
+    device_event_record(&g->tp, &g->done);
+    return (Region){.enter_forward = whole_rows,
+                    .exit_forward = exit_forward,
+                    .enter_backward = enter_backward,
+                    .exit_backward = whole_rows,
+                    .await = await_sum,
                     .reduce = reduce,
                     .gather = gather,
-                    .self = comm,
-                    .parts = 1};
+                    .self = g,
+                    .parts = sequence_parallel ? comm->size : 1,
+                    .part = sequence_parallel ? comm->rank : 0};
+}
+
+void tp_region_close(Region *region)
+{
+    Group *g = region->self;
+    if (g != NULL) {
+        device_synchronize(g->dev);
+        device_event_destroy(g->dev, &g->ready);
+        device_event_destroy(g->dev, &g->done);
+        free(g);
+    }
+    *region = (Region){0};
 }

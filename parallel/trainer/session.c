@@ -54,7 +54,7 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->config = config;
     s->world = world;
     s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}, NULL) : grid_single();
-    s->tp = tp_region(&s->grid.tp);
+    s->tp = (Region){0};
     GptShape shape = gpt_shape(config, s->grid.size.tp);
     LayersPart part = {.size = s->grid.size, .at = s->grid.at, .chunks = 1};
     gpt_layers_build(&s->layers, &s->table, &shape, &part);
@@ -85,11 +85,13 @@ void session_allocate(Session *s)
 {
     device_warn(&s->dev);
     zero_allocate(s->store, &s->dev);
+    s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
 }
 
 void session_close(Session *s)
 {
     if (s->params == NULL) return;
+    tp_region_close(&s->tp);
     zero_destroy(s->store);
     step_plan_free(&s->step);
     gpt_layers_free(&s->layers);

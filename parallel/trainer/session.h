@@ -14,7 +14,7 @@ typedef struct {
     Device dev;
     Comm *world; /* of all ranks; NULL: a single one */
     Grid grid;
-    Region tp;
+    Region tp; /* from session_allocate on */
     ParamTable table;
     GptLayers layers;
     StepPlan step; /* of training; nothing without gradients */
@@ -37,8 +37,9 @@ void session_build(Session *session, const Config *config, Comm *world, bool gra
 /* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* Allocates weights and gradients on the open device, zeroed. Warns first if "auto" had to pass
- * over a device that is there. (Opening does not warn, so that a run's plan is printed before.) */
+/* Allocates weights and gradients on the open device, zeroed, and opens the region. Warns first if
+ * "auto" had to pass over a device that is there. (Opening does not warn, so that a run's plan is
+ * printed before.) */
 void session_allocate(Session *session);
 void session_close(Session *session);
 

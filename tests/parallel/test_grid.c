@@ -80,7 +80,7 @@ static void test_the_store_counts_by_the_owner_rule(void **state)
 static int exit_of_border(int border, Tensor dst, Tensor src)
 {
     Comm comm = comm_self("tp");
-    Region region = tp_region(&comm);
+    Region region = tp_region_open(&comm, NULL, false);
     void (*const borders[])(const Region *, Tensor, Tensor) = {
         region_enter_forward, region_exit_forward, region_enter_backward, region_exit_backward};
     int status = 0;

@@ -33,7 +33,9 @@ GptShape fixture_shape(void)
                       .tied = true,
                       .init_std = 0.3,
                       .dtype = F64,
-                      .grad_dtype = F64};
+                      .grad_dtype = F64,
+                      .tp = 1,
+                      .row_parts = 1};
 }
 
 GptShape fixture_llama_shape(void)
@@ -194,8 +196,11 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     f->T = T;
     f->micros = micros;
     f->scale = 1.0 / (double)(f->grid.size.dp * micros * B * T);
-    f->tp = tp_region(&f->grid.tp);
-    LayersPart part = {.size = f->grid.size, .at = f->grid.at, .chunks = 1};
+    f->tp = tp_region_open(&f->grid.tp, &f->dev, zero->sequence_parallel);
+    LayersPart part = {.size = f->grid.size,
+                       .at = f->grid.at,
+                       .sequence_parallel = zero->sequence_parallel,
+                       .chunks = 1};
     gpt_layers_build(&f->layers, &f->table, shape, &part);
     /* The store is laid out for the uses of fixture_backward. */
     ZeroOptions options = *zero;
@@ -232,8 +237,15 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
 void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
                        int64_t B, int64_t T, int64_t micros)
 {
+    fixture_open_place(f, world, (GridPlace){1, world->size, 1, 1}, zero, shape, B, T, micros);
+}
+
+void fixture_open_place(Fixture *f, Comm *world, GridPlace size, const ZeroOptions *zero,
+                        const GptShape *shape, int64_t B, int64_t T, int64_t micros)
+{
+    GridGroups groups = {.kv = (int)shape->G, .tied = shape->tied};
     open_device(f, test_backend(shape), 1, CPU_LEVEL_AUTO);
-    f->grid = grid_open(world, (GridPlace){1, world->size, 1, 1}, NULL);
+    f->grid = grid_open(world, size, &groups);
     open_model(f, zero, shape, B, T, micros);
 }
 
@@ -243,6 +255,7 @@ void fixture_close(Fixture *f)
     zero_destroy(f->store);
     gpt_layers_free(&f->layers);
     param_table_free(&f->table);
+    tp_region_close(&f->tp);
     grid_close(&f->grid);
     device_drop(&f->dev, f->batch.tokens);
     device_drop(&f->dev, f->batch.targets);

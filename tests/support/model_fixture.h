@@ -53,6 +53,10 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
  * a sum over all. */
 void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
                        int64_t B, int64_t T, int64_t micros);
+/* The same for a grid of data- and tensor-parallel ranks; the shape is the whole model's, its
+ * vocabulary padded for them, and zero->sequence_parallel cuts the rows of the stream. */
+void fixture_open_place(Fixture *f, Comm *world, GridPlace size, const ZeroOptions *zero,
+                        const GptShape *shape, int64_t B, int64_t T, int64_t micros);
 void fixture_close(Fixture *f);
 
 /* Logical rows of parameter `param` where they lie: the weight, or the gradient of the last
