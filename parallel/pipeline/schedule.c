@@ -1,31 +1,198 @@
-/* schedule.c -- see schedule.h. */
+/* schedule.c -- one stage's actions, read off the time line of all stages: its own beginnings are
+ * its actions, and what ends in a tick and goes from or to it is that tick's group. */
 #include "parallel/pipeline/schedule.h"
 
 #include "model/core/check.h"
+#include "parallel/pipeline/timeline.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
-int64_t schedule_one_stage(int64_t micros, Action *actions)
+/* A schedule as it grows. */
+typedef struct {
+    const ScheduleSpec *spec;
+    int stage;
+    Schedule made;
+    int64_t room, transfer_room;
+    int64_t group, group_tick; /* the first transfer of the group under way, and when it goes */
+    /* Per chunk and micro-batch: the buffer of the tensor that its forward, or backward, reads. */
+    int *activation, *gradient;
+    int *free_buffer; /* those that may be written, used longest ago first; a ring */
+    int n_free, first_free, free_room;
+    int in, out, sent;  /* buffers of the action under way; sent since the last one began; or -1 */
+    int64_t *in_flight; /* per chunk: micro-batches between first and last action there */
+    int64_t batches_in_flight;
+} Builder;
+
+static int take_buffer(Builder *b)
 {
-    int64_t n = 0;
-    /* Backward follows its own forward at once, so that one slot of activations serves them all. */
-    for (int64_t micro = 0; micro < micros; micro++) {
-        actions[n++] = (Action){.kind = ACT_FORWARD, .micro = micro, .in = -1, .out = -1};
-        actions[n++] = (Action){.kind = ACT_BACKWARD, .micro = micro, .in = -1, .out = -1};
+    if (b->n_free == 0) return b->made.buffers++;
+    int buffer = b->free_buffer[b->first_free];
+    b->first_free = (b->first_free + 1) % b->free_room;
+    b->n_free--;
+    return buffer;
+}
+
+static void give_buffer(Builder *b, int buffer)
+{
+    if (buffer < 0) return;
+    if (b->n_free == b->free_room) {
+        int room = b->free_room ? 2 * b->free_room : 8;
+        int *ring = must_alloc((size_t)room * sizeof *ring);
+        for (int i = 0; i < b->n_free; i++)
+            ring[i] = b->free_buffer[(b->first_free + i) % b->free_room];
+        free(b->free_buffer);
+        b->free_buffer = ring;
+        b->free_room = room;
+        b->first_free = 0;
     }
-    return n;
+    b->free_buffer[(b->first_free + b->n_free++) % b->free_room] = buffer;
+}
+
+static void add_action(Builder *b, Action action)
+{
+    Schedule *s = &b->made;
+    if (s->n == b->room) {
+        b->room = b->room ? 2 * b->room : 64;
+        s->action = must_realloc(s->action, (size_t)b->room * sizeof *s->action);
+    }
+    s->action[s->n++] = action;
+}
+
+static void add_transfer(Builder *b, Transfer transfer)
+{
+    Schedule *s = &b->made;
+    if (s->n_transfers == b->transfer_room) {
+        b->transfer_room = b->transfer_room ? 2 * b->transfer_room : 64;
+        s->transfer = must_realloc(s->transfer, (size_t)b->transfer_room * sizeof *s->transfer);
+    }
+    s->transfer[s->n_transfers++] = transfer;
+}
+
+/* What has been noted for one moment becomes a group. */
+static void close_group(Builder *b)
+{
+    int64_t n = b->made.n_transfers - b->group;
+    if (n == 0) return;
+    add_action(b, (Action){.kind = ACT_EXCHANGE,
+                           .in = -1,
+                           .out = -1,
+                           .transfer = (int)b->group,
+                           .n_transfers = (int)n});
+    b->group = b->made.n_transfers;
+}
+
+static int *input(const Builder *b, ActionKind kind, int chunk, int64_t micro)
+{
+    int *all = kind == ACT_BACKWARD ? b->gradient : b->activation;
+    return &all[chunk * b->spec->micros + micro];
+}
+
+/* The run that reads what an action of this run makes; -1: none. */
+static int reader(const ScheduleSpec *spec, ActionKind kind, int run)
+{
+    if (kind == ACT_BACKWARD) return run - 1;
+    return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
+}
+
+/* The run that makes what an action of this run reads; -1: none. */
+static int writer(const ScheduleSpec *spec, ActionKind kind, int run)
+{
+    if (kind != ACT_BACKWARD) return run - 1;
+    return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
+}
+
+/* Counts the micro-batches that wait for their last action: of a chunk, for its slots, and of the
+ * stage, for its batches. They leave in the order in which they came, so that place i % places is
+ * free for the i-th of them. */
+static void count_places(Builder *b, ActionKind kind, int chunk)
+{
+    Schedule *s = &b->made;
+    bool last_chunk = chunk == b->spec->chunks - 1;
+    b->in_flight[chunk] += kind == ACT_FORWARD;
+    if (s->slots[chunk] < b->in_flight[chunk]) s->slots[chunk] = (int)b->in_flight[chunk];
+    b->in_flight[chunk] -= kind == ACT_BACKWARD;
+    b->batches_in_flight += chunk == 0 && kind != ACT_BACKWARD;
+    if (s->batches < b->batches_in_flight) s->batches = (int)b->batches_in_flight;
+    b->batches_in_flight -= kind == ACT_EVALUATE ? last_chunk : chunk == 0 && kind == ACT_BACKWARD;
+}
+
+static void begin(Builder *b, const TimelineEvent *e)
+{
+    int run = e->chunk * b->spec->stages + b->stage;
+    Action action = {.kind = e->kind, .chunk = e->chunk, .micro = e->micro, .in = -1, .out = -1};
+    if (reader(b->spec, e->kind, run) >= 0) action.out = take_buffer(b);
+    if (writer(b->spec, e->kind, run) >= 0) action.in = *input(b, e->kind, e->chunk, e->micro);
+    /* What was sent before this action may still be on its way while it computes. */
+    give_buffer(b, b->sent);
+    b->sent = -1;
+    b->in = action.in;
+    b->out = action.out;
+    count_places(b, e->kind, e->chunk);
+    add_action(b, action);
+}
+
+static void end(Builder *b, const TimelineEvent *e)
+{
+    const ScheduleSpec *spec = b->spec;
+    int run = e->chunk * spec->stages + e->stage, to = reader(spec, e->kind, run);
+    bool mine = e->stage == b->stage;
+    if (mine) give_buffer(b, b->in);
+    if (to < 0) return;
+    bool to_me = to % spec->stages == b->stage;
+    if (!mine && !to_me) return;
+    int buffer = mine ? b->out : take_buffer(b);
+    if (to_me) *input(b, e->kind, to / spec->stages, e->micro) = buffer;
+    if (mine && to_me) return;
+    if (mine) b->sent = buffer;
+    int64_t tag = (e->micro * spec->stages * spec->chunks + run) * 2 + (e->kind == ACT_BACKWARD);
+    add_transfer(b, (Transfer){.peer = mine ? to % spec->stages : e->stage,
+                               .send = mine,
+                               .buffer = buffer,
+                               .tag = (int)(tag & INT_MAX)});
+}
+
+static bool build(void *context, const TimelineEvent *event)
+{
+    Builder *b = context;
+    if (!event->ends || event->tick != b->group_tick) close_group(b);
+    b->group_tick = event->tick;
+    if (event->ends)
+        end(b, event);
+    else if (event->stage == b->stage)
+        begin(b, event);
+    return true;
+}
+
+static void assign_places(Schedule *s)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        Action *a = &s->action[i];
+        if (a->kind == ACT_EXCHANGE) continue;
+        a->slot = (int)(a->micro % s->slots[a->chunk]);
+        a->batch = (int)(a->micro % s->batches);
+    }
 }
 
 Schedule schedule_create(const ScheduleSpec *spec, int stage)
 {
-    CHECK(spec->stages == 1 && spec->chunks == 1 && stage == 0, "stage %d of %d", stage,
-          spec->stages);
-    Schedule s = {.batches = 1};
-    s.action = must_calloc(2 * (size_t)spec->micros, sizeof *s.action);
-    s.slots = must_calloc(1, sizeof *s.slots);
-    s.slots[0] = 1;
-    s.n = schedule_one_stage(spec->micros, s.action);
-    return s;
+    CHECK(stage >= 0 && stage < spec->stages, "stage %d of %d", stage, spec->stages);
+    size_t inputs = (size_t)(spec->chunks * spec->micros);
+    Builder b = {.spec = spec, .stage = stage, .in = -1, .out = -1, .sent = -1};
+    b.activation = must_calloc(inputs, sizeof *b.activation);
+    b.gradient = must_calloc(inputs, sizeof *b.gradient);
+    b.in_flight = must_calloc((size_t)spec->chunks, sizeof *b.in_flight);
+    b.made.slots = must_calloc((size_t)spec->chunks, sizeof *b.made.slots);
+    for (int i = 0; i < spec->chunks; i++)
+        b.made.slots[i] = 1;
+    timeline_play(spec, build, &b);
+    close_group(&b);
+    assign_places(&b.made);
+    free(b.activation);
+    free(b.gradient);
+    free(b.in_flight);
+    free(b.free_buffer);
+    return b.made;
 }
 
 void schedule_free(Schedule *s)

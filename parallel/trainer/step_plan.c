@@ -9,8 +9,11 @@
 StepPlan step_plan_create(const Config *config, const GptLayers *layers)
 {
     int64_t micros = config->gradient_accumulation_steps;
-    StepPlan plan = {.actions = must_calloc(2 * (size_t)micros, sizeof *plan.actions)};
-    plan.n_actions = schedule_one_stage(micros, plan.actions);
+    Schedule schedule = schedule_create(
+        &(ScheduleSpec){.kind = SCHEDULE_1F1B, .stages = 1, .chunks = 1, .micros = micros}, 0);
+    StepPlan plan = {.actions = schedule.action, .n_actions = schedule.n};
+    schedule.action = NULL; /* the plan's from here on */
+    schedule_free(&schedule);
     plan.uses =
         must_calloc((size_t)gpt_max_uses(&layers->shape, plan.n_actions), sizeof *plan.uses);
     plan.n_uses = gpt_uses(layers, plan.actions, plan.n_actions, plan.uses);

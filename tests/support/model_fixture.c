@@ -188,6 +188,17 @@ static void draw_batches(Fixture *f, int64_t V)
     }
 }
 
+/* The whole batch on one stage. */
+static Schedule schedule_of(int64_t micros, bool backward)
+{
+    return schedule_create(&(ScheduleSpec){.kind = SCHEDULE_1F1B,
+                                           .stages = 1,
+                                           .chunks = 1,
+                                           .micros = micros,
+                                           .evaluate = !backward},
+                           0);
+}
+
 /* The rest of opening: on f->dev, in f->grid. */
 static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shape, int64_t B,
                        int64_t T, int64_t micros)
@@ -204,13 +215,12 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     gpt_layers_build(&f->layers, &f->table, shape, &part);
     /* The store is laid out for the uses of fixture_backward. */
     ZeroOptions options = *zero;
-    Action *actions = must_calloc(2 * (size_t)micros, sizeof *actions);
-    int64_t n = schedule_one_stage(micros, actions);
-    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
+    Schedule s = schedule_of(micros, true);
+    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, s.n), sizeof *uses);
     options.uses = uses;
-    options.n_uses = gpt_uses(&f->layers, actions, n, uses);
+    options.n_uses = gpt_uses(&f->layers, s.action, s.n, uses);
     f->store = zero_create(&f->table, &f->grid, &options);
-    free(actions);
+    schedule_free(&s);
     free(uses);
     f->store_bytes = f->dev.held;
     zero_allocate(f->store, &f->dev);
@@ -311,20 +321,16 @@ unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
 
 static double run(Fixture *f, bool backward)
 {
-    Action *actions = must_calloc(2 * (size_t)f->micros, sizeof *actions);
-    int64_t n = f->micros;
-    if (backward) n = schedule_one_stage(f->micros, actions);
-    for (int64_t i = 0; i < n && !backward; i++)
-        actions[i] = (Action){.kind = ACT_EVALUATE, .micro = i};
-    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, n), sizeof *uses);
-    int64_t n_uses = gpt_uses(&f->layers, actions, n, uses);
+    Schedule s = schedule_of(f->micros, backward);
+    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, s.n), sizeof *uses);
+    int64_t n_uses = gpt_uses(&f->layers, s.action, s.n, uses);
     Stage stage = gpt_stage(f->gpt);
     struct FixtureFar near = {.scale = f->scale};
     device_copy_words(&f->dev, f->far, &near, sizeof near);
     f->params->step_begin(f->params, uses, n_uses);
-    pipeline_run(NULL, &stage, actions, n, NULL);
+    pipeline_run(NULL, &stage, s.action, s.n, s.transfer);
     f->params->step_end(f->params);
-    free(actions);
+    schedule_free(&s);
     free(uses);
     device_copy_words(&f->dev, &near, f->far, sizeof near);
     device_synchronize(&f->dev);
