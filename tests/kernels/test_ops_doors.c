@@ -259,6 +259,35 @@ static void a_sum_over_a_wider_source(Device *dev)
     op_sum(dev, tensor_2d(spare[0], BF16, 1, 4), src, 2);
 }
 
+static void a_maximum_of_another_type(Device *dev)
+{
+    const Tensor src[1] = {tensor_2d(spare[1], BF16, 1, 4)};
+    op_maximum(dev, here(0, 1, 4), src, 1);
+}
+
+static void rounded_column_sums(Device *dev)
+{
+    op_column_sum(dev, tensor_1d(spare[1], BF16, 3), here(0, 2, 3));
+}
+
+static void an_added_slope(Device *dev)
+{
+    op_linear_backward_input(dev, here(0, 3, 3), here(1, 3, 3), tensor_2d(spare[1] + 9, F32, 3, 3),
+                             EPILOGUE_GELU, tensor_2d(spare[1] + 18, F32, 3, 3), true);
+}
+
+static void columns_before_the_first(Device *dev)
+{
+    op_loss_max(dev, tensor_1d(spare[1], F32, 2), here(0, 2, 5), -1, 5);
+}
+
+static void terms_of_one_number(Device *dev)
+{
+    static int32_t target[2];
+    op_loss_terms(dev, tensor_1d(spare[1], F32, 2), here(0, 2, 5), tensor_1d(target, I32, 2),
+                  tensor_1d(spare[1] + 9, F32, 2), 0, 5);
+}
+
 static void a_part_behind_its_place(Device *dev)
 {
     op_normal(dev, here(0, 1, 4), 1, &(Segment){.start = 1}, 1);
@@ -289,6 +318,11 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(sources_of_two_types, "op_sum", "a source is (1, 4) bf16");
     expect_refusal(a_shorter_source, "op_sum", "a source is (1, 3) f32");
     expect_refusal(a_sum_over_a_wider_source, "op_sum", "an output is not this input");
+    expect_refusal(a_maximum_of_another_type, "op_maximum", "dst is (1, 4) f32");
+    expect_refusal(rounded_column_sums, "op_column_sum", "columns is bf16, not f32");
+    expect_refusal(an_added_slope, "op_linear_backward_input", "+= goes without an epilogue");
+    expect_refusal(columns_before_the_first, "op_loss_max", "got -1");
+    expect_refusal(terms_of_one_number, "op_loss_terms", "not dense with 4 elements");
     expect_refusal(a_part_behind_its_place, "op_normal", "got 1");
     expect_refusal(a_part_wider_than_the_whole, "op_normal", "got 3");
     expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");

@@ -1,10 +1,12 @@
 /* test_ops_sum.c -- op_sum, the sum over ranks: added in the given order and rounded once, bit for
- * bit on every device, between any two types, in place, and of as many sources as it takes. */
+ * bit on every device, between any two types, in place, and of as many sources as it takes; what
+ * op_maximum does with numbers that do not compare; and op_column_sum's bits. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -211,11 +213,83 @@ static void bug_40_sums_neither_vanish_nor_overflow_on_the_way(void **state)
         }
 }
 
+/* Of three ranks' numbers: a NaN of any of them stands, and the first of two zeros. */
+static void a_maximum_keeps_what_does_not_compare(void **state)
+{
+    (void)state;
+    enum { N = 9, RANKS = 3 };
+    const double held[RANKS][N] = {{NAN, 1, 1, 0.0, -0.0, -INFINITY, 3, -2, INFINITY},
+                                   {1, NAN, 2, -0.0, 0.0, -INFINITY, 2, -3, NAN},
+                                   {2, 3, NAN, -0.0, 0.0, -INFINITY, 1, -1, 0}};
+    const double want[N] = {NAN, NAN, NAN, 0.0, -0.0, -INFINITY, 3, -1, NAN};
+    for (int i = 0; i < devices.count; i++)
+        for (DType type = F64; type <= F16; type++) {
+            Device *dev = &devices.item[i].device;
+            double host[N];
+            Tensor src[RANKS], here = tensor_1d(host, type, N);
+            /* f64 everywhere: a step's numbers have it on devices without models in f64, too. */
+            for (int r = 0; r < RANKS; r++) {
+                for (int k = 0; k < N; k++)
+                    dtype_set(type, host, k, held[r][k]);
+                src[r] = device_put(dev, here);
+            }
+            op_maximum(dev, src[1], src, RANKS);
+            device_take(dev, here, src[1]);
+            device_drop(dev, src[0]);
+            device_drop(dev, src[2]);
+            for (int k = 0; k < N; k++) {
+                double got = dtype_get(type, host, k);
+                bool right = isnan(want[k]) ? isnan(got)
+                                            : got == want[k] && signbit(got) == signbit(want[k]);
+                if (!right)
+                    fail_msg("%s, %s: the largest %d is %g, not %g", devices.item[i].name,
+                             dtype_name(type), k, got, want[k]);
+            }
+        }
+}
+
+/* A bias gradient of sums made before is the one that the weight's gradient makes itself. */
+static void column_sums_are_those_of_a_bias_gradient(void **state)
+{
+    (void)state;
+    enum { ROWS = 777, COLS = 305, INPUTS = 3 };
+    static double host[ROWS * COLS];
+    for (int i = 0; i < devices.count; i++)
+        for (DType type = F64; type <= F16; type++) {
+            Device *dev = &devices.item[i].device;
+            DType compute = dtype_compute(type);
+            double sum[2][COLS], first = NAN;
+            if (!device_has_storage(dev, type)) continue;
+            for (int64_t k = 0; k < ROWS * COLS; k++)
+                dtype_set(type, host, k, drawn_normal(33, k));
+            Tensor dy = device_put(dev, tensor_2d(host, type, ROWS, COLS)),
+                   x = device_put(dev, tensor_2d(host, type, ROWS, INPUTS)),
+                   dw = device_put(dev, tensor_2d(host, type, COLS, INPUTS)), db[2],
+                   columns = device_put(dev, tensor_1d(host, compute, COLS));
+            for (int k = 0; k < 2; k++)
+                db[k] = device_put(dev, tensor_1d(host, compute, COLS));
+            op_column_sum(dev, columns, dy);
+            op_linear_backward_weight(dev, dw, db[0], dy, x, columns, false);
+            op_linear_backward_weight(dev, dw, db[1], dy, x, NO_TENSOR, false);
+            for (int k = 0; k < 2; k++)
+                device_take(dev, tensor_1d(sum[k], compute, COLS), db[k]);
+            first = dtype_get(compute, sum[0], 0);
+            assert_memory_equal(sum[0], sum[1], COLS * dtype_size(compute));
+            assert_true(first != 0);
+            device_drop(dev, dy);
+            device_drop(dev, x);
+            device_drop(dev, dw);
+            device_drop(dev, columns);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
+        cmocka_unit_test(a_maximum_keeps_what_does_not_compare),
+        cmocka_unit_test(column_sums_are_those_of_a_bias_gradient),
         cmocka_unit_test(bug_6_ranks_with_small_gradients_add_up),
         cmocka_unit_test(bug_40_sums_neither_vanish_nor_overflow_on_the_way),
     };

@@ -5,6 +5,7 @@
 #include "tests/support/op_devices.h"
 #include "tests/support/thread_ranks.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -245,6 +246,7 @@ static void test_all_reduce_finds_the_largest(void **state)
 {
     (void)state;
     each_world((Cases){run_all_reduce, of_host, 4, false, REDUCE_MAX, false});
+    each_world((Cases){run_all_reduce, floats, 4, false, REDUCE_MAX, true});
 }
 
 static void test_reduce_scatter_leaves_each_rank_its_part(void **state)
@@ -299,11 +301,45 @@ static void test_messages_along_the_chain_and_around_the_ring(void **state)
     each_world((Cases){run_messages, any, 2, false, REDUCE_SUM, true});
 }
 
+/* Two of three ranks have numbers there, each rank a NaN somewhere else. */
+static void run_largest_of_nans(Comm *world, void *context)
+{
+    enum { N = 200 };
+    Device device = {0};
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
+    char err[256];
+    (void)context;
+    if (!device_open(&device, "cpu", &options, err, sizeof err))
+        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+    Comm all = comm_split(world, "all", 0, world->rank);
+    for (int on_device = 0; on_device < 2; on_device++) {
+        Tensor x = filled(F64, world->rank, N);
+        for (int i = world->rank; i < N; i += 4)
+            dtype_set(F64, x.data, i, (double)NAN);
+        comm_all_reduce(&all, on_device ? &device : NULL, x, REDUCE_MAX);
+        for (int i = 0; i < N; i++)
+            if (isnan(dtype_get(F64, x.data, i)) != (i % 4 < world->size))
+                rank_wrong(world, "the largest of NaNs: element %d is %g", i,
+                           dtype_get(F64, x.data, i));
+        comm_barrier(world);
+        free(x.data);
+    }
+    comm_close(&all);
+    device_close(&device);
+}
+
+static void test_all_reduce_loses_no_nan(void **state)
+{
+    (void)state;
+    thread_ranks(3, 60, run_largest_of_nans, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_reduce_is_the_sum_in_rank_order),
         cmocka_unit_test(test_all_reduce_finds_the_largest),
+        cmocka_unit_test(test_all_reduce_loses_no_nan),
         cmocka_unit_test(test_reduce_scatter_leaves_each_rank_its_part),
         cmocka_unit_test(test_all_gather_puts_parts_in_rank_order),
         cmocka_unit_test(test_broadcast_from_every_root),

@@ -63,7 +63,7 @@ static Program program_of(uint64_t seed)
         c->n = (int64_t)draw(&seed, LONGEST + 1);
         c->root = (int64_t)draw(&seed, MOST_RANKS);
         c->dtype = draw(&seed, 2) ? F64 : F32;
-        c->op = p.on_device || draw(&seed, 3) ? REDUCE_SUM : REDUCE_MAX;
+        c->op = draw(&seed, 3) ? REDUCE_SUM : REDUCE_MAX;
         c->in_place = draw(&seed, 2);
         c->letters = c->kind == MESSAGES ? 1 + (int)draw(&seed, LETTERS) : 0;
         for (int l = 0; l < c->letters; l++) {
