@@ -74,7 +74,7 @@ static void take(Comm *comm, const LocalMessage *m)
     local_await(comm, &pair->sent, pair->taken + 1, is_peer);
     check_message(comm, pair, m);
     pair->reader = m->on ? m->on->compute.impl : NULL;
-    local_wait(m->on, &pair->before);
+    if (pair->seen == pair->taken) local_wait(m->on, &pair->before); /* for all of its group */
     local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);
     pair->first = pair->first->next;
