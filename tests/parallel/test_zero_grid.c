@@ -27,9 +27,7 @@ static void run_right(const ZeroGridCase *c)
     zero_grid_free(&r);
 }
 
-/* Gradients, norm, updated weights, wire and memory of one grid after the other.
- *
- * Of all grids to 5 x 4 x 4 that have up to 16 ranks the i-th; false past the last. Shards of
+/* Of all grids to 5 x 4 x 4 that have up to 16 ranks the i-th; false past the last. Shards of
  * padding alone and ranks without a range are among them: units are small. */
 static bool grid_number(int i, GridPlace *size)
 {
@@ -113,6 +111,7 @@ static void test_bug_30_two_homes_have_one_sum(void **state)
     }
 }
 
+/* Sums of real numbers, which no order of addition leaves alone. */
 static void test_stages_have_the_same_bits(void **state)
 {
     (void)state;
