@@ -77,7 +77,7 @@ static inline void region_gather(const Region *region, Tensor whole, Tensor part
 /* This rank's rows of a tensor of all rows, such as positions. */
 static inline Tensor region_rows(const Region *region, Tensor whole)
 {
-    int64_t rows = tensor_rows(whole) / region->parts;
+    int64_t rows = whole.dim[0] / region->parts;
     return region->parts == 1 ? whole : tensor_slice_rows(whole, region->part * rows, rows);
 }
 

@@ -28,7 +28,7 @@ static void same(void *self, Tensor dst, Tensor src)
 static void whole_rows(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
-    if (tensor_rows(dst) == tensor_rows(src))
+    if (tensor_count(dst) == tensor_count(src))
         same(self, dst, src);
     else
         comm_all_gather(g->comm, g->dev, dst, src);
@@ -37,7 +37,7 @@ static void whole_rows(void *self, Tensor dst, Tensor src)
 /* dst = the sum over the ranks of src (all rows), or this rank's rows of it. */
 static void sum_rows(Group *g, Device *on, Tensor dst, Tensor src)
 {
-    if (tensor_rows(dst) == tensor_rows(src)) {
+    if (tensor_count(dst) == tensor_count(src)) {
         same(g, dst, src);
         comm_all_reduce(g->comm, on, dst, REDUCE_SUM);
     } else {

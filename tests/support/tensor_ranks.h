@@ -1,0 +1,43 @@
+/* tensor_ranks.h -- a small GPT on tensor-parallel thread ranks, held to the same model on one. */
+#ifndef TESTS_SUPPORT_TENSOR_RANKS_H
+#define TESTS_SUPPORT_TENSOR_RANKS_H
+
+#include "tests/support/model_fixture.h"
+#include "tests/support/thread_ranks.h"
+
+/* Losses and gradients of a model on one rank. */
+typedef struct {
+    double loss, evaluated;
+    ParamTable table;    /* of that rank */
+    double **gradient;   /* by row of it: the logical elements */
+    double rms, largest; /* of all of them */
+    double *logits;      /* (B T, V) of the first micro-batch */
+} WholeModel;
+
+/* A grid of dp x tp ranks, and how far from one rank they may be, relative: losses; gradients, to
+ * the row's rms. */
+typedef struct {
+    int dp, tp;
+    bool sequence_parallel;
+    int zero_stage;
+    int64_t B, T, micros; /* micro-batches of a data-parallel rank */
+    bool ones;            /* all biases are 1 */
+    double tolerance;
+    const char *what; /* said with what differs */
+} RankedCase;
+
+/* A shape that up to four ranks divide: 12 heads of 4, an mlp of 48, a vocabulary padded to 384. */
+GptShape ranked_shape(void);
+
+WholeModel whole_model(const GptShape *shape, const RankedCase *c);
+void whole_model_free(WholeModel *m);
+
+/* Opens this rank's fixture of the case. */
+void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCase *c);
+/* Trains and evaluates on the ranks of the case, all scratch poisoned before each micro-batch:
+ * losses and every element of every gradient, on every rank that holds it, must be one rank's,
+ * padding rows' gradients zero, the plan of memory what was used, and logits alike. Fails the test
+ * otherwise. */
+void check_ranked(const GptShape *shape, const RankedCase *c);
+
+#endif
