@@ -1,38 +1,151 @@
-/* pipeline.c -- see pipeline.h. With one stage nothing comes from or goes to a wire. */
+/* pipeline.c -- see pipeline.h. Actions run on the compute stream, exchanges on the p2p stream;
+ * what is in a buffer is handed from one to the other by the buffer's two events. */
 #include "parallel/pipeline/pipeline.h"
 
 #include "model/core/check.h"
+#include "model/kernels/ops.h"
 
-Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
-                          int64_t cols)
-{
-    (void)dev, (void)dtype, (void)rows, (void)cols;
-    CHECK(pp->size == 1 && buffers == 0, "a pipeline of %d stages", pp->size);
-    return NULL;
-}
+#include <math.h>
+#include <stdlib.h>
 
-void pipeline_destroy(Pipeline *pipeline)
+typedef struct {
+    Tensor x;
+    Event ready; /* x was written: it may be sent, or read */
+    Event free;  /* x was sent, or read: it may be written */
+    bool holds;  /* written, and neither sent nor read */
+} Buffer;
+
+struct Pipeline {
+    Device *dev;
+    Device p2p; /* dev on its p2p stream */
+    Comm *pp;
+    Buffer *buffer;
+    int n;
+    void *memory;
+    size_t bytes;
+};
+
+static void lay_out(Arena *arena, Buffer *buffer, int n, DType dtype, int64_t rows, int64_t cols)
 {
-    (void)pipeline;
+    for (int i = 0; i < n; i++) {
+        Tensor x = arena_tensor(arena, dtype, 2, rows, cols, 0);
+        if (buffer) buffer[i].x = x;
+    }
 }
 
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols)
 {
-    (void)buffers, (void)dtype, (void)rows, (void)cols;
-    return 0;
+    Arena arena = arena_measuring();
+    lay_out(&arena, NULL, buffers, dtype, rows, cols);
+    return arena.peak;
 }
 
-void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
+Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
+                          int64_t cols)
+{
+    if (buffers == 0) return NULL;
+    Pipeline *p = must_calloc(1, sizeof *p);
+    *p = (Pipeline){.dev = dev, .p2p = device_on(dev, dev->p2p), .pp = pp, .n = buffers};
+    p->buffer = must_calloc((size_t)buffers, sizeof *p->buffer);
+    p->bytes = pipeline_bytes(buffers, dtype, rows, cols);
+    p->memory = device_alloc(dev, p->bytes, "tensors on their way between stages");
+    Arena arena = device_arena(dev, p->memory, p->bytes);
+    lay_out(&arena, p->buffer, buffers, dtype, rows, cols);
+    /* The first record makes an event, which no step shall do. */
+    for (int i = 0; i < buffers; i++) {
+        device_event_record(dev, &p->buffer[i].ready);
+        device_event_record(dev, &p->buffer[i].free);
+    }
+    return p;
+}
+
+void pipeline_destroy(Pipeline *p)
+{
+    if (p == NULL) return;
+    for (int i = 0; i < p->n; i++) {
+        device_event_destroy(p->dev, &p->buffer[i].ready);
+        device_event_destroy(p->dev, &p->buffer[i].free);
+    }
+    device_release(p->dev, p->memory, p->bytes);
+    free(p->buffer);
+    free(p);
+}
+
+/* Begins to read a buffer on a stream, or to write it. */
+static Tensor open_buffer(Device *on, Buffer *b, bool reads)
+{
+    CHECK(b->holds == reads, "a buffer is %s %s", reads ? "read" : "written",
+          reads ? "before it is written" : "before it was read");
+    device_event_wait(on, reads ? &b->ready : &b->free);
+    return b->x;
+}
+
+/* The stream has read, or written, it. */
+static void close_buffer(Device *on, Buffer *b, bool reads)
+{
+    device_event_record(on, reads ? &b->free : &b->ready);
+    b->holds = !reads;
+}
+
+static Buffer *buffer_at(Pipeline *p, int i)
+{
+    CHECK(p && i < p->n, "buffer %d of %d", i, p ? p->n : 0);
+    return &p->buffer[i];
+}
+
+static void run_action(Pipeline *p, const Stage *stage, const Action *action)
+{
+    Buffer *in = p && action->in >= 0 ? buffer_at(p, action->in) : NULL,
+           *out = p && action->out >= 0 ? buffer_at(p, action->out) : NULL;
+    Tensor x = in ? open_buffer(p->dev, in, true) : NO_TENSOR,
+           y = out ? open_buffer(p->dev, out, false) : NO_TENSOR;
+    switch (action->kind) {
+    case ACT_FORWARD: stage->forward(stage->self, action, x, y); break;
+    case ACT_BACKWARD: stage->backward(stage->self, action, x, y); break;
+    case ACT_EVALUATE: stage->evaluate(stage->self, action, x, y); break;
+    case ACT_EXCHANGE: break;
+    }
+    if (in) close_buffer(p->dev, in, true);
+    if (out) close_buffer(p->dev, out, false);
+}
+
+/* A fused group: all of it is noted before any of it goes. */
+static void exchange(Pipeline *p, const Transfer *transfer, int n)
+{
+    comm_group_begin(p->pp);
+    for (int i = 0; i < n; i++) {
+        const Transfer *t = &transfer[i];
+        Tensor x = open_buffer(&p->p2p, buffer_at(p, t->buffer), t->send);
+        if (t->send)
+            comm_send(p->pp, &p->p2p, x, t->peer);
+        else
+            comm_receive(p->pp, &p->p2p, x, t->peer);
+    }
+    comm_group_end(p->pp);
+    for (int i = 0; i < n; i++)
+        close_buffer(&p->p2p, buffer_at(p, transfer[i].buffer), transfer[i].send);
+}
+
+void pipeline_run(Pipeline *p, const Stage *stage, const Action *actions, int64_t n,
                   const Transfer *transfers)
 {
-    (void)pipeline, (void)transfers;
     for (int64_t i = 0; i < n; i++) {
-        switch (actions[i].kind) {
-        case ACT_FORWARD: stage->forward(stage->self, &actions[i], NO_TENSOR, NO_TENSOR); break;
-        case ACT_BACKWARD: stage->backward(stage->self, &actions[i], NO_TENSOR, NO_TENSOR); break;
-        case ACT_EVALUATE: stage->evaluate(stage->self, &actions[i], NO_TENSOR, NO_TENSOR); break;
-        case ACT_EXCHANGE:
-            CHECK(0, "an exchange in a schedule of one stage (action %lld)", (long long)i);
+        if (actions[i].kind != ACT_EXCHANGE) {
+            run_action(p, stage, &actions[i]);
+            continue;
         }
+        CHECK(p, "an exchange in a schedule without buffers (action %lld)", (long long)i);
+        exchange(p, &transfers[actions[i].transfer], actions[i].n_transfers);
+    }
+}
+
+void pipeline_poison(Pipeline *p)
+{
+    for (int i = 0; p && i < p->n; i++) {
+        Buffer *b = &p->buffer[i];
+        if (b->holds) continue;
+        device_event_wait(p->dev, &b->free);
+        op_fill(p->dev, b->x, NAN);
+        device_event_record(p->dev, &b->free);
     }
 }

@@ -1,0 +1,69 @@
+/* relay.c -- see relay.h. Tensors go on the p2p stream, as those of training do, between what the
+ * compute stream did before and what it does next. */
+#include "parallel/pipeline/relay.h"
+
+#include "model/core/check.h"
+
+/* The device on its p2p stream, behind all that compute was given. */
+static Device begin(StageRelay *r)
+{
+    Device p2p = device_on(r->dev, r->dev->p2p);
+    device_event_record(r->dev, &r->made);
+    device_event_wait(&p2p, &r->made);
+    return p2p;
+}
+
+/* Compute goes on behind it. */
+static void end(StageRelay *r, Device *p2p)
+{
+    device_event_record(p2p, &r->moved);
+    device_event_wait(r->dev, &r->moved);
+}
+
+static void receive(void *self, int chunk, Tensor x)
+{
+    StageRelay *r = self;
+    int p = r->pp->size, run = chunk * p + r->pp->rank;
+    if (p == 1 || run == 0) return;
+    Device p2p = begin(r);
+    comm_receive(r->pp, &p2p, x, (run - 1) % p);
+    end(r, &p2p);
+}
+
+static void send(void *self, int chunk, Tensor x)
+{
+    StageRelay *r = self;
+    int p = r->pp->size, run = chunk * p + r->pp->rank;
+    if (p == 1 || run == p * r->chunks - 1) return;
+    Device p2p = begin(r);
+    comm_send(r->pp, &p2p, x, (run + 1) % p);
+    end(r, &p2p);
+}
+
+static void share(void *self, Tensor logits)
+{
+    StageRelay *r = self;
+    if (r->pp->size == 1) return;
+    Device p2p = begin(r);
+    comm_broadcast(r->pp, &p2p, logits, r->pp->size - 1);
+    end(r, &p2p);
+}
+
+void relay_open(StageRelay *r, Device *dev, Comm *pp, int chunks)
+{
+    CHECK(chunks > 0, "a stage of %d chunks", chunks);
+    *r = (StageRelay){.dev = dev, .pp = pp, .chunks = chunks};
+}
+
+Relay relay_of(StageRelay *r)
+{
+    return (Relay){.receive = receive, .send = send, .share = share, .self = r};
+}
+
+void relay_close(StageRelay *r)
+{
+    if (r->dev == NULL) return;
+    device_event_destroy(r->dev, &r->made);
+    device_event_destroy(r->dev, &r->moved);
+    *r = (StageRelay){0};
+}
