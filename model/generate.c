@@ -12,32 +12,38 @@
 struct Decoder {
     const GptLayers *layers;
     Pass pass;
-    KvCache *cache;  /* L */
+    KvCache *cache;  /* L, of which those of this stage's blocks have a place */
     Tensor *x;       /* L + 1, of two places in turn */
     BlockActs *acts; /* L, all in one place */
     HeadActs head;
-    LayerWork work; /* borrows these */
+    GptShape shape;     /* the layers', with all rows of the stream on every rank */
+    const Relay *relay; /* NULL: one stage */
+    LayerWork work;     /* borrows these */
     int64_t length, capacity;
     Arena fixed, scratch;
     void *fixed_memory, *scratch_memory;
-    Tensor tokens, positions, logits; /* device: (capacity), (capacity) i32; (1, Vp) storage */
-    int32_t *history;                 /* host: the tokens so far */
+    Tensor tokens, positions; /* device: (capacity) i32 */
+    Tensor logits;            /* device: (1, Vp) of all columns, storage */
+    int32_t *history;         /* host: the tokens so far */
     int32_t *host_positions, *order;
     void *host_logits, *host_storage;
 };
 
 /* What lives as long as the decoder. */
-static void layout_fixed(const GptShape *s, int64_t capacity, Arena *arena, KvCache *cache,
-                         Tensor *tokens, Tensor *positions, Tensor *logits, Tensor *rope)
+static void layout_fixed(Decoder *d, Arena *arena)
 {
-    for (int64_t l = 0; l < s->L; l++) {
-        cache[l].k = arena_tensor(arena, s->dtype, 2, capacity, s->G * s->D, 0);
-        cache[l].v = arena_tensor(arena, s->dtype, 2, capacity, s->G * s->D, 0);
+    const GptShape *s = &d->shape;
+    for (int c = 0; c < d->layers->n_chunks; c++) {
+        LayerRange blocks = layers_blocks(d->layers, c);
+        for (int l = blocks.first; l < blocks.end; l++) {
+            d->cache[l].k = arena_tensor(arena, s->dtype, 2, d->capacity, s->G * s->D, 0);
+            d->cache[l].v = arena_tensor(arena, s->dtype, 2, d->capacity, s->G * s->D, 0);
+        }
     }
-    *tokens = arena_tensor(arena, I32, 1, capacity, 0, 0);
-    *positions = arena_tensor(arena, I32, 1, capacity, 0, 0);
-    *logits = arena_tensor(arena, s->dtype, 2, 1, s->Vp, 0);
-    *rope = rope_table_layout(s, arena);
+    d->tokens = arena_tensor(arena, I32, 1, d->capacity, 0, 0);
+    d->positions = arena_tensor(arena, I32, 1, d->capacity, 0, 0);
+    d->logits = arena_tensor(arena, s->dtype, 2, 1, d->layers->whole.Vp, 0);
+    d->pass.rope_table = rope_table_layout(s, arena);
 }
 
 /* What one pass over n tokens needs. */
@@ -59,56 +65,74 @@ typedef struct {
     size_t fixed, scratch;
 } DecoderBytes;
 
-static DecoderBytes measure(const GptShape *s, int64_t capacity)
+/* A decoder without memory: its shapes, and the arrays that a layout fills. */
+static Decoder *describe(const GptLayers *layers, int64_t capacity)
+{
+    Decoder *d = must_calloc(1, sizeof *d);
+    d->layers = layers;
+    d->capacity = capacity;
+    d->shape = layers->shape;
+    d->shape.row_parts = 1;
+    size_t L = (size_t)d->shape.L;
+    d->cache = must_calloc(L, sizeof *d->cache);
+    d->x = must_calloc(L + 1, sizeof *d->x);
+    d->acts = must_calloc(L, sizeof *d->acts);
+    return d;
+}
+
+static void forget(Decoder *d)
+{
+    free(d->cache);
+    free(d->x);
+    free(d->acts);
+    free(d);
+}
+
+static DecoderBytes measure(const GptLayers *layers, int64_t capacity)
 {
     Arena fixed = arena_measuring(), scratch = arena_measuring();
-    KvCache *cache = must_calloc((size_t)s->L, sizeof *cache);
-    Tensor a, b, c, d;
+    Decoder *d = describe(layers, capacity);
     PassActs acts;
-    layout_fixed(s, capacity, &fixed, cache, &a, &b, &c, &d);
-    layout_pass(s, capacity, &scratch, &acts);
-    free(cache);
+    layout_fixed(d, &fixed);
+    layout_pass(&d->shape, capacity, &scratch, &acts);
+    forget(d);
     return (DecoderBytes){fixed.peak, scratch.peak};
 }
 
-size_t decoder_bytes(const GptShape *shape, int64_t max_tokens)
+size_t decoder_bytes(const GptLayers *layers, int64_t max_tokens)
 {
-    DecoderBytes bytes = measure(shape, max_tokens);
+    DecoderBytes bytes = measure(layers, max_tokens);
     return bytes.fixed + bytes.scratch < bytes.fixed ? SIZE_MAX : bytes.fixed + bytes.scratch;
 }
 
 Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
-                        int64_t max_tokens)
+                        const Relay *relay, int64_t max_tokens)
 {
-    const GptShape *s = &layers->shape;
-    Decoder *d = must_calloc(1, sizeof *d);
+    Decoder *d = describe(layers, max_tokens);
+    const GptShape *s = &d->shape;
     CHECK(max_tokens >= 1 && max_tokens <= s->P, "%lld tokens of %lld positions",
           (long long)max_tokens, (long long)s->P);
-    d->layers = layers;
-    d->capacity = max_tokens;
+    CHECK(tp->parts == 1, "a pass of few rows cut into %lld", (long long)tp->parts);
+    d->relay = relay;
     /* A pass takes the most scratch over max_tokens rows: any shorter one fits into the same. */
-    DecoderBytes bytes = measure(s, max_tokens);
+    DecoderBytes bytes = measure(layers, max_tokens);
     d->fixed_memory = device_alloc(dev, bytes.fixed, "the cache of keys and values");
     d->scratch_memory = device_alloc(dev, bytes.scratch, "a decoding pass");
     d->fixed = device_arena(dev, d->fixed_memory, bytes.fixed);
     d->scratch = device_arena(dev, d->scratch_memory, bytes.scratch);
-    d->cache = must_calloc((size_t)s->L, sizeof *d->cache);
     d->pass =
         (Pass){.dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &d->scratch, .B = 1};
     d->pass.caches = d->cache;
     /* Filled in by each decoder_feed, which knows how many rows its pass has. */
-    d->x = must_calloc((size_t)s->L + 1, sizeof *d->x);
-    d->acts = must_calloc((size_t)s->L, sizeof *d->acts);
     d->work = (LayerWork){
         .pass = &d->pass, .layers = layers, .x = d->x, .acts = d->acts, .head = &d->head};
-    layout_fixed(s, max_tokens, &d->fixed, d->cache, &d->tokens, &d->positions, &d->logits,
-                 &d->pass.rope_table);
+    layout_fixed(d, &d->fixed);
     if (tensor_present(d->pass.rope_table)) rope_table_fill(dev, d->pass.rope_table, s->rope_theta);
     /* The host keeps the tokens: when the context is full, the last of them are fed again. */
     d->history = must_calloc((size_t)max_tokens, sizeof *d->history);
     d->host_positions = must_calloc((size_t)max_tokens, sizeof *d->host_positions);
     d->order = must_calloc((size_t)s->V, sizeof *d->order);
-    d->host_storage = must_calloc((size_t)s->Vp, dtype_size(s->dtype));
+    d->host_storage = must_calloc((size_t)layers->whole.Vp, dtype_size(s->dtype));
     d->host_logits = must_calloc((size_t)s->V, dtype_size(dtype_compute(s->dtype)));
     return d;
 }
@@ -116,18 +140,15 @@ Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store,
 void decoder_destroy(Decoder *d)
 {
     if (d == NULL) return;
-    DecoderBytes bytes = measure(d->pass.shape, d->capacity);
+    DecoderBytes bytes = measure(d->layers, d->capacity);
     device_release(d->pass.dev, d->fixed_memory, bytes.fixed);
     device_release(d->pass.dev, d->scratch_memory, bytes.scratch);
-    free(d->cache);
-    free(d->x);
-    free(d->acts);
     free(d->history);
     free(d->host_positions);
     free(d->order);
     free(d->host_storage);
     free(d->host_logits);
-    free(d);
+    forget(d);
 }
 
 size_t decoder_used(const Decoder *d)
@@ -145,9 +166,24 @@ int64_t decoder_room(const Decoder *d)
     return d->capacity - d->length;
 }
 
+/* Runs the layers over the tokens of the pass: this stage's chunks in their turn among those of the
+ * others. d->logits = those of the last row, on all ranks. */
+static void run_stages(Decoder *d)
+{
+    const GptLayers *layers = d->layers;
+    const Relay *relay = d->relay;
+    for (int c = 0; c < layers->n_chunks; c++) {
+        LayerRange blocks = layers_blocks(layers, c);
+        if (!layers_begin(layers, c)) relay->receive(relay->self, c, d->x[blocks.first]);
+        layers_logits(&d->work, c, d->logits);
+        if (!layers_end(layers, c)) relay->send(relay->self, c, d->x[blocks.end]);
+    }
+    if (relay) relay->share(relay->self, d->logits);
+}
+
 Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
 {
-    const GptShape *s = d->pass.shape;
+    const GptShape *s = &d->shape;
     PassActs acts;
     CHECK(n >= 1 && n <= decoder_room(d), "%lld tokens into room for %lld", (long long)n,
           (long long)decoder_room(d));
@@ -171,9 +207,9 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
     }
     d->x[s->L] = acts.x[s->L % 2];
     d->head = acts.head;
-    layers_logits(&d->work, d->logits); /* of the last row alone */
+    run_stages(d);
     d->length += n;
-    Tensor storage = tensor_2d(d->host_storage, s->dtype, 1, s->Vp);
+    Tensor storage = tensor_2d(d->host_storage, s->dtype, 1, tensor_cols(d->logits));
     device_copy(d->pass.dev, storage, d->logits);
     device_synchronize(d->pass.dev);
     Tensor logits = tensor_1d(d->host_logits, dtype_compute(s->dtype), s->V);

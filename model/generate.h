@@ -7,13 +7,14 @@
 
 typedef struct Decoder Decoder;
 
-/* A decoder of one sequence of at most `max_tokens` tokens, 1 ... P. Borrows layers, store and tp.
- */
+/* A decoder of one sequence of at most `max_tokens` tokens, 1 ... P. Borrows layers, store, tp and
+ * relay. tp cuts no rows, whatever the layers' shape says of training: a pass may have a single
+ * one. All ranks of a model make the same calls, and get the same logits. */
 Decoder *decoder_create(Device *dev, const GptLayers *layers, ParamStore *store, const Region *tp,
-                        int64_t max_tokens);
+                        const Relay *relay, int64_t max_tokens);
 void decoder_destroy(Decoder *decoder);
 /* Device bytes it takes, for the memory plan. */
-size_t decoder_bytes(const GptShape *shape, int64_t max_tokens);
+size_t decoder_bytes(const GptLayers *layers, int64_t max_tokens);
 
 /* A test aid: what of decoder_bytes has been used so far, by the layout and by the passes since. */
 size_t decoder_used(const Decoder *decoder);

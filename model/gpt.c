@@ -7,17 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The activations of a chunk of layers: `slots` sets of them, each of `blocks` blocks and the
+ * stream before each and behind the last. */
+typedef struct {
+    int slots, first, blocks;
+    bool begins, ends; /* with the embedding, with the head */
+    Tensor *x;         /* slots times blocks + 1 */
+    BlockActs *acts;   /* slots times blocks */
+} Chunk;
+
+/* What is laid out: all that keeps its place for the whole run. */
+typedef struct {
+    Chunk *chunk;
+    int n_chunks;
+    HeadActs head;
+    ResidualGrad grad; /* of the stream */
+    Tensor remade;     /* where recompute writes a chunk's last output, which is gone from here */
+} Layout;
+
 struct Gpt {
     const GptLayers *layers;
     Pass pass;
     GptMode mode;
     GptFeed feed;
     void *feed_context;
-    LayerWork work;    /* borrows all of these */
-    Tensor *x;         /* L + 1 of (S, C), S rows of the stream: between layers */
-    ResidualGrad grad; /* of it */
-    BlockActs *acts;   /* L */
-    HeadActs head;
+    Layout layout;
+    LayerWork work; /* borrows from all of these */
     Arena slot, scratch, angles;
     void *slot_memory, *scratch_memory, *rope_memory;
     GptBytes bytes;
@@ -31,44 +46,114 @@ double gpt_flops_per_token(const GptShape *s, int64_t T)
     return 6.0 * products + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }
 
-/* Lays out everything that keeps its place for the whole run. Scratch begins with the gradient of
- * the residual stream, which all layers hand on. Behind it blocks and the head share one region,
- * for the head runs when no block does: in it lie the fields that blocks do not keep, or all of the
- * head's. `scratch` is left behind the fields of a block, where the block's backward takes its own.
- */
-static void gpt_layout(const GptShape *s, int64_t B, int64_t T, GptMode mode, Tensor *x,
-                       ResidualGrad *grad, BlockActs *acts, HeadActs *head, Arena *slot,
-                       Arena *scratch)
+double gpt_layer_flops(const GptShape *s, int64_t T, int row)
 {
-    int64_t N = B * T, S = shape_stream_rows(s, N);
+    GptShape one = *s;
+    one.L = row == 0 || row == s->L + 1 ? 0 : 1; /* embedding, head, a block */
+    double head = 6.0 * (double)s->Vp * (double)s->C, all = gpt_flops_per_token(&one, T);
+    return row == 0 ? 0 : row == s->L + 1 ? head : all - head;
+}
+
+static Layout layout_create(const GptLayers *layers, const int *slots)
+{
+    Layout l = {.n_chunks = layers->n_chunks};
+    l.chunk = must_calloc((size_t)l.n_chunks, sizeof *l.chunk);
+    for (int c = 0; c < l.n_chunks; c++) {
+        LayerRange blocks = layers_blocks(layers, c);
+        Chunk *chunk = &l.chunk[c];
+        *chunk = (Chunk){.slots = slots ? slots[c] : 1,
+                         .first = blocks.first,
+                         .blocks = blocks.end - blocks.first,
+                         .begins = layers_begin(layers, c),
+                         .ends = layers_end(layers, c)};
+        size_t sets = (size_t)chunk->slots, n = (size_t)chunk->blocks;
+        chunk->x = must_calloc(sets * (n + 1), sizeof *chunk->x);
+        chunk->acts = must_calloc(sets * n + 1, sizeof *chunk->acts);
+    }
+    return l;
+}
+
+static void layout_free(Layout *l)
+{
+    for (int c = 0; c < l->n_chunks; c++) {
+        free(l->chunk[c].x);
+        free(l->chunk[c].acts);
+    }
+    free(l->chunk);
+}
+
+static Tensor *streams_of(const Chunk *c, int slot)
+{
+    return c->x + (size_t)slot * (size_t)(c->blocks + 1);
+}
+
+static BlockActs *acts_of(const Chunk *c, int slot)
+{
+    return c->acts + (size_t)slot * (size_t)c->blocks;
+}
+
+static Tensor stream_tensor(const GptShape *s, int64_t N, Arena *arena)
+{
+    return arena_tensor(arena, s->dtype, 2, shape_stream_rows(s, N), s->C, 0);
+}
+
+/* One set of a chunk's activations. The stream behind its last block is the head's to read, or
+ * another stage's, and then it is written where that fetches it. */
+static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, const Chunk *c,
+                        int slot, Arena *saved, Arena *scratch)
+{
     bool train = mode == GPT_TRAIN;
-    RecomputePolicy policy = train ? s->recompute : RECOMPUTE_FULL;
-    /* Backward reads every x again; without backward two take turns. */
-    for (int64_t l = 0; l <= s->L; l++)
-        x[l] = train || l < 2 ? arena_tensor(slot, s->dtype, 2, S, s->C, 0) : x[l - 2];
-    *grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
+    int kept = c->blocks + c->ends;
+    Tensor *x = streams_of(c, slot);
+    BlockActs *acts = acts_of(c, slot);
     size_t shared = arena_mark(scratch);
-    head_layout(head, s, N, train, scratch);
-    for (int64_t l = 0; l < s->L; l++) {
+    /* Backward reads every x again; without backward two take turns. */
+    for (int l = 0; l < kept; l++)
+        x[l] = train || l < 2 ? stream_tensor(s, B * T, saved) : x[l - 2];
+    for (int l = 0; l < c->blocks; l++) {
         arena_rewind(scratch, shared); /* one block runs at a time: they share what is not kept */
-        block_layout(&acts[l], s, B, T, policy, slot, scratch);
+        block_layout(&acts[l], s, B, T, train ? s->recompute : RECOMPUTE_FULL, saved, scratch);
     }
 }
 
-GptBytes gpt_bytes(const GptShape *s, int64_t B, int64_t T, GptMode mode)
+/* Scratch begins with the gradient of the residual stream, which all layers hand on. Behind it
+ * blocks and the head share one region, for the head runs when no block does: in it lie the fields
+ * that blocks do not keep, or all of the head's. `scratch` is left behind the fields of a block,
+ * where the block's backward takes its own. */
+static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptMode mode,
+                        Arena *saved, Arena *scratch)
 {
-    Arena slot = arena_measuring(), scratch = arena_measuring(), angles = arena_measuring();
-    Tensor *x = must_calloc((size_t)s->L + 1, sizeof *x);
-    ResidualGrad grad;
-    BlockActs *acts = must_calloc((size_t)s->L, sizeof *acts);
-    HeadActs head;
-    gpt_layout(s, B, T, mode, x, &grad, acts, &head, &slot, &scratch);
-    if (mode == GPT_TRAIN) block_backward_layout(s, B * T, &scratch);
-    embedding_layout(s, B * T, &scratch);
-    free(x);
-    free(acts);
+    int64_t N = B * T;
+    bool train = mode == GPT_TRAIN, remakes = false;
+    for (int c = 0; c < l->n_chunks; c++)
+        remakes |=
+            train && s->recompute == RECOMPUTE_FULL && l->chunk[c].blocks > 0 && !l->chunk[c].ends;
+    l->grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
+    l->remade = remakes ? stream_tensor(s, N, scratch) : NO_TENSOR;
+    size_t shared = arena_mark(scratch);
+    if (l->chunk[l->n_chunks - 1].ends) head_layout(&l->head, s, N, train, scratch);
+    for (int c = 0; c < l->n_chunks; c++) {
+        for (int slot = 0; slot < l->chunk[c].slots; slot++) {
+            if (l->chunk[c].blocks > 0) arena_rewind(scratch, shared);
+            layout_slot(s, B, T, mode, &l->chunk[c], slot, saved, scratch);
+        }
+    }
+}
+
+GptBytes gpt_bytes(const GptLayers *layers, const int *slots, int64_t B, int64_t T, GptMode mode)
+{
+    const GptShape *s = &layers->shape;
+    Arena saved = arena_measuring(), scratch = arena_measuring(), angles = arena_measuring();
+    Layout l = layout_create(layers, slots);
+    bool blocks = false;
+    layout_fill(&l, s, B, T, mode, &saved, &scratch);
+    for (int c = 0; c < l.n_chunks; c++)
+        blocks |= l.chunk[c].blocks > 0;
+    if (mode == GPT_TRAIN && blocks) block_backward_layout(s, B * T, &scratch);
+    if (layers_begin(layers, 0)) embedding_layout(s, B * T, &scratch);
+    layout_free(&l);
     rope_table_layout(s, &angles);
-    return (GptBytes){.activations = slot.peak, .scratch = scratch.peak, .angles = angles.peak};
+    return (GptBytes){.activations = saved.peak, .scratch = scratch.peak, .angles = angles.peak};
 }
 
 Tensor rope_table_layout(const GptShape *s, Arena *arena)
@@ -97,28 +182,23 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
                 int64_t B, int64_t T, GptMode mode, const int *slots)
 {
     const GptShape *s = &layers->shape;
-    CHECK(slots == NULL || slots[0] == 1, "%d sets of activations", slots[0]);
     Gpt *g = must_calloc(1, sizeof *g);
     g->layers = layers;
     g->mode = mode;
     /* Measured by the layouts that then hand out the memory: one that took more than it had said
      * would end the program (arena.h). */
-    g->bytes = gpt_bytes(s, B, T, mode);
-    g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
-    g->scratch_memory = device_alloc(dev, g->bytes.scratch, "scratch");
+    g->bytes = gpt_bytes(layers, slots, B, T, mode);
+    if (g->bytes.activations > 0)
+        g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
+    if (g->bytes.scratch > 0) g->scratch_memory = device_alloc(dev, g->bytes.scratch, "scratch");
     g->slot = device_arena(dev, g->slot_memory, g->bytes.activations);
     g->scratch = device_arena(dev, g->scratch_memory, g->bytes.scratch);
-    g->x = must_calloc((size_t)s->L + 1, sizeof *g->x);
-    g->acts = must_calloc((size_t)s->L, sizeof *g->acts);
-    gpt_layout(s, B, T, mode, g->x, &g->grad, g->acts, &g->head, &g->slot, &g->scratch);
+    g->layout = layout_create(layers, slots);
+    layout_fill(&g->layout, s, B, T, mode, &g->slot, &g->scratch);
     g->pass = (Pass){
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
-    g->work = (LayerWork){.pass = &g->pass,
-                          .layers = layers,
-                          .x = g->x,
-                          .acts = g->acts,
-                          .head = &g->head,
-                          .grad = &g->grad};
+    g->work = (LayerWork){
+        .pass = &g->pass, .layers = layers, .head = &g->layout.head, .grad = &g->layout.grad};
     /* Memory of its own: filled once and only read, while slot and scratch are written by each
      * micro-batch. */
     if (s->position == POSITION_ROPE) {
@@ -137,8 +217,7 @@ void gpt_destroy(Gpt *g)
     device_release(dev, g->rope_memory, g->bytes.angles);
     device_release(dev, g->slot_memory, g->bytes.activations);
     device_release(dev, g->scratch_memory, g->bytes.scratch);
-    free(g->x);
-    free(g->acts);
+    layout_free(&g->layout);
     free(g);
 }
 
@@ -184,22 +263,43 @@ static void set_batch(Gpt *g, const GptBatch *batch)
     g->pass.positions = batch->positions;
 }
 
+/* The work of an action on its chunk's slot. `last`: where a chunk without the head has the stream
+ * that it makes. */
+static LayerWork work_of(Gpt *g, const Action *action, Tensor last)
+{
+    CHECK(action->chunk < g->layout.n_chunks, "chunk %d of %d", action->chunk, g->layout.n_chunks);
+    const Chunk *c = &g->layout.chunk[action->chunk];
+    CHECK(action->slot < c->slots, "slot %d of %d", action->slot, c->slots);
+    GptBatch batch = g->feed(g->feed_context, action);
+    set_batch(g, &batch);
+    LayerWork work = g->work;
+    work.first = c->first;
+    work.x = streams_of(c, action->slot);
+    work.acts = acts_of(c, action->slot);
+    if (!c->ends) work.x[c->blocks] = last;
+    return work;
+}
+
 static void stage_forward(void *self, const Action *action, Tensor in, Tensor out)
 {
     Gpt *g = self;
-    GptBatch batch = g->feed(g->feed_context, action);
-    (void)in, (void)out;
-    set_batch(g, &batch);
-    layers_run(&g->work, action->kind, action->chunk);
+    LayerWork work = work_of(g, action, out);
+    if (tensor_present(in)) op_copy(g->pass.dev, work.x[0], in);
+    layers_run(&work, action->kind, action->chunk);
 }
 
 static void stage_backward(void *self, const Action *action, Tensor dout, Tensor din)
 {
     Gpt *g = self;
-    GptBatch batch = g->feed(g->feed_context, action);
-    (void)dout, (void)din;
-    set_batch(g, &batch);
-    layers_run(&g->work, action->kind, action->chunk);
+    LayerWork work = work_of(g, action, g->layout.remade);
+    ResidualGrad grad = g->layout.grad;
+    /* What goes to another stage is made where it is fetched from. Nobody has summed the columns of
+     * what comes from one. */
+    if (tensor_present(din)) grad.d = din;
+    if (tensor_present(dout)) op_copy(g->pass.dev, grad.d, dout);
+    grad.summed = false;
+    work.grad = &grad;
+    layers_run(&work, action->kind, action->chunk);
 }
 
 Stage gpt_stage(Gpt *g)
@@ -218,12 +318,17 @@ int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use 
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++)
         if (actions[i].kind != ACT_EXCHANGE)
-            k += layers_uses(layers, actions[i].kind, actions[i].chunk, uses + k);
+            k += layers_uses(layers, actions[i].kind, actions[i].chunk, uses ? uses + k : NULL);
     return k;
 }
 
 void gpt_logits(Gpt *g, const GptBatch *batch, Tensor logits)
 {
+    const Chunk *c = g->layout.chunk;
+    LayerWork work = g->work;
+    CHECK(c->begins && c->ends, "logits of a part of the layers");
     set_batch(g, batch);
-    layers_logits(&g->work, logits);
+    work.x = streams_of(c, 0);
+    work.acts = acts_of(c, 0);
+    layers_logits(&work, 0, logits);
 }

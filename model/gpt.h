@@ -11,15 +11,17 @@
  * matrix products. The second term is attention, half of 12 L H D T: masked scores are not counted.
  * Nor is recompute, which is no progress. */
 double gpt_flops_per_token(const GptShape *shape, int64_t T);
+/* What of it one layer has: row 0 the embedding, 1 ... L the blocks, L + 1 the head. */
+double gpt_layer_flops(const GptShape *shape, int64_t T, int row);
 
 typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
 
-/* Bytes of the slot (what forward leaves for backward), of scratch and of rotary angles, for the
- * memory plan. */
+/* Bytes of the slots (what forward leaves for backward), of scratch and of rotary angles, for the
+ * memory plan; layers and slots as gpt_create takes them. */
 typedef struct {
     size_t activations, scratch, angles;
 } GptBytes;
-GptBytes gpt_bytes(const GptShape *shape, int64_t B, int64_t T, GptMode mode);
+GptBytes gpt_bytes(const GptLayers *layers, const int *slots, int64_t B, int64_t T, GptMode mode);
 
 /* One micro-batch, i32 (N) each, on the device. */
 typedef struct {
@@ -44,10 +46,11 @@ void gpt_set_stats(Gpt *gpt, StepStats *stats);
 /* This rank's part as a stage. */
 Stage gpt_stage(Gpt *gpt);
 /* The uses of units that the actions will make, in order (exchanges make none); uses has room for
- * gpt_max_uses(). Returns their number. */
+ * gpt_max_uses(), or is NULL. Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 int64_t gpt_max_uses(const GptShape *shape, int64_t n_actions);
-/* Logits (N, Vp) of one batch, for tests and inspection: a forward pass of its own. */
+/* Logits (N, Vp) of one batch where all layers are one chunk, for tests and inspection: a forward
+ * pass of its own. */
 void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
 
 /* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Between two

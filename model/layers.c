@@ -11,6 +11,12 @@ static void run_embedding(const LayerWork *w, const Layer *layer, const bool *ac
     embedding_forward(w->pass, &w->layers->embedding, w->x[0]);
 }
 
+/* The stream before block l. */
+static Tensor stream_at(const LayerWork *w, int64_t l)
+{
+    return w->x[l - w->first];
+}
+
 static void run_embedding_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
     (void)layer;
@@ -21,29 +27,31 @@ static void run_block(const LayerWork *w, const Layer *layer, const bool *accumu
 {
     int l = layer->block;
     (void)accumulate;
-    block_forward(w->pass, &w->layers->block[l], &w->acts[l], w->x[l], w->x[l + 1]);
+    block_forward(w->pass, &w->layers->block[l], &w->acts[l - w->first], stream_at(w, l),
+                  stream_at(w, l + 1));
 }
 
 static void run_block_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
     int l = layer->block;
     const Block *block = &w->layers->block[l];
-    block_recompute(w->pass, block, &w->acts[l], w->x[l], w->x[l + 1]);
-    block_backward(w->pass, block, &w->acts[l], w->x[l], w->grad, accumulate[0]);
+    const BlockActs *acts = &w->acts[l - w->first];
+    block_recompute(w->pass, block, &w->acts[l - w->first], stream_at(w, l), stream_at(w, l + 1));
+    block_backward(w->pass, block, acts, stream_at(w, l), w->grad, accumulate[0]);
 }
 
 static void run_head(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
     (void)layer, (void)accumulate;
-    head_loss(w->pass, &w->layers->head, w->head, w->x[w->layers->shape.L], w->stats, NO_TENSOR,
-              NULL, NULL);
+    head_loss(w->pass, &w->layers->head, w->head, stream_at(w, w->layers->shape.L), w->stats,
+              NO_TENSOR, NULL, NULL);
 }
 
 static void run_head_backward(const LayerWork *w, const Layer *layer, const bool *accumulate)
 {
     (void)layer;
-    head_loss(w->pass, &w->layers->head, w->head, w->x[w->layers->shape.L], w->stats, w->scale,
-              w->grad, accumulate);
+    head_loss(w->pass, &w->layers->head, w->head, stream_at(w, w->layers->shape.L), w->stats,
+              w->scale, w->grad, accumulate);
 }
 
 static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *accumulate)
@@ -55,7 +63,7 @@ static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *
     CHECK(s->row_parts == 1 || n == N, "logits of %lld rows of a part of %lld", (long long)n,
           (long long)N);
     head_logits(w->pass, &w->layers->head, w->head,
-                tensor_slice_rows(w->x[w->layers->shape.L], N - n, n), w->logits);
+                tensor_slice_rows(stream_at(w, w->layers->shape.L), N - n, n), w->logits);
 }
 
 /* Each add_* below appends a layer: its parameters to the parameter table, in units from `unit` on,
@@ -106,13 +114,46 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
     return next;
 }
 
+/* A unit lives where its layers run: the table of tokens on the first stage and on the last, where
+ * the head shares it. */
+static void add_home(Unit *unit, int stage)
+{
+    Home *home = &unit->home;
+    if (home->n > 0 && home->stage[home->n - 1] == stage) return;
+    CHECK(home->n < 2, "a unit of three stages");
+    home->stage[home->n++] = stage;
+}
+
+/* Shares the rows out over the stages: homes of the units, and this stage's chunks. */
+static void share_out(GptLayers *m, ParamTable *table, const LayersPart *part)
+{
+    int stages = part->size.pp;
+    const int all[] = {0, m->n_rows}, *border = part->border ? part->border : all;
+    CHECK(part->border || stages * part->chunks == 1, "no borders for %d chunks on %d stages",
+          part->chunks, stages);
+    CHECK(border[0] == 0 && border[stages * part->chunks] == m->n_rows,
+          "runs of layers from %d to %d of %d", border[0], border[stages * part->chunks],
+          m->n_rows);
+    m->n_chunks = part->chunks;
+    m->chunk = must_calloc((size_t)m->n_chunks, sizeof *m->chunk);
+    for (int u = 0; u < table->n_units; u++)
+        table->unit[u].home.n = 0;
+    for (int run = 0; run < stages * part->chunks; run++) {
+        int stage = run % stages;
+        CHECK(border[run] < border[run + 1], "no layer in run %d", run);
+        if (stage == part->at.pp)
+            m->chunk[run / stages] = (LayerRange){border[run], border[run + 1]};
+        for (int r = border[run]; r < border[run + 1]; r++)
+            for (int u = 0; u < m->row[r].n_units; u++)
+                add_home(&table->unit[m->row[r].unit[u]], stage);
+    }
+}
+
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                       const LayersPart *part)
 {
-    CHECK(part->size.pp == 1, "a model of %d stages", part->size.pp);
     *layers = (GptLayers){.whole = *whole,
-                          .shape = gpt_local_shape(whole, part->size.tp, part->sequence_parallel),
-                          .n_chunks = 1};
+                          .shape = gpt_local_shape(whole, part->size.tp, part->sequence_parallel)};
     const GptShape *shape = &layers->shape;
     table->tp = part->size.tp;
     table->kv = (int)whole->G;
@@ -122,8 +163,7 @@ void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whol
     for (int l = 0; l < (int)shape->L; l++)
         unit = add_block(layers, table, l, unit);
     add_head(layers, table, unit);
-    layers->chunk = must_calloc((size_t)layers->n_chunks, sizeof *layers->chunk);
-    layers->chunk[0] = (LayerRange){0, layers->n_rows};
+    share_out(layers, table, part);
     param_table_layout(table);
 }
 
@@ -176,6 +216,13 @@ static void run_layer(const LayerWork *w, const Layer *layer, ActionKind kind, L
     layer_release(w->pass->store, layer, kind);
 }
 
+LayerRange layers_blocks(const GptLayers *m, int chunk)
+{
+    /* The embedding is before all blocks, and the head behind them. */
+    int blocks = m->n_rows - 2, first = m->chunk[chunk].first - 1, end = m->chunk[chunk].end - 1;
+    return (LayerRange){first < 0 ? 0 : first, end > blocks ? blocks : end};
+}
+
 static int rows_of_chunk(const GptLayers *m, int chunk)
 {
     return m->chunk[chunk].end - m->chunk[chunk].first;
@@ -201,19 +248,20 @@ int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *us
     for (int i = 0; i < rows_of_chunk(layers, chunk); i++) {
         LayerRun run;
         const Layer *layer = row_met(layers, kind, chunk, i, &run);
-        for (int u = 0; run != NULL && u < layer->n_units; u++)
-            uses[n++] = (Use){.unit = layer->unit[u],
-                              .weight = reads_weights(layer, kind),
-                              .gradient = kind == ACT_BACKWARD};
+        for (int u = 0; run != NULL && u < layer->n_units; u++, n++)
+            if (uses)
+                uses[n] = (Use){.unit = layer->unit[u],
+                                .weight = reads_weights(layer, kind),
+                                .gradient = kind == ACT_BACKWARD};
     }
     return n;
 }
 
-void layers_logits(const LayerWork *w, Tensor logits)
+void layers_logits(const LayerWork *w, int chunk, Tensor logits)
 {
     LayerWork work = *w;
     work.logits = logits;
-    for (int i = 0; i < w->layers->n_rows; i++) {
+    for (int i = w->layers->chunk[chunk].first; i < w->layers->chunk[chunk].end; i++) {
         const Layer *layer = &w->layers->row[i];
         run_layer(&work, layer, ACT_EVALUATE, layer->logits);
     }

@@ -12,12 +12,15 @@
 typedef struct GptLayers GptLayers;
 typedef struct Layer Layer;
 
-/* What a walk works on: inputs and parameters are borrowed through `pass` and `layers`. */
+/* What a walk over a chunk works on: inputs and parameters are borrowed through `pass` and
+ * `layers`.
+ */
 typedef struct {
     const Pass *pass;
     const GptLayers *layers;
-    Tensor *x;       /* L + 1 of (S, C), S rows of the stream: between layers */
-    BlockActs *acts; /* L */
+    int first; /* block of the chunk, or of none behind its embedding: acts[0] and x[0] are its */
+    Tensor *x; /* one for each block and one more: the residual stream before it, and at the end */
+    BlockActs *acts; /* one for each block */
     HeadActs *head;
     ResidualGrad *grad; /* of the stream; NULL without backward */
     Tensor stats;       /* (2) f64: loss and targets are added */
@@ -73,14 +76,27 @@ void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whol
                       const LayersPart *part);
 void gpt_layers_free(GptLayers *layers);
 
+/* The blocks of a chunk: indices [first, end), where there is none between those before and behind
+ * it. Whether it begins with the embedding, and ends with the head. */
+LayerRange layers_blocks(const GptLayers *layers, int chunk);
+static inline bool layers_begin(const GptLayers *layers, int chunk)
+{
+    return layers->chunk[chunk].first == 0;
+}
+static inline bool layers_end(const GptLayers *layers, int chunk)
+{
+    return layers->chunk[chunk].end == layers->n_rows;
+}
+
 /* Runs every layer of a chunk of this stage that takes part in an action of this kind: first to
  * last, or last to first backward. Acquires and releases their units. */
 void layers_run(const LayerWork *work, ActionKind kind, int chunk);
-/* The uses that layers_run makes of units, in order. Writes at most layers_max_uses; returns their
- * number. */
+/* The uses that layers_run makes of units, in order. Writes at most layers_max_uses, none where
+ * uses is NULL; returns their number. */
 int64_t layers_max_uses(const GptShape *shape);
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses);
-/* Runs the layers forward; logits (n, Vp) = those of the last n rows of the stream. */
-void layers_logits(const LayerWork *work, Tensor logits);
+/* Runs the layers of a chunk forward; with the head, logits (n, Vp) = those of the last n rows of
+ * the stream. */
+void layers_logits(const LayerWork *work, int chunk, Tensor logits);
 
 #endif

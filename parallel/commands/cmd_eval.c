@@ -43,11 +43,12 @@ static int evaluate_on(OpenedRank *rank, void *context)
                              .dp_size = s->grid.size.dp,
                              .micros = INT64_MAX};
     Feed feed;
-    feed_open(&feed, &s->dev, B * T);
+    feed_open(&feed, &s->dev, B * T, s->room.batches);
     if (!loader_create(&feed.val, &run->data, &options, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     StepStats *stats = device_alloc(&s->dev, sizeof *stats, "the loss");
-    Gpt *gpt = gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, NULL);
+    Gpt *gpt =
+        gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, s->room.slots);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
     Progress progress = progress_begin();
     if (rank->leads) feed.watch = print_progress;

@@ -20,11 +20,10 @@ static size_t plus(size_t a, size_t b)
 
 /* What a step keeps on the host, page-locked or not: batches and records on their way, pieces of
  * checkpoints, and the list of its actions and uses. */
-static size_t host_bytes(const Config *config, const GptShape *shape, int64_t rows)
+static size_t host_bytes(const StepPlan *step, int64_t rows)
 {
-    return plus(feed_host_bytes(rows),
-                TRAINER_HISTORY * sizeof(TrainerRecord) + CHECKPOINT_STAGING_BYTES +
-                    step_plan_bytes(shape, config->gradient_accumulation_steps));
+    return plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
+                                           CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
 }
 
 /* What the tensors in a checkpoint's files take: those of all ranks, whole and without padding. */
@@ -46,25 +45,32 @@ static size_t saved_bytes(const Config *config, const ParamTable *table)
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
 {
     const Config *config = trainer->config;
-    const GptShape *shape = &trainer->session.layers.shape;
+    const Session *s = &trainer->session;
+    const GptShape *shape = &s->layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
-    ZeroBytes zero = zero_bytes(trainer->session.store);
-    GptBytes gpt = gpt_bytes(shape, B, T, GPT_TRAIN);
+    ZeroBytes zero = zero_bytes(s->store);
+    GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);
+    size_t exchanged = s->grid.size.pp == 1
+                           ? 0
+                           : pipeline_bytes(s->room.buffers, shape->dtype,
+                                            shape_stream_rows(shape, B * T), shape->C);
     MemoryPlan plan = {.weights = zero.weights,
                        .gradients = zero.gradients,
-                       .buffers = plus(zero.gathered, plus(zero.transient, zero.wire)),
+                       .buffers =
+                           plus(exchanged, plus(zero.gathered, plus(zero.transient, zero.wire))),
                        .optimizer = trainer->optimizer_bytes,
                        .activations = gpt.activations,
                        .scratch = gpt.scratch};
-    plan.other = sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T) + gpt.angles;
+    plan.other =
+        sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
     if (trainer_samples(config, data))
-        plan.other = plus(plan.other, decoder_bytes(shape, shape->P));
+        plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
-    plan.host = plus(host_bytes(config, shape, B * T), zero.host);
-    size_t saved = saved_bytes(config, &trainer->session.table);
+    plan.host = plus(host_bytes(&s->step, B * T), zero.host);
+    size_t saved = saved_bytes(config, &s->table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
     plan.ranks = 1;
     return plan;
@@ -158,9 +164,8 @@ static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
 
 void memory_check_step(const Config *c)
 {
-    const GptShape shape = gpt_shape(c, 1);
     char err[512];
-    if (!host_fits(step_plan_bytes(&shape, c->gradient_accumulation_steps), c, err, sizeof err))
+    if (!host_fits(step_plan_most_bytes(c, c->gradient_accumulation_steps), c, err, sizeof err))
         fail(EXIT_NO_MEMORY, "%s", err);
 }
 

@@ -2,10 +2,20 @@
 #include "parallel/trainer/evaluate.h"
 
 #include "model/core/clock.h"
-#include "parallel/pipeline/pipeline.h"
+#include "model/core/min_max.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+/* Micro-batches [first, first + n) through the stages, one behind the other. */
+static void evaluate_micros(Session *s, const Stage *stage, int64_t first, int64_t n)
+{
+    StepPlan plan = step_plan_create(s->config, &s->layers, s->grid.size, s->grid.at, n, true);
+    for (int64_t i = 0; i < plan.schedule.n; i++)
+        plan.schedule.action[i].micro += first;
+    pipeline_run(s->pipeline, stage, plan.schedule.action, plan.schedule.n, plan.schedule.transfer);
+    step_plan_free(&plan);
+}
 
 EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats, int64_t batches)
 {
@@ -26,8 +36,9 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     int64_t done = 0;
     while (done < batches &&
            session_all_go_on(session, feed_may_continue(f, WORK_EVALUATION, done, batches))) {
-        Action action = {.kind = ACT_EVALUATE, .micro = done++};
-        pipeline_run(NULL, &stage, &action, 1, NULL);
+        int64_t group = min_i64(evaluate_group(session->grid.size), batches - done);
+        evaluate_micros(session, &stage, done, group);
+        done += group;
     }
     session->params->step_end(session->params);
     session_sum_stats(session, stats);

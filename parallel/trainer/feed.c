@@ -1,6 +1,7 @@
 /* feed.c -- see feed.h. */
 #include "parallel/trainer/feed.h"
 
+#include "model/core/check.h"
 #include "model/core/clock.h"
 
 #include <stdlib.h>
@@ -16,10 +17,11 @@ static GptBatch batch_layout(Arena *arena, int64_t N)
     return batch;
 }
 
-size_t feed_bytes(int64_t N)
+size_t feed_bytes(int64_t N, int places)
 {
     Arena measuring = arena_measuring();
-    batch_layout(&measuring, N);
+    for (int i = 0; i < places; i++)
+        batch_layout(&measuring, N);
     return measuring.peak;
 }
 
@@ -31,13 +33,15 @@ size_t feed_host_bytes(int64_t N)
     return measuring.peak;
 }
 
-void feed_open(Feed *f, Device *dev, int64_t N)
+void feed_open(Feed *f, Device *dev, int64_t N, int places)
 {
-    size_t bytes = feed_bytes(N);
-    *f = (Feed){.dev = dev, .bytes = bytes};
-    f->memory = device_alloc(dev, bytes, "a micro-batch");
+    size_t bytes = feed_bytes(N, places);
+    *f = (Feed){.dev = dev, .bytes = feed_bytes(N, 1), .places = places};
+    f->memory = device_alloc(dev, bytes, places > 1 ? "micro-batches" : "a micro-batch");
+    f->place = must_calloc((size_t)places, sizeof *f->place);
     Arena arena = device_arena(dev, f->memory, bytes);
-    f->batch = batch_layout(&arena, N);
+    for (int i = 0; i < places; i++)
+        f->place[i] = batch_layout(&arena, N);
     f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
     for (int i = 0; i < FEED_SLOTS; i++)
         device_event_record(dev, &f->copied[i]); /* makes it, so that no step does */
@@ -49,13 +53,14 @@ void feed_close(Feed *f)
     for (int i = 0; i < FEED_SLOTS; i++)
         device_event_destroy(f->dev, &f->copied[i]);
     device_host_release(f->dev, f->staging, FEED_SLOTS * f->bytes);
-    device_release(f->dev, f->memory, f->bytes);
+    device_release(f->dev, f->memory, feed_bytes(tensor_count(f->place[0].tokens), f->places));
+    free(f->place);
     *f = (Feed){0};
 }
 
 /* Puts a micro-batch on its way to the device. The loader may have its buffer back at once; the
  * slot waits for the device. */
-static void send(Feed *f, const Batch *batch)
+static void send(Feed *f, const Batch *batch, const GptBatch *to)
 {
     int64_t slot = f->turn++ % FEED_SLOTS, N = tensor_count(batch->tokens);
     device_event_synchronize(f->dev, &f->copied[slot]);
@@ -64,9 +69,9 @@ static void send(Feed *f, const Batch *batch)
     memcpy(staged.tokens.data, batch->tokens.data, tensor_bytes(batch->tokens));
     memcpy(staged.targets.data, batch->targets.data, tensor_bytes(batch->targets));
     memcpy(staged.positions.data, batch->positions.data, tensor_bytes(batch->positions));
-    device_copy(f->dev, f->batch.tokens, staged.tokens);
-    device_copy(f->dev, f->batch.targets, staged.targets);
-    device_copy(f->dev, f->batch.positions, staged.positions);
+    device_copy(f->dev, to->tokens, staged.tokens);
+    device_copy(f->dev, to->targets, staged.targets);
+    device_copy(f->dev, to->positions, staged.positions);
     device_event_record(f->dev, &f->copied[slot]);
 }
 
@@ -80,6 +85,8 @@ GptBatch feed_batch(void *context, const Action *action)
 {
     Feed *f = context;
     bool evaluate = action->kind == ACT_EVALUATE;
+    CHECK(action->batch < f->places, "batch %d of %d", action->batch, f->places);
+    if (action->kind == ACT_BACKWARD || action->chunk > 0) return f->place[action->batch];
     Batch batch;
     char err[1024];
     if (!evaluate) feed_may_continue(f, WORK_STEP, action->micro, f->micros);
@@ -89,6 +96,6 @@ GptBatch feed_batch(void *context, const Action *action)
         fail(EXIT_DAMAGED, "%s", err);
     f->seconds += seconds_now() - start;
     f->target_bytes += batch.target_bytes;
-    send(f, &batch);
-    return f->batch;
+    send(f, &batch, &f->place[action->batch]);
+    return f->place[action->batch];
 }

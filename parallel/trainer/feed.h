@@ -25,27 +25,31 @@ typedef struct {
     Device *dev;
     Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
     const int64_t *samples; /* consumed before this step; read by training actions */
-    GptBatch batch;         /* device */
-    FeedWatch watch;        /* or NULL */
+    GptBatch *place;        /* device: micro-batches that have been begun and not ended */
+    int places;
+    FeedWatch watch; /* or NULL */
     void *watch_context;
-    int64_t micros;       /* of a step, for the watch */
-    int64_t target_bytes; /* text behind the targets handed out so far */
-    double seconds;       /* waiting for the loaders so far */
-    void *memory;         /* of `batch` */
-    size_t bytes;
+    int64_t micros;           /* of a step, for the watch */
+    int64_t target_bytes;     /* text behind the targets handed out so far */
+    double seconds;           /* waiting for the loaders so far */
+    void *memory;             /* of the places */
+    size_t bytes;             /* of one of them */
     char *staging;            /* FEED_SLOTS times `bytes` of page-locked host memory, in turn */
     Event copied[FEED_SLOTS]; /* per slot: the device has it */
     int64_t turn;
 } Feed;
 
-/* For the memory plan: bytes on the device of a micro-batch of N rows, and those of all slots in
- * page-locked host memory. */
-size_t feed_bytes(int64_t N);
+/* For the memory plan: bytes on the device of so many places for micro-batches of N rows, and those
+ * of all slots in page-locked host memory. */
+size_t feed_bytes(int64_t N, int places);
 size_t feed_host_bytes(int64_t N);
 /* Memory for micro-batches of N rows. Close with feed_close. */
-void feed_open(Feed *feed, Device *dev, int64_t N);
+void feed_open(Feed *feed, Device *dev, int64_t N, int places);
 void feed_close(Feed *feed);
-/* The GptFeed of a Feed: the batch of an action. Damaged data ends the run (EXIT_DAMAGED). */
+/* The GptFeed of a Feed: a forward or evaluation of a stage's first chunk takes the micro-batch
+ * from the loader into action->batch, where it is for all its later actions. Every stage and every
+ * tensor-parallel rank does, so that nothing of a batch travels. Damaged data ends the run
+ * (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
 /* Asks the watch, if there is one. */

@@ -48,17 +48,116 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
+/* The grid that the config asks for: what tensor and pipeline ranks leave are data-parallel. */
+static Grid open_grid(const Config *config, Comm *world)
+{
+    if (world == NULL) return grid_single();
+    int tp = (int)config->parallel.tensor, pp = (int)config->parallel.pipeline;
+    CHECK(world->size % (tp * pp) == 0, "%d ranks in %d stages of %d", world->size, pp, tp);
+    GridGroups groups = {.kv = (int)config->model.num_key_value_heads,
+                         .tied = config->model.tie_word_embeddings};
+    return grid_open(world, (GridPlace){pp, world->size / (tp * pp), 1, tp}, &groups);
+}
+
+/* What a layer costs, by the rule that cuts the layers into runs. */
+static double layer_cost(const Config *config, const GptLayers *m, const ParamTable *table, int row)
+{
+    double parameters = 0;
+    switch (config->pipeline.partition) {
+    case PARTITION_BEST: return gpt_layer_flops(&m->whole, config->data.seq_length, row);
+    case PARTITION_UNIFORM: return m->row[row].block >= 0;
+    case PARTITION_PARAMETERS: break;
+    }
+    for (int u = 0; u < m->row[row].n_units; u++) {
+        const Unit *unit = &table->unit[m->row[row].unit[u]];
+        for (int p = unit->first; p < unit->first + unit->count; p++)
+            parameters += (double)param_count(&table->param[p]);
+    }
+    return parameters;
+}
+
+/* Runs of as equal cost as their number allows, in order. */
+static void split_evenly(const double *cost, int n, int runs, int *border)
+{
+    double all = 0, sum = 0;
+    int run = 1;
+    for (int r = 0; r < n; r++)
+        all += cost[r];
+    border[0] = 0;
+    for (int r = 0; r < n && run < runs; r++) {
+        sum += cost[r];
+        if (sum >= all * run / runs || n - r - 1 == runs - run) border[run++] = r + 1;
+    }
+    border[runs] = n;
+}
+
+/* Where each run of layers begins, and the last ends: runs + 1 numbers, which the caller frees. */
+static int *choose_borders(const Config *config, const GptShape *whole, int runs)
+{
+    int *border = must_calloc((size_t)runs + 1, sizeof *border);
+    const IntegerList *split = &config->parallel.pipeline_split;
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, whole, &LAYERS_WHOLE);
+    double *cost = must_calloc((size_t)layers.n_rows, sizeof *cost);
+    for (int r = 0; r < layers.n_rows; r++)
+        cost[r] = layer_cost(config, &layers, &table, r);
+    if (split->count > 0) {
+        /* Numbers of blocks: the first run begins with the embedding, too, and the last ends with
+         * the head. */
+        for (int run = 0; run < runs; run++)
+            border[run + 1] = (run ? border[run] : 1) + (int)split->item[run];
+        border[0] = 0;
+        border[runs]++;
+    } else {
+        split_evenly(cost, layers.n_rows, runs, border);
+    }
+    free(cost);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return border;
+}
+
+/* What all schedules need that this session may run: of a step, of its warm-up, of evaluations. */
+static void make_room(Session *s, bool gradients)
+{
+    const Config *c = s->config;
+    GridPlace size = s->grid.size, at = s->grid.at;
+    int chunks = s->layers.n_chunks;
+    if (gradients) {
+        int64_t micros = c->gradient_accumulation_steps;
+        s->step = step_plan_create(c, &s->layers, size, at, micros, false);
+        step_room_include(&s->room, chunks, &s->step.schedule);
+        StepPlan warm_up =
+            step_plan_create(c, &s->layers, size, at, warm_up_micros(size, micros), false);
+        step_room_include(&s->room, chunks, &warm_up.schedule);
+        step_plan_free(&warm_up);
+    }
+    for (int64_t n = 1; n <= evaluate_group(size); n++) {
+        StepPlan evaluation = step_plan_create(c, &s->layers, size, at, n, true);
+        step_room_include(&s->room, chunks, &evaluation.schedule);
+        step_plan_free(&evaluation);
+    }
+}
+
 void session_build(Session *s, const Config *config, Comm *world, bool gradients)
 {
     ZeroOptions options = zero_options(config, gradients);
     s->config = config;
     s->world = world;
-    s->grid = world ? grid_open(world, (GridPlace){1, world->size, 1, 1}, NULL) : grid_single();
+    s->grid = open_grid(config, world);
     s->tp = (Region){0};
     GptShape shape = gpt_shape(config, s->grid.size.tp);
-    LayersPart part = {.size = s->grid.size, .at = s->grid.at, .chunks = 1};
+    int stages = s->grid.size.pp, chunks = stages > 1 ? (int)config->parallel.pipeline_chunks : 1;
+    int *border = stages > 1 ? choose_borders(config, &shape, stages * chunks) : NULL;
+    LayersPart part = {.size = s->grid.size,
+                       .at = s->grid.at,
+                       .sequence_parallel = config->parallel.sequence_parallel,
+                       .chunks = chunks,
+                       .border = border};
     gpt_layers_build(&s->layers, &s->table, &shape, &part);
-    if (gradients) s->step = step_plan_create(config, &s->layers);
+    free(border);
+    make_room(s, gradients);
     options.uses = s->step.uses;
     options.n_uses = s->step.n_uses;
     s->store = zero_create(&s->table, &s->grid, &options);
@@ -83,9 +182,18 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
 
 void session_allocate(Session *s)
 {
+    const Config *c = s->config;
+    const GptShape *shape = &s->layers.shape;
+    int64_t rows = c->train_micro_batch_size_per_gpu * c->data.seq_length;
     device_warn(&s->dev);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
+    s->whole = s->tp;
+    s->whole.parts = 1;
+    s->whole.part = 0;
+    if (s->grid.size.pp > 1)
+        s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
+                                      shape_stream_rows(shape, rows), shape->C);
 }
 
 void session_close(Session *s)
@@ -93,7 +201,9 @@ void session_close(Session *s)
     if (s->params == NULL) return;
     tp_region_close(&s->tp);
     zero_destroy(s->store);
+    pipeline_destroy(s->pipeline);
     step_plan_free(&s->step);
+    free(s->room.slots);
     gpt_layers_free(&s->layers);
     param_table_free(&s->table);
     grid_close(&s->grid);
@@ -111,6 +221,12 @@ void session_sum_stats(Session *s, StepStats *stats)
     comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
+}
+
+const Relay *session_relay(Session *s)
+{
+    CHECK(s->grid.size.pp == 1, "decoding on %d stages", s->grid.size.pp);
+    return NULL;
 }
 
 double session_comm_seconds(const Session *s)

@@ -6,6 +6,7 @@
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/grid/grid.h"
+#include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/step_plan.h"
 #include "parallel/zero/zero.h"
 
@@ -14,10 +15,12 @@ typedef struct {
     Device dev;
     Comm *world; /* of all ranks; NULL: a single one */
     Grid grid;
-    Region tp; /* from session_allocate on */
+    Region tp, whole; /* from session_allocate on: of training; of passes that cut no rows */
     ParamTable table;
     GptLayers layers;
-    StepPlan step; /* of training; nothing without gradients */
+    StepPlan step;      /* of training; nothing without gradients */
+    StepRoom room;      /* for it, for its warm-up and for evaluations */
+    Pipeline *pipeline; /* between stages; NULL: a single one */
     ZeroStore *store;
     ParamStore *params;
 } Session;
@@ -37,15 +40,17 @@ void session_build(Session *session, const Config *config, Comm *world, bool gra
 /* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* Allocates weights and gradients on the open device, zeroed, and opens the region. Warns first if
- * "auto" had to pass over a device that is there. (Opening does not warn, so that a run's plan is
- * printed before.) */
+/* Allocates weights and gradients on the open device, zeroed, and opens the region and what carries
+ * micro-batches of the config's between stages. Warns first if "auto" had to pass over a device
+ * that is there. (Opening does not warn, so that a run's plan is printed before.) */
 void session_allocate(Session *session);
 void session_close(Session *session);
 
 /* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
  * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
 void session_sum_stats(Session *session, StepStats *stats);
+/* How a decoder's passes go through the stages; NULL: a single one. */
+const Relay *session_relay(Session *session);
 /* Seconds that this rank has spent so far in what a device carries of communication (CommCounts).
  */
 double session_comm_seconds(const Session *session);

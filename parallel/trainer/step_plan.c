@@ -2,41 +2,69 @@
 #include "parallel/trainer/step_plan.h"
 
 #include "model/core/check.h"
-#include "parallel/pipeline/schedule.h"
+#include "model/core/min_max.h"
 
 #include <stdlib.h>
 
-StepPlan step_plan_create(const Config *config, const GptLayers *layers)
+StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
+                          GridPlace at, int64_t micros, bool evaluate)
 {
-    int64_t micros = config->gradient_accumulation_steps;
-    Schedule schedule = schedule_create(
-        &(ScheduleSpec){.kind = SCHEDULE_1F1B, .stages = 1, .chunks = 1, .micros = micros}, 0);
-    StepPlan plan = {.actions = schedule.action, .n_actions = schedule.n};
-    schedule.action = NULL; /* the plan's from here on */
-    schedule_free(&schedule);
-    plan.uses =
-        must_calloc((size_t)gpt_max_uses(&layers->shape, plan.n_actions), sizeof *plan.uses);
-    plan.n_uses = gpt_uses(layers, plan.actions, plan.n_actions, plan.uses);
+    ScheduleSpec spec = {.kind = config->parallel.schedule,
+                         .stages = size.pp,
+                         .chunks = layers->n_chunks,
+                         .micros = micros,
+                         .evaluate = evaluate};
+    StepPlan plan = {.schedule = schedule_create(&spec, at.pp)};
+    if (evaluate) return plan;
+    const Schedule *s = &plan.schedule;
+    plan.n_uses = gpt_uses(layers, s->action, s->n, NULL);
+    plan.uses = must_calloc((size_t)plan.n_uses + 1, sizeof *plan.uses);
+    gpt_uses(layers, s->action, s->n, plan.uses);
     return plan;
 }
 
-void step_plan_shorten(StepPlan *plan, const GptLayers *layers, int64_t micros)
+size_t step_plan_bytes(const StepPlan *plan)
 {
-    CHECK(2 * micros <= plan->n_actions, "%lld micro-batches of a step of %lld actions",
-          (long long)micros, (long long)plan->n_actions);
-    plan->n_actions = 2 * micros;
-    plan->n_uses = gpt_uses(layers, plan->actions, plan->n_actions, plan->uses);
+    const Schedule *s = &plan->schedule;
+    return (size_t)s->n * sizeof *s->action + (size_t)s->n_transfers * sizeof *s->transfer +
+           (size_t)plan->n_uses * sizeof *plan->uses;
 }
 
-size_t step_plan_bytes(const GptShape *shape, int64_t micros)
+size_t step_plan_most_bytes(const Config *config, int64_t micros)
 {
-    return 2 * (size_t)micros * sizeof(Action) +
-           (size_t)gpt_max_uses(shape, 2 * micros) * sizeof(Use);
+    /* Forward and backward of each micro-batch on each chunk, an exchange for each of them, and two
+     * transfers for each. */
+    bool stages = config->parallel.pipeline > 1;
+    int64_t chunks = stages ? config->parallel.pipeline_chunks : 1, actions = 2 * micros * chunks;
+    return (size_t)(actions * (stages ? 2 : 1)) * sizeof(Action) +
+           (size_t)(stages ? 2 * actions : 0) * sizeof(Transfer) +
+           (size_t)actions * (size_t)(config->model.num_layers + 4) * sizeof(Use);
 }
 
 void step_plan_free(StepPlan *plan)
 {
-    free(plan->actions);
+    schedule_free(&plan->schedule);
     free(plan->uses);
     *plan = (StepPlan){0};
+}
+
+void step_room_include(StepRoom *room, int chunks, const Schedule *schedule)
+{
+    if (room->slots == NULL) room->slots = must_calloc((size_t)chunks, sizeof *room->slots);
+    room->chunks = chunks;
+    for (int c = 0; c < chunks; c++)
+        if (schedule->slots[c] > room->slots[c]) room->slots[c] = schedule->slots[c];
+    if (schedule->batches > room->batches) room->batches = schedule->batches;
+    if (schedule->buffers > room->buffers) room->buffers = schedule->buffers;
+}
+
+int64_t evaluate_group(GridPlace size)
+{
+    return size.pp > 1 ? 4 * size.pp : 1;
+}
+
+int64_t warm_up_micros(GridPlace size, int64_t micros)
+{
+    int64_t enough = 2 * size.pp;
+    return micros < enough ? micros : enough;
 }

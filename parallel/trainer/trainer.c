@@ -51,7 +51,7 @@ static void open_state(Trainer *t)
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
     free(lr);
-    feed_open(&t->feed, dev, N);
+    feed_open(&t->feed, dev, N, t->session.room.batches);
     t->feed.train = t->train;
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
@@ -95,7 +95,7 @@ static void open_optimizer(Trainer *t)
 /* The marks of wall_clock_breakdown. */
 static void open_phases(Trainer *t)
 {
-    t->n_phases = t->config->wall_clock_breakdown ? t->session.step.n_actions + 2 : 0;
+    t->n_phases = t->config->wall_clock_breakdown ? t->session.step.schedule.n + 2 : 0;
     t->phase = open_events(&t->session.dev, t->n_phases);
     t->phase_communication = must_calloc((size_t)t->n_phases, sizeof *t->phase_communication);
     t->phase_data = must_calloc((size_t)t->n_phases, sizeof *t->phase_data);
@@ -130,21 +130,28 @@ bool trainer_samples(const Config *config, const DataSet *data)
 
 bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, char *err, size_t n)
 {
-    t->config = t->session.config = config;
+    Session *s = &t->session;
+    int64_t planned = t->config->gradient_accumulation_steps;
+    t->config = s->config = config;
     t->data = data;
-    step_plan_shorten(&t->session.step, &t->session.layers, config->gradient_accumulation_steps);
-    session_allocate(&t->session);
+    if (config->gradient_accumulation_steps != planned) {
+        /* A dry run's: it takes the memory of the whole step, and less of it. */
+        step_plan_free(&s->step);
+        s->step = step_plan_create(config, &s->layers, s->grid.size, s->grid.at,
+                                   config->gradient_accumulation_steps, false);
+    }
+    session_allocate(s);
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
     open_records(t);
-    t->gpt = gpt_create(&t->session.dev, &t->session.layers, t->session.params, &t->session.tp,
-                        config->train_micro_batch_size_per_gpu, config->data.seq_length, GPT_TRAIN,
-                        NULL);
+    t->gpt =
+        gpt_create(&s->dev, &s->layers, s->params, &s->tp, config->train_micro_batch_size_per_gpu,
+                   config->data.seq_length, GPT_TRAIN, s->room.slots);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
     if (trainer_samples(config, data))
-        t->decoder = decoder_create(&t->session.dev, &t->session.layers, t->session.params,
-                                    &t->session.tp, t->session.layers.shape.P);
-    session_init_weights(&t->session);
+        t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->whole, session_relay(s),
+                                    s->layers.shape.P);
+    session_init_weights(s);
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
     save_open(t);
@@ -192,15 +199,16 @@ static void mark_phase(Trainer *t, int64_t i)
 /* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
 static void run_actions(Trainer *t)
 {
-    const StepPlan *step = &t->session.step;
+    const Schedule *s = &t->session.step.schedule;
+    Pipeline *pipeline = t->session.pipeline;
     Stage stage = gpt_stage(t->gpt);
     if (!t->config->wall_clock_breakdown) {
-        pipeline_run(NULL, &stage, step->actions, step->n_actions, NULL);
+        pipeline_run(pipeline, &stage, s->action, s->n, s->transfer);
         return;
     }
     mark_phase(t, 0);
-    for (int64_t i = 0; i < step->n_actions; i++) {
-        pipeline_run(NULL, &stage, &step->actions[i], 1, NULL);
+    for (int64_t i = 0; i < s->n; i++) {
+        pipeline_run(pipeline, &stage, &s->action[i], 1, s->transfer);
         mark_phase(t, i + 1);
     }
 }
@@ -221,13 +229,13 @@ static void add_phase(Trainer *t, int64_t i, double *phase)
  * with the host's head start. */
 static void add_phases(Trainer *t)
 {
-    const StepPlan *step = &t->session.step;
-    mark_phase(t, step->n_actions + 1);
-    for (int64_t i = 0; i < step->n_actions; i++) {
-        bool forward = step->actions[i].kind == ACT_FORWARD;
+    const Schedule *s = &t->session.step.schedule;
+    mark_phase(t, s->n + 1);
+    for (int64_t i = 0; i < s->n; i++) {
+        bool forward = s->action[i].kind == ACT_FORWARD;
         add_phase(t, i, forward ? &t->seconds_forward : &t->seconds_backward);
     }
-    add_phase(t, step->n_actions, &t->seconds_optimizer);
+    add_phase(t, s->n, &t->seconds_optimizer);
 }
 
 /* From the step's gradients to its decision. All of it stays on the device: after an overflow
@@ -274,26 +282,27 @@ void trainer_step(Trainer *t)
     t->samples += t->rules.samples;
 }
 
-/* Two micro-batches, of which the second adds to the gradients of the first, and an evaluation: of
- * the data that will be seen anyway, for a batch is a function of its place. */
+/* A step of few micro-batches, of which the second adds to the gradients of the first, and an
+ * evaluation: of the data that will be seen anyway, for a batch is a function of its place. */
 static void warm_up_model(Trainer *t)
 {
-    ParamStore *params = t->session.params;
+    Session *s = &t->session;
+    ParamStore *params = s->params;
     Stage stage = gpt_stage(t->gpt);
-    Action evaluate = {.kind = ACT_EVALUATE};
-    const StepPlan *step = &t->session.step;
-    int64_t n = step->n_actions < 4 ? step->n_actions : 4; /* forward, backward, twice */
-    /* The uses of the first n actions come first, and are written there once more. */
-    params->step_begin(params, step->uses,
-                       gpt_uses(&t->session.layers, step->actions, n, step->uses));
-    pipeline_run(NULL, &stage, step->actions, n, NULL);
+    int64_t micros = warm_up_micros(s->grid.size, t->config->gradient_accumulation_steps);
+    StepPlan few = step_plan_create(t->config, &s->layers, s->grid.size, s->grid.at, micros, false);
+    params->step_begin(params, few.uses, few.n_uses);
+    pipeline_run(s->pipeline, &stage, few.schedule.action, few.schedule.n, few.schedule.transfer);
     params->step_end(params);
+    step_plan_free(&few);
     if (t->val == NULL) return;
+    StepPlan one = step_plan_create(t->config, &s->layers, s->grid.size, s->grid.at, 1, true);
     gpt_set_stats(t->gpt, &t->state->eval_stats);
     params->step_begin(params, NULL, 0);
-    pipeline_run(NULL, &stage, &evaluate, 1, NULL);
+    pipeline_run(s->pipeline, &stage, one.schedule.action, one.schedule.n, one.schedule.transfer);
     params->step_end(params);
     gpt_set_stats(t->gpt, &t->state->stats);
+    step_plan_free(&one);
 }
 
 void trainer_warm_up(Trainer *t)

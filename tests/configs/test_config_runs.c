@@ -51,8 +51,7 @@ static void plan_large(const uint8_t *bytes, Told *p)
     p->accepted++;
     memory_check_step(config);
     const Config shorter = config_of_one_micro_batch(config, true);
-    const GptShape shape = gpt_shape(config, 1);
-    bool lasts = step_plan_bytes(&shape, config->gradient_accumulation_steps) > LONG_STEP;
+    bool lasts = step_plan_most_bytes(config, config->gradient_accumulation_steps) > LONG_STEP;
     Trainer trainer;
     trainer_measure(&trainer, lasts ? &shorter : config);
     memory_plan(&trainer, &(DataSet){.random = true});

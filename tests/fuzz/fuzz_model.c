@@ -186,7 +186,7 @@ static void generate_some(Session *s)
     const GptShape *shape = &s->layers.shape;
     const int32_t prompt[] = {1, 2, 3};
     Sampling sampling = {.temperature = 1, .top_k = 5, .top_p = 0.9, .seed = 1};
-    Decoder *d = decoder_create(&s->dev, &s->layers, s->params, &s->tp, shape->P);
+    Decoder *d = decoder_create(&s->dev, &s->layers, s->params, &s->tp, NULL, shape->P);
     int64_t tokens = shape->P < 8 ? shape->P + 2 : 3;
     int count = 0;
     s->params->step_begin(s->params, NULL, 0);

@@ -25,7 +25,7 @@ static void check_cache(GptShape s, double tolerance)
         tensor_2d(must_calloc((size_t)(T * s.Vp), dtype_size(s.dtype)), s.dtype, T, s.Vp);
     fixture_logits(&f, 0, logits);
     f.params->step_begin(f.params, NULL, 0);
-    Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, s.P);
+    Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, NULL, s.P);
     double scale = 0, worst = 0;
     for (int64_t at = 0, n; at < T; at += n) {
         n = at == 0 ? 4 : at == 4 ? 2 : 1; /* a prompt, two tokens at once, then one by one */
@@ -161,7 +161,7 @@ static void test_text_equals_a_loop_without_cache(void **state)
     for (int k = 0; k < 8; k++) {
         Fixture f;
         fixture_open(&f, &shapes[k % 2], 1, context[k / 2], 1, 1, 0);
-        Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, f.T);
+        Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, NULL, f.T);
         for (int i = 0; i < SAMPLINGS; i++)
             check_texts(&f, d, &samplings[i]);
         decoder_destroy(d);
@@ -179,7 +179,7 @@ static void test_seeds_matter(void **state)
     int32_t prompt[] = {1, 2, 3};
     fixture_open(&f, &s, 1, 8, 1, 1, 0);
     f.params->step_begin(f.params, NULL, 0);
-    Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, 8);
+    Decoder *d = decoder_create(&f.dev, &f.layers, f.params, &f.tp, NULL, 8);
     generate(d, &samplings[1], prompt, 3, TOKENS, write_token, &a);
     generate(d, &samplings[2], prompt, 3, TOKENS, write_token, &b);
     assert_int_equal(a.n, TOKENS);

@@ -51,7 +51,7 @@ typedef struct {
 static void check_plan(const Fixture *f, const Gpt *gpt, GptMode mode)
 {
     const GptShape *s = &f->layers.shape;
-    GptBytes plan = gpt_bytes(s, f->B, f->T, mode), used = gpt_used(gpt);
+    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = gpt_used(gpt);
     if (plan.scratch != used.scratch || plan.activations != used.activations ||
         plan.angles != used.angles)
         fail_msg("%s, %s, %s: planned %zu, %zu, %zu bytes and used %zu, %zu, %zu",
@@ -69,7 +69,6 @@ static GptBatch first_batch(void *context, const Action *action)
 /* The plan of a model that only evaluates, and of a decoder. */
 static void check_other_plans(Fixture *f)
 {
-    const GptShape *s = &f->layers.shape;
     Gpt *gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE, NULL);
     StepStats *stats = device_alloc(&f->dev, sizeof *stats, "stats");
     Stage stage = gpt_stage(gpt);
@@ -79,10 +78,10 @@ static void check_other_plans(Fixture *f)
     check_plan(f, gpt, GPT_EVALUATE);
     gpt_destroy(gpt);
     device_release(&f->dev, stats, sizeof *stats);
-    Decoder *decoder = decoder_create(&f->dev, &f->layers, f->params, &f->tp, f->T);
+    Decoder *decoder = decoder_create(&f->dev, &f->layers, f->params, &f->tp, NULL, f->T);
     size_t held = decoder_used(decoder);
     decoder_feed(decoder, f->tokens, f->T);
-    assert_int_equal(decoder_used(decoder), decoder_bytes(s, f->T));
+    assert_int_equal(decoder_used(decoder), decoder_bytes(&f->layers, f->T));
     assert_true(held < decoder_used(decoder)); /* the pass was counted */
     decoder_destroy(decoder);
     f->params->step_end(f->params);
@@ -289,6 +288,18 @@ static size_t not_kept(const GptShape *s, int64_t N)
            padded(2 * N * s->G, compute);
 }
 
+/* Those of all layers on one rank. */
+static GptBytes bytes_of(const GptShape *s, int64_t B, int64_t T, GptMode mode)
+{
+    GptLayers layers;
+    ParamTable table = {0};
+    gpt_layers_build(&layers, &table, s, &LAYERS_WHOLE);
+    GptBytes bytes = gpt_bytes(&layers, NULL, B, T, mode);
+    gpt_layers_free(&layers);
+    param_table_free(&table);
+    return bytes;
+}
+
 /* Activations: selective saves what it makes again, in every block; full saves more. */
 static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
 {
@@ -298,7 +309,7 @@ static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
         GptShape s = fixture_with_dtype(variant(i / 4), all_dtypes[i % 4]);
         for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
             s.recompute = p;
-            bytes[p] = gpt_bytes(&s, 3, 7, GPT_TRAIN);
+            bytes[p] = bytes_of(&s, 3, 7, GPT_TRAIN);
         }
         assert_int_equal(bytes[RECOMPUTE_NONE].activations - bytes[RECOMPUTE_SELECTIVE].activations,
                          (size_t)s.L * not_kept(&s, 21));
@@ -325,8 +336,8 @@ static void test_memory_of_gpt2(void **state)
     s.P = 1024;
     for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
         s.recompute = p;
-        GptBytes train = gpt_bytes(&s, 4, 1024, GPT_TRAIN),
-                 evaluate = gpt_bytes(&s, 4, 1024, GPT_EVALUATE);
+        GptBytes train = bytes_of(&s, 4, 1024, GPT_TRAIN),
+                 evaluate = bytes_of(&s, 4, 1024, GPT_EVALUATE);
         total[p] = train.activations + train.scratch;
         evaluated[p] = evaluate.activations + evaluate.scratch;
     }

@@ -38,8 +38,9 @@ static void test_a_decoder_is_planned_where_one_is_made(void **state)
     DataSet bare = o.data;
     bare.tokenizer = NULL;
     data_open_random(&drawn, s->V);
+    size_t decoder = decoder_bytes(&o.trainer.session.layers, s->P);
     size_t all = check_plan(o.config, &o.data, true);
-    assert_int_equal(check_plan(o.config, &bare, false), all - decoder_bytes(s, s->P));
+    assert_int_equal(check_plan(o.config, &bare, false), all - decoder);
     assert_int_equal(check_plan(o.config, &drawn, true), all);
     data_close(&drawn);
     trainer_run_close(&o);

@@ -277,7 +277,7 @@ static void test_memory_plan_is_exact(void **state)
         Opened o;
         trainer_run_open(&o, *state, i < MODES ? modes[i] : no_masters);
         MemoryPlan plan = o.plan;
-        GptBytes gpt = gpt_bytes(&o.trainer.session.layers.shape, 2, 16, GPT_TRAIN);
+        GptBytes gpt = gpt_bytes(&o.trainer.session.layers, NULL, 2, 16, GPT_TRAIN);
         assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
         assert_int_equal(plan.activations, gpt.activations);
         assert_int_equal(plan.scratch, gpt.scratch);

@@ -114,9 +114,9 @@ size_t trainer_run_host_bytes(const Opened *o)
 {
     const Trainer *t = &o->trainer;
     const StepPlan *step = &t->session.step;
-    size_t uses = (size_t)gpt_max_uses(&t->session.layers.shape, step->n_actions);
-    return t->session.dev.host_held + (size_t)step->n_actions * sizeof *step->actions +
-           uses * sizeof *step->uses;
+    return t->session.dev.host_held + (size_t)step->schedule.n * sizeof *step->schedule.action +
+           (size_t)step->schedule.n_transfers * sizeof *step->schedule.transfer +
+           (size_t)step->n_uses * sizeof *step->uses;
 }
 
 void trainer_run_steps(Opened *o, Trained *out, int64_t until)
