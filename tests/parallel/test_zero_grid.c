@@ -99,7 +99,6 @@ static void compare_bits(ZeroGridCase c, int from, int to)
     zero_grid_free(&a);
 }
 
-/* Sums of real numbers, which no order of addition leaves alone. */
 /* A tied table on two stages: one gradient of both uses, and the same update on both. */
 static void test_bug_30_two_homes_have_one_sum(void **state)
 {

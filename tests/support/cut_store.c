@@ -92,6 +92,14 @@ void cut_table(ParamTable *table, int tp, DType dtype)
          .tp_dim = 1,
          .init = INIT_NORMAL,
          .std = 0.5},
+        {.name = "shared",
+         .pack = -1,
+         .rows = 14,
+         .cols = 11,
+         .tp_dim = 0,
+         .tp_grad = TP_GRAD_SUBGROUP,
+         .init = INIT_NORMAL,
+         .std = 0.5},
         {.name = "all",
          .pack = -1,
          .rows = 19,
@@ -107,7 +115,7 @@ void cut_table(ParamTable *table, int tp, DType dtype)
          .init = INIT_ONE},
         {.name = "zeros", .pack = -1, .rows = 9, .tp_dim = -1, .group = GROUP_NO_DECAY},
     };
-    *table = (ParamTable){.tp = tp};
+    *table = (ParamTable){.tp = tp, .kv = 2};
     for (int unit = 0; unit < 3; unit++)
         for (size_t i = 0; i < sizeof spec / sizeof *spec; i++) {
             char name[32];
@@ -121,7 +129,8 @@ void cut_table(ParamTable *table, int tp, DType dtype)
 
 int64_t cut_element(const Param *p, GridPlace at, int64_t k)
 {
-    int64_t row = k / p->local[1] + (p->tp_dim == 0 ? at.tp * p->local[0] : 0);
-    int64_t col = k % p->local[1] + (p->tp_dim == 1 ? at.tp * p->local[1] : 0);
+    int part = at.tp / p->sharers;
+    int64_t row = k / p->local[1] + (p->tp_dim == 0 ? part * p->local[0] : 0);
+    int64_t col = k % p->local[1] + (p->tp_dim == 1 ? part * p->local[1] : 0);
     return row * p->dim[1] + col;
 }

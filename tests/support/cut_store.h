@@ -26,8 +26,9 @@ void cut_store_close(CutStore *store);
 /* Element of the unit at which piece `part` begins; that of piece `parts` is the end. */
 int64_t cut_store_border(const CutStore *store, int unit, int part);
 
-/* Parameters of which every rank has some rows (padding rows are the last ones'), some columns, or
- * all, three units of them, of this type, over `tp` tensor-parallel ranks: 1, 2 or 4. */
+/* Parameters of which every rank has some rows (padding rows are the last ones'), some columns,
+ * half of the rows or all, three units of them, of this type, over `tp` tensor-parallel ranks: 1, 2
+ * or 4. */
 void cut_table(ParamTable *table, int tp, DType dtype);
 /* Element k of this rank's part of a parameter as an element of the whole one, padding rows behind
  * the logical ones. */
