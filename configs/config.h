@@ -134,6 +134,8 @@ typedef struct Config {
     double gradient_clipping; /* 0: off */
 
     GradDtype communication_data_type; /* GRAD_DTYPE_AUTO: config_grad_dtype */
+    /* Read by nothing but the rules between keys: sequence-parallel rows travel as they are. */
+    GradDtype seq_parallel_communication_data_type;
     GradientOp gradient_allreduce_op;
     /* Read by nothing but the rules between keys: the loss is divided by the whole batch where it
      * is computed, so that sums over ranks need no factor before or behind them. */
@@ -221,6 +223,10 @@ typedef struct {
     /* The text is that of a run that was, opened to look at: it is read for the ranks that it was
      * written for, whatever `world` is, and its batch need not fit them. */
     bool stored;
+    /* Of a stored text: so many ranks open it now. Its parallel.tensor and parallel.pipeline are
+     * kept where they go into these, and are 1 where they do not; parallel.data follows. 0: it is
+     * only looked at. */
+    int64_t opened;
     bool alone; /* `world` is 1 because whatever reads it knows no more ranks */
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills

@@ -37,22 +37,28 @@ static void assign_members(const Walk *w, int node, const char *path);
  * letter.) */
 static void note_place(const Walk *w, int node, const char *path, int number)
 {
-    ConfigPlace *seen = &w->load->seen[number], here = walk_key(w, node);
+    ConfigPlace *seen = &w->load->seen[number].place, here = walk_key(w, node);
     bool given = seen->set == w->set && (seen->set > 0 || seen->line > 0);
     if (given && w->set == 0)
         load_error(w->load, here, path, "given at %s:%d:%d, too; keep one of them", w->load->path,
                    seen->line, seen->column);
     else if (given)
         load_error(w->load, here, path, "given twice; keep one of them");
-    *seen = here;
+    w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
 /* A value under another name of its key. */
 static void assign_alias(const Walk *w, int node, const KnownKey *known)
 {
+    int row = option_find(known->stands_for);
     if (w->set > 0) load_forget(w->load, known->stands_for);
-    assign_value(w->load, w->json, node, option_find(known->stands_for), walk_key(w, node),
-                 walk_value(w, node));
+    if (known_is_inert(known, w->json->node[node].item)) {
+        if (w->set == 0) return;
+        load_default(w->load, row);
+        w->load->origin[row] = (Origin){0};
+        return;
+    }
+    assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
 }
 
 /* One key with its value: `path` is its whole name. */

@@ -135,7 +135,7 @@ void check_known(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
     char *value = cJSON_PrintUnformatted(item);
-    bool inert = cJSON_IsNull(item) || (known->inert != NULL && option_among(known->inert, value));
+    bool inert = cJSON_IsNull(item) || known_is_inert(known, item);
     switch (known->kind) {
     case KNOWN_QUIET:
     case KNOWN_ALIAS: break;
@@ -198,6 +198,25 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
                     known_why(known));
 }
 
+/* Whether a name of another key passes as if it were absent. */
+static bool says_nothing(const KnownKey *known, const cJSON *value)
+{
+    return known->kind == KNOWN_ALIAS && value != NULL && known_is_inert(known, value);
+}
+
+/* Two names of one key, the one in row `i` of the known keys, the other where `there` is. */
+static void check_names(const Walk *w, int i, const Seen *there, const char *other)
+{
+    Load *load = w->load;
+    const KnownKey *known = &known_table[i];
+    const Seen *here = &load->seen[option_count + i];
+    if (here->place.line == 0 || there->place.line == 0) return;
+    if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
+    load_error(load, here->place, known->key,
+               "another name of %s, which is given at %s:%d:%d; keep one of them", other,
+               load->path, there->place.line, there->place.column);
+}
+
 void check_other_names(const Walk *w)
 {
     const Load *load = w->load;
@@ -205,11 +224,13 @@ void check_other_names(const Walk *w)
         const char *key = known_table[i].stands_for;
         if (known_table[i].kind == KNOWN_SHORT || key == NULL) continue;
         int row = option_find(key);
-        ConfigPlace here = load->seen[option_count + i],
-                    there = load->seen[row >= 0 ? row : option_count + known_find(key)];
-        if (here.line > 0 && there.line > 0)
-            load_error(w->load, here, known_table[i].key,
-                       "another name of %s, which is given at %s:%d:%d; keep one of them",
-                       known_table[i].stands_for, load->path, there.line, there.column);
+        check_names(w, i, &load->seen[row >= 0 ? row : option_count + known_find(key)], key);
+        for (int j = 0; j < i; j++) {
+            const KnownKey *other = &known_table[j];
+            if (other->stands_for == NULL || other->kind == KNOWN_SHORT) continue;
+            const Seen *there = &load->seen[option_count + j];
+            if (strcmp(other->stands_for, key) == 0 && !says_nothing(other, there->value))
+                check_names(w, i, there, other->key);
+        }
     }
 }

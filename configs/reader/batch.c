@@ -48,6 +48,10 @@ void derive_world(Load *load)
     if (load_any_wrong(
             load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
         return;
+    if (!check_cut(load)) {
+        load->origin[option_find(data_key)].wrong = true;
+        return;
+    }
     if (world > 0 && given && *data * cut != world) {
         if (load->context.alone)
             WRONG(load, data_key, "%lld, but there is 1 rank here; leave the key out",

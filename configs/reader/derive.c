@@ -64,6 +64,15 @@ static void displace_params(Load *load)
     }
 }
 
+/* In the same way layers cut by hand set aside a rule to cut them by, and a rule those. */
+static void displace_cuts(Load *load)
+{
+    static const char split[] = "parallel.pipeline_split", partition[] = "pipeline.partition";
+    if (by_set(load, split) && load->config->parallel.pipeline_split.count > 0)
+        displace(load, partition, split);
+    if (by_set(load, partition)) displace(load, split, partition);
+}
+
 /* In the same way a share of the run (a ratio) sets aside a number of steps, and a number of steps
  * a share. */
 static void displace_steps(Load *load)
@@ -135,8 +144,10 @@ void derive_values(Load *load)
     displace_sources(load);
     displace_params(load);
     displace_steps(load);
+    displace_cuts(load);
     derive_model(load);
     derive_scheduler(load);
+    fit_opened(load);
     derive_parallel(load);
     derive_world(load);
     derive_batch(load);

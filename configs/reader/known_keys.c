@@ -34,9 +34,11 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_SHORT, .stands_for = name_, .why = why_                         \
     }
-#define ALIAS(key_, name_)                                                                         \
+/* Its inert values are read as if the key were absent. */
+#define ALIAS(key_, name_, ...)                                                                    \
     {                                                                                              \
-        .key = key_, .kind = KNOWN_ALIAS, .stands_for = name_, .why = "another name of " name_     \
+        .key = key_, .kind = KNOWN_ALIAS, .stands_for = name_, .why = "another name of " name_,    \
+        __VA_ARGS__                                                                                \
     }
 #define TREE(key_, why_)                                                                           \
     {                                                                                              \
@@ -66,11 +68,6 @@
  * feature changes its row, and finds its keys by its name. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.asks = "offload to host or NVMe", .idle = "offload"},
-    [FEATURE_TENSOR_PARALLEL] = {.asks = "tensor parallelism; here the key is parallel.tensor",
-                                 .idle = "no tensor parallelism"},
-    [FEATURE_PIPELINE_PARALLEL] = {.asks =
-                                       "pipeline parallelism; here the key is parallel.pipeline",
-                                   .idle = "one stage sends nothing"},
     [FEATURE_CHECKPOINT_WRITER] = {.asks = "saving beside the training",
                                    .idle = "writers of DeepSpeed's"},
     [FEATURE_MONITOR] = {.asks = "a monitor; metrics.jsonl in the run folder has every number",
@@ -121,9 +118,7 @@ const KnownKey known_table[] = {
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_min_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_max_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.decay_mom_rate", "|0|"),
-    IGNORED("seq_parallel_communication_data_type", "|\"fp32\"|", "no sequence parallelism"),
-    IGNORED("seq_parallel_comm_data_type", "|\"fp32\"|", "no sequence parallelism",
-            .stands_for = "seq_parallel_communication_data_type"),
+    ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
     UNBUILT("sparse_gradients", "|false|", "sparse gradients of embeddings"),
     IGNORED("disable_allgather", "|false|", "DeepSpeed does not use it either"),
     IGNORED("zero_allow_untested_optimizer", "|false|", "every optimizer here is tested"),
@@ -239,10 +234,11 @@ const KnownKey known_table[] = {
     WRONG("zero_optimization.aio", "belongs at the top level; move it there"),
     ALIAS("allgather_size", "zero_optimization.allgather_bucket_size"),
     TREE("aio", "no NVMe offload"),
-    UNBUILT_OF(TENSOR_PARALLEL, "tensor_parallel.autotp_size", "|0|1|"),
-    IGNORED_OF(TENSOR_PARALLEL, "tensor_parallel.tp_overlap_comm", "|false|"),
-    UNBUILT_OF(TENSOR_PARALLEL, "tensor_parallel.tp.tp_size", "|1|"),
-    IGNORED_OF(TENSOR_PARALLEL, "tensor_parallel.tp.tp_grain_size", "|1|"),
+    ALIAS("tensor_parallel.autotp_size", "parallel.tensor", .inert = "|0|\"auto\"|"),
+    IGNORED("tensor_parallel.tp_overlap_comm", "|false|",
+            "sums between tensor-parallel ranks always have a stream of their own"),
+    ALIAS("tensor_parallel.tp.tp_size", "parallel.tensor", .inert = "|\"auto\"|"),
+    IGNORED("tensor_parallel.tp.tp_grain_size", "|1|", "every rank has an equal part"),
     UNBUILT("tensor_parallel.partition_config", 0, "another slicing of the model"),
     QUIET("tensor_parallel.preset_model", "the model is known here"),
     QUIET("tensor_parallel.dtype", "the model is known here"),
@@ -251,15 +247,17 @@ const KnownKey known_table[] = {
     QUIET("tensor_parallel.replace_with_kernel_inject", "the model is known here"),
     QUIET("tensor_parallel.kernel_inject", "the model is known here"),
     SWITCH("expert_parallel", "mixture of experts"),
-    UNBUILT_OF(PIPELINE_PARALLEL, "pipeline.stages", "|\"auto\"|1|"),
+    ALIAS("pipeline.stages", "parallel.pipeline", .inert = "|\"auto\"|"),
     IGNORED("pipeline.seed_layers", "|false|", "random numbers are counted, not drawn in turn"),
     UNBUILT("pipeline.activation_checkpoint_interval", "|0|",
             "recompute of every n-th layer; activation_checkpointing.policy is for all layers"),
-    IGNORED_OF(PIPELINE_PARALLEL, "pipeline.pipe_partitioned", "|true|"),
-    IGNORED_OF(PIPELINE_PARALLEL, "pipeline.grad_partitioned", "|true|"),
+    IGNORED("pipeline.pipe_partitioned", "|true|",
+            "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
+    IGNORED("pipeline.grad_partitioned", "|true|",
+            "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
     IGNORED("pipeline.use_reentrant", "|true|", "a detail of PyTorch"),
-    UNBUILT_OF(TENSOR_PARALLEL, "activation_checkpointing.partition_activations", "|false|",
-               .why = "saved activations cut over tensor-parallel ranks"),
+    UNBUILT("activation_checkpointing.partition_activations", "|false|",
+            "saved activations cut over tensor-parallel ranks; parallel.sequence_parallel does it"),
     UNBUILT_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|",
                .why = "saved activations on the host"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", "|false|",
@@ -272,8 +270,8 @@ const KnownKey known_table[] = {
             "rank 0 names a checkpoint for all"),
     IGNORED("checkpoint.load_universal", "|false|", "every checkpoint loads on every layout"),
     UNBUILT("checkpoint.use_node_local_storage", "|false|", "checkpoints on each node"),
-    IGNORED_OF(PIPELINE_PARALLEL, "checkpoint.parallel_write.pipeline_stage", "|false|",
-               .why = "checkpoint.writers says how many ranks write"),
+    IGNORED("checkpoint.parallel_write.pipeline_stage", "|false|",
+            "checkpoint.writers says how many ranks write"),
     IGNORED("checkpoint.checkpoint_serialization", "|true|", "checkpoints are safetensors"),
     UNBUILT_OF(CHECKPOINT_WRITER, "checkpoint.writer.decoupled", "|false|"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.type"),

@@ -37,6 +37,12 @@ typedef struct {
     char *key, *text;
 } Finding;
 
+/* Where the document that is read gives a key, and its value there. */
+typedef struct {
+    ConfigPlace place;
+    const cJSON *value;
+} Seen;
+
 /* One load under way. */
 typedef struct {
     const char *path; /* what messages call the file; NULL: none */
@@ -44,10 +50,10 @@ typedef struct {
     int n_sets;
     ConfigContext context;
     Config *config;
-    Origin *origin;    /* one per option; becomes config->provenance */
-    ConfigPlace *seen; /* one per option and known key: where the document that is read gives it */
-    ConfigPlace root;  /* where the config begins: the place of what is missing */
-    bool unreadable;   /* the file is not JSON: rules between keys are silent */
+    Origin *origin;   /* one per option; becomes config->provenance */
+    Seen *seen;       /* one per option and known key */
+    ConfigPlace root; /* where the config begins: the place of what is missing */
+    bool unreadable;  /* the file is not JSON: rules between keys are silent */
     Finding *finding;
     int n_findings, capacity, n_errors;
 } Load;
@@ -92,11 +98,17 @@ void derive_batch(Load *load);
 void check_batch(Load *load);
 /* The divisors of `total` nearest to x from below and from above, as "a or b". */
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
+/* parallel.c: the sections parallel and pipeline. fit_opened: a stored text's for the ranks that
+ * open it. check_cut: whether the ranks are whole pipelines of tensor-parallel ranks; false with an
+ * error collected. */
+void fit_opened(Load *load);
+void derive_parallel(Load *load);
+bool check_cut(Load *load);
+void check_parallel(Load *load);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */
 void derive_values(Load *load);
 void validate_config(Load *load);
-void derive_parallel(Load *load); /* parallel.c */
 void derive_scheduler(Load *load);
 void check_scheduler(Load *load);
 

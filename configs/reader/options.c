@@ -51,6 +51,14 @@ int option_first(const char *list)
     return (int)strcspn(list + 1, "|");
 }
 
+bool known_is_inert(const KnownKey *known, const cJSON *value)
+{
+    char *text = cJSON_PrintUnformatted(value);
+    bool inert = known->inert != NULL && option_among(known->inert, text);
+    cJSON_free(text);
+    return inert;
+}
+
 const char *known_example(const KnownKey *known)
 {
     return known->inert != NULL ? known->inert + 1 : known->example ? known->example : "{}";

@@ -83,15 +83,13 @@ typedef enum {
     KNOWN_TREE,      /* an object with anything inside passes with a notice */
     KNOWN_WRONG,     /* no value passes: `why` says what to write instead */
     KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
-    KNOWN_ALIAS,     /* another name of an option, `stands_for` */
+    KNOWN_ALIAS,     /* another name of an option, `stands_for`; an inert value says nothing */
 } KnownKind;
 
 /* The features that several keys belong to, each with one row of reasons (known_feature). */
 typedef enum {
     FEATURE_NONE, /* the key says why in its own words */
     FEATURE_OFFLOAD,
-    FEATURE_TENSOR_PARALLEL,
-    FEATURE_PIPELINE_PARALLEL,
     FEATURE_CHECKPOINT_WRITER,
     FEATURE_MONITOR,
     FEATURE_FLOPS_PROFILER,
@@ -135,6 +133,8 @@ bool option_among(const char *list, const char *value);
 int option_first(const char *list);
 /* A value of the type that the key takes, as the beginning of a JSON text. */
 const char *known_example(const KnownKey *known);
+/* Whether the value is one of those that pass, or of an alias say nothing. */
+bool known_is_inert(const KnownKey *known, const cJSON *value);
 /* What the key asks for, or why it changes nothing: half a sentence for brackets. */
 const char *known_why(const KnownKey *known);
 /* The name of a choice's value. */

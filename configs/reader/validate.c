@@ -216,11 +216,17 @@ static void check_zero(Load *load)
 {
     static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
-    if (c->zero_optimization.stage > 0 && c->world > 0 && c->parallel.data == 1 &&
-        !UNUSABLE(load, key, "parallel.data"))
+    long long stage = c->zero_optimization.stage;
+    bool settled = c->world > 0 && !UNUSABLE(load, key, "parallel.data", "parallel.pipeline");
+    if (stage > 0 && settled && c->parallel.data == 1)
         load_notice(load, load_place(load, key), key,
-                    "%lld: one rank has nothing to shard, so it trains as stage 0 does",
-                    (long long)c->zero_optimization.stage);
+                    "%lld: one %srank has nothing to shard, so it trains as stage 0 does", stage,
+                    c->world > 1 ? "data-parallel " : "");
+    else if (stage >= 2 && settled && c->parallel.pipeline > 1)
+        load_notice(load, load_place(load, key), key,
+                    "%lld with a pipeline: gradients are summed over ranks%s for every "
+                    "micro-batch; stage 1 does it once a step",
+                    stage, stage == 3 ? ", and weights gathered," : "");
     if (c->comms_logger.enabled && c->world == 1 && !UNUSABLE(load, "comms_logger.enabled"))
         load_notice(load, load_place(load, "comms_logger.enabled"), "comms_logger.enabled",
                     "one rank sends nothing, so there is nothing to print");
@@ -248,6 +254,7 @@ void validate_config(Load *load)
 {
     check_batch(load);
     check_model(load);
+    check_parallel(load);
     check_fused_gelu(load);
     check_data(load);
     check_precision(load);

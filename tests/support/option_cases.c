@@ -77,6 +77,7 @@ const OptionCase option_cases[] = {
     {.key = "parallel.pipeline_chunks", .value = "2", .code = EXIT_CONFIG},
     {.key = "parallel.pipeline_split", .value = "[7]", .code = EXIT_CONFIG},
     SEE("pipeline.partition", "uniform"),
+    SEE("seq_parallel_communication_data_type", "fp16"),
     ON_RANKS("parallel.timeout", "30"),
     ON_RANKS("zero_optimization.stage", "1", COMMS),
     ON_RANKS("zero_optimization.stage", "2", COMMS),

@@ -1,0 +1,341 @@
+/* test_config_parallel.c -- how ranks share a model: what follows from the keys, what is noticed,
+ * which grids go with which models, and the grid of a stored run on other ranks. What is said of
+ * those that do not: golden/config_errors.txt. */
+#include "configs/config.h"
+#include "model/core/check.h"
+#include "tests/support/config_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const Config *parse(const ConfigContext *context, const char *text, const char *set,
+                           ConfigReport *report)
+{
+    return config_parse_in(context, "c.json", text, strlen(text), set != NULL, &set, report);
+}
+
+/* A good config but for what these keys do to it. */
+static const Config *with_keys(int64_t world, const char *keys, const char *set,
+                               ConfigReport *report)
+{
+    char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 4, "
+                             "\"gradient_clipping\": 1%s\n%s}",
+                             *keys ? "," : "", keys);
+    const Config *c = parse(&(ConfigContext){.world = world}, text, set, report);
+    free(text);
+    return c;
+}
+
+static const Config *good(int64_t world, const char *keys, const char *set)
+{
+    ConfigReport report;
+    const Config *c = with_keys(world, keys, set, &report);
+    if (c == NULL) fail_msg("%s: %s", keys, report.error[0]);
+    config_report_free(&report);
+    return c;
+}
+
+static void settles_schedule_and_partition(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        ScheduleKind schedule;
+        Partition partition;
+        const char *origin;
+    } cases[] = {
+        {"", SCHEDULE_1F1B, PARTITION_BEST, "derived"},
+        {"\"parallel\": {\"pipeline\": 2}", SCHEDULE_1F1B, PARTITION_BEST, "derived"},
+        {"\"parallel\": {\"pipeline\": 2, \"pipeline_chunks\": 3}", SCHEDULE_INTERLEAVED,
+         PARTITION_BEST, "derived"},
+        {"\"parallel\": {\"pipeline\": 2, \"pipeline_chunks\": 3, \"schedule\": \"auto\"}",
+         SCHEDULE_INTERLEAVED, PARTITION_BEST, "derived"},
+        {"\"parallel\": {\"pipeline\": 2, \"schedule\": \"gpipe\"}, \"pipeline\": {\"partition\": "
+         "\"Uniform\"}",
+         SCHEDULE_GPIPE, PARTITION_UNIFORM, "c.json:2"},
+        {"\"parallel\": {\"schedule\": \"1f1b\"}, \"pipeline\": {\"partition\": \"parameters\"}",
+         SCHEDULE_1F1B, PARTITION_PARAMETERS, "c.json:2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Config *c = good(2, cases[i].keys, NULL);
+        assert_int_equal(c->parallel.schedule, cases[i].schedule);
+        assert_int_equal(c->pipeline.partition, cases[i].partition);
+        assert_string_equal(config_origin(c, "parallel.schedule"), cases[i].origin);
+        config_free(c);
+    }
+}
+
+/* What is derived is derived anew when a printed config is read beside other values. */
+static void prints_what_reads_back(void **state)
+{
+    (void)state;
+    static const int blocks[] = {1, 2, 4, 5};
+    static const char *const keys[] = {
+        "", "\"parallel\": {\"pipeline\": 2, \"pipeline_split\": [5, 7]}",
+        "\"parallel\": {\"pipeline\": 2, \"pipeline_chunks\": 2, \"pipeline_split\": [1, 2, 4, 5]}",
+        "\"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const Config *c = good(2, keys[i], NULL);
+        char *text = config_text(c);
+        ConfigReport report;
+        ConfigDifference *d;
+        const Config *again = parse(&(ConfigContext){.world = 2}, text, NULL, &report);
+        if (again == NULL) fail_msg("%s: %s", text, report.error[0]);
+        assert_int_equal(config_diff(c, again, &d), 0);
+        config_diff_free(d, 0);
+        config_report_free(&report);
+        config_free(again);
+        if (strcmp(keys[i], "") == 0) {
+            again = parse(&(ConfigContext){.world = 2}, text,
+                          "parallel={\"pipeline\": 2, \"pipeline_chunks\": 2}", &report);
+            assert_non_null(again);
+            assert_int_equal(again->parallel.schedule, SCHEDULE_INTERLEAVED);
+            config_report_free(&report);
+            config_free(again);
+        }
+        free(text);
+        config_free(c);
+    }
+    const Config *c = good(2, keys[2], NULL);
+    assert_int_equal(c->parallel.pipeline_split.count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(c->parallel.pipeline_split.item[i], blocks[i]);
+    config_free(c);
+}
+
+static void notices_what_has_no_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t world;
+        const char *keys, *set, *notice; /* the last of them; "": there is none */
+    } cases[] = {
+        {1, "\"parallel\": {\"sequence_parallel\": true}", NULL,
+         "c.json:2:14: notice: parallel.sequence_parallel: true: tensor is 1, so there is nothing "
+         "to cut"},
+        {2, "\"parallel\": {\"sequence_parallel\": true, \"tensor\": 2}", NULL, ""},
+        {8, "\"parallel\": {\"tensor\": 2}, \"zero_optimization\": {\"stage\": 3}", NULL, ""},
+        {8, "\"parallel\": {\"pipeline\": 2}, \"zero_optimization\": {\"stage\": 1}", NULL, ""},
+        {8, "\"parallel\": {\"pipeline\": 2}, \"zero_optimization\": {\"stage\": 2}", NULL,
+         "c.json:2:52: notice: zero_optimization.stage: 2 with a pipeline: gradients are summed "
+         "over ranks for every micro-batch; stage 1 does it once a step"},
+        {8, "\"parallel\": {\"pipeline\": 2}, \"zero_optimization\": {\"stage\": 3}", NULL,
+         "c.json:2:52: notice: zero_optimization.stage: 3 with a pipeline: gradients are summed "
+         "over ranks, and weights gathered, for every micro-batch; stage 1 does it once a step"},
+        {4, "\"parallel\": {\"pipeline\": 2, \"tensor\": 2}, \"zero_optimization\": {\"stage\": 2}",
+         NULL,
+         "c.json:2:65: notice: zero_optimization.stage: 2: one data-parallel rank has nothing to "
+         "shard, so it trains as stage 0 does"},
+        {1, "\"pipeline\": {\"pipe_partitioned\": false}", NULL,
+         "c.json:2:14: notice: pipeline.pipe_partitioned: accepted, without effect here (with "
+         "parallel.sequence_parallel each rank sends the rows that it has, else all)"},
+        {1, "\"tensor_parallel\": {\"tp_overlap_comm\": true}", NULL,
+         "c.json:2:21: notice: tensor_parallel.tp_overlap_comm: accepted, without effect here "
+         "(sums between tensor-parallel ranks always have a stream of their own)"},
+        {1, "\"seq_parallel_communication_data_type\": \"bf16\"", NULL,
+         "c.json:2:1: notice: seq_parallel_communication_data_type: accepted, without effect: "
+         "nothing is cut by parallel.sequence_parallel"},
+        {1, "\"seq_parallel_communication_data_type\": \"fp32\"", NULL, ""},
+        {2, "\"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}",
+         "parallel.pipeline_split=[5, 7]",
+         "c.json:2:27: notice: pipeline.partition: set aside for --set parallel.pipeline_split"},
+        {2, "\"parallel\": {\"pipeline\": 2, \"pipeline_split\": [5, 7]}",
+         "pipeline.partition=uniform",
+         "c.json:2:29: notice: parallel.pipeline_split: set aside for --set pipeline.partition"},
+        {2, "\"parallel\": {\"pipeline\": 2, \"pipeline_split\": [5, 7]}",
+         "parallel.pipeline_split=null", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ConfigReport report;
+        const Config *c = with_keys(cases[i].world, cases[i].keys, cases[i].set, &report);
+        if (c == NULL) fail_msg("%s: %s", cases[i].keys, report.error[0]);
+        assert_int_equal(report.n_notices, *cases[i].notice != '\0');
+        if (report.n_notices) assert_string_equal(report.notice[0], cases[i].notice);
+        config_report_free(&report);
+        config_free(c);
+    }
+}
+
+/* DeepSpeed's names, alone, beside ours with the same value, and where they say nothing. */
+static void reads_every_name_of_the_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *set;
+        int64_t tensor, pipeline;
+    } cases[] = {
+        {"\"tensor_parallel\": {\"autotp_size\": 2}", NULL, 2, 1},
+        {"\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}", NULL, 4, 1},
+        {"\"pipeline\": {\"stages\": 2}", NULL, 1, 2},
+        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, 1, 1},
+        {"\"pipeline\": {\"stages\": \"auto\"}, \"parallel\": {\"pipeline\": 4}", NULL, 1, 4},
+        {"\"parallel\": {\"pipeline\": 4}, \"pipeline\": {\"stages\": 4}", NULL, 1, 4},
+        {"\"parallel\": {\"tensor\": 2}, \"tensor_parallel\": {\"autotp_size\": 0}", NULL, 2, 1},
+        {"\"parallel\": {\"tensor\": 2}, \"tensor_parallel\": {\"autotp_size\": \"auto\"}", NULL, 2,
+         1},
+        {"\"tensor_parallel\": {\"autotp_size\": 2, \"tp\": {\"tp_size\": 2}}", NULL, 2, 1},
+        {"\"tensor_parallel\": {\"autotp_size\": 0, \"tp\": {\"tp_size\": 2}}", NULL, 2, 1},
+        {"\"parallel\": {\"tensor\": 2}", "tensor_parallel.tp.tp_size=4", 4, 1},
+        {"\"parallel\": {\"tensor\": 2}", "tensor_parallel.autotp_size=0", 1, 1},
+        {"\"tensor_parallel\": {\"autotp_size\": 2}", "parallel.tensor=4", 4, 1},
+        {"\"pipeline\": {\"stages\": 4}", "pipeline.stages=2", 1, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const Config *c = good(4, cases[i].keys, cases[i].set);
+        assert_int_equal(c->parallel.tensor, cases[i].tensor);
+        assert_int_equal(c->parallel.pipeline, cases[i].pipeline);
+        config_free(c);
+    }
+}
+
+/* Of a model with these sizes, what is said to `tp` tensor-parallel ranks; NULL: it is cut. The
+ * caller frees. */
+static char *refusal(int heads, int kv, int width, int tp)
+{
+    ConfigReport report;
+    char *keys = text_format("\"parallel\": {\"tensor\": %d}, \"model\": {\"hidden_size\": %d, "
+                             "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, "
+                             "\"intermediate_size\": %d}",
+                             tp, 2 * heads, heads, kv, width),
+         *said = NULL;
+    const Config *c = with_keys(0, keys, NULL, &report);
+    if (c == NULL) assert_int_equal(report.n_errors, 1);
+    if (c == NULL) said = must_strdup(report.error[0]);
+    config_report_free(&report);
+    config_free(c);
+    free(keys);
+    return said;
+}
+
+/* Heads, groups of heads and the width of the mlp that tensor-parallel ranks cannot share evenly
+ * are refused, and nothing else; what is to be written instead is never refused. */
+static void bug_28_heads_that_do_not_divide(void **state)
+{
+    (void)state;
+    int refused = 0;
+    for (int heads = 1; heads <= 12; heads++)
+        for (int kv = 1; kv <= heads; kv += heads % kv == 0 ? 1 : 0) {
+            while (heads % kv != 0)
+                kv++;
+            for (int tp = 1; tp <= 13; tp++)
+                for (int width = 12; width <= 60; width += 24) {
+                    char *said = refusal(heads, kv, width, tp);
+                    bool even =
+                        heads % tp == 0 && width % tp == 0 && (kv % tp == 0 || tp % kv == 0);
+                    if (even != (said == NULL))
+                        fail_msg("%d heads, %d groups, width %d on %d: %s", heads, kv, width, tp,
+                                 said ? said : "accepted");
+                    if (even) continue;
+                    refused++;
+                    int low = 0, high = 0,
+                        n = sscanf(strstr(said, "write "), "write %d or %d", &low, &high);
+                    char *instead = refusal(heads, kv, width, low),
+                         *other = n == 2 ? refusal(heads, kv, width, high) : NULL;
+                    if (n < 1 || instead != NULL || other != NULL) fail_msg("%s", said);
+                    assert_true(low != tp && (n == 1 || (low < tp && high > tp)));
+                    free(said);
+                }
+        }
+    assert_true(refused > 500);
+}
+
+/* Grids of up to 12 ranks and 5 blocks: good exactly where the ranks are whole pipelines and every
+ * run of layers has a block. */
+static void takes_the_grids_that_go_together(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 12; world++)
+        for (int stages = 1; stages <= 6; stages++)
+            for (int chunks = 1; chunks <= 3; chunks++)
+                for (int tp = 1; tp <= 3; tp++) {
+                    ConfigReport report;
+                    char *keys = text_format("\"model\": {\"num_layers\": 5}, \"parallel\": "
+                                             "{\"tensor\": %d, \"pipeline\": %d, "
+                                             "\"pipeline_chunks\": %d}",
+                                             tp, stages, chunks);
+                    bool fits = world % (tp * stages) == 0 && stages * chunks <= 5 &&
+                                (chunks == 1 || stages > 1);
+                    const Config *c = with_keys(world, keys, NULL, &report);
+                    if (fits != (c != NULL))
+                        fail_msg("%s on %d: %s", keys, world, c ? "accepted" : report.error[0]);
+                    if (fits) assert_int_equal(c->parallel.data, world / (tp * stages));
+                    if (fits) assert_int_equal(c->world, world);
+                    config_report_free(&report);
+                    config_free(c);
+                    free(keys);
+                }
+}
+
+/* A stored run on other ranks than its own: its sizes where they go into those. */
+static void a_stored_run_opens_on_other_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t ranks;
+        const char *set;
+        int64_t tensor, pipeline, data; /* tensor 0: it is refused */
+    } cases[] = {
+        {8, NULL, 2, 2, 2},
+        {4, NULL, 2, 2, 1},
+        {2, NULL, 2, 1, 1},
+        {6, NULL, 2, 1, 3},
+        {1, NULL, 1, 1, 1},
+        {3, NULL, 1, 1, 3},
+        {2, "parallel.pipeline=2", 1, 2, 1},
+        {2, "parallel.tensor=1", 1, 2, 1},
+        {4, "parallel.tensor=4", 4, 1, 1},
+        {3, "parallel.tensor=3", 3, 1, 1},
+        {1, "parallel.tensor=2", 0, 0, 0},
+        {4, "parallel.tensor=3", 0, 0, 0},
+        {4, "parallel.tensor=5", 0, 0, 0},
+        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* four numbers of pipeline_split */
+        {2, "parallel.data=2", 0, 0, 0},
+        {2, "parallel={\"tensor\": 1, \"pipeline\": 1, \"data\": 2}", 1, 1, 2},
+    };
+    const Config *run = good(8,
+                             "\"parallel\": {\"data\": 2, \"tensor\": 2, \"pipeline\": 2, "
+                             "\"pipeline_chunks\": 2, \"pipeline_split\": [3, 3, 3, 3], "
+                             "\"schedule\": \"interleaved\"}, \"train_batch_size\": 8",
+                             NULL);
+    char *text = config_text(run);
+    config_free(run);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ConfigReport report;
+        const ConfigContext context = {.stored = true, .opened = cases[i].ranks};
+        const Config *c = parse(&context, text, cases[i].set, &report);
+        if ((c == NULL) != (cases[i].tensor == 0))
+            fail_msg("%d ranks, %s: %s", (int)cases[i].ranks, cases[i].set,
+                     c ? "accepted" : report.error[0]);
+        config_report_free(&report);
+        if (c == NULL) continue;
+        bool several = cases[i].pipeline > 1;
+        assert_int_equal(c->parallel.tensor, cases[i].tensor);
+        assert_int_equal(c->parallel.pipeline, cases[i].pipeline);
+        assert_int_equal(c->parallel.data, cases[i].data);
+        assert_int_equal(c->parallel.pipeline_chunks, several ? 2 : 1);
+        assert_int_equal(c->parallel.pipeline_split.count, several ? 4 : 0);
+        assert_int_equal(c->parallel.schedule, several ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B);
+        assert_int_equal(c->world, cases[i].ranks);
+        config_free(c);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settles_schedule_and_partition),
+        cmocka_unit_test(prints_what_reads_back),
+        cmocka_unit_test(notices_what_has_no_effect),
+        cmocka_unit_test(reads_every_name_of_the_sizes),
+        cmocka_unit_test(bug_28_heads_that_do_not_divide),
+        cmocka_unit_test(takes_the_grids_that_go_together),
+        cmocka_unit_test(a_stored_run_opens_on_other_ranks),
+    };
+    return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
+}
