@@ -248,7 +248,7 @@ static void on_rank(Comm *world, void *context)
     }
     check_padding(&f, &seen);
     check_loss(&seen, "evaluated", loss_of_all(&f, fixture_loss(&f)), job->whole->evaluated);
-    GptBytes plan = gpt_bytes(&f.layers.shape, f.B, f.T, GPT_TRAIN), used = gpt_used(f.gpt);
+    GptBytes plan = gpt_bytes(&f.layers, NULL, f.B, f.T, GPT_TRAIN), used = gpt_used(f.gpt);
     if (plan.activations != used.activations || plan.scratch != used.scratch)
         rank_wrong(world, "%s: planned %zu and %zu bytes, used %zu and %zu", job->c->what,
                    plan.activations, plan.scratch, used.activations, used.scratch);
