@@ -1,0 +1,103 @@
+/* split.c -- see split.h. Two tables over (runs left, first block): what the costliest run costs at
+ * least, and with that for a limit, the least sum of squares. */
+#include "parallel/pipeline/split.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+/* Exact: ties are found by equality. */
+typedef unsigned __int128 Square;
+
+typedef struct {
+    int64_t *before; /* cost of the layers before block i, counted in blocks */
+    int blocks, runs;
+    Square *best; /* [runs left][first block] */
+} Split;
+
+static int64_t cost_of(const LayerCost *cost, int layer, int layers, Partition by)
+{
+    if (by == PARTITION_UNIFORM) return layer > 0 && layer < layers - 1;
+    return by == PARTITION_PARAMETERS ? cost[layer].parameters : cost[layer].flops;
+}
+
+/* Costs by blocks: the embedding counts as part of the first, the head of the last. */
+static void add_up(Split *s, const LayerCost *cost, int layers, Partition by)
+{
+    s->before[0] = 0;
+    for (int i = 0; i < s->blocks; i++) {
+        int64_t c = cost_of(cost, i + 1, layers, by);
+        if (i == 0) c += cost_of(cost, 0, layers, by);
+        if (i == s->blocks - 1) c += cost_of(cost, layers - 1, layers, by);
+        s->before[i + 1] = s->before[i] + c;
+    }
+}
+
+static Square *best_at(const Split *s, int runs, int first)
+{
+    return &s->best[(size_t)runs * (size_t)(s->blocks + 1) + (size_t)first];
+}
+
+static const Square NEVER = ~(Square)0;
+
+/* Fills the tables' entries for `runs` runs of blocks [first, end): of all ends of the first run.
+ * limit < 0: the least that the costliest must cost; else the least sum of squares of runs that
+ * cost no more than that. */
+static void fill(const Split *s, int runs, int first, int64_t limit)
+{
+    Square best = NEVER;
+    for (int end = first + 1; end <= s->blocks - (runs - 1); end++) {
+        Square run = (Square)(s->before[end] - s->before[first]), rest = *best_at(s, runs - 1, end);
+        if (rest == NEVER || (limit >= 0 && run > (Square)limit)) continue;
+        Square value = limit >= 0 ? run * run + rest : run > rest ? run : rest;
+        if (value < best) best = value;
+    }
+    *best_at(s, runs, first) = best;
+}
+
+static void fill_all(const Split *s, int64_t limit)
+{
+    for (int first = 0; first <= s->blocks; first++)
+        *best_at(s, 0, first) = first == s->blocks ? 0 : NEVER;
+    for (int runs = 1; runs <= s->runs; runs++)
+        for (int first = 0; first <= s->blocks; first++)
+            fill(s, runs, first, limit);
+}
+
+void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, int *border)
+{
+    Split s = {.blocks = layers - 2, .runs = runs};
+    CHECK(runs >= 1 && s.blocks >= runs, "%d blocks in %d runs", s.blocks, runs);
+    s.before = must_calloc((size_t)s.blocks + 1, sizeof *s.before);
+    s.best = must_calloc((size_t)(runs + 1) * (size_t)(s.blocks + 1), sizeof *s.best);
+    add_up(&s, cost, layers, by);
+    fill_all(&s, -1);
+    int64_t limit = (int64_t)*best_at(&s, runs, 0);
+    fill_all(&s, limit);
+    border[0] = 0;
+    for (int r = 0, first = 0; r < runs; r++) {
+        int end = first + 1;
+        for (;; end++) {
+            Square run = (Square)(s.before[end] - s.before[first]),
+                   rest = *best_at(&s, runs - 1 - r, end);
+            if (rest != NEVER && run <= (Square)limit &&
+                run * run + rest == *best_at(&s, runs - r, first))
+                break;
+        }
+        first = end;
+        border[r + 1] = first + 1; /* behind the embedding */
+    }
+    border[runs] = layers;
+    free(s.before);
+    free(s.best);
+}
+
+void pipeline_split_blocks(const int64_t *blocks, int runs, int *border)
+{
+    border[0] = 0;
+    for (int r = 0; r < runs; r++) {
+        CHECK(blocks[r] > 0, "run %d of %lld blocks", r, (long long)blocks[r]);
+        border[r + 1] = border[r] + (r == 0) + (int)blocks[r];
+    }
+    border[runs]++; /* the head */
+}
