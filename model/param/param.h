@@ -60,6 +60,10 @@ typedef struct {
 typedef struct {
     int stage[2], n;
 } Home;
+static inline bool home_is(const Home *home, int stage)
+{
+    return home->stage[0] == stage || (home->n > 1 && home->stage[1] == stage);
+}
 
 typedef struct {
     int first, count; /* rows of the table */

@@ -3,6 +3,7 @@
 #include "parallel/plan/capture.h"
 
 #include "model/core/hash.h"
+#include "model/core/min_max.h"
 #include "model/param/runs.h"
 #include "parallel/grid/control.h"
 
@@ -88,34 +89,46 @@ static void capture_gradients(Session *s, Capture *out)
     sum_over_world(s, out->gradient, out->n);
 }
 
-/* Reads all weights as the model does. `whole`: puts those there that this rank answers for, unless
- * NULL. Returns a hash of all. */
-static uint64_t read_weights(Session *s, double *whole)
+/* What the weights are read for: to be put into a whole (NULL: not), each by the rank that answers
+ * for it; for a hash of every row of the table (NULL: not), 0 where this stage has none. */
+typedef struct {
+    double *whole;
+    int64_t *hash;
+} Reading;
+
+static void read_row(Session *s, int unit, int p, const Reading *reading)
 {
     const ParamTable *table = &s->table;
-    uint64_t hash = 1;
+    Tensor piece = fetch(&s->dev, s->params->weight(s->params, p, 1));
+    if (reading->hash)
+        reading->hash[p] = (int64_t)(hash_bytes(1, piece.data, (int64_t)tensor_bytes(piece)) >> 1);
+    if (reading->whole && s->grid.at.dp == 0 &&
+        param_owned_here(table, p, &s->grid.size, &s->grid.at))
+        place(s, unit, table->param[p].offset, piece, reading->whole);
+    free(piece.data);
+}
+
+/* Reads all weights of this stage as the model does. */
+static void read_weights(Session *s, const Reading *reading)
+{
+    const ParamTable *table = &s->table;
     s->params->step_begin(s->params, NULL, 0);
     for (int u = 0; u < table->n_units; u++) {
+        const Unit *unit = &table->unit[u];
+        if (!home_is(&unit->home, s->grid.at.pp)) continue;
         s->params->acquire(s->params, u);
-        for (int p = table->unit[u].first; p < table->unit[u].first + table->unit[u].count; p++) {
-            Tensor piece = fetch(&s->dev, s->params->weight(s->params, p, 1));
-            hash = hash_bytes(hash, piece.data, (int64_t)tensor_bytes(piece));
-            if (whole && s->grid.at.dp == 0 &&
-                param_owned_here(table, p, &s->grid.size, &s->grid.at))
-                place(s, u, table->param[p].offset, piece, whole);
-            free(piece.data);
-        }
+        for (int p = unit->first; p < unit->first + unit->count; p++)
+            read_row(s, u, p, reading);
         s->params->release(s->params, u);
     }
     s->params->step_end(s->params);
-    return hash;
 }
 
 void capture_weights(Capture *out, Trainer *t)
 {
     Session *s = &t->session;
     memset(out->weight, 0, (size_t)out->n * sizeof *out->weight);
-    read_weights(s, out->weight);
+    read_weights(s, &(Reading){.whole = out->weight});
     sum_over_world(s, out->weight, out->n);
 }
 
@@ -135,10 +148,54 @@ void capture_step(Capture *out, Trainer *t)
     capture_weights(out, t);
 }
 
-bool capture_replicas_agree(Trainer *t)
+/* Which rows all ranks of a group have alike. */
+typedef enum { OF_ALL, OF_REPLICATED, OF_SHARED, OF_TIED } Alike;
+
+static bool is_alike(const ParamTable *table, const Param *row, Alike alike)
 {
-    Comm *dp = &t->session.grid.dp;
-    int64_t hash = (int64_t)(read_weights(&t->session, NULL) >> 1);
-    int64_t most = control_max(dp, hash), least = -control_max(dp, -hash);
-    return session_all_go_on(&t->session, most == least);
+    switch (alike) {
+    case OF_ALL: return true;
+    case OF_REPLICATED: return row->tp_dim < 0;
+    case OF_SHARED: return row->tp_dim >= 0 && row->sharers > 1;
+    case OF_TIED: return table->unit[row->unit].home.n > 1;
+    }
+    return false;
+}
+
+/* The first row of which the ranks of the group have other hashes; n_params where all agree. */
+static int64_t first_drift(Comm *group, const ParamTable *table, const int64_t *hash, Alike alike)
+{
+    int64_t n = table->n_params, first = n, *pair = must_calloc(2 * (size_t)n + 1, sizeof *pair);
+    for (int64_t p = 0; p < n; p++) {
+        if (!is_alike(table, &table->param[p], alike)) continue;
+        pair[2 * p] = hash[p];
+        pair[2 * p + 1] = -hash[p];
+    }
+    comm_all_reduce(group, NULL, tensor_1d(pair, I64, 2 * n), REDUCE_MAX);
+    for (int64_t p = n; p-- > 0;)
+        if (pair[2 * p] != -pair[2 * p + 1]) first = p;
+    free(pair);
+    return first;
+}
+
+const char *capture_drift(Trainer *t)
+{
+    Session *s = &t->session;
+    const ParamTable *table = &s->table;
+    Grid *grid = &s->grid;
+    struct {
+        Comm *group;
+        Alike alike;
+    } of[] = {{&grid->dp, OF_ALL},
+              {&grid->tp, OF_REPLICATED},
+              {&grid->kv, OF_SHARED},
+              {&grid->tie, OF_TIED}};
+    int64_t *hash = must_calloc((size_t)table->n_params + 1, sizeof *hash);
+    int64_t first = table->n_params;
+    read_weights(s, &(Reading){.hash = hash});
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        first = min_i64(first, first_drift(of[i].group, table, hash, of[i].alike));
+    free(hash);
+    if (s->world) first = -control_max(s->world, -first);
+    return first < table->n_params ? table->param[first].name : NULL;
 }

@@ -12,7 +12,7 @@ typedef struct {
     bool applied;
     int64_t n;
     double *gradient; /* of the loss, before clipping */
-    double *weight;   /* after the update, as the model of the first data-parallel rank reads it */
+    double *weight;   /* after the update, as the models of the first data-parallel ranks read it */
 } Capture;
 
 /* Room for a model of this table. */
@@ -23,9 +23,11 @@ void capture_free(Capture *capture);
 void capture_step(Capture *out, Trainer *trainer);
 /* The weights alone. */
 void capture_weights(Capture *out, Trainer *trainer);
-/* Whether the weights that the model reads are the same bits on all ranks that hold the same part;
- * all ranks call it together. */
-bool capture_replicas_agree(Trainer *trainer);
+/* The name of the first parameter of which ranks that hold the same part read other bits, the same
+ * on all ranks; NULL where there is none. Data-parallel ranks hold the same of all; tensor-parallel
+ * ones what is not cut, and shared heads of keys and values; first and last stage a tied table. All
+ * ranks call it together. */
+const char *capture_drift(Trainer *trainer);
 /* Which parameter element i of a capture belongs to; *element: its number in that one. */
 int capture_param(const ParamTable *table, int64_t i, int64_t *element);
 

@@ -15,7 +15,7 @@ enum {
     BLOCKS = 2,
     MOST_VOCABULARY = 509,
     MOST_POSITIONS = 64,
-    MOST_SETS = 64,
+    MOST_SETS = 80,
     SCALE_POWER = 10
 };
 
@@ -56,24 +56,52 @@ static void set_number(Settings *s, const char *key, int64_t value)
     set_text(s, key, text);
 }
 
-/* A small model of the config's kind. */
+static int64_t round_to(int64_t value, int64_t unit)
+{
+    return value < unit ? unit : value / unit * unit;
+}
+
+/* A small model of the config's kind, for its grid: as many blocks as there are runs of layers, and
+ * what tensor-parallel ranks share divides among them. */
 static void set_small_model(Settings *s, const Config *c)
 {
-    int64_t stages = c->parallel.pipeline, vocabulary = c->model.vocab_size;
+    int64_t tp = c->parallel.tensor, runs = c->parallel.pipeline * c->parallel.pipeline_chunks;
+    int64_t blocks = max_i64(BLOCKS, runs), vocabulary = c->model.vocab_size;
     int64_t hidden = HEAD_SIZE * c->model.num_attention_heads;
     double wide = (double)c->model.intermediate_size / (double)c->model.hidden_size;
     int64_t length = min_i64(c->data.seq_length, MOST_POSITIONS),
             mlp = (int64_t)(wide * (double)hidden);
     if (vocabulary == 0) vocabulary = c->data.tokenizer_vocab_size;
-    set_number(s, "model.num_layers", stages > BLOCKS ? stages : BLOCKS);
+    if (c->parallel.sequence_parallel) length = round_to(length, tp);
+    set_number(s, "model.num_layers", blocks);
     set_number(s, "model.hidden_size", hidden);
     set_number(s, "model.head_dim", HEAD_SIZE);
-    set_number(s, "model.intermediate_size", mlp > 0 ? mlp : 1);
+    set_number(s, "model.intermediate_size", round_to(mlp, tp));
     set_number(s, "model.vocab_size", min_i64(vocabulary, MOST_VOCABULARY));
     set_number(s, "data.seq_length", length);
     set_number(s, "model.max_position_embeddings", length);
+    /* What was written by hand is for other numbers of blocks. */
+    set_text(s, "parallel.pipeline_split", "[]");
     /* Else units so small would all be kept whole. */
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
+}
+
+/* One rank, whatever the config and its aliases say. */
+static void set_one_rank(Settings *s)
+{
+    static const char *const sizes[] = {"parallel.data",
+                                        "parallel.tensor",
+                                        "parallel.pipeline",
+                                        "parallel.pipeline_chunks",
+                                        "pipeline.stages",
+                                        "tensor_parallel.autotp_size",
+                                        "tensor_parallel.tp.tp_size"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        set_number(s, sizes[i], 1);
+    set_text(s, "parallel.sequence_parallel", "false");
+    set_text(s, "parallel.schedule", "1f1b");
+    set_text(s, "parallel.pipeline_split", "[]");
+    set_number(s, "zero_optimization.stage", 0);
 }
 
 static void set_f64(Settings *s, const Config *c)
@@ -132,7 +160,7 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
     if (c->given) {
         const Config *g = c->given;
         int64_t rows = min_i64(g->train_micro_batch_size_per_gpu, 2),
-                dp = o->ranks / (g->parallel.tensor * g->parallel.pipeline);
+                dp = max_i64(o->ranks / (g->parallel.tensor * g->parallel.pipeline), 1);
         int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
         bool f64 = o->dtype == VERIFY_F64 || (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
         if (!o->full) set_small_model(&s, g);
@@ -149,8 +177,7 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         set_number(&s, "train_batch_size", rows * micros * dp);
         c->grid = load(o, &s, o->ranks, true, code);
         set_number(&s, "gradient_accumulation_steps", micros * dp);
-        set_number(&s, "parallel.data", 1);
-        set_number(&s, "zero_optimization.stage", 0);
+        set_one_rank(&s);
         if (c->grid) c->single = load(o, &s, 1, true, code);
         set_f32(&s);
         if (c->single && dtype_size(config_dtype(c->single)) == 2)
@@ -175,7 +202,7 @@ typedef struct {
     Configs configs;
     DataSet data;
     Comparison comparison;
-    bool replicas_agree;
+    char drifted[64]; /* the first parameter that replicas hold with other bits; "": none */
 } Proof;
 
 /* A trainer and its last step. */
@@ -256,8 +283,8 @@ static int verify_rank(Comm *world, void *context)
         step_side(&exact);
         if (lead) compare(p, &grid, &single, &exact);
     }
-    bool agree = capture_replicas_agree(&grid.trainer);
-    if (lead) p->replicas_agree = agree;
+    const char *drifted = capture_drift(&grid.trainer);
+    if (lead && drifted) snprintf(p->drifted, sizeof p->drifted, "%s", drifted);
     close_side(&exact);
     close_side(&single);
     close_side(&grid);
@@ -269,9 +296,17 @@ static int verify_rank(Comm *world, void *context)
 static void print_subject(const Proof *p)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
-    printf("grid       %lld rank%s = dp %lld (threads), ZeRO %lld\n", (long long)p->options->ranks,
-           p->options->ranks == 1 ? "" : "s", (long long)c->parallel.data,
+    static const char *const schedule[] = {[SCHEDULE_GPIPE] = "gpipe",
+                                           [SCHEDULE_1F1B] = "1f1b",
+                                           [SCHEDULE_INTERLEAVED] = "interleaved"};
+    GridPlace size = {(int)c->parallel.pipeline, (int)c->parallel.data, 1, (int)c->parallel.tensor};
+    char axes[64];
+    grid_size_text(size, axes, sizeof axes);
+    printf("grid       %lld rank%s = %s (threads), ZeRO %lld", (long long)p->options->ranks,
+           p->options->ranks == 1 ? "" : "s", axes[0] ? axes : "dp 1",
            (long long)c->zero_optimization.stage);
+    if (size.pp > 1) printf(", %s", schedule[c->parallel.schedule]);
+    printf("%s\n", c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
     printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",
            (long long)c->model.num_layers, (long long)given->model.num_layers,
            (long long)c->model.hidden_size, (long long)given->model.hidden_size,
@@ -305,10 +340,10 @@ static int print_verdict(const Proof *p, double seconds)
     DType dtype = config_dtype(p->configs.grid);
     if (c->differs)
         return error_print(EXIT_REPLICAS, "the grid is not a single rank: %s", c->difference);
-    if (!p->replicas_agree)
+    if (p->drifted[0])
         return error_print(EXIT_REPLICAS,
-                           "after %d steps ranks have other weights than their replicas",
-                           VERIFY_STEPS);
+                           "after %d steps ranks have other weights than their replicas: %s",
+                           VERIFY_STEPS, p->drifted);
     if (c->skipped || c->gradients == 0) return print_nothing(p);
     printf("equal      to a single rank; worst deviation %.2g", c->worst);
     if (dtype_size(dtype) > 2 && wire_of(p->configs.grid).absolute > 0)

@@ -46,13 +46,6 @@ static void choose_transient(ZeroStore *s)
     free(releases);
 }
 
-static bool home_here(const ZeroStore *s, const Home *home)
-{
-    for (int i = 0; i < home->n; i++)
-        if (home->stage[i] == s->grid->at.pp) return true;
-    return false;
-}
-
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
@@ -60,7 +53,7 @@ void zero_layout_units(ZeroStore *s)
     s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
-        u->here = home_here(s, &table->unit[i].home);
+        u->here = home_is(&table->unit[i].home, s->grid->at.pp);
         if (!u->here) continue;
         u->size = (table->unit[i].size + grain - 1) / grain * grain;
         u->part = u->size / s->grid->shard.size;

@@ -29,7 +29,7 @@ static void each_beside(GridChoice choice, const int *values, int n_values, int 
 {
     for (int64_t i = 0; i < CASES; i += grid_case_every()) {
         GridCase a = grid_case_drawn(FIXED_SEED + (uint64_t)choice, i);
-        if (a.of[GRID_RANKS] == 0) a.of[GRID_RANKS] = 2;
+        if (a.of[GRID_DATA] == 0) a.of[GRID_DATA] = 2;
         if (micros > 0) a.of[GRID_MICROS] = micros - 1;
         a.of[choice] = values[0];
         GridCase b = a;

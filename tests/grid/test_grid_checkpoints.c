@@ -106,9 +106,10 @@ static void train(Comm *world, void *context)
 static void run_world(RunOf *run, const World *world, const GridCase *of)
 {
     GridCase c = *of;
-    c.of[GRID_RANKS] = world->ranks - 1;
+    c.of[GRID_DATA] = world->ranks - 1;
     c.of[GRID_STAGE] = world->stage;
     c.of[GRID_MICROS] = world->micros - 1;
+    c.of[GRID_BLOCKS] = 1;
     Config *config = grid_case_config(&c, BATCH);
     config->checkpoint.writers = world->writers;
     DataSet data;

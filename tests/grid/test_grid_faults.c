@@ -9,7 +9,24 @@
 
 #include <cmocka.h>
 
-/* Ranks, stage, micro-batches, model, recompute, dtype, clip, optimizer, masked, keys. */
+/* A case of two blocks; what is not named is the simplest. */
+#define ON(...)                                                                                    \
+    {                                                                                              \
+        {                                                                                          \
+            [GRID_BLOCKS] = 1, __VA_ARGS__                                                         \
+        }                                                                                          \
+    }
+#define DATA(n)      [GRID_DATA] = (n)-1
+#define ZERO(n)      [GRID_STAGE] = (n)
+#define MICROS(n)    [GRID_MICROS] = (n)-1
+#define MODEL(n)     [GRID_MODEL] = (n)
+#define RECOMPUTE(n) [GRID_RECOMPUTE] = (n)
+#define DTYPE(n)     [GRID_DTYPE] = (n)
+#define CLIPPED      [GRID_CLIP] = 1
+#define OPTIMIZER(n) [GRID_OPTIMIZER] = (n)
+#define MASKED       [GRID_MASKED] = 1
+#define KEYS(n)      [GRID_KEYS] = (n)
+
 typedef struct {
     GridFault fault;
     GridCase on[6];
@@ -18,52 +35,45 @@ typedef struct {
 
 static const Planting plantings[] = {
     {FAULT_SKIPPED_REDUCE,
-     {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{2, 1, 1, 1, 0, 1, 0, 1, 0, 0}},
-      {{1, 2, 1, 1, 0, 0, 0, 0, 0, 1}},
-      {{2, 3, 0, 4, 0, 2, 0, 0, 0, 0}}},
+     {ON(DATA(2)), ON(DATA(3), ZERO(1), MICROS(2), MODEL(1), DTYPE(1), OPTIMIZER(1)),
+      ON(DATA(2), ZERO(2), MICROS(2), MODEL(1), KEYS(1)), ON(DATA(3), ZERO(3), MODEL(4), DTYPE(2))},
      4},
     {FAULT_SKIPPED_UNIT,
-     {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{3, 1, 0, 3, 0, 0, 0, 1, 0, 0}},
-      {{1, 2, 0, 5, 0, 0, 0, 1, 0, 0}},
-      {{4, 3, 1, 1, 0, 0, 0, 0, 0, 0}}},
+     {ON(DATA(2)), ON(DATA(4), ZERO(1), MODEL(3), OPTIMIZER(1)),
+      ON(DATA(2), ZERO(2), MODEL(5), OPTIMIZER(1)), ON(DATA(5), ZERO(3), MICROS(2), MODEL(1))},
      4},
     {FAULT_UNPUBLISHED,
-     {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{4, 1, 1, 4, 0, 0, 1, 0, 0, 0}},
-      {{2, 2, 1, 6, 0, 0, 1, 1, 0, 1}}},
+     {ON(DATA(2), ZERO(1)), ON(DATA(5), ZERO(1), MICROS(2), MODEL(4), CLIPPED),
+      ON(DATA(3), ZERO(2), MICROS(2), MODEL(6), CLIPPED, OPTIMIZER(1), KEYS(1))},
      3},
     {FAULT_16_BIT_SUM,
-     {{{1, 0, 0, 0, 0, 1, 0, 0, 0, 0}},
-      {{2, 1, 2, 1, 0, 1, 1, 1, 0, 0}},
-      {{2, 2, 2, 1, 0, 1, 1, 1, 0, 0}},
-      {{1, 3, 1, 5, 0, 1, 0, 0, 0, 2}}},
+     {ON(DATA(2), DTYPE(1)),
+      ON(DATA(3), ZERO(1), MICROS(3), MODEL(1), DTYPE(1), CLIPPED, OPTIMIZER(1)),
+      ON(DATA(3), ZERO(2), MICROS(3), MODEL(1), DTYPE(1), CLIPPED, OPTIMIZER(1)),
+      ON(DATA(2), ZERO(3), MICROS(2), MODEL(5), DTYPE(1), KEYS(2))},
      4},
     {FAULT_LOCAL_DECISION,
-     {{{1, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
-      {{2, 1, 0, 5, 0, 0, 0, 0, 1, 0}},
-      {{1, 2, 0, 0, 0, 1, 1, 0, 0, 0}},
-      {{3, 3, 1, 1, 0, 0, 1, 1, 1, 0}},
-      {{1, 0, 0, 0, 0, 2, 0, 0, 0, 0}},
-      {{2, 3, 0, 1, 0, 4, 0, 1, 0, 0}}},
+     {ON(DATA(2), CLIPPED), ON(DATA(3), ZERO(1), MODEL(5), MASKED),
+      ON(DATA(2), ZERO(2), DTYPE(1), CLIPPED),
+      ON(DATA(4), ZERO(3), MICROS(2), MODEL(1), CLIPPED, OPTIMIZER(1), MASKED),
+      ON(DATA(2), DTYPE(2)), ON(DATA(3), ZERO(3), MODEL(1), DTYPE(4), OPTIMIZER(1))},
      6},
-    {FAULT_GAP, {{{1, 2, 0, 2, 0, 0, 0, 0, 0, 0}}, {{2, 3, 1, 10, 0, 0, 1, 1, 0, 0}}}, 2},
+    {FAULT_GAP,
+     {ON(DATA(2), ZERO(2), MODEL(2)),
+      ON(DATA(3), ZERO(3), MICROS(2), MODEL(10), CLIPPED, OPTIMIZER(1))},
+     2},
     {FAULT_STALE,
-     {{{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{2, 1, 1, 2, 0, 0, 0, 1, 0, 0}},
-      {{2, 2, 0, 1, 0, 0, 1, 0, 0, 0}}},
+     {ON(DATA(2), ZERO(1)), ON(DATA(3), ZERO(1), MICROS(2), MODEL(2), OPTIMIZER(1)),
+      ON(DATA(3), ZERO(2), MODEL(1), CLIPPED)},
      3},
     {FAULT_OLD_GATHER,
-     {{{1, 3, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{2, 3, 1, 1, 2, 0, 0, 1, 0, 2}},
-      {{1, 3, 0, 4, 0, 1, 1, 0, 0, 0}}},
+     {ON(DATA(2), ZERO(3)),
+      ON(DATA(3), ZERO(3), MICROS(2), MODEL(1), RECOMPUTE(2), OPTIMIZER(1), KEYS(2)),
+      ON(DATA(2), ZERO(3), MODEL(4), DTYPE(1), CLIPPED)},
      3},
     {FAULT_DRIFT,
-     {{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-      {{2, 1, 1, 1, 0, 1, 0, 1, 0, 0}},
-      {{3, 0, 0, 0, 0, 2, 1, 0, 0, 0}},
-      {{1, 3, 0, 0, 0, 0, 0, 0, 0, 0}}},
+     {ON(DATA(2)), ON(DATA(3), ZERO(1), MICROS(2), MODEL(1), DTYPE(1), OPTIMIZER(1)),
+      ON(DATA(4), DTYPE(2), CLIPPED), ON(DATA(2), ZERO(3))},
      4},
 };
 enum { PLANTINGS = sizeof plantings / sizeof *plantings };
@@ -96,8 +106,9 @@ static void test_tables_that_do_the_same_are_good(void **state)
 static void test_gaps_of_whole_gradients_stay_zero(void **state)
 {
     (void)state;
-    check(FAULT_GAP, &(GridCase){{1, 0, 0, 2, 0, 0, 0, 0, 0, 0}}, true);
-    check(FAULT_GAP, &(GridCase){{2, 1, 1, 10, 0, 0, 1, 1, 0, 0}}, true);
+    check(FAULT_GAP, &(GridCase)ON(DATA(2), MODEL(2)), true);
+    check(FAULT_GAP, &(GridCase)ON(DATA(3), ZERO(1), MICROS(2), MODEL(10), CLIPPED, OPTIMIZER(1)),
+          true);
 }
 
 static void test_bug_16_38_planted_faults_are_seen(void **state)

@@ -44,7 +44,7 @@ static void open_rank(Comm *world, void *context)
     w->body(&t, w);
     Capture end = capture_create(&t.session.table);
     capture_weights(&end, &t);
-    bool agree = capture_replicas_agree(&t);
+    bool agree = capture_drift(&t) == NULL;
     if (world->rank == 0) {
         w->agree = agree;
         w->n = end.n;

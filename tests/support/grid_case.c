@@ -7,87 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    const char *name, *model;
-    int seq_length;
-} Model;
-
-/* Sizes that nothing divides, units smaller than a rank's alignment, every layer there is. */
-static const Model models[] = {
-    {"gpt2", "\"num_layers\":2,\"hidden_size\":16,\"num_attention_heads\":2,\"vocab_size\":61", 7},
-    {"llama",
-     "\"num_layers\":2,\"hidden_size\":16,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-     "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
-     "\"tie_word_embeddings\":false,\"intermediate_size\":24,\"vocab_size\":53",
-     6},
-    {"one layer, prime sizes",
-     "\"num_layers\":1,\"hidden_size\":21,\"num_attention_heads\":3,\"intermediate_size\":37,"
-     "\"vocab_size\":97",
-     5},
-    {"gpt2 untied",
-     "\"num_layers\":2,\"hidden_size\":12,\"num_attention_heads\":3,\"tie_word_embeddings\":false,"
-     "\"vocab_size\":31",
-     8},
-    {"llama tied with QK-norm",
-     "\"num_layers\":2,\"hidden_size\":24,\"num_attention_heads\":3,\"num_key_value_heads\":1,"
-     "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
-     "\"qk_norm\":true,\"intermediate_size\":40,\"vocab_size\":67",
-     6},
-    {"relu2 with rope",
-     "\"num_layers\":2,\"hidden_size\":16,\"num_attention_heads\":2,\"position\":\"rope\","
-     "\"activation\":\"relu2\",\"bias\":false,\"vocab_size\":41",
-     7},
-    {"three layers, one head of 13",
-     "\"num_layers\":3,\"hidden_size\":13,\"num_attention_heads\":1,\"vocab_size\":17", 5},
-    {"one kv head, wide heads",
-     "\"num_layers\":1,\"hidden_size\":10,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-     "\"head_dim\":8,\"position\":\"rope\",\"activation\":\"relu2\",\"vocab_size\":29",
-     6},
-    {"two pages of vocabulary",
-     "\"num_layers\":1,\"hidden_size\":8,\"num_attention_heads\":2,\"vocab_size\":131", 4},
-    {"two pages of vocabulary, untied",
-     "\"num_layers\":1,\"hidden_size\":6,\"num_attention_heads\":1,\"tie_word_embeddings\":false,"
-     "\"bias\":false,\"vocab_size\":257",
-     4},
-    {"swiglu with biases",
-     "\"num_layers\":2,\"hidden_size\":14,\"num_attention_heads\":2,\"activation\":\"swiglu\","
-     "\"intermediate_size\":19,\"bias\":true,\"vocab_size\":43",
-     6},
-    {"rmsnorm, QK-norm, biases",
-     "\"num_layers\":2,\"hidden_size\":18,\"num_attention_heads\":3,\"norm\":\"rmsnorm\","
-     "\"qk_norm\":true,\"bias\":true,\"vocab_size\":59",
-     7},
-    {"five layers",
-     "\"num_layers\":5,\"hidden_size\":8,\"num_attention_heads\":2,\"vocab_size\":19", 5},
-    {"smaller than a shard",
-     "\"num_layers\":1,\"hidden_size\":2,\"num_attention_heads\":1,\"intermediate_size\":3,"
-     "\"norm\":\"rmsnorm\",\"bias\":false,\"vocab_size\":5",
-     3},
-    {"one token a row",
-     "\"num_layers\":2,\"hidden_size\":12,\"num_attention_heads\":2,\"position\":\"rope\","
-     "\"vocab_size\":23",
-     1},
-    {"learned positions, untied swiglu",
-     "\"num_layers\":2,\"hidden_size\":15,\"num_attention_heads\":3,\"activation\":\"swiglu\","
-     "\"tie_word_embeddings\":false,\"intermediate_size\":32,\"vocab_size\":37",
-     9},
-    {"fused gelu",
-     "\"num_layers\":2,\"hidden_size\":16,\"num_attention_heads\":4,\"fused_gelu\":true,"
-     "\"vocab_size\":47",
-     6},
-    {"kv heads shared by two",
-     "\"num_layers\":2,\"hidden_size\":20,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-     "\"qk_norm\":true,\"vocab_size\":71",
-     6},
-    {"wide blocks",
-     "\"num_layers\":1,\"hidden_size\":40,\"num_attention_heads\":5,\"vocab_size\":11", 4},
-    {"rope, layernorm, untied relu2",
-     "\"num_layers\":3,\"hidden_size\":12,\"num_attention_heads\":2,\"position\":\"rope\","
-     "\"activation\":\"relu2\",\"tie_word_embeddings\":false,\"vocab_size\":13",
-     11},
-};
-enum { MODELS = sizeof models / sizeof *models };
-
 static const char *const optimizers[][2] = {
     {"AdamW, eps 1e-4",
      "{\"type\":\"AdamW\",\"params\":{\"lr\":0.01,\"eps\":1e-4,\"weight_decay\":0.1}}"},
@@ -127,15 +46,34 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 static const char *recompute(const GridCase *c)
 {
     static const char *const name[] = {"none", "selective", "full"};
-    bool fused = strstr(models[c->of[GRID_MODEL]].model, "fused_gelu") != NULL;
+    bool fused = strstr(grid_model[c->of[GRID_MODEL]].json, "fused_gelu") != NULL;
     bool narrow = dtype_size(dtypes[c->of[GRID_DTYPE]].dtype) == 2;
     return name[fused && narrow && c->of[GRID_RECOMPUTE] == 1 ? 2 : c->of[GRID_RECOMPUTE]];
 }
 
-static const int values[GRID_CHOICES] = {
-    [GRID_RANKS] = 5,      [GRID_STAGE] = 4,     [GRID_MICROS] = 3, [GRID_MODEL] = MODELS,
-    [GRID_DTYPE] = DTYPES, [GRID_RECOMPUTE] = 3, [GRID_CLIP] = 2,   [GRID_OPTIMIZER] = OPTIMIZERS,
-    [GRID_MASKED] = 2,     [GRID_KEYS] = KEYS};
+static const struct {
+    const char *name, *kind;
+    int chunks;
+} schedules[] = {{"1f1b", "1f1b", 1},
+                 {"gpipe", "gpipe", 1},
+                 {"interleaved in 2", "interleaved", 2},
+                 {"interleaved in 3", "interleaved", 3}};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules };
+
+static const char *const splits[] = {"best", "parameters", "uniform", "by hand"};
+enum { SPLITS = sizeof splits / sizeof *splits, BY_HAND = 3 };
+
+/* More blocks than these where stages ask for them. */
+enum { BLOCKS = 5 };
+
+static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] = 1,
+                                         [GRID_PIPELINE] = 1,    [GRID_SCHEDULE] = SCHEDULES,
+                                         [GRID_SPLIT] = SPLITS,  [GRID_SEQUENCE] = 2,
+                                         [GRID_STAGE] = 4,       [GRID_MICROS] = 4,
+                                         [GRID_BLOCKS] = BLOCKS, [GRID_MODEL] = GRID_MODELS,
+                                         [GRID_DTYPE] = DTYPES,  [GRID_RECOMPUTE] = 3,
+                                         [GRID_CLIP] = 2,        [GRID_OPTIMIZER] = OPTIMIZERS,
+                                         [GRID_MASKED] = 2,      [GRID_KEYS] = KEYS};
 
 int grid_choice_values(GridChoice choice)
 {
@@ -150,17 +88,60 @@ int64_t grid_cases(void)
     return n;
 }
 
-GridCase grid_case(int64_t index)
-{
-    GridCase c;
-    for (int i = 0; i < GRID_CHOICES; i++, index /= values[i - 1])
-        c.of[i] = (int)(index % values[i]);
-    return c;
-}
-
 GridCase grid_case_drawn(uint64_t seed, int64_t i)
 {
-    return grid_case(sampler_permute(seed, 0, grid_cases(), i));
+    int64_t index = sampler_permute(seed, 0, grid_cases(), i);
+    GridCase c;
+    for (int k = 0; k < GRID_CHOICES; k++, index /= values[k - 1])
+        c.of[k] = (int)(index % values[k]);
+    return grid_case_legal(c);
+}
+
+/* ---- what is legal --------------------------------------------------------------------------- */
+
+static int most_ranks(void)
+{
+    const char *most = getenv("GRID_MOST_RANKS");
+    return most ? atoi(most) : 12;
+}
+
+/* Runs of layers: one of each chunk of each stage. */
+static int runs_of(const GridCase *c)
+{
+    return (c->of[GRID_PIPELINE] + 1) * schedules[c->of[GRID_SCHEDULE]].chunks;
+}
+
+static void fit_heads(GridCase *c)
+{
+    while (!(grid_model[c->of[GRID_MODEL]].tensor >> c->of[GRID_TENSOR] & 1))
+        c->of[GRID_TENSOR]--;
+}
+
+/* Rows of a micro-batch of a rank. */
+static int64_t micro_rows(const GridCase *c)
+{
+    int64_t mine = grid_case_batch(c) / (c->of[GRID_DATA] + 1);
+    return mine / (c->of[GRID_MICROS] + 1) * grid_model[c->of[GRID_MODEL]].seq_length;
+}
+
+GridCase grid_case_legal(GridCase c)
+{
+    int *data = &c.of[GRID_DATA], *tensor = &c.of[GRID_TENSOR], *stages = &c.of[GRID_PIPELINE];
+    fit_heads(&c);
+    while (grid_case_ranks(&c) > most_ranks()) {
+        int *most = *data >= *stages ? data : stages;
+        most = *most >= *tensor ? most : tensor;
+        --*most;
+        fit_heads(&c);
+    }
+    if (*stages == 0) c.of[GRID_SCHEDULE] = c.of[GRID_SPLIT] = 0;
+    if (*tensor == 0) c.of[GRID_SEQUENCE] = 0;
+    while (c.of[GRID_SEQUENCE] && micro_rows(&c) % (*tensor + 1) != 0)
+        c.of[GRID_MICROS]--;
+    /* By hand some stage has more blocks than the others. */
+    int least = runs_of(&c) + (c.of[GRID_SPLIT] == BY_HAND);
+    if (c.of[GRID_BLOCKS] + 1 < least) c.of[GRID_BLOCKS] = least - 1;
+    return c;
 }
 
 GridCase grid_case_here(GridCase c)
@@ -171,9 +152,18 @@ GridCase grid_case_here(GridCase c)
     return c;
 }
 
+GridPlace grid_case_size(const GridCase *c)
+{
+    return (GridPlace){.pp = c->of[GRID_PIPELINE] + 1,
+                       .dp = c->of[GRID_DATA] + 1,
+                       .cp = 1,
+                       .tp = c->of[GRID_TENSOR] + 1};
+}
+
 int grid_case_ranks(const GridCase *c)
 {
-    return c->of[GRID_RANKS] + 1;
+    GridPlace size = grid_case_size(c);
+    return size.pp * size.dp * size.tp;
 }
 
 DType grid_case_dtype(const GridCase *c)
@@ -189,44 +179,81 @@ bool grid_case_noisy(const GridCase *c)
 GridCase grid_case_single(const GridCase *c, int dtype)
 {
     GridCase single = *c;
-    single.of[GRID_RANKS] = single.of[GRID_STAGE] = single.of[GRID_MICROS] = 0;
+    for (int i = 0; i <= GRID_MICROS; i++)
+        single.of[i] = 0;
     single.of[GRID_RECOMPUTE] = single.of[GRID_KEYS] = 0;
     single.of[GRID_DTYPE] = dtype;
     return single;
 }
 
-/* Divisible by the micro-batches of any case with as many ranks. */
+/* As many a rank as its micro-batches divide, and where rows are cut for any number of them. */
 int64_t grid_case_batch(const GridCase *c)
 {
-    return 6 * grid_case_ranks(c);
+    int64_t mine = c->of[GRID_SEQUENCE] ? 12 : c->of[GRID_MICROS] == 3 ? 8 : 6;
+    return mine * (c->of[GRID_DATA] + 1);
+}
+
+/* ---- configs --------------------------------------------------------------------------------- */
+
+/* Keys of the pipeline, to be freed; "" without one. By hand a run has a block, and the one that
+ * the number of blocks picks has the rest. */
+static char *pipeline_keys(const GridCase *c)
+{
+    int split = c->of[GRID_SPLIT], runs = runs_of(c), blocks = c->of[GRID_BLOCKS] + 1;
+    char numbers[160] = "";
+    if (c->of[GRID_PIPELINE] == 0) return text_format("%s", "");
+    for (int r = 0; r < runs; r++) {
+        size_t used = strlen(numbers);
+        snprintf(numbers + used, sizeof numbers - used, "%s%d", r ? "," : "",
+                 r == blocks % runs ? blocks - runs + 1 : 1);
+    }
+    char *text = text_format(",\"pipeline\":%d,\"schedule\":\"%s\",\"pipeline_chunks\":%d%s%s%s},"
+                             "\"pipeline\":{\"partition\":\"%s\"",
+                             c->of[GRID_PIPELINE] + 1, schedules[c->of[GRID_SCHEDULE]].kind,
+                             schedules[c->of[GRID_SCHEDULE]].chunks,
+                             split == BY_HAND ? ",\"pipeline_split\":[" : "",
+                             split == BY_HAND ? numbers : "", split == BY_HAND ? "]" : "",
+                             splits[split == BY_HAND ? 0 : split]);
+    return text;
+}
+
+static char *config_json(const GridCase *c, int64_t batch)
+{
+    const GridModel *m = &grid_model[c->of[GRID_MODEL]];
+    int64_t mine = batch / (c->of[GRID_DATA] + 1), micros = c->of[GRID_MICROS] + 1;
+    const char *device = grid_case_dtype(c) == F64 ? NULL : getenv("TEST_DEVICE");
+    CHECK(batch % (c->of[GRID_DATA] + 1) == 0 && mine % micros == 0, "%lld sequences",
+          (long long)batch);
+    char *pipeline = pipeline_keys(c);
+    char *text =
+        text_format("{\"model\":{\"num_layers\":%d,%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},"
+                    "\"seed\":11,\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,"
+                    "\"train_steps\":100,\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},"
+                    "\"gradient_clipping\":%s,\"zero_optimization\":{\"stage\":%d%s},%s,"
+                    "\"activation_checkpointing\":{\"policy\":\"%s\"},"
+                    "\"parallel\":{\"tensor\":%d%s%s},"
+                    "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
+                    c->of[GRID_BLOCKS] + 1, m->json, m->seq_length, (long long)batch,
+                    (long long)(mine / micros), optimizers[c->of[GRID_OPTIMIZER]][1],
+                    c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE], keys[c->of[GRID_KEYS]][1],
+                    dtypes[c->of[GRID_DTYPE]].json, recompute(c), c->of[GRID_TENSOR] + 1,
+                    c->of[GRID_SEQUENCE] ? ",\"sequence_parallel\":true" : "", pipeline,
+                    device ? device : "cpu");
+    free(pipeline);
+    return text;
 }
 
 Config *grid_case_config(const GridCase *c, int64_t batch)
 {
-    const Model *m = &models[c->of[GRID_MODEL]];
-    int ranks = grid_case_ranks(c), micros = c->of[GRID_MICROS] + 1;
-    int64_t mine = batch / ranks;
-    const char *device = grid_case_dtype(c) == F64 ? NULL : getenv("TEST_DEVICE");
-    CHECK(mine * ranks == batch && mine % micros == 0, "%lld sequences", (long long)batch);
-    char *text = text_format(
-        "{\"model\":{%s},\"data\":{\"text\":\"x\",\"seq_length\":%d},\"seed\":11,"
-        "\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,\"train_steps\":100,"
-        "\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},\"gradient_clipping\":%s,"
-        "\"zero_optimization\":{\"stage\":%d%s},%s,"
-        "\"activation_checkpointing\":{\"policy\":\"%s\"},"
-        "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
-        m->model, m->seq_length, (long long)mine, (long long)(mine / micros),
-        optimizers[c->of[GRID_OPTIMIZER]][1], c->of[GRID_CLIP] ? "0.05" : "0", c->of[GRID_STAGE],
-        keys[c->of[GRID_KEYS]][1], dtypes[c->of[GRID_DTYPE]].json, recompute(c),
-        device ? device : "cpu");
+    char *text = config_json(c, batch);
+    ConfigContext context = {.world = grid_case_ranks(c)};
     ConfigReport report = {0};
-    Config *config = (Config *)config_parse("grid case", text, strlen(text), 0, NULL, &report);
+    Config *config =
+        (Config *)config_parse_in(&context, "grid case", text, strlen(text), 0, NULL, &report);
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     config_report_free(&report);
     free(text);
     config->eval.sample_tokens = 0; /* no room for samples */
-    config->parallel.data = ranks;
-    config->train_batch_size = batch;
     return config;
 }
 
@@ -241,13 +268,43 @@ int64_t grid_case_every(void)
     return every ? strtoll(every, NULL, 10) : getenv("TEST_SAMPLE") ? 12 : 1;
 }
 
+/* ---- words ----------------------------------------------------------------------------------- */
+
 const char *grid_case_text(const GridCase *c, char *out, size_t n)
 {
-    snprintf(out, n, "%d rank%s, ZeRO %d (%s), %d micro-batch%s, %s, recompute %s, %s%s, %s%s",
-             c->of[GRID_RANKS] + 1, c->of[GRID_RANKS] ? "s" : "", c->of[GRID_STAGE],
+    char pipeline[120] = "";
+    if (c->of[GRID_PIPELINE])
+        snprintf(pipeline, sizeof pipeline, " x pp %d, %s, split %s", c->of[GRID_PIPELINE] + 1,
+                 schedules[c->of[GRID_SCHEDULE]].name, splits[c->of[GRID_SPLIT]]);
+    snprintf(out, n,
+             "dp %d x tp %d%s%s, ZeRO %d (%s), %d micro-batch%s, %d block%s of %s, recompute %s, "
+             "%s%s, %s%s",
+             c->of[GRID_DATA] + 1, c->of[GRID_TENSOR] + 1, pipeline,
+             c->of[GRID_SEQUENCE] ? ", sequence parallel" : "", c->of[GRID_STAGE],
              keys[c->of[GRID_KEYS]][0], c->of[GRID_MICROS] + 1, c->of[GRID_MICROS] ? "es" : "",
-             models[c->of[GRID_MODEL]].name, recompute(c), dtypes[c->of[GRID_DTYPE]].name,
+             c->of[GRID_BLOCKS] + 1, c->of[GRID_BLOCKS] ? "s" : "",
+             grid_model[c->of[GRID_MODEL]].name, recompute(c), dtypes[c->of[GRID_DTYPE]].name,
              c->of[GRID_CLIP] ? ", clipped" : "", optimizers[c->of[GRID_OPTIMIZER]][0],
              c->of[GRID_MASKED] ? ", masked" : "");
     return out;
+}
+
+const char *grid_case_numbers(const GridCase *c, char *out, size_t n)
+{
+    size_t used = 0;
+    for (int i = 0; i < GRID_CHOICES && used < n; i++)
+        used += (size_t)snprintf(out + used, n - used, "%s%d", i ? "," : "", c->of[i]);
+    return out;
+}
+
+bool grid_case_read(GridCase *c, const char *numbers)
+{
+    char *end;
+    for (int i = 0; i < GRID_CHOICES; i++) {
+        c->of[i] = (int)strtol(numbers, &end, 10);
+        bool last = i + 1 == GRID_CHOICES;
+        if (end == numbers || *end != (last ? '\0' : ',') || c->of[i] < 0) return false;
+        numbers = end + 1;
+    }
+    return true;
 }
