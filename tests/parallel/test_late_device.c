@@ -45,6 +45,8 @@ static void print_verdict(void *context, const LateWait *wait)
     if (strcmp(wait->verdict, "red") != 0) printf("  %s: %s\n", wait->verdict, wait->where);
 }
 
+static const LateJury printer = {.tell = print_verdict};
+
 /* A result is there when the host has waited, and not before; arguments are those of the call. */
 static void test_work_is_put_off(void **state)
 {
@@ -104,7 +106,7 @@ static LateVerdict fetch_and_use(int forgets)
         op_add(&dev, sum, sum, buffer);
         device_event_record(&dev, &used[i % BUFFERS]);
     }
-    LateVerdict v = late_burst_end(print_verdict, NULL);
+    LateVerdict v = late_burst_end(&printer);
     if (forgets == FORGETS_NOTHING)
         assert_true(memory[(ROUNDS + BUFFERS) * N] == (1 << ROUNDS) - 1);
     for (int i = 0; i < BUFFERS; i++) {
@@ -256,7 +258,7 @@ static void collective_rank(Comm *comm, void *context)
         one_round(comm, &dev, on, c, &x, event, round);
     }
     comm_barrier(comm);
-    if (comm->rank == 0) c->verdict = late_burst_end(print_verdict, NULL);
+    if (comm->rank == 0) c->verdict = late_burst_end(&printer);
     comm_barrier(comm);
     for (int i = 0; i < 2; i++)
         device_event_destroy(&dev, &event[i]);

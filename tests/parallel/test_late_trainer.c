@@ -11,85 +11,14 @@
  * end covers. So with overlap_comm each place in the program that waits must show, in one
  * configuration at least, and without it the order itself is looked at: no work of the compute
  * stream may come before collectives that were asked for earlier. */
-#include "model/core/check.h"
-#include "tests/support/late_device.h"
-#include "tests/support/rank_run.h"
+#include "tests/support/late_run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-/* ---- places that wait ------------------------------------------------------------------------ */
-
-enum { MOST_SITES = 256 };
-typedef struct {
-    const void *site;
-    int waits, red;
-    char example[400]; /* one that was left out, and did not show */
-} SiteCount;
-static SiteCount sites[MOST_SITES];
-static int n_sites;
-
-static void count_wait(void *context, const LateWait *wait)
-{
-    const RankRun *run = context;
-    int i = 0;
-    bool red = strcmp(wait->verdict, "red") == 0;
-    if (!run->config->zero_optimization.overlap_comm) return;
-    while (i < n_sites && sites[i].site != wait->site)
-        i++;
-    CHECK(i < MOST_SITES, "more than %d places that wait", MOST_SITES);
-    if (i == n_sites) sites[n_sites++] = (SiteCount){.site = wait->site};
-    sites[i].waits++;
-    sites[i].red += red;
-    if (!red)
-        snprintf(sites[i].example, sizeof sites[i].example, "%s: %s, in %s", wait->verdict,
-                 wait->where, run->name);
-}
-
-/* The waits of the last step but one are left out: what comes too early is seen in the last. */
-static void take_burst(Comm *world, Trainer *t, RankRun *run, int64_t steps)
-{
-    comm_barrier(world);
-    if (world->rank == 0) late_burst_begin();
-    comm_barrier(world);
-    for (int64_t i = 0; i < steps; i++) {
-        if (i >= steps - 2) late_mark(&t->session.dev);
-        trainer_step(t);
-    }
-    comm_barrier(world);
-    if (world->rank == 0) *(LateVerdict *)run->context = late_burst_end(count_wait, run);
-    comm_barrier(world);
-}
-
-/* ---- configurations -------------------------------------------------------------------------- */
-
-/* The same run on the CPU and on late devices. Without overlap_comm nothing is computed before the
- * collectives that were asked for earlier; returns how often something might be. */
-static int run_both(const Folder *p, int ranks, const char *const *sets)
-{
-    LateVerdict verdict = {0};
-    RankRun plain = {0}, late = {.take_middle = take_burst, .context = &verdict};
-    rank_run_open(&plain, p, ranks, sets);
-    rank_run_open(&late, p, ranks, sets);
-    rank_run_train(&plain);
-    late_devices(true);
-    rank_run_train(&late);
-    late_devices(false);
-    if (verdict.wrong[0]) fail_msg("%s: %s", late.name, verdict.wrong);
-    assert_true((verdict.red > 0) == (ranks > 1));
-    rank_runs_equal(&plain, &late);
-    if (verdict.overlapping > 0 && !late.config->zero_optimization.overlap_comm)
-        fail_msg("%s: computes %d times while it communicates, %s", late.name, verdict.overlapping,
-                 verdict.overlap);
-    rank_run_close(&plain);
-    rank_run_close(&late);
-    return verdict.overlapping;
-}
 
 static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1",
                                      "zero_optimization.stage=2", "zero_optimization.stage=3"};
@@ -123,20 +52,17 @@ static const char *const rest[RESTS] = {"gradient_accumulation_steps=1",
 /* Every stage with all keys, each pair with two of the rest, in ranks of two or three. */
 static void test_bug_31_ranks_on_late_devices(void **state)
 {
+    static LateSites sites;
     int all = STAGES * KEYS * 2, by = getenv("TEST_SAMPLE") ? 9 : 1, overlapping = 0;
     for (int i = 0; i < all; i += by) {
         const char *sets[SETS + 3] = {stages[i % STAGES],
                                       rest[(i / STAGES + i % STAGES * 2) % RESTS]};
         for (int k = 0; k < SETS; k++)
             sets[2 + k] = keys[i / STAGES % KEYS][k];
-        overlapping += run_both(*state, 2 + i % 3 / 2, sets);
+        overlapping += late_run_both(*state, 2 + i % 3 / 2, sets, &sites);
     }
     assert_true(overlapping > 0);
-    assert_true(n_sites > 0);
-    for (int i = 0; i < n_sites && by == 1; i++)
-        if (sites[i].red == 0)
-            fail_msg("of %d waits of one place none shows; one is %s", sites[i].waits,
-                     sites[i].example);
+    late_sites_check(&sites, by == 1);
 }
 
 /* Models and optimizers that call all ops, in doubles too: what the device notes of a call is what
@@ -153,7 +79,7 @@ static void test_one_rank_on_a_late_device(void **state)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const char *sets[5] = {NULL};
         memcpy(sets, models[i], sizeof models[i]);
-        assert_int_equal(run_both(*state, 1, sets), 0);
+        assert_int_equal(late_run_both(*state, 1, sets, NULL), 0);
     }
 }
 

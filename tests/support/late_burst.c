@@ -304,13 +304,19 @@ static bool orders_agree(Burst *b, LateVerdict *v)
     return true;
 }
 
-static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v, LateTell tell,
-                      void *context)
+static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v, const LateJury *jury)
 {
     const LateWork *wait = work_of(s, i);
+    const LateStream *other = wait->wait.stream;
     bool lost[MOST_STREAMS], red = false;
     const char *verdict = "covered";
     int *count = &v->covered;
+    LateWait left = {.where = describe(b, s, i),
+                     .stream = s->name,
+                     .other = other->name,
+                     .peer = other->device != s->device,
+                     .site = wait->site};
+    if (jury->choose && !jury->choose(jury->context, &left)) return;
     if (order_is_lost(b, wait, lost)) {
         for (int t = 0; t < b->n && !red; t++)
             red = lost[t] && (!replay(b, wait, b->stream[t]) || memory_differs() != NULL);
@@ -319,17 +325,11 @@ static void leave_out(Burst *b, LateStream *s, int64_t i, LateVerdict *v, LateTe
     }
     ++*count;
     v->waits++;
-    const LateStream *other = wait->wait.stream;
-    if (tell)
-        tell(context, &(LateWait){.verdict = verdict,
-                                  .where = describe(b, s, i),
-                                  .stream = s->name,
-                                  .other = other->name,
-                                  .peer = other->device != s->device,
-                                  .site = wait->site});
+    left.verdict = verdict;
+    if (jury->tell) jury->tell(jury->context, &left);
 }
 
-LateVerdict late_burst_end(LateTell tell, void *context)
+LateVerdict late_burst_end(const LateJury *jury)
 {
     LateVerdict v = {0};
     pthread_mutex_lock(&late_all.mutex);
@@ -344,7 +344,7 @@ LateVerdict late_burst_end(LateTell tell, void *context)
         int64_t to = s->device->marks > 1 ? s->mark[1] - s->first : count_of(s);
         for (int64_t i = from; i < to; i++)
             if (work_of(s, i)->run == NULL && point_of(work_of(s, i)) > 0)
-                leave_out(b, s, i, &v, tell, context);
+                leave_out(b, s, i, &v, jury);
     }
     if (!replay(b, NULL, NULL) && v.wrong[0] == '\0')
         snprintf(v.wrong, sizeof v.wrong, "streams wait for each other for ever");

@@ -47,22 +47,28 @@ typedef struct {
     char wrong[512];
 } LateVerdict;
 
-/* A wait that was left out. */
+/* A wait that is left out. */
 typedef struct {
-    const char *verdict;        /* "red", "covered", "harmless" */
+    const char *verdict;        /* "red", "covered", "harmless"; NULL before */
     const char *where;          /* between which works of which stream, for which */
     const char *stream, *other; /* the one that waits, the one that it waits for */
     bool peer;                  /* that is another device's */
     const void *site; /* where the program asked for it: an address that is the same for the same
                          place, and means nothing else */
 } LateWait;
-typedef void (*LateTell)(void *context, const LateWait *wait);
+/* Who is asked whether a marked wait shall be left out (NULL: each is), and told what came of it
+ * (or NULL). */
+typedef struct {
+    bool (*choose)(void *context, const LateWait *wait);
+    void (*tell)(void *context, const LateWait *wait);
+    void *context;
+} LateJury;
 
 /* Does the burst in many orders from the memory that stands there, and compares all memory of all
  * devices, page-locked memory of the host included: each stream in turn as late as the others let
  * it; then, for each marked wait, without it and with each stream of which work has lost its place
  * before other work as late as can be: so all that has lost its order runs the other way round.
- * Lastly with all waits, which leaves the memory as it should be. `tell` may be NULL. */
-LateVerdict late_burst_end(LateTell tell, void *context);
+ * Lastly with all waits, which leaves the memory as it should be. */
+LateVerdict late_burst_end(const LateJury *jury);
 
 #endif

@@ -6,7 +6,7 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/support/trainer_fixture.h"
 
-enum { RANK_RUN_MOST = 3 };
+enum { RANK_RUN_MOST = 8 };
 
 typedef struct RankRun RankRun;
 struct RankRun {
