@@ -191,9 +191,11 @@ void session_allocate(Session *s)
     s->whole = s->tp;
     s->whole.parts = 1;
     s->whole.part = 0;
-    if (s->grid.size.pp > 1)
-        s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
-                                      shape_stream_rows(shape, rows), shape->C);
+    if (s->grid.size.pp == 1) return;
+    s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
+                                  shape_stream_rows(shape, rows), shape->C);
+    relay_open(&s->stages, &s->dev, &s->grid.pp, s->layers.n_chunks);
+    s->relay = relay_of(&s->stages);
 }
 
 void session_close(Session *s)
@@ -202,6 +204,7 @@ void session_close(Session *s)
     tp_region_close(&s->tp);
     zero_destroy(s->store);
     pipeline_destroy(s->pipeline);
+    relay_close(&s->stages);
     step_plan_free(&s->step);
     free(s->room.slots);
     gpt_layers_free(&s->layers);
@@ -223,10 +226,9 @@ void session_sum_stats(Session *s, StepStats *stats)
     comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
 }
 
-const Relay *session_relay(Session *s)
+const Relay *session_relay(const Session *s)
 {
-    CHECK(s->grid.size.pp == 1, "decoding on %d stages", s->grid.size.pp);
-    return NULL;
+    return s->grid.size.pp > 1 ? &s->relay : NULL;
 }
 
 double session_comm_seconds(const Session *s)

@@ -7,6 +7,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/grid/grid.h"
 #include "parallel/pipeline/pipeline.h"
+#include "parallel/pipeline/relay.h"
 #include "parallel/trainer/step_plan.h"
 #include "parallel/zero/zero.h"
 
@@ -21,6 +22,8 @@ typedef struct {
     StepPlan step;      /* of training; nothing without gradients */
     StepRoom room;      /* for it, for its warm-up and for evaluations */
     Pipeline *pipeline; /* between stages; NULL: a single one */
+    StageRelay stages;  /* the same for passes of a decoder */
+    Relay relay;
     ZeroStore *store;
     ParamStore *params;
 } Session;
@@ -50,7 +53,7 @@ void session_close(Session *session);
  * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
 void session_sum_stats(Session *session, StepStats *stats);
 /* How a decoder's passes go through the stages; NULL: a single one. */
-const Relay *session_relay(Session *session);
+const Relay *session_relay(const Session *session);
 /* Seconds that this rank has spent so far in what a device carries of communication (CommCounts).
  */
 double session_comm_seconds(const Session *session);

@@ -9,7 +9,8 @@
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate)
 {
-    ScheduleSpec spec = {.kind = config->parallel.schedule,
+    /* On one stage backward follows its own forward at once, whatever the schedule of several. */
+    ScheduleSpec spec = {.kind = size.pp > 1 ? config->parallel.schedule : SCHEDULE_1F1B,
                          .stages = size.pp,
                          .chunks = layers->n_chunks,
                          .micros = micros,
