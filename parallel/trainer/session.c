@@ -6,6 +6,7 @@
 #include "model/param/init.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/tp.h"
+#include "parallel/pipeline/split.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,59 +60,35 @@ static Grid open_grid(const Config *config, Comm *world)
     return grid_open(world, (GridPlace){pp, world->size / (tp * pp), 1, tp}, &groups);
 }
 
-/* What a layer costs, by the rule that cuts the layers into runs. */
-static double layer_cost(const Config *config, const GptLayers *m, const ParamTable *table, int row)
+/* What row `row` of the table of layers costs. */
+static LayerCost layer_cost(const Config *config, const GptLayers *m, const ParamTable *table,
+                            int row)
 {
-    double parameters = 0;
-    switch (config->pipeline.partition) {
-    case PARTITION_BEST: return gpt_layer_flops(&m->whole, config->data.seq_length, row);
-    case PARTITION_UNIFORM: return m->row[row].block >= 0;
-    case PARTITION_PARAMETERS: break;
-    }
+    LayerCost cost = {.flops = (int64_t)gpt_layer_flops(&m->whole, config->data.seq_length, row)};
     for (int u = 0; u < m->row[row].n_units; u++) {
         const Unit *unit = &table->unit[m->row[row].unit[u]];
         for (int p = unit->first; p < unit->first + unit->count; p++)
-            parameters += (double)param_count(&table->param[p]);
+            cost.parameters += param_count(&table->param[p]);
     }
-    return parameters;
-}
-
-/* Runs of as equal cost as their number allows, in order. */
-static void split_evenly(const double *cost, int n, int runs, int *border)
-{
-    double all = 0, sum = 0;
-    int run = 1;
-    for (int r = 0; r < n; r++)
-        all += cost[r];
-    border[0] = 0;
-    for (int r = 0; r < n && run < runs; r++) {
-        sum += cost[r];
-        if (sum >= all * run / runs || n - r - 1 == runs - run) border[run++] = r + 1;
-    }
-    border[runs] = n;
+    return cost;
 }
 
 /* Where each run of layers begins, and the last ends: runs + 1 numbers, which the caller frees. */
 static int *choose_borders(const Config *config, const GptShape *whole, int runs)
 {
-    int *border = must_calloc((size_t)runs + 1, sizeof *border);
     const IntegerList *split = &config->parallel.pipeline_split;
+    int *border = must_calloc((size_t)runs + 1, sizeof *border);
+    if (split->count > 0) {
+        pipeline_split_blocks(split->item, runs, border);
+        return border;
+    }
     GptLayers layers;
     ParamTable table = {0};
     gpt_layers_build(&layers, &table, whole, &LAYERS_WHOLE);
-    double *cost = must_calloc((size_t)layers.n_rows, sizeof *cost);
+    LayerCost *cost = must_calloc((size_t)layers.n_rows, sizeof *cost);
     for (int r = 0; r < layers.n_rows; r++)
         cost[r] = layer_cost(config, &layers, &table, r);
-    if (split->count > 0) {
-        /* Numbers of blocks: the first run begins with the embedding, too, and the last ends with
-         * the head. */
-        for (int run = 0; run < runs; run++)
-            border[run + 1] = (run ? border[run] : 1) + (int)split->item[run];
-        border[0] = 0;
-        border[runs]++;
-    } else {
-        split_evenly(cost, layers.n_rows, runs, border);
-    }
+    pipeline_split(cost, layers.n_rows, runs, config->pipeline.partition, border);
     free(cost);
     gpt_layers_free(&layers);
     param_table_free(&table);
