@@ -75,10 +75,10 @@ static int eval(const void *values)
 {
     const Arguments *a = values;
     OpenedRun run;
-    opened_run_open(&run, a->run, true, a->set.count, a->set.item);
+    opened_run_open(&run, a->run, a->ranks, true, a->set.count, a->set.item);
     if (run.data.val.n_files == 0)
         fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
-    int code = opened_run_on(&run, a->ranks, evaluate_on, NULL);
+    int code = opened_run_on(&run, evaluate_on, NULL);
     opened_run_close(&run);
     return code;
 }

@@ -71,10 +71,10 @@ static int generate_text(const void *values)
 {
     Arguments a = *(const Arguments *)values;
     OpenedRun run;
-    opened_run_open(&run, a.run, false, a.set.count, a.set.item);
+    opened_run_open(&run, a.run, a.ranks, false, a.set.count, a.set.item);
     if (run.tokenizer == NULL)
         fail(EXIT_MISSING, "%s has no tokenizer: its data were bare token files", a.run);
-    int code = opened_run_on(&run, a.ranks, generate_on, &a);
+    int code = opened_run_on(&run, generate_on, &a);
     opened_run_close(&run);
     return code;
 }

@@ -23,8 +23,9 @@ static char *run_of(const char *path, bool *is_checkpoint)
     return run;
 }
 
-/* The config that the run was started with, under `sets`. */
-static const Config *read_config(const char *run, int n_sets, const char *const *sets)
+/* The config that the run was started with, under `sets`, for so many ranks. */
+static const Config *read_config(const char *run, int64_t ranks, int n_sets,
+                                 const char *const *sets)
 {
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
@@ -33,7 +34,7 @@ static const Config *read_config(const char *run, int n_sets, const char *const 
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
         fail(EXIT_MISSING, "%s is not the folder of a run: it has no config.json", run);
-    const ConfigContext context = {.on_cuda = session_on_cuda, .stored = true};
+    const ConfigContext context = {.on_cuda = session_on_cuda, .stored = true, .opened = ranks};
     const Config *config = config_load(path, n_sets, sets, &context, &report);
     if (config == NULL) {
         config_report_print(&report, false, stderr);
@@ -62,14 +63,14 @@ static void open_own_data(OpenedRun *r, const char *run)
              r->data.tokenizer_path, run);
 }
 
-void opened_run_open(OpenedRun *r, const char *path, bool with_data, int n_sets,
+void opened_run_open(OpenedRun *r, const char *path, int64_t ranks, bool with_data, int n_sets,
                      const char *const *sets)
 {
     char err[2048];
     int64_t *steps = NULL;
     *r = (OpenedRun){.path = must_strdup(path), .changed = n_sets > 0};
     r->folder = run_of(path, &r->is_checkpoint);
-    r->config = read_config(r->folder, n_sets, sets);
+    r->config = read_config(r->folder, ranks, n_sets, sets);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);
     int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
@@ -164,9 +165,11 @@ static int open_rank(Comm *world, void *context)
     return code;
 }
 
-int opened_run_on(const OpenedRun *run, int64_t ranks, OpenedBody body, void *context)
+int opened_run_on(const OpenedRun *run, OpenedBody body, void *context)
 {
     Opening opening = {.run = run, .body = body, .context = context};
-    const LaunchOptions options = {.timeout = run->config->parallel.timeout};
-    return launch_ranks((int)ranks, &options, open_rank, &opening);
+    int ranks = (int)run->config->world;
+    const LaunchOptions options = {.timeout = run->config->parallel.timeout,
+                                   .size = session_grid_size(run->config, ranks)};
+    return launch_ranks(ranks, &options, open_rank, &opening);
 }

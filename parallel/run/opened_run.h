@@ -1,5 +1,6 @@
 /* opened_run.h -- a run's folder, or one of its checkpoints, opened to look at: what generating and
- * evaluating begin with. Any run opens on any number of ranks, whatever it was trained on. */
+ * evaluating begin with. Any run opens on any number of ranks, whatever it was trained on: its
+ * parallel.tensor and parallel.pipeline are kept where they go into those, and are 1 elsewhere. */
 #ifndef PARALLEL_RUN_OPENED_RUN_H
 #define PARALLEL_RUN_OPENED_RUN_H
 
@@ -19,7 +20,7 @@ typedef struct {
     bool is_checkpoint;   /* the path is one checkpoint's */
     bool changed;         /* --set was given */
 } OpenedRun;
-void opened_run_open(OpenedRun *run, const char *path, bool with_data, int n_sets,
+void opened_run_open(OpenedRun *run, const char *path, int64_t ranks, bool with_data, int n_sets,
                      const char *const *sets);
 void opened_run_close(OpenedRun *run);
 
@@ -33,8 +34,8 @@ typedef struct {
 } OpenedRank;
 /* What a rank does with its part; returns the exit code. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);
-/* Opens the run's part of each of `ranks` ranks, runs body(rank, context) on all at once, and
- * returns rank 0's exit code. */
-int opened_run_on(const OpenedRun *run, int64_t ranks, OpenedBody body, void *context);
+/* Opens the run's part of each of its ranks, runs body(rank, context) on all at once, and returns
+ * rank 0's exit code. */
+int opened_run_on(const OpenedRun *run, OpenedBody body, void *context);
 
 #endif

@@ -5,8 +5,10 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/pipeline/timeline.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +33,8 @@ static int live(Comm *world, void *context)
 int run_on_ranks(Run *run, int (*rank)(Run *run))
 {
     int n = (int)run->arguments.ranks;
-    LaunchOptions options = {.timeout = run->config->parallel.timeout};
+    LaunchOptions options = {.timeout = run->config->parallel.timeout,
+                             .size = session_grid_size(run->config, n)};
     Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
     for (int i = 1; i < n; i++)
         ranks.run[i] = *run;
@@ -68,17 +71,52 @@ void run_share_folder(Run *run)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
+static bool last_end(void *context, const TimelineEvent *event)
+{
+    if (event->ends) *(int64_t *)context = event->tick;
+    return true;
+}
+
+/* The share of a step in which a stage waits for others, where a backward takes twice as long as a
+ * forward and all stages are equal: idle / (idle + work) over the schedule's time line. For gpipe
+ * and 1f1b it is (stages - 1) / (micro-batches + stages - 1). */
+static double bubble_of(const ScheduleSpec *spec)
+{
+    int64_t end = 0, work = spec->micros * spec->chunks *
+                            (timeline_ticks(ACT_FORWARD) + timeline_ticks(ACT_BACKWARD));
+    timeline_play(spec, last_end, &end);
+    return 1 - (double)work / (double)end;
+}
+
+/* What a pipeline does in a step: ", 1f1b, 8 micro-batches, bubble 11 %". */
+static const char *pipeline_text(const Config *config, char *text, size_t n)
+{
+    const ScheduleSpec spec = step_spec(config);
+    static const char *const kind[] = {[SCHEDULE_GPIPE] = "gpipe",
+                                       [SCHEDULE_1F1B] = "1f1b",
+                                       [SCHEDULE_INTERLEAVED] = "interleaved"};
+    char chunks[32] = "";
+    if (spec.stages == 1) return "";
+    if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
+    snprintf(text, n, ", %s%s, %lld micro-batch%s, bubble %.0f %%", kind[spec.kind], chunks,
+             (long long)spec.micros, spec.micros == 1 ? "" : "es", 100 * bubble_of(&spec));
+    return text;
+}
+
 void run_print_ranks(Run *run)
 {
-    char text[256];
+    char text[256], pipeline[96];
+    const Config *config = run->config;
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
     if (ranks == 1) return;
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
-    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld", ranks, text, threads,
-              threads == 1 ? "" : "s", (long long)run->config->zero_optimization.stage);
+    bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1;
+    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld%s%s", ranks, text, threads,
+              threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
+              rows ? ", sequence parallel" : "", pipeline_text(config, pipeline, sizeof pipeline));
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");

@@ -49,15 +49,19 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
-/* The grid that the config asks for: what tensor and pipeline ranks leave are data-parallel. */
+GridPlace session_grid_size(const Config *config, int ranks)
+{
+    int64_t tp = config->parallel.tensor, pp = config->parallel.pipeline;
+    CHECK(ranks % (tp * pp) == 0, "%d ranks in %d stages of %d", ranks, (int)pp, (int)tp);
+    return (GridPlace){(int)pp, (int)(ranks / (tp * pp)), 1, (int)tp};
+}
+
 static Grid open_grid(const Config *config, Comm *world)
 {
     if (world == NULL) return grid_single();
-    int tp = (int)config->parallel.tensor, pp = (int)config->parallel.pipeline;
-    CHECK(world->size % (tp * pp) == 0, "%d ranks in %d stages of %d", world->size, pp, tp);
     GridGroups groups = {.kv = (int)config->model.num_key_value_heads,
                          .tied = config->model.tie_word_embeddings};
-    return grid_open(world, (GridPlace){pp, world->size / (tp * pp), 1, tp}, &groups);
+    return grid_open(world, session_grid_size(config, world->size), &groups);
 }
 
 /* What row `row` of the table of layers costs. */

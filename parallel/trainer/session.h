@@ -35,6 +35,9 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
  * that config_load asks for. */
 bool session_on_cuda(const Config *config);
 
+/* The grid of so many ranks that the config asks for: those that tensor and pipeline ranks leave
+ * are data-parallel. */
+GridPlace session_grid_size(const Config *config, int ranks);
 /* Builds what needs no device: grid, table of parameters, layers and their store (with gradients,
  * too, when asked, and then the plan of a training step), laid out without memory.
  * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the

@@ -6,6 +6,15 @@
 
 #include <stdlib.h>
 
+ScheduleSpec step_spec(const Config *config)
+{
+    bool stages = config->parallel.pipeline > 1;
+    return (ScheduleSpec){.kind = config->parallel.schedule,
+                          .stages = (int)config->parallel.pipeline,
+                          .chunks = stages ? (int)config->parallel.pipeline_chunks : 1,
+                          .micros = config->gradient_accumulation_steps};
+}
+
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate)
 {

@@ -14,6 +14,8 @@ typedef struct {
     int64_t n_uses;
 } StepPlan;
 
+/* The schedule of a step that the config asks for, on all of its stages. */
+ScheduleSpec step_spec(const Config *config);
 /* The schedule of so many micro-batches on the stage `at` of a grid of `size`, as `config` asks
  * for, and its uses of these layers; evaluate: forward alone, no uses are told. Free with
  * step_plan_free. */
