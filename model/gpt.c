@@ -231,10 +231,15 @@ static void poison(Device *dev, void *memory, size_t bytes)
     free(host);
 }
 
+void gpt_poison_scratch(Gpt *g)
+{
+    poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
+}
+
 void gpt_poison(Gpt *g)
 {
     poison(g->pass.dev, g->slot_memory, g->bytes.activations);
-    poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
+    gpt_poison_scratch(g);
 }
 
 GptBytes gpt_used(const Gpt *g)

@@ -53,9 +53,11 @@ int64_t gpt_max_uses(const GptShape *shape, int64_t n_actions);
  * pass of its own. */
 void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
 
-/* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Between two
- * micro-batches nothing there is read again, so no result may change by it. */
+/* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Where no
+ * micro-batch is between its forward and its backward nothing there is read again, so no result may
+ * change by it; between any two actions none by scratch alone. */
 void gpt_poison(Gpt *gpt);
+void gpt_poison_scratch(Gpt *gpt);
 
 /* A test aid: what of gpt_bytes has been used so far, by the layout and by the steps since. */
 GptBytes gpt_used(const Gpt *gpt);
