@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -63,10 +64,296 @@ static void test_every_kind_of_model_is_that_of_one_rank(void **state)
     }
 }
 
+/* ---- grids of both kinds --------------------------------------------------------------------- */
+
+/* With data-parallel ranks beside, at every stage of ZeRO: shards of parts, whose partial gradients
+ * are finished where they are kept. */
+static void test_with_data_parallel_ranks_and_shards(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        RankedCase c = {.dp = 2, .tp = 2, .B = 2, .T = 6, .micros = 2, .tolerance = 1e-12};
+        GptShape s = ranked_shape();
+        char what[48];
+        c.sequence_parallel = i % 2;
+        c.zero_stage = i / 2;
+        s.G = i % 4 < 2 ? 1 : 6;
+        s.tied = i < 4;
+        s.qk_norm = i % 4 < 2;
+        s.recompute = (RecomputePolicy)(i % 3);
+        snprintf(what, sizeof what, "ZeRO %d%s", c.zero_stage, c.sequence_parallel ? " sp" : "");
+        c.what = what;
+        check_ranked(&s, &c);
+    }
+}
+
+/* ---- known ways to train wrongly ------------------------------------------------------------- */
+
+/* tp 2, 3 and 4, without and with sequence parallelism. */
+static void check_all_ranks(const GptShape *s, const char *what,
+                            void (*change)(const Param *row, double *weight))
+{
+    for (int tp = 2; tp <= 4; tp++)
+        for (int sp = 0; sp < 2; sp++) {
+            RankedCase c = {.dp = 1,
+                            .tp = tp,
+                            .sequence_parallel = sp,
+                            .B = 2,
+                            .T = 6,
+                            .micros = 1,
+                            .change = change,
+                            .tolerance = 1e-12};
+            char text[96];
+            snprintf(text, sizeof text, "%s: tp %d%s", what, tp, sp ? " sp" : "");
+            c.what = text;
+            check_ranked(s, &c);
+        }
+}
+
+static void biases_are_one(const Param *row, double *weight)
+{
+    size_t n = strlen(row->name);
+    if (strcmp(row->name + n - 5, ".bias") == 0) *weight = 1;
+}
+
+/* Bug 20: a row-cut linear's bias is added once, after the sum over the ranks: with biases of 1 an
+ * output would be off by tp - 1. */
+static void test_bug_20_row_cut_biases_are_added_once(void **state)
+{
+    (void)state;
+    GptShape s = ranked_shape();
+    check_all_ranks(&s, "biases of 1", biases_are_one);
+}
+
+/* Bugs 21, 22, 23: the vocabulary's columns are shared out, some ranks have none, or one. Loss and
+ * gradients do not show where the cuts and the padding are. */
+static void test_bug_21_22_23_vocabularies_of_any_size(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t V, Vp;
+    } is[] = {{17, 384}, {127, 384}, {97, 384}, {129, 384}, {384, 384}, {193, 768}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        GptShape s = ranked_shape();
+        char what[48];
+        s.V = is[i].V;
+        s.Vp = is[i].Vp;
+        s.tied = i % 2;
+        s.head_chunk = i % 3 == 0 ? 5 : 0;
+        snprintf(what, sizeof what, "vocabulary %d of %d", (int)s.V, (int)s.Vp);
+        check_all_ranks(&s, what, NULL);
+    }
+}
+
+/* Rows of the head grow with the token, in both directions: logits to some hundreds. */
+static void head_is_steep(const Param *row, double *weight)
+{
+    if (strcmp(row->name, "head.weight") == 0) *weight *= 300;
+}
+
+/* Bug 24: the largest logit of all shards is taken off, not each shard's own. */
+static void test_bug_24_steep_logits_across_shards(void **state)
+{
+    (void)state;
+    GptShape s = ranked_shape();
+    s.tied = false;
+    s.V = 300;
+    check_all_ranks(&s, "steep logits", head_is_steep);
+}
+
+/* Bug 27: the rows of q, k and v belong to heads, whatever the cut; logits of whole weights are the
+ * same over 1, 2, 3 and 4 ranks. (check_ranked compares logits, too.) */
+static void test_bug_27_heads_keep_their_rows(void **state)
+{
+    (void)state;
+    static const int kv[] = {12, 1, 12};
+    for (int i = 0; i < 3; i++) {
+        GptShape s = ranked_shape();
+        s.G = kv[i];
+        s.position = i ? POSITION_ROPE : POSITION_LEARNED;
+        s.qk_norm = i == 2;
+        check_all_ranks(&s, "heads", NULL);
+    }
+}
+
+/* Bug 19: what all ranks hold gets the same bits of gradient on all of them. */
+static void compare_copies(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+                           void *context)
+{
+    int64_t n = run->count, first = run->offset - shard->offset;
+    double *mine = must_alloc((size_t)n * sizeof *mine), *his = must_alloc((size_t)n * sizeof *his);
+    if (f->table.param[run->param].tp_dim < 0) {
+        for (int64_t i = 0; i < n; i++)
+            his[i] = mine[i] = dtype_get(values.dtype, values.data, first + i);
+        comm_broadcast(&f->grid.tp, NULL, tensor_1d(his, F64, n), 0);
+        if (memcmp(mine, his, (size_t)n * sizeof *his) != 0)
+            rank_wrong(context, "%s: copies of the gradient differ",
+                       f->table.param[run->param].name);
+    }
+    free(mine);
+    free(his);
+}
+
+static void on_rank_with_copies(Comm *world, void *context)
+{
+    const RankedCase *c = context;
+    GptShape s = ranked_shape();
+    Fixture f;
+    s.qk_norm = true;
+    ranked_open(&f, world, &s, c);
+    fixture_backward(&f);
+    visit_runs(&f, true, compare_copies, world);
+    fixture_close(&f);
+}
+
+static void test_bug_19_copies_have_the_same_gradients(void **state)
+{
+    (void)state;
+    for (int tp = 2; tp <= 4; tp++)
+        for (int sp = 0; sp < 2; sp++) {
+            RankedCase c = {
+                .dp = 1, .tp = tp, .sequence_parallel = sp, .B = 2, .T = 6, .micros = 2};
+            thread_ranks(tp, 60, on_rank_with_copies, &c);
+        }
+}
+
+/* ---- what moves ------------------------------------------------------------------------------ */
+
+typedef struct {
+    const RankedCase *c;
+    GptShape shape;
+} Counted;
+
+static CommCount added(const CommCounts *before, const CommCounts *now, CommVerb verb)
+{
+    const CommCount *a = &before->of[verb][F64], *b = &now->of[verb][F64];
+    return (CommCount){b->calls - a->calls, b->elements - a->elements, b->bytes - a->bytes};
+}
+
+static void check_count(Comm *world, const char *what, CommCount is, int64_t calls,
+                        int64_t elements)
+{
+    if (is.calls != calls || is.elements != elements)
+        rank_wrong(world, "%s: %lld calls of %lld elements, not %lld of %lld", what,
+                   (long long)is.calls, (long long)is.elements, (long long)calls,
+                   (long long)elements);
+}
+
+/* Of each micro-batch. A layer: with whole rows four sums, two of them forward; with cut rows six
+ * gathers and four sums that are scattered, two and two of them forward; full recompute goes
+ * forward twice. The embedding's and the head's borders are one each way, and each chunk of logits
+ * has its maxima and, two numbers a row, its sums. */
+static void count_on_rank(Comm *world, void *context)
+{
+    const Counted *job = context;
+    const GptShape *s = &job->shape;
+    bool sp = job->c->sequence_parallel;
+    int64_t micros = job->c->micros, N = job->c->B * job->c->T, rows = N * s->C,
+            again = s->recompute == RECOMPUTE_FULL ? 2 : 0,
+            chunks = s->head_chunk ? (N + s->head_chunk - 1) / s->head_chunk : 1,
+            loss = 2 * chunks * micros, numbers = 3 * N * micros;
+    Fixture f;
+    ranked_open(&f, world, s, job->c);
+    CommCounts before = *comm_counts(&f.grid.tp);
+    fixture_backward(&f);
+    CommCounts trained = *comm_counts(&f.grid.tp);
+    fixture_loss(&f);
+    CommCounts all = *comm_counts(&f.grid.tp);
+    int64_t gathers = sp ? micros * (s->L * (6 + again) + 2) : 0,
+            scatters = sp ? micros * (s->L * (4 + again) + 2) : 0,
+            sums = sp ? 0 : micros * (s->L * (4 + again) + 2), once = micros * (2 * s->L + 1);
+    check_count(world, "gathers", added(&before, &trained, COMM_ALL_GATHER), gathers,
+                gathers * rows);
+    check_count(world, "scattered sums", added(&before, &trained, COMM_REDUCE_SCATTER), scatters,
+                scatters * rows);
+    if (!sp) /* else with the sums of gradients (tests/parallel) */
+        check_count(world, "sums", added(&before, &trained, COMM_ALL_REDUCE), sums + loss,
+                    sums * rows + numbers);
+    check_count(world, "gathers of an evaluation", added(&trained, &all, COMM_ALL_GATHER),
+                sp ? once : 0, sp ? once * rows : 0);
+    check_count(world, "scattered sums of an evaluation",
+                added(&trained, &all, COMM_REDUCE_SCATTER), sp ? once : 0, sp ? once * rows : 0);
+    check_count(world, "sums of an evaluation", added(&trained, &all, COMM_ALL_REDUCE),
+                loss + (sp ? 0 : once), numbers + (sp ? 0 : once * rows));
+    fixture_close(&f);
+}
+
+static void test_calls_of_a_layer_and_their_elements(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        RankedCase c = {
+            .dp = 1, .tp = 2 + i % 3, .sequence_parallel = i / 3 % 2, .B = 2, .T = 6, .micros = 2};
+        Counted job = {.c = &c, .shape = ranked_shape()};
+        job.shape.L = 1 + i % 4;
+        job.shape.recompute = (RecomputePolicy)(i % 3);
+        job.shape.G = i / 6 ? 12 : 1; /* whose sums over kv are of another group */
+        job.shape.head_chunk = i % 2 ? 5 : 0;
+        thread_ranks(c.tp, 60, count_on_rank, &job);
+    }
+}
+
+/* ---- recompute ------------------------------------------------------------------------------- */
+
+typedef struct {
+    const RankedCase *c;
+    GptShape shape;
+    unsigned char *gradients[4]; /* of each rank */
+    size_t bytes[4];
+    double loss;
+} Bits;
+
+static void bits_on_rank(Comm *world, void *context)
+{
+    Bits *bits = context;
+    Fixture f;
+    ranked_open(&f, world, &bits->shape, bits->c);
+    double loss = fixture_backward(&f);
+    bits->gradients[world->rank] = fixture_gradients(&f, &bits->bytes[world->rank]);
+    if (world->rank == 0) bits->loss = loss;
+    fixture_close(&f);
+}
+
+/* Bug 53: full recompute calls a region's collectives again; no bit changes by either kind. */
+static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
+{
+    (void)state;
+    static const DType dtypes[] = {F64, F32, BF16, F16};
+    for (int i = 0; i < 16; i++) {
+        RankedCase c = {
+            .dp = 1, .tp = 2 + i % 3, .sequence_parallel = i / 2 % 2, .B = 2, .T = 6, .micros = 2};
+        Bits bits[3];
+        for (int p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
+            bits[p] = (Bits){.c = &c, .shape = fixture_with_dtype(ranked_shape(), dtypes[i / 4])};
+            bits[p].shape.recompute = (RecomputePolicy)p;
+            bits[p].shape.qk_norm = i % 2;
+            bits[p].shape.G = i % 4 < 2 ? 1 : 12;
+            thread_ranks(c.tp, 60, bits_on_rank, &bits[p]);
+            assert_true(bits[p].loss == bits[0].loss);
+        }
+        for (int r = 0; r < c.tp; r++) {
+            for (int p = RECOMPUTE_SELECTIVE; p <= RECOMPUTE_FULL; p++) {
+                assert_int_equal(bits[p].bytes[r], bits[0].bytes[r]);
+                assert_memory_equal(bits[p].gradients[r], bits[0].gradients[r], bits[0].bytes[r]);
+            }
+            for (int p = 0; p < 3; p++)
+                free(bits[p].gradients[r]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_kind_of_model_is_that_of_one_rank),
+        cmocka_unit_test(test_with_data_parallel_ranks_and_shards),
+        cmocka_unit_test(test_bug_20_row_cut_biases_are_added_once),
+        cmocka_unit_test(test_bug_21_22_23_vocabularies_of_any_size),
+        cmocka_unit_test(test_bug_24_steep_logits_across_shards),
+        cmocka_unit_test(test_bug_27_heads_keep_their_rows),
+        cmocka_unit_test(test_bug_19_copies_have_the_same_gradients),
+        cmocka_unit_test(test_calls_of_a_layer_and_their_elements),
+        cmocka_unit_test(test_bug_53_recompute_changes_no_bit_over_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

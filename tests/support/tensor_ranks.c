@@ -2,7 +2,6 @@
 #include "tests/support/tensor_ranks.h"
 
 #include "model/core/check.h"
-#include "model/param/runs.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -21,11 +20,7 @@ GptShape ranked_shape(void)
 
 /* ---- of one rank or of many ------------------------------------------------------------------ */
 
-/* Each shard that this rank has of weights and gradients, element by element of the parameters. */
-typedef void (*VisitRun)(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
-                         void *context);
-
-static void visit(Fixture *f, bool gradients, VisitRun run_of, void *context)
+void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context)
 {
     Shard shards[512];
     ParamRun run[64];
@@ -41,18 +36,23 @@ static void visit(Fixture *f, bool gradients, VisitRun run_of, void *context)
     }
 }
 
-static void bias_to_one(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
-                        void *context)
+static void change_run(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+                       void *context)
 {
-    const char *name = f->table.param[run->param].name, *dot = strrchr(name, '.');
-    (void)context;
-    for (int64_t i = 0; strcmp(dot, ".bias") == 0 && i < run->count; i++)
-        dtype_set(values.dtype, values.data, run->offset - shard->offset + i, 1.0);
+    const RankedCase *c = context;
+    for (int64_t i = run->offset - shard->offset; i < run->offset - shard->offset + run->count;
+         i++) {
+        double weight = dtype_get(values.dtype, values.data, i);
+        c->change(&f->table.param[run->param], &weight);
+        dtype_set(values.dtype, values.data, i, weight);
+    }
 }
 
-static void biases_to_one(Fixture *f)
+static void change_weights(Fixture *f, const RankedCase *c)
 {
-    visit(f, false, bias_to_one, NULL);
+    if (c->change == NULL) return;
+    RankedCase changing = *c;
+    visit_runs(f, false, change_run, &changing);
     for (int u = 0; u < f->table.n_units; u++)
         f->params->publish(f->params, u);
 }
@@ -84,12 +84,12 @@ WholeModel whole_model(const GptShape *shape, const RankedCase *c)
     double squares = 0;
     int64_t count = 0, V = shape->V, N = c->B * c->T;
     fixture_open(&f, shape, c->B, c->T, c->dp * c->micros, 1, 0);
-    if (c->ones) biases_to_one(&f);
+    change_weights(&f, c);
     m.loss = fixture_backward(&f);
     m.gradient = must_calloc((size_t)f.table.n_params, sizeof *m.gradient);
     for (int p = 0; p < f.table.n_params; p++)
         m.gradient[p] = must_calloc((size_t)param_count(&f.table.param[p]), sizeof(double));
-    visit(&f, true, keep, &m);
+    visit_runs(&f, true, keep, &m);
     for (int p = 0; p < f.table.n_params; p++)
         for (int64_t i = 0; i < param_count(&f.table.param[p]); i++, count++)
             squares += m.gradient[p][i] * m.gradient[p][i],
@@ -197,13 +197,35 @@ static void check_logits(Fixture *f, const Seen *seen)
     const Job *job = seen->job;
     int64_t V = job->shape->V, N = f->B * f->T;
     Tensor logits = logits_of(f);
-    for (int64_t i = 0; i < N * V; i++) {
+    /* All ranks took part; data-parallel ranks had other micro-batches. */
+    for (int64_t i = 0; i < N * V && f->grid.at.dp == 0; i++) {
         double is = dtype_get(logits.dtype, logits.data, i / V * job->shape->Vp + i % V);
         if (!(fabs(is - job->whole->logits[i]) <= 10 * job->c->tolerance))
             rank_wrong(seen->world, "%s: logit %lld %.17g, one rank has %.17g", job->c->what,
                        (long long)i, is, job->whole->logits[i]);
     }
     free(logits.data);
+}
+
+/* The plan of memory is what was used, to the byte. */
+static void check_plan(const Fixture *f, const Seen *seen, const Gpt *gpt, GptMode mode)
+{
+    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = gpt_used(gpt);
+    if (plan.activations != used.activations || plan.scratch != used.scratch)
+        rank_wrong(seen->world, "%s, %s: planned %zu and %zu bytes, used %zu and %zu",
+                   seen->job->c->what, mode == GPT_TRAIN ? "training" : "evaluation",
+                   plan.activations, plan.scratch, used.activations, used.scratch);
+}
+
+/* A model that only evaluates, whose logits are those of the training one. */
+static void check_evaluating_model(Fixture *f, const Seen *seen)
+{
+    Gpt *training = f->gpt;
+    f->gpt = gpt_create(&f->dev, &f->layers, f->params, &f->tp, f->B, f->T, GPT_EVALUATE, NULL);
+    check_logits(f, seen);
+    check_plan(f, seen, f->gpt, GPT_EVALUATE);
+    gpt_destroy(f->gpt);
+    f->gpt = training;
 }
 
 void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCase *c)
@@ -220,7 +242,7 @@ void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCas
                         .sequence_parallel = c->sequence_parallel};
     fixture_open_place(f, world, (GridPlace){1, c->dp, 1, c->tp}, &zero, shape, c->B, c->T,
                        c->micros);
-    if (c->ones) biases_to_one(f);
+    change_weights(f, c);
     f->poison = true;
 }
 
@@ -238,7 +260,7 @@ static void on_rank(Comm *world, void *context)
     ranked_open(&f, world, job->shape, job->c);
     Seen seen = {job, world, must_calloc((size_t)f.table.n_params, sizeof *seen.seen)};
     check_loss(&seen, "loss", loss_of_all(&f, fixture_backward(&f)), job->whole->loss);
-    visit(&f, true, compare, &seen);
+    visit_runs(&f, true, compare, &seen);
     for (int p = 0; p < f.table.n_params && job->c->zero_stage == 0; p++) {
         const Param *row = &f.table.param[p];
         int64_t parts = row->tp_dim < 0 ? 1 : job->c->tp / row->sharers;
@@ -248,11 +270,9 @@ static void on_rank(Comm *world, void *context)
     }
     check_padding(&f, &seen);
     check_loss(&seen, "evaluated", loss_of_all(&f, fixture_loss(&f)), job->whole->evaluated);
-    GptBytes plan = gpt_bytes(&f.layers, NULL, f.B, f.T, GPT_TRAIN), used = gpt_used(f.gpt);
-    if (plan.activations != used.activations || plan.scratch != used.scratch)
-        rank_wrong(world, "%s: planned %zu and %zu bytes, used %zu and %zu", job->c->what,
-                   plan.activations, plan.scratch, used.activations, used.scratch);
-    if (f.grid.at.dp == 0) check_logits(&f, &seen);
+    check_plan(&f, &seen, f.gpt, GPT_TRAIN);
+    check_logits(&f, &seen);
+    check_evaluating_model(&f, &seen);
     free(seen.seen);
     fixture_close(&f);
 }

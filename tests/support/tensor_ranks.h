@@ -2,6 +2,7 @@
 #ifndef TESTS_SUPPORT_TENSOR_RANKS_H
 #define TESTS_SUPPORT_TENSOR_RANKS_H
 
+#include "model/param/runs.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/thread_ranks.h"
 
@@ -20,8 +21,8 @@ typedef struct {
     int dp, tp;
     bool sequence_parallel;
     int zero_stage;
-    int64_t B, T, micros; /* micro-batches of a data-parallel rank */
-    bool ones;            /* all biases are 1 */
+    int64_t B, T, micros;                             /* micro-batches of a data-parallel rank */
+    void (*change)(const Param *row, double *weight); /* of each weight; NULL: none is changed */
     double tolerance;
     const char *what; /* said with what differs */
 } RankedCase;
@@ -32,6 +33,11 @@ GptShape ranked_shape(void);
 WholeModel whole_model(const GptShape *shape, const RankedCase *c);
 void whole_model_free(WholeModel *m);
 
+/* Calls run_of for every run of parameters' elements in this rank's shards, with a host copy of the
+ * shard's weights, which are written back, or gradients. */
+typedef void (*VisitRun)(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+                         void *context);
+void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context);
 /* Opens this rank's fixture of the case. */
 void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCase *c);
 /* Trains and evaluates on the ranks of the case, all scratch poisoned before each micro-batch:
