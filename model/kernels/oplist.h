@@ -11,8 +11,8 @@ OP(fill, (Device * dev, Tensor x, double value))
 OP(copy, (Device * dev, Tensor y, Tensor x))
 OP(add, (Device * dev, Tensor y, Tensor a, Tensor b))
 OP(sum, (Device * dev, Tensor dst, const Tensor *src, int n))
-OP_WITHOUT_CUDA(maximum, (Device * dev, Tensor dst, const Tensor *src, int n))
-OP_WITHOUT_CUDA(column_sum, (Device * dev, Tensor columns, Tensor x))
+OP(maximum, (Device * dev, Tensor dst, const Tensor *src, int n))
+OP(column_sum, (Device * dev, Tensor columns, Tensor x))
 OP(normal, (Device * dev, Tensor x, uint64_t seed, const Segment *part, double std))
 OP(token_forward, (Device * dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row))
 OP(token_backward,
@@ -42,12 +42,10 @@ OP(attention_backward,
     Tensor v, Tensor o, Tensor lse, Attention attention, Tensor first_key))
 OP(loss, (Device * dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
           Tensor scale, bool backward))
-OP_WITHOUT_CUDA(loss_max,
-                (Device * dev, Tensor most, Tensor logits, int64_t first_col, int64_t vocab_size))
-OP_WITHOUT_CUDA(loss_terms, (Device * dev, Tensor terms, Tensor logits, Tensor targets, Tensor most,
-                             int64_t first_col, int64_t vocab_size))
-OP_WITHOUT_CUDA(loss_finish,
-                (Device * dev, Tensor losses, Tensor logits, Tensor targets, Tensor most,
+OP(loss_max, (Device * dev, Tensor most, Tensor logits, int64_t first_col, int64_t vocab_size))
+OP(loss_terms, (Device * dev, Tensor terms, Tensor logits, Tensor targets, Tensor most,
+                int64_t first_col, int64_t vocab_size))
+OP(loss_finish, (Device * dev, Tensor losses, Tensor logits, Tensor targets, Tensor most,
                  Tensor terms, int64_t first_col, int64_t vocab_size, Tensor scale, bool backward))
 OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
 OP(sq_norm, (Device * dev, Tensor stats, Tensor x))

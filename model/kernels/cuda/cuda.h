@@ -64,7 +64,7 @@ void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 
 /* db (O) grad =/+= column sums of dy (N, O): the bias gradient of a linear layer. Partial sums of
  * fixed blocks of rows, added in order: deterministic. (reduce.cu) */
-void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
+void cuda_bias_sums(Device *dev, Tensor db, Tensor dy, bool accumulate);
 /* y = each row a copy of bias (O); y (N, O), same type. (elementwise.cu) */
 void cuda_rows_fill(Device *dev, Tensor y, Tensor bias);
 /* y (N, O) storage = gelu(sum (N, O) f32 + bias (O, if present)), rounded once; pre (N, O, if

@@ -164,5 +164,5 @@ void cuda_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, T
     if (tensor_present(columns))
         cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, columns, accumulate);
     else if (tensor_present(db))
-        cuda_column_sums(dev, db, dy, accumulate);
+        cuda_bias_sums(dev, db, dy, accumulate);
 }

@@ -1,35 +1,7 @@
 /* loss.cu -- cross entropy of rows of logits with the gradient in their place, and the sum of the
  * losses. */
+#include "model/kernels/cuda/loss.cuh"
 #include "model/kernels/cuda/ordered_sum.cuh"
-#include "model/kernels/cuda/ptx.cuh"
-
-#define LOG2_E 1.44269504f
-
-enum { LOSS_THREADS = 512, LOSS_BATCH = 4, LOSS_SUMS = 2 * WARP };
-
-/* e^x for x <= 0: exact to an ulp where the result stays f32, one multiplication and one
- * instruction where it is rounded to 16 bits. */
-template <class T> __device__ __forceinline__ float exponential(float x);
-
-template <> __device__ __forceinline__ float exponential<float>(float x)
-{
-    return expf(x);
-}
-
-template <> __device__ __forceinline__ float exponential<bf16>(float x)
-{
-    return exp2_approx(x * LOG2_E);
-}
-
-template <> __device__ __forceinline__ float exponential<f16>(float x)
-{
-    return exp2_approx(x * LOG2_E);
-}
-
-/* A running maximum, and the sum of e^(x - most) over what went in. */
-typedef struct {
-    float most, sum;
-} SoftmaxSum;
 
 /* s with N more logits, of which the first `real` count. Milakov, Gimelshein, arXiv:1805.02867. */
 template <class T, int N>
@@ -88,32 +60,6 @@ template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *
     return s;
 }
 
-/* x (cols) = factor e^(from - most), less scale at the target; 0 from vocab on. `from` is the row
- * itself, or its copy. */
-template <class T, int N>
-static __device__ void row_gradient(T *x, const T *from, int cols, int vocab, int target,
-                                    SoftmaxSum s, float scale)
-{
-    float factor = scale / s.sum;
-    for (int at = (int)threadIdx.x * N; at < cols; at += (int)blockDim.x * N) {
-        float g[N];
-        if (at < vocab) {
-            load(g, from + at);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                g[i] = at + i < vocab ? exponential<T>(g[i] - s.most) * factor : 0.0f;
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (at + i == target) g[i] -= scale;
-        } else {
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                g[i] = 0.0f;
-        }
-        store(x + at, g);
-    }
-}
-
 /* One block a row (cols, ld apart) of logits: its loss, and with a scale its gradient in place.
  * With KEEP the row lies in shared memory meanwhile and is read once and written once: 2 x cols
  * elements move; otherwise it is read again. A target beyond the vocabulary gives a NaN. */
@@ -149,8 +95,7 @@ static void loss_launch(Device *dev, Tensor losses, Tensor logits, Tensor target
                         const double *scale)
 {
     int64_t rows = tensor_rows(logits), cols = tensor_cols(logits);
-    int64_t warps = ceil_div(ceil_div(cols, N), WARP);
-    int threads = warps < LOSS_THREADS / WARP ? (int)warps * WARP : (int)LOSS_THREADS;
+    int threads = loss_threads(cols, N);
     size_t shared = LOSS_SUMS * sizeof(float) + (KEEP ? (size_t)cols * sizeof(T) : 0);
     if (rows == 0) return;
     LAUNCH((loss_kernel<T, N, KEEP>), (unsigned)rows, threads, shared, cuda_stream(dev),

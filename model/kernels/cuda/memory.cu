@@ -1,5 +1,5 @@
-/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types; sum: many dense
- * ones. */
+/* memory.cu -- fill and copy: tensors of any stride, any mixture of float types; sum and maximum:
+ * many dense ones. */
 #include "model/kernels/cuda/rows.cuh"
 
 /* 16 bytes that are only moved. */
@@ -92,7 +92,8 @@ void cuda_copy(Device *dev, Tensor y, Tensor x)
     WITH_STORAGE(y.dtype, Y, WITH_STORAGE(x.dtype, X, (copy_as<Y, X>(dev, y, x))));
 }
 
-/* The sources of a sum: 512 bytes of a kernel's parameters, so that nothing is copied for a call.
+/* The sources of a sum or maximum: 512 bytes of a kernel's parameters, so that nothing is copied
+ * for a call.
  */
 template <class S> struct Sources {
     const S *at[SUM_SOURCES];
@@ -168,4 +169,57 @@ void cuda_sum(Device *dev, Tensor dst, const Tensor *src, int n)
         return;
     }
     WITH_STORAGE(dst.dtype, D, WITH_STORAGE(src[0].dtype, S, (sum_as<D, S>(dev, dst, src, n))));
+}
+
+/* x in a type that has comparisons. */
+static __device__ __forceinline__ double comparable(double x)
+{
+    return x;
+}
+
+template <class T> static __device__ __forceinline__ float comparable(T x)
+{
+    return to_float(x);
+}
+
+/* dst = the largest of the sources, the first of equal ones, a NaN where one has it. A thread reads
+ * its pack of every source before it writes it, as in a sum. */
+template <class T, int N>
+__global__ void __launch_bounds__(CUT_THREADS) maximum_kernel(Cut cut, T *dst, Sources<T> src)
+{
+    int64_t row, pack;
+    if (!cut_place(cut, &row, &pack)) return;
+    Pack<T, N> most = raw_load<N>(src.at[0] + pack * N);
+#pragma unroll 4
+    for (int k = 1; k < src.n; k++) {
+        Pack<T, N> term = raw_load<N>(src.at[k] + pack * N);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            auto x = comparable(term.at[i]);
+            if (x > comparable(most.at[i]) || x != x) most.at[i] = term.at[i];
+        }
+    }
+    *reinterpret_cast<Pack<T, N> *>(dst + pack * N) = most;
+}
+
+template <class T> static void maximum_as(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    Sources<T> sources = {{NULL}, n};
+    bool whole = packs_fit(tensor_flat(dst), pack_size(dst.dtype));
+    for (int k = 0; k < n; k++) {
+        sources.at[k] = (const T *)src[k].data;
+        whole = whole && packs_fit(tensor_flat(src[k]), pack_size(dst.dtype));
+    }
+    WITH_PACKS(whole, T, N, {
+        Cut cut = cut_of(1, tensor_count(dst) / N);
+        LAUNCH_CUT((maximum_kernel<T, N>), cut, dev, (T *)dst.data, sources);
+    });
+}
+
+void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
+{
+    if (dst.dtype == F64)
+        maximum_as<double>(dev, dst, src, n);
+    else
+        WITH_STORAGE(dst.dtype, T, maximum_as<T>(dev, dst, src, n));
 }

@@ -121,10 +121,15 @@ static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
     cuda_partials_sum(dev, db, NO_TENSOR, NO_TENSOR, partials, accumulate);
 }
 
-void cuda_column_sums(Device *dev, Tensor db, Tensor dy, bool accumulate)
+void cuda_bias_sums(Device *dev, Tensor db, Tensor dy, bool accumulate)
 {
     if (tensor_cols(dy) == 0) return;
     WITH_STORAGE(dy.dtype, T,
                  WITH_PACKS(packs_fit(dy, pack_size(dy.dtype)), T, N,
                             (column_sums_as<T, N>(dev, db, dy, accumulate))));
+}
+
+void cuda_column_sum(Device *dev, Tensor columns, Tensor x)
+{
+    cuda_bias_sums(dev, columns, x, false);
 }
