@@ -343,7 +343,8 @@ LateVerdict late_burst_end(const LateJury *jury)
         int64_t from = s->device->marks > 0 ? s->mark[0] - s->first : 0;
         int64_t to = s->device->marks > 1 ? s->mark[1] - s->first : count_of(s);
         for (int64_t i = from; i < to; i++)
-            if (work_of(s, i)->run == NULL && point_of(work_of(s, i)) > 0)
+            if (work_of(s, i)->run == NULL && point_of(work_of(s, i)) > 0 &&
+                work_of(s, i)->wait.stream != s)
                 leave_out(b, s, i, &v, jury);
     }
     if (!replay(b, NULL, NULL) && v.wrong[0] == '\0')

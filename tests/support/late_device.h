@@ -29,7 +29,8 @@ void late_devices_memory(int index, size_t available);
  * devices must be idle, and no other thread may use one during either call. */
 void late_burst_begin(void);
 /* Inside a burst, by the thread of the device: the waits that are left out in turn are those of its
- * streams between the first and the second mark, but for waits for what was done before. */
+ * streams between the first and the second mark, but for waits for what was done before and of a
+ * stream for itself. */
 void late_mark(Device *device);
 
 typedef struct {

@@ -12,7 +12,7 @@ typedef struct {
     const char *stream, *other;
     bool peer;
     int seen, waits, red; /* seen: in the run under way */
-    char example[500];    /* one that was left out, and did not show */
+    char example[800];    /* one that was left out, and did not show */
 } LateSite;
 
 enum { LATE_MOST_SITES = 256 };

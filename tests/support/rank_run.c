@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { BEFORE = 1, MIDDLE = 3, AFTER = 1, MOST_SETS = 16 };
+enum { BEFORE = 1, MIDDLE = 3, AFTER = 1, MOST_SETS = 32 };
 
 static const char base[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "

@@ -11,7 +11,7 @@ enum { RANK_RUN_MOST = 8 };
 typedef struct RankRun RankRun;
 struct RankRun {
     int ranks;
-    char name[300]; /* ranks and settings */
+    char name[500]; /* ranks and settings */
     const Config *config;
     DataSet data;
     /* In place of the steps in the middle; NULL: they are taken like the others. */
