@@ -62,6 +62,22 @@ make_text() {
 # losses FILE: the training lines of a metrics file without what differs between any two runs
 losses() { grep '"event": "train"' "$1" | sed -E 's/"attempt": [0-9]+, "t": [0-9.]+, //'; }
 
+# figures RUN: losses of the steps and of the evaluations of whole sets
+figures() { sed -nE 's/.*"event": "(train|val)", "step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+
+# alike NAME A B: the same evaluations and $steps steps, with losses in doubles that differ by rounding
+alike() {
+    figures "$2" >figures.a
+    figures "$3" >figures.b
+    paste -d ' ' figures.a figures.b | awk -v steps="${steps:?}" -v name="$1" '
+        $1 != $4 || $2 != $5 || !($3 > 0) || ($3 > $6 ? $3 - $6 : $6 - $3) > 1e-9 * $3 { bad = bad "; " $0 }
+        END { if (NR <= steps) bad = bad "; only " NR " figures"
+              if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
+}
+
+# text RUN: its last sample
+text() { grep '"event": "sample"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"prompt"//'; }
+
 # checkpoint_steps RUN: the step numbers of its checkpoints, oldest first
 checkpoint_steps() { find "$1/checkpoints" -maxdepth 1 -name 'step_*' 2>/dev/null | sed 's/.*step_0*//; s/^$/0/' | sort -n; }
 

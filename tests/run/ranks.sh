@@ -11,22 +11,6 @@ run=(--set train_batch_size=12 --set train_micro_batch_size_per_gpu=1 --set grad
     --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10 --set eval.sample_interval=10
     --set checkpoint.save_interval=0)
 
-# figures RUN: losses of the steps and of the evaluations of whole sets
-figures() { sed -nE 's/.*"event": "(train|val)", "step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
-
-# alike NAME A B: the same steps and evaluations, with losses that differ by rounding
-alike() {
-    figures "$2" >figures.a
-    figures "$3" >figures.b
-    paste -d ' ' figures.a figures.b | awk -v steps="$steps" -v name="$1" '
-        $1 != $4 || $2 != $5 || !($3 > 0) || ($3 > $6 ? $3 - $6 : $6 - $3) > 1e-9 * $3 { bad = bad "; " $0 }
-        END { if (NR <= steps) bad = bad "; only " NR " figures"
-              if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
-}
-
-# text RUN: its last sample
-text() { grep '"event": "sample"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"prompt"//'; }
-
 # failed_as NAME CODE PATTERN: output has one sentence of a failure, with that code, and it is this one
 failed_as() {
     check "$1: one sentence" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# grids.sh -- whole runs on tensor-parallel ranks and stages: the losses of one rank, runs that go on on other grids, and what
+# opens a run of any grid on any other. STEPS: of each run (24).
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+make_text
+child='' code=''
+set -m # else the shell would have its children ignore SIGINT
+steps=${STEPS:-24}
+run=(--set model.num_layers=4 --set train_batch_size=12 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto
+    --set fp64.enabled=true --set cpu.threads=1 --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=10
+    --set eval.sample_interval=10 --set checkpoint.save_interval=0)
+
+# on PP TP RANKS SETTING...: the options of a grid, in the list `on`
+on() {
+    on=(--set "parallel.pipeline=$1" --set "parallel.tensor=$2" --ranks "$3")
+    for setting in "${@:4}"; do on+=(--set "$setting"); done
+}
+
+# ---- the losses of one rank ------------------------------------------------------------------------------------------
+expect_code "grids: a run on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+# as NAME LINE PP TP RANKS SETTING...: a run on that grid, which begins with that line
+as() {
+    local name=$1 line=$2
+    shift 2
+    on "$@"
+    expect_code "grids: on $line" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "$name"
+    # The line is wrapped at the width of the console.
+    check "grids: ... says how" grep -qF "ranks $line" <(tr -s ' \n' ' ' <output)
+    alike "grids: ... has the losses of one rank" one "$name"
+    check "grids: ... and its sample" test "$(text one)" = "$(text "$name")"
+}
+as pp2tp2 "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 14 %" 2 2 4
+as gpipe "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, gpipe, 6 micro-batches, bubble 14 %" 2 2 4 parallel.schedule=gpipe
+same_run "grids: ... to the bits of 1f1b" pp2tp2 gpipe
+as stages3 "3 = pp 3 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 25 %" 3 1 3 "parallel.pipeline_split=[2,1,1]"
+as rows "4 = dp 2 x tp 2 (threads, 1 thread each), ZeRO 3, sequence parallel" 1 2 4 parallel.sequence_parallel=true \
+    zero_optimization.stage=3 activation_checkpointing.policy=full
+as chunks "4 = pp 2 x dp 2 (threads, 1 thread each), ZeRO 1, interleaved x 2, 3 micro-batches, bubble 14 %" 2 1 4 \
+    parallel.pipeline_chunks=2 zero_optimization.stage=1
+on 2 2 4 parallel.schedule=gpipe
+expect_code "grids: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --dry-run --out dry
+check "grids: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+on 2 2 6
+expect_code "grids: ranks that are no whole pipelines" 78 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out six
+check "grids: ... hear which are" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
+
+
+# Step 2 reads windows 4 to 7 in their order, the ranks of dp 1 the last two: a token that no vocabulary has stands in the sixth.
+"$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
+"$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
+printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
+on 2 1 4 'data.train=shards/train_*.bin' data.text=null data.shuffle=false train_batch_size=4
+expect_code "grids: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out damaged
+check "grids: ... is named by its place" grep -Eq '^error\[65\] rank (1 pp 0|3 pp 1) dp 1: .*shards/train_000000.bin: token id 65535 ' output
+check "grids: ... alone" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+
+# ---- runs that go on on other grids ----------------------------------------------------------------------------------
+on 2 2 4
+held 5 stop "${run[@]}" "${on[@]}"
+kill -TERM "$child"
+let_go
+check "grids: a signal ends all with 85 (got $code)" test "$code" -eq 85
+cp -r stop stop-4
+cp -r stop stop-2
+expect_code "grids: a stopped run goes on on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
+check "grids: ... and says so" grep -q '^resume  step [0-9]* from stop/checkpoints' output
+alike "grids: ... to the losses of the whole one" one stop
+expect_code "grids: ... on dp 4" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=2 \
+    --set train_micro_batch_size_per_gpu=3 --out stop-4
+alike "grids: ... to the losses of the whole one" one stop-4
+expect_code "grids: ... where it was stopped" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out stop-2
+same_run "grids: ... to the bits of the whole one" pp2tp2 stop-2
+
+# ---- opened to look at -----------------------------------------------------------------------------------------------
+generate=(generate pp2tp2 --prompt "the king" --tokens 30)
+expect_code "grids: text of a run of pp 2 x tp 2, on one rank" 0 "$TRAIN" "${generate[@]}"
+cp output text.one
+expect_code "grids: its loss" 0 "$TRAIN" eval pp2tp2
+cp output loss.one
+for how in "--ranks 2" "--ranks 3" "--ranks 4" "--ranks 2 --set parallel.pipeline=2" "--ranks 4 --set parallel.tensor=1" \
+    "--ranks 4 --set parallel.pipeline=4 --set parallel.tensor=1"; do
+    read -ra options <<<"$how"
+    expect_code "grids: text with $how" 0 "$TRAIN" "${generate[@]}" "${options[@]}"
+    check "grids: ... is that of one rank" cmp -s text.one output
+    expect_code "grids: loss with $how" 0 "$TRAIN" eval pp2tp2 "${options[@]}"
+    check "grids: ... is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
+        END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.one output
+done
+expect_code "grids: ranks that a --set does not go into" 78 "$TRAIN" generate pp2tp2 --ranks 3 --set parallel.tensor=2
+check "grids: ... hear which do" grep -qF -- '--set parallel.tensor=2: parallel.tensor: 2, but there are 3 ranks; write --ranks 2 or 4, or 1 here' output
+expect_code "grids: ckpt verify" 0 "$TRAIN" ckpt verify pp2tp2
+expect_code "grids: ckpt inspect" 0 "$TRAIN" ckpt inspect pp2tp2
+check "grids: ... tells who saved" grep -qx 'world       4 ranks = pp 2 x tp 2, ZeRO 0, 1 writer' output
+expect_code "grids: bench step has one rank" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1
+check "grids: ... and says what to write" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there is 1 rank here; write 1' output
+finish
