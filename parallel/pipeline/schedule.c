@@ -140,7 +140,6 @@ static void end(Builder *b, const TimelineEvent *e)
     if (mine) give_buffer(b, b->in);
     if (to < 0) return;
     bool to_me = to % spec->stages == b->stage;
-    if (!mine && !to_me) return;
     int buffer = mine ? b->out : take_buffer(b);
     if (to_me) *input(b, e->kind, to / spec->stages, e->micro) = buffer;
     if (mine && to_me) return;
@@ -152,47 +151,91 @@ static void end(Builder *b, const TimelineEvent *e)
                                .tag = (int)(tag & INT_MAX)});
 }
 
-static bool build(void *context, const TimelineEvent *event)
+static void build(Builder *b, const TimelineEvent *event)
 {
-    Builder *b = context;
     if (!event->ends || event->tick != b->group_tick) close_group(b);
     b->group_tick = event->tick;
     if (event->ends)
         end(b, event);
-    else if (event->stage == b->stage)
+    else
         begin(b, event);
-    return true;
 }
 
-static void assign_places(Schedule *s)
+static void open_builder(Builder *b, const ScheduleSpec *spec, int stage)
 {
+    size_t inputs = (size_t)(spec->chunks * spec->micros);
+    *b = (Builder){.spec = spec, .stage = stage, .in = -1, .out = -1, .sent = -1};
+    b->activation = must_calloc(inputs, sizeof *b->activation);
+    b->gradient = must_calloc(inputs, sizeof *b->gradient);
+    b->in_flight = must_calloc((size_t)spec->chunks, sizeof *b->in_flight);
+    b->made.slots = must_calloc((size_t)spec->chunks, sizeof *b->made.slots);
+    for (int i = 0; i < spec->chunks; i++)
+        b->made.slots[i] = 1;
+}
+
+static Schedule close_builder(Builder *b)
+{
+    Schedule *s = &b->made;
+    close_group(b);
     for (int64_t i = 0; i < s->n; i++) {
         Action *a = &s->action[i];
         if (a->kind == ACT_EXCHANGE) continue;
         a->slot = (int)(a->micro % s->slots[a->chunk]);
         a->batch = (int)(a->micro % s->batches);
     }
+    free(b->activation);
+    free(b->gradient);
+    free(b->in_flight);
+    free(b->free_buffer);
+    return *s;
+}
+
+/* Those of stages [first, first + n). */
+typedef struct {
+    Builder *builder;
+    int first, n;
+} Builders;
+
+static void tell(const Builders *all, int stage, const TimelineEvent *event)
+{
+    if (stage >= all->first && stage < all->first + all->n)
+        build(&all->builder[stage - all->first], event);
+}
+
+/* An event is its stage's, and its end also that of the stage that reads what was made. */
+static bool build_all(void *context, const TimelineEvent *event)
+{
+    const Builders *all = context;
+    const ScheduleSpec *spec = all->builder->spec;
+    tell(all, event->stage, event);
+    int to = reader(spec, event->kind, event->chunk * spec->stages + event->stage);
+    if (event->ends && to >= 0 && to % spec->stages != event->stage)
+        tell(all, to % spec->stages, event);
+    return true;
+}
+
+static void create(const ScheduleSpec *spec, int first, int n, Schedule *out)
+{
+    Builders all = {must_calloc((size_t)n, sizeof *all.builder), first, n};
+    for (int i = 0; i < n; i++)
+        open_builder(&all.builder[i], spec, first + i);
+    timeline_play(spec, build_all, &all);
+    for (int i = 0; i < n; i++)
+        out[i] = close_builder(&all.builder[i]);
+    free(all.builder);
 }
 
 Schedule schedule_create(const ScheduleSpec *spec, int stage)
 {
+    Schedule s;
     CHECK(stage >= 0 && stage < spec->stages, "stage %d of %d", stage, spec->stages);
-    size_t inputs = (size_t)(spec->chunks * spec->micros);
-    Builder b = {.spec = spec, .stage = stage, .in = -1, .out = -1, .sent = -1};
-    b.activation = must_calloc(inputs, sizeof *b.activation);
-    b.gradient = must_calloc(inputs, sizeof *b.gradient);
-    b.in_flight = must_calloc((size_t)spec->chunks, sizeof *b.in_flight);
-    b.made.slots = must_calloc((size_t)spec->chunks, sizeof *b.made.slots);
-    for (int i = 0; i < spec->chunks; i++)
-        b.made.slots[i] = 1;
-    timeline_play(spec, build, &b);
-    close_group(&b);
-    assign_places(&b.made);
-    free(b.activation);
-    free(b.gradient);
-    free(b.in_flight);
-    free(b.free_buffer);
-    return b.made;
+    create(spec, stage, 1, &s);
+    return s;
+}
+
+void schedule_create_all(const ScheduleSpec *spec, Schedule *of_stage)
+{
+    create(spec, 0, spec->stages, of_stage);
 }
 
 void schedule_free(Schedule *s)

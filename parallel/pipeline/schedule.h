@@ -34,6 +34,21 @@ typedef struct {
  * at most three transfers. Time and memory are linear in the micro-batches. Free with
  * schedule_free. */
 Schedule schedule_create(const ScheduleSpec *spec, int stage);
+/* The schedules of all stages, in about the time of one of them; of_stage has room for `stages`. */
+void schedule_create_all(const ScheduleSpec *spec, Schedule *of_stage);
 void schedule_free(Schedule *schedule);
+
+/* Plays the schedules of all stages, each stage waiting in a group until all its partners' groups
+ * are there, and holds them to what they promise: none waits for ever; both sides of each pair
+ * agree on the order of messages; each action is run once, behind what it reads, on a slot, a batch
+ * and buffers that hold what they should and nothing that is still needed. False with a sentence:
+ * a bug. Linear in the actions of all stages. */
+bool schedule_check(const ScheduleSpec *spec, char *err, size_t n);
+/* The same of given schedules, one for each stage: a test aid. */
+bool schedule_check_all(const ScheduleSpec *spec, const Schedule *of_stage, char *err, size_t n);
+/* How long the step takes by logical clocks, beyond a stage's own work and relative to it: 0.25 for
+ * a quarter more. forward and backward: what an action of one chunk costs; messages cost nothing.
+ * Of the whole time, x / (1 + x) is bubble. */
+double schedule_bubble(const ScheduleSpec *spec, double forward, double backward);
 
 #endif

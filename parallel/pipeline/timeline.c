@@ -24,6 +24,9 @@ typedef struct {
 typedef struct {
     const ScheduleSpec *spec;
     int runs;
+    /* Micro-batches of a group, of the longest, and a stage's forwards before the longer ones,
+     * which come last. */
+    int64_t group, longest_group, first_longer;
     int64_t tick;
     StageClock *stage;
     RunClock *forward, *backward;
@@ -34,29 +37,32 @@ int timeline_ticks(ActionKind kind)
     return kind == ACT_BACKWARD ? 2 : 1;
 }
 
-/* The chunk of a stage's k-th forward. Micro-batches go in groups, each through all chunks before
- * the next one: groups of as many as there are stages, or as few more as come out even, so that the
- * first of a group is back from the last stage when its last has left the first one. */
-static int chunk_in_turn(const ScheduleSpec *spec, int64_t k)
+/* Micro-batches go in groups, each through all chunks before the next one: groups of as many as
+ * there are stages, or as few more as come out even, so that the first of a group is back from the
+ * last stage when its last has left the first one. */
+static void find_groups(Timeline *t)
 {
-    int v = spec->chunks;
-    int64_t groups = spec->micros < spec->stages ? 1 : spec->micros / spec->stages;
-    int64_t size = spec->micros / groups, longer = spec->micros % groups;
-    int64_t first_longer = (groups - longer) * size * v; /* the last groups have one more */
-    if (k >= first_longer) {
-        k -= first_longer;
-        size++;
-    }
-    return (int)(k / size % v);
+    const ScheduleSpec *spec = t->spec;
+    int64_t p = spec->stages, m = spec->micros, groups = m < p ? 1 : m / p;
+    t->group = m / groups;
+    t->longest_group = (m + groups - 1) / groups;
+    t->first_longer = (groups - m % groups) * t->group * spec->chunks;
+}
+
+/* The chunk of a stage's k-th forward. */
+static int chunk_in_turn(const Timeline *t, int64_t k)
+{
+    if (t->spec->chunks == 1) return 0;
+    if (k < t->first_longer) return (int)(k / t->group % t->spec->chunks);
+    return (int)((k - t->first_longer) / t->longest_group % t->spec->chunks);
 }
 
 /* How many forwards a stage makes before each is followed by a backward. Just enough for no stage
  * to wait once its first backward can be made: another would cost a slot and gain nothing. */
-static int64_t head_start(const ScheduleSpec *spec, int stage)
+static int64_t head_start(const Timeline *t, int stage)
 {
-    int64_t p = spec->stages, m = spec->micros, groups = m < p ? 1 : m / p;
-    if (spec->kind == SCHEDULE_GPIPE) return m;
-    return p - 1 - stage + (spec->chunks - 1) * ((m + groups - 1) / groups);
+    if (t->spec->kind == SCHEDULE_GPIPE) return t->spec->micros;
+    return t->spec->stages - 1 - stage + (t->spec->chunks - 1) * t->longest_group;
 }
 
 /* What a stage does next; false: it has done all. */
@@ -68,16 +74,16 @@ static bool next_action(const Timeline *t, int at, ActionKind *kind, int *chunk)
     int64_t all = spec->micros * v, ahead = stage->forwards - stage->backwards;
     if (spec->evaluate) {
         *kind = ACT_EVALUATE;
-        *chunk = chunk_in_turn(spec, stage->forwards);
+        *chunk = chunk_in_turn(t, stage->forwards);
         return stage->forwards < all;
     }
     /* One stage has no one to wait for: backward follows its own forward at once, so that one slot
      * of activations serves all micro-batches, whatever the kind. */
     bool forward = spec->stages == 1 ? (stage->forwards + stage->backwards) % (2 * v) < v
-                                     : stage->forwards < all && ahead <= head_start(spec, at);
+                                     : stage->forwards < all && ahead <= head_start(t, at);
     *kind = forward ? ACT_FORWARD : ACT_BACKWARD;
-    *chunk = forward ? chunk_in_turn(spec, stage->forwards)
-                     : v - 1 - chunk_in_turn(spec, stage->backwards);
+    *chunk =
+        forward ? chunk_in_turn(t, stage->forwards) : v - 1 - chunk_in_turn(t, stage->backwards);
     return stage->backwards < all;
 }
 
@@ -154,6 +160,7 @@ void timeline_play(const ScheduleSpec *spec, TimelineWatch watch, void *context)
                   .stage = must_calloc((size_t)p, sizeof *t.stage),
                   .forward = must_calloc((size_t)runs, sizeof *t.forward),
                   .backward = must_calloc((size_t)runs, sizeof *t.backward)};
+    find_groups(&t);
     while (busy > 0 && end_actions(&t, watch, context) && begin_actions(&t, watch, context, &busy))
         t.tick++;
     int64_t left = spec->micros - (spec->evaluate ? t.forward[runs - 1] : t.backward[0]).ended;

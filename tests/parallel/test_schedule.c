@@ -1,12 +1,28 @@
-/* test_schedule.c -- the actions of a step: those of one stage, and how much each stage holds. */
+/* test_schedule.c -- what schedules hold and how long they take, for all kinds and sizes; and what
+ * the check at a run's start finds. That they run through is test_schedule_played's. */
 #include "parallel/pipeline/schedule.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
+
+enum { MOST_STAGES = 8, MOST_MICROS = 16, MOST_CHUNKS = 4 };
+
+typedef void (*Visit)(const ScheduleSpec *spec);
+
+static void each_schedule(Visit visit)
+{
+    for (int p = 1; p <= MOST_STAGES; p++)
+        for (int m = 1; m <= MOST_MICROS; m++)
+            for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_INTERLEAVED; kind++)
+                for (int v = 1; v <= (kind == SCHEDULE_INTERLEAVED ? MOST_CHUNKS : 1); v++)
+                    for (int evaluate = 0; evaluate < 2; evaluate++)
+                        visit(&(ScheduleSpec){(ScheduleKind)kind, p, v, m, evaluate == 1});
+}
 
 /* Whatever the kind, one stage goes backward at once, on one set of activations. */
 static void test_one_stage(void **state)
@@ -27,10 +43,183 @@ static void test_one_stage(void **state)
     }
 }
 
+/* ---- what each stage holds ------------------------------------------------------------------- */
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void check_held(const ScheduleSpec *spec)
+{
+    int64_t p = spec->stages, m = spec->micros, v = spec->chunks,
+            longest = m < p ? m : (m + m / p - 1) / (m / p); /* of a group of micro-batches */
+    for (int stage = 0; stage < (int)p; stage++) {
+        Schedule schedule = schedule_create(spec, stage), *s = &schedule;
+        int64_t slots = 0;
+        for (int c = 0; c < v; c++) {
+            slots += s->slots[c];
+            if (v > 1) assert_in_range(s->slots[c], 1, least(m, 2 * longest));
+        }
+        if (spec->evaluate || p == 1)
+            assert_int_equal(slots, v);
+        else if (spec->kind == SCHEDULE_GPIPE)
+            assert_int_equal(slots, m);
+        else if (v == 1)
+            assert_int_equal(slots, least(m, p - stage));
+        if (v == 1) assert_int_equal(s->batches, spec->evaluate ? 1 : slots);
+        assert_true(s->batches <= m);
+        if (v == 1) assert_true(s->buffers <= 4);
+        schedule_free(s);
+    }
+}
+
+static void test_slots_and_batches(void **state)
+{
+    (void)state;
+    each_schedule(check_held);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* A stage begins when its first micro-batch has come, and works without a gap: (p - 1) / (v m) of
+ * its work. With fewer micro-batches than stages one micro-batch's way through all runs is the
+ * longer part. Nothing can take less. So it is whatever actions cost, but with several chunks only
+ * where a backward costs two forwards, for which the groups are timed. */
+static void check_bubble(const ScheduleSpec *spec)
+{
+    static const double cost[][2] = {{1, 2}, {1, 1}, {1, 3}, {2, 3}};
+    double p = spec->stages, v = spec->chunks, m = (double)spec->micros;
+    double least_bubble = p == 1 ? 0 : fmax((p - 1) / (v * m), (p * v + m - 1) / (v * m) - 1);
+    for (int i = 0; i < 4; i++) {
+        double bubble = schedule_bubble(spec, cost[i][0], cost[i][1]);
+        if (i == 0 || v == 1 ? fabs(bubble - least_bubble) > 1e-12 : bubble < least_bubble - 1e-12)
+            fail_msg("kind %d, %g stages of %g, %g micro-batches, costs %g and %g: %g, not %g",
+                     (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
+    }
+}
+
+static void test_bubble(void **state)
+{
+    (void)state;
+    each_schedule(check_bubble);
+    print_message(
+        "bubble relative to work, 8 micro-batches\nstages   gpipe    1f1b  2 chunks  4 chunks\n");
+    for (int p = 2; p <= MOST_STAGES; p++) {
+        double b[4];
+        for (int i = 0; i < 4; i++) {
+            ScheduleKind kind = i == 0   ? SCHEDULE_GPIPE
+                                : i == 1 ? SCHEDULE_1F1B
+                                         : SCHEDULE_INTERLEAVED;
+            ScheduleSpec spec = {kind, p, i < 2 ? 1 : 2 * (i - 1), 8, false};
+            b[i] = schedule_bubble(&spec, 1, 2);
+        }
+        print_message("%6d %6.1f%% %6.1f%% %8.1f%% %8.1f%%\n", p, 100 * b[0], 100 * b[1],
+                      100 * b[2], 100 * b[3]);
+    }
+}
+
+/* ---- the check at a run's start -------------------------------------------------------------- */
+
+/* What may be wrong with an action of a schedule. */
+typedef enum {
+    WRONG_MICRO,
+    WRONG_KIND,
+    WRONG_SLOT,
+    WRONG_BATCH,
+    WRONG_IN,
+    WRONG_OUT,
+    WRONG_TAG,
+    WRONG_PEER,
+    WRONG_SIDE,
+    WRONG_BUFFER,
+    LEFT_OUT,
+    TRANSFER_LEFT_OUT,
+    FAULTS
+} Fault;
+
+/* Plants a fault; false: it has no meaning there. */
+static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
+{
+    Action *a = &s->action[at];
+    bool exchange = a->kind == ACT_EXCHANGE;
+    Transfer *t = exchange ? &s->transfer[a->transfer] : NULL;
+    if (fault != LEFT_OUT && exchange != (fault >= WRONG_TAG)) return false;
+    switch (fault) {
+    case WRONG_MICRO: a->micro++; break;
+    case WRONG_KIND: a->kind = a->kind == ACT_FORWARD ? ACT_BACKWARD : ACT_FORWARD; break;
+    case WRONG_SLOT: a->slot = (a->slot + 1) % s->slots[a->chunk]; return s->slots[a->chunk] > 1;
+    case WRONG_BATCH: a->batch = (a->batch + 1) % s->batches; return s->batches > 1;
+    case WRONG_IN: a->in = (a->in + 1) % s->buffers; break;
+    case WRONG_OUT: a->out = (a->out + 1) % s->buffers; break;
+    case WRONG_TAG: t->tag++; break;
+    case WRONG_PEER: t->peer = (t->peer + 1) % stages; break;
+    case WRONG_SIDE: t->send = !t->send; break;
+    case WRONG_BUFFER: t->buffer = (t->buffer + 1) % s->buffers; break;
+    case TRANSFER_LEFT_OUT: a->n_transfers--; break;
+    default: memmove(a, a + 1, (size_t)(--s->n - at) * sizeof *a);
+    }
+    return true;
+}
+
+static void test_check_sees_every_fault(void **state)
+{
+    (void)state;
+    static const ScheduleSpec specs[] = {{SCHEDULE_GPIPE, 3, 1, 4, false},
+                                         {SCHEDULE_1F1B, 3, 1, 5, false},
+                                         {SCHEDULE_INTERLEAVED, 2, 2, 3, false},
+                                         {SCHEDULE_INTERLEAVED, 3, 2, 6, false},
+                                         {SCHEDULE_INTERLEAVED, 3, 2, 4, true}};
+    int planted = 0;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        for (int stage = 0; stage < specs[i].stages; stage++) {
+            int64_t n = 1;
+            for (int64_t k = 0; k < n * FAULTS; k++) {
+                Schedule s[3];
+                char err[256] = "";
+                for (int r = 0; r < specs[i].stages; r++)
+                    s[r] = schedule_create(&specs[i], r);
+                n = s[stage].n;
+                if (plant(&s[stage], k / FAULTS, (Fault)(k % FAULTS), specs[i].stages)) {
+                    planted++;
+                    if (schedule_check_all(&specs[i], s, err, sizeof err))
+                        fail_msg("schedule %zu, stage %d, action %lld: fault %lld is not seen", i,
+                                 stage, (long long)(k / FAULTS), (long long)(k % FAULTS));
+                    assert_non_null(strstr(err, ": stage "));
+                }
+                for (int r = 0; r < specs[i].stages; r++)
+                    schedule_free(&s[r]);
+            }
+        }
+    }
+    assert_true(planted > 1000);
+}
+
+/* Time and memory are linear in the micro-batches: with 100,000 of them a schedule takes a fraction
+ * of a second, and holds no more than with 16. */
+static void test_many_micro_batches(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    for (int kind = SCHEDULE_1F1B; kind <= SCHEDULE_INTERLEAVED; kind++) {
+        ScheduleSpec spec = {(ScheduleKind)kind, 8, kind == SCHEDULE_1F1B ? 1 : 4, MANY, false};
+        Schedule s = schedule_create(&spec, 3);
+        assert_int_equal(s.n_transfers, 4 * MANY * spec.chunks);
+        assert_in_range(s.n, 4 * MANY * spec.chunks, 5 * MANY * spec.chunks);
+        assert_in_range(s.slots[0], 1, 16);
+        assert_in_range(s.buffers, 1, 8);
+        schedule_free(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_stage),
+        cmocka_unit_test(test_slots_and_batches),
+        cmocka_unit_test(test_bubble),
+        cmocka_unit_test(test_check_sees_every_fault),
+        cmocka_unit_test(test_many_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
