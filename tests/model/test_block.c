@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/support.h"
+#include "tests/support/tensor_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,35 +20,37 @@ typedef struct {
     Pass pass;
     Arena arena;
     void *memory;
-    Tensor x, y; /* (N, C) */
+    Tensor x, y;   /* this rank's rows of (N, C) */
+    int64_t first; /* element of the whole at which they begin */
     ResidualGrad grad;
     bool accumulate;
 } Alone;
 
 enum { ALONE_ROWS = 14 };
 
-static void alone_open(Alone *a, const GptShape *s)
+/* The rest of opening, with a->f open. */
+static void alone_begin(Alone *a)
 {
-    const int64_t N = ALONE_ROWS;
-    *a = (Alone){0};
-    fixture_open(&a->f, s, 2, 7, 1, 1, 0);
+    const GptShape *s = &a->f.layers.shape;
+    const int64_t N = ALONE_ROWS, rows = shape_stream_rows(s, N);
     Arena measure = arena_measuring();
     block_layout(&a->acts, s, 2, 7, RECOMPUTE_NONE, &measure, &measure);
     for (int i = 0; i < 2; i++)
-        arena_tensor(&measure, F64, 2, N, s->C, 0);
+        arena_tensor(&measure, F64, 2, rows, s->C, 0);
     residual_layout(s, N, &measure);
     rope_table_layout(s, &measure);
     block_backward_layout(s, N, &measure);
     a->memory = must_calloc(1, measure.peak);
     a->arena = arena_over(a->memory, measure.peak);
-    a->x = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
-    a->y = arena_tensor(&a->arena, F64, 2, N, s->C, 0);
+    a->x = arena_tensor(&a->arena, F64, 2, rows, s->C, 0);
+    a->y = arena_tensor(&a->arena, F64, 2, rows, s->C, 0);
+    a->first = a->f.tp.part * rows * s->C;
     a->grad = residual_layout(s, N, &a->arena);
     block_layout(&a->acts, s, 2, 7, RECOMPUTE_NONE, &a->arena, &a->arena);
     a->pass = (Pass){.dev = &a->f.dev,
                      .store = a->f.params,
                      .tp = &a->f.tp,
-                     .shape = &a->f.layers.shape,
+                     .shape = s,
                      .scratch = &a->arena,
                      .B = 2,
                      .T = 7};
@@ -62,10 +65,23 @@ static void alone_open(Alone *a, const GptShape *s)
     a->accumulate = a->f.params->grad_acquire(a->f.params, a->block->unit);
 }
 
-static void alone_close(Alone *a)
+static void alone_open(Alone *a, const GptShape *s)
+{
+    *a = (Alone){0};
+    fixture_open(&a->f, s, 2, 7, 1, 1, 0);
+    alone_begin(a);
+}
+
+/* The unit is given back, and its gradient finished over the ranks. */
+static void alone_end(Alone *a)
 {
     a->f.params->grad_release(a->f.params, a->block->unit);
     a->f.params->release(a->f.params, a->block->unit);
+    a->f.params->step_end(a->f.params);
+}
+
+static void alone_close(Alone *a)
+{
     fixture_close(&a->f);
     free(a->memory);
 }
@@ -75,10 +91,10 @@ static double alone_forward(Alone *a, double step)
 {
     double *x = a->x.data, *y = a->y.data, sum = 0;
     for (int64_t i = 0; i < tensor_count(a->x); i++)
-        x[i] = drawn_normal(11, i) + step * drawn_normal(13, i);
+        x[i] = drawn_normal(11, a->first + i) + step * drawn_normal(13, a->first + i);
     block_forward(&a->pass, a->block, &a->acts, a->x, a->y);
     for (int64_t i = 0; i < tensor_count(a->x); i++)
-        sum += y[i] * drawn_normal(12, i);
+        sum += y[i] * drawn_normal(12, a->first + i);
     return sum;
 }
 
@@ -87,7 +103,7 @@ static void alone_backward(Alone *a)
 {
     double *d = a->grad.d.data;
     for (int64_t i = 0; i < tensor_count(a->grad.d); i++)
-        d[i] = drawn_normal(12, i);
+        d[i] = drawn_normal(12, a->first + i);
     block_backward(&a->pass, a->block, &a->acts, a->x, &a->grad, a->accumulate);
 }
 
@@ -109,6 +125,7 @@ static void test_block_input_gradient(void **state)
         exact += d[i] * drawn_normal(13, i);
     assert_true(fabs(exact - measured) < 1e-8 * (1 + fabs(exact)));
     assert_false(tensor_present(a.grad.columns) || a.grad.summed);
+    alone_end(&a);
     alone_close(&a);
 }
 
@@ -148,7 +165,79 @@ static void test_column_sums_go_with_their_gradient(void **state)
         free(all);
     }
     free(unknown);
+    alone_end(&a);
     alone_close(&a);
+}
+
+/* ---- over ranks ------------------------------------------------------------------------------ */
+
+/* The block's gradients and its input's, of one rank. */
+typedef struct {
+    GptShape shape;
+    bool sequence_parallel;
+    Alone *one;
+} Over;
+
+static void compare_with_one(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+                             void *context)
+{
+    Comm *world = ((void **)context)[0];
+    const Over *over = ((void **)context)[1];
+    if (shard->unit != over->one->block->unit) return;
+    Tensor want = fixture_grad(&over->one->f, run->param);
+    for (int64_t i = 0; i < run->count; i++) {
+        int64_t element = param_run_element(run, i);
+        double is = ((double *)values.data)[run->offset - shard->offset + i],
+               one = ((double *)want.data)[element];
+        if (!(fabs(is - one) <= 1e-12 * (1 + fabs(one))))
+            rank_wrong(world, "gradient of %s[%lld]: %.17g, one rank has %.17g",
+                       f->table.param[run->param].name, (long long)element, is, one);
+    }
+}
+
+static void block_on_rank(Comm *world, void *context)
+{
+    Over *over = context;
+    void *both[] = {world, over};
+    RankedCase c = {.dp = 1,
+                    .tp = world->size,
+                    .sequence_parallel = over->sequence_parallel,
+                    .B = 2,
+                    .T = 7,
+                    .micros = 1};
+    Alone a = {0};
+    ranked_open(&a.f, world, &over->shape, &c);
+    alone_begin(&a);
+    alone_forward(&a, 0);
+    alone_backward(&a);
+    alone_end(&a);
+    visit_runs(&a.f, true, compare_with_one, both);
+    const double *d = a.grad.d.data, *one = over->one->grad.d.data;
+    for (int64_t i = 0; i < tensor_count(a.grad.d); i++)
+        if (!(fabs(d[i] - one[a.first + i]) <= 1e-12 * (1 + fabs(d[i]))))
+            rank_wrong(world, "gradient of the input, element %lld: %.17g, one rank has %.17g",
+                       (long long)(a.first + i), d[i], one[a.first + i]);
+    alone_close(&a);
+}
+
+/* A gradient whose columns nobody has summed, as it comes from another stage: the row-cut biases'
+ * gradients are sums of this rank's rows, never of the rows that a region has gathered. */
+static void test_unsummed_gradients_over_ranks(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        Alone one;
+        Over over = {.shape = i / 2 ? fixture_llama_shape() : fixture_shape(),
+                     .sequence_parallel = i % 2,
+                     .one = &one};
+        over.shape.bias = true;
+        alone_open(&one, &over.shape);
+        alone_forward(&one, 0);
+        alone_backward(&one);
+        alone_end(&one);
+        thread_ranks(2, 60, block_on_rank, &over);
+        alone_close(&one);
+    }
 }
 
 int main(void)
@@ -156,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_block_input_gradient),
         cmocka_unit_test(test_column_sums_go_with_their_gradient),
+        cmocka_unit_test(test_unsummed_gradients_over_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

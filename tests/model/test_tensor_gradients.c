@@ -1,0 +1,143 @@
+/* test_tensor_gradients.c -- the gradient of a whole small GPT over tensor-parallel ranks against
+ * finite differences of the loss, which know nothing of a single rank's backward; and the device
+ * that the environment names (TEST_DEVICE), in f32, against one rank on it. */
+#include "model/core/check.h"
+#include "tests/support/support.h"
+#include "tests/support/tensor_ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* ---- finite differences ---------------------------------------------------------------------- */
+
+/* A direction is drawn by row and element, so that copies and parts move together. */
+typedef struct {
+    double step;          /* weights += step * direction */
+    double slope, square; /* of this rank's gradients: along the direction, of their size */
+} Along;
+
+static double direction(const ParamRun *run, int64_t i)
+{
+    return drawn_normal((uint64_t)run->param + 500, param_run_element(run, i));
+}
+
+static void move(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values, void *context)
+{
+    const Along *along = context;
+    double *w = (double *)values.data + (run->offset - shard->offset);
+    (void)f;
+    for (int64_t i = 0; i < run->count; i++)
+        w[i] += along->step * direction(run, i);
+}
+
+static void add_slope(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+                      void *context)
+{
+    Along *along = context;
+    const double *g = (double *)values.data + (run->offset - shard->offset);
+    if (!param_owned_here(&f->table, run->param, &f->grid.size, &f->grid.at)) return;
+    for (int64_t i = 0; i < run->count; i++) {
+        along->slope += g[i] * direction(run, i);
+        along->square += g[i] * g[i];
+    }
+}
+
+static double loss_after(Fixture *f, double step)
+{
+    Along along = {.step = step};
+    visit_runs(f, false, move, &along);
+    for (int u = 0; u < f->table.n_units; u++)
+        f->params->publish(f->params, u);
+    return fixture_loss(f);
+}
+
+typedef struct {
+    const RankedCase *c;
+    GptShape shape;
+} Checked;
+
+static void check_on_rank(Comm *world, void *context)
+{
+    const Checked *job = context;
+    Fixture f;
+    Along along = {0};
+    double h = 1e-5;
+    ranked_open(&f, world, &job->shape, job->c);
+    for (int64_t i = 0; i < f.micros * f.B * f.T; i += 5)
+        f.targets[i] = -1; /* a masked target has no gradient */
+    fixture_backward(&f);
+    visit_runs(&f, true, add_slope, &along);
+    double sums[] = {along.slope, along.square};
+    comm_all_reduce(world, NULL, tensor_1d(sums, F64, 2), REDUCE_SUM);
+    /* Fourth order: the error of the two-point rule would hide small gradients. */
+    double plus = loss_after(&f, h), minus = loss_after(&f, -2 * h);
+    double plus2 = loss_after(&f, 3 * h), minus2 = loss_after(&f, -4 * h);
+    double measured = (8 * (plus - minus) - (plus2 - minus2)) / (12 * h);
+    if (!(fabs(measured - sums[0]) <= 1e-8 * (sqrt(sums[1]) + fabs(sums[0]))))
+        rank_wrong(world, "%s: slope %.12g, differences say %.12g", job->c->what, sums[0],
+                   measured);
+    fixture_close(&f);
+}
+
+static void test_gradients_over_ranks(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        RankedCase c = {.dp = 1,
+                        .tp = 2 + i / 4,
+                        .sequence_parallel = i % 2,
+                        .B = 2,
+                        .T = 6,
+                        .micros = 2,
+                        .what = i % 2 ? "sequence parallel" : "whole rows"};
+        Checked job = {.c = &c, .shape = ranked_shape()};
+        if (i / 2 % 2) { /* as Llama has it, and ranks share the head of keys and values */
+            job.shape.norm.kind = NORM_RMSNORM;
+            job.shape.position = POSITION_ROPE;
+            job.shape.activation = ACTIVATION_SWIGLU;
+            job.shape.bias = job.shape.tied = false;
+            job.shape.qk_norm = true;
+            job.shape.G = 1;
+        }
+        thread_ranks(c.tp, 60, check_on_rank, &job);
+    }
+}
+
+/* ---- in f32, on the device that is tested ---------------------------------------------------- */
+
+static void test_ranks_of_a_device(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        RankedCase c = {.dp = 1,
+                        .tp = i == 3 ? 4 : 2,
+                        .sequence_parallel = i % 2,
+                        .B = 2,
+                        .T = 6,
+                        .micros = 1 + i % 2,
+                        .tolerance = 2e-5,
+                        .what = "f32"};
+        GptShape s = fixture_with_dtype(ranked_shape(), F32);
+        s.L = 1;
+        s.G = i % 2 ? 1 : 12;
+        s.qk_norm = i == 1;
+        s.tied = i < 2;
+        s.activation = i == 2 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+        s.position = i == 2 ? POSITION_ROPE : POSITION_LEARNED;
+        s.recompute = (RecomputePolicy)(i % 3);
+        check_ranked(&s, &c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_over_ranks),
+        cmocka_unit_test(test_ranks_of_a_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
