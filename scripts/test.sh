@@ -31,11 +31,12 @@ rows() {
     row emu "$deferred $sample" tests/parallel/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
-    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute
+    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute tests/model/test_tensor_gradients
     row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
-    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm
+    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm \
+        tests/model/test_tensor_gradients
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     row emu "$deferred TEST_EVERY=17" tests/grid/test_grid_equal
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
@@ -45,7 +46,7 @@ rows() {
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control \
-        tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks
+        tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks tests/model/test_tensor_gradients
     row tsan "$sample TEST_EVERY=38" tests/grid
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
