@@ -1,59 +1,78 @@
-/* test_grid_bits.c -- what changes no bit on one grid: a rerun, recompute, the keys of ZeRO, its
- * stages 0 and 1; with one micro-batch all its stages. */
+/* test_grid_bits.c -- what changes no bit on one grid: a rerun, recompute, schedules, the keys of
+ * ZeRO, its stages 0 and 1; with one micro-batch all its stages. */
 #include "tests/support/grid_run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 enum { CASES = 16, FIXED_SEED = 141 };
 
-/* Trains both and compares. */
-static void same_bits(const GridCase *a, const GridCase *b)
+/* Trains both and compares; their norms may differ by `norm`. */
+static void same_bits(const GridCase *a, const GridCase *b, double norm)
 {
     GridRun x, y;
     char why[512], one[512], other[512];
     printf("%s\n", grid_case_text(b, other, sizeof other));
     grid_run(&x, a, grid_case_batch(a), GRID_STEPS, NULL);
     grid_run(&y, b, grid_case_batch(b), GRID_STEPS, NULL);
-    bool equal = grid_runs_equal(&x, &y, why, sizeof why);
+    bool equal = grid_runs_equal(&x, &y, norm, why, sizeof why);
     grid_run_free(&x);
     grid_run_free(&y);
     if (!equal) fail_msg("%s\nand %s:\n%s", grid_case_text(a, one, sizeof one), other, why);
 }
 
-/* Drawn cases, each beside itself with these choices. */
-static void each_beside(GridChoice choice, const int *values, int n_values, int micros)
+static bool is_legal(const GridCase *c)
 {
+    GridCase legal = grid_case_legal(*c);
+    return memcmp(&legal, c, sizeof legal) == 0;
+}
+
+/* What a pair of cases must have, besides. */
+typedef struct {
+    int micros;    /* so many micro-batches; 0: any number */
+    bool pipeline; /* several stages */
+    double norm;   /* by how much of it norms may differ, and then nothing is clipped by them */
+} Wanted;
+
+/* Drawn cases of several ranks, each beside itself with these choices; both as they are legal. */
+static void each_beside(GridChoice choice, const int *values, int n_values, Wanted wanted)
+{
+    int64_t drawn = 0;
     for (int64_t i = 0; i < CASES; i += grid_case_every()) {
-        GridCase a = grid_case_drawn(FIXED_SEED + (uint64_t)choice, i);
-        if (a.of[GRID_DATA] == 0) a.of[GRID_DATA] = 2;
-        if (micros > 0) a.of[GRID_MICROS] = micros - 1;
-        a.of[choice] = values[0];
-        GridCase b = a;
-        b.of[choice] = values[1 + i % (n_values - 1)];
-        same_bits(&a, &b);
+        GridCase a, b;
+        do {
+            a = grid_case_drawn(FIXED_SEED + (uint64_t)choice, drawn++);
+            if (wanted.micros > 0) a.of[GRID_MICROS] = wanted.micros - 1;
+            if (wanted.norm > 0) a.of[GRID_CLIP] = 0;
+            b = a;
+            a.of[choice] = values[0];
+            b.of[choice] = values[1 + i % (n_values - 1)];
+        } while (!is_legal(&a) || !is_legal(&b) || grid_case_ranks(&a) == 1 ||
+                 (wanted.pipeline && a.of[GRID_PIPELINE] == 0));
+        same_bits(&a, &b, wanted.norm);
     }
 }
 
 static void test_a_rerun_has_the_same_bits(void **state)
 {
     (void)state;
-    each_beside(GRID_CLIP, (const int[]){1, 1}, 2, 0);
+    each_beside(GRID_CLIP, (const int[]){1, 1}, 2, (Wanted){0});
 }
 
 static void test_bug_53_recompute_has_the_same_bits(void **state)
 {
     (void)state;
-    each_beside(GRID_RECOMPUTE, (const int[]){0, 1, 2}, 3, 0);
+    each_beside(GRID_RECOMPUTE, (const int[]){0, 1, 2}, 3, (Wanted){0});
 }
 
 static void test_bug_36_zero_0_and_1_have_the_same_bits(void **state)
 {
     (void)state;
-    each_beside(GRID_STAGE, (const int[]){0, 1}, 2, 0);
+    each_beside(GRID_STAGE, (const int[]){0, 1}, 2, (Wanted){0});
 }
 
 /* On one micro-batch; on several, stages 2 and 3 add what they have reduced, and 0 and 1 reduce
@@ -61,22 +80,39 @@ static void test_bug_36_zero_0_and_1_have_the_same_bits(void **state)
 static void test_bug_36_stages_of_one_micro_batch_have_the_same_bits(void **state)
 {
     (void)state;
-    each_beside(GRID_STAGE, (const int[]){0, 2, 3}, 3, 1);
-    each_beside(GRID_STAGE, (const int[]){1, 3, 2}, 3, 1);
+    each_beside(GRID_STAGE, (const int[]){0, 2, 3}, 3, (Wanted){.micros = 1});
+    each_beside(GRID_STAGE, (const int[]){1, 3, 2}, 3, (Wanted){.micros = 1});
 }
 
 /* And 2 and 3 on any number. */
 static void test_zero_2_and_3_have_the_same_bits(void **state)
 {
     (void)state;
-    each_beside(GRID_STAGE, (const int[]){2, 3}, 2, 0);
+    each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){0});
+}
+
+/* Where the runs of layers are the same: within each of them micro-batches go backward in the same
+ * order, whatever the schedule. (Interleaved chunks are other runs: see below.) */
+static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
+{
+    (void)state;
+    each_beside(GRID_SCHEDULE, (const int[]){0, 1}, 2, (Wanted){.pipeline = true});
+}
+
+/* A weight's gradient is a sum over micro-batches in their order, whichever stage has its layer.
+ * The norm alone is not: squares are added up by stages, which have other layers here. */
+static void test_interleaved_chunks_have_the_same_bits_but_the_norm(void **state)
+{
+    (void)state;
+    each_beside(GRID_SCHEDULE, (const int[]){0, 2, 3}, 3,
+                (Wanted){.pipeline = true, .norm = 1e-13});
 }
 
 /* Buckets, overlap, prefetch and what stays whole, at every stage. */
 static void test_bug_39_keys_of_zero_change_no_bit(void **state)
 {
     (void)state;
-    each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, 0);
+    each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, (Wanted){0});
 }
 
 int main(void)
@@ -87,6 +123,8 @@ int main(void)
         cmocka_unit_test(test_bug_36_zero_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_bug_36_stages_of_one_micro_batch_have_the_same_bits),
         cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
+        cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
+        cmocka_unit_test(test_interleaved_chunks_have_the_same_bits_but_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

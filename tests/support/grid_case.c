@@ -66,8 +66,8 @@ enum { SPLITS = sizeof splits / sizeof *splits, BY_HAND = 3 };
 /* More blocks than these where stages ask for them. */
 enum { BLOCKS = 5 };
 
-static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] = 1,
-                                         [GRID_PIPELINE] = 1,    [GRID_SCHEDULE] = SCHEDULES,
+static const int values[GRID_CHOICES] = {[GRID_DATA] = 5,        [GRID_TENSOR] = 4,
+                                         [GRID_PIPELINE] = 4,    [GRID_SCHEDULE] = SCHEDULES,
                                          [GRID_SPLIT] = SPLITS,  [GRID_SEQUENCE] = 2,
                                          [GRID_STAGE] = 4,       [GRID_MICROS] = 4,
                                          [GRID_BLOCKS] = BLOCKS, [GRID_MODEL] = GRID_MODELS,
@@ -102,7 +102,7 @@ GridCase grid_case_drawn(uint64_t seed, int64_t i)
 static int most_ranks(void)
 {
     const char *most = getenv("GRID_MOST_RANKS");
-    return most ? atoi(most) : 12;
+    return most ? atoi(most) : 16;
 }
 
 /* Runs of layers: one of each chunk of each stage. */
@@ -129,9 +129,8 @@ GridCase grid_case_legal(GridCase c)
     int *data = &c.of[GRID_DATA], *tensor = &c.of[GRID_TENSOR], *stages = &c.of[GRID_PIPELINE];
     fit_heads(&c);
     while (grid_case_ranks(&c) > most_ranks()) {
-        int *most = *data >= *stages ? data : stages;
-        most = *most >= *tensor ? most : tensor;
-        --*most;
+        int *most = *stages > *tensor ? stages : tensor;
+        --*(*data > 1 || *data >= *most ? data : most);
         fit_heads(&c);
     }
     if (*stages == 0) c.of[GRID_SCHEDULE] = c.of[GRID_SPLIT] = 0;
@@ -200,20 +199,17 @@ int64_t grid_case_batch(const GridCase *c)
 static char *pipeline_keys(const GridCase *c)
 {
     int split = c->of[GRID_SPLIT], runs = runs_of(c), blocks = c->of[GRID_BLOCKS] + 1;
-    char numbers[160] = "";
+    char how[200] = "";
     if (c->of[GRID_PIPELINE] == 0) return text_format("%s", "");
-    for (int r = 0; r < runs; r++) {
-        size_t used = strlen(numbers);
-        snprintf(numbers + used, sizeof numbers - used, "%s%d", r ? "," : "",
-                 r == blocks % runs ? blocks - runs + 1 : 1);
+    snprintf(how, sizeof how, "},\"pipeline\":{\"partition\":\"%s\"", splits[split]);
+    for (int r = 0; split == BY_HAND && r < runs; r++) {
+        size_t used = r ? strlen(how) : 0;
+        snprintf(how + used, sizeof how - used, "%s%d%s", r ? "," : ",\"pipeline_split\":[",
+                 r == blocks % runs ? blocks - runs + 1 : 1, r + 1 == runs ? "]" : "");
     }
-    char *text = text_format(",\"pipeline\":%d,\"schedule\":\"%s\",\"pipeline_chunks\":%d%s%s%s},"
-                             "\"pipeline\":{\"partition\":\"%s\"",
+    char *text = text_format(",\"pipeline\":%d,\"schedule\":\"%s\",\"pipeline_chunks\":%d%s",
                              c->of[GRID_PIPELINE] + 1, schedules[c->of[GRID_SCHEDULE]].kind,
-                             schedules[c->of[GRID_SCHEDULE]].chunks,
-                             split == BY_HAND ? ",\"pipeline_split\":[" : "",
-                             split == BY_HAND ? numbers : "", split == BY_HAND ? "]" : "",
-                             splits[split == BY_HAND ? 0 : split]);
+                             schedules[c->of[GRID_SCHEDULE]].chunks, how);
     return text;
 }
 

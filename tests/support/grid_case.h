@@ -47,7 +47,7 @@ int grid_choice_values(GridChoice choice);
 int64_t grid_cases(void);
 /* Case `i` of all in an order that the seed shuffles; its nearest legal one. */
 GridCase grid_case_drawn(uint64_t seed, int64_t i);
-/* The nearest case that a config may ask for, on at most GRID_MOST_RANKS ranks (12; the variable of
+/* The nearest case that a config may ask for, on at most GRID_MOST_RANKS ranks (16; the variable of
  * that name): fewer tensor-parallel ranks where heads are too few, more blocks where stages are too
  * many, and so on. A legal case is left as it is. */
 GridCase grid_case_legal(GridCase c);

@@ -9,7 +9,10 @@
 #define T4 8
 
 const GridModel grid_model[GRID_MODELS] = {
-    {"gpt2", "\"hidden_size\":16,\"num_attention_heads\":4,\"vocab_size\":61", 7, T1 | T2 | T4},
+    {"gpt2",
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"head_dim\":2,\"intermediate_size\":60,"
+     "\"vocab_size\":61",
+     7, T1 | T2 | T3 | T4},
     {"llama",
      "\"hidden_size\":16,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"head_dim\":2,"
      "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
@@ -19,17 +22,18 @@ const GridModel grid_model[GRID_MODELS] = {
      "\"hidden_size\":21,\"num_attention_heads\":3,\"intermediate_size\":39,\"vocab_size\":97", 5,
      T1 | T3},
     {"gpt2 untied",
-     "\"hidden_size\":12,\"num_attention_heads\":4,\"tie_word_embeddings\":false,\"vocab_size\":31",
-     8, T1 | T2 | T4},
+     "\"hidden_size\":12,\"num_attention_heads\":12,\"head_dim\":2,\"intermediate_size\":36,"
+     "\"tie_word_embeddings\":false,\"vocab_size\":31",
+     8, T1 | T2 | T3 | T4},
     {"llama tied with QK-norm, one kv head",
      "\"hidden_size\":24,\"num_attention_heads\":12,\"num_key_value_heads\":1,\"head_dim\":2,"
      "\"norm\":\"rmsnorm\",\"position\":\"rope\",\"activation\":\"swiglu\",\"bias\":false,"
      "\"qk_norm\":true,\"intermediate_size\":48,\"vocab_size\":67",
      6, T1 | T2 | T3 | T4},
     {"relu2 with rope, vocabulary of 17",
-     "\"hidden_size\":16,\"num_attention_heads\":4,\"position\":\"rope\","
-     "\"activation\":\"relu2\",\"bias\":false,\"vocab_size\":17",
-     7, T1 | T2 | T4},
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"head_dim\":2,\"intermediate_size\":24,"
+     "\"position\":\"rope\",\"activation\":\"relu2\",\"bias\":false,\"vocab_size\":17",
+     7, T1 | T2 | T3 | T4},
     {"one head of 13", "\"hidden_size\":13,\"num_attention_heads\":1,\"vocab_size\":17", 5, T1},
     {"one kv head, wide heads",
      "\"hidden_size\":10,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
@@ -42,9 +46,9 @@ const GridModel grid_model[GRID_MODELS] = {
      "\"bias\":false,\"vocab_size\":257",
      4, T1 | T3},
     {"swiglu with biases",
-     "\"hidden_size\":14,\"num_attention_heads\":6,\"head_dim\":3,\"activation\":\"swiglu\","
-     "\"intermediate_size\":18,\"bias\":true,\"vocab_size\":43",
-     6, T1 | T2 | T3},
+     "\"hidden_size\":14,\"num_attention_heads\":12,\"head_dim\":3,\"activation\":\"swiglu\","
+     "\"intermediate_size\":12,\"bias\":true,\"vocab_size\":43",
+     6, T1 | T2 | T3 | T4},
     {"rmsnorm, QK-norm, biases, four kv heads",
      "\"hidden_size\":18,\"num_attention_heads\":12,\"num_key_value_heads\":4,\"head_dim\":4,"
      "\"norm\":\"rmsnorm\",\"qk_norm\":true,\"bias\":true,\"intermediate_size\":36,"
@@ -59,15 +63,17 @@ const GridModel grid_model[GRID_MODELS] = {
      "\"norm\":\"rmsnorm\",\"bias\":false,\"vocab_size\":5",
      3, T1},
     {"one token a row",
-     "\"hidden_size\":12,\"num_attention_heads\":2,\"position\":\"rope\",\"vocab_size\":23", 1,
-     T1 | T2},
+     "\"hidden_size\":12,\"num_attention_heads\":12,\"head_dim\":2,\"intermediate_size\":24,"
+     "\"position\":\"rope\",\"vocab_size\":23",
+     1, T1 | T2 | T3 | T4},
     {"learned positions, untied swiglu",
      "\"hidden_size\":15,\"num_attention_heads\":3,\"activation\":\"swiglu\","
      "\"tie_word_embeddings\":false,\"intermediate_size\":33,\"vocab_size\":37",
      9, T1 | T3},
     {"fused gelu",
-     "\"hidden_size\":16,\"num_attention_heads\":4,\"fused_gelu\":true,\"vocab_size\":47", 6,
-     T1 | T2 | T4},
+     "\"hidden_size\":16,\"num_attention_heads\":12,\"head_dim\":2,\"intermediate_size\":48,"
+     "\"fused_gelu\":true,\"vocab_size\":47",
+     6, T1 | T2 | T3 | T4},
     {"kv heads shared by two, QK-norm",
      "\"hidden_size\":20,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
      "\"qk_norm\":true,\"vocab_size\":71",

@@ -38,8 +38,9 @@ void grid_run_free(GridRun *run);
  * steps; *c gets deviations and the first difference. Single ranks are kept for the next case that
  * asks for them. */
 bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c);
-/* Whether two runs are the same bits in all that was captured. */
-bool grid_runs_equal(const GridRun *a, const GridRun *b, char *why, size_t n);
+/* Whether two runs are the same bits in all that was captured, but for the norm, which may differ
+ * by `norm` of it. */
+bool grid_runs_equal(const GridRun *a, const GridRun *b, double norm, char *why, size_t n);
 /* Forgets the kept single ranks. */
 void grid_forget(void);
 
