@@ -24,6 +24,9 @@
 #define ZERO2 "zero_optimization.stage=2"
 #define ZERO3 "zero_optimization={\"stage\": 3, \"stage3_param_persistence_threshold\": 0}"
 #define COMMS "comms_logger.enabled=true"
+#define STAGES                                                                                     \
+    "parallel.pipeline=2", "model.num_layers=4", "model.intermediate_size=32",                     \
+        "train_micro_batch_size_per_gpu=1"
 
 #define ON_RANKS(key_, value_, ...)                                                                \
     {                                                                                              \
@@ -71,12 +74,14 @@ const OptionCase option_cases[] = {
     {.key = "parallel.data", .value = "2", .code = EXIT_CONFIG},
     ON_RANKS("parallel.data", "2"),
     {.key = "parallel.tensor", .value = "2", .code = EXIT_CONFIG},
+    ON_RANKS("parallel.tensor", "2", COMMS),
     {.key = "parallel.pipeline", .value = "2", .code = EXIT_CONFIG},
-    SEE("parallel.sequence_parallel", "true"),
-    SEE("parallel.schedule", "gpipe"),
-    {.key = "parallel.pipeline_chunks", .value = "2", .code = EXIT_CONFIG},
-    {.key = "parallel.pipeline_split", .value = "[7]", .code = EXIT_CONFIG},
-    SEE("pipeline.partition", "uniform"),
+    ON_RANKS("parallel.pipeline", "2", "model.num_layers=4", COMMS),
+    ON_RANKS("parallel.sequence_parallel", "true", "parallel.tensor=2", COMMS),
+    ON_RANKS("parallel.schedule", "gpipe", STAGES, COMMS),
+    ON_RANKS("parallel.pipeline_chunks", "2", STAGES, COMMS),
+    ON_RANKS("parallel.pipeline_split", "[2, 2]", STAGES, COMMS),
+    ON_RANKS("pipeline.partition", "uniform", STAGES, COMMS),
     SEE("seq_parallel_communication_data_type", "fp16"),
     ON_RANKS("parallel.timeout", "30"),
     ON_RANKS("zero_optimization.stage", "1", COMMS),

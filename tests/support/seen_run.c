@@ -130,12 +130,14 @@ static void append_names(char **list, const char *folder)
     if (n >= 0) free(entry);
 }
 
-/* Of a console without runs of blanks. */
+/* The counts of what a grid's groups have sent, of a console without runs of blanks. */
 static char *wire_lines(const char *console)
 {
+    static const char *const group[] = {"pp ", "dp ", "tp ", "shard ", "kv ", "tie "};
     char *lines = must_strdup(""), *copy = must_strdup(console), *rest = copy;
     for (char *line; (line = strsep(&rest, "\n")) != NULL;)
-        if (strncmp(line, "dp ", 3) == 0 || strncmp(line, "shard ", 6) == 0) append(&lines, line);
+        for (size_t i = 0; i < sizeof group / sizeof *group; i++)
+            if (strncmp(line, group[i], strlen(group[i])) == 0) append(&lines, line);
     free(copy);
     return lines;
 }
