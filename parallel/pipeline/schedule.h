@@ -51,4 +51,10 @@ bool schedule_check_all(const ScheduleSpec *spec, const Schedule *of_stage, char
  * Of the whole time, x / (1 + x) is bubble. */
 double schedule_bubble(const ScheduleSpec *spec, double forward, double backward);
 
+/* Draws it, a line for each stage and time from left to right, as if a backward took as long as two
+ * forwards: "F0 F1       B0--- F2 B1--- ". F forward, B backward, E evaluation, the micro-batch,
+ * and where a stage has several chunks, the chunk as a letter. Lines that would be longer than
+ * `width` columns (0: no limit) end in "...". */
+void schedule_draw(const ScheduleSpec *spec, FILE *to, int width);
+
 #endif

@@ -161,10 +161,11 @@ void timeline_play(const ScheduleSpec *spec, TimelineWatch watch, void *context)
                   .forward = must_calloc((size_t)runs, sizeof *t.forward),
                   .backward = must_calloc((size_t)runs, sizeof *t.backward)};
     find_groups(&t);
-    while (busy > 0 && end_actions(&t, watch, context) && begin_actions(&t, watch, context, &busy))
-        t.tick++;
+    bool more = true;
+    for (; busy > 0 && more; t.tick++)
+        more = end_actions(&t, watch, context) && begin_actions(&t, watch, context, &busy);
     int64_t left = spec->micros - (spec->evaluate ? t.forward[runs - 1] : t.backward[0]).ended;
-    CHECK(busy > 0 || left == 0, "%lld micro-batches wait for ever", (long long)left);
+    CHECK(!more || left == 0, "%lld micro-batches wait for ever", (long long)left);
     free(t.stage);
     free(t.forward);
     free(t.backward);

@@ -212,6 +212,42 @@ static void test_many_micro_batches(void **state)
     }
 }
 
+/* ---- the drawing ----------------------------------------------------------------------------- */
+
+static void check_drawing(const ScheduleSpec *spec, int width, const char *expected)
+{
+    char text[4096] = "";
+    FILE *to = fmemopen(text, sizeof text, "w");
+    assert_non_null(to);
+    schedule_draw(spec, to, width);
+    fclose(to);
+    if (strcmp(text, expected) != 0) fail_msg("\n%snot\n%s", text, expected);
+}
+
+static void test_drawing(void **state)
+{
+    (void)state;
+    ScheduleSpec spec = {SCHEDULE_1F1B, 3, 1, 4, false};
+    check_drawing(&spec, 0,
+                  "stage 0  F0 F1 F2             B0--- F3 B1---    B2---    B3---\n"
+                  "stage 1     F0 F1       B0--- F2 B1--- F3 B2---    B3---\n"
+                  "stage 2        F0 B0--- F1 B1--- F2 B2--- F3 B3---\n");
+    check_drawing(&spec, 40,
+                  "stage 0  F0 F1 F2             B0--- ...\n"
+                  "stage 1     F0 F1       B0--- F2 B1 ...\n"
+                  "stage 2        F0 B0--- F1 B1--- F2 ...\n");
+    check_drawing(&(ScheduleSpec){SCHEDULE_INTERLEAVED, 2, 2, 12, false}, 60,
+                  "stage 0  F0a  F1a  F0b  F1b            B0b------ F2a  ...\n"
+                  "stage 1       F0a  F1a  F0b  B0b------ F1b  B1b------ ...\n");
+    check_drawing(&(ScheduleSpec){SCHEDULE_GPIPE, 2, 1, 3, true}, 0,
+                  "stage 0  E0 E1 E2\n"
+                  "stage 1     E0 E1 E2\n");
+    check_drawing(&spec, 1,
+                  "stage 0  F0 ...\n"
+                  "stage 1     ...\n"
+                  "stage 2     ...\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_check_sees_every_fault),
         cmocka_unit_test(test_many_micro_batches),
+        cmocka_unit_test(test_drawing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

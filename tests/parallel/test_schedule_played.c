@@ -288,6 +288,38 @@ static void test_bug_34_fewer_micro_batches_than_stages(void **state)
     free(sim);
 }
 
+static void set_places(Schedule *s, int slots, int batches)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        Action *a = &s->action[i];
+        if (a->kind != ACT_EXCHANGE && a->chunk == 0) a->slot = (int)(a->micro % slots);
+        a->batch = (int)(a->micro % batches);
+    }
+}
+
+/* One slot less, and one batch less, on each stage that has several. */
+static void check_too_few(Simulation *sim)
+{
+    for (int stage = 0; stage < sim->spec->stages; stage++) {
+        Schedule *s = &sim->s[stage];
+        if (sim->spec->evaluate || s->slots[0] < 2) continue;
+        set_places(s, s->slots[0] - 1, s->batches);
+        simulate(sim);
+        assert_non_null(strstr(sim->wrong, "slot holds micro-batch"));
+        set_places(s, s->slots[0], s->batches - 1);
+        simulate(sim);
+        assert_non_null(strstr(sim->wrong, "batch holds micro-batch"));
+        set_places(s, s->slots[0], s->batches);
+    }
+}
+
+/* Bug 31 is seen, and no stage has a place that it does not need. */
+static void test_bug_31_a_place_too_few_is_seen(void **state)
+{
+    (void)state;
+    each_schedule(check_too_few);
+}
+
 /* Every message alone, sends before receives: the naive order. */
 static int64_t send_first(Schedule *s)
 {
@@ -339,6 +371,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bugs_29_31_every_schedule_runs),
+        cmocka_unit_test(test_bug_31_a_place_too_few_is_seen),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages),
         cmocka_unit_test(test_bug_29_the_naive_order_locks),
     };
