@@ -29,35 +29,54 @@ static int *cover(const ParamTable *table, int unit)
     return owner;
 }
 
+/* The i-th variant's layers and table over `tp` ranks: 4 heads, and 2 or 4 of keys and values. */
+static void build_variant(GptLayers *layers, ParamTable *table, int i, int tp)
+{
+    GptShape s = fixture_variant(i);
+    LayersPart part = LAYERS_WHOLE;
+    part.size.tp = tp;
+    part.at.tp = tp - 1;
+    *table = (ParamTable){0};
+    gpt_layers_build(layers, table, &s, &part);
+}
+
+static void drop_variant(GptLayers *layers, ParamTable *table)
+{
+    gpt_layers_free(layers);
+    param_table_free(table);
+}
+
+/* Ranges tile the unit, each of one group and one finish. */
+static void check_ranges(const ParamTable *table, const Unit *unit, const int *owner)
+{
+    int64_t at = 0;
+    assert_int_equal(unit->size % PARAM_ALIGNMENT, 0);
+    for (int r = 0; r < unit->n_ranges; r++) {
+        const Range *range = &unit->range[r];
+        assert_int_equal(range->offset, at);
+        at += range->count;
+        for (int64_t e = range->offset; e < at; e++) {
+            if (owner[e] < 0) continue;
+            assert_int_equal(table->param[owner[e]].group, range->group);
+            assert_int_equal(table->param[owner[e]].tp_grad, range->tp_grad);
+        }
+    }
+    assert_int_equal(at, unit->size);
+}
+
 static void test_bug_35_every_element_owned_once(void **state)
 {
     (void)state;
-    for (int i = 0; i < FIXTURE_VARIANTS; i++) {
-        GptShape s = fixture_variant(i);
+    for (int i = 0; i < 3 * FIXTURE_VARIANTS; i++) {
         GptLayers layers;
-        ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
+        ParamTable table;
+        build_variant(&layers, &table, i / 3, 1 << i % 3);
         for (int u = 0; u < table.n_units; u++) {
-            const Unit *unit = &table.unit[u];
             int *owner = cover(&table, u);
-            int64_t at = 0;
-            assert_int_equal(unit->size % PARAM_ALIGNMENT, 0);
-            for (int r = 0; r < unit->n_ranges;
-                 r++) { /* ranges tile the unit, each of one group and one finish */
-                const Range *range = &unit->range[r];
-                assert_int_equal(range->offset, at);
-                at += range->count;
-                for (int64_t e = range->offset; e < at; e++) {
-                    if (owner[e] < 0) continue;
-                    assert_int_equal(table.param[owner[e]].group, range->group);
-                    assert_int_equal(table.param[owner[e]].tp_grad, range->tp_grad);
-                }
-            }
-            assert_int_equal(at, unit->size);
+            check_ranges(&table, &table.unit[u], owner);
             free(owner);
         }
-        gpt_layers_free(&layers);
-        param_table_free(&table);
+        drop_variant(&layers, &table);
     }
 }
 
@@ -65,26 +84,73 @@ static void test_bug_35_every_element_owned_once(void **state)
 static void test_bug_37_rows(void **state)
 {
     (void)state;
-    for (int i = 0; i < FIXTURE_VARIANTS; i++) {
-        GptShape s = fixture_variant(i);
+    for (int i = 0; i < 3 * FIXTURE_VARIANTS; i++) {
         GptLayers layers;
-        ParamTable table = {0};
-        gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);
+        ParamTable table;
+        build_variant(&layers, &table, i / 3, 1 << i % 3);
         for (int p = 0; p < table.n_params; p++) {
-            const Param *q = &table.param[p];
+            const Param *q = &table.param[p], *before = p > 0 ? q - 1 : NULL;
             assert_int_equal(param_find(&table, q->name), p);
             assert_int_equal(q->group, q->ndim == 2 ? GROUP_DECAY : GROUP_NO_DECAY);
-            bool first =
-                p == 0 || table.param[p - 1].unit != q->unit || table.param[p - 1].pack != q->pack;
-            if (first)
+            if (before == NULL || before->unit != q->unit || before->pack != q->pack)
                 assert_int_equal(q->offset % PARAM_ALIGNMENT, 0);
             else
-                assert_int_equal(q->offset,
-                                 table.param[p - 1].offset + param_count(&table.param[p - 1]));
+                assert_int_equal(q->offset, before->offset + before->local[0] * before->local[1]);
         }
-        gpt_layers_free(&layers);
-        param_table_free(&table);
+        drop_variant(&layers, &table);
     }
+}
+
+/* What a rank of four has of each row of a block with biases and QK-norm, by hand: a quarter of the
+ * heads, of the mlp and of the padded vocabulary; where two ranks share one of two heads of keys
+ * and values half of these, whose gradients the two finish; all of norms and of biases that are
+ * added behind a sum. */
+static void test_rows_of_a_rank_by_hand(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t rows, cols;
+        TpGrad finish;
+    } is[] = {{"token.weight", 32, 24, TP_GRAD_CUT},
+              {"position.weight", 16, 24, TP_GRAD_PARTIAL_IF_SP},
+              {"block.1.attn.q.weight", 6, 24, TP_GRAD_CUT},
+              {"block.1.attn.k.weight", 6, 24, TP_GRAD_SUBGROUP},
+              {"block.1.attn.v.weight", 6, 24, TP_GRAD_SUBGROUP},
+              {"block.1.attn.out.weight", 24, 6, TP_GRAD_CUT},
+              {"block.1.attn.q.bias", 6, 1, TP_GRAD_CUT},
+              {"block.1.attn.k.bias", 6, 1, TP_GRAD_SUBGROUP},
+              {"block.1.attn.v.bias", 6, 1, TP_GRAD_SUBGROUP},
+              {"block.1.attn.out.bias", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"block.1.attn.norm.weight", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"block.1.attn.norm.bias", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"block.1.attn.q_norm.weight", 6, 1, TP_GRAD_PARTIAL},
+              {"block.1.attn.k_norm.weight", 6, 1, TP_GRAD_PARTIAL},
+              {"block.1.mlp.up.weight", 10, 24, TP_GRAD_CUT},
+              {"block.1.mlp.up.bias", 10, 1, TP_GRAD_CUT},
+              {"block.1.mlp.down.weight", 24, 10, TP_GRAD_CUT},
+              {"block.1.mlp.down.bias", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"block.1.mlp.norm.weight", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"final_norm.weight", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"final_norm.bias", 24, 1, TP_GRAD_PARTIAL_IF_SP},
+              {"head.weight", 32, 24, TP_GRAD_CUT}};
+    GptShape s = fixture_shape();
+    LayersPart part = LAYERS_WHOLE;
+    GptLayers layers;
+    ParamTable table = {0};
+    part.size.tp = 4;
+    s.G = 2;
+    s.qk_norm = true;
+    s.tied = false;
+    gpt_layers_build(&layers, &table, &s, &part);
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        const Param *p = &table.param[param_find(&table, is[i].name)];
+        if (p->local[0] != is[i].rows || p->local[1] != is[i].cols || p->tp_grad != is[i].finish)
+            fail_msg("%s: %lld x %lld, finished as %d", p->name, (long long)p->local[0],
+                     (long long)p->local[1], (int)p->tp_grad);
+        assert_int_equal(p->sharers, is[i].finish == TP_GRAD_SUBGROUP ? 2 : 1);
+    }
+    drop_variant(&layers, &table);
 }
 
 static void test_decay_on_all(void **state)
@@ -245,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_every_row_is_counted_once_over_tp_and_kv),
         cmocka_unit_test(test_the_vocabulary_is_padded_for_its_ranks),
         cmocka_unit_test(test_bug_37_rows),
+        cmocka_unit_test(test_rows_of_a_rank_by_hand),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
         cmocka_unit_test(test_cut_rows_are_shared_out),
