@@ -95,6 +95,7 @@ static void test_gradients_over_ranks(void **state)
                         .micros = 2,
                         .what = i % 2 ? "sequence parallel" : "whole rows"};
         Checked job = {.c = &c, .shape = ranked_shape()};
+        job.shape.V = 300; /* every rank has columns */
         if (i / 2 % 2) { /* as Llama has it, and ranks share the head of keys and values */
             job.shape.norm.kind = NORM_RMSNORM;
             job.shape.position = POSITION_ROPE;
@@ -123,6 +124,7 @@ static void test_ranks_of_a_device(void **state)
                         .what = "f32"};
         GptShape s = fixture_with_dtype(ranked_shape(), F32);
         s.L = 1;
+        s.V = i % 2 ? 300 : 37;
         s.G = i % 2 ? 1 : 12;
         s.qk_norm = i == 1;
         s.tied = i < 2;
