@@ -82,6 +82,7 @@ void run_plan(Run *run)
     char err[2048] = "";
     size_t host = memory_available();
     if (run->lead) memory_check_step(c);
+    if (run->lead) run_check_schedules(c);
     control_share(run->world, &host, sizeof host); /* as it was before any rank took some */
     bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
     run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);

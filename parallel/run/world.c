@@ -5,7 +5,6 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
-#include "parallel/pipeline/timeline.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -53,6 +52,18 @@ void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n)
     if (!control_agree(run->world, good, err, n)) control_fail(run->world, code, "%s", err);
 }
 
+void run_check_schedules(const Config *config)
+{
+    char err[1024];
+    ScheduleSpec spec = step_spec(config);
+    if (spec.stages == 1) return;
+    CHECK(schedule_check(&spec, err, sizeof err), "the schedule of a step: %s", err);
+    spec.evaluate = true;
+    int64_t group = evaluate_group((GridPlace){.pp = spec.stages});
+    for (spec.micros = 1; spec.micros <= group; spec.micros++)
+        CHECK(schedule_check(&spec, err, sizeof err), "the schedule of an evaluation: %s", err);
+}
+
 void run_share_folder(Run *run)
 {
     struct {
@@ -71,24 +82,10 @@ void run_share_folder(Run *run)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static bool last_end(void *context, const TimelineEvent *event)
-{
-    if (event->ends) *(int64_t *)context = event->tick;
-    return true;
-}
-
-/* The share of a step in which a stage waits for others, where a backward takes twice as long as a
- * forward and all stages are equal: idle / (idle + work) over the schedule's time line. For gpipe
- * and 1f1b it is (stages - 1) / (micro-batches + stages - 1). */
-static double bubble_of(const ScheduleSpec *spec)
-{
-    int64_t end = 0, work = spec->micros * spec->chunks *
-                            (timeline_ticks(ACT_FORWARD) + timeline_ticks(ACT_BACKWARD));
-    timeline_play(spec, last_end, &end);
-    return 1 - (double)work / (double)end;
-}
-
-/* What a pipeline does in a step: ", 1f1b, 8 micro-batches, bubble 11 %". */
+/* What a pipeline does in a step: ", 1f1b, 8 micro-batches, bubble 11 %". The bubble is the share
+ * of a step in which a stage waits for the others, idle / (idle + work), where stages are equal and
+ * a backward takes twice as long as a forward. For gpipe and 1f1b it is (stages - 1) /
+ * (micro-batches + stages - 1). */
 static const char *pipeline_text(const Config *config, char *text, size_t n)
 {
     const ScheduleSpec spec = step_spec(config);
@@ -97,9 +94,10 @@ static const char *pipeline_text(const Config *config, char *text, size_t n)
                                        [SCHEDULE_INTERLEAVED] = "interleaved"};
     char chunks[32] = "";
     if (spec.stages == 1) return "";
+    double bubble = schedule_bubble(&spec, 1, 2);
     if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
     snprintf(text, n, ", %s%s, %lld micro-batch%s, bubble %.0f %%", kind[spec.kind], chunks,
-             (long long)spec.micros, spec.micros == 1 ? "" : "es", 100 * bubble_of(&spec));
+             (long long)spec.micros, spec.micros == 1 ? "" : "es", 100 * bubble / (1 + bubble));
     return text;
 }
 

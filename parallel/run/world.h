@@ -7,6 +7,9 @@
 /* Ends the program with `code` on all ranks unless all are `good`, with the sentence err[0..n) of
  * the lowest that is not. All ranks call it. */
 void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n);
+/* Holds the schedules of all stages to each other, which no stage can do alone: those that do not
+ * fit would wait for each other for ever. A bug ends the program. */
+void run_check_schedules(const Config *config);
 /* One line on the ranks and how they share the work, where there are several; compares what they
  * compute with (EXIT_CONFIG where it differs). */
 void run_print_ranks(Run *run);
