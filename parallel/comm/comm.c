@@ -27,10 +27,26 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
 }
 
 /* Behind a call that began at `start`. */
-static void count_seconds(Comm *comm, const Device *on, double start)
+/* A call begins: the clock, and how long this communicator has waited so far. */
+typedef struct {
+    double start, waited;
+} Clock;
+
+static Clock clock_start(const Comm *comm)
+{
+    return (Clock){seconds_now(), comm->waited};
+}
+
+static void count_seconds(Comm *comm, Clock begun)
+{
+    comm->counts->seconds += seconds_now() - begun.start;
+    comm->counts->waited += comm->waited - begun.waited;
+}
+
+static void count_carried(Comm *comm, const Device *on, Clock begun)
 {
     if (on == NULL) return;
-    comm->counts->seconds += seconds_now() - start;
+    count_seconds(comm, begun);
     comm->carried = true;
 }
 
@@ -56,54 +72,54 @@ static void check_part(const Comm *comm, Tensor part, Tensor whole)
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->all_reduce(comm, on, x, op);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     count(comm, COMM_REDUCE_SCATTER, whole);
     check_part(comm, part, whole);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->reduce_scatter(comm, on, part, whole);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->all_gather(comm, on, whole, part);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->broadcast(comm, on, x, root);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_send(Comm *comm, Device *on, Tensor x, int to)
 {
     count(comm, COMM_SEND, x);
     check_rank(comm, to);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->send(comm, on, x, to);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 {
     count(comm, COMM_RECEIVE, x);
     check_rank(comm, from);
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->receive(comm, on, x, from);
-    count_seconds(comm, on, start);
+    count_carried(comm, on, begun);
 }
 
 void comm_group_begin(Comm *comm)
@@ -114,9 +130,9 @@ void comm_group_begin(Comm *comm)
 
 void comm_group_end(Comm *comm)
 {
-    double start = seconds_now();
+    Clock begun = clock_start(comm);
     comm->ops->group_end(comm);
-    if (comm->carried) comm->counts->seconds += seconds_now() - start;
+    if (comm->carried) count_seconds(comm, begun);
 }
 
 void comm_barrier(Comm *comm)

@@ -37,6 +37,7 @@ typedef struct {
     /* Of the host, in calls that a device carries. Where calls finish before they return, as on the
      * CPU, that is what communication has taken, waiting for peers included. */
     double seconds;
+    double waited; /* of these, until peers had come */
 } CommCounts;
 
 typedef struct {
@@ -61,6 +62,7 @@ struct Comm {
     void *impl;
     CommCounts *counts; /* owned */
     bool carried;       /* a call since group_begin is carried by a device, and so is group_end */
+    double waited;      /* by the transport: seconds so far in which a call waited for peers */
 };
 
 /* A communicator of one rank: nothing moves. */

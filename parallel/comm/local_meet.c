@@ -118,12 +118,11 @@ static void sleep_a_while(Comm *comm, double *patience,
     }
 }
 
-void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
-                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
+                  bool (*waiting_for)(const LocalGroup *, int rank, int peer))
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
     for (int i = 0; i < group->world->yields; i++) {
         sched_yield();
         if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
@@ -136,6 +135,15 @@ void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
         sleep_a_while(comm, &patience, waiting_for);
     atomic_store(&self->asleep, false);
     pthread_mutex_unlock(&group->mutex);
+}
+
+void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
+                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+{
+    if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
+    double start = seconds_now();
+    await(comm, counter, count, waiting_for);
+    comm->waited += seconds_now() - start;
 }
 
 static void wake(LocalMember *member)

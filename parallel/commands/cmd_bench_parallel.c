@@ -101,12 +101,12 @@ static int measure_rank(Comm *world, void *context)
     if (!trainer_allocate(&t, m->config, &m->data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     step(&t); /* touches the memory */
     comm_barrier(world);
-    double start = seconds_now(), communication = session_comm_seconds(&t.session);
+    double start = seconds_now(), communication = session_comm_seconds(&t.session).collectives;
     step(&t);
     comm_barrier(world); /* the step of all is that of the slowest */
     if (world->rank == 0) {
         m->seconds = seconds_now() - start;
-        m->communication = session_comm_seconds(&t.session) - communication;
+        m->communication = session_comm_seconds(&t.session).collectives - communication;
         device_describe(&t.session.dev, m->device, sizeof m->device);
     }
     trainer_close(&t);

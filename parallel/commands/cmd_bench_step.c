@@ -131,11 +131,11 @@ static void measure_round(Trainer *t, Profile *profile, Replay *replay, MemoryLo
 {
     Device *dev = &t->session.dev;
     Stopwatch watch = {0};
-    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
+    t->phases.seconds = (PhaseSeconds){0};
     x[ROW_STEP] = timed_step(t, &watch, NULL);
-    x[ROW_FORWARD] = t->seconds_forward;
-    x[ROW_BACKWARD] = t->seconds_backward;
-    x[ROW_UPDATE] = t->seconds_optimizer;
+    x[ROW_FORWARD] = t->phases.seconds.forward;
+    x[ROW_BACKWARD] = t->phases.seconds.backward;
+    x[ROW_UPDATE] = t->phases.seconds.optimizer;
     timed_step(t, &watch, profile);
     memcpy(x + ROW_OP, profile->seconds, sizeof profile->seconds);
     stopwatch_start(dev, &watch);

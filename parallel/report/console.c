@@ -80,14 +80,17 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     if (!(s->forward >= 0) || s->steps <= 0) return;
     double ms = 1e3 / (double)s->steps;
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
-    char comm[64] = "";
-    if (s->communication > 0) {
-        other -= s->communication;
+    char comm[64] = "", stages[64] = "";
+    other -= s->communication + s->exchange + s->bubble;
+    if (s->communication > 0)
         snprintf(comm, sizeof comm, "communication %.2f  ", s->communication * ms);
-    }
+    if (s->exchange + s->bubble > 0)
+        snprintf(stages, sizeof stages, "exchange %.2f  bubble %.2f  ", s->exchange * ms,
+                 s->bubble * ms);
     snprintf(text, sizeof text,
-             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  %sdata %.2f  other %.2f",
-             s->forward * ms, s->backward * ms, s->optimizer * ms, comm, s->data * ms, other * ms);
+             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  %s%sdata %.2f  other %.2f",
+             s->forward * ms, s->backward * ms, s->optimizer * ms, comm, stages, s->data * ms,
+             other * ms);
     print_lines(c, text, 9);
 }
 

@@ -215,6 +215,8 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
             print_number(to, "mean", s->mean_work, &odd);
         }
         if (s->communication > 0) print_number(to, "communication", s->communication, &odd);
+        if (s->exchange > 0) print_number(to, "exchange", s->exchange, &odd);
+        if (s->bubble > 0) print_number(to, "bubble", s->bubble, &odd);
         print_number(to, "data", s->data, &odd);
     }
     line_end(&line, m, odd);

@@ -34,7 +34,9 @@ typedef struct {
      * and on the rank that took most. */
     int ranks, slowest;
     double mean_work, most_work;
-    double communication; /* between ranks, in none of the others; 0: none, or not known apart */
+    /* Between ranks, and in none of the others; 0: none, or not known apart. exchange and bubble
+     * are of stages: what moves between them, and waiting for them. */
+    double communication, exchange, bubble;
 } SpeedRecord;
 
 typedef struct {

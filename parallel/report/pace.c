@@ -13,7 +13,8 @@ static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
 double pace_step_seconds(const StepTimes *one, int64_t accumulation, int64_t zero_stage)
 {
     double times = zero_stage >= 2 ? (double)accumulation : 1;
-    return one->micro_batch * (double)accumulation + one->communication * times + one->update;
+    return one->micro_batch * ((double)accumulation + one->fill) + one->communication * times +
+           one->update;
 }
 
 double pace_seconds_left(const Pace *p, int64_t step, double seconds_per_step)

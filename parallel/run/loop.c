@@ -120,6 +120,7 @@ static void report(Run *run)
 {
     const Config *c = run->config;
     Trainer *t = &run->trainer;
+    PhaseSeconds *phases = &t->phases.seconds;
     bool breakdown = c->wall_clock_breakdown;
     pause_clock(run);
     SpeedRecord speed = {.seconds = run->window_seconds,
@@ -127,15 +128,17 @@ static void report(Run *run)
                          .tokens = run->window_steps * step_tokens(c),
                          .flops_per_token =
                              gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length),
-                         .forward = breakdown ? t->seconds_forward : -1,
-                         .backward = breakdown ? t->seconds_backward : -1,
-                         .optimizer = breakdown ? t->seconds_optimizer : -1,
-                         .communication = breakdown ? t->seconds_communication : 0,
+                         .forward = breakdown ? phases->forward : -1,
+                         .backward = breakdown ? phases->backward : -1,
+                         .optimizer = breakdown ? phases->optimizer : -1,
+                         .communication = phases->communication,
+                         .exchange = phases->exchange,
+                         .bubble = phases->bubble,
                          .data = breakdown ? t->feed.seconds : -1};
     if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
     if (run->lead) metrics_report(run->metrics, &speed);
-    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = t->feed.seconds = 0;
-    t->seconds_communication = 0;
+    *phases = (PhaseSeconds){0};
+    t->feed.seconds = 0;
     run->window_seconds = 0;
     run->window_steps = 0;
     resume_clock(run);

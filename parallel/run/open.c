@@ -121,19 +121,37 @@ static Pace run_pace(const Run *run, int64_t accumulation)
     return pace;
 }
 
+/* How much slower a stage is when all work at once than when one does, on cores that do not suffice
+ * for all ranks. */
+static double crowding(const Trainer *t, int ranks)
+{
+    double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
+    double all = ranks * threads / cores, one = all / t->session.grid.size.pp;
+    return fmax(all, 1) / fmax(one, 1);
+}
+
 /* Seconds that a step of the run takes, from the trainer's steps since the last time, of one
  * micro-batch each. */
-static double take_seconds(Trainer *t, const Config *c)
+static double take_seconds(Run *run)
 {
+    Trainer *t = &run->trainer;
+    const Config *c = run->config;
+    PhaseSeconds *s = &t->phases.seconds;
     bool immediate = t->session.dev.backend->place == PLACE_HOST;
     /* Elsewhere the phases have the wait for data. */
     double data = immediate ? t->feed.seconds : 0;
-    StepTimes one = {.micro_batch = t->seconds_forward + t->seconds_backward + data,
-                     .update = t->seconds_optimizer,
-                     .communication = t->seconds_communication};
-    t->seconds_forward = t->seconds_backward = t->seconds_optimizer = 0;
-    t->seconds_communication = t->feed.seconds = 0;
-    return pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
+    int stages = t->session.grid.size.pp;
+    StepTimes one = {.micro_batch = s->forward + s->backward + s->exchange + data,
+                     .update = s->optimizer,
+                     .communication = s->communication,
+                     .fill = (double)(stages - 1) / t->session.layers.n_chunks};
+    if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
+    *s = (PhaseSeconds){0};
+    t->feed.seconds = 0;
+    double seconds =
+        pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
+    /* The slowest stage's. */
+    return stages == 1 ? seconds : 1e-9 * (double)control_max(run->world, (int64_t)(1e9 * seconds));
 }
 
 /* How fast a run would be. The first step touches memory for the first time, so that a second one
@@ -144,14 +162,14 @@ static void print_speed(Run *run)
     StepRecord record[TRAINER_HISTORY];
     Trainer *t = &run->trainer;
     const Config *c = run->config;
-    bool again = t->seconds_forward + t->seconds_backward + t->seconds_optimizer < LONG_ENOUGH &&
-                 c->train_steps > 1;
-    double seconds = take_seconds(t, c);
+    const PhaseSeconds *s = &t->phases.seconds;
+    bool again = s->forward + s->backward + s->optimizer < LONG_ENOUGH && c->train_steps > 1;
+    double seconds = take_seconds(run);
     /* A step is all ranks' or none's, and each has its own clock. */
     if (control_max(run->world, again) != 0) {
         trainer_step(t);
         trainer_read_all(t, record);
-        seconds = take_seconds(t, c);
+        seconds = take_seconds(run);
     }
     Pace pace = run_pace(run, c->gradient_accumulation_steps);
     double tokens = (double)step_tokens(c);

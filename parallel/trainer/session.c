@@ -212,14 +212,22 @@ const Relay *session_relay(const Session *s)
     return s->grid.size.pp > 1 ? &s->relay : NULL;
 }
 
-double session_comm_seconds(const Session *s)
+CommSeconds session_comm_seconds(const Session *s)
 {
     const Comm *of[GRID_COMMS];
-    double seconds = 0;
+    CommSeconds all = {0};
     grid_comms(&s->grid, of);
-    for (int i = 0; i < GRID_COMMS; i++)
-        if (of[i]->size > 1) seconds += comm_counts(of[i])->seconds;
-    return seconds;
+    for (int i = 0; i < GRID_COMMS; i++) {
+        const CommCounts *c = comm_counts(of[i]);
+        if (of[i]->size == 1) continue;
+        if (of[i] == &s->grid.pp || of[i] == &s->grid.tie) {
+            all.exchanges += c->seconds - c->waited;
+            all.stages += c->waited;
+        } else {
+            all.collectives += c->seconds;
+        }
+    }
+    return all;
 }
 
 bool session_all_go_on(Session *s, bool go_on)

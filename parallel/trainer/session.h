@@ -57,9 +57,13 @@ void session_close(Session *session);
 void session_sum_stats(Session *session, StepStats *stats);
 /* How a decoder's passes go through the stages; NULL: a single one. */
 const Relay *session_relay(const Session *session);
-/* Seconds that this rank has spent so far in what a device carries of communication (CommCounts).
- */
-double session_comm_seconds(const Session *session);
+/* Seconds that this rank has spent so far in what a device carries of communication (CommCounts):
+ * in collectives, peers waited for included; and along the axis of stages in what moves, and in
+ * waiting for other stages. */
+typedef struct {
+    double collectives, exchanges, stages;
+} CommSeconds;
+CommSeconds session_comm_seconds(const Session *session);
 /* Whether all ranks' hosts want to go on; they ask together, and get the same answer. */
 bool session_all_go_on(Session *session, bool go_on);
 /* Rank 0's value. */

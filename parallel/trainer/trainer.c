@@ -92,15 +92,6 @@ static void open_optimizer(Trainer *t)
     t->norm = grad_norm_create(t->session.params);
 }
 
-/* The marks of wall_clock_breakdown. */
-static void open_phases(Trainer *t)
-{
-    t->n_phases = t->config->wall_clock_breakdown ? t->session.step.schedule.n + 2 : 0;
-    t->phase = open_events(&t->session.dev, t->n_phases);
-    t->phase_communication = must_calloc((size_t)t->n_phases, sizeof *t->phase_communication);
-    t->phase_data = must_calloc((size_t)t->n_phases, sizeof *t->phase_data);
-}
-
 /* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
 static void measure(Trainer *t)
 {
@@ -155,7 +146,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
     save_open(t);
-    open_phases(t);
+    if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
     trainer_set_state(t, step_state_initial(config));
     return true;
 }
@@ -177,23 +168,18 @@ void trainer_close(Trainer *t)
         device_release(dev, t->optimizer_memory, t->optimizer_bytes);
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
-        close_events(dev, t->phase, t->n_phases);
+        phases_close(&t->phases, &t->session);
         close_events(dev, t->recorded, TRAINER_HISTORY);
         device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
         device_release(dev, t->state, sizeof *t->state);
     }
-    free(t->phase_communication);
-    free(t->phase_data);
     session_close(&t->session);
     *t = (Trainer){0};
 }
 
-/* Marks a border between phases. */
-static void mark_phase(Trainer *t, int64_t i)
+static void mark_phase(Trainer *t)
 {
-    device_event_record(&t->session.dev, &t->phase[i]);
-    t->phase_communication[i] = session_comm_seconds(&t->session);
-    t->phase_data[i] = t->feed.seconds;
+    phases_mark(&t->phases, &t->session, t->feed.seconds);
 }
 
 /* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
@@ -206,36 +192,11 @@ static void run_actions(Trainer *t)
         pipeline_run(pipeline, &stage, s->action, s->n, s->transfer);
         return;
     }
-    mark_phase(t, 0);
+    mark_phase(t);
     for (int64_t i = 0; i < s->n; i++) {
         pipeline_run(pipeline, &stage, &s->action[i], 1, s->transfer);
-        mark_phase(t, i + 1);
+        mark_phase(t);
     }
-}
-
-/* Adds the time between two marks to `phase`, less what communication and data took of it, where
- * the device stands still meanwhile. */
-static void add_phase(Trainer *t, int64_t i, double *phase)
-{
-    Device *dev = &t->session.dev;
-    bool immediate = dev->backend->place == PLACE_HOST;
-    double comm = immediate ? t->phase_communication[i + 1] - t->phase_communication[i] : 0,
-           data = immediate ? t->phase_data[i + 1] - t->phase_data[i] : 0;
-    *phase += device_event_seconds(dev, &t->phase[i], &t->phase[i + 1]) - comm - data;
-    t->seconds_communication += comm;
-}
-
-/* Adds up a step's phases between its marks. Waits for the step: who asks for the breakdown pays
- * with the host's head start. */
-static void add_phases(Trainer *t)
-{
-    const Schedule *s = &t->session.step.schedule;
-    mark_phase(t, s->n + 1);
-    for (int64_t i = 0; i < s->n; i++) {
-        bool forward = s->action[i].kind == ACT_FORWARD;
-        add_phase(t, i, forward ? &t->seconds_forward : &t->seconds_backward);
-    }
-    add_phase(t, s->n, &t->seconds_optimizer);
 }
 
 /* From the step's gradients to its decision. All of it stays on the device: after an overflow
@@ -275,7 +236,10 @@ void trainer_step(Trainer *t)
     /* Always ordered; the decision makes a skipped one write nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     record_step(t);
-    if (t->config->wall_clock_breakdown) add_phases(t);
+    if (t->config->wall_clock_breakdown) {
+        mark_phase(t);
+        phases_add(&t->phases, &t->session, &t->session.step.schedule);
+    }
     /* Skipped steps count, too: the place in the data and the schedule of saves follow the steps
      * tried, so that the host knows both without asking the device. */
     t->steps++;

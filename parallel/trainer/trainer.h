@@ -8,6 +8,7 @@
 #include "optim/optimizer.h"
 #include "parallel/report/metrics.h"
 #include "parallel/trainer/feed.h"
+#include "parallel/trainer/phases.h"
 #include "parallel/trainer/session.h"
 
 /* Steps whose records wait until the host asks for them. */
@@ -43,14 +44,7 @@ typedef struct {
     Feed feed;
     int64_t steps, samples; /* tried so far, the host's own count */
     int64_t steps_read;     /* steps whose records were handed over */
-    /* Of the device, since the last report, with wall_clock_breakdown. Where its calls finish
-     * before they return, communication and the wait for data (feed.seconds) are in none of the
-     * phases; elsewhere communication is in all, and 0. */
-    double seconds_forward, seconds_backward, seconds_optimizer, seconds_communication;
-    Event
-        *phase; /* the borders between a step's phases: its actions + 2 with wall_clock_breakdown */
-    double *phase_communication, *phase_data; /* session_comm_seconds, feed.seconds at each */
-    int64_t n_phases;
+    Phases phases;          /* with wall_clock_breakdown; its seconds since the last report */
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
     Piece *slots;   /* all that this rank keeps of the optimizer's */

@@ -26,6 +26,7 @@ struct Together {
     bool disturbed;  /* evaluations and samples between steps */
     int at;          /* the one rank to which something happens */
     EvalRecord eval[MOST_RANKS];
+    double bubble[MOST_RANKS];
     char *text[MOST_RANKS];
     StepRecord record[MOST_RANKS][STEPS];
     double *weights; /* of all parameters, from capture_weights */
@@ -83,6 +84,25 @@ static int rank_of(const Trainer *t)
 /* STEPS sequences a step for any number of ranks that divides 12. */
 #define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=1", "fp64.enabled=true"
 
+/* Ranks that share a model of four blocks, whose vocabulary is padded alike. */
+static const struct {
+    int ranks;
+    const char *tensor, *pipeline, *more;
+} worlds[] = {
+    {1, "parallel.tensor=1", "parallel.pipeline=1", "seed=1337"},
+    {2, "parallel.tensor=1", "parallel.pipeline=1", "seed=1337"},
+    {3, "parallel.tensor=1", "parallel.pipeline=1", "seed=1337"},
+    {4, "parallel.tensor=1", "parallel.pipeline=1", "zero_optimization.stage=3"},
+    {6, "parallel.tensor=1", "parallel.pipeline=1", "zero_optimization.stage=1"},
+    {2, "parallel.tensor=1", "parallel.pipeline=2", "seed=1337"},
+    {4, "parallel.tensor=1", "parallel.pipeline=4", "seed=1337"},
+    {6, "parallel.tensor=1", "parallel.pipeline=2", "zero_optimization.stage=3"},
+    {2, "parallel.tensor=1", "parallel.pipeline=2", "parallel.pipeline_chunks=2"},
+    {2, "parallel.tensor=2", "parallel.pipeline=1", "parallel.sequence_parallel=true"},
+    {4, "parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence_parallel=true"},
+};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
 /* ---- evaluations ----------------------------------------------------------------------------- */
 
 static void evaluate(Trainer *t, Together *w)
@@ -94,21 +114,21 @@ static void evaluate(Trainer *t, Together *w)
  * than the ranks, or eval.steps ends before them. */
 static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
 {
-    static const int ranks[] = {1, 2, 3, 4, 6};
     static const char *const parts[][2] = {{"data.val_fraction=0.11", "eval.steps=0"},
                                            {"data.val_fraction=0.02", "eval.steps=0"},
                                            {"data.val_fraction=0.11", "eval.steps=5"}};
     for (int f = 0; f < 3; f++) {
         EvalRecord single = {0};
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < WORLDS; i++) {
             Together w = {0};
-            together(&w, *state, ranks[i],
-                     (const char *const[]){BATCH, "zero_optimization.stage=1", parts[f][0],
+            together(&w, *state, worlds[i].ranks,
+                     (const char *const[]){BATCH, "model.num_layers=4", worlds[i].tensor,
+                                           worlds[i].pipeline, worlds[i].more, parts[f][0],
                                            parts[f][1], NULL},
                      evaluate);
             if (i == 0) single = w.eval[0];
             if (f == 2) assert_int_equal(single.targets, 5 * w.shared.config->data.seq_length);
-            for (int r = 0; r < ranks[i]; r++) {
+            for (int r = 0; r < worlds[i].ranks; r++) {
                 const EvalRecord *e = &w.eval[r];
                 if (e->targets != single.targets || e->bytes != single.bytes || e->cut ||
                     !(fabs(e->loss - single.loss) <= 1e-12 * single.loss) ||
@@ -116,7 +136,7 @@ static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
                       1e-12 * single.bits_per_byte))
                     fail_msg("%s, rank %d of %d: loss %.17g of %lld targets, %lld bytes; a single "
                              "rank has %.17g of %lld, %lld",
-                             parts[f][f / 2], r, ranks[i], e->loss, (long long)e->targets,
+                             parts[f][f / 2], r, worlds[i].ranks, e->loss, (long long)e->targets,
                              (long long)e->bytes, single.loss, (long long)single.targets,
                              (long long)single.bytes);
             }
@@ -133,14 +153,15 @@ static void sample(Trainer *t, Together *w)
 /* All ranks draw the text of a single one. */
 static void test_samples_are_those_of_a_single_rank(void **state)
 {
-    static const int ranks[] = {2, 3};
     Together single = {0};
-    together(&single, *state, 1, (const char *const[]){BATCH, NULL}, sample);
-    for (int i = 0; i < 2; i++) {
+    together(&single, *state, 1, (const char *const[]){BATCH, "model.num_layers=4", NULL}, sample);
+    for (int i = 1; i < WORLDS; i++) {
         Together w = {0};
-        together(&w, *state, ranks[i],
-                 (const char *const[]){BATCH, "zero_optimization.stage=2", NULL}, sample);
-        for (int r = 0; r < ranks[i]; r++)
+        together(&w, *state, worlds[i].ranks,
+                 (const char *const[]){BATCH, "model.num_layers=4", worlds[i].tensor,
+                                       worlds[i].pipeline, worlds[i].more, NULL},
+                 sample);
+        for (int r = 0; r < worlds[i].ranks; r++)
             assert_string_equal(w.text[r], single.text[0]);
         together_free(&w);
     }
@@ -297,27 +318,41 @@ static void test_losses_are_counted_once(void **state)
 
 static void look_at_clock(Trainer *t, Together *w)
 {
-    int64_t last = t->n_phases - 1;
+    int64_t last = t->phases.n - 1;
+    const PhaseSeconds *s = &t->phases.seconds;
     StepRecord record[TRAINER_HISTORY];
     trainer_step(t);
     trainer_read_all(t, record);
-    double all = device_event_seconds(&t->session.dev, &t->phase[0], &t->phase[last]);
-    double sum = t->seconds_forward + t->seconds_backward + t->seconds_optimizer;
+    double all =
+        device_event_seconds(&t->session.dev, &t->phases.border[0], &t->phases.border[last]);
+    double sum = s->forward + s->backward + s->optimizer;
     sum += t->feed.seconds; /* of this step alone, and in none of the phases either */
-    bool several = w->ranks > 1;
-    if ((t->seconds_communication > 0) != several ||
-        !(fabs(sum + t->seconds_communication - all) <= 1e-9) || t->seconds_optimizer <= 0)
-        rank_wrong(t->session.world, "%g s of communication and %g s of phases in a step of %g s",
-                   t->seconds_communication, sum, all);
+    sum += s->communication + s->exchange + s->bubble;
+    GridPlace size = t->session.grid.size;
+    bool stages = size.pp > 1;
+    if ((s->communication > 0) != (size.dp * size.tp > 1) || (s->exchange > 0) != stages ||
+        s->bubble < 0 || (s->bubble > 0 && !stages) || !(fabs(sum - all) <= 1e-9) ||
+        s->optimizer <= 0)
+        rank_wrong(t->session.world,
+                   "%g s of communication, %g s of exchange, %g s of bubble and %g s of all phases "
+                   "in a step of %g s",
+                   s->communication, s->exchange, s->bubble, sum, all);
+    w->bubble[rank_of(t)] = s->bubble;
 }
 
-/* Communication is in none of the phases that it interrupts, and with them makes up the step. */
+/* Communication is in none of the phases that it interrupts, and with them makes up the step. So
+ * are, on several stages, what moves between them and the wait for others: some stage must wait,
+ * for there is a single micro-batch, of which all have a part. */
 static void test_the_breakdown_has_communication(void **state)
 {
-    for (int ranks = 1; ranks <= 3; ranks++) {
+    static const char *const stages[] = {"parallel.pipeline=1", "parallel.pipeline=2"};
+    for (int i = 0; i < 5; i++) {
         Together w = {0};
-        together(&w, *state, ranks, (const char *const[]){BATCH, "wall_clock_breakdown=true", NULL},
+        together(&w, *state, i < 3 ? i + 1 : 2 * (i - 2),
+                 (const char *const[]){"train_batch_size=null", "gradient_accumulation_steps=1",
+                                       "wall_clock_breakdown=true", stages[i >= 3], NULL},
                  look_at_clock);
+        assert_true(i < 3 || w.bubble[0] + w.bubble[1] + w.bubble[2] + w.bubble[3] > 0);
         together_free(&w);
     }
 }

@@ -46,6 +46,8 @@ static void test_a_step_from_one_micro_batch(void **state)
     for (int64_t stage = 0; stage <= 3; stage++)
         assert_true(pace_step_seconds(&one, 4, stage) == 32 + 1 + (stage < 2 ? 3 : 12));
     assert_true(pace_step_seconds(&one, 1, 3) == 12);
+    const StepTimes filled = {.micro_batch = 8, .update = 1, .communication = 3, .fill = 1.5};
+    assert_true(pace_step_seconds(&filled, 4, 0) == 44 + 1 + 3);
 }
 
 /* After five steps, or as many as take five seconds, or when there is none left. */

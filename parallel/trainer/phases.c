@@ -1,0 +1,64 @@
+/* phases.c -- see phases.h. */
+#include "parallel/trainer/phases.h"
+
+#include "model/core/check.h"
+
+#include <stdlib.h>
+
+void phases_open(Phases *p, Session *session, int64_t actions)
+{
+    *p = (Phases){.n = actions + 2};
+    p->border = must_calloc((size_t)p->n, sizeof *p->border);
+    p->at = must_calloc((size_t)p->n, sizeof *p->at);
+    for (int64_t i = 0; i < p->n; i++)
+        device_event_record(&session->dev, &p->border[i]);
+}
+
+void phases_close(Phases *p, Session *session)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        device_event_destroy(&session->dev, &p->border[i]);
+    free(p->border);
+    free(p->at);
+    *p = (Phases){0};
+}
+
+void phases_mark(Phases *p, Session *session, double data)
+{
+    device_event_record(&session->dev, &p->border[p->next]);
+    p->at[p->next++] = (PhaseClocks){.comm = session_comm_seconds(session), .data = data};
+}
+
+/* Adds the time between two borders to `phase`, less what others took of it where the device stands
+ * still meanwhile. */
+static void add_phase(Phases *p, Session *session, int64_t i, double *phase)
+{
+    Device *dev = &session->dev;
+    const PhaseClocks *a = &p->at[i], *b = &p->at[i + 1];
+    PhaseSeconds *s = &p->seconds;
+    *phase += device_event_seconds(dev, &p->border[i], &p->border[i + 1]);
+    if (dev->backend->place != PLACE_HOST) return;
+    double communication = b->comm.collectives - a->comm.collectives,
+           exchange = b->comm.exchanges - a->comm.exchanges,
+           bubble = b->comm.stages - a->comm.stages;
+    *phase -= communication + exchange + bubble + b->data - a->data;
+    s->communication += communication;
+    s->exchange += exchange;
+    s->bubble += bubble;
+}
+
+void phases_add(Phases *p, Session *session, const Schedule *schedule)
+{
+    PhaseSeconds *s = &p->seconds;
+    CHECK(p->next == schedule->n + 2, "%lld borders for %lld actions", (long long)p->next,
+          (long long)schedule->n);
+    for (int64_t i = 0; i < schedule->n; i++) {
+        ActionKind kind = schedule->action[i].kind;
+        add_phase(p, session, i,
+                  kind == ACT_FORWARD    ? &s->forward
+                  : kind == ACT_BACKWARD ? &s->backward
+                                         : &s->exchange);
+    }
+    add_phase(p, session, schedule->n, &s->optimizer);
+    p->next = 0;
+}

@@ -1,0 +1,39 @@
+/* phases.h -- where the time of a step goes, for wall_clock_breakdown. */
+#ifndef PARALLEL_TRAINER_PHASES_H
+#define PARALLEL_TRAINER_PHASES_H
+
+#include "parallel/trainer/session.h"
+
+/* Seconds of the device. Where its calls finish before they return, as on the CPU, what others take
+ * is apart: communication (collectives, with the wait for peers in them), exchange (tensors on
+ * their way between stages) and bubble (waiting for other stages); and the wait for data is in none
+ * of them. Elsewhere all of it is in the first three, and the others are 0. */
+typedef struct {
+    double forward, backward, optimizer, communication, exchange, bubble;
+} PhaseSeconds;
+
+/* The host's clocks at a border between phases. */
+typedef struct {
+    CommSeconds comm;
+    double data;
+} PhaseClocks;
+
+typedef struct {
+    Event *border; /* before the first action, behind each, and behind the update */
+    PhaseClocks *at;
+    int64_t n; /* 0: nothing is timed */
+    int64_t next;
+    PhaseSeconds seconds; /* since somebody last set it to zero */
+} Phases;
+
+/* For steps of at most so many actions. An event is made when it is first recorded: here, so that
+ * no step makes one. */
+void phases_open(Phases *phases, Session *session, int64_t actions);
+void phases_close(Phases *phases, Session *session);
+/* The next border of a step. data: seconds waited for data so far. */
+void phases_mark(Phases *phases, Session *session, double data);
+/* Behind a step's last border: adds up its phases between the borders. Waits for the step: who asks
+ * for the breakdown pays with the host's head start. */
+void phases_add(Phases *phases, Session *session, const Schedule *schedule);
+
+#endif
