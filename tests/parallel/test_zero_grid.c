@@ -1,14 +1,23 @@
 /* test_zero_grid.c -- the store on grids of pipeline, data and tensor-parallel ranks, over a table
  * made by hand: every gradient is what a naive sum gives, wherever it is kept, and what travels and
  * what is kept are the numbers of a naive count. */
+#include "model/core/check.h"
+#include "tests/support/child.h"
 #include "tests/support/zero_grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+/* Of many cases every how many: fewer where a run is slow. */
+static int sample_step(int all, int sample)
+{
+    return getenv("TEST_SAMPLE") ? sample : all;
+}
 
 /* Nothing is wrong; returns what came of it. */
 static ZeroGridResult expect_right(const ZeroGridCase *c)
@@ -44,6 +53,7 @@ static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
     GridPlace size;
     int grids = 0;
     for (; grid_number(grids, &size); grids++) {
+        if (grids % sample_step(1, 7) != 0) continue;
         for (int stage = grids % 2; stage <= 3; stage += 2) {
             ZeroGridCase c = zero_grid_case(size, stage);
             run_right(&c);
@@ -58,7 +68,7 @@ static void test_every_kind_of_row_is_finished(void **state)
 {
     (void)state;
     static const int kv[] = {1, 2, 4, 8};
-    for (int i = 0; i < 4 * 2 * 2 * 4; i++) {
+    for (int i = 0; i < 4 * 2 * 2 * 4; i += sample_step(1, 11)) {
         ZeroGridCase c = zero_grid_case(
             (GridPlace){1 + (i + i / 4 + i / 16) % 2, 1 + (i / 2 + i / 8) % 2, 1, 4}, i / 16);
         c.kv = kv[i % 4];
@@ -72,7 +82,7 @@ static void test_every_kind_of_row_is_finished(void **state)
 static void test_buckets_and_types_on_the_wire(void **state)
 {
     (void)state;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i += sample_step(1, 9)) {
         ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 2 + i / 4 % 2}, i % 4);
         c.dtype = c.zero.grad_dtype = F32;
         c.zero.wire_dtype = i & 8 ? BF16 : F32;
@@ -103,7 +113,7 @@ static void compare_bits(ZeroGridCase c, int from, int to)
 static void test_bug_30_two_homes_have_one_sum(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3 * 2 * 4; i++) {
+    for (int i = 0; i < 3 * 2 * 4; i += sample_step(1, 7)) {
         ZeroGridCase c = zero_grid_case((GridPlace){2 + i % 3, 1 + i / 3 % 2, 1, 2}, i / 6);
         c.tied = true;
         run_right(&c);
@@ -115,13 +125,61 @@ static void test_stages_have_the_same_bits(void **state)
 {
     (void)state;
     GridPlace size;
-    for (int i = 0; grid_number(i, &size); i += 3) {
+    for (int i = 0; grid_number(i, &size); i += sample_step(3, 16)) {
         ZeroGridCase c = zero_grid_case(size, 0);
         compare_bits(c, 0, 1);
         compare_bits(c, 2, 3);
         c.micros = 1;
         compare_bits(c, 0, 3);
     }
+}
+
+/* ---- stages with other needs ------------------------------------------------------------------
+ */
+
+/* Elements of the largest two units that layers of a stage use one behind the other. */
+static int64_t largest_pair(const ZeroGridCase *c, int stage)
+{
+    ParamTable table;
+    int layer[16];
+    int64_t most = 0;
+    zero_grid_table(&table, c);
+    int n = zero_grid_layers(c, &table, stage, layer);
+    for (int i = 1; i < n; i++) {
+        int64_t pair =
+            zero_grid_padded(c, &table, layer[i - 1]) + zero_grid_padded(c, &table, layer[i]);
+        if (pair > most) most = pair;
+    }
+    param_table_free(&table);
+    return most;
+}
+
+static void run_case(void *context)
+{
+    ZeroGridResult r = zero_grid_run(context);
+    CHECK(!r.wrong[0], "%s", r.wrong);
+    zero_grid_free(&r);
+}
+
+/* A limit of gathered weights must do for all stages: what is asked for is the largest need, also
+ * where another stage could do with less. */
+static void test_a_limit_is_that_of_the_neediest_stage(void **state)
+{
+    (void)state;
+    ZeroGridCase c = zero_grid_case((GridPlace){3, 2, 1, 1}, 3);
+    char said[1024], number[32];
+    int64_t least = largest_pair(&c, 0), other = largest_pair(&c, 2);
+    assert_true(least != other);
+    if (least < other) least = other;
+    c.zero.gather.max_live_parameters = least;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), 0);
+    c.zero.gather.max_live_parameters = least - 1;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), EXIT_CONFIG);
+    snprintf(number, sizeof number, "have %lld elements", (long long)least);
+    if (strstr(said, number) == NULL) fail_msg("%s, not %s", said, number);
+    c.zero.gather.max_live_parameters = 1;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), EXIT_CONFIG);
+    if (strstr(said, number) == NULL) fail_msg("%s, not %s", said, number);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -197,7 +255,7 @@ static void test_faults_are_seen(void **state)
         {"tied table counted twice", "counted", count_both_homes},
     };
     for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) {
-        for (int stage = 0; stage <= 3; stage++) {
+        for (int stage = (int)i % sample_step(1, 4); stage <= 3; stage += sample_step(1, 4)) {
             ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 4}, stage);
             c.tied = true;
             c.zero.sequence_parallel = false;
@@ -232,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_buckets_and_types_on_the_wire),
         cmocka_unit_test(test_bug_30_two_homes_have_one_sum),
         cmocka_unit_test(test_stages_have_the_same_bits),
+        cmocka_unit_test(test_a_limit_is_that_of_the_neediest_stage),
         cmocka_unit_test(test_faults_are_seen),
         cmocka_unit_test(test_a_row_counted_by_all_is_seen),
     };

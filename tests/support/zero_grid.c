@@ -18,7 +18,8 @@ enum { MOST_ROWS = 64, MOST_USES = 256, STEPS = 2 };
 typedef struct {
     const ZeroGridCase *c;
     ZeroGridResult *result;
-    unsigned char *seen; /* per element: how often this rank has counted it */
+    unsigned char *seen; /* per element: how often this rank has counted it, ... */
+    double *gradient;    /* ... and its last gradient */
     char wrong[512];
 } Rank;
 
@@ -177,7 +178,7 @@ static void see_counted(Work *w, const Shard *shard, int64_t at, int param, int6
 {
     int64_t to = w->before[param] + element;
     w->rank->seen[to]++;
-    w->rank->result->gradient[to] = dtype_get(shard->grad.dtype, shard->grad.data, at);
+    w->rank->gradient[to] = dtype_get(shard->grad.dtype, shard->grad.data, at);
 }
 
 /* An update: the weights were 0. */
@@ -347,17 +348,21 @@ ZeroGridResult zero_grid_run(const ZeroGridCase *c)
     size_t n = (size_t)r.elements;
     CHECK(ranks <= ZERO_GRID_RANKS, "%d ranks", ranks);
     unsigned char *seen = must_calloc(n, (size_t)ranks);
+    double *gradient = must_calloc(n * (size_t)ranks, sizeof *gradient);
     r.gradient = must_calloc(n, sizeof *r.gradient);
     for (int i = 0; i < ranks; i++) {
         rank[i].c = c;
         rank[i].result = &r;
         rank[i].seen = seen + (size_t)i * n;
+        rank[i].gradient = gradient + (size_t)i * n;
     }
     thread_ranks(ranks, 60, rank_body, rank);
     for (size_t e = 0; e < n; e++) {
         int times = 0;
-        for (int i = 0; i < ranks; i++)
-            times += seen[(size_t)i * n + e];
+        for (int i = 0; i < ranks; i++) {
+            times += rank[i].seen[e];
+            if (rank[i].seen[e]) r.gradient[e] = rank[i].gradient[e];
+        }
         if (times != STEPS && !r.wrong[0])
             snprintf(r.wrong, sizeof r.wrong, "element %zu is counted %d times in %d steps", e,
                      times, STEPS);
@@ -365,6 +370,7 @@ ZeroGridResult zero_grid_run(const ZeroGridCase *c)
     for (int i = 0; i < ranks && !r.wrong[0]; i++)
         snprintf(r.wrong, sizeof r.wrong, "%s", rank[i].wrong);
     free(seen);
+    free(gradient);
     return r;
 }
 
