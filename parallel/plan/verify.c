@@ -245,11 +245,17 @@ static void close_side(Side *side)
     trainer_close(&side->trainer);
 }
 
-/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. */
+/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. What the sums of the
+ * data-parallel ranks are partial sums of is added up behind them: over tensor-parallel ranks, and
+ * over the first and the last stage. */
 static CompareWire wire_of(const Config *c)
 {
     int64_t sums = c->zero_optimization.stage < 2 ? 1 : c->gradient_accumulation_steps;
     if (c->parallel.data == 1) return (CompareWire){0};
+    bool partial = c->parallel.sequence_parallel || c->model.qk_norm ||
+                   c->model.num_key_value_heads < c->parallel.tensor;
+    if (partial) sums *= c->parallel.tensor;
+    if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
     return compare_wire(config_grad_dtype(c), config_communication_dtype(c),
                         c->parallel.data * sums, sums);
 }

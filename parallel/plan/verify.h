@@ -27,10 +27,12 @@ enum { VERIFY_STEPS = 3 };
  * stderr; a config that is refused ends with its sentences and EXIT_CONFIG, and so
  * does one that left nothing to compare, because both skipped a step.
  *
- * Unless `full`: two blocks, heads of 8, vocabulary below 510, at most 64 positions. Always:
- * micro-batches of at most 2 sequences, at most 2 of them a rank, random tokens; fp16's dynamic
- * scale begins at 2^10 or below, so that no step overflows. In f64 AdamW's eps is at least 1e-4,
- * because a smaller one turns the noise of gradients that are zero in theory into updates. */
+ * Unless `full`: two blocks, or one for each run of layers of the pipeline, heads of 8, vocabulary
+ * below 510, at most 64 positions; the width of the mlp and the positions are rounded down to what
+ * tensor-parallel ranks can share. Always: micro-batches of at most 2 sequences, at most 2 of them
+ * a stage, random tokens; fp16's dynamic scale begins at 2^10 or below, so that no step overflows.
+ * In f64 AdamW's eps is at least 1e-4, because a smaller one turns the noise of gradients that are
+ * zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
 #endif

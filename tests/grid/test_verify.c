@@ -78,6 +78,108 @@ static void test_every_config_is_equal_on_some_grid(void **state)
     }
 }
 
+/* Grids on which a preset is proved, and what is said of them. */
+static const struct {
+    int preset, ranks;
+    const char *sets[6], *words;
+} grids[] = {
+    {0,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence_parallel=true",
+      "zero_optimization.stage=3"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 3, 1f1b, sequence parallel\n"},
+    {0,
+     8,
+     {"parallel.tensor=4", "parallel.pipeline=2", "parallel.schedule=gpipe",
+      "parallel.pipeline_split=[1,3]", "gradient_accumulation_steps=3"},
+     "grid       8 ranks = pp 2 x tp 4 (threads), ZeRO 0, gpipe\n"},
+    {0,
+     6,
+     {"tensor_parallel.autotp_size=2", "pipeline.stages=3", "pipeline.partition=parameters"},
+     "grid       6 ranks = pp 3 x tp 2 (threads), ZeRO 0, 1f1b\n"},
+    {1,
+     6,
+     {"parallel.tensor=3", "zero_optimization.stage=2"},
+     "grid       6 ranks = dp 2 x tp 3 (threads), ZeRO 2\n"},
+    {1,
+     8,
+     {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "parallel.tensor=2",
+      "zero_optimization.stage=1"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 1, interleaved\n"},
+    {2,
+     4,
+     {"parallel.tensor=4", "parallel.sequence_parallel=true"},
+     "grid       4 ranks = tp 4 (threads), ZeRO 0, sequence parallel\n"},
+    {2,
+     6,
+     {"parallel.pipeline=3", "zero_optimization.stage=3"},
+     "grid       6 ranks = pp 3 x dp 2 (threads), ZeRO 3, 1f1b\n"},
+    {3,
+     10,
+     {"parallel.tensor=5", "zero_optimization.stage=3"},
+     "grid       10 ranks = dp 2 x tp 5 (threads), ZeRO 3\n"},
+    {4,
+     10,
+     {"parallel.tensor=5", "parallel.pipeline=2"},
+     "grid       10 ranks = pp 2 x tp 5 (threads), ZeRO 0, 1f1b\n"},
+    {4,
+     5,
+     {"parallel.tensor=5", "parallel.sequence_parallel=true", "data.seq_length=1000"},
+     "grid       5 ranks = tp 5 (threads), ZeRO 0, sequence parallel\n"},
+    {5,
+     12,
+     {"parallel.tensor=2", "parallel.pipeline=6", "parallel.schedule=gpipe"},
+     "grid       12 ranks = pp 6 x tp 2 (threads), ZeRO 0, gpipe\n"},
+    {5,
+     8,
+     {"parallel.tensor=4", "zero_optimization.stage=2", "parallel.sequence_parallel=true"},
+     "grid       8 ranks = dp 2 x tp 4 (threads), ZeRO 2, sequence parallel\n"},
+    {6, 16, {"parallel.tensor=16"}, "grid       16 ranks = tp 16 (threads), ZeRO 0\n"},
+    {6,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=2", "zero_optimization.stage=1",
+      "parallel.sequence_parallel=true"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 1, 1f1b, sequence parallel\n"},
+    {7,
+     8,
+     {"parallel.tensor=4", "zero_optimization.stage=3"},
+     "grid       8 ranks = dp 2 x tp 4 (threads), ZeRO 3\n"},
+    {7,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=4", "parallel.pipeline_chunks=2"},
+     "grid       8 ranks = pp 4 x tp 2 (threads), ZeRO 0, interleaved\n"},
+};
+enum { GRIDS = sizeof grids / sizeof *grids };
+
+static void test_every_config_is_equal_on_grids_of_all_axes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < GRIDS; i += getenv("TEST_SAMPLE") ? 5 : 1) {
+        Said said = verify_said(presets[grids[i].preset], grids[i].ranks, grids[i].sets,
+                                VERIFY_DEFAULT, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        expect_said(&said, EXIT_OK, grids[i].words);
+    }
+}
+
+/* And where tensor-parallel ranks add what they have rounded to 16 bits. */
+static void test_grids_in_other_dtypes_are_equal(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"parallel.tensor=4", "parallel.pipeline=2", "bf16.enabled=true"},
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "fp16.enabled=true",
+         "bf16.enabled=false", "zero_optimization.stage=3"},
+        {"parallel.tensor=2", "parallel.pipeline=2", "bf16.enabled=false",
+         "communication_data_type=bf16", "zero_optimization.stage=2"},
+        {"parallel.tensor=4", "bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true",
+         "model.qk_norm=true", "model.num_key_value_heads=2"}};
+    for (int i = 0; i < 4; i++) {
+        Said said = verify_said(presets[0], 8, sets[i], VERIFY_CONFIG, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
 /* What a config computes in is held to the bounds of its type. */
 static void test_every_dtype_is_equal(void **state)
 {
@@ -200,6 +302,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_config_is_equal_on_some_grid),
+        cmocka_unit_test(test_every_config_is_equal_on_grids_of_all_axes),
+        cmocka_unit_test(test_grids_in_other_dtypes_are_equal),
         cmocka_unit_test(test_every_dtype_is_equal),
         cmocka_unit_test(test_a_fault_is_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
