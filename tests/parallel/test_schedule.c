@@ -133,10 +133,26 @@ typedef enum {
     WRONG_PEER,
     WRONG_SIDE,
     WRONG_BUFFER,
+    MESSAGES_SWAPPED,
     LEFT_OUT,
     TRANSFER_LEFT_OUT,
     FAULTS
 } Fault;
+
+/* Receives a later message from the same stage in the place of this one, and the other way round.
+ */
+static bool swap_messages(Schedule *s, Transfer *t)
+{
+    if (t->send) return false;
+    for (Transfer *u = t + 1; u < s->transfer + s->n_transfers; u++) {
+        if (u->send || u->peer != t->peer) continue;
+        Transfer kept = *t;
+        *t = *u;
+        *u = kept;
+        return true;
+    }
+    return false;
+}
 
 /* Plants a fault; false: it has no meaning there. */
 static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
@@ -157,6 +173,7 @@ static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
     case WRONG_SIDE: t->send = !t->send; break;
     case WRONG_BUFFER: t->buffer = (t->buffer + 1) % s->buffers; break;
     case TRANSFER_LEFT_OUT: a->n_transfers--; break;
+    case MESSAGES_SWAPPED: return swap_messages(s, t);
     default: memmove(a, a + 1, (size_t)(--s->n - at) * sizeof *a);
     }
     return true;
@@ -193,6 +210,28 @@ static void test_check_sees_every_fault(void **state)
         }
     }
     assert_true(planted > 1000);
+}
+
+/* Micro-batches 0 and 1 have changed places, everywhere and in all else rightly: gradients would be
+ * added up in another order. */
+static void test_check_sees_another_order(void **state)
+{
+    (void)state;
+    char err[256] = "";
+    ScheduleSpec spec = {SCHEDULE_GPIPE, 2, 1, 2, false};
+    Schedule s[2];
+    schedule_create_all(&spec, s);
+    assert_true(schedule_check_all(&spec, s, err, sizeof err));
+    for (int stage = 0; stage < 2; stage++) {
+        for (int64_t i = 0; i < s[stage].n; i++)
+            if (s[stage].action[i].kind != ACT_EXCHANGE) s[stage].action[i].micro ^= 1;
+        for (int64_t i = 0; i < s[stage].n_transfers; i++)
+            s[stage].transfer[i].tag ^= 4; /* two runs, two directions */
+    }
+    assert_false(schedule_check_all(&spec, s, err, sizeof err));
+    assert_non_null(strstr(err, "micro-batch 1 in place of 0"));
+    schedule_free(&s[0]);
+    schedule_free(&s[1]);
 }
 
 /* Time and memory are linear in the micro-batches: with 100,000 of them a schedule takes a fraction
@@ -255,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_slots_and_batches),
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_check_sees_every_fault),
+        cmocka_unit_test(test_check_sees_another_order),
         cmocka_unit_test(test_many_micro_batches),
         cmocka_unit_test(test_drawing),
     };
