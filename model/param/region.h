@@ -8,8 +8,8 @@
  * With sequence parallelism (Korthikanti et al., arXiv:2205.05198) the rows of the residual stream
  * are cut between regions: each rank has the part-th of `parts` equal parts, a region's first
  * border gathers the rows and its last one scatters their sum. Then tensors of the stream have rows
- * / parts rows and those of the region all rows, and dst is never src. Without it dst is src at
- * enter_forward and exit_backward, where nothing moves, and may be elsewhere.
+ * / parts rows and those of the region all rows, and of two at a border the stream's may be this
+ * rank's rows of the region's, but nothing else of it. Without it dst is src at every border.
  *
  * Tensors are (rows, C) in the storage type, and dst is written (=) on the compute stream. */
 #ifndef MODEL_PARAM_REGION_H
