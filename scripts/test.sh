@@ -35,7 +35,7 @@ rows() {
     row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
-    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm \
+    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm tests/parallel/test_region \
         tests/model/test_tensor_gradients
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     row emu "$deferred TEST_EVERY=17" tests/grid/test_grid_equal
@@ -46,7 +46,7 @@ rows() {
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random tests/parallel/test_control \
-        tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks tests/model/test_tensor_gradients
+        tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks tests/parallel/test_region tests/model/test_tensor_gradients
     row tsan "$sample TEST_EVERY=38" tests/grid
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
