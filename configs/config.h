@@ -297,6 +297,8 @@ typedef struct {
  * `config`. No other function changes a Config that was validated. NULL with a sentence, and
  * `config` is still the caller's, where it was given another vocabulary than that of the data. */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
+/* The vocabulary that the data will bring, as far as the config tells. */
+int64_t config_likely_vocab(const Config *config);
 /* A second config beside a settled one, for measuring: its step is one micro-batch and the phases
  * of that are timed; without `samples` no room is kept for drawing any. Shares the strings of
  * `config`, which must outlive it, and is not freed. */

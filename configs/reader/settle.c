@@ -46,6 +46,13 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
     return settled;
 }
 
+int64_t config_likely_vocab(const Config *config)
+{
+    bool trained = config->data.train.count == 0 && config->data.tokenizer == NULL;
+    if (config->model.vocab_size > 0) return config->model.vocab_size;
+    return trained ? config->data.tokenizer_vocab_size : 50257;
+}
+
 Config config_of_one_micro_batch(const Config *config, bool samples)
 {
     Config one = *config;

@@ -6,9 +6,11 @@
 #include "model/core/nearest.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
+#include "parallel/run/world.h"
 #include "parallel/trainer/session.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 typedef struct {
     const char *config; /* of show */
@@ -16,6 +18,7 @@ typedef struct {
     ArgList set;
     int64_t world; /* ranks; 0: not given */
     bool verbose;
+    bool schedule; /* of show */
 } Arguments;
 
 /* Loads and says what was found wrong or noticed; NULL, and the exit code, if it is not a good
@@ -83,12 +86,55 @@ static int run_check(const void *values)
     return code;
 }
 
+/* The layers of a run, rows [from, to) of the model's: "embedding, blocks 0 to 2". */
+static void print_layers(int64_t blocks, int from, int to)
+{
+    int64_t first = from > 0 ? from - 1 : 0, last = to - 2 < blocks ? to - 2 : blocks - 1;
+    if (from == 0) printf("embedding, ");
+    if (first == last)
+        printf("block %lld", (long long)first);
+    else
+        printf("blocks %lld to %lld", (long long)first, (long long)last);
+    if (to == blocks + 2) printf(", head");
+}
+
+/* The stages' layers and a step's schedule. Before the data are there a vocabulary may be missing,
+ * which costs of the head depend on. */
+static int show_schedule(const Config *config)
+{
+    enum { WIDTH = 120 };
+    char text[256];
+    bool known = config->model.vocab_size > 0;
+    const Config *c = config;
+    if (!known) c = config_settle(c, &(ConfigFacts){.vocab_size = config_likely_vocab(c)}, NULL, 0);
+    const ScheduleSpec spec = step_spec(c);
+    int runs = spec.stages * spec.chunks, *border = session_borders(c, runs);
+    printf("%s\n", run_schedule_text(c, text, sizeof text));
+    for (int stage = 0; stage < spec.stages; stage++) {
+        printf("stage %d  ", stage);
+        for (int run = stage; run < runs; run += spec.stages) {
+            if (run > stage) printf("; ");
+            if (spec.chunks > 1) printf("%c: ", 'a' + run / spec.stages); /* as it is drawn */
+            print_layers(c->model.num_layers, border[run], border[run + 1]);
+        }
+        printf("\n");
+    }
+    schedule_draw(&spec, stdout, WIDTH);
+    if (!known && runs > 1 && c->parallel.pipeline_split.count == 0)
+        printf("(cut for a vocabulary of %lld, before the data are there)\n",
+               (long long)c->model.vocab_size);
+    free(border);
+    config_free(c);
+    return EXIT_OK;
+}
+
 static int run_show(const void *values)
 {
     const Arguments *a = values;
     int code;
     const Config *config = load_aloud(a->config, a, &code);
     if (config == NULL) return code;
+    if (a->schedule) return show_schedule(config);
     config_print(config, stdout);
     config_free(config);
     return EXIT_OK;
@@ -142,25 +188,35 @@ static int run_diff(const void *values)
     return code;
 }
 
-static const ArgOption options[] = {
-    {.name = "--set",
-     .value = "KEY=VALUE",
-     .help = "override one key of each config; may be repeated",
-     .kind = ARG_SETTINGS,
-     .at = offsetof(Arguments, set)},
-    {.name = "--world",
-     .elsewhere = "--ranks",
-     .value = "N",
-     .help = "read the config for so many ranks, as a run with --ranks N\n"
-             "does; without it for one, unless it says how many",
-     .kind = ARG_INTEGER,
-     .at = offsetof(Arguments, world),
-     .least = 1,
-     .most = LAUNCH_MAX_RANKS},
-    {.name = "--verbose",
-     .help = "print routine notices, too",
+#define SHARED_OPTIONS                                                                             \
+    {.name = "--set",                                                                              \
+     .value = "KEY=VALUE",                                                                         \
+     .help = "override one key of each config; may be repeated",                                   \
+     .kind = ARG_SETTINGS,                                                                         \
+     .at = offsetof(Arguments, set)},                                                              \
+        {.name = "--world",                                                                        \
+         .elsewhere = "--ranks",                                                                   \
+         .value = "N",                                                                             \
+         .help = "read the config for so many ranks, as a run with --ranks N\n"                    \
+                 "does; without it for one, unless it says how many",                              \
+         .kind = ARG_INTEGER,                                                                      \
+         .at = offsetof(Arguments, world),                                                         \
+         .least = 1,                                                                               \
+         .most = LAUNCH_MAX_RANKS},                                                                \
+    {                                                                                              \
+        .name = "--verbose", .help = "print routine notices, too", .kind = ARG_FLAG,               \
+        .at = offsetof(Arguments, verbose)                                                         \
+    }
+
+static const ArgOption options[] = {SHARED_OPTIONS};
+/* Those of all commands, and behind them one of show. */
+static const ArgOption show_options[] = {
+    SHARED_OPTIONS,
+    {.name = "--schedule",
+     .help = "instead of the keys: which layers each stage of the\npipeline has, and when it does "
+             "what in a step",
      .kind = ARG_FLAG,
-     .at = offsetof(Arguments, verbose)},
+     .at = offsetof(Arguments, schedule)},
 };
 
 static const char notes[] =
@@ -188,10 +244,11 @@ static const ArgCommand show = {
     .name = "show",
     .call = "./train config show",
     .usage = "CONFIG [options]",
-    .summary = "every key with its value and where the value comes from",
+    .summary = "every key with its value and where the value comes from, or a pipeline's\n"
+               "schedule",
     .notes = notes,
-    .options = options,
-    .n_options = ARG_ROWS(options),
+    .options = show_options,
+    .n_options = ARG_ROWS(show_options),
     .words = {.least = 1,
               .most = 1,
               .at = offsetof(Arguments, config),

@@ -49,14 +49,6 @@ void run_configure(Run *run, const RunArguments *a)
     log_field("config", "%s", a->config);
 }
 
-/* The vocabulary that the data would have brought, as far as the config tells. */
-static int64_t vocabulary_without_data(const Config *c)
-{
-    bool trained = c->data.train.count == 0 && c->data.tokenizer == NULL;
-    if (c->model.vocab_size > 0) return c->model.vocab_size;
-    return trained ? c->data.tokenizer_vocab_size : 50257;
-}
-
 void run_open_data(Run *run)
 {
     char err[2048];
@@ -66,7 +58,7 @@ void run_open_data(Run *run)
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
         run->no_data = error_exit_code(err, code);
-        data_open_random(&run->data, vocabulary_without_data(c));
+        data_open_random(&run->data, config_likely_vocab(c));
     }
     const char *tokenizer = run->data.tokenizer_path ? run->data.tokenizer_path : run->data.title;
     ConfigFacts facts = {

@@ -82,28 +82,23 @@ void run_share_folder(Run *run)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-/* What a pipeline does in a step: ", 1f1b, 8 micro-batches, bubble 11 %". The bubble is the share
- * of a step in which a stage waits for the others, idle / (idle + work), where stages are equal and
- * a backward takes twice as long as a forward. For gpipe and 1f1b it is (stages - 1) /
- * (micro-batches + stages - 1). */
-static const char *pipeline_text(const Config *config, char *text, size_t n)
+char *run_schedule_text(const Config *config, char *text, size_t n)
 {
-    const ScheduleSpec spec = step_spec(config);
     static const char *const kind[] = {[SCHEDULE_GPIPE] = "gpipe",
                                        [SCHEDULE_1F1B] = "1f1b",
                                        [SCHEDULE_INTERLEAVED] = "interleaved"};
-    char chunks[32] = "";
-    if (spec.stages == 1) return "";
+    const ScheduleSpec spec = step_spec(config);
     double bubble = schedule_bubble(&spec, 1, 2);
+    char chunks[32] = "";
     if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
-    snprintf(text, n, ", %s%s, %lld micro-batch%s, bubble %.0f %%", kind[spec.kind], chunks,
+    snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%", kind[spec.kind], chunks,
              (long long)spec.micros, spec.micros == 1 ? "" : "es", 100 * bubble / (1 + bubble));
     return text;
 }
 
 void run_print_ranks(Run *run)
 {
-    char text[256], pipeline[96];
+    char text[256], schedule[96];
     const Config *config = run->config;
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
@@ -111,10 +106,12 @@ void run_print_ranks(Run *run)
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
-    bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1;
-    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld%s%s", ranks, text, threads,
+    bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1,
+         stages = config->parallel.pipeline > 1;
+    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld%s%s%s", ranks, text, threads,
               threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
-              rows ? ", sequence parallel" : "", pipeline_text(config, pipeline, sizeof pipeline));
+              rows ? ", sequence parallel" : "", stages ? ", " : "",
+              stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");

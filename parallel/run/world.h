@@ -7,6 +7,11 @@
 /* Ends the program with `code` on all ranks unless all are `good`, with the sentence err[0..n) of
  * the lowest that is not. All ranks call it. */
 void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n);
+/* What a pipeline does in a step: "1f1b, 8 micro-batches, bubble 11 %". The bubble is the share of
+ * a step in which a stage waits for the others, idle / (idle + work), where stages are equal and a
+ * backward takes twice as long as a forward. For gpipe and 1f1b it is (stages - 1) /
+ * (micro-batches + stages - 1). Returns `text`. */
+char *run_schedule_text(const Config *config, char *text, size_t n);
 /* Holds the schedules of all stages to each other, which no stage can do alone: those that do not
  * fit would wait for each other for ever. A bug ends the program. */
 void run_check_schedules(const Config *config);

@@ -77,10 +77,10 @@ static LayerCost layer_cost(const Config *config, const GptLayers *m, const Para
     return cost;
 }
 
-/* Where each run of layers begins, and the last ends: runs + 1 numbers, which the caller frees. */
-static int *choose_borders(const Config *config, const GptShape *whole, int runs)
+int *session_borders(const Config *config, int runs)
 {
     const IntegerList *split = &config->parallel.pipeline_split;
+    GptShape whole = gpt_shape(config, (int)config->parallel.tensor);
     int *border = must_calloc((size_t)runs + 1, sizeof *border);
     if (split->count > 0) {
         pipeline_split_blocks(split->item, runs, border);
@@ -88,7 +88,7 @@ static int *choose_borders(const Config *config, const GptShape *whole, int runs
     }
     GptLayers layers;
     ParamTable table = {0};
-    gpt_layers_build(&layers, &table, whole, &LAYERS_WHOLE);
+    gpt_layers_build(&layers, &table, &whole, &LAYERS_WHOLE);
     LayerCost *cost = must_calloc((size_t)layers.n_rows, sizeof *cost);
     for (int r = 0; r < layers.n_rows; r++)
         cost[r] = layer_cost(config, &layers, &table, r);
@@ -130,7 +130,7 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->tp = (Region){0};
     GptShape shape = gpt_shape(config, s->grid.size.tp);
     int stages = s->grid.size.pp, chunks = stages > 1 ? (int)config->parallel.pipeline_chunks : 1;
-    int *border = stages > 1 ? choose_borders(config, &shape, stages * chunks) : NULL;
+    int *border = stages > 1 ? session_borders(config, stages * chunks) : NULL;
     LayersPart part = {.size = s->grid.size,
                        .at = s->grid.at,
                        .sequence_parallel = config->parallel.sequence_parallel,

@@ -38,6 +38,9 @@ bool session_on_cuda(const Config *config);
 /* The grid of so many ranks that the config asks for: those that tensor and pipeline ranks leave
  * are data-parallel. */
 GridPlace session_grid_size(const Config *config, int ranks);
+/* Where each run of layers begins that the config cuts the model into, and the last ends: runs + 1
+ * rows of the layers' table (layers.h), malloc'ed. config->model.vocab_size is known. */
+int *session_borders(const Config *config, int runs);
 /* Builds what needs no device: grid, table of parameters, layers and their store (with gradients,
  * too, when asked, and then the plan of a training step), laid out without memory.
  * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the

@@ -41,6 +41,26 @@ as chunks "4 = pp 2 x dp 2 (threads, 1 thread each), ZeRO 1, interleaved x 2, 3 
 on 2 2 4 parallel.schedule=gpipe
 expect_code "grids: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --dry-run --out dry
 check "grids: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+show=(config show "$TINY" --set model.num_layers=5 --set gradient_accumulation_steps=3 --schedule)
+expect_code "grids: a schedule" 0 "$TRAIN" "${show[@]}" --world 4 --set parallel.pipeline=2 --set "parallel.pipeline_split=[3,2]"
+cat >expected <<'END'
+1f1b, 3 micro-batches, bubble 25 %
+stage 0  embedding, blocks 0 to 2
+stage 1  blocks 3 to 4, head
+stage 0  F0 F1       B0--- F2 B1---    B2---
+stage 1     F0 B0--- F1 B1--- F2 B2---
+END
+check "grids: ... is drawn, with the layers of its stages" diff expected <(sed 's/ *$//' output)
+expect_code "grids: a schedule of chunks" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 --set parallel.pipeline_chunks=2 \
+    --set "parallel.pipeline_split=[1,2,1,1]" --set model.vocab_size=300
+check "grids: ... names them" test "$(sed -n 2,3p output)" = \
+    $'stage 0  a: embedding, block 0; b: block 3\nstage 1  a: blocks 1 to 2; b: block 4, head'
+check "grids: ... which follow from no vocabulary" test "$(grep -c vocabulary output)" -eq 0
+for by in best:7 uniform:3 parameters:4; do # the head's product is worth seven blocks' operations
+    expect_code "grids: layers cut by ${by%:*}" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
+        --set "pipeline.partition=${by%:*}" --set model.num_layers=9 --set model.vocab_size=100000
+    check "grids: ... as they cost" grep -qx "stage 0  embedding, blocks 0 to ${by#*:}" output
+done
 on 2 2 6
 expect_code "grids: ranks that are no whole pipelines" 78 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out six
 check "grids: ... hear which are" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
