@@ -89,7 +89,7 @@ static int run_configuration(const Folder *folder, int i, LateSites *sites)
 
 static void test_bug_31_grids_on_late_devices(void **state)
 {
-    static LateSites sites = {.every = 4, .enough = 10};
+    static LateSites sites = {.every = 3, .enough = 20};
     int by = getenv("TEST_SAMPLE") ? 11 : 1;
     for (int i = 0; i < CONFIGURATIONS; i += by)
         run_configuration(*state, i, &sites);
