@@ -1,11 +1,12 @@
-/* test_cuda_ranks.c -- ranks that share one GPU: their collectives, and training by two of them. In
- * emulation streams lag, or do not, and memory stays the same bit for bit; on a GPU the second run
- * is a rerun. */
+/* test_cuda_ranks.c -- ranks that share one GPU: their collectives, on several streams at once too,
+ * and training by grids of them. In emulation streams lag, or do not, and memory stays the same bit
+ * for bit; on a GPU the second run is a rerun. The CPU's losses are near. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/rank_run.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -112,18 +113,161 @@ static void test_ranks_sum_in_one_gpu(void **state)
         thread_ranks(ranks, 60, rank_sums, NULL);
 }
 
+/* ---- three streams at once ------------------------------------------------------------------- */
+
+/* Four numbers of a rank go round: a sum over all ranks on the comm stream; a sum and a maximum
+ * over pairs of neighbours on the tp stream; a message around the ring on the p2p stream. Then the
+ * compute stream mixes them. */
+enum { SUM_OF_ALL, SUM_OF_PAIR, MOST_OF_PAIR, FROM_BEFORE, NUMBERS };
+enum { CARRIERS = 3, MOST_RANKS = 4 };
+
+/* The same in plain loops. */
+static void plain_round(int ranks, float number[MOST_RANKS][NUMBERS])
+{
+    float was[MOST_RANKS][NUMBERS], all = 0;
+    memcpy(was, number, sizeof was);
+    for (int r = 0; r < ranks; r++)
+        all += was[r][SUM_OF_ALL];
+    for (int r = 0; r < ranks; r++) {
+        const float *one = was[r / 2 * 2], *other = r / 2 * 2 + 1 < ranks ? one + NUMBERS : one;
+        float pair = other == one ? one[SUM_OF_PAIR] : one[SUM_OF_PAIR] + other[SUM_OF_PAIR];
+        float before = was[(r + ranks - 1) % ranks][FROM_BEFORE];
+        number[r][SUM_OF_ALL] = all + pair;
+        number[r][SUM_OF_PAIR] = pair + before;
+        number[r][MOST_OF_PAIR] = fmaxf(one[MOST_OF_PAIR], other[MOST_OF_PAIR]) + all;
+        number[r][FROM_BEFORE] = before + (float)(r + 1);
+    }
+}
+
+typedef struct {
+    Device *dev, carrier[CARRIERS]; /* its views on the comm, tp and p2p stream */
+    Comm all, pair, ring;
+    Tensor number[NUMBERS], own, before;
+    Event ready, done[CARRIERS];
+} Busy;
+
+static void busy_round(Busy *b)
+{
+    int next = (b->ring.rank + 1) % b->ring.size;
+    device_event_record(b->dev, &b->ready);
+    for (int i = 0; i < CARRIERS; i++)
+        device_event_wait(&b->carrier[i], &b->ready);
+    comm_all_reduce(&b->all, &b->carrier[0], b->number[SUM_OF_ALL], REDUCE_SUM);
+    comm_all_reduce(&b->pair, &b->carrier[1], b->number[SUM_OF_PAIR], REDUCE_SUM);
+    comm_group_begin(&b->ring);
+    comm_send(&b->ring, &b->carrier[2], b->number[FROM_BEFORE], next);
+    comm_receive(&b->ring, &b->carrier[2], b->before, (next + b->ring.size - 2) % b->ring.size);
+    comm_group_end(&b->ring);
+    comm_all_reduce(&b->pair, &b->carrier[1], b->number[MOST_OF_PAIR], REDUCE_MAX);
+    for (int i = 0; i < CARRIERS; i++) {
+        device_event_record(&b->carrier[i], &b->done[i]);
+        device_event_wait(b->dev, &b->done[i]);
+    }
+    op_add(b->dev, b->number[MOST_OF_PAIR], b->number[MOST_OF_PAIR], b->number[SUM_OF_ALL]);
+    op_add(b->dev, b->number[SUM_OF_ALL], b->number[SUM_OF_ALL], b->number[SUM_OF_PAIR]);
+    op_add(b->dev, b->number[SUM_OF_PAIR], b->number[SUM_OF_PAIR], b->before);
+    op_add(b->dev, b->number[FROM_BEFORE], b->before, b->own);
+}
+
+static void busy_check(const Busy *b, const Comm *world)
+{
+    float plain[MOST_RANKS][NUMBERS], got[2];
+    for (int r = 0; r < world->size; r++)
+        for (int k = 0; k < NUMBERS; k++)
+            plain[r][k] = (float)(r + 1);
+    for (int round = 0; round < ROUNDS; round++)
+        plain_round(world->size, plain);
+    for (int k = 0; k < NUMBERS; k++)
+        for (int64_t i = 0; i < N; i += N - 2) {
+            device_copy(b->dev, tensor_1d(got, F32, 2), tensor_slice_rows(b->number[k], i, 2));
+            device_synchronize(b->dev);
+            if (got[0] != plain[world->rank][k] || got[1] != got[0])
+                rank_wrong(world, "number %d of rank %d of %d is %g and %g, not %g", k, world->rank,
+                           world->size, got[0], got[1], plain[world->rank][k]);
+        }
+}
+
+static void rank_busy(Comm *world, void *context)
+{
+    Device dev;
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .index = world->rank};
+    (void)context;
+    if (!device_open(&dev, "cuda", &options, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    Busy b = {
+        .dev = &dev,
+        .carrier = {device_on(&dev, dev.comm), device_on(&dev, dev.tp), device_on(&dev, dev.p2p)},
+        .all = comm_split(world, "all", 0, world->rank),
+        .pair = comm_split(world, "pair", world->rank / 2, world->rank),
+        .ring = comm_split(world, "ring", 0, world->rank)};
+    size_t bytes = (size_t)(NUMBERS + 2) * N * sizeof(float);
+    float *memory = device_alloc(&dev, bytes, "numbers");
+    for (int k = 0; k < NUMBERS + 2; k++) {
+        Tensor x = tensor_1d(memory + (size_t)k * N, F32, N);
+        *(k < NUMBERS ? &b.number[k] : k == NUMBERS ? &b.own : &b.before) = x;
+        op_fill(&dev, x, world->rank + 1);
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        busy_round(&b);
+    busy_check(&b, world);
+    comm_barrier(world);
+    comm_close(&b.all);
+    comm_close(&b.pair);
+    comm_close(&b.ring);
+    device_event_destroy(&dev, &b.ready);
+    for (int i = 0; i < CARRIERS; i++)
+        device_event_destroy(&dev, &b.done[i]);
+    device_release(&dev, memory, bytes);
+    device_close(&dev);
+}
+
+static void test_ranks_use_three_streams_at_once(void **state)
+{
+    (void)state;
+    cuda_needed();
+    for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
+        thread_ranks(ranks, 60, rank_busy, NULL);
+}
+
 /* ---- training -------------------------------------------------------------------------------- */
 
-static void trains_alike(const Folder *folder, const char *const *sets)
+/* f32 of the CPU and of a GPU differ in the order of sums alone. */
+static void near_the_cpu(const RankRun *on_gpu, const Folder *folder, const char *const *sets)
+{
+    const char *with_device[16];
+    RankRun on_cpu = {0};
+    int n = 0;
+    for (; sets[n]; n++)
+        with_device[n] = sets[n];
+    with_device[n] = "device=cpu";
+    with_device[n + 1] = NULL;
+    rank_run_open(&on_cpu, folder, on_gpu->ranks, with_device);
+    rank_run_train(&on_cpu);
+    const Trained *a = &on_gpu->result[0], *b = &on_cpu.result[0];
+    assert_int_equal(a->n, b->n);
+    for (int i = 0; i < a->n; i++) {
+        double x = a->record[i].loss, y = b->record[i].loss;
+        if (!(fabs(x - y) <= 2e-5 * y))
+            fail_msg("%s: the loss of step %d is %.9g, on the CPU %.9g", on_gpu->name, i + 1, x, y);
+    }
+    rank_run_close(&on_cpu);
+}
+
+/* On `ranks` ranks, with the first setting "device=cuda". */
+static void trains_alike(const Folder *folder, int ranks, const char *const *sets)
 {
     RankRun lagging = {0}, again = {0};
-    rank_run_open(&lagging, folder, 2, sets);
-    rank_run_open(&again, folder, 2, sets);
+    rank_run_open(&lagging, folder, ranks, sets);
+    rank_run_open(&again, folder, ranks, sets);
     rank_run_train(&lagging);
     unsetenv("EMU_STREAMS");
     rank_run_train(&again);
-    setenv("EMU_STREAMS", "deferred", 1);
     rank_runs_equal(&lagging, &again);
+    if (config_dtype(lagging.config) == F32) near_the_cpu(&lagging, folder, sets + 1);
+    setenv("EMU_STREAMS", "deferred", 1);
     rank_run_close(&lagging);
     rank_run_close(&again);
 }
@@ -131,13 +275,46 @@ static void trains_alike(const Folder *folder, const char *const *sets)
 static void test_ranks_train_on_one_gpu(void **state)
 {
     cuda_needed();
-    trains_alike(*state, (const char *const[]){
-                             "device=cuda", "zero_optimization.stage=3", "bf16.enabled=true",
-                             "zero_optimization.stage3_param_persistence_threshold=0", NULL});
+    trains_alike(
+        *state, 2,
+        (const char *const[]){"device=cuda", "zero_optimization.stage=3", "bf16.enabled=true",
+                              "zero_optimization.stage3_param_persistence_threshold=0", NULL});
     if (getenv("TEST_SAMPLE")) return;
-    trains_alike(*state, (const char *const[]){"device=cuda", "zero_optimization.stage=0", NULL});
-    trains_alike(*state, (const char *const[]){"device=cuda", "zero_optimization.stage=2",
-                                               "gradient_accumulation_steps=2", NULL});
+    trains_alike(*state, 2,
+                 (const char *const[]){"device=cuda", "zero_optimization.stage=0", NULL});
+    trains_alike(*state, 2,
+                 (const char *const[]){"device=cuda", "zero_optimization.stage=2",
+                                       "gradient_accumulation_steps=2", NULL});
+}
+
+static void test_tensor_parallel_ranks_train_on_one_gpu(void **state)
+{
+    cuda_needed();
+    trains_alike(*state, 2,
+                 (const char *const[]){"device=cuda", "parallel.tensor=2",
+                                       "parallel.sequence_parallel=true", NULL});
+    if (getenv("TEST_SAMPLE")) return;
+    trains_alike(
+        *state, 2,
+        (const char *const[]){"device=cuda", "parallel.tensor=2", "bf16.enabled=true", NULL});
+    /* One head of keys and values for two ranks. */
+    trains_alike(*state, 4,
+                 (const char *const[]){"device=cuda", "parallel.tensor=2",
+                                       "zero_optimization.stage=2", "model.num_key_value_heads=1",
+                                       NULL});
+}
+
+static void test_pipelines_train_on_one_gpu(void **state)
+{
+    cuda_needed();
+    trains_alike(*state, 2,
+                 (const char *const[]){"device=cuda", "parallel.pipeline=2",
+                                       "gradient_accumulation_steps=3", NULL});
+    if (getenv("TEST_SAMPLE")) return;
+    trains_alike(*state, 4,
+                 (const char *const[]){"device=cuda", "parallel.pipeline=2", "parallel.tensor=2",
+                                       "bf16.enabled=true", "gradient_accumulation_steps=2",
+                                       "parallel.schedule=gpipe", NULL});
 }
 
 static int setup(void **state)
@@ -151,7 +328,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_doubles_are_summed_in_order),
         cmocka_unit_test(test_ranks_sum_in_one_gpu),
+        cmocka_unit_test(test_ranks_use_three_streams_at_once),
         cmocka_unit_test(test_ranks_train_on_one_gpu),
+        cmocka_unit_test(test_tensor_parallel_ranks_train_on_one_gpu),
+        cmocka_unit_test(test_pipelines_train_on_one_gpu),
     };
     return cmocka_run_group_tests_name("ranks on one GPU", tests, setup, trainer_folder_teardown);
 }

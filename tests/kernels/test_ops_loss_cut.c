@@ -193,6 +193,8 @@ static void check_on_devices(int64_t vocabulary, int64_t rows, int64_t grain,
     for (int i = 0; i < devices.count; i++) {
         TestDevice *d = &devices.item[i];
         if (!device_asked_for(d) || d->threads == 2 || d->openblas) continue;
+        /* Where a GPU's blocks pass over a row more than once. */
+        if (vocabulary > 10000 && !d->cuda) continue;
         for (DType storage = F64; storage <= F16; storage++)
             for (int k = 0; k < 2 * MOST_RANKS; k++) {
                 int ranks = 1 + k / 2;
@@ -239,7 +241,8 @@ static void bugs_21_22_losses_and_gradients_are_those_of_whole_rows(void **state
     check_on_devices(17, 19, 8, spread);
     check_on_devices(17, 19, 1, spread);
     check_on_devices(127, 9, 8, spread);
-    check_on_devices(4099, 5, 8, spread);
+    check_on_devices(4099, 5, 1, spread);
+    check_on_devices(40009, 2, 8, spread);
 }
 
 static void bug_23_padding_takes_no_part(void **state)
