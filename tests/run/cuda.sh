@@ -113,6 +113,13 @@ cp -r cpu/config.json cpu/metrics.jsonl cpu/tokenizer.json moved/
 cp -r "$(printf 'cpu/checkpoints/step_%08d' "$half")" moved/checkpoints/
 run moved --set device=cuda
 follows "cuda: a run that moves from the CPU to the GPU" moved cpu "${early[f32]}" "${late[f32]}"
+# Ranks as threads that share the GPU: the same batches, so the same curve.
+run tp --set device=cuda --ranks 2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
+run pp --set device=cuda --ranks 2 --set parallel.pipeline=2
+run grid --set device=cuda --ranks 4 --set parallel.tensor=2 --set gradient_accumulation_steps=1 --set zero_optimization.stage=2
+for grid in tp pp grid; do
+    follows "cuda: ranks on one GPU follow the CPU's one ($grid)" "$grid" cpu "${early[f32]}" "${late[f32]}"
+done
 # The same weights on both devices: the most probable tokens, and the loss to rounding.
 for device in cuda cpu; do
     expect_code "cuda: generate, $device" 0 "$TRAIN" generate f32 --prompt "the king" --tokens 8 --temperature 0 --set device=$device
