@@ -1,6 +1,7 @@
 /* test_schedule.c -- what schedules hold and how long they take, for all kinds and sizes; and what
  * the check at a run's start finds. That they run through is test_schedule_played's. */
 #include "parallel/pipeline/schedule.h"
+#include "tests/support/data_support.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -234,6 +235,20 @@ static void test_check_sees_another_order(void **state)
     schedule_free(&s[1]);
 }
 
+/* Of sizes beyond those that are tried one and all. */
+static void test_drawn_sizes(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 30; i++) {
+        int kind = (int)(drawn(3, 4 * i) % 3), p = 1 + (int)(drawn(3, 4 * i + 1) % 40),
+            v = kind == SCHEDULE_INTERLEAVED ? 1 + (int)(drawn(3, 4 * i + 2) % 6) : 1;
+        ScheduleSpec spec = {(ScheduleKind)kind, p, v, 1 + (int)(drawn(3, 4 * i + 3) % 120),
+                             i % 6 == 0};
+        check_bubble(&spec);
+        check_held(&spec);
+    }
+}
+
 /* Time and memory are linear in the micro-batches: with 100,000 of them a schedule takes a fraction
  * of a second, and holds no more than with 16. */
 static void test_many_micro_batches(void **state)
@@ -295,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_check_sees_every_fault),
         cmocka_unit_test(test_check_sees_another_order),
+        cmocka_unit_test(test_drawn_sizes),
         cmocka_unit_test(test_many_micro_batches),
         cmocka_unit_test(test_drawing),
     };
