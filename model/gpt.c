@@ -14,6 +14,7 @@ typedef struct {
     bool begins, ends; /* with the embedding, with the head */
     Tensor *x;         /* slots times blocks + 1 */
     BlockActs *acts;   /* slots times blocks */
+    size_t *border;    /* slots + 1: where each begins in the arena, and the last ends */
 } Chunk;
 
 /* What is laid out: all that keeps its place for the whole run. */
@@ -69,6 +70,7 @@ static Layout layout_create(const GptLayers *layers, const int *slots)
         size_t sets = (size_t)chunk->slots, n = (size_t)chunk->blocks;
         chunk->x = must_calloc(sets * (n + 1), sizeof *chunk->x);
         chunk->acts = must_calloc(sets * n + 1, sizeof *chunk->acts);
+        chunk->border = must_calloc(sets + 1, sizeof *chunk->border);
     }
     return l;
 }
@@ -78,6 +80,7 @@ static void layout_free(Layout *l)
     for (int c = 0; c < l->n_chunks; c++) {
         free(l->chunk[c].x);
         free(l->chunk[c].acts);
+        free(l->chunk[c].border);
     }
     free(l->chunk);
 }
@@ -133,9 +136,11 @@ static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptM
     size_t shared = arena_mark(scratch);
     if (l->chunk[l->n_chunks - 1].ends) head_layout(&l->head, s, N, train, scratch);
     for (int c = 0; c < l->n_chunks; c++) {
+        l->chunk[c].border[0] = arena_mark(saved);
         for (int slot = 0; slot < l->chunk[c].slots; slot++) {
             if (l->chunk[c].blocks > 0) arena_rewind(scratch, shared);
             layout_slot(s, B, T, mode, &l->chunk[c], slot, saved, scratch);
+            l->chunk[c].border[slot + 1] = arena_mark(saved);
         }
     }
 }
@@ -234,6 +239,12 @@ static void poison(Device *dev, void *memory, size_t bytes)
 void gpt_poison_scratch(Gpt *g)
 {
     poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
+}
+
+void gpt_poison_slot(Gpt *g, const Action *action)
+{
+    const size_t *border = &g->layout.chunk[action->chunk].border[action->slot];
+    poison(g->pass.dev, (char *)g->slot_memory + border[0], border[1] - border[0]);
 }
 
 void gpt_poison(Gpt *g)

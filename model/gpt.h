@@ -55,9 +55,11 @@ void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
 
 /* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Where no
  * micro-batch is between its forward and its backward nothing there is read again, so no result may
- * change by it; between any two actions none by scratch alone. */
+ * change by it; between any two actions none by scratch alone, and before a forward none by the
+ * slot that it will fill. */
 void gpt_poison(Gpt *gpt);
 void gpt_poison_scratch(Gpt *gpt);
+void gpt_poison_slot(Gpt *gpt, const Action *action);
 
 /* A test aid: what of gpt_bytes has been used so far, by the layout and by the steps since. */
 GptBytes gpt_used(const Gpt *gpt);
