@@ -1,0 +1,129 @@
+/* test_tensor_memory.c -- what a tensor-parallel rank keeps of a micro-batch and takes as scratch,
+ * counted by hand: everything inside regions is cut by heads or columns, and with sequence
+ * parallelism everything outside by rows. */
+#include "model/gpt.h"
+#include "tests/support/tensor_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 2, LENGTH = 6, TOKENS = BATCH * LENGTH };
+
+static size_t bytes_of(int64_t elements)
+{
+    size_t bytes = (size_t)elements * sizeof(double);
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* The numbers of a rank, worked out here and not by gpt_local_shape. */
+typedef struct {
+    int64_t rows, C, heads, kv_heads, D, F, up, Vp;
+} Local;
+
+static Local local_of(const GptShape *s, int tp, bool sp)
+{
+    return (Local){.rows = sp ? TOKENS / tp : TOKENS,
+                   .C = s->C,
+                   .heads = s->H / tp,
+                   .kv_heads = s->G < tp ? 1 : s->G / tp,
+                   .D = s->D,
+                   .F = s->F / tp,
+                   .up = s->F / tp * (s->activation == ACTIVATION_SWIGLU ? 2 : 1),
+                   .Vp = s->Vp / tp};
+}
+
+/* Of a block: what recompute makes again, or nobody; and the rest that backward reads. */
+static size_t remade(const GptShape *s, const Local *l)
+{
+    size_t bytes = 2 * bytes_of(l->rows * l->C) + 2 * bytes_of(2 * l->rows); /* both norms */
+    bytes += bytes_of(TOKENS * l->F);                                        /* the activation */
+    if (!s->qk_norm) return bytes;
+    return bytes + bytes_of(TOKENS * (l->heads + l->kv_heads) * l->D) +
+           bytes_of(2 * TOKENS * l->heads) + bytes_of(2 * TOKENS * l->kv_heads);
+}
+
+static size_t kept(const Local *l)
+{
+    return bytes_of(TOKENS * (l->heads + 2 * l->kv_heads) * l->D) +
+           bytes_of(TOKENS * l->heads * l->D) + bytes_of(TOKENS * l->heads) + /* o, lse */
+           bytes_of(l->rows * l->C) +                                         /* the middle */
+           bytes_of(TOKENS * l->up);
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of a block: the two products' outputs, in which a region's gathered input lies, too; in backward
+ * one half's gradients behind them. */
+static size_t block_scratch(const GptShape *s, const Local *l)
+{
+    size_t mlp = bytes_of(TOKENS * l->up) + bytes_of(TOKENS * l->C);
+    size_t attention = bytes_of(TOKENS * l->heads * l->D) + bytes_of(TOKENS * l->C) +
+                       bytes_of(TOKENS * (l->heads + 2 * l->kv_heads) * l->D);
+    if (s->activation == ACTIVATION_SWIGLU) mlp += bytes_of(TOKENS * l->F);
+    return 2 * bytes_of(TOKENS * l->C) + most(mlp, attention);
+}
+
+static size_t head_scratch(const GptShape *s, const Local *l, int tp, bool sp)
+{
+    int64_t chunk = s->head_chunk == 5 ? 4 : s->head_chunk; /* 12 rows in three equal chunks */
+    size_t bytes = bytes_of(l->rows * l->C) + bytes_of(2 * l->rows) + bytes_of(TOKENS * l->C) +
+                   bytes_of(chunk * l->Vp) + bytes_of(TOKENS);
+    if (sp) bytes += bytes_of(TOKENS * l->C);                              /* all ranks' rows */
+    return tp > 1 ? bytes + bytes_of(chunk) + bytes_of(2 * chunk) : bytes; /* maxima, sums */
+}
+
+static void check(const GptShape *whole, int tp, bool sp)
+{
+    Local l = local_of(whole, tp, sp);
+    size_t again = remade(whole, &l), keeps = kept(&l), stream = bytes_of(l.rows * l.C);
+    size_t L = (size_t)whole->L, grad = stream + (whole->bias ? bytes_of(l.C) : 0);
+    size_t head = head_scratch(whole, &l, tp, sp);
+    for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
+        GptShape s = *whole;
+        GptLayers layers;
+        ParamTable table = {0};
+        LayersPart part = LAYERS_WHOLE;
+        s.recompute = p;
+        part.size.tp = tp;
+        part.sequence_parallel = sp;
+        gpt_layers_build(&layers, &table, &s, &part);
+        GptBytes is = gpt_bytes(&layers, NULL, BATCH, LENGTH, GPT_TRAIN);
+        size_t saved = p == RECOMPUTE_FULL ? 0 : p == RECOMPUTE_SELECTIVE ? keeps : keeps + again;
+        size_t shared = keeps + again - saved;
+        size_t want = (L + 1) * stream + L * saved,
+               scratch = grad + most(head, shared + block_scratch(whole, &l));
+        if (is.activations != want || is.scratch != scratch)
+            fail_msg("tp %d%s, recompute %d: %zu and %zu bytes, by hand %zu and %zu", tp,
+                     sp ? " sp" : "", (int)p, is.activations, is.scratch, want, scratch);
+        gpt_layers_free(&layers);
+        param_table_free(&table);
+    }
+}
+
+static void test_memory_of_a_rank_by_hand(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * 2 * 3 * 3; i++) {
+        GptShape s = ranked_shape();
+        s.head_chunk = i % 2 ? 5 : 12;
+        s.bias = s.qk_norm = i / 2 % 2;
+        s.activation = i / 2 % 2 ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+        s.G = i % 2 ? 1 : 12;
+        s.D = i / 12 == 1 ? 20 : 4; /* wide heads: where attention needs more than the mlp */
+        s.L = 1 + i / 12;
+        for (int tp = 1; tp <= 4; tp++)
+            for (int sp = 0; sp < 1 + (tp > 1); sp++)
+                check(&s, tp, sp);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_of_a_rank_by_hand)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
