@@ -121,22 +121,63 @@ MemoryRoom memory_room(Device *device, size_t host)
     return room;
 }
 
+/* The plan's parts, in `unit` bytes. Returns `text`. */
+static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
+{
+    char buffers[32] = "";
+    if (p->buffers > 0)
+        snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
+    snprintf(text, n,
+             "weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  scratch %.1f  "
+             "other %.1f",
+             (double)p->weights / unit, (double)p->gradients / unit, buffers,
+             (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
+             (double)p->other / unit);
+    return text;
+}
+
 void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
-    char where[64] = "", buffers[32] = "", ranks[32] = "";
+    char where[64] = "", ranks[32] = "", parts[256];
     Figure total = figure_bytes((double)p->total);
     double unit = figure_bytes_unit((double)p->total);
     if (room->device)
         snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
-    if (p->buffers > 0)
-        snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
     if (p->ranks > 1) snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
-    log_field("memory",
-              "plan %s%s: weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  "
-              "scratch %.1f  other %.1f; available %s%s",
-              total.text, ranks, (double)p->weights / unit, (double)p->gradients / unit, buffers,
-              (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
-              (double)p->other / unit, figure_bytes((double)room->available).text, where);
+    log_field("memory", "plan %s%s: %s; available %s%s", total.text, ranks,
+              parts_text(p, unit, parts, sizeof parts), figure_bytes((double)room->available).text,
+              where);
+}
+
+int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
+                             MemoryPlan *largest)
+{
+    MemoryPlan *all = must_calloc((size_t)world->size, sizeof *all), mine = *own;
+    int most = 0;
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    for (int s = 0; s < size.pp; s++)
+        largest[s] = (MemoryPlan){0};
+    for (int r = 0; r < world->size; r++) {
+        int stage = grid_place(size, r).pp;
+        if (all[r].total > largest[stage].total) largest[stage] = all[r];
+    }
+    for (int s = 1; s < size.pp; s++)
+        if (largest[s].total > largest[most].total) most = s;
+    free(all);
+    return most;
+}
+
+void memory_print_stages(const MemoryPlan *largest, int stages, int most)
+{
+    enum { SHOWN = 8 };
+    for (int s = 0; s < stages; s++) {
+        char parts[256];
+        double unit = figure_bytes_unit((double)largest[s].total);
+        if (stages > SHOWN && s != most) continue;
+        log_field("", "a rank of stage %d %s: %s", s, figure_bytes((double)largest[s].total).text,
+                  parts_text(&largest[s], unit, parts, sizeof parts));
+    }
 }
 
 /* What a device's memory must have beside the plan: kernels, which are loaded when they are first

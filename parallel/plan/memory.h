@@ -39,6 +39,12 @@ typedef struct {
 MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the plan's parts in the unit of their sum. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
+/* The plan of that rank of each stage of a grid of `size` which takes most, into largest[size.pp];
+ * returns the stage with the most of all. All ranks of `world` call it, each with its own plan. */
+int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
+                             MemoryPlan *largest);
+/* Prints them, a line each; of many stages the one with the most alone. */
+void memory_print_stages(const MemoryPlan *largest, int stages, int most);
 /* Whether there is room for the plan; else a sentence that says what makes it smaller. */
 bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config, char *err,
                  size_t n);

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* A text read oftener than this is learnt by heart rather than from. */
 static const double many_passes = 10;
@@ -96,12 +97,17 @@ void run_plan(Run *run)
     print_model(&run->trainer.session);
     print_batch(c, &run->data);
     run_print_ranks(run);
+    GridPlace size = run->trainer.session.grid.size;
+    MemoryPlan *largest = must_calloc((size_t)size.pp, sizeof *largest);
+    int most = size.pp > 1 ? memory_largest_of_stages(run->world, &own, size, largest) : 0;
     if (run->lead) {
         memory_print(&run->plan, &room);
+        if (size.pp > 1) memory_print_stages(largest, size.pp, most);
         disk_print(c, run->plan.checkpoint);
         if (run->arguments.dry_run)
             disk_check(c, run->plan.checkpoint, run->arguments.out ? run->arguments.out : "out");
     }
+    free(largest);
     /* Each looks at its own device: the lowest rank of one that is too small speaks for it. */
     good = memory_fits(&run->plan, &room, c, err, sizeof err);
     run_require(run, good, EXIT_NO_MEMORY, err, sizeof err);

@@ -90,6 +90,24 @@ static void add_up(Comm *world, void *context)
         rank_wrong(world, "those of its device take %zu", mine.total);
 }
 
+/* Two stages of two data-parallel ranks, of which one takes most of each. */
+static void compare_stages(Comm *world, void *context)
+{
+    static const size_t total[] = {3, 9, 12, 4};
+    MemoryPlan largest[2], own = {.total = total[world->rank], .weights = 10 + (size_t)world->rank};
+    (void)context;
+    int most = memory_largest_of_stages(world, &own, (GridPlace){2, 2, 1, 1}, largest);
+    if (most != 1 || largest[0].total != 9 || largest[0].weights != 11 || largest[1].total != 12 ||
+        largest[1].weights != 12)
+        rank_wrong(world, "stage %d of %zu and %zu", most, largest[0].total, largest[1].total);
+}
+
+static void test_the_largest_rank_of_each_stage(void **state)
+{
+    (void)state;
+    thread_ranks(4, 60, compare_stages, NULL);
+}
+
 /* The ranks of one device share its memory, and no sum wraps around. */
 static void test_ranks_of_a_device_add_up(void **state)
 {
@@ -206,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_a_decoder_is_planned_where_one_is_made),
         cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
         cmocka_unit_test(test_ranks_of_a_device_add_up),
+        cmocka_unit_test(test_the_largest_rank_of_each_stage),
         cmocka_unit_test(test_each_rank_holds_its_plan),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
