@@ -52,10 +52,14 @@ typedef struct {
     const void *reader;          /* the stream of `after`; the receiver's own */
 } LocalPair;
 
+/* Whether that member (`rank`) waits for that other one; asked with the group's mutex held. */
+typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
+
 typedef struct {
     int world_rank;
-    bool closed;        /* it has left */
-    atomic_bool asleep; /* or about to be: it looks once more before it sleeps */
+    bool closed;                 /* it has left */
+    atomic_bool asleep;          /* or about to be: it looks once more before it sleeps */
+    LocalWaitingFor waiting_for; /* while asleep; guarded by the mutex */
     pthread_cond_t woken;
     int64_t arrived;  /* meetings it has come to */
     int64_t calls;    /* its own count, for messages */
@@ -104,10 +108,15 @@ void local_begin(Comm *comm, LocalCall call);
 void local_meet(Comm *comm);
 /* Returns once the counter has come to `count`: looks a few times, then sleeps until somebody wakes
  * this member. Ends the program where that lasts too long (time in which the process was stopped
- * does not count) or somebody has left for whom it waits; `waiting_for(group, rank, peer)`, called
- * with the group's mutex held, says whom that is. */
+ * does not count) or somebody has left for whom it waits. */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
-                 bool (*waiting_for)(const LocalGroup *, int rank, int peer));
+                 LocalWaitingFor waiting_for);
+/* local_end.c. With the group's mutex held: ends the program for a member that waits in vain, for
+ * those of whom its waiting_for and `lost` (they have left) are true. */
+void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
+/* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". Returns
+ * text. */
+const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
 /* Of who has counted, without the mutex: the member looks again. */
 void local_wake(LocalGroup *group, LocalMember *member);
 /* The same with the mutex held, for all of them. */

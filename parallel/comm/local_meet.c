@@ -1,36 +1,16 @@
-/* local_meet.c -- how members of a group of thread ranks meet and wait for each other, and what the
- * program ends with where one waits in vain. */
+/* local_meet.c -- how members of a group of thread ranks meet and wait for each other. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/local_group.h"
 
 #include <math.h>
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 /* A wait of parallel.timeout seconds is slept in so many slices, or more: none is longer than a
  * second. */
 enum { SLICES = 16 };
-
-/* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". */
-static const char *describe(const LocalGroup *group, const LocalCall *call, char *buf, size_t n)
-{
-    FILE *to = fmemopen(buf, n, "w");
-    CHECK(to != NULL, "no stream over %zu bytes", n);
-    fputs(call->name, to);
-    if (call->op == REDUCE_MAX) fputs(" (max)", to);
-    if (call->made) fprintf(to, " into %s", call->made);
-    if (call->count >= 0)
-        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
-                call->backend ? "" : " in host memory");
-    if (call->root >= 0)
-        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
-                group->member[call->root].world_rank);
-    fclose(to);
-    return buf;
-}
 
 static bool same_call(const LocalCall *a, const LocalCall *b)
 {
@@ -48,62 +28,21 @@ static void check_calls(const LocalGroup *group)
         char a[128], b[128];
         CHECK(same_call(&first->call, &other->call),
               "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)first->calls,
-              group->name, first->world_rank, describe(group, &first->call, a, sizeof a),
-              other->world_rank, describe(group, &other->call, b, sizeof b));
+              group->name, first->world_rank, local_describe(group, &first->call, a, sizeof a),
+              other->world_rank, local_describe(group, &other->call, b, sizeof b));
     }
-}
-
-/* Adds ranks first..last to a list: "3", "3, 4", "3-58". */
-static void add_ranks(char *list, size_t n, int first, int last)
-{
-    size_t used = strlen(list);
-    snprintf(list + used, n - used, "%s%d", used > 0 ? ", " : "", first);
-    used = strlen(list);
-    if (last > first) snprintf(list + used, n - used, "%s%d", last > first + 1 ? "-" : ", ", last);
-}
-
-/* Ends the program: this member waits in vain, for those of whom `waiting_for` and `lost` (they
- * have left) are true. */
-static void end_waiting(Comm *comm, bool lost,
-                        bool (*waiting_for)(const LocalGroup *, int rank, int peer))
-{
-    LocalGroup *group = local_group(comm);
-    LocalMember *self = local_member(comm);
-    char call[128], who[512] = "";
-    int waited = 0, first = 0, last = 0; /* and the stretch of them that is not in the list yet */
-    for (int i = 0; i < group->size; i++) {
-        int rank = group->member[i].world_rank;
-        if (!waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed)) continue;
-        if (waited > 0 && rank != last + 1) add_ranks(who, sizeof who, first, last);
-        if (waited++ == 0 || rank != last + 1) first = rank;
-        last = rank;
-    }
-    if (waited > 0) add_ranks(who, sizeof who, first, last);
-    describe(group, &self->call, call, sizeof call);
-    pthread_mutex_unlock(&group->mutex);
-    const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";
-    if (lost)
-        fail(EXIT_PEER_LOST,
-             "group %s, call %lld, %s: rank %d waits for rank%s %s, which %s left the group",
-             group->name, (long long)self->calls, call, self->world_rank, s, who, have);
-    fail(EXIT_HANG,
-         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank%s %s, which "
-         "%s not arrived",
-         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, s, who,
-         have);
 }
 
 /* With the mutex held, and what the member waits for not there: sleeps until somebody wakes it or a
  * while is over, which is taken off its patience, or ends the program. */
-static void sleep_a_while(Comm *comm, double *patience,
-                          bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+static void sleep_a_while(Comm *comm, double *patience)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     for (int i = 0; i < group->size; i++)
-        if (group->member[i].closed && waiting_for(group, comm->rank, i))
-            end_waiting(comm, true, waiting_for);
-    if (*patience <= 0) end_waiting(comm, false, waiting_for);
+        if (group->member[i].closed && self->waiting_for(group, comm->rank, i))
+            local_end_waiting(comm, true);
+    if (*patience <= 0) local_end_waiting(comm, false);
     if (isfinite(*patience)) {
         /* A process that was stopped, and its peers with it, wakes up long after the end of a
          * slice: of that time the slice alone counts. */
@@ -119,7 +58,7 @@ static void sleep_a_while(Comm *comm, double *patience,
 }
 
 static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
-                  bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+                  LocalWaitingFor waiting_for)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
@@ -129,16 +68,17 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     }
     double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
     pthread_mutex_lock(&group->mutex);
+    self->waiting_for = waiting_for;
     /* Either this member still sees the count, or who has counted sees that it sleeps. */
     atomic_store(&self->asleep, true);
     while (atomic_load(counter) < count)
-        sleep_a_while(comm, &patience, waiting_for);
+        sleep_a_while(comm, &patience);
     atomic_store(&self->asleep, false);
     pthread_mutex_unlock(&group->mutex);
 }
 
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
-                 bool (*waiting_for)(const LocalGroup *, int rank, int peer))
+                 LocalWaitingFor waiting_for)
 {
     if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
     double start = seconds_now();

@@ -1,15 +1,19 @@
 /* test_comm_ends.c -- how thread ranks end where one does not do what the others wait for: sentence
  * and exit code of the whole process. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "tests/support/late_device.h"
 #include "tests/support/rank_ends.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+static const double CHAIN_TIMEOUT = 0.8;
 
 static int64_t x[8], y[8];
 
@@ -99,6 +103,43 @@ static const RankEnd hangs[] = {
      {"group world, call 1, send of 4 bf16 in host memory to rank 1: ",
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
 };
+
+/* Ranks 0 and 1 wait first, for one that then waits for the cause. */
+static void a_chain(Comm *world, void *context)
+{
+    static _Atomic double waits_since;
+    (void)context;
+    Comm pair = comm_split(world, "pair", world->rank / 2, 0);
+    if (world->rank == 0) waits_since = seconds_now();
+    if (world->rank == 0) comm_receive(world, NULL, i64(1), 1);
+    if (world->rank == 1) comm_send(world, NULL, i64(2), 2);
+    if (world->rank == 3) hang();
+    while (waits_since == 0 || seconds_now() < waits_since + CHAIN_TIMEOUT / 2)
+        sched_yield();
+    comm_all_reduce(&pair, NULL, i64(5), REDUCE_SUM);
+}
+
+static void a_circle(Comm *world, void *context)
+{
+    (void)context;
+    comm_receive(world, NULL, i64(1), (world->rank + 1) % world->size);
+}
+
+static const RankEnd chain = {
+    "a chain",
+    a_chain,
+    4,
+    EXIT_HANG,
+    {"group world, call 2, ",
+     ", which has not arrived; rank 2 waits for rank 3 (group pair, call 1, all-reduce of 5 i64 in "
+     "host memory)\n"}};
+
+static const RankEnd circle = {"a circle",
+                               a_circle,
+                               3,
+                               EXIT_HANG,
+                               {"group world, call 1, receive of 1 i64 in host memory from rank ",
+                                ", which has not arrived; they wait for each other\n"}};
 
 /* ---- calls that do not fit ------------------------------------------------------------------- */
 
@@ -295,6 +336,14 @@ static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
         rank_end_expect(&hangs[i], 0.4, NULL);
 }
 
+/* And where that one waits itself, so is the one that keeps all of them waiting. */
+static void test_who_keeps_all_waiting_is_named(void **state)
+{
+    (void)state;
+    rank_end_expect(&chain, CHAIN_TIMEOUT, NULL);
+    rank_end_expect(&circle, 0.4, NULL);
+}
+
 static void test_calls_that_differ_are_no_hang(void **state)
 {
     (void)state;
@@ -315,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
+        cmocka_unit_test(test_who_keeps_all_waiting_is_named),
         cmocka_unit_test(test_calls_that_differ_are_no_hang),
         cmocka_unit_test(test_calls_that_cannot_be_end_with_their_operands),
     };
