@@ -22,6 +22,11 @@ CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums)
                          .absolute = (wire == F16 ? 0x1p-25 : 0x1p-134) * (double)(addends + sums)};
 }
 
+CompareWire compare_regions(DType storage, int64_t ranks)
+{
+    return ranks > 1 ? compare_wire(F32, storage, ranks, 1) : (CompareWire){0};
+}
+
 /* Adds one number; what it is stands in `what`, which is only made where it is needed. */
 typedef struct {
     const char *kind;

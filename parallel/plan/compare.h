@@ -20,6 +20,10 @@ typedef struct {
 } CompareWire;
 
 CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums);
+/* The same of what so many tensor-parallel ranks add up between regions: each has rounded what it
+ * adds to the storage type, and so is the sum, where a single rank rounds once. Nothing but in 16
+ * bits. */
+CompareWire compare_regions(DType storage, int64_t ranks);
 
 /* Relative bounds. In f64 nothing but rounding is below 1e-12, and any wrong scale, sum or element
  * is above. */

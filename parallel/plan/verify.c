@@ -6,6 +6,7 @@
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,8 +114,12 @@ static void set_f64(Settings *s, const Config *c)
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
     set_text(s, "device", "cpu");
-    if (c->optimizer.type != OPTIMIZER_SGD && c->optimizer.params.eps < 1e-4)
-        set_text(s, "optimizer.params.eps", "1e-4");
+    /* An update is at most lr / eps times as wrong as its gradient: ten times. */
+    double eps = fmax(1e-4, c->optimizer.params.lr / 10);
+    if (c->optimizer.type == OPTIMIZER_SGD || c->optimizer.params.eps >= eps) return;
+    char text[32];
+    snprintf(text, sizeof text, "%g", eps);
+    set_text(s, "optimizer.params.eps", text);
 }
 
 static void set_f32(Settings *s)
@@ -268,6 +273,9 @@ static void compare(Proof *p, const Side *grid, const Side *single, const Side *
     CompareWire wire = wire_of(config);
     CompareBounds bounds = compare_bounds(dtype, config->optimizer.params.lr, single->step.step);
     bounds.wire = wire;
+    CompareWire regions = compare_regions(dtype, config->parallel.tensor);
+    wire.relative += regions.relative;
+    wire.absolute += regions.absolute;
     if (dtype_size(dtype) == 2)
         compare_distances(&p->comparison, table, &grid->step, &single->step, &exact->step, &wire);
     else

@@ -31,8 +31,8 @@ enum { VERIFY_STEPS = 3 };
  * below 510, at most 64 positions; the width of the mlp and the positions are rounded down to what
  * tensor-parallel ranks can share. Always: micro-batches of at most 2 sequences, at most 2 of them
  * a stage, random tokens; fp16's dynamic scale begins at 2^10 or below, so that no step overflows.
- * In f64 AdamW's eps is at least 1e-4, because a smaller one turns the noise of gradients that are
- * zero in theory into updates. */
+ * In f64 AdamW's eps is at least 1e-4, and a tenth of lr, because a smaller one turns the noise of
+ * gradients that are zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
 #endif

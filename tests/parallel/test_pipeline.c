@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/relay.h"
+#include "tests/support/schedule_faults.h"
 #include "tests/support/thread_ranks.h"
 
 #include <math.h>
@@ -114,38 +115,6 @@ static void evaluate(void *self, const Action *a, Tensor in, Tensor out)
     pass(self, a, in, out, false);
 }
 
-/* Whether a buffer is written by an exchange of the schedule between two actions. */
-static bool received_between(const Schedule *s, int64_t first, int64_t end, int buffer)
-{
-    for (int64_t i = first; i < end; i++) {
-        const Action *a = &s->action[i];
-        for (int k = 0; a->kind == ACT_EXCHANGE && k < a->n_transfers; k++)
-            if (s->transfer[a->transfer + k].buffer == buffer) return true;
-    }
-    return false;
-}
-
-/* Lets a forward and the backward behind it, or the other way round, whose inputs are both there,
- * read each other's. */
-static bool swap_inputs(Schedule *s)
-{
-    for (int64_t i = 0; i < s->n; i++) {
-        Action *a = &s->action[i];
-        int64_t j = i + 1;
-        while (j < s->n && s->action[j].kind == ACT_EXCHANGE)
-            j++;
-        if (a->kind == ACT_EXCHANGE || a->in < 0 || j == s->n) continue;
-        Action *b = &s->action[j];
-        if (b->in < 0 || a->kind == b->kind || b->in == a->out || b->out == a->in) continue;
-        if (received_between(s, i, j, b->in) || received_between(s, i, j, a->in)) continue;
-        int in = a->in;
-        a->in = b->in;
-        b->in = in;
-        return true;
-    }
-    return false;
-}
-
 static void open_counter(Counter *c, const Case *t, Comm *pp, const Schedule *s)
 {
     *c = (Counter){.spec = &t->spec, .pp = pp, .schedule = s};
@@ -175,7 +144,7 @@ static void run_rank(Comm *world, void *context)
     bool open = device_open(&dev, "cpu", &(DeviceOptions){.threads = 1}, err, sizeof err);
     CHECK(open, "%s", err);
     Schedule s = schedule_create(&t->spec, pp->rank);
-    if (t->swap && pp->rank == 0) t->swapped = swap_inputs(&s);
+    if (t->swap && pp->rank == 0) t->swapped = schedule_swap_inputs(&s);
     Counter c;
     open_counter(&c, t, pp, &s);
     Stage stage = {.forward = forward, .backward = backward, .evaluate = evaluate, .self = &c};

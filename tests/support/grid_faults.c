@@ -1,7 +1,9 @@
 /* grid_faults.c -- see grid_faults.h. Each rank is a thread and has tables of its own. */
-#include "tests/support/grid_faults.h"
+#include "tests/support/grid_fault_state.h"
 
+#include "model/core/check.h"
 #include "model/kernels/ops.h"
+#include "tests/support/schedule_faults.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,41 +12,31 @@
 const char *const grid_fault_name[FAULT_COUNT] = {
     [FAULT_NONE] = "none",
     [FAULT_SKIPPED_REDUCE] = "skipped reduce",
-    [FAULT_SKIPPED_UNIT] = "skipped unit",
-    [FAULT_UNPUBLISHED] = "unpublished unit",
     [FAULT_16_BIT_SUM] = "16-bit sum",
     [FAULT_LOCAL_DECISION] = "decision from local sums",
+    [FAULT_LOCAL_MAXIMUM] = "maximum per vocabulary shard",
+    [FAULT_LOCAL_KV] = "kv subgroup not summed",
+    [FAULT_LOCAL_TIE] = "tied gradient on one stage only",
+    [FAULT_DECLARED_WHOLE] = "partial row declared whole",
+    [FAULT_COUNTED_OFTEN] = "norm counts a replicated row tp times",
+    [FAULT_EARLY_BIAS] = "row-cut bias added before the sum",
+    [FAULT_ALL_COLUMNS] = "column sums of gathered rows",
+    [FAULT_SKIPPED_UNIT] = "skipped unit",
+    [FAULT_UNPUBLISHED] = "unpublished unit",
     [FAULT_GAP] = "gap not zeroed",
     [FAULT_STALE] = "publish before update",
     [FAULT_OLD_GATHER] = "stale prefetch",
+    [FAULT_OTHER_BATCH] = "batch of the wrong slot",
+    [FAULT_SWAPPED] = "activation and gradient swapped",
     [FAULT_DRIFT] = "drifted replica",
+    [FAULT_DRIFT_TENSOR] = "drifted tensor-parallel replica",
+    [FAULT_DRIFT_KV] = "drifted shared head",
+    [FAULT_DRIFT_TIE] = "drifted tied table",
 };
 
-enum { MOST_GATHERS = 256 };
-
-/* What a rank's tables were, and what they are. */
-typedef struct {
-    ParamStore base; /* first: the contract's pointer is this */
-    ParamStore *real;
-    Trainer *trainer;
-    GridFault fault;
-    CommOps shard_ops, dp_ops;
-    const CommOps *shard_real;
-    OpTable ops[2]; /* of floats, of doubles */
-    const OpTable *ops_real[2];
-    int64_t reductions;
-    bool in_step; /* with gradients */
-    int gathers;  /* of the step so far, ... */
-    struct {
-        void *bytes;
-        size_t size;
-    } gathered[MOST_GATHERS]; /* ... and what each gave a step ago */
-} Planted;
-static _Thread_local Planted planted;
+_Thread_local Planted planted;
 
 /* ---- the store ------------------------------------------------------------------------------- */
-
-enum { FAULTY_UNIT = 2 };
 
 static void pass_step_begin(ParamStore *s, const Use *uses, int64_t n)
 {
@@ -54,18 +46,34 @@ static void pass_step_begin(ParamStore *s, const Use *uses, int64_t n)
     planted.real->step_begin(planted.real, uses, n);
 }
 
-/* A drifted replica: the last rank's first weight, whenever weights are read between two steps,
- * once all that is compared element by element has been computed. */
+/* Whether this rank is to have another weight of the row than its replicas have. */
+static bool drifts(const Param *row)
+{
+    const Grid *grid = &planted.trainer->session.grid;
+    const Home *home = &planted.trainer->session.table.unit[row->unit].home;
+    bool last = grid->at.tp == grid->size.tp - 1;
+    switch (planted.fault) {
+    case FAULT_DRIFT: return grid->size.dp > 1 && grid->at.dp == grid->size.dp - 1;
+    case FAULT_DRIFT_TENSOR: return grid->size.tp > 1 && last && row->tp_dim < 0;
+    case FAULT_DRIFT_KV: return last && row->sharers > 1;
+    case FAULT_DRIFT_TIE: return home->n > 1 && grid->at.pp == home->stage[1];
+    default: return false;
+    }
+}
+
+/* A drifted replica: the first weight of its first such row, whenever weights are read between two
+ * steps, once all that is compared element by element has been computed. */
 static void pass_acquire(ParamStore *s, int unit)
 {
-    (void)s;
-    const Grid *grid = &planted.trainer->session.grid;
+    const Unit *of = &s->table->unit[unit];
     planted.real->acquire(planted.real, unit);
-    if (planted.fault != FAULT_DRIFT || unit > 0 || planted.in_step ||
-        planted.trainer->steps < GRID_COMPARED || grid->at.dp != grid->size.dp - 1)
+    if (planted.in_step || planted.trainer->steps < GRID_COMPARED) return;
+    for (int p = of->first; p < of->first + of->count; p++) {
+        if (!drifts(&s->table->param[p])) continue;
+        Tensor first = planted.real->weight(planted.real, p, 1);
+        dtype_set(first.dtype, first.data, 0, 2);
         return;
-    Tensor first = planted.real->weight(planted.real, 0, 1);
-    dtype_set(first.dtype, first.data, 0, 2);
+    }
 }
 static void pass_release(ParamStore *s, int unit)
 {
@@ -102,10 +110,15 @@ static void pass_step_end(ParamStore *s)
         planted.real->publish(planted.real, u);
 }
 
+/* What is counted often: as if this rank were the first of its tensor-parallel group. */
 static int pass_shards(ParamStore *s, Purpose purpose, Shard *shards, int max)
 {
+    GridPlace *at = &planted.trainer->session.grid.at, real = *at;
     (void)s;
-    return planted.real->shards(planted.real, purpose, shards, max);
+    if (planted.fault == FAULT_COUNTED_OFTEN && purpose == PURPOSE_COUNT) at->tp = 0;
+    int n = planted.real->shards(planted.real, purpose, shards, max);
+    *at = real;
+    return n;
 }
 
 static void pass_publish(ParamStore *s, int unit)
@@ -122,6 +135,7 @@ static void plant_store(Trainer *t)
 {
     planted.real = t->session.params;
     planted.base = (ParamStore){.table = planted.real->table,
+                                .at = planted.real->at,
                                 .step_begin = pass_step_begin,
                                 .acquire = pass_acquire,
                                 .release = pass_release,
@@ -169,91 +183,79 @@ static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
     planted.gathered[at].size = size;
 }
 
-static void no_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+/* An axis' sums; the numbers of a decision and maxima of logits are told by where they are. */
+static void all_reduce_over(int axis, Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
-    (void)comm, (void)on, (void)x, (void)op;
+    const TrainerState *state = planted.trainer->state;
+    bool decides = state && x.data == &state->stats;
+    if (decides && planted.fault == FAULT_LOCAL_DECISION) return;
+    if (on && op == REDUCE_MAX && planted.fault == FAULT_LOCAL_MAXIMUM) return;
+    planted.axis_real[axis]->all_reduce(comm, on, x, op);
+}
+static void pp_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    all_reduce_over(0, comm, on, x, op);
+}
+static void dp_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    all_reduce_over(1, comm, on, x, op);
+}
+static void tp_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    all_reduce_over(2, comm, on, x, op);
+}
+
+/* Host and device call on kv and tie: what drifts is still compared. */
+static void kv_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    if (on == NULL || planted.fault != FAULT_LOCAL_KV) planted.kv_real->all_reduce(comm, on, x, op);
+}
+static void tie_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    if (on == NULL || planted.fault != FAULT_LOCAL_TIE)
+        planted.tie_real->all_reduce(comm, on, x, op);
+}
+
+/* comm gets a copy of its table with another all_reduce. Returns its own. */
+static const CommOps *replace_all_reduce(Comm *comm, CommOps *copy,
+                                         void (*all_reduce)(Comm *, Device *, Tensor, ReduceOp))
+{
+    const CommOps *real = comm->ops;
+    *copy = *real;
+    copy->all_reduce = all_reduce;
+    comm->ops = copy;
+    return real;
 }
 
 static void plant_comms(Trainer *t)
 {
     Grid *grid = &t->session.grid;
-    planted.shard_real = grid->shard.ops;
-    planted.shard_ops = *grid->shard.ops;
-    planted.shard_ops.all_reduce = shard_all_reduce;
+    planted.shard_real = replace_all_reduce(&grid->shard, &planted.shard_ops, shard_all_reduce);
     planted.shard_ops.reduce_scatter = shard_reduce_scatter;
     planted.shard_ops.all_gather = shard_all_gather;
-    grid->shard.ops = &planted.shard_ops;
-    planted.dp_ops = *grid->dp.ops;
-    planted.dp_ops.all_reduce = no_all_reduce;
-    if (planted.fault == FAULT_LOCAL_DECISION) grid->dp.ops = &planted.dp_ops;
+    planted.axis_real[0] = replace_all_reduce(&grid->pp, &planted.axis_ops[0], pp_all_reduce);
+    planted.axis_real[1] = replace_all_reduce(&grid->dp, &planted.axis_ops[1], dp_all_reduce);
+    planted.axis_real[2] = replace_all_reduce(&grid->tp, &planted.axis_ops[2], tp_all_reduce);
+    planted.kv_real = replace_all_reduce(&grid->kv, &planted.kv_ops, kv_all_reduce);
+    planted.tie_real = replace_all_reduce(&grid->tie, &planted.tie_ops, tie_all_reduce);
 }
 
-/* ---- ops ------------------------------------------------------------------------------------- */
+/* ---- parameters and actions ------------------------------------------------------------------ */
 
-/* Of gradients: the three numbers of a step's decision stay as they are. */
-static void narrow_sum(Device *dev, Tensor dst, const Tensor *src, int n)
+static void plant_rows(ParamTable *table)
 {
-    planted.ops_real[dst.dtype == F64]->sum(dev, dst, src, n);
-    if (dst.dtype == F64) return;
-    for (int64_t i = 0; i < tensor_count(dst); i++) {
-        uint16_t narrow;
-        dtype_set(BF16, &narrow, 0, dtype_get(dst.dtype, dst.data, i));
-        dtype_set(dst.dtype, dst.data, i, dtype_get(BF16, &narrow, 0));
-    }
-}
-
-/* Zeros are only written to gaps, and at the start to fresh memory, which has them. */
-static void no_zeros(Device *dev, Tensor x, double value)
-{
-    if (value != 0) planted.ops_real[x.dtype == F64]->fill(dev, x, value);
-}
-
-/* Whether the last rank is about to update its part of the faulty unit. */
-static bool forgotten(Tensor weight)
-{
-    const Trainer *t = planted.trainer;
-    const Grid *grid = &t->session.grid;
-    for (int i = 0; i < t->optimizer.n_shards; i++) {
-        const Shard *shard = &t->optimizer.shard[i].shard;
-        if (shard->unit == FAULTY_UNIT && shard->weight.data == weight.data)
-            return grid->at.dp == grid->size.dp - 1;
-    }
-    return false;
-}
-
-static void some_adamw(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg,
-                       Tensor exp_avg_sq, const StepDecision *decision, const AdamW *hyper,
-                       const Rounding *rounding)
-{
-    if (!forgotten(weight))
-        planted.ops_real[weight.dtype == F64]->adamw(dev, weight, grad, master, exp_avg, exp_avg_sq,
-                                                     decision, hyper, rounding);
-}
-
-static void some_sgd(Device *dev, Tensor weight, Tensor grad, Tensor master, Tensor momentum,
-                     const StepDecision *decision, const Sgd *hyper, const Rounding *rounding)
-{
-    if (!forgotten(weight))
-        planted.ops_real[weight.dtype == F64]->sgd(dev, weight, grad, master, momentum, decision,
-                                                   hyper, rounding);
-}
-
-static void plant_ops(Trainer *t)
-{
-    Device *dev = &t->session.dev;
-    planted.ops_real[0] = dev->ops;
-    planted.ops_real[1] = dev->ops_f64;
-    for (int i = 0; i < 2; i++) {
-        planted.ops[i] = *planted.ops_real[i];
-        if (planted.fault == FAULT_16_BIT_SUM) planted.ops[i].sum = narrow_sum;
-        if (planted.fault == FAULT_SKIPPED_UNIT) {
-            planted.ops[i].adamw = some_adamw;
-            planted.ops[i].sgd = some_sgd;
+    for (int u = 0; planted.fault == FAULT_DECLARED_WHOLE && u < table->n_units; u++)
+        for (int r = 0; r < table->unit[u].n_ranges; r++) {
+            TpGrad *finish = &table->unit[u].range[r].tp_grad;
+            if (*finish == TP_GRAD_PARTIAL || *finish == TP_GRAD_PARTIAL_IF_SP)
+                *finish = TP_GRAD_WHOLE;
         }
-        if (planted.fault == FAULT_GAP) planted.ops[i].fill = no_zeros;
-    }
-    dev->ops = &planted.ops[0];
-    dev->ops_f64 = &planted.ops[1];
+}
+
+static void plant_actions(Schedule *schedule)
+{
+    if (planted.fault == FAULT_OTHER_BATCH) schedule_swap_batches(schedule);
+    if (planted.fault == FAULT_SWAPPED) schedule_swap_inputs(schedule);
 }
 
 static void plant(Trainer *t, void *context)
@@ -261,6 +263,8 @@ static void plant(Trainer *t, void *context)
     planted = (Planted){.trainer = t, .fault = *(const GridFault *)context};
     plant_store(t);
     plant_comms(t);
+    plant_rows(&t->session.table);
+    plant_actions(&t->session.step.schedule);
     plant_ops(t);
 }
 

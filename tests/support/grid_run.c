@@ -7,6 +7,7 @@
 #include "tests/support/thread_ranks.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,10 +83,10 @@ static void train(Comm *world, void *context)
         gpt_connect(t.gpt, masked_batch, &t, &t.state->stats, &t.state->state.loss_seed);
     take_steps(&t, job);
     Capture last = capture_create(&t.session.table);
-    bool agree = capture_drift(&t) == NULL;
+    const char *drifted = capture_drift(&t);
     capture_weights(&last, &t);
     if (world->rank == 0) {
-        out->replicas_agree = agree;
+        if (drifted) snprintf(out->drifted, sizeof out->drifted, "%s", drifted);
         out->state = trainer_state(&t);
         out->hash = hash_bytes(1, last.weight, last.n * (int64_t)sizeof(double));
         out->table = (ParamTable){.n_params = t.session.table.n_params};
@@ -161,9 +162,12 @@ void grid_forget(void)
 
 /* ---- gates ----------------------------------------------------------------------------------- */
 
-static void differ(Comparison *c, const char *what)
+__attribute__((format(printf, 2, 3))) static void differ(Comparison *c, const char *what, ...)
 {
-    if (!c->differs) snprintf(c->difference, sizeof c->difference, "%s", what);
+    va_list args;
+    va_start(args, what);
+    if (!c->differs) vsnprintf(c->difference, sizeof c->difference, what, args);
+    va_end(args);
     c->differs = true;
 }
 
@@ -196,6 +200,7 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
 {
     DType dtype = grid_case_dtype(case_);
     const GridRun *single = single_rank(case_, case_->of[GRID_DTYPE]);
+    CompareWire regions = compare_regions(dtype, case_->of[GRID_TENSOR] + 1);
     for (int i = 0; i < GRID_COMPARED; i++) {
         if (!run->step[i].applied) differ(c, "a step is skipped");
         if (dtype == F64 || dtype == F32) {
@@ -210,7 +215,7 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
         compare_numbers(c, case_, &run->step[i], &single->step[i]);
         if (i == 0 || !grid_case_noisy(case_))
             compare_distances(c, &run->table, &run->step[i], &single->step[i],
-                              &single_rank(case_, 1)->step[i], &(CompareWire){0});
+                              &single_rank(case_, 1)->step[i], &regions);
     }
 }
 
@@ -221,7 +226,7 @@ bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c)
     int steps = getenv("TEST_DEVICE") ? GRID_FEW_STEPS : GRID_STEPS;
     grid_run(&run, case_, grid_case_batch(case_), steps, hooks);
     compare_steps(case_, &run, c);
-    if (!run.replicas_agree) differ(c, "replicas have other weights after the last step");
+    if (run.drifted[0]) differ(c, "replicas differ after the last step: %s", run.drifted);
     if (!isfinite(run.loss)) differ(c, "the last loss is not finite");
     grid_run_free(&run);
     return !c->differs;

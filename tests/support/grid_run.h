@@ -22,9 +22,9 @@ typedef struct {
 /* What the ranks have made. */
 typedef struct {
     Capture step[GRID_COMPARED];
-    StepState state; /* after the last step */
-    double loss;     /* of the last step */
-    bool replicas_agree;
+    StepState state;  /* after the last step */
+    double loss;      /* of the last step */
+    char drifted[64]; /* a parameter that replicas have with other bits after it; "": none */
     ParamTable table; /* names and shapes, without units */
     uint64_t hash;    /* of all weights after the last step */
 } GridRun;

@@ -1,0 +1,13 @@
+/* schedule_faults.h -- mistakes of a pipeline, planted in a stage's schedule. */
+#ifndef TESTS_SUPPORT_SCHEDULE_FAULTS_H
+#define TESTS_SUPPORT_SCHEDULE_FAULTS_H
+
+#include "parallel/pipeline/schedule.h"
+
+/* Lets a forward and the backward behind it, or the other way round, whose inputs are both there,
+ * read each other's: an activation for a gradient. False where there is no such pair. */
+bool schedule_swap_inputs(Schedule *schedule);
+/* Lets every backward read the batch of another place. False where there is one place alone. */
+bool schedule_swap_batches(Schedule *schedule);
+
+#endif
