@@ -227,7 +227,9 @@ typedef struct {
      * kept where they go into these, and are 1 where they do not; parallel.data follows. 0: it is
      * only looked at. */
     int64_t opened;
-    bool alone; /* `world` is 1 because whatever reads it knows no more ranks */
+    /* `world` is 1 because whatever reads it knows no more ranks: a grid that the file asks for, but
+     * no --set, is set aside. */
+    bool alone;
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
  * defaults and derived values, and validates. `context` may be NULL. Returns NULL if

@@ -249,7 +249,7 @@ void derive_parallel(Load *load)
     load_derived(load, schedule_key);
 }
 
-/* Leaves a key of a stored text to what follows, unless a --set asks for its value. */
+/* Leaves a key of the text to what follows, unless a --set asks for its value. */
 static void leave_open(Load *load, const char *key)
 {
     int row = option_find(key);
@@ -263,7 +263,7 @@ void fit_opened(Load *load)
 {
     Config *c = load->config;
     const int64_t *tp = &c->parallel.tensor, *stages = &c->parallel.pipeline;
-    int64_t ranks = load->context.opened;
+    int64_t ranks = load->context.alone ? 1 : load->context.opened;
     if (ranks == 0) return;
     load->context.world = ranks;
     leave_open(load, "parallel.data");

@@ -75,6 +75,9 @@ static const struct {
     {"zero_stage", "zero_optimization.stage"},
     {"tensor_model_parallel_size", "parallel.tensor"},
     {"pipeline_model_parallel_size", "parallel.pipeline"},
+    {"virtual_pipeline_model_parallel_size", "parallel.pipeline_chunks"},
+    {"tp_size", "parallel.tensor"},
+    {"pp_size", "parallel.pipeline"},
 };
 
 /* The row of either table, options first. */

@@ -347,7 +347,7 @@ const ArgCommand cmd_bench_step = {
     .call = "./train bench step",
     .usage = "CONFIG.json [--set key=value]... [--steps N] [--json]",
     .summary = "one training step of the config's model on random tokens, beside its own\n"
-               "list of matrix products",
+               "list of matrix products; on one rank, whatever grid the config asks for",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

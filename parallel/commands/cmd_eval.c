@@ -98,7 +98,7 @@ const ArgCommand cmd_eval = {
     .usage = "RUN [--set key=value]... [--ranks N]",
     .summary = "validation loss and bits per byte of a run",
     .about = "RUN is a run folder, or one of its checkpoints. Prints the loss in nats a token\n"
-             "and bits per byte over all windows of the validation data.",
+             "and bits per byte over all windows of the validation data. " OPENED_GRID,
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

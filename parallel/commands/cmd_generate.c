@@ -129,7 +129,7 @@ const ArgCommand cmd_generate = {
     .call = "./train generate",
     .usage = "RUN [options]",
     .summary = "write text with a trained run",
-    .about = "RUN is a run folder, or one of its checkpoints.",
+    .about = "RUN is a run folder, or one of its checkpoints. " OPENED_GRID,
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 1,

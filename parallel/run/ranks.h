@@ -16,4 +16,10 @@
         .most = LAUNCH_MAX_RANKS,                                                                  \
     }
 
+/* Behind what a command says of the run that it opens. */
+#define OPENED_GRID                                                                                \
+    "Whatever grid\nit was trained on, it opens on one rank or on --ranks N: its "                 \
+    "parallel.tensor\n"                                                                            \
+    "and parallel.pipeline are kept where they go into N, and are 1 elsewhere."
+
 #endif

@@ -107,7 +107,7 @@ void run_print_ranks(Run *run)
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
     bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1,
-         stages = config->parallel.pipeline > 1;
+         stages = config->parallel.pipeline > 1 && run->lead; /* one plays all stages' schedules */
     log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld%s%s%s", ranks, text, threads,
               threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
               rows ? ", sequence parallel" : "", stages ? ", " : "",

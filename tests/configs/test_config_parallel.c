@@ -326,6 +326,32 @@ static void a_stored_run_opens_on_other_ranks(void **state)
     free(text);
 }
 
+/* What knows a single rank sets aside the grid that a file asks for, and refuses one of a --set. */
+static void one_rank_sets_a_grid_aside(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
+                               "\"parallel\": {\"data\": 2, \"tensor\": 2, \"pipeline\": 3, "
+                               "\"pipeline_split\": [5, 5, 2], \"schedule\": \"gpipe\"}}";
+    const ConfigContext alone = {.world = 1, .alone = true};
+    ConfigReport report;
+    const Config *c = parse(&alone, text, NULL, &report);
+    assert_non_null(c);
+    assert_int_equal(c->parallel.data * c->parallel.tensor * c->parallel.pipeline, 1);
+    assert_int_equal(c->parallel.pipeline_split.count, 0);
+    assert_int_equal(c->train_batch_size, 8);
+    config_report_free(&report);
+    config_free(c);
+    static const char *const sets[] = {"parallel.tensor=2", "parallel.pipeline=3",
+                                       "parallel.data=2"};
+    for (int i = 0; i < 3; i++) {
+        assert_null(parse(&alone, text, sets[i], &report));
+        assert_int_equal(report.n_errors, 1);
+        assert_non_null(strstr(report.error[0], "but there is 1 rank here; "));
+        config_report_free(&report);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +362,7 @@ int main(void)
         cmocka_unit_test(bug_28_heads_that_do_not_divide),
         cmocka_unit_test(takes_the_grids_that_go_together),
         cmocka_unit_test(a_stored_run_opens_on_other_ranks),
+        cmocka_unit_test(one_rank_sets_a_grid_aside),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
 }

@@ -112,6 +112,7 @@ check "grids: ... hear which do" grep -qF -- '--set parallel.tensor=2: parallel.
 expect_code "grids: ckpt verify" 0 "$TRAIN" ckpt verify pp2tp2
 expect_code "grids: ckpt inspect" 0 "$TRAIN" ckpt inspect pp2tp2
 check "grids: ... tells who saved" grep -qx 'world       4 ranks = pp 2 x tp 2, ZeRO 0, 1 writer' output
-expect_code "grids: bench step has one rank" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1
-check "grids: ... and says what to write" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there is 1 rank here; write 1' output
+expect_code "grids: bench step measures its model on one rank" 0 "$TRAIN" bench step pp2tp2/config.json --steps 1
+expect_code "grids: ... and on no more" 78 "$TRAIN" bench step pp2tp2/config.json --steps 1 --set parallel.tensor=2
+check "grids: ... and says what to write" grep -qF 'parallel.tensor: 2, but there is 1 rank here; write 1' output
 finish
