@@ -11,7 +11,8 @@
  * / parts rows and those of the region all rows, and of two at a border the stream's may be this
  * rank's rows of the region's, but nothing else of it. Without it dst is src at every border.
  *
- * Tensors are (rows, C) in the storage type, and dst is written (=) on the compute stream. */
+ * Tensors are (rows, C) in the storage type, and dst is written (=) on the compute stream, except
+ * by region_enter_backward. */
 #ifndef MODEL_PARAM_REGION_H
 #define MODEL_PARAM_REGION_H
 
