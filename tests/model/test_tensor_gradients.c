@@ -96,7 +96,7 @@ static void test_gradients_over_ranks(void **state)
                         .what = i % 2 ? "sequence parallel" : "whole rows"};
         Checked job = {.c = &c, .shape = ranked_shape()};
         job.shape.V = 300; /* every rank has columns */
-        if (i / 2 % 2) { /* as Llama has it, and ranks share the head of keys and values */
+        if (i / 2 % 2) {   /* as Llama has it, and ranks share the head of keys and values */
             job.shape.norm.kind = NORM_RMSNORM;
             job.shape.position = POSITION_ROPE;
             job.shape.activation = ACTIVATION_SWIGLU;

@@ -124,9 +124,9 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     if (epilogue != EPILOGUE_NONE) cuda_activation_forward(dev, y, sum, ACTIVATION_GELU);
 }
 
-/* dx (N, I) =/+= dy (N, O) w (O, I), times gelu'(pre (N, I)) where a gelu came before; one rounding.
- * In f32 gelu' is that of a kernel of our own, as gelu is forward; the library's is used for 16-bit
- * results only. */
+/* dx (N, I) =/+= dy (N, O) w (O, I), times gelu'(pre (N, I)) where a gelu came before; one
+ * rounding. In f32 gelu' is that of a kernel of our own, as gelu is forward; the library's is used
+ * for 16-bit results only. */
 void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                                 Tensor pre, bool accumulate)
 {
