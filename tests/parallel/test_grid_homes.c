@@ -39,6 +39,7 @@ static void run(const GridWorld *world, const GridModel *model, RankBody body)
 {
     Config *config = grid_world_config(world, model, BATCH);
     Job job = {.world = world, .model = model, .config = config};
+    config->device = DEVICE_CPU; /* whose memory is compared */
     data_open_random(&job.data, config->model.vocab_size);
     thread_ranks(grid_world_ranks(world), 60, body, &job);
     data_close(&job.data);

@@ -49,6 +49,7 @@ DType grid_world_dtype(const GridModel *what)
 Config *grid_world_config(const GridWorld *w, const GridModel *what, int64_t batch)
 {
     int mine = (int)batch / w->dp;
+    const char *device = grid_world_dtype(what) == F64 ? NULL : getenv("TEST_DEVICE");
     char *text = text_format(
         "{\"model\":{\"num_layers\":5,\"hidden_size\":24,\"num_attention_heads\":12,"
         "\"intermediate_size\":24,%s},\"data\":{\"text\":\"x\",\"seq_length\":12},\"seed\":11,"
@@ -56,9 +57,9 @@ Config *grid_world_config(const GridWorld *w, const GridModel *what, int64_t bat
         "\"optimizer\":%s,\"scheduler\":{\"type\":\"Constant\"},\"gradient_clipping\":0.5,"
         "\"zero_optimization\":{\"stage\":%d,\"stage3_param_persistence_threshold\":0},%s,"
         "\"checkpoint\":{\"writers\":%d},"
-        "\"device\":\"cpu\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
+        "\"device\":\"%s\",\"cpu\":{\"threads\":1,\"blas\":\"builtin\"}}",
         models[what->model].model, mine, mine / w->micros, models[what->model].optimizer, w->stage,
-        dtypes[what->dtype].json, w->writers);
+        dtypes[what->dtype].json, w->writers, device ? device : "cpu");
     Config *config = (Config *)config_test_parse(text, 0, NULL);
     free(text);
     config->eval.sample_tokens = 0; /* no room for samples */

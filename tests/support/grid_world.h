@@ -24,7 +24,8 @@ DType grid_world_dtype(const GridModel *what);
 int grid_world_ranks(const GridWorld *world);
 /* Whether the ranks can share or cut the heads of keys and values. */
 bool grid_world_fits(const GridWorld *world, const GridModel *what);
-/* A step has `batch` sequences of GRID_WORLD_TOKENS. The caller frees it with config_free. */
+/* A step has `batch` sequences of GRID_WORLD_TOKENS, on TEST_DEVICE where that has the type. The
+ * caller frees it with config_free. */
 Config *grid_world_config(const GridWorld *world, const GridModel *what, int64_t batch);
 
 #endif
