@@ -1,29 +1,24 @@
-/* stream.cc -- streams and events. Work is done when it is asked for; with EMU_STREAMS=deferred
- * only when somebody has to wait for it, each stream by itself and no further than the wait
- * reaches. Then host code that looks or overwrites too early, and streams that forget to wait for
- * each other, see what they would see at worst on a GPU.
+/* stream.cc -- streams; events stand in event.cc. Work is done when it is asked for; with
+ * EMU_STREAMS=deferred only when somebody has to wait for it, each stream by itself and no further
+ * than the wait reaches. Then host code that looks or overwrites too early, and streams that forget
+ * to wait for each other, see what they would see at worst on a GPU.
  *
  * Deferred work is done by the thread that waits for it, whichever thread asked for it: one stream
- * has one thread at a time, others wait for that one. No lock is held over a piece of work, so work
- * of two streams may wait for each other where two threads run them. */
-#include "tests/emu/emu.h"
+ * has one thread at a time, others wait for that one. No lock is held over a piece of work. Kernels
+ * and copies wait for nobody; a function of the host's may, for a peer's on any stream. As long as
+ * one runs, every stream that has work has a thread of its own that does it, as on a GPU: in
+ * whatever order the ranks wait for their streams, those functions meet. */
+#include "tests/emu/stream.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { ALIVE_STREAM = 0x53545245, ALIVE_EVENT = 0x45564e54 };
-
-/* How far a stream has come: its point-th piece of work is done. */
-typedef struct {
-    cudaStream_t stream;
-    int64_t point;
-} Point;
+enum { ALIVE_STREAM = 0x53545245 };
 
 /* A piece of work with its context behind it. */
 typedef struct Op {
-    void (*work)(void *context); /* NULL: waits for the Point that is its context */
+    void (*work)(void *context); /* NULL: waits for the EmuPoint that is its context */
     struct Op *next;
     bool host; /* a function of the host's, which may wait for somebody */
     alignas(16) unsigned char context[];
@@ -34,22 +29,16 @@ struct CUstream_st {
     bool blocking; /* waits for the default stream, and it for this one */
     Op *first, *last;
     int64_t issued, done;
-    bool runs; /* `runner` is at its first piece of work */
+    bool runs;   /* `runner` is at its first piece of work */
+    bool helped; /* it has a thread of its own, while functions of the host's run */
     pthread_t runner;
     struct CUstream_st *next; /* in the list of all, which are never freed */
 };
 
-/* The point of a stream that was last recorded. */
-struct CUevent_st {
-    int alive;
-    bool timing;
-    Point at; /* stream NULL: not recorded yet */
-    double seconds;
-};
-
-/* All that changes in streams and events; `moved` is told of all that streams have done. */
+/* All that changes in streams; `moved` is told of all that streams have done. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static int host_functions; /* that are running */
 static struct CUstream_st default_stream = {.alive = ALIVE_STREAM};
 static cudaStream_t all_streams = &default_stream;
 
@@ -66,11 +55,6 @@ static cudaStream_t stream_of(cudaStream_t stream)
     return stream->alive == ALIVE_STREAM ? stream : NULL;
 }
 
-static bool is_event(cudaEvent_t event)
-{
-    return event != NULL && event->alive == ALIVE_EVENT;
-}
-
 cudaError_t emu_stream_check(cudaStream_t stream)
 {
     return stream_of(stream) ? cudaSuccess : emu_error(cudaErrorInvalidResourceHandle);
@@ -78,7 +62,8 @@ cudaError_t emu_stream_check(cudaStream_t stream)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static bool advance(Point to, bool asks);
+static bool advance(EmuPoint to, bool asks);
+static void help_streams(void);
 
 /* The stream's first piece of work, under the lock, which is open while it is done. False when
  * somebody who only asks would have to wait for it. */
@@ -90,11 +75,14 @@ static bool do_first(cudaStream_t stream, bool asks)
     stream->runs = true;
     stream->runner = pthread_self();
     if (op->work == NULL) {
-        done = advance(*(const Point *)op->context, asks);
+        done = advance(*(const EmuPoint *)op->context, asks);
     } else {
+        host_functions += op->host;
+        if (op->host) help_streams();
         pthread_mutex_unlock(&lock);
         op->work(op->context);
         pthread_mutex_lock(&lock);
+        host_functions -= op->host;
     }
     stream->runs = false;
     if (done) {
@@ -110,7 +98,7 @@ static bool do_first(cudaStream_t stream, bool asks)
 /* Does what the stream was asked for, up to the point; under the lock. Somebody who only asks how
  * far it is must not be held up by the host's functions, nor by who is at work on a stream: the
  * rest is left to who waits, and the answer is false. */
-static bool advance(Point to, bool asks)
+static bool advance(EmuPoint to, bool asks)
 {
     cudaStream_t stream = to.stream;
     while (stream->done < to.point) {
@@ -125,6 +113,33 @@ static bool advance(Point to, bool asks)
         }
     }
     return true;
+}
+
+/* Does a stream's work as long as functions of the host's run somewhere. */
+static void *help_stream(void *context)
+{
+    cudaStream_t stream = (cudaStream_t)context;
+    pthread_mutex_lock(&lock);
+    while (host_functions > 0 && stream->done < stream->issued)
+        if (stream->runs)
+            pthread_cond_wait(&moved, &lock);
+        else
+            do_first(stream, false);
+    stream->helped = false;
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* A thread for each stream that has work; under the lock. */
+static void help_streams(void)
+{
+    for (cudaStream_t s = all_streams; s != NULL; s = s->next) {
+        pthread_t thread;
+        if (s->runs || s->helped || s->done == s->issued) continue;
+        if (pthread_create(&thread, NULL, help_stream, s) != 0) emu_die("no thread for a stream");
+        pthread_detach(thread);
+        s->helped = true;
+    }
 }
 
 /* Runs a stream up to a point, -1: all that was asked; whether there was anything left to do. */
@@ -162,6 +177,7 @@ static void append(cudaStream_t stream, void (*work)(void *), const void *contex
         stream->first = op;
     stream->last = op;
     stream->issued++;
+    if (host_functions > 0) help_streams();
     pthread_mutex_unlock(&lock);
 }
 
@@ -199,6 +215,24 @@ void emu_stream_wait(cudaStream_t stream)
 void emu_streams_wait(void)
 {
     catch_up_all(false);
+}
+
+EmuPoint emu_stream_now(cudaStream_t stream)
+{
+    pthread_mutex_lock(&lock);
+    EmuPoint now = {stream_of(stream), stream_of(stream)->issued};
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+bool emu_stream_reach(EmuPoint to, bool asks)
+{
+    return catch_up(to.stream, to.point, asks);
+}
+
+void emu_stream_wait_for(cudaStream_t stream, EmuPoint to)
+{
+    stream_do(stream, NULL, &to, sizeof to, false);
 }
 
 bool emu_streams_deferred(void)
@@ -274,107 +308,11 @@ static void call_host(void *context)
     call->function(call->data);
 }
 
-/* In the thread of who waits for the stream. */
+/* In the thread of who waits for the stream, or one of its own. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
     HostCall call = {function, data};
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     stream_do(stream, call_host, &call, sizeof call, true);
-    return cudaSuccess;
-}
-
-/* ---- events ---------------------------------------------------------------------------------- */
-
-static void stamp(void *context)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    pthread_mutex_lock(&lock);
-    (*(cudaEvent_t *)context)->seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    pthread_mutex_unlock(&lock);
-}
-
-/* The point that was recorded last; stream NULL: none. */
-static Point event_point(cudaEvent_t event)
-{
-    pthread_mutex_lock(&lock);
-    Point at = event->at;
-    pthread_mutex_unlock(&lock);
-    return at;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
-{
-    if (stream_of(stream) == NULL || !is_event(event))
-        return emu_error(cudaErrorInvalidResourceHandle);
-    Point at = event_point(event);
-    if (at.stream != NULL) stream_do(stream, NULL, &at, sizeof at, false);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-    emu_count_allocation();
-    *event = (cudaEvent_t)calloc(1, sizeof **event);
-    if (*event == NULL) return emu_error(cudaErrorMemoryAllocation);
-    (*event)->alive = ALIVE_EVENT;
-    (*event)->timing = (flags & cudaEventDisableTiming) == 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    Point at = event_point(event);
-    if (at.stream != NULL && event->timing) catch_up(at.stream, at.point, false);
-    event->alive = 0;
-    free(event);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    if (!is_event(event) || stream_of(stream) == NULL)
-        return emu_error(cudaErrorInvalidResourceHandle);
-    if (event->timing) emu_stream_do(stream, stamp, &event, sizeof event);
-    pthread_mutex_lock(&lock);
-    event->at = {stream_of(stream), stream_of(stream)->issued};
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-/* An event that was never recorded has happened. */
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    Point at = event_point(event);
-    if (at.stream != NULL) catch_up(at.stream, at.point, false);
-    emu_count_wait();
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    Point at = event_point(event);
-    bool behind = at.stream != NULL && catch_up(at.stream, at.point, true);
-    return behind ? cudaErrorNotReady : cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
-{
-    if (!is_event(start) || !is_event(end) || !start->timing || !end->timing ||
-        !event_point(start).stream || !event_point(end).stream)
-        return emu_error(cudaErrorInvalidResourceHandle);
-    pthread_mutex_lock(&lock);
-    double from = start->seconds, to = end->seconds;
-    pthread_mutex_unlock(&lock);
-    if (from == 0 || to == 0) return emu_error(cudaErrorNotReady);
-    *milliseconds = (float)((to - from) * 1e3);
     return cudaSuccess;
 }

@@ -288,6 +288,49 @@ static void test_streams_meet_inside(void **)
     pthread_barrier_destroy(&barrier);
 }
 
+enum { MEETINGS = 3 };
+
+/* A rank's streams, and where the work of each meets the peers'. */
+typedef struct {
+    pthread_barrier_t *barrier; /* MEETINGS of them */
+    int rank;
+} Crossing;
+
+/* Each rank waits for its streams in an order of its own. */
+static void *crossing_run(void *context)
+{
+    const Crossing *c = (const Crossing *)context;
+    cudaStream_t stream[MEETINGS];
+    for (int i = 0; i < MEETINGS; i++)
+        stream[i] = stream_create();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < MEETINGS; i++)
+            CUDA_CHECK(cudaLaunchHostFunc(stream[i], meet, &c->barrier[i]));
+        for (int i = 0; i < MEETINGS; i++)
+            CUDA_CHECK(cudaStreamSynchronize(stream[(c->rank + i) % MEETINGS]));
+    }
+    for (int i = 0; i < MEETINGS; i++)
+        CUDA_CHECK(cudaStreamDestroy(stream[i]));
+    return NULL;
+}
+
+static void test_streams_meet_in_any_order(void **)
+{
+    pthread_barrier_t barrier[MEETINGS];
+    pthread_t thread[RANKS];
+    Crossing rank[RANKS];
+    for (int i = 0; i < MEETINGS; i++)
+        pthread_barrier_init(&barrier[i], NULL, RANKS);
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = {barrier, i};
+        assert_int_equal(pthread_create(&thread[i], NULL, crossing_run, &rank[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(thread[i], NULL);
+    for (int i = 0; i < MEETINGS; i++)
+        pthread_barrier_destroy(&barrier[i]);
+}
+
 static void test_host_threads(void **)
 {
     hosts_run();
@@ -298,9 +341,13 @@ static void test_host_threads(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_waits),     cmocka_unit_test(test_sources),
-        cmocka_unit_test(test_streams_wait),   cmocka_unit_test(test_default_stream),
-        cmocka_unit_test(test_ring_of_events), cmocka_unit_test(test_streams_meet_inside),
+        cmocka_unit_test(test_host_waits),
+        cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_streams_wait),
+        cmocka_unit_test(test_default_stream),
+        cmocka_unit_test(test_ring_of_events),
+        cmocka_unit_test(test_streams_meet_inside),
+        cmocka_unit_test(test_streams_meet_in_any_order),
         cmocka_unit_test(test_host_threads),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
