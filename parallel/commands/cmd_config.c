@@ -40,7 +40,7 @@ static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 /* For which ranks a config was looked at: "on 4 ranks", ... */
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
-    long long world = config->world;
+    long long world = config->world, least = config->parallel.tensor * config->parallel.pipeline;
     if (world > LAUNCH_MAX_RANKS)
         snprintf(out, n,
                  "on %lld ranks, as its batch or parallel.data says; a run has no more than %d yet",
@@ -50,6 +50,8 @@ static const char *looked_at(const Config *config, int64_t asked, char *out, siz
     else if (world > 0)
         snprintf(out, n, "on %lld rank%s, as its batch or parallel.data says", world,
                  world == 1 ? "" : "s");
+    else if (least > 1)
+        snprintf(out, n, "on %lld ranks; --world N looks whether its batch fits N of them", least);
     else
         snprintf(out, n, "on one rank; --world N looks whether its batch fits N of them");
     return out;
