@@ -47,8 +47,8 @@ rows() {
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random \
-        tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_pipeline tests/parallel/test_zero_grid \
-        tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
+        tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
+        tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
         tests/parallel/test_region tests/model/test_tensor_gradients
     row tsan "$sample TEST_EVERY=38" tests/grid
     row release '' tests/run tests/kernels

@@ -7,13 +7,22 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
+    Comm *world;      /* inside the outermost */
     Comm *inner, own; /* own: what a split made, where inner points to it */
     const CommFault *fault;
     int n, rank; /* rank: in the outermost group */
     int64_t calls[COMM_VERBS];
 } Faulty;
+
+/* The end of a rank that neither goes on nor ends. */
+static void stay(void)
+{
+    for (;;)
+        pause();
+}
 
 /* The first row that means this call, after those that only delay it; NULL: the call is sound. */
 static const CommFault *fault_of(Comm *comm, CommVerb verb)
@@ -29,6 +38,8 @@ static const CommFault *fault_of(Comm *comm, CommVerb verb)
         if (row->kind == COMM_FAIL)
             fail(EXIT_UNAVAILABLE, "planted: %s %lld of group %s", comm_verb_name[verb],
                  (long long)call, comm->name);
+        if (row->kind == COMM_LEAVE) comm_close(f->world);
+        if (row->kind == COMM_LEAVE || row->kind == COMM_HANG) stay();
         if (row->kind != COMM_LATE) return row;
         for (int yields = 0; yields < 1000; yields++)
             sched_yield();
@@ -136,7 +147,7 @@ static Comm faulty_split(Comm *comm, const char *name, int color, int key)
 {
     const Faulty *outer = comm->impl;
     Faulty *f = must_calloc(1, sizeof *f);
-    *f = (Faulty){.fault = outer->fault, .n = outer->n, .rank = outer->rank};
+    *f = (Faulty){.world = outer->world, .fault = outer->fault, .n = outer->n, .rank = outer->rank};
     f->own = comm_split(outer->inner, name, color, key);
     f->inner = &f->own;
     return wrap(f);
@@ -175,6 +186,6 @@ static Comm wrap(Faulty *f)
 Comm faulty_comm(Comm *inner, const CommFault *faults, int n)
 {
     Faulty *f = must_calloc(1, sizeof *f);
-    *f = (Faulty){.inner = inner, .fault = faults, .n = n, .rank = inner->rank};
+    *f = (Faulty){.world = inner, .inner = inner, .fault = faults, .n = n, .rank = inner->rank};
     return wrap(f);
 }

@@ -1,14 +1,16 @@
-/* faulty_comm.h -- a communicator around another, whose calls come late, are left out, fail or add
- * up wrongly where a table says so. Groups split from it are like it. */
+/* faulty_comm.h -- a communicator around another, whose calls come late or never, are left out,
+ * fail or add up wrongly where a table says so. Groups split from it are like it. */
 #ifndef TESTS_SUPPORT_FAULTY_COMM_H
 #define TESTS_SUPPORT_FAULTY_COMM_H
 
 #include "parallel/comm/comm.h"
 
 typedef enum {
-    COMM_LATE, /* the rank comes after others: it gives its core away many times first */
-    COMM_SKIP, /* the call is not made; on all ranks, or those that make it wait for ever */
-    COMM_FAIL, /* the rank ends with EXIT_UNAVAILABLE */
+    COMM_LATE,  /* the rank comes after others: it gives its core away many times first */
+    COMM_SKIP,  /* the call is not made; on all ranks, or those that make it wait for ever */
+    COMM_FAIL,  /* the rank ends with EXIT_UNAVAILABLE */
+    COMM_HANG,  /* it does nothing any more */
+    COMM_LEAVE, /* nor then, but it leaves all groups first */
     COMM_SUM_IN_STORAGE /* reductions on a device round after each addition, to the tensor's type */
 } CommFaultKind;
 
