@@ -2,7 +2,9 @@
  * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
  * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
  * tested here. */
+#include "parallel/trainer/evaluate.h"
 #include "tests/support/support.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/trainer_fixture.h"
 
 #include <dlfcn.h>
@@ -147,6 +149,69 @@ static void the_first_step_plans_and_allocates_nothing(void **state)
     }
 }
 
+/* One rank of a grid; the first step of each, its evaluation and its sample find all they need. */
+static void first_step_of_rank(Comm *world, void *context)
+{
+    Opened *o = context;
+    Trainer t;
+    char err[1024];
+    if (!trainer_open(&t, o->config, world, err, sizeof err) ||
+        !trainer_allocate(&t, o->config, &o->data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    Device *dev = &t.session.dev;
+    size_t plan = dev->held;
+    trainer_warm_up(&t);
+    comm_barrier(world); /* all are warm: from here on nobody loads a kernel for another */
+    int64_t kernels = emulated("emu_count_kernels"), events = emulated("emu_count_allocations");
+    comm_barrier(world);
+    int64_t plans = device_plans(dev), waits = dev->waits, allocations = dev->allocations;
+    trainer_step(&t);
+    if (dev->waits != waits)
+        rank_wrong(world, "a step waits %lld times", (long long)(dev->waits - waits));
+    trainer_evaluate(&t, 0);
+    free(trainer_sample(&t, o->config->eval.sample_prompt, 3));
+    comm_barrier(world);
+    if (device_plans(dev) != plans || dev->allocations != allocations || dev->held != plan ||
+        emulated("emu_count_kernels") != kernels || emulated("emu_count_allocations") != events)
+        rank_wrong(world,
+                   "after warming up: products planned %lld, memory taken %lld times, kernels "
+                   "loaded %lld, allocations %lld",
+                   (long long)(device_plans(dev) - plans),
+                   (long long)(dev->allocations - allocations),
+                   (long long)(emulated("emu_count_kernels") - kernels),
+                   (long long)(emulated("emu_count_allocations") - events));
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+/* The warm-up is a schedule of its own, which opens every way between stages and ends on all. */
+static void the_first_step_of_stages_allocates_nothing(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *set[4];
+    } grids[] = {
+        {2, {"parallel.pipeline=2", "train_batch_size=6", NULL}},
+        {2, {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "train_batch_size=6", NULL}},
+        {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence_parallel=true", NULL}},
+        {4, {"parallel.pipeline=2", "zero_optimization.stage=3", "train_batch_size=12", NULL}},
+    };
+    cuda_needed();
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        Opened o;
+        const char *const *set = grids[i].set;
+        trainer_run_prepare(&o, *state, grids[i].ranks,
+                            (const char *const[]){"device=cuda", "model.num_layers=4",
+                                                  "eval.sample_prompt=of the water", set[0], set[1],
+                                                  set[2], NULL});
+        thread_ranks(grids[i].ranks, 120, first_step_of_rank, &o);
+        data_close(&o.data);
+        config_free(o.config);
+    }
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What opening a trainer takes of the device's memory is the plan, to the byte; the runtime agrees
@@ -245,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warming_up_changes_no_bit),
         cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
+        cmocka_unit_test(the_first_step_of_stages_allocates_nothing),
         cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
         cmocka_unit_test(rows_far_apart_are_copied),
