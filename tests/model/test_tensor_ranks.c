@@ -51,7 +51,7 @@ static GptShape combination(int i, RankedCase *c)
 static void test_every_kind_of_model_is_that_of_one_rank(void **state)
 {
     (void)state;
-    /* 41 has no factor with the radices in common: what is left has every pair of choices. */
+    /* 41 shares no factor with the radices: every three choices come together. */
     int stride = getenv("TEST_SAMPLE") ? 41 * 11 : 41;
     for (int i = 0; i < COMBINATIONS; i += stride) {
         RankedCase c = {.dp = 1, .B = 2, .T = 6, .micros = 2, .tolerance = 1e-12};
