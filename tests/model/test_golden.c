@@ -23,21 +23,6 @@
 
 enum { STEPS = 20 };
 
-/* The recorded model's config in another precision. */
-static const Config *golden_config(const Golden *g, bool f64)
-{
-    ConfigReport report = {0};
-    const char *text = golden_metadata(g, "config"),
-               *sets[] = {"data.text=unused.txt", "fp64.enabled=false"};
-    const Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
-    if (c == NULL) {
-        config_report_print(&report, true, stderr);
-        fail_msg("the golden config is not accepted");
-    }
-    config_report_free(&report);
-    return c;
-}
-
 static void load_weights(Fixture *f, const Golden *g)
 {
     for (int p = 0; p < f->table.n_params; p++) {

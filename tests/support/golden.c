@@ -103,3 +103,17 @@ const char *golden_metadata(const Golden *golden, const char *key)
 {
     return safetensors_metadata(&golden->header, key);
 }
+
+const Config *golden_config(const Golden *golden, bool f64)
+{
+    ConfigReport report = {0};
+    const char *text = golden_metadata(golden, "config"),
+               *sets[] = {"data.text=unused.txt", "fp64.enabled=false"};
+    const Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
+    if (c == NULL) {
+        config_report_print(&report, true, stderr);
+        fail(EXIT_CONFIG, "the golden config is not accepted");
+    }
+    config_report_free(&report);
+    return c;
+}

@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPPORT_GOLDEN_H
 #define TESTS_SUPPORT_GOLDEN_H
 
+#include "configs/config.h"
 #include "model/core/tensor.h"
 
 typedef struct Golden Golden;
@@ -23,5 +24,7 @@ bool golden_name(const Golden *golden, int i, const char **name);
 /* The metadata value of `key`, or NULL: "config" is the model's and the training's JSON, "torch" a
  * version, ... */
 const char *golden_metadata(const Golden *golden, const char *key);
+/* The recorded model's config, in f64 or f32; the caller frees it. */
+const Config *golden_config(const Golden *golden, bool f64);
 
 #endif
