@@ -216,10 +216,11 @@ static void run_layer(const LayerWork *w, const Layer *layer, ActionKind kind, L
     layer_release(w->pass->store, layer, kind);
 }
 
-LayerRange layers_blocks(const GptLayers *m, int chunk)
+LayerRange layers_blocks(const GptLayers *layers, int chunk)
 {
     /* The embedding is before all blocks, and the head behind them. */
-    int blocks = m->n_rows - 2, first = m->chunk[chunk].first - 1, end = m->chunk[chunk].end - 1;
+    int blocks = layers->n_rows - 2, first = layers->chunk[chunk].first - 1,
+        end = layers->chunk[chunk].end - 1;
     return (LayerRange){first < 0 ? 0 : first, end > blocks ? blocks : end};
 }
 

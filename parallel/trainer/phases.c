@@ -52,12 +52,14 @@ void phases_add(Phases *p, Session *session, const Schedule *schedule)
     PhaseSeconds *s = &p->seconds;
     CHECK(p->next == schedule->n + 2, "%lld borders for %lld actions", (long long)p->next,
           (long long)schedule->n);
+    /* On a device an exchange is not the compute stream's, where two marks around it are one. */
+    double *exchange = session->dev.backend->place == PLACE_HOST ? &s->exchange : &s->backward;
     for (int64_t i = 0; i < schedule->n; i++) {
         ActionKind kind = schedule->action[i].kind;
         add_phase(p, session, i,
                   kind == ACT_FORWARD    ? &s->forward
                   : kind == ACT_BACKWARD ? &s->backward
-                                         : &s->exchange);
+                                         : exchange);
     }
     add_phase(p, session, schedule->n, &s->optimizer);
     p->next = 0;
