@@ -161,7 +161,7 @@ static void print_sum(int64_t n, const Seen *seen, double seconds)
 }
 
 /* Three of five cases are in f64, which sees most. */
-static void test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
+static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
 {
     (void)state;
     static Seen seen;
@@ -212,7 +212,7 @@ static void test_the_grid_of_these_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest fixed[] = {
-        cmocka_unit_test(test_bug_1_3_9_16_36_38_45_46_a_grid_is_a_single_rank)};
+        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank)};
     const struct CMUnitTest timed[] = {cmocka_unit_test(test_as_many_grids_as_there_is_time_for)};
     const struct CMUnitTest one[] = {cmocka_unit_test(test_the_grid_of_these_numbers)};
     int failed = getenv("GRID_CASE")      ? cmocka_run_group_tests(one, NULL, NULL)

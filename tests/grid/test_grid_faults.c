@@ -179,7 +179,7 @@ static void test_gaps_of_whole_gradients_stay_zero(void **state)
           true);
 }
 
-static void test_bug_16_38_planted_faults_are_seen(void **state)
+static void test_bug_13_14_16_38_planted_faults_are_seen(void **state)
 {
     (void)state;
     bool seen[FAULT_COUNT] = {[FAULT_NONE] = true};
@@ -197,7 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tables_that_do_the_same_are_good),
         cmocka_unit_test(test_gaps_of_whole_gradients_stay_zero),
-        cmocka_unit_test(test_bug_16_38_planted_faults_are_seen),
+        cmocka_unit_test(test_bug_13_14_16_38_planted_faults_are_seen),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     grid_forget();

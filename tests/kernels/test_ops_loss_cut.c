@@ -235,7 +235,7 @@ static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
     return row % vocabulary == col ? (double)NAN : drawn_uniform(64, row * vocabulary + col);
 }
 
-static void bugs_21_22_losses_and_gradients_are_those_of_whole_rows(void **state)
+static void bug_21_22_losses_and_gradients_are_those_of_whole_rows(void **state)
 {
     (void)state;
     check_on_devices(17, 19, 8, spread);
@@ -353,7 +353,7 @@ static void cut_loss_gradients(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bugs_21_22_losses_and_gradients_are_those_of_whole_rows),
+        cmocka_unit_test(bug_21_22_losses_and_gradients_are_those_of_whole_rows),
         cmocka_unit_test(bug_23_padding_takes_no_part),
         cmocka_unit_test(bug_24_the_largest_is_that_of_all_ranks),
         cmocka_unit_test(a_nan_reaches_every_rank),

@@ -120,7 +120,7 @@ static void expect_end(const Row *row, pid_t child, int said)
         fail_msg("%s: it is not named: %s", what, text);
 }
 
-static void test_one_rank_of_a_grid_ends_all(void **state)
+static void test_bug_29_one_rank_of_a_grid_ends_all(void **state)
 {
     Opened prepared;
     pid_t child[ROWS];
@@ -141,7 +141,7 @@ static void test_one_rank_of_a_grid_ends_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank_of_a_grid_ends_all),
+        cmocka_unit_test(test_bug_29_one_rank_of_a_grid_ends_all),
     };
     return cmocka_run_group_tests_name("faulty grid", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -180,7 +180,7 @@ static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
     return true;
 }
 
-static void test_check_sees_every_fault(void **state)
+static void test_bug_29_check_sees_every_fault(void **state)
 {
     (void)state;
     static const ScheduleSpec specs[] = {{SCHEDULE_GPIPE, 3, 1, 4, false},
@@ -308,7 +308,7 @@ int main(void)
         cmocka_unit_test(test_one_stage),
         cmocka_unit_test(test_slots_and_batches),
         cmocka_unit_test(test_bubble),
-        cmocka_unit_test(test_check_sees_every_fault),
+        cmocka_unit_test(test_bug_29_check_sees_every_fault),
         cmocka_unit_test(test_check_sees_another_order),
         cmocka_unit_test(test_drawn_sizes),
         cmocka_unit_test(test_many_micro_batches),

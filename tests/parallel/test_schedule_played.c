@@ -268,7 +268,7 @@ static void check_played(Simulation *sim)
 
 /* Bug 29: messages without another side, or in an order that locks the stages. Bug 31: a place is
  * used again before its last reader is through. */
-static void test_bugs_29_31_every_schedule_runs(void **state)
+static void test_bug_29_31_every_schedule_runs(void **state)
 {
     (void)state;
     each_schedule(check_played);
@@ -370,7 +370,7 @@ static void test_bug_29_the_naive_order_locks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bugs_29_31_every_schedule_runs),
+        cmocka_unit_test(test_bug_29_31_every_schedule_runs),
         cmocka_unit_test(test_bug_31_a_place_too_few_is_seen),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages),
         cmocka_unit_test(test_bug_29_the_naive_order_locks),

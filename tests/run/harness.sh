@@ -60,8 +60,14 @@ for tool in bin/make project/scripts/setup.sh; do
 done
 expect_code "harness: test.sh where make does nothing" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
 check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = setup.sh
-# ---- the numbers in tests' names
-sed -nE 's/^\| ([0-9, ]+) \|.*/\1/p' "$root/tests/README.md" | tr ', ' '\n\n' | grep . | sort >numbers
-grep -ohE 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' "$root"/tests/*/test_*.c* "$root"/tests/run/*.sh | grep -oE '[0-9]+' | sort -u >named
-check "harness: tests/README.md tells what each number in a test's name means: $(comm -3 numbers named | xargs)" cmp -s numbers named
+
+# ---- the numbers in tests' names -------------------------------------------------------------------------------------
+# "NUMBER FILE": each number in a row of the table with each file that the row names, and each number in a test's name with its
+# file.
+sed -nE 's/^\| ([0-9, ]+) \|.*\|(.*)\|$/\1|\2/p' "$root/tests/README.md" | while IFS='|' read -r numbers files; do
+    for number in ${numbers//,/ }; do for file in ${files//[,\`]/ }; do echo "$number $file"; done; done
+done | sort -u >told
+(cd "$root/tests" && grep -oHE 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' ./*/test_*.c* run/*.sh) | sed -E 's/^\.\///; s/\.cc?:/:/' |
+    while IFS=: read -r file name; do for number in ${name//[^0-9]/ }; do echo "$number $file"; done; done | sort -u >named
+check "harness: tests/README.md tells which tests see which mistake, and they do: $(comm -3 told named | xargs)" cmp -s told named
 finish
