@@ -19,7 +19,11 @@ typedef struct {
     bool json;
 } Arguments;
 
-enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20, VERBS = COMM_SEND + 1 };
+enum { SIZES = 5, SMALLEST = 1 << 10, LARGEST = 64 << 20 };
+
+/* What is measured: collectives by their verb; messages from every rank to the next and from that
+ * before, in one group; and from every other rank to the next alone. */
+enum { BOTH_WAYS = COMM_SEND, ONE_WAY, VERBS };
 
 /* What rank 0 measured. */
 typedef struct {
@@ -41,14 +45,14 @@ static int64_t bytes_of(int size)
     return (int64_t)SMALLEST << (4 * size);
 }
 
-/* Streams of the tensor's size that all ranks together read and write, in place. The last verb is
- * a message to the next rank and one from that before. */
+/* Streams of the tensor's size that all ranks together read and write, in place. */
 static double streams_of(int verb, int n)
 {
     switch (verb) {
     case COMM_ALL_REDUCE: return 2.0 * n;
     case COMM_REDUCE_SCATTER: return n + 1.0;
-    case COMM_SEND: return 2.0 * n;
+    case BOTH_WAYS: return 2.0 * n;
+    case ONE_WAY: return 2.0 * (n / 2);
     default: return 2.0 * (n - 1);
     }
 }
@@ -65,11 +69,17 @@ static void call(Comm *world, Mine *p, int verb, int64_t bytes)
     case COMM_REDUCE_SCATTER: comm_reduce_scatter(world, &p->dev, own, whole); break;
     case COMM_ALL_GATHER: comm_all_gather(world, &p->dev, whole, own); break;
     case COMM_BROADCAST: comm_broadcast(world, &p->dev, whole, 0); break;
-    default:
+    case BOTH_WAYS:
         comm_group_begin(world);
         comm_send(world, &p->dev, whole, (world->rank + 1) % n);
         comm_receive(world, &p->dev, other, (world->rank + n - 1) % n);
         comm_group_end(world);
+        break;
+    default:
+        if (world->rank % 2 == 1)
+            comm_receive(world, &p->dev, other, world->rank - 1);
+        else if (world->rank + 1 < n)
+            comm_send(world, &p->dev, whole, world->rank + 1);
     }
 }
 
@@ -154,7 +164,9 @@ static void print_result(const Result *r)
     }
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
-            const char *name = verb == COMM_SEND ? "send + receive" : comm_verb_name[verb];
+            const char *name = verb == BOTH_WAYS ? "send + receive"
+                               : verb == ONE_WAY ? "send"
+                                                 : comm_verb_name[verb];
             double bytes = (double)bytes_of(s), seconds = r->seconds[verb][s];
             double share = streams_of(verb, n) * bytes / r->memory / seconds;
             if (r->a->json)

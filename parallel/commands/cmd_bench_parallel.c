@@ -16,17 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 8 };
+enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 9 };
 
-/* The ways to train. */
+/* The ways to train, and the axis on which all ranks are. */
+typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
 static const struct {
     const char *name, *key; /* for people, and for programs */
-    bool several;           /* ranks */
-    int stage;
-} ways[] = {{"one rank", "one", false, 0},
-            {"DDP", "ddp", true, 0},
-            {"ZeRO-1", "zero1", true, 1},
-            {"ZeRO-3", "zero3", true, 3}};
+    Axis axis;
+    int stage; /* of ZeRO */
+    bool sequence;
+} ways[] = {
+    {"one rank", "one", ALONE, 0, false},        {"DDP", "ddp", DATA, 0, false},
+    {"ZeRO-1", "zero1", DATA, 1, false},         {"ZeRO-3", "zero3", DATA, 3, false},
+    {"tensor", "tensor", TENSOR, 0, false},      {"tensor + SP", "tensor_sp", TENSOR, 0, true},
+    {"pipeline", "pipeline", PIPELINE, 0, false}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 typedef struct {
@@ -40,7 +43,7 @@ typedef struct {
 typedef struct {
     const Config *config;
     DataSet data;
-    double seconds, communication; /* of the timed step; in collectives, on rank 0 */
+    double seconds, communication; /* of the timed step; in calls between ranks, on rank 0 */
     char device[256];
 } Measured;
 
@@ -49,9 +52,25 @@ static const char gpt2_124m[] =
     "\"vocab_size\": 50257}, \"bf16\": {\"enabled\": false}, \"data\": {\"text\": \"random "
     "tokens\"}, \"train_batch_size\": 8}";
 
+static int64_t ranks_on(const Arguments *a, int way, Axis axis)
+{
+    return ways[way].axis == axis ? a->ranks : 1;
+}
+
+/* Of a step: so many that the stages stand still little, where the batch has as many. */
+static int64_t micro_batches(const Arguments *a, int way)
+{
+    if (ways[way].axis != PIPELINE) return 1;
+    int64_t n = 4 * a->ranks;
+    while (a->batch % n != 0)
+        n -= a->ranks;
+    return n;
+}
+
+/* NULL: this model cannot be trained that way. */
 static const Config *load_config(const Arguments *a, int way)
 {
-    int64_t ranks = ways[way].several ? a->ranks : 1;
+    int64_t ranks = ways[way].axis == ALONE ? 1 : a->ranks, micros = micro_batches(a, way);
     ConfigReport report = {0};
     const ConfigContext context = {.on_cuda = session_on_cuda, .world = ranks};
     char own[MOST_OWN_SETS][96];
@@ -63,18 +82,25 @@ static const Config *load_config(const Arguments *a, int way)
         const char *key;
         long long value;
     } fixed[] = {{"train_batch_size", a->batch},
-                 {"train_micro_batch_size_per_gpu", a->batch / ranks},
-                 {"gradient_accumulation_steps", 1},
+                 {"train_micro_batch_size_per_gpu", a->batch / micros / ranks_on(a, way, DATA)},
+                 {"gradient_accumulation_steps", micros},
                  {"data.seq_length", a->length},
+                 {"parallel.tensor", ranks_on(a, way, TENSOR)},
+                 {"parallel.pipeline", ranks_on(a, way, PIPELINE)},
                  {"zero_optimization.stage", ways[way].stage}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         snprintf(own[i], sizeof own[i], "%s=%lld", fixed[i].key, fixed[i].value);
         sets[n++] = own[i];
     }
+    if (ways[way].sequence) sets[n++] = "parallel.sequence_parallel=true";
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
                                 : config_parse_in(&context, "GPT-2 124M", gpt2_124m,
                                                   strlen(gpt2_124m), n, sets, &report);
     free(sets);
+    if (c == NULL && ways[way].axis > DATA) {
+        config_report_free(&report);
+        return NULL;
+    }
     if (c == NULL) {
         config_report_print(&report, false, stderr);
         exit(config_report_code(&report));
@@ -91,6 +117,12 @@ static void step(Trainer *t)
     trainer_read_all(t, record);
 }
 
+static double comm_seconds(const Session *session)
+{
+    CommSeconds s = session_comm_seconds(session);
+    return s.collectives + s.exchanges + s.stages;
+}
+
 static int measure_rank(Comm *world, void *context)
 {
     Measured *m = context;
@@ -101,22 +133,23 @@ static int measure_rank(Comm *world, void *context)
     if (!trainer_allocate(&t, m->config, &m->data, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     step(&t); /* touches the memory */
     comm_barrier(world);
-    double start = seconds_now(), communication = session_comm_seconds(&t.session).collectives;
+    double start = seconds_now(), communication = comm_seconds(&t.session);
     step(&t);
     comm_barrier(world); /* the step of all is that of the slowest */
     if (world->rank == 0) {
         m->seconds = seconds_now() - start;
-        m->communication = session_comm_seconds(&t.session).collectives - communication;
+        m->communication = comm_seconds(&t.session) - communication;
         device_describe(&t.session.dev, m->device, sizeof m->device);
     }
     trainer_close(&t);
     return EXIT_OK;
 }
 
-/* Seconds of the ways' steps, and in collectives of them, by round; medians of them. */
+/* Seconds of the ways' steps, and in calls between ranks of them, by round; medians of them. */
 typedef struct {
+    bool possible[WAYS];
     double seconds[WAYS][MOST_ROUNDS], communication[WAYS][MOST_ROUNDS];
-    double step[WAYS], collectives[WAYS];
+    double step[WAYS], calls[WAYS];
     char device[WAYS][256], model[160];
     DType dtype;
 } Result;
@@ -134,9 +167,16 @@ static void measure_round(const Arguments *a, int round, Result *r)
 {
     for (int way = 0; way < WAYS; way++) {
         Measured m = {.config = load_config(a, way)};
+        const GridPlace size = {.pp = (int)ranks_on(a, way, PIPELINE),
+                                .dp = (int)ranks_on(a, way, DATA),
+                                .cp = 1,
+                                .tp = (int)ranks_on(a, way, TENSOR)};
+        r->possible[way] = m.config != NULL;
+        if (m.config == NULL) continue;
         data_open_random(&m.data, m.config->model.vocab_size);
-        launch_ranks(ways[way].several ? (int)a->ranks : 1,
-                     &(LaunchOptions){.timeout = m.config->parallel.timeout}, measure_rank, &m);
+        launch_ranks(ways[way].axis == ALONE ? 1 : (int)a->ranks,
+                     &(LaunchOptions){.timeout = m.config->parallel.timeout, .size = size},
+                     measure_rank, &m);
         r->seconds[way][round] = m.seconds;
         r->communication[way][round] = m.communication;
         snprintf(r->device[way], sizeof r->device[way], "%s", m.device);
@@ -153,9 +193,10 @@ static void print_json(const Arguments *a, const Result *r)
     json_print_string(stdout, r->device[0]);
     printf(",\"dtype\":\"%s\"", dtype_name(r->dtype));
     for (int i = 0; i < WAYS; i++)
-        printf(",\"%s_ms\":%.6g,\"%s_communication_ms\":%.6g,\"%s_ratio\":%.6g", ways[i].key,
-               1e3 * r->step[i], ways[i].key, 1e3 * r->collectives[i], ways[i].key,
-               r->step[0] / r->step[i]);
+        if (r->possible[i])
+            printf(",\"%s_ms\":%.6g,\"%s_communication_ms\":%.6g,\"%s_ratio\":%.6g", ways[i].key,
+                   1e3 * r->step[i], ways[i].key, 1e3 * r->calls[i], ways[i].key,
+                   r->step[0] / r->step[i]);
     puts("}");
 }
 
@@ -168,11 +209,15 @@ static void print_result(const Arguments *a, const Result *r)
     printf("%s, %s: steps of %lld x %lld random tokens in %s, medians of %lld round%s\n",
            a->config ? a->config : "GPT-2", r->model, (long long)a->batch, (long long)a->length,
            dtype_name(r->dtype), (long long)a->rounds, a->rounds == 1 ? "" : "s");
-    printf("%-10s %12s %14s %12s   %s\n", "way", "ms a step", "communication", "of one rank",
+    printf("%-12s %10s %14s %12s   %s\n", "way", "ms a step", "communication", "of one rank",
            "each rank's device");
     for (int i = 0; i < WAYS; i++)
-        printf("%-10s %12.1f %14.1f %10.1f %%   %s\n", ways[i].name, 1e3 * r->step[i],
-               1e3 * r->collectives[i], 100 * r->step[0] / r->step[i], r->device[i]);
+        if (r->possible[i])
+            printf("%-12s %10.1f %14.1f %10.1f %%   %s\n", ways[i].name, 1e3 * r->step[i],
+                   1e3 * r->calls[i], 100 * r->step[0] / r->step[i], r->device[i]);
+        else
+            printf("%-12s %10s   (%lld ranks do not divide the model so)\n", ways[i].name, "-",
+                   (long long)a->ranks);
 }
 
 static int bench_parallel(const void *values)
@@ -186,7 +231,7 @@ static int bench_parallel(const void *values)
         measure_round(a, round, r);
     for (int i = 0; i < WAYS; i++) {
         r->step[i] = bench_median(r->seconds[i], (int)a->rounds);
-        r->collectives[i] = bench_median(r->communication[i], (int)a->rounds);
+        r->calls[i] = bench_median(r->communication[i], (int)a->rounds);
     }
     print_result(a, r);
     free(r);
@@ -239,8 +284,10 @@ const ArgCommand cmd_bench_parallel = {
     .usage = "[CONFIG.json] [options]",
     .summary = "a step of several ranks beside that of one with all threads",
     .about = "Trains on random tokens by one rank with all threads and by ranks that share\n"
-             "them, with DDP (ZeRO 0), ZeRO 1 and ZeRO 3, in turn, and shows what part of the\n"
-             "one rank's speed each has. Without a config: GPT-2 124M in f32.",
+             "them, in turn: data-parallel with DDP (ZeRO 0), ZeRO 1 and ZeRO 3, all of them\n"
+             "tensor-parallel without and with sequence parallelism, and as stages of a\n"
+             "pipeline. Shows what part of the one rank's speed each has. Without a config:\n"
+             "GPT-2 124M in f32.",
     .options = options,
     .n_options = ARG_ROWS(options),
     .words = {.least = 0, .most = 1, .at = offsetof(Arguments, config), .plural = "configs"},

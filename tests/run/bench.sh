@@ -6,7 +6,7 @@
 expect_code "bench comm" 0 "$TRAIN" bench comm --device cpu --repetitions 1
 check "bench comm: how many ranks" grep -q '^cpu: .* each, 2 ranks as threads' output
 check "bench comm: the memory's rate" grep -qE '^memory, all ranks at once: [0-9.]+ GB/s$' output
-for verb in all-reduce reduce-scatter all-gather broadcast 'send [+] receive'; do
+for verb in all-reduce reduce-scatter all-gather broadcast 'send [+] receive' send; do
     for size in '1.0 KiB' '16.0 KiB' '256.0 KiB' '4.0 MiB' '64.0 MiB'; do
         check "bench comm: $verb of $size" grep -qE "^$verb +$size +[0-9]+\.[0-9] +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]$" output
     done
@@ -16,7 +16,7 @@ expect_code "bench comm for programs" 0 "$TRAIN" bench comm --device cpu --repet
 check "bench comm for programs: one line" test "$(wc -l <output)" -eq 1
 check "bench comm for programs: three ranks" grep -q '^{"ranks":3,"memory_gb_per_s":[1-9]' output
 check "bench comm for programs: no call took no time" bash -c \
-    "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 25"
+    "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 30"
 expect_code "bench comm: a device that is none" 64 "$TRAIN" bench comm --device gpu
 check "bench comm: a device that is none: what to write" grep -qF 'error[64] --device gpu: write auto, cuda or cpu' output
 expect_code "bench comm: a device that is not there" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" bench comm --device cuda
@@ -26,7 +26,7 @@ expect_code "bench comm: more ranks than there may be" 64 "$TRAIN" bench comm --
 
 expect_code "bench parallel" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --set device=cpu
 check "bench parallel: what is measured" grep -q 'steps of 8 x 16 random tokens in f32, medians of 1 round$' output
-for way in 'one rank' DDP ZeRO-1 ZeRO-3; do
+for way in 'one rank' DDP ZeRO-1 ZeRO-3 tensor 'tensor [+] SP' pipeline; do
     check "bench parallel: $way" grep -qE "^$way +[0-9]+\.[0-9] +[0-9]+\.[0-9] +[0-9]+\.[0-9] %   cpu: " output
 done
 check "bench parallel: the model's own figures" grep -qF 'tiny.json, 2 blocks of hidden size 32, vocabulary 300: steps of ' output
@@ -39,8 +39,13 @@ expect_code "bench step: one rank" 78 "$TRAIN" bench step "$TINY" --set parallel
 check "bench step: one rank: what to write" grep -qF 'parallel.data: 2, but there is 1 rank here; leave the key out' output
 expect_code "bench parallel for programs" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 --set device=cpu --json
 check "bench parallel for programs: one line" test "$(wc -l <output)" -eq 1
-check "bench parallel for programs: ratios" grep -qE '^\{"ranks":4,"rounds":1,.*"one_ratio":1,.*"ddp_ratio":[0-9.e-]+,.*"zero1_ratio":[0-9.e-]+,.*"zero3_ratio":[0-9.e-]+\}$' output
+check "bench parallel for programs: ratios" grep -qE '^\{"ranks":4,"rounds":1,.*"one_ratio":1,.*"ddp_ratio":[0-9.e-]+,.*"zero1_ratio":[0-9.e-]+,.*"zero3_ratio":[0-9.e-]+,.*"tensor_ratio":[0-9.e-]+,.*"tensor_sp_ratio":[0-9.e-]+\}$' output
 check "bench parallel for programs: ranks communicate, one does not" bash -c \
-    'grep -q "\"one_communication_ms\":0," output && ! grep -qE "\"(ddp|zero[13])_communication_ms\":0," output'
+    'grep -q "\"one_communication_ms\":0," output && ! grep -qE "\"(ddp|zero[13]|tensor|tensor_sp)_communication_ms\":0," output'
+check "bench parallel for programs: two blocks have no four stages" test "$(grep -c pipeline_ output)" -eq 0
+expect_code "bench parallel: ranks that are too many" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 8 --set device=cpu
+for way in tensor pipeline; do
+    check "bench parallel: ranks that are too many: no $way" grep -qE "^$way +-   \(8 ranks do not divide the model so\)$" output
+done
 expect_code "bench parallel: a batch that ranks cannot share" 64 "$TRAIN" bench parallel "$TINY" --ranks 3
 finish
