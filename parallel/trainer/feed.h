@@ -12,8 +12,9 @@ typedef struct {
     WorkKind kind;
     int64_t done, all;
 } Work;
-/* Called before each micro-batch, and behind each token of a sample. False ends an evaluation or a
- * sample there; a step goes on to its end all the same. Must not wait for the device. */
+/* Called before each micro-batch (of an evaluation on several stages, before each of the groups
+ * that go through them), and behind each token of a sample. False ends an evaluation or a sample
+ * there; a step goes on to its end all the same. Must not wait for the device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
 /* How many micro-batches may wait for the device; then the host waits for a free slot. Four hold

@@ -1,5 +1,6 @@
 /* test_grid_stages.c -- pipelines of every number of stages and micro-batches, with what no action
- * may read any more poisoned, beside one rank; and which stage has which layers. */
+ * may read any more poisoned, beside one rank; which stage has which layers, and whose loss
+ * counts. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/thread_ranks.h"
@@ -193,9 +194,46 @@ static void test_bug_4_cut_rows_scale_no_loss(void **state)
     }
 }
 
+/* ---- sums of a step -------------------------------------------------------------------------- */
+
+/* Sixteen ranks, 2 on each axis: what they have are powers of two, so that a sum says whose
+ * they are. */
+static void sum_stats(Comm *world, void *context)
+{
+    Session s = {0};
+    char err[256];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    (void)context;
+    if (!device_open(&s.dev, "cpu", &options, err, sizeof err)) rank_wrong(world, "%s", err);
+    s.grid = grid_open(world, (GridPlace){2, 2, 2, 2}, NULL);
+    double mine = ldexp(1, world->rank), all = 0, first = 0;
+    StepStats *stats = device_alloc(&s.dev, sizeof *stats, "sums");
+    *stats = (StepStats){.sq_norm = mine, .nats = 3 * mine, .targets = 5 * mine};
+    session_sum_stats(&s, stats);
+    for (int r = 0; r < world->size; r++) {
+        all += ldexp(1, r);
+        if (grid_place(s.grid.size, r).tp == 0) first += ldexp(1, r);
+    }
+    if (stats->sq_norm != all || stats->nats != 3 * first || stats->targets != 5 * first)
+        rank_wrong(world, "%g, %g and %g, not %g, %g and %g", stats->sq_norm, stats->nats,
+                   stats->targets, all, 3 * first, 5 * first);
+    device_release(&s.dev, stats, sizeof *stats);
+    grid_close(&s.grid);
+    device_close(&s.dev);
+}
+
+/* Every rank's squares count; losses and targets are those of the first rank of a tensor-parallel
+ * group, whose ranks all have the same. */
+static void test_losses_are_counted_once(void **state)
+{
+    (void)state;
+    thread_ranks(16, 60, sum_stats, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_losses_are_counted_once),
         cmocka_unit_test(test_bug_4_cut_rows_scale_no_loss),
         cmocka_unit_test(test_bug_31_every_micro_batch_has_its_own_activations),
         cmocka_unit_test(test_bug_32_five_blocks_on_any_stages),
