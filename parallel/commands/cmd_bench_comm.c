@@ -52,7 +52,7 @@ static double streams_of(int verb, int n)
     case COMM_ALL_REDUCE: return 2.0 * n;
     case COMM_REDUCE_SCATTER: return n + 1.0;
     case BOTH_WAYS: return 2.0 * n;
-    case ONE_WAY: return 2.0 * (n / 2);
+    case ONE_WAY: return n - n % 2;
     default: return 2.0 * (n - 1);
     }
 }
