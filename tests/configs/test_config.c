@@ -226,13 +226,15 @@ static void survives_mutations(void **state)
                                         "tests/golden/config_auto.json",
                                         "tests/golden/config_known.json",
                                         "tests/golden/config_monitors.json",
-                                        "tests/golden/config_smallest.json"};
+                                        "tests/golden/config_smallest.json",
+                                        "tests/fuzz/corpus/config/grid.json"};
     static const char *const sets[] = {"seed=3",
                                        "compile.backend=1e-300",
                                        "scheduler.params.warmup_ratio=0.25",
                                        "amp.enabled=false",
                                        "bfloat16.enabled=false",
-                                       "sparse_attention.mode=fixed"};
+                                       "sparse_attention.mode=fixed",
+                                       "parallel.tensor=1"};
     int accepted = 0, rounds = 2000;
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         char *text = config_test_file(paths[i]);

@@ -7,12 +7,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What everybody who reads a Config relies on. */
-static void check_sound(const Config *c)
+/* A grid that the model goes with. */
+static void check_grid(const Config *c)
 {
-    CHECK(c->train_batch_size ==
-              c->train_micro_batch_size_per_gpu * c->gradient_accumulation_steps * c->parallel.data,
+    int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline,
+            runs = stages * c->parallel.pipeline_chunks, kv = c->model.num_key_value_heads;
+    CHECK(c->world == 0 || c->world == c->parallel.data * tp * stages, "%lld ranks",
+          (long long)c->world);
+    CHECK(c->model.num_attention_heads % tp == 0 && c->model.intermediate_size % tp == 0 &&
+              (kv % tp == 0 || tp % kv == 0),
+          "tensor %lld", (long long)tp);
+    CHECK(runs <= c->model.num_layers && (stages > 1 || runs == 1), "%lld runs", (long long)runs);
+    CHECK((c->parallel.schedule == SCHEDULE_INTERLEAVED) == (c->parallel.pipeline_chunks > 1),
+          "schedule %d", (int)c->parallel.schedule);
+    int64_t blocks = 0;
+    for (int i = 0; i < c->parallel.pipeline_split.count; i++)
+        blocks += c->parallel.pipeline_split.item[i];
+    CHECK(blocks == 0 ||
+              (blocks == c->model.num_layers && c->parallel.pipeline_split.count == runs),
+          "split of %lld", (long long)blocks);
+}
+
+/* What everybody who reads a Config relies on; of one that is only looked at no step is made. */
+static void check_sound(const Config *c, bool looked_at)
+{
+    CHECK(looked_at || c->train_batch_size == c->train_micro_batch_size_per_gpu *
+                                                  c->gradient_accumulation_steps * c->parallel.data,
           "batch %lld", (long long)c->train_batch_size);
+    check_grid(c);
     CHECK(c->model.head_dim > 0 && c->model.num_attention_heads % c->model.num_key_value_heads == 0,
           "head_dim %lld", (long long)c->model.head_dim);
     bool wsd = c->scheduler.type == SCHEDULER_WSD;
@@ -22,22 +44,28 @@ static void check_sound(const Config *c)
     CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
 }
 
-/* The printed text gives the config again in the same world, and in any other where it is opened to
- * look at; read for another world it may be refused. Of one in four, by `draw`, one of the others
- * is looked at. */
+/* The printed text gives the config again in the same world, and in any other where it is looked
+ * at; any ranks may open it, on a grid of theirs; read for another world it may be refused. Of one
+ * in four, by `draw`, one of the others is read. */
 static void check_round_trip(const Config *config, int64_t world, size_t draw)
 {
-    const ConfigContext context[] = {
-        {.world = world}, {.stored = true, .world = world + 1}, {.world = 1}, {.world = 6}};
+    const ConfigContext context[] = {{.world = world},
+                                     {.stored = true, .world = world + 1},
+                                     {.stored = true, .opened = 1},
+                                     {.stored = true, .opened = 6},
+                                     {.world = 1},
+                                     {.world = 6}};
     char *text = config_text(config);
-    int last = draw % 4 == 0 ? 1 + (int)(draw / 4 % 3) : 0;
+    int last = draw % 4 == 0 ? 1 + (int)(draw / 4 % 5) : 0;
     for (int i = 0; i <= last; i += last > 0 ? last : 1) {
         ConfigReport report;
         ConfigDifference *difference;
         const Config *again =
             config_parse_in(&context[i], "again", text, strlen(text), 0, NULL, &report);
-        CHECK(again != NULL || i >= 2, "%s\n%s", report.error[0], text);
-        if (again != NULL) check_sound(again);
+        CHECK(again != NULL || i >= 4, "%s\n%s", report.error[0], text);
+        if (again != NULL) check_sound(again, context[i].stored);
+        CHECK(context[i].opened == 0 || again->world == context[i].opened, "%lld ranks",
+              (long long)again->world);
         int n = i < 2 ? config_diff(config, again, &difference) : 0;
         CHECK(n == 0, "%s: %s, %s", difference[0].key, difference[0].was, difference[0].now);
         if (i < 2) config_diff_free(difference, n);
@@ -56,7 +84,7 @@ static bool fuzz_in_world(int64_t world, const char *text, size_t length, const 
         config_parse_in(&context, "fuzz", text, length, set != NULL, &set, &report);
     bool accepted = config != NULL;
     CHECK(accepted == (report.n_errors == 0), "%d errors", report.n_errors);
-    if (accepted) check_sound(config);
+    if (accepted) check_sound(config, false);
     if (accepted) check_round_trip(config, world, length);
     config_report_free(&report);
     config_free(config);
