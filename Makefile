@@ -307,13 +307,14 @@ tsan:
 emu:
 	$(MAKE) CUDA=emu all test
 
-# Grids of ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each time, unless
-# GRID_SEED says which; a case that fails is made as small as it can be.
+# Grids of up to GRID_MOST_RANKS ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each
+# time, unless GRID_SEED says which; a case that fails is made as small as it can be.
 GRID_SECONDS ?= 1800
+GRID_MOST_RANKS ?= 24
 export GRID_SEED
 
 grid: $(BUILD)/tests/grid/test_grid_equal
-	GRID_SECONDS=$(GRID_SECONDS) $<
+	GRID_SECONDS=$(GRID_SECONDS) GRID_MOST_RANKS=$(GRID_MOST_RANKS) $<
 
 # ---- fuzzing ---------------------------------------------------------------------------------------------------------
 # Each tests/fuzz/fuzz_NAME.c and the program's code as a libFuzzer program, run one after the other from the inputs in

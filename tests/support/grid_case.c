@@ -150,7 +150,14 @@ GridCase grid_case_here(GridCase c)
     if (getenv("TEST_DEVICE") == NULL) return c;
     if (grid_case_dtype(&c) == F64) c.of[GRID_DTYPE] = 1;
     c.of[GRID_MASKED] = 0;
-    return c;
+    /* Emulated kernels are slow, and their threads many: few ranks, few blocks. */
+    int most = c.of[GRID_SCHEDULE] > 1 ? 1 : 2, *data = &c.of[GRID_DATA];
+    if (c.of[GRID_SCHEDULE] > 1) c.of[GRID_SCHEDULE] = 2;
+    if (c.of[GRID_PIPELINE] > most) c.of[GRID_PIPELINE] = most;
+    while (grid_case_ranks(&c) > 8)
+        --*(*data > 0 ? data : &c.of[GRID_TENSOR]);
+    if (c.of[GRID_BLOCKS] > 1) c.of[GRID_BLOCKS] = 1;
+    return grid_case_legal(c);
 }
 
 GridPlace grid_case_size(const GridCase *c)
