@@ -215,6 +215,14 @@ const char *config_origin(const Config *config, const char *key)
     return origin[row].text;
 }
 
+const char *config_word(const Config *config, const char *key)
+{
+    int row = option_find(key);
+    CHECK(row >= 0 && option_table[row].type == OPTION_CHOICE, "%s takes no word", key);
+    return option_choice_name(&option_table[row],
+                              *(const int *)option_field(&option_table[row], config));
+}
+
 DType config_dtype(const Config *config)
 {
     return config->fp64.enabled   ? F64

@@ -227,8 +227,8 @@ typedef struct {
      * kept where they go into these, and are 1 where they do not; parallel.data follows. 0: it is
      * only looked at. */
     int64_t opened;
-    /* `world` is 1 because whatever reads it knows no more ranks: a grid that the file asks for, but
-     * no --set, is set aside. */
+    /* `world` is 1 because whatever reads it knows no more ranks: a grid that the file asks for,
+     * but no --set, is set aside. */
     bool alone;
 } ConfigContext;
 /* Reads `path` ("-" is stdin; NULL: defaults only), applies `sets` ("a.b=value") in order, fills
@@ -266,6 +266,9 @@ char *config_text(const Config *config);
 void config_print_defaults(FILE *to);
 /* Origin of one key, e.g. "optimizer.params.lr". */
 const char *config_origin(const Config *config, const char *key);
+
+/* The word that a key which takes one of several has: "1f1b" of "parallel.schedule". */
+const char *config_word(const Config *config, const char *key);
 
 /* Help of one key, or of all keys under a prefix; false if there is none (then `suggestion` names
  * the nearest). */

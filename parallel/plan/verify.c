@@ -310,16 +310,13 @@ static int verify_rank(Comm *world, void *context)
 static void print_subject(const Proof *p)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
-    static const char *const schedule[] = {[SCHEDULE_GPIPE] = "gpipe",
-                                           [SCHEDULE_1F1B] = "1f1b",
-                                           [SCHEDULE_INTERLEAVED] = "interleaved"};
     GridPlace size = {(int)c->parallel.pipeline, (int)c->parallel.data, 1, (int)c->parallel.tensor};
     char axes[64];
     grid_size_text(size, axes, sizeof axes);
     printf("grid       %lld rank%s = %s (threads), ZeRO %lld", (long long)p->options->ranks,
            p->options->ranks == 1 ? "" : "s", axes[0] ? axes : "dp 1",
            (long long)c->zero_optimization.stage);
-    if (size.pp > 1) printf(", %s", schedule[c->parallel.schedule]);
+    if (size.pp > 1) printf(", %s", config_word(c, "parallel.schedule"));
     printf("%s\n", c->parallel.sequence_parallel && size.tp > 1 ? ", sequence parallel" : "");
     printf("model      %lld of %lld blocks, hidden size %lld of %lld, vocabulary %lld, %s\n",
            (long long)c->model.num_layers, (long long)given->model.num_layers,
@@ -378,7 +375,9 @@ int verify_config(const VerifyOptions *options)
         print_subject(&p);
         fflush(stdout);
         /* Without a limit: the others wait while rank 0 makes the steps of a single rank. */
-        launch_ranks((int)options->ranks, &(LaunchOptions){.timeout = 0}, verify_rank, &p);
+        int ranks = (int)options->ranks;
+        LaunchOptions launch = {.timeout = 0, .size = session_grid_size(p.configs.grid, ranks)};
+        launch_ranks(ranks, &launch, verify_rank, &p);
         code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }

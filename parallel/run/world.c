@@ -84,15 +84,13 @@ void run_share_folder(Run *run)
 
 char *run_schedule_text(const Config *config, char *text, size_t n)
 {
-    static const char *const kind[] = {[SCHEDULE_GPIPE] = "gpipe",
-                                       [SCHEDULE_1F1B] = "1f1b",
-                                       [SCHEDULE_INTERLEAVED] = "interleaved"};
     const ScheduleSpec spec = step_spec(config);
     double bubble = schedule_bubble(&spec, 1, 2);
     char chunks[32] = "";
     if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
-    snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%", kind[spec.kind], chunks,
-             (long long)spec.micros, spec.micros == 1 ? "" : "es", 100 * bubble / (1 + bubble));
+    snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%",
+             config_word(config, "parallel.schedule"), chunks, (long long)spec.micros,
+             spec.micros == 1 ? "" : "es", 100 * bubble / (1 + bubble));
     return text;
 }
 
