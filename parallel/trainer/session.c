@@ -99,7 +99,7 @@ int *session_borders(const Config *config, int runs)
     return border;
 }
 
-/* What all schedules need that this session may run: of a step, of its warm-up, of evaluations. */
+/* What all schedules need that this session may run: of steps and of evaluations. */
 static void make_room(Session *s, bool gradients)
 {
     const Config *c = s->config;
@@ -109,10 +109,13 @@ static void make_room(Session *s, bool gradients)
         int64_t micros = c->gradient_accumulation_steps;
         s->step = step_plan_create(c, &s->layers, size, at, micros, false);
         step_room_include(&s->room, chunks, &s->step.schedule);
-        StepPlan warm_up =
-            step_plan_create(c, &s->layers, size, at, warm_up_micros(size, micros), false);
-        step_room_include(&s->room, chunks, &warm_up.schedule);
-        step_plan_free(&warm_up);
+        /* The warm-up's, and a dry run's. */
+        const int64_t fewer[] = {warm_up_micros(size, micros), 1};
+        for (int i = 0; i < 2; i++) {
+            StepPlan plan = step_plan_create(c, &s->layers, size, at, fewer[i], false);
+            step_room_include(&s->room, chunks, &plan.schedule);
+            step_plan_free(&plan);
+        }
     }
     for (int64_t n = 1; n <= evaluate_group(size); n++) {
         StepPlan evaluation = step_plan_create(c, &s->layers, size, at, n, true);

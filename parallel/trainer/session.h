@@ -20,7 +20,7 @@ typedef struct {
     ParamTable table;
     GptLayers layers;
     StepPlan step;      /* of training; nothing without gradients */
-    StepRoom room;      /* for it, for its warm-up and for evaluations */
+    StepRoom room;      /* for it, for shorter ones and for evaluations */
     Pipeline *pipeline; /* between stages; NULL: a single one */
     StageRelay stages;  /* the same for passes of a decoder */
     Relay relay;

@@ -42,12 +42,12 @@ size_t step_plan_bytes(const StepPlan *plan)
 
 size_t step_plan_most_bytes(const Config *config, int64_t micros)
 {
-    /* Forward and backward of each micro-batch on each chunk, an exchange for each of them, and two
-     * transfers for each. */
+    /* Forward and backward of each micro-batch on each chunk; each of them receives a tensor and
+     * makes one that is sent, at worst in groups of their own. */
     bool stages = config->parallel.pipeline > 1;
-    int64_t chunks = stages ? config->parallel.pipeline_chunks : 1, actions = 2 * micros * chunks;
-    return (size_t)(actions * (stages ? 2 : 1)) * sizeof(Action) +
-           (size_t)(stages ? 2 * actions : 0) * sizeof(Transfer) +
+    int64_t chunks = stages ? config->parallel.pipeline_chunks : 1, actions = 2 * micros * chunks,
+            transfers = stages ? 2 * actions : 0;
+    return (size_t)(actions + transfers) * sizeof(Action) + (size_t)transfers * sizeof(Transfer) +
            (size_t)actions * (size_t)(config->model.num_layers + 4) * sizeof(Use);
 }
 
