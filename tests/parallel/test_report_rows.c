@@ -176,12 +176,58 @@ static void rows_fit_eighty_columns(void **unused)
     }
 }
 
+/* On one line, whatever the width of the console. */
+static void says(const char *shown, const char *what)
+{
+    char line[4096];
+    size_t n = 0;
+    for (; *shown && n < sizeof line - 1; shown++)
+        if (*shown != ' ' && *shown != '\n') line[n++] = *shown;
+    line[n] = '\0';
+    if (strstr(line, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, line);
+}
+
+/* Ten steps of ten seconds: what stages exchange, and their wait for each other, stand beside the
+ * phases, and nothing of them is left over for the rest. */
+static void the_breakdown_of_stages(void **unused)
+{
+    (void)unused;
+    for (int stages = 0; stages < 2; stages++) {
+        char *shown = NULL, err[256];
+        size_t n = 0;
+        Metrics *m = NULL;
+        MetricsOptions options = {.pace = {.train_steps = 100}, .to = open_memstream(&shown, &n)};
+        SpeedRecord speed = {.seconds = 10,
+                             .steps = 10,
+                             .tokens = 100,
+                             .forward = 1,
+                             .backward = 2,
+                             .optimizer = 0.5,
+                             .data = 0.25,
+                             .communication = 1.25,
+                             .exchange = stages ? 0.75 : 0,
+                             .bubble = stages ? 3 : 0};
+        assert_true(metrics_open(&m, &options, err, sizeof err));
+        metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
+        metrics_report(m, &speed);
+        metrics_close(m);
+        fclose(options.to);
+        says(shown, "forward100.00backward200.00optimizer50.00");
+        says(shown, "communication125.00");
+        if (stages) says(shown, "exchange75.00bubble300.00");
+        if (!stages) assert_null(strstr(shown, "exchange"));
+        says(shown, stages ? "other125.00" : "other500.00");
+        free(shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_from_one_micro_batch),
         cmocka_unit_test(the_time_left_counts_what_is_due),
         cmocka_unit_test(the_time_left_is_known_soon),
+        cmocka_unit_test(the_breakdown_of_stages),
         cmocka_unit_test(rows_fit_eighty_columns),
         cmocka_unit_test(a_rank_has_its_share_of_the_rate),
     };
