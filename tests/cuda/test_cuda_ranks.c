@@ -1,6 +1,6 @@
 /* test_cuda_ranks.c -- ranks that share one GPU: their collectives, on several streams at once too,
  * and training by grids of them. In emulation streams lag, or do not, and memory stays the same bit
- * for bit; on a GPU the second run is a rerun. The CPU's losses are near. */
+ * for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/rank_run.h"
@@ -252,6 +252,10 @@ static void near_the_cpu(const RankRun *on_gpu, const Folder *folder, const char
         double x = a->record[i].loss, y = b->record[i].loss;
         if (!(fabs(x - y) <= 2e-5 * y))
             fail_msg("%s: the loss of step %d is %.9g, on the CPU %.9g", on_gpu->name, i + 1, x, y);
+        x = a->record[i].grad_norm;
+        y = b->record[i].grad_norm;
+        if (!(fabs(x - y) <= 1e-4 * y))
+            fail_msg("%s: the norm of step %d is %.9g, on the CPU %.9g", on_gpu->name, i + 1, x, y);
     }
     rank_run_close(&on_cpu);
 }
