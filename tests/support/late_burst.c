@@ -241,25 +241,26 @@ static Burst *burst_open(LateVerdict *v)
     return b;
 }
 
-/* Counts work of the compute streams that may run while the comm stream still has what it was given
- * earlier. */
-static void count_overlaps(Burst *b, LateVerdict *v)
+/* Counts work of the compute streams that may run while their device's stream `which` still has
+ * what it was given earlier. */
+static int count_overlaps(Burst *b, int which, LateVerdict *v)
 {
+    int found = 0;
     for (int s = 0; s < b->n; s++) {
         LateStream *compute = b->stream[s], *streams = compute->device->stream;
-        const LateStream *comm = &streams[LATE_COMM];
-        int other = number_of(b, comm);
+        const LateStream *given = &streams[which];
+        int other = number_of(b, given);
         if (compute != &streams[LATE_COMPUTE] || other == b->n) continue;
         for (int64_t i = 0; i < count_of(compute); i++) {
             const LateWork *work = work_of(compute, i);
-            if (work->run == NULL || b->kept[s][i * b->n + other] >= work->sent - comm->first)
-                continue;
-            if (v->overlapping++ == 0)
+            int64_t sent = work->sent[which] - given->first;
+            if (work->run == NULL || b->kept[s][i * b->n + other] >= sent) continue;
+            if (found++ == 0 && which == LATE_COMM)
                 snprintf(v->overlap, sizeof v->overlap, "rank %d: %s before all of comm behind %s",
-                         compute->device->index, work->name,
-                         neighbour(comm, work->sent - comm->first - 1, -1));
+                         compute->device->index, work->name, neighbour(given, sent - 1, -1));
         }
     }
+    return found;
 }
 
 static void burst_close(Burst *b)
@@ -336,7 +337,9 @@ LateVerdict late_burst_end(const LateJury *jury)
     CHECK(late_all.burst, "the end of a burst that has not begun, of %d memories",
           late_all.memories);
     Burst *b = burst_open(&v);
-    count_overlaps(b, &v);
+    v.overlapping = count_overlaps(b, LATE_COMM, &v);
+    v.beside_tp = count_overlaps(b, LATE_TP, &v);
+    v.beside_p2p = count_overlaps(b, LATE_P2P, &v);
     bool agree = orders_agree(b, &v);
     for (int n = 0; n < b->n && agree; n++) {
         LateStream *s = b->stream[n];

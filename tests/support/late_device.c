@@ -82,7 +82,8 @@ static void issue(LateStream *s, LateWork *work)
         s->capacity = s->capacity ? 2 * s->capacity : 256;
         s->work = must_realloc(s->work, (size_t)s->capacity * sizeof *s->work);
     }
-    work->sent = s->device->stream[LATE_COMM].issued;
+    for (int i = 0; i < LATE_STREAMS; i++)
+        work->sent[i] = s->device->stream[i].issued;
     s->work[s->issued++] = work;
 }
 

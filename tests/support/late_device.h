@@ -43,6 +43,7 @@ typedef struct {
      * stream was given before them; where one of them is. */
     int overlapping;
     char overlap[256];
+    int beside_tp, beside_p2p; /* as many beside the streams of regions, and of stages */
     /* What went wrong with all waits in place, or "": some order that the waits allow comes to
      * another result, or to no end. */
     char wrong[512];

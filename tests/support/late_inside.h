@@ -7,7 +7,15 @@
 
 #include <pthread.h>
 
-enum { LATE_STREAMS = 5, LATE_COMPUTE = 0, LATE_COMM = 2, LATE_KEPT = 4, LATE_MARKS = 2 };
+enum {
+    LATE_STREAMS = 5,
+    LATE_COMPUTE = 0,
+    LATE_COMM = 2,
+    LATE_P2P = 3,
+    LATE_TP = 4,
+    LATE_KEPT = 4,
+    LATE_MARKS = 2
+};
 
 typedef struct LateDevice LateDevice;
 typedef struct LateStream LateStream;
@@ -25,8 +33,8 @@ typedef struct LateWork {
     bool wide; /* of the table for f64 */
     void *arguments, *kept[LATE_KEPT];
     LatePoint wait;
-    const void *site; /* of a wait */
-    int64_t sent;     /* what its device's comm stream had been given when it was asked for */
+    const void *site;           /* of a wait */
+    int64_t sent[LATE_STREAMS]; /* what its device's streams had been given when it was asked for */
 } LateWork;
 
 struct LateStream {

@@ -94,6 +94,10 @@ int late_run_both(const Folder *folder, int ranks, const char *const *sets, Late
     if (v->overlapping > 0 && !late.config->zero_optimization.overlap_comm)
         fail_msg("%s: computes %d times while it communicates, %s", late.name, v->overlapping,
                  v->overlap);
+    if ((late.config->parallel.tensor > 1 && v->beside_tp == 0) ||
+        (late.config->parallel.pipeline > 1 && v->beside_p2p == 0))
+        fail_msg("%s: computes %d times beside sums of regions, %d times beside exchanges",
+                 late.name, v->beside_tp, v->beside_p2p);
     rank_run_close(&plain);
     rank_run_close(&late);
     return v->overlapping;
