@@ -40,11 +40,15 @@ int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int uni
  * embedding is, and where the head is. Returns how many. */
 int zero_grid_layers(const ZeroGridCase *c, const ParamTable *table, int stage, int *unit);
 /* Elements that a rank sends to be summed at the end of a step, over each group that has several
- * ranks: of those that it keeps, counted one by one. */
+ * ranks: of those that it keeps, counted one by one. units: those of its stage's units, padded. */
 typedef struct {
-    int64_t tp, kv, tie;
+    int64_t tp, kv, tie, units;
 } ZeroGridWire;
 ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, const GridPlace *at);
+/* Elements that stage 3 gathers for these uses of weights where nothing is kept for a later one:
+ * each unit anew, but where it is used twice in a row. */
+int64_t zero_grid_gathered(const ZeroGridCase *c, const ParamTable *table, const Use *use,
+                           int64_t n);
 /* Two steps on as many threads as the grid has ranks. */
 ZeroGridResult zero_grid_run(const ZeroGridCase *c);
 void zero_grid_free(ZeroGridResult *r);

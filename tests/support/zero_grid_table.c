@@ -1,5 +1,5 @@
-/* zero_grid_table.c -- a table with a row of every kind, for any grid, and what of it travels at
- * the end of a step. */
+/* zero_grid_table.c -- a table with a row of every kind, for any grid, and what of it travels
+ * in a step. */
 #include "tests/support/zero_grid.h"
 
 #include <stdio.h>
@@ -99,9 +99,20 @@ ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, cons
     bool all = c->zero.stage == 0 || c->size.dp == 1;
     for (int u = 0; u < table->n_units; u++) {
         int64_t size = zero_grid_here(table, u, at) ? zero_grid_padded(c, table, u) : 0;
+        wire.units += size;
         for (int64_t e = 0; e < size; e++)
             if (all || e / (size / c->size.dp) == at->dp)
                 count_element(c, &table->unit[u], e, &wire);
     }
     return wire;
+}
+
+int64_t zero_grid_gathered(const ZeroGridCase *c, const ParamTable *table, const Use *use,
+                           int64_t n)
+{
+    int64_t elements = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (i == 0 || use[i].unit != use[i - 1].unit)
+            elements += zero_grid_padded(c, table, use[i].unit);
+    return elements;
 }
