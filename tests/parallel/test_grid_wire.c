@@ -149,9 +149,9 @@ static void add_units(Hand *h)
     if (w->stage > 0)
         shard[COMM_ALL_GATHER][h->storage] +=
             w->stage < 3 ? finish.units : zero_grid_gathered(&c, &s->table, use, list_uses(s, use));
-    h->wire->elements[GROUP_TP][COMM_ALL_REDUCE][h->grads] += finish.tp;
-    h->wire->elements[GROUP_KV][COMM_ALL_REDUCE][h->grads] += finish.kv;
-    h->wire->elements[GROUP_TIE][COMM_ALL_REDUCE][h->grads] += finish.tie;
+    h->wire->elements[GROUP_TP][COMM_ALL_REDUCE][h->grads] += finish.tp.elements;
+    h->wire->elements[GROUP_KV][COMM_ALL_REDUCE][h->grads] += finish.kv.elements;
+    h->wire->elements[GROUP_TIE][COMM_ALL_REDUCE][h->grads] += finish.tie.elements;
 }
 
 static Wire by_hand(const Trainer *t, const Case *c)

@@ -39,8 +39,7 @@ typedef struct {
     int step;
 } Work;
 
-static void wrong(Work *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void wrong(Work *w, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt, ...)
 {
     va_list args;
     if (w->rank->wrong[0]) return;
@@ -241,19 +240,20 @@ static void check_norm(Work *w)
 
 /* ---- what travels, and what is kept ---------------------------------------------------------- */
 
-static void check_count(Work *w, const Comm *comm, int64_t want)
+static void check_count(Work *w, const Comm *comm, ZeroGridSent want)
 {
-    int64_t got = 0;
-    if (comm->size == 1) want = 0;
+    CommCount got = {0};
+    int64_t steps = comm->size > 1 ? w->step + 1 : 0;
     for (int v = 0; v < COMM_VERBS; v++)
         for (int t = 0; t < DTYPE_COUNT; t++)
             if (v == COMM_ALL_REDUCE && t == (int)w->c->dtype)
-                got = comm_counts(comm)->of[v][t].elements;
+                got = comm_counts(comm)->of[v][t];
             else if (comm_counts(comm)->of[v][t].calls > 0)
                 wrong(w, "%s of %s over %s", comm_verb_name[v], dtype_name((DType)t), comm->name);
-    if (got != want * (w->step + 1))
-        wrong(w, "%lld elements over %s, not %lld", (long long)got, comm->name,
-              (long long)want * (w->step + 1));
+    if (got.elements != want.elements * steps || got.calls != want.calls * steps)
+        wrong(w, "%s: %lld elements in %lld calls, not %lld in %lld in each of %lld steps",
+              comm->name, (long long)got.elements, (long long)got.calls, (long long)want.elements,
+              (long long)want.calls, (long long)steps);
 }
 
 static void check_wire(Work *w)
@@ -279,8 +279,8 @@ static void check_bytes(Work *w)
     int64_t weights = 0, gradients = 0, dp = w->c->size.dp, stage = dp > 1 ? w->c->zero.stage : 0;
     for (int u = 0; u < w->table.n_units; u++) {
         bool whole = stage < 2 || (w->c->tied && u == 0 && w->c->size.pp == 1);
-        int64_t size =
-            zero_grid_here(&w->table, u, &w->grid.at) ? zero_grid_padded(w->c, &w->table, u) : 0;
+        if (!zero_grid_here(&w->table, u, &w->grid.at)) continue;
+        int64_t size = zero_grid_padded(w->c, &w->table, u);
         weights += size / (stage == 3 ? dp : 1);
         gradients += size / (whole ? 1 : dp);
     }

@@ -39,10 +39,15 @@ int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int uni
 /* The units of a stage's layers in their order: those of its homes, a tied table where the
  * embedding is, and where the head is. Returns how many. */
 int zero_grid_layers(const ZeroGridCase *c, const ParamTable *table, int stage, int *unit);
-/* Elements that a rank sends to be summed at the end of a step, over each group that has several
- * ranks: of those that it keeps, counted one by one. units: those of its stage's units, padded. */
+/* What a rank sends to be summed at the end of a step, over each group that has several ranks:
+ * elements, of those that it keeps, counted one by one; and calls: one for all neighbours in a unit
+ * that are summed for the same reason. units: elements of its stage's units, padded. */
 typedef struct {
-    int64_t tp, kv, tie, units;
+    int64_t elements, calls;
+} ZeroGridSent;
+typedef struct {
+    ZeroGridSent tp, kv, tie;
+    int64_t units;
 } ZeroGridWire;
 ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, const GridPlace *at);
 /* Elements that stage 3 gathers for these uses of weights where nothing is kept for a later one:

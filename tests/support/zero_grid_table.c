@@ -80,17 +80,19 @@ int64_t zero_grid_padded(const ZeroGridCase *c, const ParamTable *table, int uni
     return (table->unit[unit].size + grain - 1) / grain * grain;
 }
 
-/* Element `e` of a unit. */
-static void count_element(const ZeroGridCase *c, const Unit *unit, int64_t e, ZeroGridWire *wire)
+/* The kind of the row that element `e` of a unit belongs to. */
+static TpGrad kind_at(const Unit *unit, int64_t e)
 {
-    wire->tie += unit->home.n > 1;
-    for (int r = 0; r < unit->n_ranges; r++) {
-        const Range *range = &unit->range[r];
-        if (e < range->offset || e >= range->offset + range->count) continue;
-        wire->tp += range->tp_grad == TP_GRAD_PARTIAL ||
-                    (range->tp_grad == TP_GRAD_PARTIAL_IF_SP && c->zero.sequence_parallel);
-        wire->kv += range->tp_grad == TP_GRAD_SUBGROUP;
-    }
+    for (int r = 0; r < unit->n_ranges; r++)
+        if (e >= unit->range[r].offset && e < unit->range[r].offset + unit->range[r].count)
+            return unit->range[r].tp_grad;
+    return TP_GRAD_WHOLE; /* padding */
+}
+
+static void count_element(ZeroGridSent *sent, bool begins)
+{
+    sent->elements++;
+    sent->calls += begins;
 }
 
 ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, const GridPlace *at)
@@ -98,11 +100,19 @@ ZeroGridWire zero_grid_wire(const ZeroGridCase *c, const ParamTable *table, cons
     ZeroGridWire wire = {0};
     bool all = c->zero.stage == 0 || c->size.dp == 1;
     for (int u = 0; u < table->n_units; u++) {
-        int64_t size = zero_grid_here(table, u, at) ? zero_grid_padded(c, table, u) : 0;
+        const Unit *unit = &table->unit[u];
+        int64_t size = zero_grid_here(table, u, at) ? zero_grid_padded(c, table, u) : 0,
+                part = size / (all ? 1 : c->size.dp), first = all ? 0 : at->dp * part;
         wire.units += size;
-        for (int64_t e = 0; e < size; e++)
-            if (all || e / (size / c->size.dp) == at->dp)
-                count_element(c, &table->unit[u], e, &wire);
+        for (int64_t e = first; e < first + part; e++) {
+            TpGrad kind = kind_at(unit, e);
+            bool begins = e == first || kind != kind_at(unit, e - 1);
+            if (unit->home.n > 1) count_element(&wire.tie, e == first);
+            if (kind == TP_GRAD_PARTIAL ||
+                (kind == TP_GRAD_PARTIAL_IF_SP && c->zero.sequence_parallel))
+                count_element(&wire.tp, begins);
+            if (kind == TP_GRAD_SUBGROUP) count_element(&wire.kv, begins);
+        }
     }
     return wire;
 }
