@@ -81,7 +81,7 @@ static Comm open_kv(Comm *tp, const GridGroups *groups)
 static Comm open_tie(Comm *pp, const GridGroups *groups)
 {
     bool end = pp->rank == 0 || pp->rank == pp->size - 1;
-    if (groups == NULL || !groups->tied || pp->size == 1) return comm_self("tie");
+    if (groups == NULL || !groups->tied) return comm_self("tie");
     return comm_split(pp, "tie", end ? 0 : pp->rank, pp->rank);
 }
 
