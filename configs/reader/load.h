@@ -99,8 +99,8 @@ void check_batch(Load *load);
 /* The divisors of `total` nearest to x from below and from above, as "a or b". */
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* parallel.c: the sections parallel and pipeline. fit_opened: those of a text that is not read
- * for its own ranks. check_cut: whether the ranks are whole pipelines of tensor-parallel ranks; false with an
- * error collected. */
+ * for its own ranks. check_cut: whether the ranks are whole pipelines of tensor-parallel ranks;
+ * false with an error collected. */
 void fit_opened(Load *load);
 void derive_parallel(Load *load);
 bool check_cut(Load *load);
