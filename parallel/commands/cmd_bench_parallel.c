@@ -120,7 +120,7 @@ static void step(Trainer *t)
 static double comm_seconds(const Session *session)
 {
     CommSeconds s = session_comm_seconds(session);
-    return s.collectives + s.exchanges + s.stages;
+    return s.tensor + s.collectives + s.exchanges + s.stages;
 }
 
 static int measure_rank(Comm *world, void *context)

@@ -12,14 +12,15 @@ typedef struct {
     double eval_steps; /* what an evaluation costs until one is known, in steps; 0: there is none */
 } Pace;
 
-/* What a step of a single micro-batch took. */
+/* What a step of a single micro-batch took: the micro-batch, with what tensor-parallel ranks send
+ * in its layers; the update; and all other communication. */
 typedef struct {
     double micro_batch, update, communication;
     double fill; /* of a pipeline: micro-batches that pass before its last stage begins */
 } StepTimes;
 
-/* Seconds of a step of `accumulation` micro-batches, and of as many more as fill the pipeline. From
- * ZeRO stage 2 on each of them has its own communication, below that the step has it once. */
+/* Seconds of a step of `accumulation` micro-batches, and of as many more as fill the pipeline. What
+ * `communication` is comes with each of them from ZeRO stage 2 on, below that once a step. */
 double pace_step_seconds(const StepTimes *one, int64_t accumulation, int64_t zero_stage);
 /* Seconds to the end of a run that has made `step` steps and nothing yet of what is due at it. */
 double pace_seconds_left(const Pace *pace, int64_t step, double seconds_per_step);

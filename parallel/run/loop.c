@@ -131,7 +131,7 @@ static void report(Run *run)
                          .forward = breakdown ? phases->forward : -1,
                          .backward = breakdown ? phases->backward : -1,
                          .optimizer = breakdown ? phases->optimizer : -1,
-                         .communication = phases->communication,
+                         .communication = phases->layers + phases->communication,
                          .exchange = phases->exchange,
                          .bubble = phases->bubble,
                          .data = breakdown ? t->feed.seconds : -1};

@@ -133,10 +133,8 @@ static double take_seconds(Run *run)
     /* Elsewhere the phases have the wait for data. */
     double data = immediate ? t->feed.seconds : 0;
     int stages = t->session.grid.size.pp;
-    StepTimes one = {.micro_batch = s->forward + s->backward + s->exchange + data,
-                     .update = s->optimizer,
-                     .communication = s->communication,
-                     .fill = (double)(stages - 1) / t->session.layers.n_chunks};
+    StepTimes one = phases_times(s, data);
+    one.fill = (double)(stages - 1) / t->session.layers.n_chunks;
     if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
     *s = (PhaseSeconds){0};
     t->feed.seconds = 0;

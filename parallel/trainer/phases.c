@@ -39,9 +39,12 @@ static void add_phase(Phases *p, Session *session, int64_t i, double *phase)
     *phase += device_event_seconds(dev, &p->border[i], &p->border[i + 1]);
     if (dev->backend->place != PLACE_HOST) return;
     double communication = b->comm.collectives - a->comm.collectives,
+           tensor = b->comm.tensor - a->comm.tensor,
            exchange = b->comm.exchanges - a->comm.exchanges,
            bubble = b->comm.stages - a->comm.stages;
-    *phase -= communication + exchange + bubble + b->data - a->data;
+    *phase -= tensor + communication + exchange + bubble + b->data - a->data;
+    /* The update's, of norms and of gradients that are partial sums, are of no layer. */
+    *(phase == &s->optimizer ? &s->communication : &s->layers) += tensor;
     s->communication += communication;
     s->exchange += exchange;
     s->bubble += bubble;
@@ -63,4 +66,11 @@ void phases_add(Phases *p, Session *session, const Schedule *schedule)
     }
     add_phase(p, session, schedule->n, &s->optimizer);
     p->next = 0;
+}
+
+StepTimes phases_times(const PhaseSeconds *s, double data)
+{
+    return (StepTimes){.micro_batch = s->forward + s->backward + s->layers + s->exchange + data,
+                       .update = s->optimizer,
+                       .communication = s->communication};
 }

@@ -2,14 +2,16 @@
 #ifndef PARALLEL_TRAINER_PHASES_H
 #define PARALLEL_TRAINER_PHASES_H
 
+#include "parallel/report/pace.h"
 #include "parallel/trainer/session.h"
 
 /* Seconds of the device. Where its calls finish before they return, as on the CPU, what others take
- * is apart: communication (collectives, with the wait for peers in them), exchange (tensors on
+ * is apart: layers (collectives of tensor-parallel ranks in forward and backward passes, with the
+ * wait for peers in them), communication (all other collectives, likewise), exchange (tensors on
  * their way between stages) and bubble (waiting for other stages); and the wait for data is in none
  * of them. Elsewhere all of it is in the first three, and the others are 0. */
 typedef struct {
-    double forward, backward, optimizer, communication, exchange, bubble;
+    double forward, backward, optimizer, layers, communication, exchange, bubble;
 } PhaseSeconds;
 
 /* The host's clocks at a border between phases. */
@@ -35,5 +37,8 @@ void phases_mark(Phases *phases, Session *session, double data);
 /* Behind a step's last border: adds up its phases between the borders. Waits for the step: who asks
  * for the breakdown pays with the host's head start. */
 void phases_add(Phases *phases, Session *session, const Schedule *schedule);
+/* What of a step of one micro-batch comes once a micro-batch and what once a step. data: seconds
+ * waited for data, where the phases do not have them. No pipeline to fill is known here. */
+StepTimes phases_times(const PhaseSeconds *seconds, double data);
 
 #endif

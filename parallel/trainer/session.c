@@ -226,6 +226,8 @@ CommSeconds session_comm_seconds(const Session *s)
         if (of[i] == &s->grid.pp || of[i] == &s->grid.tie) {
             all.exchanges += c->seconds - c->waited;
             all.stages += c->waited;
+        } else if (of[i] == &s->grid.tp) {
+            all.tensor += c->seconds;
         } else {
             all.collectives += c->seconds;
         }

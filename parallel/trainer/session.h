@@ -61,10 +61,10 @@ void session_sum_stats(Session *session, StepStats *stats);
 /* How a decoder's passes go through the stages; NULL: a single one. */
 const Relay *session_relay(const Session *session);
 /* Seconds that this rank has spent so far in what a device carries of communication (CommCounts):
- * in collectives, peers waited for included; and along the axis of stages in what moves, and in
- * waiting for other stages. */
+ * in collectives, peers waited for included, among tensor-parallel ranks and among all others; and
+ * along the axis of stages in what moves, and in waiting for other stages. */
 typedef struct {
-    double collectives, exchanges, stages;
+    double tensor, collectives, exchanges, stages;
 } CommSeconds;
 CommSeconds session_comm_seconds(const Session *session);
 /* Whether all ranks' hosts want to go on; they ask together, and get the same answer. */

@@ -324,32 +324,44 @@ static void look_at_clock(Trainer *t, Together *w)
         device_event_seconds(&t->session.dev, &t->phases.border[0], &t->phases.border[last]);
     double sum = s->forward + s->backward + s->optimizer;
     sum += t->feed.seconds; /* of this step alone, and in none of the phases either */
-    sum += s->communication + s->exchange + s->bubble;
+    sum += s->layers + s->communication + s->exchange + s->bubble;
     GridPlace size = t->session.grid.size;
     bool stages = size.pp > 1;
-    if ((s->communication > 0) != (size.dp * size.tp > 1) || (s->exchange > 0) != stages ||
-        s->bubble < 0 || (s->bubble > 0 && !stages) || !(fabs(sum - all) <= 1e-9) ||
-        s->optimizer <= 0)
-        rank_wrong(t->session.world,
-                   "%g s of communication, %g s of exchange, %g s of bubble and %g s of all phases "
-                   "in a step of %g s",
-                   s->communication, s->exchange, s->bubble, sum, all);
+    if ((s->layers > 0) != (size.tp > 1) || (s->communication > 0) != (size.dp * size.tp > 1) ||
+        (s->exchange > 0) != stages || s->bubble < 0 || (s->bubble > 0 && !stages) ||
+        !(fabs(sum - all) <= 1e-9) || s->optimizer <= 0)
+        rank_wrong(
+            t->session.world,
+            "%g s of layers, %g s of communication, %g s of exchange, %g s of bubble and %g s "
+            "of all phases in a step of %g s",
+            s->layers, s->communication, s->exchange, s->bubble, sum, all);
     w->bubble[rank_of(t)] = s->bubble;
 }
 
-/* Communication is in none of the phases that it interrupts, and with them makes up the step. So
+/* Communication is in none of the phases that it interrupts, and with them makes up the step: what
+ * tensor-parallel ranks send in the layers by itself, and once a step the rest, of all grids. So
  * are, on several stages, what moves between them and the wait for others: some stage must wait,
  * for there is a single micro-batch, of which all have a part. */
 static void test_the_breakdown_has_communication(void **state)
 {
-    static const char *const stages[] = {"parallel.pipeline=1", "parallel.pipeline=2"};
-    for (int i = 0; i < 5; i++) {
+    static const struct {
+        int ranks;
+        const char *stages, *tensor;
+    } grids[] = {{1, "parallel.pipeline=1", "parallel.tensor=1"},
+                 {2, "parallel.pipeline=1", "parallel.tensor=1"},
+                 {3, "parallel.pipeline=1", "parallel.tensor=1"},
+                 {2, "parallel.pipeline=1", "parallel.tensor=2"},
+                 {2, "parallel.pipeline=2", "parallel.tensor=1"},
+                 {4, "parallel.pipeline=2", "parallel.tensor=1"},
+                 {4, "parallel.pipeline=2", "parallel.tensor=2"}};
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
         Together w = {0};
-        together(&w, *state, i < 3 ? i + 1 : 2 * (i - 2),
+        together(&w, *state, grids[i].ranks,
                  (const char *const[]){"train_batch_size=null", "gradient_accumulation_steps=1",
-                                       "wall_clock_breakdown=true", stages[i >= 3], NULL},
+                                       "wall_clock_breakdown=true", grids[i].stages,
+                                       grids[i].tensor, NULL},
                  look_at_clock);
-        assert_true(i < 3 || w.bubble[0] + w.bubble[1] + w.bubble[2] + w.bubble[3] > 0);
+        assert_true(i < 4 || w.bubble[0] + w.bubble[1] + w.bubble[2] + w.bubble[3] > 0);
         together_free(&w);
     }
 }

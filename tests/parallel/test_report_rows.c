@@ -1,6 +1,7 @@
 /* test_report_rows.c -- what the rows of a report say: the time left, a rank's share of the rate,
  * and all of it within eighty columns. */
 #include "parallel/report/metrics.h"
+#include "parallel/trainer/phases.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -48,6 +49,22 @@ static void test_a_step_from_one_micro_batch(void **state)
     assert_true(pace_step_seconds(&one, 1, 3) == 12);
     const StepTimes filled = {.micro_batch = 8, .update = 1, .communication = 3, .fill = 1.5};
     assert_true(pace_step_seconds(&filled, 4, 0) == 44 + 1 + 3);
+}
+
+/* What tensor-parallel ranks send in the layers is of the micro-batch, what others send is not. */
+static void test_what_comes_once_a_micro_batch(void **state)
+{
+    (void)state;
+    const PhaseSeconds s = {.forward = 1,
+                            .backward = 2,
+                            .optimizer = 4,
+                            .layers = 8,
+                            .communication = 16,
+                            .exchange = 32,
+                            .bubble = 64};
+    const StepTimes times = phases_times(&s, 128);
+    assert_true(times.micro_batch == 1 + 2 + 8 + 32 + 128);
+    assert_true(times.update == 4 && times.communication == 16 && times.fill == 0);
 }
 
 /* After five steps, or as many as take five seconds, or when there is none left. */
@@ -225,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_from_one_micro_batch),
+        cmocka_unit_test(test_what_comes_once_a_micro_batch),
         cmocka_unit_test(the_time_left_counts_what_is_due),
         cmocka_unit_test(the_time_left_is_known_soon),
         cmocka_unit_test(the_breakdown_of_stages),
