@@ -113,6 +113,7 @@ static void set_f64(Settings *s, const Config *c)
     set_text(s, "bf16.bf16_master_weights_and_grads", "false");
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
+    set_text(s, "seq_parallel_communication_data_type", "null");
     set_text(s, "device", "cpu");
     /* An update is at most lr / eps times as wrong as its gradient: ten times. */
     double eps = fmax(1e-4, c->optimizer.params.lr / 10);
@@ -129,6 +130,7 @@ static void set_f32(Settings *s)
     set_text(s, "bf16.bf16_master_weights_and_grads", "false");
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
+    set_text(s, "seq_parallel_communication_data_type", "null");
 }
 
 /* The config for so many ranks (0: any number); NULL, with the exit code, after its sentences if

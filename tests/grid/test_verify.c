@@ -180,6 +180,22 @@ static void test_grids_in_other_dtypes_are_equal(void **state)
     }
 }
 
+/* In f64 rows of the residual stream travel in f64, whatever type the config names for them. */
+static void test_a_type_for_rows_is_no_hindrance(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "bf16.enabled=true",
+         "seq_parallel_communication_data_type=bf16"},
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "bf16.enabled=false",
+         "seq_parallel_communication_data_type=fp32"}};
+    for (int i = 0; i < 2; i++)
+        for (VerifyDtype dtype = VERIFY_DEFAULT; dtype <= VERIFY_CONFIG; dtype++) {
+            Said said = verify_said(presets[0], 2, sets[i], dtype, NULL);
+            expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        }
+}
+
 /* What a config computes in is held to the bounds of its type. */
 static void test_every_dtype_is_equal(void **state)
 {
@@ -304,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_every_config_is_equal_on_some_grid),
         cmocka_unit_test(test_every_config_is_equal_on_grids_of_all_axes),
         cmocka_unit_test(test_grids_in_other_dtypes_are_equal),
+        cmocka_unit_test(test_a_type_for_rows_is_no_hindrance),
         cmocka_unit_test(test_every_dtype_is_equal),
         cmocka_unit_test(test_a_fault_is_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
