@@ -160,13 +160,23 @@ static const Config *load_given(const VerifyOptions *o, const Settings *s, int *
     return config ? config : load(o, s, 0, true, code);
 }
 
+/* Two rows a micro-batch, or all of the config's where tensor-parallel ranks cannot share those of
+ * two. Of a small model they always can. */
+static int64_t micro_rows(const VerifyOptions *o, const Config *c)
+{
+    int64_t rows = min_i64(c->train_micro_batch_size_per_gpu, 2);
+    bool shared = !c->parallel.sequence_parallel ||
+                  rows * c->data.seq_length % c->parallel.tensor == 0 || !o->full;
+    return shared ? rows : c->train_micro_batch_size_per_gpu;
+}
+
 static bool load_all(Configs *c, const VerifyOptions *o, int *code)
 {
     Settings s = settings_begin(o);
     *c = (Configs){.given = load_given(o, &s, code)};
     if (c->given) {
         const Config *g = c->given;
-        int64_t rows = min_i64(g->train_micro_batch_size_per_gpu, 2),
+        int64_t rows = micro_rows(o, g),
                 dp = max_i64(o->ranks / (g->parallel.tensor * g->parallel.pipeline), 1);
         int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
         bool f64 = o->dtype == VERIFY_F64 || (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
