@@ -35,7 +35,8 @@ static const ArgOption options[] = {
     RANKS_OPTION(Arguments),
     {.name = "--full",
      .help = "the model as it is; by default a small one of its kind: two\n"
-             "blocks, heads of 8, a vocabulary below 510, 64 positions",
+             "blocks, or one for each run of layers, heads of 8, a\n"
+             "vocabulary below 510, 64 positions",
      .kind = ARG_FLAG,
      .at = offsetof(Arguments, full)},
     {.name = "--dtype",
