@@ -26,7 +26,6 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
     c->bytes += (int64_t)tensor_bytes(x);
 }
 
-/* Behind a call that began at `start`. */
 /* A call begins: the clock, and how long this communicator has waited so far. */
 typedef struct {
     double start, waited;
@@ -37,6 +36,7 @@ static Clock clock_start(const Comm *comm)
     return (Clock){seconds_now(), comm->waited};
 }
 
+/* Behind a call that has begun then. */
 static void count_seconds(Comm *comm, Clock begun)
 {
     comm->counts->seconds += seconds_now() - begun.start;
