@@ -146,10 +146,10 @@ static bool set_choice(const Assign *a, int *field)
             *field = c->value;
             return true;
         }
-        char expects[512];
+        char expects[512], given[72];
         option_expects(a->option, expects, sizeof expects);
-        load_error(a->load, a->at, a->option->key, "\"%s\" is known, not built yet; write %s",
-                   c->name, expects);
+        load_error(a->load, a->at, a->option->key, "%s is known, not built yet; write %s",
+                   shown(a, given), expects);
         return false;
     }
     const char *near = suggest_choice(a->option->choices, text);
