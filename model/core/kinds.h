@@ -25,7 +25,7 @@ typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
 typedef enum { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED } ScheduleKind;
 
 /* By what a pipeline's layers are cut into stages: equal floating-point operations (best), numbers
- * of parameters, or numbers of layers. */
+ * of parameters, or numbers of blocks. */
 typedef enum { PARTITION_BEST, PARTITION_PARAMETERS, PARTITION_UNIFORM } Partition;
 
 #endif

@@ -55,7 +55,7 @@ static int generate_on(OpenedRank *rank, void *context)
     Printer printer = {
         .rank = rank, .tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
-    Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->whole, session_relay(s),
+    Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                       s->layers.shape.P);
     s->params->step_begin(s->params, NULL, 0);
     if (rank->leads) printf("%s", begin);

@@ -172,9 +172,9 @@ void session_allocate(Session *s)
     device_warn(&s->dev);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
-    s->whole = s->tp;
-    s->whole.parts = 1;
-    s->whole.part = 0;
+    s->uncut = s->tp;
+    s->uncut.parts = 1;
+    s->uncut.part = 0;
     if (s->grid.size.pp == 1) return;
     s->pipeline = pipeline_create(&s->dev, &s->grid.pp, s->room.buffers, shape->dtype,
                                   shape_stream_rows(shape, rows), shape->C);

@@ -16,7 +16,7 @@ typedef struct {
     Device dev;
     Comm *world; /* of all ranks; NULL: a single one */
     Grid grid;
-    Region tp, whole; /* from session_allocate on: of training; of passes that cut no rows */
+    Region tp, uncut; /* from session_allocate on: of training; of passes that cut no rows */
     ParamTable table;
     GptLayers layers;
     StepPlan step;      /* of training; nothing without gradients */
@@ -49,9 +49,10 @@ void session_build(Session *session, const Config *config, Comm *world, bool gra
 /* The same behind the device that config asks for. False with a sentence when there is none. */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* Allocates weights and gradients on the open device, zeroed, and opens the region and what carries
- * micro-batches of the config's between stages. Warns first if "auto" had to pass over a device
- * that is there. (Opening does not warn, so that a run's plan is printed before.) */
+/* On the open device: allocates weights and gradients, zeroed, and opens what tensor-parallel ranks
+ * (the regions) and stages (pipeline and relay) send each other through. Warns first if "auto" had
+ * to pass over a device that is there. (Opening does not warn, so that a run's plan is printed
+ * before.) */
 void session_allocate(Session *session);
 void session_close(Session *session);
 

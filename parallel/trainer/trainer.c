@@ -140,7 +140,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
                    config->data.seq_length, GPT_TRAIN, s->room.slots);
     gpt_connect(t->gpt, feed_batch, &t->feed, &t->state->stats, &t->state->state.loss_seed);
     if (trainer_samples(config, data))
-        t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->whole, session_relay(s),
+        t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
     session_init_weights(s);
     open_optimizer(t);
