@@ -212,6 +212,23 @@ static void the_first_step_of_stages_allocates_nothing(void **state)
     }
 }
 
+/* The host's waits take nothing of a device's phases: it works on meanwhile. */
+static void phases_are_of_the_device_alone(void **state)
+{
+    cuda_needed();
+    Opened o;
+    open_on_device(&o, *state, "wall_clock_breakdown=true");
+    Session *session = &o.trainer.session;
+    Phases *p = &o.trainer.phases;
+    for (int64_t i = 0; i < p->n; i++)
+        phases_mark(p, session, 100 * (double)i); /* so many seconds waited for data */
+    phases_add(p, session, &session->step.schedule);
+    const PhaseSeconds *s = &p->seconds;
+    assert_true(s->forward >= 0 && s->backward >= 0 && s->optimizer >= 0);
+    assert_true(s->communication == 0 && s->exchange == 0 && s->bubble == 0);
+    trainer_run_close(&o);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What opening a trainer takes of the device's memory is the plan, to the byte; the runtime agrees
@@ -311,6 +328,7 @@ int main(void)
         cmocka_unit_test(warming_up_changes_no_bit),
         cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
         cmocka_unit_test(the_first_step_of_stages_allocates_nothing),
+        cmocka_unit_test(phases_are_of_the_device_alone),
         cmocka_unit_test(the_plan_is_what_opening_takes),
         cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
         cmocka_unit_test(rows_far_apart_are_copied),
