@@ -310,7 +310,7 @@ emu:
 # Grids of up to GRID_MOST_RANKS ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each
 # time, unless GRID_SEED says which; a case that fails is made as small as it can be.
 GRID_SECONDS ?= 1800
-GRID_MOST_RANKS ?= 24
+GRID_MOST_RANKS ?= 64
 export GRID_SEED
 
 grid: $(BUILD)/tests/grid/test_grid_equal
