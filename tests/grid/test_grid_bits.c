@@ -1,5 +1,6 @@
-/* test_grid_bits.c -- what changes no bit on one grid: a rerun, recompute, schedules, the keys of
- * ZeRO, its stages 0 and 1; with one micro-batch all its stages. */
+/* test_grid_bits.c -- what changes no bit on one grid: a rerun, recompute, schedules (but that
+ * interleaved chunks round the norm otherwise), the keys of ZeRO, its stages 0 and 1, and 2 and 3;
+ * with one micro-batch all its stages. */
 #include "tests/support/grid_run.h"
 
 #include <setjmp.h>
