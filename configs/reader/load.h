@@ -100,7 +100,7 @@ void check_batch(Load *load);
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* parallel.c: the sections parallel and pipeline. fit_opened: those of a text that is not read
  * for its own ranks. check_cut: whether the ranks are whole pipelines of tensor-parallel ranks;
- * false with an error collected. */
+ * false with an error collected, or where the model cannot be cut so, which check_parallel says. */
 void fit_opened(Load *load);
 void derive_parallel(Load *load);
 bool check_cut(Load *load);

@@ -46,20 +46,33 @@ static bool cuts_world(const Load *load, int64_t cut)
     return looked_at || load->context.world == 0 || load->context.world % cut == 0;
 }
 
-static bool tensor_fits(const Load *load, int64_t tp)
+/* Whether the model can be cut so, on whatever ranks. */
+static bool tensor_cuts(const Load *load, int64_t tp)
 {
     char what[64];
-    return uncut(load, tp, what, sizeof what) == NULL &&
-           (load_wrong(load, stages_key) || cuts_world(load, tp * load->config->parallel.pipeline));
+    return uncut(load, tp, what, sizeof what) == NULL;
+}
+
+static bool stages_cut(const Load *load, int64_t stages)
+{
+    const Config *c = load->config;
+    return UNUSABLE(load, layers_key, chunks_key) ||
+           stages * c->parallel.pipeline_chunks <= c->model.num_layers;
+}
+
+/* The same on these ranks, beside the other size where that can stay. */
+static bool tensor_fits(const Load *load, int64_t tp)
+{
+    int64_t stages = load->config->parallel.pipeline;
+    bool stays = !load_wrong(load, stages_key) && stages_cut(load, stages);
+    return tensor_cuts(load, tp) && cuts_world(load, tp * (stays ? stages : 1));
 }
 
 static bool stages_fit(const Load *load, int64_t stages)
 {
-    const Config *c = load->config;
-    bool blocks = UNUSABLE(load, layers_key, chunks_key) ||
-                  stages * c->parallel.pipeline_chunks <= c->model.num_layers;
-    return blocks &&
-           (load_wrong(load, tensor_key) || cuts_world(load, stages * c->parallel.tensor));
+    int64_t tp = load->config->parallel.tensor;
+    bool stays = !load_wrong(load, tensor_key) && tensor_cuts(load, tp);
+    return stages_cut(load, stages) && cuts_world(load, stages * (stays ? tp : 1));
 }
 
 /* The values that fit nearest below and above `x`, which does not, as "2 or 4"; "1" where none
@@ -284,6 +297,8 @@ bool check_cut(Load *load)
             world = load->context.world;
     char product[64], near[64], ranks[64], other[96] = "";
     if (cuts_world(load, cut)) return true;
+    /* Of other ranks it would be refused, too. */
+    if (!tensor_cuts(load, tp) || !stages_cut(load, stages)) return false;
     const char *key = tp > 1 ? tensor_key : stages_key;
     snprintf(product, sizeof product, "%lld", (long long)cut);
     if (tp > 1 && stages > 1)

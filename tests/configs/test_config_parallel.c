@@ -40,6 +40,23 @@ static const Config *good(int64_t world, const char *keys, const char *set)
     return c;
 }
 
+/* Sizes that no ranks mend are told by what of the model they do not fit, each beside ranks that
+ * the other need not go into. */
+static void tells_of_both_sizes(void **state)
+{
+    (void)state;
+    ConfigReport report;
+    const Config *c = with_keys(8,
+                                "\"parallel\": {\"tensor\": 5, \"pipeline\": 5}, "
+                                "\"model\": {\"num_layers\": 3}",
+                                NULL, &report);
+    assert_null(c);
+    assert_int_equal(report.n_errors, 2);
+    assert_non_null(strstr(report.error[0], "does not divide num_attention_heads 12; write 4"));
+    assert_non_null(strstr(report.error[1], "and num_layers is 3; write pipeline 2"));
+    config_report_free(&report);
+}
+
 static void settles_schedule_and_partition(void **state)
 {
     (void)state;
@@ -355,6 +372,7 @@ static void one_rank_sets_a_grid_aside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tells_of_both_sizes),
         cmocka_unit_test(settles_schedule_and_partition),
         cmocka_unit_test(prints_what_reads_back),
         cmocka_unit_test(notices_what_has_no_effect),
