@@ -48,7 +48,7 @@ bool schedule_check(const ScheduleSpec *spec, char *err, size_t n);
 bool schedule_check_all(const ScheduleSpec *spec, const Schedule *of_stage, char *err, size_t n);
 /* How long the step takes by logical clocks, beyond a stage's own work and relative to it: 0.25 for
  * a quarter more. forward and backward: what an action of one chunk costs; messages cost nothing.
- * Of the whole time, x / (1 + x) is bubble. */
+ * Of the whole time, x / (1 + x) is bubble. A test aid: what a run says is timeline_bubble's. */
 double schedule_bubble(const ScheduleSpec *spec, double forward, double backward);
 
 /* Draws it, a line for each stage and time from left to right, as if a backward took as long as two

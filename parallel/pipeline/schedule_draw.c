@@ -8,20 +8,13 @@
 typedef struct {
     const ScheduleSpec *spec;
     int cell;      /* columns of a tick */
-    int64_t ticks; /* that are drawn; counting: that there are */
-    char *line;    /* [stage][ticks * cell]; NULL: counting */
+    int64_t ticks; /* that are drawn */
+    char *line;    /* [stage][ticks * cell] */
 } Drawing;
 
 static char *place(const Drawing *d, int stage, int64_t tick)
 {
     return d->line + (size_t)((stage * d->ticks + tick) * d->cell);
-}
-
-static bool count_ticks(void *context, const TimelineEvent *e)
-{
-    Drawing *d = context;
-    if (d->ticks < e->tick) d->ticks = e->tick;
-    return true;
 }
 
 /* An action from its beginning on: "F12 ", "B12---- "; with its chunk, where there are several, as
@@ -50,9 +43,8 @@ static int cell_columns(const ScheduleSpec *spec)
 
 void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
 {
-    Drawing d = {.spec = spec, .cell = cell_columns(spec)};
+    Drawing d = {.spec = spec, .cell = cell_columns(spec), .ticks = timeline_length(spec)};
     int label = snprintf(NULL, 0, "stage %d  ", spec->stages - 1);
-    timeline_play(spec, count_ticks, &d);
     int64_t room = (width - label - (int)strlen("...")) / d.cell;
     bool cut = width > 0 && d.ticks * d.cell > width - label;
     if (cut) d.ticks = room > 1 ? room : 1;

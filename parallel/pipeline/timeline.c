@@ -170,3 +170,23 @@ void timeline_play(const ScheduleSpec *spec, TimelineWatch watch, void *context)
     free(t.forward);
     free(t.backward);
 }
+
+static bool note_tick(void *context, const TimelineEvent *event)
+{
+    *(int64_t *)context = event->tick;
+    return true;
+}
+
+int64_t timeline_length(const ScheduleSpec *spec)
+{
+    int64_t last = 0;
+    timeline_play(spec, note_tick, &last);
+    return last;
+}
+
+double timeline_bubble(const ScheduleSpec *spec)
+{
+    int micro = spec->evaluate ? timeline_ticks(ACT_EVALUATE)
+                               : timeline_ticks(ACT_FORWARD) + timeline_ticks(ACT_BACKWARD);
+    return 1 - (double)(micro * spec->micros * spec->chunks) / (double)timeline_length(spec);
+}

@@ -26,5 +26,9 @@ typedef bool (*TimelineWatch)(void *context, const TimelineEvent *event);
 void timeline_play(const ScheduleSpec *spec, TimelineWatch watch, void *context);
 /* Ticks that an action takes. */
 int timeline_ticks(ActionKind kind);
+/* Ticks of the whole schedule: up to the end of its last action. */
+int64_t timeline_length(const ScheduleSpec *spec);
+/* The part of them in which a stage stands still, as 0.25 for a quarter. */
+double timeline_bubble(const ScheduleSpec *spec);
 
 #endif

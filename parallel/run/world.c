@@ -5,6 +5,7 @@
 #include "model/core/log.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
+#include "parallel/pipeline/timeline.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -85,12 +86,11 @@ void run_share_folder(Run *run)
 char *run_schedule_text(const Config *config, char *text, size_t n)
 {
     const ScheduleSpec spec = step_spec(config);
-    double bubble = schedule_bubble(&spec, 1, 2);
     char chunks[32] = "";
     if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
     snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%",
              config_word(config, "parallel.schedule"), chunks, (long long)spec.micros,
-             spec.micros == 1 ? "" : "es", 100 * bubble / (1 + bubble));
+             spec.micros == 1 ? "" : "es", 100 * timeline_bubble(&spec));
     return text;
 }
 

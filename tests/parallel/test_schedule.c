@@ -1,6 +1,6 @@
 /* test_schedule.c -- what schedules hold and how long they take, for all kinds and sizes; and what
  * the check at a run's start finds. That they run through is test_schedule_played's. */
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/timeline.h"
 #include "tests/support/data_support.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -98,6 +99,11 @@ static void check_bubble(const ScheduleSpec *spec)
             fail_msg("kind %d, %g stages of %g, %g micro-batches, costs %g and %g: %g, not %g",
                      (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
     }
+    /* What is told is of the whole time. */
+    double told = timeline_bubble(spec);
+    if (fabs(told - least_bubble / (1 + least_bubble)) > 1e-12)
+        fail_msg("kind %d, %g stages of %g, %g micro-batches: %g of the time, not %g",
+                 (int)spec->kind, p, v, m, told, least_bubble / (1 + least_bubble));
 }
 
 static void test_bubble(void **state)
@@ -266,6 +272,30 @@ static void test_many_micro_batches(void **state)
     }
 }
 
+static int64_t most_memory(void)
+{
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss * 1024;
+}
+
+/* To tell of a schedule and to draw its beginning takes no memory for its actions. */
+static void test_telling_takes_no_memory(void **state)
+{
+    (void)state;
+    enum { MANY = 300000, LITTLE = 4 << 20 };
+    const ScheduleSpec spec = {SCHEDULE_1F1B, 8, 1, MANY, false};
+    char text[4096] = "";
+    FILE *to = fmemopen(text, sizeof text, "w");
+    assert_non_null(to);
+    int64_t before = most_memory();
+    double told = timeline_bubble(&spec);
+    schedule_draw(&spec, to, 120);
+    fclose(to);
+    assert_true(fabs(told - 7.0 / (MANY + 7)) < 1e-12);
+    assert_true(most_memory() - before < LITTLE);
+}
+
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
 static void check_drawing(const ScheduleSpec *spec, int width, const char *expected)
@@ -305,6 +335,7 @@ static void test_drawing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_telling_takes_no_memory), /* first: the peak is the process's */
         cmocka_unit_test(test_one_stage),
         cmocka_unit_test(test_slots_and_batches),
         cmocka_unit_test(test_bubble),
