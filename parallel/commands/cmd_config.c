@@ -116,7 +116,7 @@ static int show_schedule(const Config *config)
         printf("stage %d  ", stage);
         for (int run = stage; run < runs; run += spec.stages) {
             if (run > stage) printf("; ");
-            if (spec.chunks > 1) printf("%c: ", 'a' + run / spec.stages); /* as it is drawn */
+            if (spec.chunks > 1) printf("%c: ", schedule_chunk_letter(run / spec.stages));
             print_layers(c->model.num_layers, border[run], border[run + 1]);
         }
         printf("\n");

@@ -12,6 +12,11 @@ typedef struct {
     char *line;    /* [stage][ticks * cell] */
 } Drawing;
 
+char schedule_chunk_letter(int chunk)
+{
+    return "abcdefghijklmnopqrstuvwxyz"[chunk % 26];
+}
+
 static char *place(const Drawing *d, int stage, int64_t tick)
 {
     return d->line + (size_t)((stage * d->ticks + tick) * d->cell);
@@ -28,7 +33,8 @@ static bool draw(void *context, const TimelineEvent *e)
     int ticks = timeline_ticks(e->kind);
     if (ticks > d->ticks - e->tick) ticks = (int)(d->ticks - e->tick);
     int n = snprintf(text, sizeof text, "%c%lld", "FBE"[e->kind], (long long)e -> micro);
-    if (d->spec->chunks > 1 && n < (int)sizeof text - 1) text[n++] = (char)('a' + e->chunk % 26);
+    if (d->spec->chunks > 1 && n < (int)sizeof text - 1)
+        text[n++] = schedule_chunk_letter(e->chunk);
     char *at = place(d, e->stage, e->tick);
     if (e->kind == ACT_BACKWARD) memset(at, '-', (size_t)(ticks * d->cell - 1));
     memcpy(at, text, (size_t)n);

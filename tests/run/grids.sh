@@ -61,6 +61,9 @@ expect_code "grids: a schedule of chunks" 0 "$TRAIN" "${show[@]}" --world 2 --se
 check "grids: ... names them" test "$(sed -n 2,3p output)" = \
     $'stage 0  a: embedding, block 0; b: block 3\nstage 1  a: blocks 1 to 2; b: block 4, head'
 check "grids: ... which follow from no vocabulary" test "$(grep -c vocabulary output)" -eq 0
+expect_code "grids: a schedule of more chunks than letters" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 --set parallel.pipeline_chunks=28 \
+    --set model.num_layers=56
+check "grids: ... begins the letters anew" grep -qE '^stage 0  a: embedding.*; y: block 48; z: block 50; a: block 52; b: block 54$' output
 for by in best:7 uniform:3 parameters:4; do # the head's product is worth seven blocks' operations
     expect_code "grids: layers cut by ${by%:*}" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
         --set "pipeline.partition=${by%:*}" --set model.num_layers=9 --set model.vocab_size=100000
