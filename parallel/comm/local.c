@@ -12,6 +12,10 @@
 
 /* ---- the life of a group --------------------------------------------------------------------- */
 
+/* A member's messages at once for which there is room from the beginning: no step has more (one
+ * group of a schedule has three), so none makes room. */
+enum { MESSAGES_AT_ONCE = 8 };
+
 static LocalGroup *group_create(LocalWorld *world, const char *name, int size)
 {
     LocalGroup *group = must_calloc(1, sizeof *group);
@@ -24,8 +28,11 @@ static LocalGroup *group_create(LocalWorld *world, const char *name, int size)
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     for (int i = 0; i < size; i++) {
-        pthread_cond_init(&group->member[i].woken, &clock);
-        group->member[i].world_rank = i;
+        LocalMember *member = &group->member[i];
+        pthread_cond_init(&member->woken, &clock);
+        member->world_rank = i;
+        member->note = must_calloc(MESSAGES_AT_ONCE, sizeof *member->note);
+        member->room = MESSAGES_AT_ONCE;
     }
     pthread_condattr_destroy(&clock);
     return group;

@@ -120,7 +120,7 @@ static void note(Comm *comm, LocalMessage message)
           "messages of one group on two streams, to or from ranks %d and %d", self->note[0].peer,
           message.peer);
     if (self->notes == self->room) {
-        self->room = self->room ? 2 * self->room : 8;
+        self->room *= 2;
         self->note = must_realloc(self->note, (size_t)self->room * sizeof *self->note);
     }
     self->note[self->notes++] = message;

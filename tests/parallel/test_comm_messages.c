@@ -2,6 +2,7 @@
  * and again: each arrives, in order, before its sender may write there anew, and nobody sleeps on
  * when what he waits for has come. */
 #include "model/core/pool.h"
+#include "parallel/comm/local_group.h"
 #include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>
@@ -83,6 +84,32 @@ static void run_exchanges(Comm *world, void *context)
     }
 }
 
+/* A group of more messages than a step ever has at once, the first that the communicator carries:
+ * nothing is allocated for it. */
+static void run_first(Comm *world, void *context)
+{
+    enum { MOST = 3 };
+    int64_t out = world->rank, in[MOST] = {0};
+    int next = (world->rank + 1) % world->size,
+        before = (world->rank + world->size - 1) % world->size;
+    Comm group = comm_split(world, "pp", 0, world->rank);
+    for (int i = 0; i < 2; i++) {
+        Comm *comm = i ? &group : world;
+        const LocalMessage *note = local_member(comm)->note;
+        comm_group_begin(comm);
+        for (int m = 0; m < MOST; m++) {
+            comm_send(comm, NULL, tensor_1d(&out, I64, 1), next);
+            comm_receive(comm, NULL, tensor_1d(&in[m], I64, 1), before);
+        }
+        comm_group_end(comm);
+        if (note == NULL || local_member(comm)->note != note || in[MOST - 1] != before)
+            rank_wrong(world, "group %s: places of messages are made when the first are sent",
+                       comm->name);
+    }
+    (void)context;
+    comm_close(&group);
+}
+
 /* Without a deadline, whose slices would wake who sleeps: a rank that is not woken hangs. */
 static void each_world(RankBody body)
 {
@@ -107,9 +134,16 @@ static void test_exchanges_with_all_peers(void **state)
     each_world(run_exchanges);
 }
 
+static void test_first_messages_allocate_nothing(void **state)
+{
+    (void)state;
+    thread_ranks(3, 0, run_first, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_messages_allocate_nothing),
         cmocka_unit_test(test_one_message_after_the_other),
         cmocka_unit_test(test_exchanges_with_all_peers),
     };
