@@ -41,7 +41,7 @@ rows() {
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
     # first every dtype.
     row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal
-    row emu "$deferred TEST_EVERY=71" tests/grid/test_grid_equal
+    row emu "$deferred TEST_EVERY=58" tests/grid/test_grid_equal
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/learns.sh tests/run/signals.sh
