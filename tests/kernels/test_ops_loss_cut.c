@@ -243,6 +243,7 @@ static void bug_21_22_losses_and_gradients_are_those_of_whole_rows(void **state)
     check_on_devices(127, 9, 8, spread);
     check_on_devices(4099, 5, 1, spread);
     check_on_devices(40009, 2, 8, spread);
+    check_on_devices(17, 0, 8, spread); /* no rows: nothing is launched */
 }
 
 static void bug_23_padding_takes_no_part(void **state)
