@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 9 };
+enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16 };
 
 /* The ways to train, and the axis on which all ranks are. */
 typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
@@ -85,14 +85,22 @@ static const Config *load_config(const Arguments *a, int way)
                  {"train_micro_batch_size_per_gpu", a->batch / micros / ranks_on(a, way, DATA)},
                  {"gradient_accumulation_steps", micros},
                  {"data.seq_length", a->length},
+                 {"parallel.data", ranks_on(a, way, DATA)},
                  {"parallel.tensor", ranks_on(a, way, TENSOR)},
                  {"parallel.pipeline", ranks_on(a, way, PIPELINE)},
+                 {"parallel.pipeline_chunks", 1},
                  {"zero_optimization.stage", ways[way].stage}};
+    /* What else a config may say of its own grid. */
+    static const char *const plain[] = {"parallel.pipeline_split=null", "parallel.schedule=1f1b",
+                                        "pipeline.partition=best"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         snprintf(own[i], sizeof own[i], "%s=%lld", fixed[i].key, fixed[i].value);
         sets[n++] = own[i];
     }
-    if (ways[way].sequence) sets[n++] = "parallel.sequence_parallel=true";
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        sets[n++] = plain[i];
+    sets[n++] =
+        ways[way].sequence ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
                                 : config_parse_in(&context, "GPT-2 124M", gpt2_124m,
                                                   strlen(gpt2_124m), n, sets, &report);
