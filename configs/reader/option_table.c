@@ -365,7 +365,7 @@ const Option option_table[] = {
              "stage 3: units up to this size stay whole on every rank; \"auto\": 10 hidden_size"),
     ELEMENTS(zero_optimization.stage3_model_persistence_threshold, "1000000000000", PLAN | WIRE,
              "stage 3: the units that stay whole have together at most so many elements"),
-    CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, ROUNDING, PLAN,
+    CHOICE(activation_checkpointing.policy, "\"none\"", policy_choices, NONE, PLAN,
            "what the backward pass computes again instead of keeping it: nothing; norm outputs and "
            "the mlp's activations (selective); whole blocks (full)"),
     INT(eval.interval, "100", 0, HUGE_COUNT, NONE, FILES,

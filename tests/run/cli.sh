@@ -114,6 +114,8 @@ help "config defaults" config defaults
 cp out defaults.json
 "$TRAIN" config explain optimizer.params.lr >out 2>&1
 check "cli: config explain" grep -q lr out
+"$TRAIN" config explain activation_checkpointing.policy >out 2>&1
+check "cli: config explain: recomputing changes no result" grep -q 'resume   may change when a run is resumed$' out
 
 check "cli: bug 52: the sources are there" test "$(grep -rl 'CHECK(' --include='*.[ch]' "${rooms[@]}" | wc -l)" -gt 20
 check "cli: bug 52: no check is an assert, which NDEBUG would take away" \
