@@ -16,6 +16,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* More ranks than this no run has: no config is told to take more. */
+enum { CONFIG_MAX_RANKS = 64 };
+
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
 typedef enum {

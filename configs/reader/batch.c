@@ -53,15 +53,17 @@ void derive_world(Load *load)
         return;
     }
     if (world > 0 && given && *data * cut != world) {
+        char ranks[64] = "";
+        if (*data * cut <= CONFIG_MAX_RANKS)
+            snprintf(ranks, sizeof ranks, "--ranks %lld, or ", (long long)(*data * cut));
         if (load->context.alone)
             WRONG(load, data_key, "%lld, but there is 1 rank here; leave the key out",
                   (long long)*data);
         else
             WRONG(load, data_key,
-                  "%lld, but there %s %lld rank%s; write --ranks %lld, or %lld here, or "
-                  "leave the key out",
+                  "%lld, but there %s %lld rank%s; write %s%lld here, or leave the key out",
                   (long long)*data, world == 1 ? "is" : "are", (long long)world,
-                  world == 1 ? "" : "s", (long long)(*data * cut), (long long)(world / cut));
+                  world == 1 ? "" : "s", ranks, (long long)(world / cut));
         load->origin[option_find(data_key)].wrong = true;
         return;
     }
@@ -95,9 +97,11 @@ void derive_batch(Load *load)
                      (load_automatic(load, train_key) && !train) || load->path == NULL;
     if (batch_unusable(load)) return;
     if (!micro && automatic) {
-        /* What one rank has to do in one micro-batch, where the other two keys say so; 0: open. */
+        /* What one rank has to do in one micro-batch is settled where both other keys are given;
+         * with the batch alone it is what its micro-batches have to divide; 0: open. */
         int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
-        load_follow(load, micro_key, rows, automatic_micro_batch(share));
+        load_follow(load, micro_key, rows,
+                    train && accum && share > 0 ? share : automatic_micro_batch(share));
         if (load->path != NULL)
             load_routine(load, load_place(load, micro_key), micro_key,
                          "no trainer fills it in here; %lld taken", (long long)*rows);
@@ -120,18 +124,47 @@ void derive_batch(Load *load)
 
 /* ---- what does not fit ----------------------------------------------------------------------- */
 
+/* The divisors of `total` nearest to x from below and from above; 0 above: none that is near, or
+ * both are the same. */
+static void nearest_divisors(int64_t total, int64_t x, int64_t *low, int64_t *high)
+{
+    *low = x < total ? x : total;
+    *high = x;
+    /* Both searches are bounded: a batch may have a billion sequences. */
+    for (int tries = 0; *low > 1 && total % *low != 0; tries++)
+        *low = tries < 100000 ? *low - 1 : 1;
+    while (*high < total && *high <= 4 * x && *high < x + 100000 && total % *high != 0)
+        (*high)++;
+    if (*high > total || *high == *low || *high > 4 * x || total % *high != 0) *high = 0;
+}
+
+static void one_or_two(int64_t low, int64_t high, char *out, size_t n)
+{
+    if (high > 0)
+        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
+    else
+        snprintf(out, n, "%lld", (long long)low);
+}
+
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
 {
-    int64_t low = x < total ? x : total, high = x;
-    /* Both searches are bounded: a batch may have a billion sequences. */
-    for (int tries = 0; low > 1 && total % low != 0; tries++)
-        low = tries < 100000 ? low - 1 : 1;
-    while (high < total && high <= 4 * x && high < x + 100000 && total % high != 0)
-        high++;
-    if (high > total || high == low || high > 4 * x || total % high != 0)
-        snprintf(out, n, "%lld", (long long)low);
-    else
-        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
+    int64_t low, high;
+    nearest_divisors(total, x, &low, &high);
+    one_or_two(low, high, out, n);
+}
+
+/* Ranks of which each data-parallel one is `cut`: as many that share `total` evenly, nearest to
+ * those there are, as "2 or 4 ranks"; false where a run has not as many. */
+static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
+{
+    int64_t cut = c->parallel.tensor * c->parallel.pipeline, low, high;
+    nearest_divisors(total, c->parallel.data, &low, &high);
+    if (low * cut > CONFIG_MAX_RANKS) return false;
+    if (high * cut > CONFIG_MAX_RANKS) high = 0;
+    one_or_two(low * cut, high * cut, out, n);
+    if (n > strlen(out))
+        snprintf(out + strlen(out), n - strlen(out), " rank%s", low * cut + high == 1 ? "" : "s");
+    return true;
 }
 
 /* All three were given, and are not one another's product: the batch that the other two make is
@@ -160,7 +193,8 @@ static void refuse_three(Load *load)
     else if (share * dp == batch) {
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
-    } else if (batch % (rows * times) == 0)
+    } else if (batch % (rows * times) == 0 && !load_given(load, data_key) &&
+               batch / (rows * times) * (c->world / dp) <= CONFIG_MAX_RANKS)
         snprintf(remedy, sizeof remedy, ", or --ranks %lld",
                  (long long)(batch / (rows * times) * (c->world / dp)));
     WRONG(load, train_key, "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
@@ -179,11 +213,9 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
     if (beside != NULL && share > 0 && share * dp == batch) {
         load_nearest_divisors(share, value, near, sizeof near);
         snprintf(other, sizeof other, ", or %s %s", beside, near);
-    } else if (dp > 1 && batch % value == 0) {
-        load_nearest_divisors(batch / value, dp, near, sizeof near);
-        snprintf(other, sizeof other, ", or train on %s rank%s", near,
-                 strcmp(near, "1") == 0 ? "" : "s");
-    }
+    } else if (dp > 1 && batch % value == 0 && !load_given(load, data_key) &&
+               near_ranks(c, batch / value, near, sizeof near))
+        snprintf(other, sizeof other, ", or train on %s", near);
     snprintf(what, sizeof what, "dp %lld", (long long)dp);
     if (beside != NULL)
         snprintf(what, sizeof what, "%s %lld x dp %lld = %lld",
@@ -232,7 +264,7 @@ void check_batch(Load *load)
         accept_any(load->config);
     else if (train && micro && accum)
         refuse_three(load);
-    else if (micro || load_automatic(load, micro_key))
+    else if (micro || (load_automatic(load, micro_key) && !accum))
         refuse_multiple(load, micro_key, rows);
     else
         refuse_multiple(load, accum ? accum_key : NULL, accum ? times : 1);
@@ -247,9 +279,9 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     out[0] = '\0';
     if (origin_given(&origin[option_find(train_key)])) return;
     if (share * dp != batch) {
-        load_nearest_divisors(batch, dp, near, sizeof near);
-        snprintf(out, n, "take %s ranks, of which %lld is a multiple, and write %s %lld", near,
-                 (long long)batch, train_key, (long long)batch);
+        if (near_ranks(config, batch, near, sizeof near))
+            snprintf(out, n, "take %s, which share %lld evenly, and write %s %lld", near,
+                     (long long)batch, train_key, (long long)batch);
         return;
     }
     bool divides = share % rows == 0;

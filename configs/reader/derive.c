@@ -151,6 +151,7 @@ void derive_values(Load *load)
     derive_parallel(load);
     derive_world(load);
     derive_batch(load);
+    fit_opened_rows(load);
     derive_precision(load);
     derive_zero(load);
 }

@@ -99,12 +99,19 @@ void check_batch(Load *load);
 /* The divisors of `total` nearest to x from below and from above, as "a or b". */
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
 /* parallel.c: the sections parallel and pipeline. fit_opened: those of a text that is not read
- * for its own ranks. check_cut: whether the ranks are whole pipelines of tensor-parallel ranks;
- * false with an error collected, or where the model cannot be cut so, which check_parallel says. */
+ * for its own ranks. */
 void fit_opened(Load *load);
+/* The same for sequence_parallel, once the micro-batch is known: left out where its rows do not go
+ * into the tensor-parallel ranks. */
+void fit_opened_rows(Load *load);
 void derive_parallel(Load *load);
-bool check_cut(Load *load);
 void check_parallel(Load *load);
+/* cut.c: the sizes of the grid. check_cut: whether the ranks are whole pipelines of tensor-parallel
+ * ranks; false with an error collected, by check_tensor or check_stages at last, which refuse sizes
+ * that are none for the model. */
+bool check_cut(Load *load);
+void check_tensor(Load *load);
+void check_stages(Load *load);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */
 void derive_values(Load *load);

@@ -17,7 +17,7 @@ typedef enum {
     OPTION_BETAS,    /* double[2] */
     OPTION_STRING,   /* char *, owned, or NULL */
     OPTION_STRINGS,  /* StringList; a single string is a list of one */
-    OPTION_INTEGERS, /* IntegerList; [] is an empty one */
+    OPTION_INTEGERS, /* IntegerList of one at least; null: an empty one */
     OPTION_CHOICE,   /* an enum */
 } OptionType;
 

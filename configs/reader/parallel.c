@@ -1,5 +1,5 @@
 /* parallel.c -- how ranks share a model (the sections parallel and pipeline): what follows, and
- * what does not fit, each with the nearest values that would. */
+ * what does not fit, each with the nearest values that would. Their numbers: cut.c. */
 #include "configs/reader/load.h"
 
 #include "model/core/check.h"
@@ -19,88 +19,6 @@ static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pip
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- tensor-parallel ranks ------------------------------------------------------------------- */
-
-/* What of the model so many tensor-parallel ranks cannot share, as "num_attention_heads 12"; NULL:
- * nothing. What was refused is not asked. */
-static const char *uncut(const Load *load, int64_t tp, char *out, size_t n)
-{
-    static const char heads[] = "model.num_attention_heads", groups[] = "model.num_key_value_heads",
-                      width[] = "model.intermediate_size";
-    const Config *c = load->config;
-    int64_t kv = c->model.num_key_value_heads;
-    if (!load_wrong(load, heads) && c->model.num_attention_heads % tp != 0)
-        snprintf(out, n, "num_attention_heads %lld", (long long)c->model.num_attention_heads);
-    else if (!UNUSABLE(load, heads, groups) && kv % tp != 0 && tp % kv != 0)
-        snprintf(out, n, "num_key_value_heads %lld", (long long)kv);
-    else if (!UNUSABLE(load, "model.hidden_size", width) && c->model.intermediate_size % tp != 0)
-        snprintf(out, n, "intermediate_size %lld", (long long)c->model.intermediate_size);
-    else
-        return NULL;
-    return out;
-}
-
-/* Whether the number of ranks, where it is known, can be cut so. */
-static bool cuts_world(const Load *load, int64_t cut)
-{
-    bool looked_at = load->context.stored && load->context.opened == 0;
-    return looked_at || load->context.world == 0 || load->context.world % cut == 0;
-}
-
-/* Whether the model can be cut so, on whatever ranks. */
-static bool tensor_cuts(const Load *load, int64_t tp)
-{
-    char what[64];
-    return uncut(load, tp, what, sizeof what) == NULL;
-}
-
-static bool stages_cut(const Load *load, int64_t stages)
-{
-    const Config *c = load->config;
-    return UNUSABLE(load, layers_key, chunks_key) ||
-           stages * c->parallel.pipeline_chunks <= c->model.num_layers;
-}
-
-/* The same on these ranks, beside the other size where that can stay. */
-static bool tensor_fits(const Load *load, int64_t tp)
-{
-    int64_t stages = load->config->parallel.pipeline;
-    bool stays = !load_wrong(load, stages_key) && stages_cut(load, stages);
-    return tensor_cuts(load, tp) && cuts_world(load, tp * (stays ? stages : 1));
-}
-
-static bool stages_fit(const Load *load, int64_t stages)
-{
-    int64_t tp = load->config->parallel.tensor;
-    bool stays = !load_wrong(load, tensor_key) && tensor_cuts(load, tp);
-    return stages_cut(load, stages) && cuts_world(load, stages * (stays ? tp : 1));
-}
-
-/* The values that fit nearest below and above `x`, which does not, as "2 or 4"; "1" where none
- * does. */
-static void nearest(const Load *load, bool (*fits)(const Load *load, int64_t x), int64_t x,
-                    char *out, size_t n)
-{
-    enum { FAR = 4096 }; /* no grid is so large */
-    int64_t low = x <= FAR ? x - 1 : FAR, high = x + 1;
-    while (low > 1 && !fits(load, low))
-        low--;
-    while (high < 2 * x && high < FAR && !fits(load, high))
-        high++;
-    bool above = high < 2 * x && high < FAR, below = low >= 1 && fits(load, low);
-    size_t at = (size_t)snprintf(out, n, "%lld", (long long)(below || !above ? low : high));
-    if (below && above) snprintf(out + at, n - at, " or %lld", (long long)high);
-}
-
-static void check_tensor(Load *load)
-{
-    int64_t tp = load->config->parallel.tensor;
-    char what[64], near[64];
-    if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return;
-    bool kv = strncmp(what, "num_key", 7) == 0;
-    nearest(load, tensor_fits, tp, near, sizeof near);
-    WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
-          kv ? "neither divides nor is a multiple of" : "does not divide", what, near);
-}
 
 static int64_t common_divisor(int64_t a, int64_t b)
 {
@@ -159,34 +77,6 @@ static void check_rows_type(Load *load)
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
-
-/* Blocks of each run of layers: every run has one at least, and may have the embedding or the head
- * beside it. */
-static void check_stages(Load *load)
-{
-    const Config *c = load->config;
-    int64_t stages = c->parallel.pipeline, chunks = c->parallel.pipeline_chunks,
-            blocks = c->model.num_layers;
-    char near[64], other[96] = "";
-    if (UNUSABLE(load, stages_key, chunks_key)) return;
-    if (chunks > 1 && stages == 1) {
-        WRONG(load, chunks_key,
-              "%lld runs of layers a stage are for several stages, and pipeline is 1; write 1, or "
-              "pipeline 2 or more",
-              (long long)chunks);
-        load->origin[option_find(chunks_key)].wrong = true;
-        return;
-    }
-    if (load_wrong(load, layers_key) || stages * chunks <= blocks) return;
-    if (chunks > 1 && blocks / stages > 0)
-        snprintf(other, sizeof other, ", or pipeline_chunks %lld", (long long)(blocks / stages));
-    nearest(load, stages_fit, stages, near, sizeof near);
-    WRONG(load, stages_key,
-          "%lld stages x %lld run%s of layers need a block each, and num_layers is %lld; write "
-          "pipeline %s%s",
-          (long long)stages, (long long)chunks, chunks == 1 ? "" : "s", (long long)blocks, near,
-          other);
-}
 
 static void check_schedule(Load *load)
 {
@@ -290,36 +180,15 @@ void fit_opened(Load *load)
     leave_open(load, schedule_key);
 }
 
-bool check_cut(Load *load)
+void fit_opened_rows(Load *load)
 {
+    static const char micro_key[] = "train_micro_batch_size_per_gpu",
+                      length_key[] = "data.seq_length";
     const Config *c = load->config;
-    int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, cut = tp * stages,
-            world = load->context.world;
-    char product[64], near[64], ranks[64], other[96] = "";
-    if (cuts_world(load, cut)) return true;
-    /* Of other ranks it would be refused, too. */
-    if (!tensor_cuts(load, tp) || !stages_cut(load, stages)) return false;
-    const char *key = tp > 1 ? tensor_key : stages_key;
-    snprintf(product, sizeof product, "%lld", (long long)cut);
-    if (tp > 1 && stages > 1)
-        snprintf(product, sizeof product, "%lld x pipeline %lld = %lld", (long long)tp,
-                 (long long)stages, (long long)cut);
-    snprintf(ranks, sizeof ranks, "%lld", (long long)((world / cut + 1) * cut));
-    if (world > cut)
-        snprintf(ranks, sizeof ranks, "%lld or %lld", (long long)(world / cut * cut),
-                 (long long)((world / cut + 1) * cut));
-    /* The other size alone may be what does not go into the ranks. */
-    if (world % (tp > 1 ? stages : tp) == 0) {
-        nearest(load, tp > 1 ? tensor_fits : stages_fit, tp > 1 ? tp : stages, near, sizeof near);
-        snprintf(other, sizeof other, ", or %s here", near);
-    }
-    if (load->context.alone)
-        WRONG(load, key, "%s, but there is 1 rank here; write 1", product);
-    else
-        WRONG(load, key, "%s, but there %s %lld rank%s; write --ranks %s%s", product,
-              world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s", ranks, other);
-    load->origin[option_find(key)].wrong = true; /* one mistake, one error */
-    return false;
+    bool unusable = UNUSABLE(load, sequence_key, tensor_key, micro_key, length_key);
+    if (unusable || (!load->context.alone && load->context.opened == 0)) return;
+    if (c->train_micro_batch_size_per_gpu * c->data.seq_length % c->parallel.tensor != 0)
+        leave_open(load, sequence_key);
 }
 
 void check_parallel(Load *load)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Names that other trainers use. */
+/* Names that other trainers use, of a key in whatever section, or whole. */
 static const struct {
     const char *alias, *key;
 } aliases[] = {
@@ -78,6 +78,17 @@ static const struct {
     {"virtual_pipeline_model_parallel_size", "parallel.pipeline_chunks"},
     {"tp_size", "parallel.tensor"},
     {"pp_size", "parallel.pipeline"},
+    {"tp", "parallel.tensor"},
+    {"pp", "parallel.pipeline"},
+    {"dp", "parallel.data"},
+    {"sp", "parallel.sequence_parallel"},
+    {"chunks", "parallel.pipeline_chunks"},
+    {"split", "parallel.pipeline_split"},
+    {"num_stages", "parallel.pipeline"},
+    {"partition_method", "pipeline.partition"},
+    {"tensor_parallel_size", "parallel.tensor"},
+    {"pipeline_parallel_size", "parallel.pipeline"},
+    {"tensor_parallel.enabled", "parallel.tensor"},
 };
 
 /* The row of either table, options first. */
@@ -123,7 +134,7 @@ void suggest_key(const char *key, char *out, size_t n)
      * name for it; then the right name in the wrong section. */
     if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        if (strcmp(aliases[i].alias, word) == 0) {
+        if (strcmp(aliases[i].alias, word) == 0 || strcmp(aliases[i].alias, key) == 0) {
             snprintf(out, n, "%s", aliases[i].key);
             return;
         }

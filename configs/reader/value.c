@@ -97,7 +97,7 @@ static bool set_integers(const Assign *a, IntegerList *field)
 {
     const JsonNode *list = &a->json->node[a->node];
     int count = cJSON_IsArray(list->item) ? cJSON_GetArraySize(list->item) : 0;
-    if (!cJSON_IsArray(list->item)) return refuse(a);
+    if (count == 0) return refuse(a);
     int64_t *item = must_calloc((size_t)count + 1, sizeof *item);
     int n = 0;
     for (int i = a->node + 1; i < list->end; i = a->json->node[i].end, n++)

@@ -2,11 +2,13 @@
 #ifndef PARALLEL_GRID_LAUNCH_H
 #define PARALLEL_GRID_LAUNCH_H
 
+#include "configs/config.h"
 #include "parallel/comm/local.h"
 #include "parallel/grid/grid.h"
 
 /* More ranks than this are refused: each has a device, a loader and threads of its own. */
-enum { LAUNCH_MAX_RANKS = LOCAL_MAX_RANKS };
+enum { LAUNCH_MAX_RANKS = CONFIG_MAX_RANKS };
+_Static_assert((int)LAUNCH_MAX_RANKS <= (int)LOCAL_MAX_RANKS, "a world has room for them");
 
 typedef struct {
     double timeout; /* seconds that a rank waits for another; 0: for ever */

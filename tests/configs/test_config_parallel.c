@@ -40,23 +40,6 @@ static const Config *good(int64_t world, const char *keys, const char *set)
     return c;
 }
 
-/* Sizes that no ranks mend are told by what of the model they do not fit, each beside ranks that
- * the other need not go into. */
-static void tells_of_both_sizes(void **state)
-{
-    (void)state;
-    ConfigReport report;
-    const Config *c = with_keys(8,
-                                "\"parallel\": {\"tensor\": 5, \"pipeline\": 5}, "
-                                "\"model\": {\"num_layers\": 3}",
-                                NULL, &report);
-    assert_null(c);
-    assert_int_equal(report.n_errors, 2);
-    assert_non_null(strstr(report.error[0], "does not divide num_attention_heads 12; write 4"));
-    assert_non_null(strstr(report.error[1], "and num_layers is 3; write pipeline 2"));
-    config_report_free(&report);
-}
-
 static void settles_schedule_and_partition(void **state)
 {
     (void)state;
@@ -343,6 +326,28 @@ static void a_stored_run_opens_on_other_ranks(void **state)
     free(text);
 }
 
+/* Looking at a run, other tensor-parallel ranks than its own need not share a micro-batch's rows.
+ */
+static void a_stored_run_cuts_rows_where_they_divide(void **state)
+{
+    (void)state;
+    const Config *run = good(2, "\"parallel\": {\"tensor\": 2, \"sequence_parallel\": true}", NULL);
+    char *text = config_text(run);
+    config_free(run);
+    const char *sets[] = {"parallel.tensor=4", "parallel.tensor=3",
+                          "parallel={\"tensor\": 3, \"sequence_parallel\": true}"};
+    for (int i = 0; i < 3; i++) {
+        ConfigReport report;
+        const ConfigContext context = {.stored = true, .opened = 12};
+        const Config *c = parse(&context, text, sets[i], &report);
+        if ((c == NULL) != (i == 2)) fail_msg("%s: %s", sets[i], c ? "accepted" : report.error[0]);
+        if (c != NULL) assert_int_equal(c->parallel.sequence_parallel, i == 0);
+        config_report_free(&report);
+        config_free(c);
+    }
+    free(text);
+}
+
 /* What knows a single rank sets aside the grid that a file asks for, and refuses one of a --set. */
 static void one_rank_sets_a_grid_aside(void **state)
 {
@@ -372,7 +377,6 @@ static void one_rank_sets_a_grid_aside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tells_of_both_sizes),
         cmocka_unit_test(settles_schedule_and_partition),
         cmocka_unit_test(prints_what_reads_back),
         cmocka_unit_test(notices_what_has_no_effect),
@@ -380,6 +384,7 @@ int main(void)
         cmocka_unit_test(bug_28_heads_that_do_not_divide),
         cmocka_unit_test(takes_the_grids_that_go_together),
         cmocka_unit_test(a_stored_run_opens_on_other_ranks),
+        cmocka_unit_test(a_stored_run_cuts_rows_where_they_divide),
         cmocka_unit_test(one_rank_sets_a_grid_aside),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);

@@ -63,6 +63,8 @@ static void settles_the_batch_over_the_ranks(void **state)
         {4, BATCH "16, " MICRO "2, " ACCUM "2", 4, 16, 2, 2, 4},
         {3, BATCH "24, " MICRO "\"auto\"", 3, 24, 8, 1, 3},
         {4, BATCH "24, " MICRO "\"auto\"", 4, 24, 2, 3, 4},
+        {2, BATCH "24, " MICRO "\"auto\", " ACCUM "4", 2, 24, 3, 4, 2},
+        {1, BATCH "24, " MICRO "\"auto\", " ACCUM "1", 1, 24, 24, 1, 1},
         /* One that is not given is what all ranks make. */
         {3, MICRO "4, " ACCUM "2", 3, 24, 4, 2, 3},
         {5, MICRO "4", 5, 20, 4, 1, 5},
@@ -257,7 +259,7 @@ static void says_how_to_keep_a_batch(void **state)
          "write train_batch_size 12 and train_micro_batch_size_per_gpu 3 and leave "
          "gradient_accumulation_steps out"},
         {4, MICRO "3", 9,
-         "take 3 or 9 ranks, of which 9 is a multiple, and write train_batch_size 9"},
+         "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9"},
         {4, BATCH "16", 8, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,272 @@
+/* cut.c -- the sizes of a grid (parallel.tensor and parallel.pipeline): whether the model can be
+ * cut so, whether the ranks are whole pipelines of tensor-parallel ranks, and the nearest sizes
+ * that are both: what is offered would be accepted. */
+#include "configs/reader/load.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pipeline",
+                  data_key[] = "parallel.data", chunks_key[] = "parallel.pipeline_chunks",
+                  layers_key[] = "model.num_layers";
+
+/* An error at the place of `key`. */
+#define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
+#define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
+
+static int64_t less(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- what goes with what --------------------------------------------------------------------- */
+
+/* What of the model so many tensor-parallel ranks cannot share, as "num_attention_heads 12"; NULL:
+ * nothing. What was refused is not asked. */
+static const char *uncut(const Load *load, int64_t tp, char *out, size_t n)
+{
+    static const char heads[] = "model.num_attention_heads", groups[] = "model.num_key_value_heads",
+                      width[] = "model.intermediate_size";
+    const Config *c = load->config;
+    int64_t kv = c->model.num_key_value_heads;
+    if (!load_wrong(load, heads) && c->model.num_attention_heads % tp != 0)
+        snprintf(out, n, "num_attention_heads %lld", (long long)c->model.num_attention_heads);
+    else if (!UNUSABLE(load, heads, groups) && kv % tp != 0 && tp % kv != 0)
+        snprintf(out, n, "num_key_value_heads %lld", (long long)kv);
+    else if (!UNUSABLE(load, "model.hidden_size", width) && c->model.intermediate_size % tp != 0)
+        snprintf(out, n, "intermediate_size %lld", (long long)c->model.intermediate_size);
+    else
+        return NULL;
+    return out;
+}
+
+static bool shares_model(const Load *load, int64_t tp)
+{
+    char what[64];
+    return uncut(load, tp, what, sizeof what) == NULL;
+}
+
+/* Whether every run of layers has a block. */
+static bool has_blocks(const Load *load, int64_t stages, int64_t chunks)
+{
+    return load_wrong(load, layers_key) || stages * chunks <= load->config->model.num_layers;
+}
+
+/* What is refused of the sizes for the model's sake alone. */
+static bool tensor_impossible(const Load *load)
+{
+    return !load_wrong(load, tensor_key) && !shares_model(load, load->config->parallel.tensor);
+}
+
+/* (One stage is not what is wrong with several chunks of it.) */
+static bool stages_impossible(const Load *load)
+{
+    const Config *c = load->config;
+    int64_t stages = c->parallel.pipeline, chunks = c->parallel.pipeline_chunks;
+    return !UNUSABLE(load, stages_key, chunks_key) && (stages > 1 || chunks == 1) &&
+           !has_blocks(load, stages, chunks);
+}
+
+/* Whether the number of ranks is known and will not change. */
+static bool knows_world(const Load *load)
+{
+    bool looked_at = load->context.stored && load->context.opened == 0;
+    return !looked_at && load->context.world > 0;
+}
+
+/* Whether the ranks, where they are known, are so many whole grids; exactly: as many as
+ * parallel.data says, where it is given. */
+static bool makes_world(const Load *load, int64_t cut, bool exactly)
+{
+    int64_t world = load->context.world;
+    if (!knows_world(load)) return true;
+    if (exactly && load_given(load, data_key)) return load->config->parallel.data * cut == world;
+    return world % cut == 0;
+}
+
+static bool tensor_fits(const Load *load, int64_t tp)
+{
+    int64_t stages = load_wrong(load, stages_key) ? 1 : load->config->parallel.pipeline;
+    return shares_model(load, tp) && makes_world(load, tp * stages, true);
+}
+
+static bool stages_fit(const Load *load, int64_t stages)
+{
+    const Config *c = load->config;
+    int64_t chunks = load_wrong(load, chunks_key) ? 1 : c->parallel.pipeline_chunks,
+            tp = load_wrong(load, tensor_key) ? 1 : c->parallel.tensor;
+    return has_blocks(load, stages, chunks) && (chunks == 1 || stages > 1) &&
+           makes_world(load, tp * stages, true);
+}
+
+/* ---- what to write instead ------------------------------------------------------------------- */
+
+/* The values that fit nearest below and above `x`, which does not, as "2 or 4"; false where none
+ * does. */
+static bool nearest(const Load *load, bool (*fits)(const Load *load, int64_t x), int64_t x,
+                    char *out, size_t n)
+{
+    enum { FAR = 4096 }; /* no grid is so large */
+    int64_t low = x <= FAR ? x - 1 : FAR, high = x + 1;
+    while (low > 0 && !fits(load, low))
+        low--;
+    while (high < 2 * x && high < FAR && !fits(load, high))
+        high++;
+    bool above = high < 2 * x && high < FAR;
+    if (low > 0 && above)
+        snprintf(out, n, "%lld or %lld", (long long)low, (long long)high);
+    else if (low > 0 || above)
+        snprintf(out, n, "%lld", (long long)(low > 0 ? low : high));
+    return low > 0 || above;
+}
+
+/* The largest sizes up to those given that go into model and ranks; one rank without chunks always
+ * does. */
+static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_t *chunks)
+{
+    const Config *c = load->config;
+    int64_t most_tp = less(c->parallel.tensor, CONFIG_MAX_RANKS),
+            most_stages = less(c->parallel.pipeline, CONFIG_MAX_RANKS);
+    *chunks = c->parallel.pipeline_chunks;
+    for (;; *chunks = 1) {
+        for (*stages = most_stages; *stages > (*chunks > 1); (*stages)--) {
+            if (!has_blocks(load, *stages, *chunks)) continue;
+            for (*tp = most_tp; *tp > 0; (*tp)--)
+                if (shares_model(load, *tp) && makes_world(load, *tp * *stages, false)) return;
+        }
+        if (*chunks == 1) break;
+    }
+    *tp = *stages = 1;
+}
+
+/* Where no other value of one key alone mends it: all that have to change. */
+static void all_sizes(const Load *load, char *out, size_t n)
+{
+    const Config *c = load->config;
+    int64_t tp, stages, chunks;
+    largest_sizes(load, &tp, &stages, &chunks);
+    const struct {
+        const char *name;
+        int64_t was, is;
+    } sizes[] = {{"tensor", c->parallel.tensor, tp},
+                 {"pipeline", c->parallel.pipeline, stages},
+                 {"pipeline_chunks", c->parallel.pipeline_chunks, chunks}};
+    size_t at = 0;
+    out[0] = '\0';
+    for (int i = 0; i < 3; i++)
+        if (sizes[i].was != sizes[i].is && at < n)
+            at += (size_t)snprintf(out + at, n - at, "%s%s %lld", at ? " and " : "", sizes[i].name,
+                                   (long long)sizes[i].is);
+    if (at < n && !makes_world(load, tp * stages, true))
+        snprintf(out + at, n - at, " without parallel.data");
+}
+
+void check_tensor(Load *load)
+{
+    int64_t tp = load->config->parallel.tensor;
+    char what[64], near[160];
+    if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return;
+    bool kv = strncmp(what, "num_key", 7) == 0;
+    if (stages_impossible(load) || !nearest(load, tensor_fits, tp, near, sizeof near))
+        all_sizes(load, near, sizeof near);
+    WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
+          kv ? "neither divides nor is a multiple of" : "does not divide", what, near);
+}
+
+/* Several runs of layers on the only stage. */
+static void refuse_chunks(Load *load)
+{
+    const Config *c = load->config;
+    char other[64] = "";
+    int64_t stages = 2;
+    while (stages <= CONFIG_MAX_RANKS && !stages_fit(load, stages))
+        stages++;
+    /* What is said of the other sizes goes with this one's mending. */
+    bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true);
+    if (stages <= CONFIG_MAX_RANKS && alone)
+        snprintf(other, sizeof other, ", or pipeline %lld%s", (long long)stages,
+                 knows_world(load) ? "" : " or more");
+    WRONG(load, chunks_key,
+          "%lld runs of layers a stage are for several stages, and pipeline is 1; write 1%s",
+          (long long)c->parallel.pipeline_chunks, other);
+    load->origin[option_find(chunks_key)].wrong = true;
+}
+
+/* Blocks of each run of layers: every run has one at least, and may have the embedding or the head
+ * beside it. */
+void check_stages(Load *load)
+{
+    const Config *c = load->config;
+    int64_t stages = c->parallel.pipeline, chunks = c->parallel.pipeline_chunks,
+            blocks = c->model.num_layers, fewer = blocks / stages;
+    char near[160] = "", other[64] = "";
+    if (UNUSABLE(load, stages_key, chunks_key)) return;
+    if (chunks > 1 && stages == 1) {
+        refuse_chunks(load);
+        return;
+    }
+    if (!stages_impossible(load)) return;
+    bool one = !tensor_impossible(load) && nearest(load, stages_fit, stages, near, sizeof near);
+    bool interleaved =
+        load_given(load, "parallel.schedule") && c->parallel.schedule == SCHEDULE_INTERLEAVED;
+    if (!tensor_impossible(load) && chunks > 1 && fewer > (interleaved ? 1 : 0) &&
+        makes_world(load, stages * c->parallel.tensor, true))
+        snprintf(other, sizeof other, "pipeline_chunks %lld", (long long)fewer);
+    if (!one && *other == '\0') all_sizes(load, near, sizeof near);
+    WRONG(load, stages_key,
+          "%lld stages x %lld run%s of layers need a block each, and num_layers is %lld; write "
+          "%s%s%s%s",
+          (long long)stages, (long long)chunks, chunks == 1 ? "" : "s", (long long)blocks,
+          one ? "pipeline " : "", near, *near && *other ? ", or " : "", other);
+}
+
+/* "; write ..." of a cut that does not go into the ranks: another number of ranks, or another value
+ * of the key. */
+static void say_cut_remedy(const Load *load, bool tensor, char *out, size_t n)
+{
+    const Config *c = load->config;
+    int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, cut = tp * stages,
+            world = less(load->context.world, CONFIG_MAX_RANKS), unit = cut;
+    char ranks[64] = "", near[160];
+    bool data = load_given(load, data_key); /* with it one number of ranks alone is right */
+    if (data) unit *= c->parallel.data;
+    int64_t low = data ? unit : world / unit * unit,
+            high = data ? CONFIG_MAX_RANKS + 1 : low + unit;
+    if (low > CONFIG_MAX_RANKS) low = 0;
+    if (low > 0 && high <= CONFIG_MAX_RANKS)
+        snprintf(ranks, sizeof ranks, "--ranks %lld or %lld", (long long)low, (long long)high);
+    else if (low > 0 || high <= CONFIG_MAX_RANKS)
+        snprintf(ranks, sizeof ranks, "--ranks %lld", (long long)(low > 0 ? low : high));
+    bool split = !tensor && c->parallel.pipeline_split.count > 0; /* as many runs as it has */
+    bool here = !split && nearest(load, tensor ? tensor_fits : stages_fit, tensor ? tp : stages,
+                                  near, sizeof near);
+    if (!here && *ranks == '\0') all_sizes(load, near, sizeof near);
+    snprintf(out, n, "%s%s%s%s", ranks, *ranks && here ? ", or " : "",
+             here || *ranks == '\0' ? near : "", here ? " here" : "");
+}
+
+bool check_cut(Load *load)
+{
+    const Config *c = load->config;
+    int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, world = load->context.world;
+    bool impossible = tensor_impossible(load) || stages_impossible(load);
+    char product[64], remedy[256];
+    if (makes_world(load, tp * stages, impossible)) return true;
+    /* check_tensor and check_stages speak of a size that is none for the model, on any ranks. */
+    if (impossible && !load->context.alone) return false;
+    if (makes_world(load, tp * stages, false)) return true;
+    const char *key = tp > 1 ? tensor_key : stages_key;
+    snprintf(product, sizeof product, "%lld", (long long)(tp * stages));
+    if (tp > 1 && stages > 1)
+        snprintf(product, sizeof product, "%lld x pipeline %lld = %lld", (long long)tp,
+                 (long long)stages, (long long)(tp * stages));
+    say_cut_remedy(load, tp > 1, remedy, sizeof remedy);
+    if (load->context.alone)
+        WRONG(load, key, "%s, but there is 1 rank here; write 1%s", product,
+              tp > 1 && stages > 1 ? " for both" : "");
+    else
+        WRONG(load, key, "%s, but there %s %lld rank%s; write %s", product,
+              world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s", remedy);
+    load->origin[option_find(key)].wrong = true; /* one mistake, one error */
+    return false;
+}

@@ -1,0 +1,171 @@
+/* test_config_advice.c -- what a refusal of a grid says to write is accepted: many grids of a few
+ * models on many ranks are asked for, and each sentence is followed in every way that it names. */
+#include "configs/config.h"
+#include "model/core/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A grid that is asked for; 0: the key is not given. */
+typedef struct {
+    long long heads, layers, world, size[4];
+} Asked;
+static const char *const size_name[] = {"tensor", "pipeline", "pipeline_chunks", "data"};
+enum { DATA = 3, N_SIZES = 4 };
+
+static const Config *ask(const Asked *asked, ConfigReport *report)
+{
+    char sizes[256] = "\"_\": 0";
+    for (int i = 0; i < N_SIZES; i++)
+        if (asked->size[i] > 0)
+            snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", \"%s\": %lld",
+                     size_name[i], asked->size[i]);
+    char *text = text_format(
+        "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 4, \"model\": "
+        "{\"num_layers\": %lld, \"hidden_size\": 48, \"num_attention_heads\": %lld}, "
+        "\"parallel\": {%s}}",
+        asked->layers, asked->heads, sizes);
+    const ConfigContext context = {.world = asked->world};
+    const Config *c = config_parse_in(&context, "c.json", text, strlen(text), 0, NULL, report);
+    free(text);
+    return c;
+}
+
+/* The number that a name, or the key of a sentence, stands for. */
+static long long *named(Asked *asked, const char *name, const char *said)
+{
+    if (strcmp(name, "--ranks") == 0) return &asked->world;
+    if (*name == '\0') name = strstr(said, "parallel.") + strlen("parallel.");
+    for (int i = 0; i < N_SIZES; i++)
+        if (strspn(name, "abcdefghijklmnopqrstuvwxyz_") == strlen(size_name[i]) &&
+            strncmp(name, size_name[i], strlen(size_name[i])) == 0)
+            return &asked->size[i];
+    fail_msg("not understood: %s", said);
+    return NULL;
+}
+
+/* Reads "[NAME ]A[ or B]" at *at, and goes behind it; how many values there are. */
+static int read_values(const char **at, char name[32], long long value[2])
+{
+    name[0] = '\0';
+    if (sscanf(*at, "%31[a-z_-] ", name) == 1) *at += strlen(name) + 1;
+    int values = sscanf(*at, "%lld or %lld", &value[0], &value[1]);
+    for (int i = 0; i < values; i++) {
+        *at += strcspn(*at, "0123456789");
+        *at += strspn(*at, "0123456789");
+    }
+    return values;
+}
+
+/* The n-th thing that the sentence says to write, done; false: it says no more. */
+static bool follow(const char *said, int n, Asked *asked)
+{
+    const char *at = strstr(said, "; write ");
+    if (at == NULL) fail_msg("no advice: %s", said);
+    at += strlen("; write ");
+    for (;;) {
+        char name[32];
+        long long value[2] = {0};
+        if (strncmp(at, "leave the key out", 17) == 0) {
+            if (n == 0) asked->size[DATA] = 0;
+            return n == 0;
+        }
+        int values = read_values(&at, name, value);
+        if (values < 1) fail_msg("not understood: %s", said);
+        bool this = n < values;
+        if (this) *named(asked, name, said) = value[n];
+        if (strncmp(at, " and ", 5) == 0) { /* all of it together */
+            at += 5;
+            continue;
+        }
+        if (this && strcmp(at, " without parallel.data") == 0) asked->size[DATA] = 0;
+        if (this) return true;
+        n -= values;
+        at = strstr(at, ", or ");
+        if (at == NULL) return false;
+        at += strlen(", or ");
+    }
+}
+
+/* Whatever a refusal says to write is accepted, with what the others say. */
+static int follow_all(const Asked *asked)
+{
+    ConfigReport report, after;
+    const Config *c = ask(asked, &report);
+    int followed = 0;
+    for (int e = 0; e < report.n_errors; e++) {
+        for (int n = 0;; n++, followed++) {
+            Asked mended = *asked;
+            for (int other = 0; other < report.n_errors; other++)
+                if (other != e) follow(report.error[other], 0, &mended);
+            if (!follow(report.error[e], n, &mended)) break;
+            const Config *good_now = ask(&mended, &after);
+            if (mended.world > CONFIG_MAX_RANKS || good_now == NULL)
+                fail_msg("%lld heads, %lld layers, %lld ranks: %s\nis followed on %lld by: %s",
+                         asked->heads, asked->layers, asked->world, report.error[e], mended.world,
+                         good_now ? "accepted" : after.error[0]);
+            config_report_free(&after);
+            config_free(good_now);
+        }
+    }
+    config_report_free(&report);
+    config_free(c);
+    return followed;
+}
+
+static void advice_for_a_grid_is_accepted(void **state)
+{
+    (void)state;
+    static const long long worlds[] = {0, 1, 3, 4, 8, 62, 64},
+                           models[][2] = {{4, 3}, {12, 8}, {6, 2}}, tensor[] = {1, 2, 3, 4, 5, 24},
+                           stages[] = {1, 2, 3, 5, 8, 33}, data[] = {0, 2, 40};
+    enum { WORLDS = 7, MODELS = 3, TENSORS = 6, STAGES = 6, CHUNKS = 3, DATAS = 3 };
+    int followed = 0, all = WORLDS * MODELS * TENSORS * STAGES * CHUNKS * DATAS;
+    for (int i = 0; i < all; i += getenv("TEST_SAMPLE") ? 5 : 1) {
+        int rest = i;
+        Asked asked = {.world = worlds[rest % WORLDS]};
+        rest /= WORLDS;
+        asked.heads = models[rest % MODELS][0];
+        asked.layers = models[rest % MODELS][1];
+        rest /= MODELS;
+        asked.size[0] = tensor[rest % TENSORS];
+        rest /= TENSORS;
+        asked.size[1] = stages[rest % STAGES];
+        rest /= STAGES;
+        asked.size[2] = 1 + rest % CHUNKS;
+        asked.size[DATA] = data[rest / CHUNKS];
+        followed += follow_all(&asked);
+    }
+    print_message("  %d pieces of advice followed\n", followed);
+    assert_true(followed > all / 4);
+}
+
+/* Sizes that no ranks mend are told by what of the model they do not fit; the ranks are mended by
+ * both together. */
+static void tells_of_both_sizes(void **state)
+{
+    (void)state;
+    ConfigReport report;
+    const Asked asked = {.heads = 12, .layers = 3, .world = 8, .size = {5, 5}};
+    assert_null(ask(&asked, &report));
+    assert_int_equal(report.n_errors, 2);
+    assert_non_null(strstr(report.error[0], "does not divide num_attention_heads 12; write "));
+    assert_non_null(strstr(report.error[1], "and num_layers is 3; write "));
+    for (int i = 0; i < 2; i++)
+        assert_non_null(strstr(report.error[i], "; write tensor 4 and pipeline 2"));
+    config_report_free(&report);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tells_of_both_sizes),
+        cmocka_unit_test(advice_for_a_grid_is_accepted),
+    };
+    return cmocka_run_group_tests_name("config advice", tests, NULL, NULL);
+}
