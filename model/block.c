@@ -162,21 +162,28 @@ void block_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
     arena_rewind(scratch, mark);
 }
 
-void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
+/* All of forward that backward reads. */
+static void forward_before_down(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
 {
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
-    Linear out = linear_bind(pass->store, &block->attention.out, false, false),
-           down = linear_bind(pass->store, &block->mlp.down, false, false);
+    Linear out = linear_bind(pass->store, &block->attention.out, false, false);
     KvCache *cache = pass->caches ? &pass->caches[block->index] : NULL;
     attention_forward(pass, &block->attention, &acts->attention, x, cache);
     op_residual_norm_forward(pass->dev, acts->middle, acts->mlp.normed, acts->mlp.stats, x,
                              region_rows(pass->tp, acts->attention.out), out.bias, norm.weight,
                              norm.bias, pass->shape->norm);
-    mlp_forward(pass, &block->mlp, &acts->mlp);
+    mlp_forward_up(pass, &block->mlp, &acts->mlp);
+}
+
+void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
+{
+    Linear down = linear_bind(pass->store, &block->mlp.down, false, false);
+    forward_before_down(pass, block, acts, x);
+    mlp_forward_down(pass, &block->mlp, &acts->mlp);
     op_bias_residual(pass->dev, y, region_rows(pass->tp, acts->mlp.down), down.bias, acts->middle);
 }
 
-void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y)
+void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
 {
     switch (pass->shape->recompute) {
     case RECOMPUTE_NONE: return;
@@ -186,7 +193,7 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
         attention_recompute(pass, &block->attention, &acts->attention, x);
         mlp_recompute(pass, &block->mlp, &acts->mlp, acts->middle);
         return;
-    case RECOMPUTE_FULL: block_forward(pass, block, acts, x, y); return;
+    case RECOMPUTE_FULL: forward_before_down(pass, block, acts, x); return;
     }
 }
 

@@ -33,9 +33,9 @@ void block_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
 /* y (S, C) = block(x (S, C)). The unit is acquired. */
 void block_forward(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
-/* Before block_backward: makes again what the shape's policy did not keep, from x as in forward;
- * full overwrites y (S, C) with the same bits. The unit is acquired. */
-void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x, Tensor y);
+/* Before block_backward: makes again what the shape's policy did not keep and backward reads, from
+ * x as in forward; so full ends before the down product. The unit is acquired. */
+void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tensor x);
 /* grad: dy in, dx out. Unit and gradient are acquired; acts as forward or recompute left them. */
 void block_backward(const Pass *pass, const Block *block, const BlockActs *acts, Tensor x,
                     ResidualGrad *grad, bool accumulate);

@@ -23,7 +23,6 @@ typedef struct {
     int n_chunks;
     HeadActs head;
     ResidualGrad grad; /* of the stream */
-    Tensor remade;     /* where recompute writes a chunk's last output, which is gone from here */
 } Layout;
 
 struct Gpt {
@@ -127,12 +126,8 @@ static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptM
                         Arena *saved, Arena *scratch)
 {
     int64_t N = B * T;
-    bool train = mode == GPT_TRAIN, remakes = false;
-    for (int c = 0; c < l->n_chunks; c++)
-        remakes |=
-            train && s->recompute == RECOMPUTE_FULL && l->chunk[c].blocks > 0 && !l->chunk[c].ends;
+    bool train = mode == GPT_TRAIN;
     l->grad = train ? residual_layout(s, N, scratch) : (ResidualGrad){0};
-    l->remade = remakes ? stream_tensor(s, N, scratch) : NO_TENSOR;
     size_t shared = arena_mark(scratch);
     if (l->chunk[l->n_chunks - 1].ends) head_layout(&l->head, s, N, train, scratch);
     for (int c = 0; c < l->n_chunks; c++) {
@@ -307,7 +302,7 @@ static void stage_forward(void *self, const Action *action, Tensor in, Tensor ou
 static void stage_backward(void *self, const Action *action, Tensor dout, Tensor din)
 {
     Gpt *g = self;
-    LayerWork work = work_of(g, action, g->layout.remade);
+    LayerWork work = work_of(g, action, NO_TENSOR);
     ResidualGrad grad = g->layout.grad;
     /* What goes to another stage is made where it is fetched from. Nobody has summed the columns of
      * what comes from one. */

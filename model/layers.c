@@ -36,7 +36,7 @@ static void run_block_backward(const LayerWork *w, const Layer *layer, const boo
     int l = layer->block;
     const Block *block = &w->layers->block[l];
     const BlockActs *acts = &w->acts[l - w->first];
-    block_recompute(w->pass, block, &w->acts[l - w->first], stream_at(w, l), stream_at(w, l + 1));
+    block_recompute(w->pass, block, &w->acts[l - w->first], stream_at(w, l));
     block_backward(w->pass, block, acts, stream_at(w, l), w->grad, accumulate[0]);
 }
 

@@ -27,11 +27,10 @@ MlpGrads mlp_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
     return d;
 }
 
-void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *a)
+void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *a)
 {
     const GptShape *s = pass->shape;
     Linear up = linear_bind(pass->store, &params->up, false, false);
-    Linear down = linear_bind(pass->store, &params->down, false, false);
     region_enter_forward(pass->tp, a->in, a->normed);
     if (s->activation == ACTIVATION_GELU) {
         linear_forward(pass->dev, &up, true, a->act, a->in,
@@ -40,6 +39,11 @@ void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *a)
         linear_forward(pass->dev, &up, true, a->pre, a->in, EPILOGUE_NONE, NO_TENSOR);
         op_activation_forward(pass->dev, a->act, a->pre, s->activation);
     }
+}
+
+void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *a)
+{
+    Linear down = linear_bind(pass->store, &params->down, false, false);
     linear_forward(pass->dev, &down, false, a->down, a->act, EPILOGUE_NONE, NO_TENSOR);
     region_exit_forward(pass->tp, region_rows(pass->tp, a->down), a->down);
 }

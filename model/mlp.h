@@ -36,8 +36,10 @@ typedef struct {
 
 MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
-/* This rank's rows of acts->down = down(act(up(acts->normed))), no bias. */
-void mlp_forward(const Pass *pass, const MlpParams *params, MlpActs *acts);
+/* acts->act = act(up(acts->normed)), the last that backward reads. */
+void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *acts);
+/* This rank's rows of acts->down = down(acts->act), no bias. */
+void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *acts);
 /* The fields marked [r] once more, from the norm's input x (S, C) and pre: the same bits, because
  * the fused ops (residual and norm, product and GELU) promise those of the single ones. Not for
  * fused_gelu in a 16-bit type: pre does not have what was rounded off. */

@@ -241,15 +241,15 @@ static void check_count(Comm *world, const char *what, CommCount is, int64_t cal
 
 /* Of each micro-batch. A layer: with whole rows four sums, two of them forward; with cut rows six
  * gathers and four sums that are scattered, two and two of them forward; full recompute goes
- * forward twice. The embedding's and the head's borders are one each way, and each chunk of logits
- * has its maxima and, two numbers a row, its sums. */
+ * forward twice, but for the sum behind the down product. The embedding's and the head's borders
+ * are one each way, and each chunk of logits has its maxima and, two numbers a row, its sums. */
 static void count_on_rank(Comm *world, void *context)
 {
     const Counted *job = context;
     const GptShape *s = &job->shape;
     bool sp = job->c->sequence_parallel;
     int64_t micros = job->c->micros, N = job->c->B * job->c->T, rows = N * s->C,
-            again = s->recompute == RECOMPUTE_FULL ? 2 : 0,
+            again = s->recompute == RECOMPUTE_FULL ? 1 : 0,
             chunks = s->head_chunk ? (N + s->head_chunk - 1) / s->head_chunk : 1,
             loss = 2 * chunks * micros, numbers = 3 * N * micros;
     Fixture f;
@@ -259,7 +259,7 @@ static void count_on_rank(Comm *world, void *context)
     CommCounts trained = *comm_counts(&f.grid.tp);
     fixture_loss(&f);
     CommCounts all = *comm_counts(&f.grid.tp);
-    int64_t gathers = sp ? micros * (s->L * (6 + again) + 2) : 0,
+    int64_t gathers = sp ? micros * (s->L * (6 + 2 * again) + 2) : 0,
             scatters = sp ? micros * (s->L * (4 + again) + 2) : 0,
             sums = sp ? 0 : micros * (s->L * (4 + again) + 2), once = micros * (2 * s->L + 1);
     check_count(world, "gathers", added(&before, &trained, COMM_ALL_GATHER), gathers,

@@ -86,7 +86,8 @@ static void add_layer(Hand *h, int row)
         h->wire->elements[GROUP_TP][COMM_ALL_REDUCE][h->compute] += 3 * h->micros * h->rows;
     } else {
         add_borders(h, 4, 6);
-        if (h->c->recompute == RECOMPUTE_FULL) add_borders(h, 2, 2); /* forward once more */
+        if (h->c->recompute == RECOMPUTE_FULL)
+            add_borders(h, 1, 2); /* forward up to the last exit */
     }
 }
 
