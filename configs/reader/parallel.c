@@ -98,17 +98,23 @@ static void check_schedule(Load *load)
             (long long)c->parallel.pipeline_chunks);
 }
 
-/* The same list with another last number, so that it adds up to `missing` more; "" where that
- * would leave the last run without a block. */
-static void mended_split(const IntegerList *split, int64_t missing, char *out, size_t n)
+/* The same list with another last number, so that it adds up to `blocks`; an even one where
+ * that would leave the last run without a block. */
+static void mended_split(const IntegerList *split, int64_t blocks, char *out, size_t n)
 {
-    int64_t last = split->item[split->count - 1] + missing;
+    int64_t last = blocks;
     size_t at = 0;
+    int count = split->count;
     out[0] = '\0';
-    if (last < 1 || split->count > 16) return;
-    for (int i = 0; i < split->count && at < n; i++)
+    for (int i = 0; i < count - 1; i++)
+        last -= split->item[i];
+    if (blocks < count || count > 16) return;
+    for (int i = 0; i < count && at < n; i++) {
+        int64_t even = blocks / count + (i < blocks % count),
+                own = i == count - 1 ? last : split->item[i];
         at += (size_t)snprintf(out + at, n - at, "%s%lld", i ? ", " : "; write [",
-                               (long long)(i == split->count - 1 ? last : split->item[i]));
+                               (long long)(last < 1 ? even : own));
+    }
     if (at < n) snprintf(out + at, n - at, "]");
 }
 
@@ -124,14 +130,20 @@ static void check_split(Load *load)
     if (load_given(load, partition_key))
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
-    if (split->count != stages * chunks)
+    if (split->count != stages * chunks && stages == 1)
         WRONG(load, split_key,
-              "%d number%s for pipeline %lld x pipeline_chunks %lld; write %lld, which add up to "
-              "num_layers, or leave the key out",
-              split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
-              (long long)(stages * chunks));
+              "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
+              "give the stages as parallel.pipeline",
+              split->count, split->count == 1 ? "" : "s");
+    else if (split->count != stages * chunks)
+        WRONG(
+            load, split_key,
+            "%d number%s for pipeline %lld x pipeline_chunks %lld; write %lld numbers that add up "
+            "to num_layers, or leave the key out",
+            split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
+            (long long)(stages * chunks));
     else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers) {
-        mended_split(split, c->model.num_layers - blocks, mended, sizeof mended);
+        mended_split(split, c->model.num_layers, mended, sizeof mended);
         WRONG(load, split_key, "its numbers add up to %lld, and num_layers is %lld%s",
               (long long)blocks, (long long)c->model.num_layers,
               *mended ? mended : "; write numbers of blocks that add up to it");
