@@ -248,6 +248,37 @@ static void a_maximum_keeps_what_does_not_compare(void **state)
         }
 }
 
+/* One source, or none, begins an element behind where a pack of them would. */
+static void a_maximum_reads_sources_from_any_place(void **state)
+{
+    (void)state;
+    enum { N = 64, RANKS = 3 };
+    for (int i = 0; i < devices.count; i++)
+        for (int off = 0; off <= RANKS; off++) {
+            Device *dev = &devices.item[i].device;
+            float host[RANKS][N + 1], got[N] = {0};
+            Tensor held[RANKS], src[RANKS], dst = device_put(dev, tensor_1d(got, F32, N));
+            for (int r = 0; r < RANKS; r++) {
+                for (int k = 0; k <= N; k++)
+                    host[r][k] = (float)drawn_normal(34, r * (N + 1) + k);
+                held[r] = device_put(dev, tensor_1d(host[r], F32, N + 1));
+                src[r] = tensor_slice_rows(held[r], r == off, N);
+            }
+            op_maximum(dev, dst, src, RANKS);
+            device_take(dev, tensor_1d(got, F32, N), dst);
+            for (int r = 0; r < RANKS; r++)
+                device_drop(dev, held[r]);
+            for (int k = 0; k < N; k++) {
+                float want = -INFINITY;
+                for (int r = 0; r < RANKS; r++)
+                    want = fmaxf(want, host[r][k + (r == off)]);
+                if (got[k] != want)
+                    fail_msg("%s: the largest %d is %g, not %g", devices.item[i].name, k,
+                             (double)got[k], (double)want);
+            }
+        }
+}
+
 /* A bias gradient of sums made before is the one that the weight's gradient makes itself. */
 static void column_sums_are_those_of_a_bias_gradient(void **state)
 {
@@ -289,6 +320,7 @@ int main(void)
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
         cmocka_unit_test(a_maximum_keeps_what_does_not_compare),
+        cmocka_unit_test(a_maximum_reads_sources_from_any_place),
         cmocka_unit_test(column_sums_are_those_of_a_bias_gradient),
         cmocka_unit_test(bug_6_ranks_with_small_gradients_add_up),
         cmocka_unit_test(bug_40_sums_neither_vanish_nor_overflow_on_the_way),
