@@ -47,7 +47,8 @@ expect_code "bench parallel: ranks that are too many" 0 "$TRAIN" bench parallel 
 for way in tensor pipeline; do
     check "bench parallel: ranks that are too many: no $way" grep -qE "^$way +-   \(8 ranks do not divide the model so\)$" output
 done
-sed 's/"seed": 7,/"seed": 7, "parallel": { "data": 2, "tensor": 2, "pipeline": 2, "pipeline_chunks": 1, "pipeline_split": [1, 1],\n  "schedule": "gpipe", "sequence_parallel": true },/' "$TINY" >grid.json
+# Rows in bf16 are refused beside weights in f32 where sequence_parallel is on, which the row tensor has off.
+sed 's/"seed": 7,/"seed": 7, "seq_parallel_communication_data_type": "bf16", "parallel": { "data": 2, "tensor": 2, "pipeline": 2, "pipeline_chunks": 1, "pipeline_split": [1, 1],\n  "schedule": "gpipe", "sequence_parallel": true },/' "$TINY" >grid.json
 check "bench parallel: a config of a grid" grep -q pipeline_split grid.json
 expect_code "bench parallel: a config with a grid of its own" 0 "$TRAIN" bench parallel grid.json --rounds 1 --length 15 --batch 2 --set device=cpu
 for way in 'one rank' DDP ZeRO-3 tensor pipeline; do
