@@ -258,8 +258,7 @@ static void says_how_to_keep_a_batch(void **state)
         {4, MICRO "4, " ACCUM "3", 12,
          "write train_batch_size 12 and train_micro_batch_size_per_gpu 3 and leave "
          "gradient_accumulation_steps out"},
-        {4, MICRO "3", 9,
-         "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9"},
+        {4, MICRO "3", 9, "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9"},
         {4, BATCH "16", 8, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
