@@ -53,7 +53,9 @@ rows() {
         tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
         tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
         tests/parallel/test_region tests/model/test_tensor_gradients
-    row tsan "$sample TEST_EVERY=38" tests/grid
+    row tsan "$sample" tests/grid/test_grid_cube tests/grid/test_grid_training tests/grid/test_grid_checkpoints \
+        tests/grid/test_grid_replicas
+    row tsan "$sample TEST_EVERY=38" tests/grid/test_verify
     row release '' tests/run tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
     row asan "$sample" tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh \

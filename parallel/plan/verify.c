@@ -82,7 +82,7 @@ static void set_small_model(Settings *s, const Config *c)
     set_number(s, "data.seq_length", length);
     set_number(s, "model.max_position_embeddings", length);
     /* What was written by hand is for other numbers of blocks. */
-    set_text(s, "parallel.pipeline_split", "[]");
+    set_text(s, "parallel.pipeline_split", "null");
     /* Else units so small would all be kept whole. */
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
@@ -101,7 +101,7 @@ static void set_one_rank(Settings *s)
         set_number(s, sizes[i], 1);
     set_text(s, "parallel.sequence_parallel", "false");
     set_text(s, "parallel.schedule", "1f1b");
-    set_text(s, "parallel.pipeline_split", "[]");
+    set_text(s, "parallel.pipeline_split", "null");
     set_number(s, "zero_optimization.stage", 0);
 }
 
