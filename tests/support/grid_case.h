@@ -24,7 +24,7 @@ typedef enum {
     GRID_RECOMPUTE,
     GRID_DTYPE, /* f64, f32, bf16, f16, bf16 without masters */
     GRID_CLIP,
-    GRID_OPTIMIZER, /* AdamW with eps 1e-3, SGD with momentum, AdamW with eps 1e-8 */
+    GRID_OPTIMIZER, /* AdamW with eps 1e-2, SGD with momentum, AdamW with eps 1e-8 */
     GRID_MASKED,    /* targets left out, of some micro-batches all */
     GRID_KEYS,      /* buckets and thresholds of ZeRO: a row of `keys` */
     GRID_CHOICES
