@@ -7,15 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With a rate of 0.01: an update is as wrong as its gradient with eps 1e-2, and with 1e-8
- * so wrong that weights are not compared (grid_case_noisy). */
+/* An update of AdamW is lr / eps times as wrong as its gradient, which the next gradients are then
+ * computed from. With a tenth, three steps are as exact as their first; with eps 1e-8 weights are
+ * so wrong that they are not compared (grid_case_noisy). */
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 static const char *const optimizers[][2] = {
-    {"AdamW, eps 1e-2",
-     "{\"type\":\"AdamW\",\"params\":{\"lr\":0.01,\"eps\":1e-2,\"weight_decay\":0.1}}"},
+    {"AdamW, eps 1e-2", "{\"type\":\"AdamW\",\"params\":{\"lr\":" TEXT(
+                            GRID_RATE) ",\"eps\":1e-2,\"weight_decay\":0.1}}"},
     {"SGD with momentum",
      "{\"type\":\"SGD\",\"params\":{\"lr\":0.05,\"momentum\":0.9,\"weight_decay\":0.01}}"},
-    {"AdamW, eps 1e-8",
-     "{\"type\":\"AdamW\",\"params\":{\"lr\":0.01,\"eps\":1e-8,\"weight_decay\":0.1}}"}};
+    {"AdamW, eps 1e-8", "{\"type\":\"AdamW\",\"params\":{\"lr\":" TEXT(
+                            GRID_RATE) ",\"eps\":1e-8,\"weight_decay\":0.1}}"}};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 /* Units of these models are far below DeepSpeed's thresholds, which would keep all of them whole:

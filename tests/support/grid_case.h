@@ -33,6 +33,10 @@ typedef struct {
     int of[GRID_CHOICES];
 } GridCase;
 
+/* The rate of AdamW; weights of tensors that are smaller are compared as if they were of its size.
+ */
+#define GRID_RATE 0.001
+
 /* A model without its number of blocks, as part of a config. */
 typedef struct {
     const char *name, *json;

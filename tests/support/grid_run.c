@@ -204,7 +204,7 @@ static void compare_steps(const GridCase *case_, const GridRun *run, Comparison 
     for (int i = 0; i < GRID_COMPARED; i++) {
         if (!run->step[i].applied) differ(c, "a step is skipped");
         if (dtype == F64 || dtype == F32) {
-            CompareBounds bounds = compare_bounds(dtype, 0.01, i + 1);
+            CompareBounds bounds = compare_bounds(dtype, GRID_RATE, i + 1);
             if (grid_case_noisy(case_)) {
                 bounds.weights = false;
                 bounds.gradients = i == 0;
