@@ -199,3 +199,19 @@ const char *device_describe(const Device *device, char *buf, size_t n)
 {
     return device->backend->describe(device, buf, n);
 }
+
+int device_count(const Device *device)
+{
+    return device->backend->count ? device->backend->count() : 1;
+}
+
+const char *device_bus_id(const Device *device, char *buf, size_t n)
+{
+    if (n > 0) buf[0] = '\0';
+    return device->backend->bus_id ? device->backend->bus_id(device, buf, n) : buf;
+}
+
+void device_enter(const Device *device)
+{
+    if (device->backend->enter) device->backend->enter(device);
+}

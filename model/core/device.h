@@ -54,6 +54,8 @@ typedef struct Backend {
     /* Whether the device is there, with everything that `open` will look for. Takes none of its
      * memory and starts nothing on it. False with a sentence, as `open`. NULL: always there. */
     bool (*usable)(Device *device, char *err, size_t n);
+    /* How many of these devices the process sees: 0 where there is none. NULL: one. */
+    int (*count)(void);
     /* Opens the device; false with a sentence when it cannot (no such level, no library). If the
      * device is there but cannot be used, the sentence is in device->trouble as well. */
     bool (*open)(Device *device, const DeviceOptions *options, char *err, size_t n);
@@ -82,6 +84,12 @@ typedef struct Backend {
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
+    /* Where the open device sits on the machine's bus, "0000:17:00.0": no two have one place.
+     * NULL: nowhere. */
+    const char *(*bus_id)(const Device *device, char *buf, size_t n);
+    /* What the calling thread asks of the device's libraries from here on is asked of this one: for
+     * a thread that did not open it. NULL: there is nothing to choose. */
+    void (*enter)(const Device *device);
 } Backend;
 
 struct Device {
@@ -180,6 +188,13 @@ bool device_memory(Device *device, size_t *available, size_t *total);
  * holds a chosen algorithm. A full table is emptied and begins anew. */
 int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
+
+/* How many devices of the open one's kind the process sees. */
+int device_count(const Device *device);
+/* See Backend.bus_id: "" for a device that sits nowhere. Returns buf. */
+const char *device_bus_id(const Device *device, char *buf, size_t n);
+/* See Backend.enter. */
+void device_enter(const Device *device);
 
 /* The i-th linked backend, best first; NULL past the last. */
 const Backend *backend_linked(int i);

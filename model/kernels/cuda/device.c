@@ -327,6 +327,26 @@ static void device_cuda_memory(Device *device, size_t *available, size_t *total)
     CUDA_CHECK(cudaMemGetInfo(available, total));
 }
 
+/* 0 where there is no driver either. */
+static int device_cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError(); /* or the next check would find it */
+    return 0;
+}
+
+static const char *device_cuda_bus_id(const Device *device, char *buf, size_t n)
+{
+    CUDA_CHECK(cudaDeviceGetPCIBusId(buf, (int)n, device->index));
+    return buf;
+}
+
+static void device_cuda_enter(const Device *device)
+{
+    CUDA_CHECK(cudaSetDevice(device->index));
+}
+
 static int64_t device_cuda_plans(const Device *device)
 {
     return cuda_device(device)->lt->n_plans;
@@ -345,6 +365,7 @@ const Backend backend_cuda = {
     .name = "cuda",
     .place = PLACE_DEVICE,
     .usable = device_cuda_usable,
+    .count = device_cuda_count,
     .open = device_cuda_open,
     .close = device_cuda_close,
     .alloc = device_cuda_alloc,
@@ -364,4 +385,6 @@ const Backend backend_cuda = {
     .memory = device_cuda_memory,
     .plans = device_cuda_plans,
     .describe = device_cuda_describe,
+    .bus_id = device_cuda_bus_id,
+    .enter = device_cuda_enter,
 };
