@@ -16,7 +16,8 @@ typedef struct {
     int device;
 } EmuRange;
 
-/* Ends the program: "emu: " and the sentence. */
+/* Ends the program: "emu: " and the sentence, then kernel, block, thread and place where a kernel
+ * runs. */
 void emu_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 /* The device that the calling thread has made current. */
 int emu_current_device(void);

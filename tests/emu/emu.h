@@ -16,7 +16,7 @@
 
 #include <signal.h>
 
-#include "tests/emu/include/cuda_runtime_api.h"
+#include "tests/emu/door.h"
 
 enum {
     EMU_WARP = 32,
@@ -146,9 +146,7 @@ void emu_copy_wait(int groups_under_way);
 
 /* ---- inside ---------------------------------------------------------------------------------- */
 
-/* Ends the program: "emu: " and the sentence, then kernel, block, thread and place. */
-void emu_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* The message's last part, where the calling thread is, into buf. */
+/* The last part of emu_die's sentence, where the calling thread is, into buf. */
 void emu_describe(char *buf, size_t n);
 /* Ends the program unless the bytes are in the block's shared memory, or in one device allocation.
  */
@@ -171,11 +169,8 @@ char *emu_shared_space(void);
 void emu_shared_prepare(EmuBlock *block); /* places and poisons it */
 void emu_shared_check(EmuBlock *block);   /* ends the program if somebody wrote behind it */
 
-/* memory.cc: device memory answers only between open and close, which nest, across OS threads too
- */
-void emu_memory_open(void);
-void emu_memory_close(void);
-/* Closes device memory until the next kernel or copy, whatever its size. */
+/* memory.cc: device memory answers only between open and close, which nest, across OS threads too.
+ * Closes device memory until the next kernel or copy, whatever its size. */
 void emu_memory_host_waits(void);
 /* Ends the program if the kernel wrote beside an allocation. */
 void emu_memory_check(const EmuLaunch *launch);

@@ -22,6 +22,7 @@ static const size_t POISON_FILE = 4 << 20; /* bytes */
 typedef struct {
     char *base, *map; /* what the caller has; everything, guards included */
     size_t bytes, map_bytes;
+    int device;
     bool freed; /* kept to name it in a message */
 } Allocation;
 
@@ -121,6 +122,58 @@ void emu_memory_host_waits(void)
     pthread_mutex_unlock(&door_lock);
 }
 
+/* ---- pins ------------------------------------------------------------------------------------ */
+
+/* What somebody outside the program is at work on. */
+typedef struct {
+    const char *p;
+    char what[256];
+} Pin;
+
+static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
+static Pin *pins;
+static int n_pins, pins_capacity;
+
+void emu_memory_pin(const void *p, const char *what)
+{
+    EmuRange range;
+    if (!emu_memory_range(p, &range)) emu_die("%s: %p is not in device memory", what, p);
+    pthread_mutex_lock(&pins_lock);
+    if (n_pins == pins_capacity) {
+        pins_capacity = pins_capacity ? 2 * pins_capacity : 16;
+        pins = (Pin *)realloc(pins, (size_t)pins_capacity * sizeof *pins);
+        if (pins == NULL) emu_die("no memory for the list of pins");
+    }
+    Pin *pin = &pins[n_pins++];
+    pin->p = (const char *)p;
+    snprintf(pin->what, sizeof pin->what, "%s", what);
+    pthread_mutex_unlock(&pins_lock);
+}
+
+/* The latest pin of that address. */
+void emu_memory_unpin(const void *p)
+{
+    pthread_mutex_lock(&pins_lock);
+    int i = n_pins - 1;
+    while (i >= 0 && pins[i].p != p)
+        i--;
+    if (i < 0) emu_die("%p is not pinned", p);
+    memmove(pins + i, pins + i + 1, (size_t)(--n_pins - i) * sizeof *pins);
+    pthread_mutex_unlock(&pins_lock);
+}
+
+static void die_if_pinned(const void *p)
+{
+    EmuRange range;
+    if (!emu_memory_range(p, &range)) return;
+    pthread_mutex_lock(&pins_lock);
+    for (int i = 0; i < n_pins; i++)
+        if (pins[i].p >= range.base && pins[i].p < range.base + range.bytes)
+            emu_die("cudaFree of %zu bytes of device %d's memory, of which byte %zd is in use: %s",
+                    range.bytes, range.device, pins[i].p - range.base, pins[i].what);
+    pthread_mutex_unlock(&pins_lock);
+}
+
 /* ---- allocations ----------------------------------------------------------------------------- */
 
 static void table_add(Allocation allocation)
@@ -155,8 +208,12 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     if (fits && map == NULL) emu_die("no memory for %zu bytes of the device's", bytes);
     if (map != NULL) {
         char *end = map + EMU_GUARD + inside;
-        Allocation a = {end - ((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1)), map, bytes,
-                        inside + 2 * EMU_GUARD, false};
+        Allocation a = {end - ((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1)),
+                        map,
+                        bytes,
+                        inside + 2 * EMU_GUARD,
+                        emu_current_device(),
+                        false};
         pthread_rwlock_wrlock(&table_lock);
         table_add(a);
         pthread_rwlock_unlock(&table_lock);
@@ -189,6 +246,7 @@ cudaError_t cudaFree(void *p)
 {
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
+    die_if_pinned(p);
     emu_streams_wait();
     pthread_rwlock_wrlock(&table_lock);
     int i = 0;
@@ -210,6 +268,21 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
+
+bool emu_memory_range(const void *p, EmuRange *range)
+{
+    const char *at = (const char *)p;
+    bool found = false;
+    pthread_rwlock_rdlock(&table_lock);
+    for (int i = 0; i < n_table && !found; i++) {
+        const Allocation *a = &table[i];
+        if (a->freed || at < a->base || at >= a->base + a->bytes) continue;
+        *range = {a->base, a->bytes, a->device};
+        found = true;
+    }
+    pthread_rwlock_unlock(&table_lock);
+    return found;
+}
 
 bool emu_memory_find(const void *p, size_t *bytes)
 {

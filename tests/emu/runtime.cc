@@ -133,6 +133,11 @@ cudaError_t cudaSetDevice(int device)
     return cudaSuccess;
 }
 
+int emu_current_device(void)
+{
+    return current_device;
+}
+
 cudaError_t cudaGetDevice(int *device)
 {
     *device = current_device;

@@ -25,7 +25,7 @@ typedef struct Op {
 } Op;
 
 struct CUstream_st {
-    int alive;
+    int alive, device;
     bool blocking; /* waits for the default stream, and it for this one */
     Op *first, *last;
     int64_t issued, done;
@@ -53,6 +53,17 @@ static cudaStream_t stream_of(cudaStream_t stream)
 {
     if ((uintptr_t)stream <= 2) return &default_stream;
     return stream->alive == ALIVE_STREAM ? stream : NULL;
+}
+
+int emu_stream_device(cudaStream_t stream)
+{
+    if (stream_of(stream) == &default_stream) return emu_current_device();
+    int device = -1;
+    pthread_mutex_lock(&lock);
+    for (cudaStream_t s = all_streams; s != NULL; s = s->next)
+        if (s == stream && s->alive == ALIVE_STREAM) device = s->device;
+    pthread_mutex_unlock(&lock);
+    return device;
 }
 
 cudaError_t emu_stream_check(cudaStream_t stream)
@@ -189,13 +200,13 @@ static void join_default(cudaStream_t stream)
     if (stream->blocking) catch_up(&default_stream, -1, false);
 }
 
-static void stream_do(cudaStream_t name, void (*work)(void *), void *context, size_t bytes,
+static void stream_do(cudaStream_t name, void (*work)(void *), const void *context, size_t bytes,
                       bool host)
 {
     cudaStream_t stream = stream_of(name);
     if (stream == NULL) emu_die("work for a stream that does not exist (any more)");
     if (!deferred()) {
-        if (work != NULL) work(context);
+        if (work != NULL) work((void *)context);
         return;
     }
     join_default(stream);
@@ -205,6 +216,12 @@ static void stream_do(cudaStream_t name, void (*work)(void *), void *context, si
 void emu_stream_do(cudaStream_t stream, void (*work)(void *), void *context, size_t bytes)
 {
     stream_do(stream, work, context, bytes, false);
+}
+
+void emu_stream_do_host(cudaStream_t stream, void (*work)(void *), const void *context,
+                        size_t bytes)
+{
+    stream_do(stream, work, context, bytes, true);
 }
 
 void emu_stream_wait(cudaStream_t stream)
@@ -248,6 +265,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     cudaStream_t s = (cudaStream_t)calloc(1, sizeof *s);
     if (s == NULL) return emu_error(cudaErrorMemoryAllocation);
     s->alive = ALIVE_STREAM;
+    s->device = emu_current_device();
     s->blocking = flags != cudaStreamNonBlocking;
     pthread_mutex_lock(&lock);
     s->next = all_streams;
