@@ -32,7 +32,8 @@ void nccl_connect(Comm *comm, Device *dev, double timeout);
  * communicator its calls go; it is closed before that one. */
 void nccl_share(Comm *comm, const Comm *connected);
 
-/* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. */
-size_t nccl_reserve(int ranks);
+/* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. `messages`:
+ * those with the next and the previous rank are counted, too. */
+size_t nccl_reserve(int ranks, bool messages);
 
 #endif

@@ -2,6 +2,7 @@
 #include "parallel/grid/grid.h"
 
 #include "model/core/check.h"
+#include "parallel/comm/nccl.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -118,6 +119,17 @@ void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
     comm[n++] = &grid->replicate;
     comm[n++] = &grid->kv;
     comm[n++] = &grid->tie;
+}
+
+size_t grid_reserve(const Grid *grid)
+{
+    const Comm *comm[GRID_COMMS];
+    size_t bytes = 0;
+    grid_comms(grid, comm);
+    for (int i = 0; i < GRID_COMMS; i++)
+        if (comm[i] != &grid->shard) /* it goes through dp's */
+            bytes += nccl_reserve(comm[i]->size, comm[i] == &grid->pp);
+    return bytes;
 }
 
 void grid_close(Grid *grid)

@@ -32,9 +32,11 @@ Grid grid_single(void);
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* Where each rank has a device of its own: what devices carry goes through NCCL (nccl.h), which is
  * open, with a communicator for each axis and group of several ranks, made in one order on all of
- * them; shard has dp's, whose ranks are the same. All ranks of the world call it, each with its open
- * device. */
+ * them; shard has dp's, whose ranks are the same. All ranks of the world call it, each with its
+ * open device. */
 void grid_connect(Grid *grid, Device *dev, double timeout);
+/* Bytes of this rank's device memory that these communicators will take, about. */
+size_t grid_reserve(const Grid *grid);
 /* The coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
 /* The same as messages have it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns

@@ -65,8 +65,9 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
         sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
     if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
+    plan.reserve = session_connects(s) ? grid_reserve(&s->grid) : 0;
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
-                            plan.activations, plan.scratch,   plan.other};
+                            plan.activations, plan.scratch,   plan.other,   plan.reserve};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         plan.total = plus(plan.total, parts[i]);
     plan.host = plus(host_bytes(&s->step, B * T), zero.host);
@@ -98,6 +99,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         sum.activations = plus(sum.activations, p->activations);
         sum.scratch = plus(sum.scratch, p->scratch);
         sum.other = plus(sum.other, p->other);
+        sum.reserve = plus(sum.reserve, p->reserve);
         sum.total = plus(sum.total, p->total);
         sum.ranks += p->ranks;
     }
@@ -121,18 +123,28 @@ MemoryRoom memory_room(Device *device, size_t host)
     return room;
 }
 
+MemoryMark memory_mark(Device *device)
+{
+    size_t total;
+    MemoryMark mark = {.held = device->held};
+    device_memory(device, &mark.available, &total);
+    return mark;
+}
+
 /* The plan's parts, in `unit` bytes. Returns `text`. */
 static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
 {
-    char buffers[32] = "";
+    char buffers[32] = "", reserve[32] = "";
     if (p->buffers > 0)
         snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
+    if (p->reserve > 0)
+        snprintf(reserve, sizeof reserve, "  reserve %.1f", (double)p->reserve / unit);
     snprintf(text, n,
              "weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  scratch %.1f  "
-             "other %.1f",
+             "other %.1f%s",
              (double)p->weights / unit, (double)p->gradients / unit, buffers,
              (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
-             (double)p->other / unit);
+             (double)p->other / unit, reserve);
     return text;
 }
 
@@ -183,6 +195,37 @@ void memory_print_stages(const MemoryPlan *largest, int stages, int most)
 /* What a device's memory must have beside the plan: kernels, which are loaded when they are first
  * used, and the ends of allocations' pages. */
 #define DEVICE_SLACK ((size_t)256 << 20)
+
+void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan, MemoryMark before,
+                            MemoryMark after)
+{
+    typedef struct {
+        size_t planned, taken;
+    } Reserve;
+    if (plan->reserve == 0) return;
+    size_t gone = before.available - after.available, own = after.held - before.held;
+    Reserve mine = {plan->reserve, gone > own ? gone - own : 0};
+    Reserve *all = must_calloc((size_t)world->size, sizeof *all);
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    int most = 0;
+    for (int r = 1; r < world->size; r++)
+        if (all[r].taken > all[most].taken) most = r;
+    plan->total = plus(plan->total - plan->reserve, mine.taken);
+    plan->reserve = mine.taken;
+    if (config->memory_breakdown)
+        log_field("memory", "reserve: NCCL and the code of kernels take %s (rank %d), plan %s",
+                  figure_bytes((double)all[most].taken).text, most,
+                  figure_bytes((double)all[most].planned).text);
+    if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
+        log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
+                    "plan had %s for NCCL and %s for code: a larger run may not fit although its "
+                    "plan does (NCCL_MAX_CTAS, NCCL_BUFFSIZE make NCCL's part smaller)",
+                    figure_bytes((double)all[most].taken).text, most,
+                    figure_bytes((double)all[most].planned).text,
+                    figure_bytes((double)DEVICE_SLACK).text);
+    free(all);
+}
 
 /* How much of it the plan may take. */
 static size_t room_for_plan(const MemoryRoom *room)

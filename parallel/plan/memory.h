@@ -7,9 +7,11 @@
 
 /* `total` is the sum of the parts before it, in the device's memory; `host` is in the host's. On
  * the CPU these are the same memory (memory_add_host). Weights and gradients are what this rank
- * keeps of them; buffers, where ranks share them, what of others' passes through. */
+ * keeps of them; buffers, where ranks share them, what of others' passes through. The reserve is
+ * what NCCL will take for itself where ranks have a GPU each: an estimate (grid_reserve), until it
+ * was measured. */
 typedef struct {
-    size_t weights, gradients, buffers, optimizer, activations, scratch, other, total;
+    size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
     int64_t checkpoint; /* bytes on disk of one checkpoint */
     int ranks;          /* whose sum it is */
@@ -39,6 +41,18 @@ typedef struct {
 MemoryRoom memory_room(Device *device, size_t host);
 /* Prints the plan's parts in the unit of their sum. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
+/* What the device has free at one moment, and what the program has of it, in bytes. */
+typedef struct {
+    size_t available, held;
+} MemoryMark;
+MemoryMark memory_mark(Device *device);
+/* Of a plan with a reserve: replaces it by what the device has less since `before`, without what
+ * the program itself took: NCCL's memory, and the code of kernels, which is loaded when it is first
+ * used. Warns where that is more than was left for both, and with memory_breakdown prints it: of
+ * the rank with the most. All ranks of `world` call it, each with the plan of its device; nothing
+ * happens without a reserve. */
+void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan, MemoryMark before,
+                            MemoryMark after);
 /* The plan of that rank of each stage of a grid of `size` which takes most, into largest[size.pp];
  * returns the stage with the most of all. All ranks of `world` call it, each with its own plan. */
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,

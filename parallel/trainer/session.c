@@ -49,6 +49,12 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
+bool session_connects(const Session *s)
+{
+    if (s->world == NULL || s->world->size == 1 || s->dev.backend == NULL) return false;
+    return s->dev.backend->place == PLACE_DEVICE && device_count(&s->dev) >= s->world->size;
+}
+
 GridPlace session_grid_size(const Config *config, int ranks)
 {
     int64_t tp = config->parallel.tensor, pp = config->parallel.pipeline;

@@ -35,6 +35,10 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
  * that config_load asks for. */
 bool session_on_cuda(const Config *config);
 
+/* Whether its ranks, several, have a GPU each, so that NCCL carries what devices carry: known from
+ * session_open on. */
+bool session_connects(const Session *session);
+
 /* The grid of so many ranks that the config asks for: those that tensor and pipeline ranks leave
  * are data-parallel. */
 GridPlace session_grid_size(const Config *config, int ranks);

@@ -122,7 +122,7 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
         (g->pp > 1 ? (size_t)s->room.buffers * stream : 0))
         rank_wrong(world, "buffers %zu for %d streams of %zu", plan->buffers, s->room.buffers,
                    stream);
-    if (plan->total != s->dev.held)
+    if (plan->total - plan->reserve != s->dev.held)
         rank_wrong(world, "a plan of %zu bytes, and %zu are held", plan->total, s->dev.held);
 }
 
