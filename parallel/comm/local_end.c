@@ -3,6 +3,7 @@
  * about whom all that is due to. */
 #include "model/core/check.h"
 #include "parallel/comm/local_group.h"
+#include "parallel/comm/rank_list.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,15 +23,6 @@ const char *local_describe(const LocalGroup *group, const LocalCall *call, char 
                 group->member[call->root].world_rank);
     fclose(to);
     return text;
-}
-
-/* Adds ranks first..last to a list: "3", "3, 4", "3-58". */
-static void add_ranks(char *list, size_t n, int first, int last)
-{
-    size_t used = strlen(list);
-    snprintf(list + used, n - used, "%s%d", used > 0 ? ", " : "", first);
-    used = strlen(list);
-    if (last > first) snprintf(list + used, n - used, "%s%d", last > first + 1 ? "-" : ", ", last);
 }
 
 /* ---- who keeps the others waiting ------------------------------------------------------------ */
@@ -119,32 +111,27 @@ void local_end_waiting(Comm *comm, bool lost)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
-    char call[128], who[512] = "", cause[256] = "";
+    char call[128], list[RANK_LIST_BYTES], cause[256] = "";
     Blame blame = {.n = 0};
-    int first = 0, last = 0; /* the stretch of ranks that is not in the list yet */
+    int who[LOCAL_MAX_RANKS];
     blame.seen[self->world_rank] = true;
-    for (int i = 0; i < group->size; i++) {
-        int rank = group->member[i].world_rank;
-        if (!self->waiting_for(group, comm->rank, i) || (lost && !group->member[i].closed))
-            continue;
-        if (blame.n > 0 && rank != last + 1) add_ranks(who, sizeof who, first, last);
-        if (blame.n == 0 || rank != last + 1) first = rank;
-        last = rank;
-        add_waited(&blame, (Waited){rank, self->world_rank, NULL});
-    }
-    int waited = blame.n;
-    if (waited > 0) add_ranks(who, sizeof who, first, last);
+    for (int i = 0; i < group->size; i++)
+        if (self->waiting_for(group, comm->rank, i) && (!lost || group->member[i].closed))
+            add_waited(&blame, (Waited){group->member[i].world_rank, self->world_rank, NULL});
+    for (int i = 0; i < blame.n; i++)
+        who[i] = blame.item[i].rank;
+    const char *have = blame.n > 1 ? "have" : "has";
+    rank_list(who, blame.n, list, sizeof list);
     local_describe(group, &self->call, call, sizeof call);
     pthread_mutex_unlock(&group->mutex);
-    const char *s = waited > 1 ? "s" : "", *have = waited > 1 ? "have" : "has";
     if (lost)
         fail(EXIT_PEER_LOST,
-             "group %s, call %lld, %s: rank %d waits for rank%s %s, which %s left the group",
-             group->name, (long long)self->calls, call, self->world_rank, s, who, have);
+             "group %s, call %lld, %s: rank %d waits for %s, which %s left the group", group->name,
+             (long long)self->calls, call, self->world_rank, list, have);
     describe_cause(group->world, &blame, cause, sizeof cause);
     fail(EXIT_HANG,
-         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for rank%s %s, which "
-         "%s not arrived%s",
-         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, s, who,
+         "group %s, call %lld, %s: rank %d has waited %g s (parallel.timeout) for %s, which %s not "
+         "arrived%s",
+         group->name, (long long)self->calls, call, self->world_rank, group->world->timeout, list,
          have, cause);
 }

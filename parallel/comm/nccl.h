@@ -18,16 +18,20 @@
  * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 where the environment has neither. False with
  * a sentence: no library, one that is too old, a function missing. */
 bool nccl_open(char *err, size_t n);
-/* "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2". Open. Returns buf. */
+/* "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2"; "NCCL 2.28.9". Open. Return buf. */
 const char *nccl_describe(char *buf, size_t n);
+const char *nccl_version(char *buf, size_t n);
 
 /* From here on what a device carries of `comm` goes through a communicator of NCCL's own, between
- * the devices of its ranks; all ranks call it, each with its open device, and each pair of ranks
- * and each verb has been used once when it returns, so that no later call waits on the host for a
- * peer. No wait is longer than `timeout` seconds (0: for ever), here and later: then the process
- * ends (EXIT_HANG), naming group, operation, its number, elements, and who has not come. The
- * library is open. A group of one is left alone. comm_close ends both communicators. */
-void nccl_connect(Comm *comm, Device *dev, double timeout);
+ * the devices of its ranks; all ranks call it, each with its open device. When it returns each
+ * collective has been used once, so that no later one waits on the host for the peers' hosts; and
+ * with `messages` so have sends and receives of neighbours (rank + 1, the last with the first),
+ * which take a lot of memory: the only pairs whose messages are sure not to wait there. No wait is
+ * longer than `timeout` seconds (0: for ever), here and later: then the process ends (EXIT_HANG),
+ * naming group, operation, its number, elements, and who has not come. The library is open. A group
+ * of one is left alone. comm_close ends both communicators, before the device is closed, for which
+ * it waits first. */
+void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
 /* The same for a group of the same ranks in the same order as `connected`, through whose
  * communicator its calls go; it is closed before that one. */
 void nccl_share(Comm *comm, const Comm *connected);

@@ -1,0 +1,68 @@
+/* nccl_group.h -- inside comm_nccl: one communicator of NCCL's, what this rank has called on it,
+ * and what the watchdog thread needs to know of both. */
+#ifndef PARALLEL_COMM_NCCL_GROUP_H
+#define PARALLEL_COMM_NCCL_GROUP_H
+
+#include "model/core/check.h"
+#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl_library.h"
+
+#include <pthread.h>
+
+/* Calls whose end on the device can be asked for. The host is not much more calls ahead: what a
+ * device is asked for at once is limited. */
+enum { NCCL_RING = 64, NCCL_MOST_RANKS = 64 };
+
+/* One call of the host's: all of a group_begin are one. */
+typedef struct {
+    const char *name;  /* "all-reduce", "connect" */
+    const char *group; /* of the Comm: groups may share a communicator */
+    int64_t elements;  /* -1: the call moves none */
+    DType dtype;
+    ReduceOp op;
+    int peer; /* a message's, a broadcast's root: its rank of the world; else -1 */
+    int more; /* calls of the same group behind this one */
+} NcclCall;
+
+typedef struct NcclGroup NcclGroup;
+
+struct NcclGroup {
+    char name[16];
+    int rank, size;
+    int *world_rank; /* of each member */
+    NcclId id;       /* the same of all members, and of them alone */
+    double timeout;  /* seconds; 0: none */
+    char place[64];  /* of this rank, for messages */
+    Device *device;
+    Device view; /* of it, for the watchdog */
+    /* Recorded behind each call on its stream; what the watchdog asks for are copies, which the
+     * host's records leave alone. */
+    Event event[NCCL_RING], asked[NCCL_RING];
+
+    pthread_mutex_t mutex; /* guards this part */
+    NcclHandle *handle;    /* NULL: not yet, or not any more */
+    NcclCall ring[NCCL_RING];
+    int64_t calls;  /* that the host has begun */
+    int64_t issued; /* that have come back, with their event recorded */
+
+    /* The watchdog's, guarded by its mutex: calls that have ended, of those the oldest that had not
+     * when it looked last, and how much longer it may take. */
+    NcclGroup *next;
+    int64_t finished, watched;
+    double patience;
+};
+
+/* nccl_watch.c. Between these two a group is watched. */
+void nccl_watch(NcclGroup *group);
+void nccl_unwatch(NcclGroup *group);
+/* Of the host: a call begins; another joins it; it has come back, with its event recorded. */
+void nccl_call_begins(NcclGroup *group, NcclCall call);
+void nccl_call_grows(NcclGroup *group);
+void nccl_call_ends(NcclGroup *group);
+/* "group dp, call 7, all-reduce of 64 f32" of that number. Returns text. */
+const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, size_t n);
+/* Ends the program for a call that failed, in whatever thread: EXIT_PEER_LOST where NCCL has lost a
+ * peer, else EXIT_SYSTEM. */
+void nccl_fail(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
+
+#endif

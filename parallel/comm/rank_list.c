@@ -1,0 +1,18 @@
+/* rank_list.c -- see rank_list.h. */
+#include "parallel/comm/rank_list.h"
+
+#include <stdio.h>
+
+const char *rank_list(const int *rank, int ranks, char *text, size_t n)
+{
+    size_t used = (size_t)snprintf(text, n, ranks == 1 ? "rank" : "ranks");
+    for (int i = 0, last; i < ranks && used < n; i = last + 1) {
+        for (last = i; last + 1 < ranks && rank[last + 1] == rank[last] + 1;)
+            last++;
+        used += (size_t)snprintf(text + used, n - used, "%s %d", i > 0 ? "," : "", rank[i]);
+        if (last > i && used < n)
+            used += (size_t)snprintf(text + used, n - used, "%s%d", last > i + 1 ? "-" : ", ",
+                                     rank[last]);
+    }
+    return text;
+}
