@@ -208,7 +208,7 @@ int device_count(const Device *device)
 const char *device_bus_id(const Device *device, char *buf, size_t n)
 {
     if (n > 0) buf[0] = '\0';
-    return device->backend->bus_id ? device->backend->bus_id(device, buf, n) : buf;
+    return device->backend->bus_id ? device->backend->bus_id(device->index, buf, n) : buf;
 }
 
 void device_enter(const Device *device)

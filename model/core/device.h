@@ -84,9 +84,12 @@ typedef struct Backend {
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
-    /* Where the open device sits on the machine's bus, "0000:17:00.0": no two have one place.
-     * NULL: nowhere. */
-    const char *(*bus_id)(const Device *device, char *buf, size_t n);
+    /* Where the device of this number sits on the machine's bus, "0000:17:00.0": no two have one
+     * place. Returns buf. NULL: nowhere. */
+    const char *(*bus_id)(int index, char *buf, size_t n);
+    /* Whether that device reaches the memory of another on a way of their own. NULL: there is no
+     * other. */
+    bool (*sees)(int index, int peer);
     /* What the calling thread asks of the device's libraries from here on is asked of this one: for
      * a thread that did not open it. NULL: there is nothing to choose. */
     void (*enter)(const Device *device);

@@ -118,14 +118,18 @@ static void print_device(void)
     device_close(&device);
 }
 
+static const Backend *cuda_backend(void)
+{
+    const Backend *backend;
+    for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
+        if (strcmp(backend->name, "cuda") == 0) return backend;
+    return NULL;
+}
+
 /* Whether the CUDA backend is there, and its device. */
 static void print_cuda(void)
 {
-    const Backend *backend;
-    bool built = false;
-    for (int i = 0; (backend = backend_linked(i)) != NULL; i++)
-        built |= strcmp(backend->name, "cuda") == 0;
-    if (!built) {
+    if (cuda_backend() == NULL) {
         print_finding("--", "cuda", "not built into this program; make CUDA=1 where nvcc is");
         return;
     }
@@ -140,6 +144,44 @@ static void print_cuda(void)
     }
     print_finding("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
     device_close(&device);
+}
+
+/* Which GPUs reach each other's memory: in a word where all or none do, else what each one sees. */
+static void print_peers(const Backend *cuda, int count)
+{
+    char seen[1024];
+    size_t used = 0;
+    int pairs = 0;
+    for (int i = 0; i < count; i++) {
+        used += (size_t)snprintf(seen + used, sizeof seen - used, "%s%d:", i ? "; " : "", i);
+        for (int peer = 0; peer < count && used < sizeof seen; peer++) {
+            if (peer == i || !cuda->sees(i, peer)) continue;
+            used += (size_t)snprintf(seen + used, sizeof seen - used, " %d", peer);
+            pairs++;
+        }
+        if (used >= sizeof seen) used = sizeof seen - 1;
+    }
+    if (pairs == count * (count - 1))
+        print_finding("ok", "peers", "all GPUs see each other");
+    else if (pairs == 0)
+        print_finding("--", "peers", "no GPU sees another: NCCL goes through the host's memory");
+    else
+        print_finding("--", "peers", "GPUs see these, others through the host's memory: %s", seen);
+}
+
+/* Of several GPUs where they are, and who sees whom. */
+static void print_gpus(void)
+{
+    char places[1024] = "", place[32];
+    const Backend *cuda = cuda_backend();
+    int count = cuda ? cuda->count() : 0;
+    if (count == 0) return;
+    size_t used = 0;
+    for (int i = 0; i < count && used < sizeof places; i++)
+        used += (size_t)snprintf(places + used, sizeof places - used, "%s%s", i ? ", " : "",
+                                 cuda->bus_id(i, place, sizeof place));
+    print_finding("ok", "gpus", "%d: %s", count, places);
+    if (count > 1) print_peers(cuda, count);
 }
 
 static void print_memory(void)
@@ -205,6 +247,7 @@ static int doctor(const void *values)
     print_memory();
     print_disk();
     look("cuda", print_cuda);
+    look("gpus", print_gpus);
     print_programs();
     return EXIT_OK;
 }

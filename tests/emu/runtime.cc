@@ -212,13 +212,15 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
     return cudaSuccess;
 }
 
-/* EMU_PEERS=none: devices that cannot read each other's memory. Every device has access to all
- * memory, asked for or not. */
+/* EMU_PEERS=none: devices that cannot read each other's memory; pairs: 0 and 1 can, 2 and 3, and so
+ * on. Every device has access to all memory, asked for or not. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     const char *word = getenv("EMU_PEERS");
     if (!is_device(device) || !is_device(peer)) return emu_error(cudaErrorInvalidDevice);
-    *can = device != peer && (word == NULL || strcmp(word, "none") != 0);
+    bool none = word != NULL && strcmp(word, "none") == 0;
+    bool pairs = word != NULL && strcmp(word, "pairs") == 0;
+    *can = device != peer && !none && (!pairs || device / 2 == peer / 2);
     return cudaSuccess;
 }
 

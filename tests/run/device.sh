@@ -54,6 +54,26 @@ if [ -n "$emulated" ]; then
     EMU_CAPABILITY=75 expect_code "device: bench ops, auto with a GPU that is too old" 0 "$TRAIN" bench ops --tokens 1 --repetitions 1
     check "device: bench ops warns, too" grep -q 'warning.* going on with the CPU: .*capability 7.5' output
     check "device: doctor marks trouble" bash -c "EMU_LT=broken '$TRAIN' doctor | grep -q '^!!  cuda .*cuBLASLt cannot start'"
+    # doctor's findings on several GPUs: where they are, and which see each other
+    # found NAME LINE: doctor says so, in a line of its own (blanks are one)
+    found() { check "device: doctor: $1" grep -qxF -- "$2" findings; }
+    # findings SETTING...: what doctor says with them
+    findings() { env "$@" "$TRAIN" doctor | sed 's/  */ /g' >findings; }
+    findings EMU_DEVICES=1
+    found "where the GPU is" "ok gpus 1: 0000:01:00.0"
+    check "device: doctor: one GPU has no peers" bash -c "! grep -q ' peers ' findings"
+    findings EMU_DEVICES=2
+    found "two GPUs" "ok gpus 2: 0000:01:00.0, 0000:02:00.0"
+    found "two that see each other" "ok peers all GPUs see each other"
+    findings EMU_DEVICES=4
+    found "four GPUs" "ok gpus 4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
+    found "four that see each other" "ok peers all GPUs see each other"
+    findings EMU_DEVICES=4 EMU_PEERS=none
+    found "none that sees another" "-- peers no GPU sees another: NCCL goes through the host's memory"
+    findings EMU_DEVICES=4 EMU_PEERS=pairs
+    found "pairs that see each other" "-- peers GPUs see these, others through the host's memory: 0: 1; 1: 0; 2: 3; 3: 2"
+    findings EMU_DRIVER=none
+    check "device: doctor: no driver, no GPUs" bash -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of GPU 0's memory are available for it; no model fits" \
         "$TRAIN" "$TINY" --set device=cuda --out missing

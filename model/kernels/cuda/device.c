@@ -336,10 +336,17 @@ static int device_cuda_count(void)
     return 0;
 }
 
-static const char *device_cuda_bus_id(const Device *device, char *buf, size_t n)
+static const char *device_cuda_bus_id(int index, char *buf, size_t n)
 {
-    CUDA_CHECK(cudaDeviceGetPCIBusId(buf, (int)n, device->index));
+    CUDA_CHECK(cudaDeviceGetPCIBusId(buf, (int)n, index));
     return buf;
+}
+
+static bool device_cuda_sees(int index, int peer)
+{
+    int can = 0;
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&can, index, peer));
+    return can != 0;
 }
 
 static void device_cuda_enter(const Device *device)
@@ -386,5 +393,6 @@ const Backend backend_cuda = {
     .plans = device_cuda_plans,
     .describe = device_cuda_describe,
     .bus_id = device_cuda_bus_id,
+    .sees = device_cuda_sees,
     .enter = device_cuda_enter,
 };
