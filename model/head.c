@@ -84,7 +84,8 @@ static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor l
 }
 
 /* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
- * dtable. */
+ * dtable. Behind the last chunk dnormed is whole, and its sum over the ranks goes its way while
+ * dtable is computed: region_await is the caller's. */
 static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t first, int64_t n,
                        Tensor scale, bool backward, bool accumulate)
 {
@@ -97,6 +98,8 @@ static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t fir
     if (!backward) return;
     op_linear_backward_input(pass->dev, tensor_slice_rows(a->dnormed, first, n), logits, table,
                              EPILOGUE_NONE, NO_TENSOR, false);
+    if (first + n == pass_rows(pass))
+        region_enter_backward(pass->tp, region_rows(pass->tp, a->dnormed), a->dnormed);
     op_linear_backward_weight(pass->dev, store->grad(store, h->table, 1), NO_TENSOR, logits, in,
                               NO_TENSOR, accumulate);
 }
@@ -115,10 +118,9 @@ void head_loss(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor st
     }
     op_loss_sum(pass->dev, stats, a->losses, pass->targets);
     if (backward) {
-        Tensor dnormed = region_rows(pass->tp, a->dnormed);
-        region_enter_backward(pass->tp, dnormed, a->dnormed);
         region_await(pass->tp);
-        residual_norm_backward(pass, grad, false, &h->norm, add_norm, dnormed, x, a->stats);
+        residual_norm_backward(pass, grad, false, &h->norm, add_norm,
+                               region_rows(pass->tp, a->dnormed), x, a->stats);
     }
 }
 

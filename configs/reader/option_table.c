@@ -351,9 +351,10 @@ const Option option_table[] = {
         "hidden_size squared"),
     ELEMENTS(zero_optimization.allgather_bucket_size, "500000000", NOTHING,
              "weights of neighbouring units are gathered together up to so many elements"),
-    FLAG(zero_optimization.overlap_comm, 0, NONE, NOTHING,
-         "sums and gathers run beside the computation", .derived = "true at stage 3, else false",
-         .flags = OPTION_AUTO | OPTION_FOLLOWS),
+    FLAG(zero_optimization.overlap_comm, 0, NONE, PLAN,
+         "sums and gathers run beside the computation, in groups of an eighth of a stage's "
+         "parameters at most",
+         .derived = "true at stage 3, else false", .flags = OPTION_AUTO | OPTION_FOLLOWS),
     ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000", PLAN,
              "stage 3: weights are gathered ahead of their use up to so many elements; \"auto\": "
              "0.9 hidden_size squared"),

@@ -94,15 +94,24 @@ static void gather_to(ZeroStore *s, int unit, int64_t offset)
 }
 
 /* The stays that begin now. What lay in their places was used before this point, and the comm
- * stream waits for what the compute stream has been given up to here. */
+ * stream waits for what the compute stream has been given up to here. What a layer needs that
+ * begins now, two units at most, does not wait for what is gathered ahead. */
 static void gather_by_plan(ZeroStore *s)
 {
     for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
          s->next_stay++) {
         const Gather *g = &s->plan.gather[s->next_stay];
+        if (g->first > s->point + 1) zero_bucket_finish(s, &s->gathering);
         s->unit[g->unit].last = g->last;
         gather_to(s, g->unit, g->offset);
     }
+}
+
+void zero_gather_ahead(ZeroStore *s)
+{
+    if (!s->by_plan || !s->options.overlap_comm || s->next_use == s->n_uses) return;
+    gather_by_plan(s);
+    zero_bucket_finish(s, &s->gathering);
 }
 
 /* A place at one end of the buffer, beside the unit at the other. */

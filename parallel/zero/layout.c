@@ -46,6 +46,21 @@ static void choose_transient(ZeroStore *s)
     free(releases);
 }
 
+/* A sum, or a gather, is waited for with all of its group. With overlap_comm groups are small
+ * enough that most of them are under way while gradients are still made and weights are used
+ * already, on a model of any size. */
+static void choose_buckets(ZeroStore *s)
+{
+    const int64_t GROUPS = 8;
+    ZeroOptions *o = &s->options;
+    int64_t all = 0;
+    if (!o->overlap_comm) return;
+    for (int i = 0; i < s->base.table->n_units; i++)
+        all += s->unit[i].size;
+    o->reduce_bucket_size = min_i64(o->reduce_bucket_size, all / GROUPS + 1);
+    o->allgather_bucket_size = min_i64(o->allgather_bucket_size, all / GROUPS + 1);
+}
+
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
@@ -59,6 +74,7 @@ void zero_layout_units(ZeroStore *s)
         u->part = u->size / s->grid->shard.size;
         find_gaps(s, &table->unit[i], u);
     }
+    choose_buckets(s);
     choose_transient(s);
     zero_plan_gathers(s);
 }

@@ -56,7 +56,8 @@ struct ZeroStore {
     int n_gaps;
     const Use *uses;
     int64_t n_uses, next_use;
-    bool makes_gradients;                   /* one of them does */
+    int held;             /* acquires of weights and of gradients that were not released yet */
+    bool makes_gradients; /* one of them does */
     Bucket reducing, publishing, gathering; /* not yet put on the comm stream */
     Event computed, reduced; /* on the compute stream: what the comm stream reads is there; on
                                 the comm stream: sums have arrived */
@@ -132,6 +133,8 @@ void zero_plan_gathers(ZeroStore *store);
 void zero_forget_gathered(ZeroStore *store);
 /* Whether the uses are those of the plan, from its beginning. */
 bool zero_uses_planned(const ZeroStore *store, const Use *uses, int64_t n);
+/* Between two uses, with overlap_comm: what the next one needs by the plan goes on its way. */
+void zero_gather_ahead(ZeroStore *store);
 /* A use of a unit's weights begins: they are there, or on their way; it has ended. */
 void zero_gather_for_use(ZeroStore *store, int unit);
 void zero_drop_after_use(ZeroStore *store, int unit);

@@ -30,6 +30,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
         s->unit[uses[i].unit].releases += uses[i].gradient;
         s->makes_gradients |= uses[i].gradient;
     }
+    zero_gather_ahead(s); /* what comes first may be a wait for another stage */
 }
 
 /* Advances over the uses told at step_begin: the next one must be of this unit and kind. Where none
@@ -59,6 +60,18 @@ static void zero_acquire(ParamStore *base, int unit)
     if (s->room > 0) zero_gather_for_use(s, unit);
     zero_await_weights(s, unit);
     s->unit[unit].acquired = true;
+    s->held++;
+}
+
+/* A layer is done when nothing of it is held any more. What the next one needs, and what this one
+ * has made, goes on its way here and not when the next one begins: between them the compute stream
+ * may have been told to wait for another stage, and collectives go behind what it has been given.
+ */
+static void end_layer(ZeroStore *s)
+{
+    if (s->held > 0) return;
+    zero_gather_ahead(s);
+    zero_reduce_layer(s);
 }
 
 static void zero_release(ParamStore *base, int unit)
@@ -66,7 +79,9 @@ static void zero_release(ParamStore *base, int unit)
     ZeroStore *s = store_of(base);
     CHECK(s->unit[unit].acquired, "unit %d released but not acquired", unit);
     s->unit[unit].acquired = false;
+    s->held--;
     zero_drop_after_use(s, unit);
+    end_layer(s);
 }
 
 /* Rows [param, param + n) of a flat unit buffer as one tensor. */
@@ -105,6 +120,7 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
     follow(s, unit, true);
     zero_reduce_layer(s);
     u->grad_acquired = true;
+    s->held++;
     if (u->transient)
         zero_take_slot(s, unit);
     else if (u->written)
@@ -132,9 +148,14 @@ static void zero_grad_release(ParamStore *base, int unit)
           unit, u->releases);
     u->grad_acquired = false;
     u->written = true;
+    s->held--;
+    /* Weights are used sooner than sums, so they go first: with nothing but this unit's weights
+     * held, which are of no more use, the layer is as good as done. */
+    if (s->held == (int)u->acquired) zero_gather_ahead(s);
     /* Of a gradient that is kept whole earlier releases would reduce sums that still grow: a tied
      * table is released twice a micro-batch, and every unit once a micro-batch of the step. */
     if (--u->releases == 0 || u->transient) zero_reduce(s, unit);
+    end_layer(s);
 }
 
 static void zero_step_end(ParamStore *base)
