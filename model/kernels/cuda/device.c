@@ -96,31 +96,6 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
     return false;
 }
 
-/* Lets kernels read the memory of the GPUs of this machine's other ranks, which are threads of this
- * process: a communicator of theirs adds up its members' memory where it lies. False with a
- * sentence where two GPUs cannot. */
-static bool open_peers(int index, int ranks, char *err, size_t n)
-{
-    int count = 0;
-    CUDA_CHECK(cudaGetDeviceCount(&count));
-    for (int peer = 0; peer < count && peer < ranks; peer++) {
-        int can = 0;
-        if (peer == index) continue;
-        CUDA_CHECK(cudaDeviceCanAccessPeer(&can, index, peer));
-        if (!can)
-            return error_set(err, n,
-                             "GPU %d cannot read the memory of GPU %d, as ranks of one process "
-                             "must; choose GPUs that can by CUDA_VISIBLE_DEVICES",
-                             index, peer);
-        cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-        if (code == cudaErrorPeerAccessAlreadyEnabled)
-            cudaGetLastError(); /* by another rank of this GPU; or the next check would find it */
-        else
-            CUDA_CHECK(code);
-    }
-    return true;
-}
-
 /* Every rank waits for what the communication streams do, so they go before the compute stream; the
  * sums inside a layer, behind which nothing can be hidden, go first. */
 static void open_streams(Device *device, CudaDevice *cuda)
@@ -167,7 +142,6 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
     int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     if (!find(cuda, &device->index, &there, err, n) ||
         !answers(cudaSetDevice(device->index), err, n) ||
-        !open_peers(device->index, ranks, err, n) ||
         (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
         if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
         free(cuda);
