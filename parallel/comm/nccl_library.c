@@ -14,7 +14,7 @@
 /* What to do where it is not there: the end of a sentence. */
 #define NCCL_ADVICE                                                                                \
     "; install NCCL " NCCL_LEAST_TEXT " or newer (NVIDIA's package libnccl2, or PyPI's "           \
-                                      "nvidia-nccl-cu13, whose folder then goes into "             \
+    "nvidia-nccl-cu13, whose folder then goes into "                                               \
     "LD_LIBRARY_PATH), or set CUDA_VISIBLE_DEVICES to one GPU, which all ranks will share"
 
 /* A process opens the library once. */

@@ -6,8 +6,10 @@
 #include "model/core/figures.h"
 #include "model/core/json_write.h"
 #include "model/kernels/ops.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
+#include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
 
 #include <stdio.h>
@@ -28,7 +30,7 @@ enum { BOTH_WAYS = COMM_SEND, ONE_WAY, VERBS };
 /* What rank 0 measured. */
 typedef struct {
     const Arguments *a;
-    char device[160];
+    char device[160], transport[32];
     double memory;                /* bytes per second, of all ranks together */
     double seconds[VERBS][SIZES]; /* of one call */
 } Result;
@@ -121,17 +123,20 @@ static int rank_main(Comm *world, void *context)
 {
     Result *r = context;
     Mine p;
-    DeviceOptions options = {.local_ranks = world->size, .blas = BLAS_BUILTIN};
-    char err[256];
+    DeviceOptions options = {
+        .local_ranks = world->size, .index = world->rank, .blas = BLAS_BUILTIN};
+    char err[512];
     if (!device_open(&p.dev, r->a->device, &options, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (world->rank == 0) device_warn(&p.dev);
+    bool connect = gpus_agree(world, &p.dev) == GPUS_EACH;
     p.x = device_alloc(&p.dev, 2 * (size_t)LARGEST, "the tensors of the calls");
     p.y = p.x + LARGEST / sizeof(float);
     op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST / (int64_t)sizeof(float)), 0);
     int repetitions = (int)r->a->repetitions;
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
+    if (connect) nccl_connect(&all, &p.dev, true, 0);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
             double seconds = call_seconds(&all, &p, verb, bytes_of(s), repetitions);
@@ -140,6 +145,7 @@ static int rank_main(Comm *world, void *context)
     if (world->rank == 0) {
         r->memory = memory;
         device_describe(&p.dev, r->device, sizeof r->device);
+        if (connect) nccl_version(r->transport, sizeof r->transport);
     }
     comm_barrier(world); /* peers read this rank's memory */
     device_synchronize(&p.dev);
@@ -155,10 +161,13 @@ static void print_result(const Result *r)
     if (r->a->json) {
         printf("{\"ranks\":%d,\"memory_gb_per_s\":%.6g,\"device\":", n, 1e-9 * r->memory);
         json_print_string(stdout, r->device);
+        fputs(",\"transport\":", stdout);
+        json_print_string(stdout, r->transport);
         printf(",\"calls\":[");
     } else {
-        printf("%s each, %d ranks as threads of one process, f32, in place, medians of %lld\n",
-               r->device, n, (long long)r->a->repetitions);
+        printf("%s each, %d ranks as threads of one process%s%s, f32, in place, medians of %lld\n",
+               r->device, n, r->transport[0] ? ", " : "", r->transport,
+               (long long)r->a->repetitions);
         printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
         printf("%-16s %10s %12s %9s %10s\n", "verb", "size", "us", "GB/s", "% memory");
     }
@@ -187,7 +196,8 @@ static void print_result(const Result *r)
 static int bench_comm(const void *values)
 {
     const Arguments *a = values;
-    Result r = {.a = a};
+    Result r = {.a = a, .transport = ""};
+    gpus_prepare(device_choice(a->device), (int)a->ranks);
     int code = launch_ranks((int)a->ranks, NULL, rank_main, &r);
     if (code == EXIT_OK) print_result(&r);
     return code;

@@ -182,6 +182,7 @@ static void measure_round(const Arguments *a, int round, Result *r)
         r->possible[way] = m.config != NULL;
         if (m.config == NULL) continue;
         data_open_random(&m.data, m.config->model.vocab_size);
+        session_prepare_ranks(m.config, ways[way].axis == ALONE ? 1 : (int)a->ranks);
         launch_ranks(ways[way].axis == ALONE ? 1 : (int)a->ranks,
                      &(LaunchOptions){.timeout = m.config->parallel.timeout, .size = size},
                      measure_rank, &m);

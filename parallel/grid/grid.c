@@ -110,6 +110,16 @@ Grid grid_single(void)
     return grid;
 }
 
+void grid_connect(Grid *grid, Device *dev, double timeout)
+{
+    for (int a = 0; a < AXES; a++)
+        nccl_connect(axis_comm(grid, a), dev, axis_comm(grid, a) == &grid->pp, timeout);
+    nccl_share(&grid->shard, &grid->dp);
+    nccl_connect(&grid->replicate, dev, false, timeout);
+    nccl_connect(&grid->kv, dev, false, timeout);
+    nccl_connect(&grid->tie, dev, false, timeout);
+}
+
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS])
 {
     int n = 0;

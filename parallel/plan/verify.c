@@ -189,6 +189,8 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
         /* With "sum" a grid is not what a single rank is, but so many times that. */
         set_text(&s, "gradient_allreduce_op", "mean");
+        /* No limit: the others wait while rank 0 makes the steps of a single rank. */
+        set_number(&s, "parallel.timeout", 1000000000);
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);
@@ -383,13 +385,13 @@ int verify_config(const VerifyOptions *options)
     double start = seconds_now();
     int code = EXIT_CONFIG;
     if (load_all(&p.configs, options, &code)) {
-        data_open_random(&p.data, p.configs.grid->model.vocab_size);
+        const Config *grid = p.configs.grid;
+        LaunchOptions launch = {grid->parallel.timeout, session_grid_size(grid, (int)grid->world)};
+        data_open_random(&p.data, grid->model.vocab_size);
         print_subject(&p);
         fflush(stdout);
-        /* Without a limit: the others wait while rank 0 makes the steps of a single rank. */
-        int ranks = (int)options->ranks;
-        LaunchOptions launch = {.timeout = 0, .size = session_grid_size(p.configs.grid, ranks)};
-        launch_ranks(ranks, &launch, verify_rank, &p);
+        session_prepare_ranks(grid, (int)grid->world);
+        launch_ranks((int)grid->world, &launch, verify_rank, &p);
         code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }

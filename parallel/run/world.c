@@ -3,6 +3,7 @@
 
 #include "model/core/files.h"
 #include "model/core/log.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 #include "parallel/pipeline/timeline.h"
@@ -38,6 +39,7 @@ int run_on_ranks(Run *run, int (*rank)(Run *run))
     Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
     for (int i = 1; i < n; i++)
         ranks.run[i] = *run;
+    session_prepare_ranks(run->config, n);
     int code = launch_ranks(n, &options, live, &ranks);
     free(ranks.run);
     data_close(&run->data);
@@ -96,7 +98,7 @@ char *run_schedule_text(const Config *config, char *text, size_t n)
 
 void run_print_ranks(Run *run)
 {
-    char text[256], schedule[96];
+    char text[256], schedule[96], transport[32] = "";
     const Config *config = run->config;
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
@@ -106,10 +108,14 @@ void run_print_ranks(Run *run)
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
     bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1,
          stages = config->parallel.pipeline > 1 && run->lead; /* one plays all stages' schedules */
-    log_field("ranks", "%d = %s (threads, %d thread%s each), ZeRO %lld%s%s%s", ranks, text, threads,
-              threads == 1 ? "" : "s", (long long)config->zero_optimization.stage,
-              rows ? ", sequence parallel" : "", stages ? ", " : "",
+    if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
+    log_field("ranks", "%d = %s (threads, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
+              transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
+              (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
+              stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
+    if (run->trainer.session.gpus == GPUS_ONE)
+        log_field("", "ranks share the GPU, and reach each other through its memory");
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");

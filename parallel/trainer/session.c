@@ -49,10 +49,14 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
     return false;
 }
 
+void session_prepare_ranks(const Config *config, int ranks)
+{
+    if (ranks > 1 && session_on_cuda(config)) gpus_prepare(device_choice("cuda"), ranks);
+}
+
 bool session_connects(const Session *s)
 {
-    if (s->world == NULL || s->world->size == 1 || s->dev.backend == NULL) return false;
-    return s->dev.backend->place == PLACE_DEVICE && device_count(&s->dev) >= s->world->size;
+    return s->gpus == GPUS_EACH;
 }
 
 GridPlace session_grid_size(const Config *config, int ranks)
@@ -166,6 +170,7 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
         *s = (Session){0};
         return false;
     }
+    if (world) s->gpus = gpus_agree(world, &s->dev);
     session_build(s, config, world, gradients);
     return true;
 }
@@ -176,6 +181,7 @@ void session_allocate(Session *s)
     const GptShape *shape = &s->layers.shape;
     int64_t rows = c->train_micro_batch_size_per_gpu * c->data.seq_length;
     device_warn(&s->dev);
+    if (session_connects(s)) grid_connect(&s->grid, &s->dev, c->parallel.timeout);
     zero_allocate(s->store, &s->dev);
     s->tp = tp_region_open(&s->grid.tp, &s->dev, s->config->parallel.sequence_parallel);
     s->uncut = s->tp;

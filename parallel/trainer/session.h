@@ -5,6 +5,7 @@
 
 #include "model/gpt.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/grid/gpus.h"
 #include "parallel/grid/grid.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/relay.h"
@@ -15,6 +16,7 @@ typedef struct {
     const Config *config;
     Device dev;
     Comm *world; /* of all ranks; NULL: a single one */
+    Gpus gpus;   /* which the ranks have; from session_open on */
     Grid grid;
     Region tp, uncut; /* from session_allocate on: of training; of passes that cut no rows */
     ParamTable table;
@@ -35,6 +37,8 @@ bool session_open_device(Device *dev, const Config *config, const Comm *world, c
  * that config_load asks for. */
 bool session_on_cuda(const Config *config);
 
+/* Before so many ranks are started that will open a session of the config (gpus_prepare). */
+void session_prepare_ranks(const Config *config, int ranks);
 /* Whether its ranks, several, have a GPU each, so that NCCL carries what devices carry: known from
  * session_open on. */
 bool session_connects(const Session *session);
@@ -50,10 +54,12 @@ int *session_borders(const Config *config, int runs);
  * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the
  * session; NULL: a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
-/* The same behind the device that config asks for. False with a sentence when there is none. */
+/* The same behind the device that config asks for. False with a sentence when there is none; ends
+ * the program where ranks cannot share out the GPUs (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* On the open device: allocates weights and gradients, zeroed, and opens what tensor-parallel ranks
+/* On the open device, together with the other ranks: connects the grid where each rank has a GPU of
+ * its own; allocates weights and gradients, zeroed, and opens what tensor-parallel ranks
  * (the regions) and stages (pipeline and relay) send each other through. Warns first if "auto" had
  * to pass over a device that is there. (Opening does not warn, so that a run's plan is printed
  * before.) */

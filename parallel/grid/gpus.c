@@ -1,0 +1,59 @@
+/* gpus.c -- see gpus.h. */
+#include "parallel/grid/gpus.h"
+
+#include "parallel/comm/nccl.h"
+#include "parallel/grid/control.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void gpus_prepare(const Backend *backend, int ranks)
+{
+    char err[1024];
+    if (ranks == 1 || backend == NULL || backend->count == NULL) return;
+    if (backend->count() >= ranks) nccl_open(err, sizeof err);
+}
+
+/* No GPU has two ranks. */
+static void require_own(Comm *world, const Device *dev)
+{
+    enum { BUS_ID = 32 };
+    const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    char(*all)[BUS_ID] = must_calloc((size_t)world->size, sizeof *all), own[BUS_ID] = "";
+    device_bus_id(dev, own, sizeof own);
+    comm_all_gather(world, NULL, tensor_1d(all, U8, (int64_t)BUS_ID * world->size),
+                    tensor_1d(own, U8, BUS_ID));
+    bool free_choice = several && strcmp(several, "1") == 0;
+    for (int a = 0; a < world->size && !free_choice; a++)
+        for (int b = a + 1; b < world->size; b++)
+            if (all[a][0] && strcmp(all[a], all[b]) == 0)
+                control_fail(
+                    world, EXIT_CONFIG,
+                    "ranks %d and %d have the same GPU, %s; name each GPU once in "
+                    "CUDA_VISIBLE_DEVICES, or write fewer --ranks (NCCL 2.30 or newer lets "
+                    "ranks share GPUs if NCCL_MULTI_RANK_GPU_ENABLE=1)",
+                    a, b, all[a]);
+    free(all);
+}
+
+Gpus gpus_agree(Comm *world, const Device *dev)
+{
+    char err[1024] = "";
+    if (world->size == 1) return GPUS_NONE;
+    int64_t there = dev->backend->place == PLACE_DEVICE ? device_count(dev) : 0;
+    /* Where one has fallen back to its CPU, that is said by who compares their devices. */
+    int64_t least = -control_max(world, -there);
+    if (least == 0) return GPUS_NONE;
+    if (least == 1) return GPUS_ONE;
+    if (least < world->size)
+        control_fail(world, EXIT_CONFIG,
+                     "%d ranks cannot be shared out to %lld GPUs: a rank has a GPU of its own, or "
+                     "all share a single one; write --ranks %lld or less, or set "
+                     "CUDA_VISIBLE_DEVICES to one GPU or to %d",
+                     world->size, (long long)least, (long long)least, world->size);
+    bool open = nccl_open(err, sizeof err);
+    if (!control_agree(world, open, err, sizeof err))
+        control_fail(world, EXIT_UNAVAILABLE, "%s", err);
+    require_own(world, dev);
+    return GPUS_EACH;
+}
