@@ -44,7 +44,7 @@ void nccl_library_use(const NcclLibrary *functions)
 static bool load(NcclLibrary *functions, char *err, size_t n)
 {
     static const char *const name[] = {
-#define X(field, name, result, arguments) name,
+#define X(field, name, result, arguments) #name,
         NCCL_FUNCTIONS(X)
 #undef X
     };

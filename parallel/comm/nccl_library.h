@@ -15,6 +15,7 @@ enum { NCCL_LEAST = 22809 };
 #define NCCL_LEAST_TEXT "2.28.9"
 
 typedef struct NcclHandle NcclHandle; /* ncclComm_t points to it */
+typedef void *NcclStream;             /* cudaStream_t */
 /* What makes a group of those that have it: one of the group makes it. */
 typedef struct {
     char internal[128];
@@ -78,34 +79,36 @@ enum { NCCL_UNDEFINED = INT_MIN };
                   .channels_per_net_peer = NCCL_UNDEFINED,                                         \
                   .nvlink_centric = NCCL_UNDEFINED})
 
-/* X(field, name in the library, what it returns, (arguments)). Streams are cudaStream_t. */
+/* X(field, name in the library, what it returns, (arguments)) */
 #define NCCL_FUNCTIONS(X)                                                                          \
-    X(get_version, "ncclGetVersion", NcclResult, (int *version))                                   \
-    X(get_unique_id, "ncclGetUniqueId", NcclResult, (NcclId * id))                                 \
-    X(comm_init, "ncclCommInitRankConfig", NcclResult,                                             \
+    X(get_version, ncclGetVersion, NcclResult, (int *version))                                     \
+    X(get_unique_id, ncclGetUniqueId, NcclResult, (NcclId * id))                                   \
+    X(comm_init, ncclCommInitRankConfig, NcclResult,                                               \
       (NcclHandle * *comm, int ranks, NcclId id, int rank, NcclConfig *config))                    \
-    X(comm_destroy, "ncclCommDestroy", NcclResult, (NcclHandle * comm))                            \
-    X(comm_async_error, "ncclCommGetAsyncError", NcclResult,                                       \
+    X(comm_destroy, ncclCommDestroy, NcclResult, (NcclHandle * comm))                              \
+    X(comm_async_error, ncclCommGetAsyncError, NcclResult,                                         \
       (NcclHandle * comm, NcclResult * error))                                                     \
-    X(error_string, "ncclGetErrorString", const char *, (NcclResult result))                       \
-    X(last_error, "ncclGetLastError", const char *, (NcclHandle * comm))                           \
-    X(all_reduce, "ncclAllReduce", NcclResult,                                                     \
+    X(error_string, ncclGetErrorString, const char *, (NcclResult result))                         \
+    X(last_error, ncclGetLastError, const char *, (NcclHandle * comm))                             \
+    X(all_reduce, ncclAllReduce, NcclResult,                                                       \
       (const void *from, void *to, size_t count, NcclType type, NcclOp op, NcclHandle *comm,       \
-       void *stream))                                                                              \
-    X(reduce_scatter, "ncclReduceScatter", NcclResult,                                             \
+       NcclStream stream))                                                                         \
+    X(reduce_scatter, ncclReduceScatter, NcclResult,                                               \
       (const void *from, void *to, size_t count, NcclType type, NcclOp op, NcclHandle *comm,       \
-       void *stream))                                                                              \
-    X(all_gather, "ncclAllGather", NcclResult,                                                     \
-      (const void *from, void *to, size_t count, NcclType type, NcclHandle *comm, void *stream))   \
-    X(broadcast, "ncclBroadcast", NcclResult,                                                      \
+       NcclStream stream))                                                                         \
+    X(all_gather, ncclAllGather, NcclResult,                                                       \
+      (const void *from, void *to, size_t count, NcclType type, NcclHandle *comm,                  \
+       NcclStream stream))                                                                         \
+    X(broadcast, ncclBroadcast, NcclResult,                                                        \
       (const void *from, void *to, size_t count, NcclType type, int root, NcclHandle *comm,        \
-       void *stream))                                                                              \
-    X(send, "ncclSend", NcclResult,                                                                \
-      (const void *from, size_t count, NcclType type, int to, NcclHandle *comm, void *stream))     \
-    X(receive, "ncclRecv", NcclResult,                                                             \
-      (void *to, size_t count, NcclType type, int from, NcclHandle *comm, void *stream))           \
-    X(group_start, "ncclGroupStart", NcclResult, (void))                                           \
-    X(group_end, "ncclGroupEnd", NcclResult, (void))
+       NcclStream stream))                                                                         \
+    X(send, ncclSend, NcclResult,                                                                  \
+      (const void *from, size_t count, NcclType type, int to, NcclHandle *comm,                    \
+       NcclStream stream))                                                                         \
+    X(receive, ncclRecv, NcclResult,                                                               \
+      (void *to, size_t count, NcclType type, int from, NcclHandle *comm, NcclStream stream))      \
+    X(group_start, ncclGroupStart, NcclResult, (void))                                             \
+    X(group_end, ncclGroupEnd, NcclResult, (void))
 
 typedef struct {
 #define X(field, name, result, arguments) result(*field) arguments;
