@@ -6,6 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/machine.h"
 #include "model/core/version.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
 
@@ -184,6 +185,18 @@ static void print_gpus(void)
     if (count > 1) print_peers(cuda, count);
 }
 
+/* What several ranks with a GPU each need: trouble where there are several GPUs. */
+static void print_nccl(void)
+{
+    char text[1536];
+    const Backend *cuda = cuda_backend();
+    if (cuda == NULL) return;
+    if (nccl_open(text, sizeof text))
+        print_finding("ok", "nccl", "%s", nccl_describe(text, sizeof text));
+    else
+        print_finding(cuda->count() > 1 ? "!!" : "--", "nccl", "%s", text);
+}
+
 static void print_memory(void)
 {
     size_t bytes = memory_available();
@@ -248,6 +261,7 @@ static int doctor(const void *values)
     print_disk();
     look("cuda", print_cuda);
     look("gpus", print_gpus);
+    look("nccl", print_nccl);
     print_programs();
     return EXIT_OK;
 }

@@ -74,6 +74,18 @@ if [ -n "$emulated" ]; then
     found "pairs that see each other" "-- peers GPUs see these, others through the host's memory: 0: 1; 1: 0; 2: 3; 3: 2"
     findings EMU_DRIVER=none
     check "device: doctor: no driver, no GPUs" bash -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
+    # NCCL beside the program, and one that cannot be opened, beside a program that has none
+    findings EMU_DEVICES=2
+    check "device: doctor: NCCL's version, and where it was found" \
+        grep -qxE "ok nccl NCCL [0-9]+\.[0-9]+\.[0-9]+, /.*/libnccl\.so\.2" findings
+    mkdir -p alone broken
+    cp "$TRAIN" alone/train
+    : >broken/libnccl.so.2
+    for count in 1 2; do
+        EMU_DEVICES=$count LD_LIBRARY_PATH=$PWD/broken alone/train doctor | sed 's/  */ /g' >findings.$count
+    done
+    check "device: doctor: one GPU does without NCCL" grep -q '^-- nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.1
+    check "device: doctor: two GPUs do not" grep -q '^!! nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.2
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of GPU 0's memory are available for it; no model fits" \
         "$TRAIN" "$TINY" --set device=cuda --out missing
