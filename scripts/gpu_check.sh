@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# gpu_check.sh -- on a machine with one GPU: builds the program for it and checks whatever the CPU cannot vouch for.
+# gpu_check.sh -- on a machine with a GPU, or several: builds the program for them and checks whatever the CPU cannot vouch for.
 #
 #   scripts/gpu_check.sh               everything, in at most eight minutes
-#   scripts/gpu_check.sh ITEM...       the build and these items only
+#   scripts/gpu_check.sh ITEM...       the build and these items only; nccl: all that begin with "nccl."
 #   scripts/gpu_check.sh --list        what the items are, and how many seconds each may take
 #
 # Needs gcc, g++, make, the CUDA toolkit, cJSON and cmocka; no network, OpenBLAS or MPI; its data is made. One line per item;
@@ -14,6 +14,41 @@
 set -u
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
+
+# Ranks that train as one: nccl.GPUS.NAME is so many ranks on so many GPUs, with these keys.
+grids=( # item | ranks | keys
+    "nccl.1.ddp|2|"
+    "nccl.1.zero1|2|zero_optimization.stage=1"
+    "nccl.1.zero2|2|zero_optimization.stage=2"
+    "nccl.1.zero3|2|zero_optimization.stage=3"
+    "nccl.1.tp2|2|parallel.tensor=2"
+    "nccl.1.pp2|2|parallel.pipeline=2"
+    "nccl.1.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
+    "nccl.2.ddp|2|"
+    "nccl.2.zero1|2|zero_optimization.stage=1"
+    "nccl.2.zero2|2|zero_optimization.stage=2"
+    "nccl.2.zero3|2|zero_optimization.stage=3"
+    "nccl.2.tp2|2|parallel.tensor=2"
+    "nccl.2.pp2|2|parallel.pipeline=2"
+    "nccl.4.ddp|4|"
+    "nccl.4.zero1|4|zero_optimization.stage=1"
+    "nccl.4.zero2|4|zero_optimization.stage=2"
+    "nccl.4.zero3|4|zero_optimization.stage=3"
+    "nccl.4.tp2|4|parallel.tensor=2"
+    "nccl.4.pp2|4|parallel.pipeline=2"
+    "nccl.4.tp2pp2|4|parallel.tensor=2 parallel.pipeline=2"
+)
+grid_limit=30
+add_grids() {
+    local line name ranks keys gpus way
+    for line in "${grids[@]}"; do
+        IFS='|' read -r name ranks keys <<<"$line"
+        gpus=${name#nccl.} gpus=${gpus%%.*}
+        way=", a GPU each, by NCCL"
+        [ "$gpus" -gt 1 ] || way=" that share one GPU"
+        items+=("$name|$grid_limit|grid $gpus $ranks $keys|$ranks ranks$way${keys:+, }$keys: the losses of one rank")
+    done
+}
 
 # The cheapest and most telling first. Limits, in seconds, are for 16 cores and one H100, several times what is expected;
 # together with the build they exceed the whole, which is enforced: what comes too late is skipped, and its line says so.
@@ -29,6 +64,9 @@ items=( # name | limit | command | what
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
     "trainer|40|programs parallel/test_trainer parallel/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
+)
+add_grids
+items+=(
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
@@ -40,13 +78,23 @@ test_names=$(printf '%s\n' "${items[@]}" | grep -o '[a-z]*/test_[a-z_]*' | sort 
 
 case ${1:-} in
 --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
---list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-10s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
+--list) printf '%s\n' "${items[@]}" | awk -F '|' '{ printf "%-13s %4d s  %s\n", $1, $2, $4 }'; exit 0 ;;
 -*) echo "gpu_check: unknown option $1 (see --help)" >&2; exit 64 ;;
 esac
 wanted=("$@")
 for word in "${wanted[@]}"; do
-    printf '%s\n' "${items[@]}" | grep -q "^$word|" || { echo "gpu_check: there is no item $word (see --list)" >&2; exit 64; }
+    printf '%s\n' "${items[@]}" | grep -q "^${word}[|.]" || { echo "gpu_check: there is no item $word (see --list)" >&2; exit 64; }
 done
+
+# asked NAME: whether the item is wanted: all are where none is named
+asked() {
+    local word
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    for word in "${wanted[@]}"; do
+        if [[ $1 == "$word" || $1 == "$word".* ]]; then return 0; fi
+    done
+    return 1
+}
 
 has() { command -v "$1" >/dev/null 2>&1; }
 no_gpu() {
@@ -63,11 +111,11 @@ if [ -z "${CHECK_TRAIN:-}" ]; then
     [ -z "$missing" ] || no_gpu "$missing"
 fi
 mkdir -p "$logs" || exit 73
-rm -f "$logs"/*.log "$logs"/*.md
+rm -rf "$logs"/*.log "$logs"/*.md "$logs/grids"
 
 passed=0 failed=0 skipped=0
 # say WORD NAME SECONDS WHAT
-say() { printf '%-5s %-10s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
+say() { printf '%-5s %-13s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
 
 # item NAME LIMIT COMMAND...: runs it within its limit and what is left of the whole. Exit 69 of the command is a skip; a line
 # "found: WORDS" of its output is what its own line says instead of how many tests there were.
@@ -115,7 +163,8 @@ build() {
 # doctor: what the program says of its device; exit 69 where it says that there is none
 doctor() {
     local line words
-    line=$("$CHECK_TRAIN" doctor | grep -m 1 -E '^(ok|--|!!) +cuda ')
+    "$CHECK_TRAIN" doctor >"$logs/doctor.txt"
+    line=$(grep -m 1 -E '^(ok|--|!!) +cuda ' "$logs/doctor.txt")
     # shellcheck disable=SC2001 # a class of blanks and their number
     words=$(sed 's/^.. *cuda *//' <<<"$line")
     case $line in
@@ -139,6 +188,49 @@ programs() {
     done
     rm -f "$out"
     return $bad
+}
+
+# losses FILE: of the steps in a run's metrics.jsonl, one a line
+losses() { sed -nE 's/.*"event": "train".*"loss": ([0-9.e+-]+).*/\1/p' "$1"; }
+
+# short NAME OPTION...: some steps of the tests' small model on GPUs in $logs/grids/NAME; what it says goes to NAME.txt there
+short() {
+    local name=$1
+    shift
+    mkdir -p "$logs/grids"
+    rm -rf "$logs/grids/$name"
+    [ -f "$logs/grids/text.txt" ] || seq 1 12000 >"$logs/grids/text.txt"
+    "$CHECK_TRAIN" tests/run/tiny.json --set device=cuda --set "data.text=$logs/grids/text.txt" --set "data.cache=$logs/grids/cache" \
+        --set train_batch_size=16 --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=null --set train_steps=10 \
+        --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0 "$@" --out "$logs/grids/$name" \
+        >"$logs/grids/$name.txt" 2>&1 || { tail -n 20 "$logs/grids/$name.txt"; return 1; }
+}
+
+# grid GPUS RANKS KEY...: so many ranks on the first GPUs of those that are visible, each with its own, or all with the only one;
+# they reach each other as they must, and their losses are one rank's. Exit 69 where there are fewer GPUs.
+grid() {
+    local gpus=$1 ranks=$2 there name key visible means way off emulated=''
+    local -a sets=() first
+    shift 2
+    there=$(sed -nE 's/^ok +gpus +([0-9]+):.*/\1/p' "$logs/doctor.txt")
+    [ "${there:-1}" -ge "$gpus" ] || { echo "for ranks with a GPU each it takes $gpus GPUs, and there are ${there:-1}"; exit 69; }
+    ! grep -q '^ok  *cuda .*emulated' "$logs/doctor.txt" || emulated="; an emulated device: no GPU has run this"
+    for key in "$@"; do sets+=(--set "$key"); done
+    IFS=, read -ra first <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}"
+    visible=$(IFS=, && echo "${first[*]:0:gpus}")
+    export CUDA_VISIBLE_DEVICES=$visible EMU_DEVICES=$gpus
+    [ -f "$logs/grids/one/metrics.jsonl" ] || short one || return 1
+    name=$gpus-$ranks-$(IFS=_ && echo "$*")
+    short "$name" --ranks "$ranks" "${sets[@]}" || return 1
+    if [ "$gpus" -eq 1 ]; then means='ranks share the GPU'; else means='NCCL [0-9.]+'; fi
+    way=$(grep -m 1 -oE "$means" "$logs/grids/$name.txt") || { echo "ERROR: the run does not say: $means"; return 1; }
+    off=$(paste <(losses "$logs/grids/one/metrics.jsonl") <(losses "$logs/grids/$name/metrics.jsonl") | awk '
+        { d = $1 > $2 ? ($1 - $2) / $1 : ($2 - $1) / $1 }
+        NF != 2 || d > 1e-5 || d != d { bad = 1 }
+        d > most { most = d }
+        END { printf "%.1e", most; exit bad || NR != 10 }') ||
+        { echo "ERROR: in 10 steps losses are off one rank's by $off"; return 1; }
+    echo "found: 10 steps' losses within $off of one rank's; $way$emulated"
 }
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
@@ -209,7 +301,7 @@ close() {
 }
 
 export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export -f gpu_capabilities build doctor programs runs probes sanitizer
+export -f gpu_capabilities build doctor programs losses short grid runs probes sanitizer
 if [ -z "${CHECK_TRAIN:-}" ]; then
     item build $build_limit build
     if [ $failed -ne 0 ]; then
@@ -225,7 +317,7 @@ item doctor "${CHECK_LIMIT:-20}" doctor
 
 for line in "${items[@]}"; do
     IFS='|' read -r name limit command _ <<<"$line"
-    [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $name "* ]] || continue
+    asked "$name" || continue
     read -ra words <<<"$command"
     item "$name" "${CHECK_LIMIT:-$limit}" "${words[@]}"
 done

@@ -75,6 +75,43 @@ stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
 
+# ---- grids of ranks: a stand-in that trains, on as many GPUs as it says
+# trains GPUS WORDS FACTOR: doctor knows so many; with --ranks it says WORDS of them, and its last loss is FACTOR times one rank's
+trains() {
+    stand_in train "
+        case \$1 in doctor) echo 'ok    cuda          cuda: a stand-in'; echo 'ok    gpus          $1: a, b, c'; exit ;; esac
+        factor=1
+        case \$* in *--ranks*) factor=$3; echo 'ranks   $2' ;; esac
+        case \$* in *--out*) while [ \$# -gt 1 ]; do shift; done ;; esac
+        echo \"\$CUDA_VISIBLE_DEVICES\" >>$PWD/visible
+        mkdir -p \$1
+        for i in 1 2 3 4 5 6 7 8 9 10; do
+            [ \$i -lt 10 ] || f=\$factor
+            echo \"{\\\"event\\\": \\\"train\\\", \\\"step\\\": \$i, \\\"loss\\\": \${f:-1}}\"
+        done >\$1/metrics.jsonl"
+}
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.000001
+expect_code "gpu_check: a grid on two GPUs" 0 "$script" nccl.2.ddp
+check "gpu_check: how far its losses are off" grep -qx "ok *nccl.2.ddp .* 10 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
+expect_code "gpu_check: grids for which GPUs are missing" 0 "$script" nccl.4
+check "gpu_check: each is skipped, and says why" \
+    test "$(grep -c 'skip *nccl\.4\.[a-z0-9]* .* it takes 4 GPUs, and there are 2$' output)" -eq 7 -a "$(tail -n 1 output)" = "1 passed, 0 failed, 7 skipped"
+rm -f visible
+expect_code "gpu_check: on the first of chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.tp2
+check "gpu_check: ... as many as there are ranks" test "$(sort -u visible)" = 7,5
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.0001
+expect_code "gpu_check: a grid that trains otherwise" 1 "$script" nccl.2.ddp
+check "gpu_check: it is said" grep -q "^ *| ERROR: in 10 steps losses are off one rank's by 1.0e-04" output
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' nan
+expect_code "gpu_check: a grid whose loss is no number" 1 "$script" nccl.2.ddp
+trains 2 '2 = dp 2 (threads, 1 thread each)' 1
+expect_code "gpu_check: a grid without NCCL" 1 "$script" nccl.2.zero3
+check "gpu_check: it should have had it" grep -q '^ *| ERROR: the run does not say: NCCL' output
+trains 1 'ranks share the GPU, and reach each other through its memory' 1
+expect_code "gpu_check: all grids of one GPU, and none of more" 0 "$script" nccl
+check "gpu_check: ranks that share it" grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
+check "gpu_check: seven grids on one GPU, thirteen on more" test "$(tail -n 1 output)" = "8 passed, 0 failed, 13 skipped"
+
 # ---- the sanitizer: few cases first, more while there is time
 # shellcheck disable=SC2016 # the stand-ins expand it
 {
@@ -108,4 +145,12 @@ check "gpu_check: its sentence" grep -q '^ *| ERROR: built in; trouble: no cuBLA
 check "gpu_check: trouble, closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 stand_in train 'echo "--    cuda          not built into this program"'
 expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
+
+# ---- the program itself, where it is built for the emulated device: grids train there, and it is said where
+if "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
+    expect_code "gpu_check: grids on the emulated device" 0 env -u CHECK_LIMIT EMU_DEVICES=4 CHECK_TRAIN="$TRAIN" "$script" nccl.1.pp2
+    check "gpu_check: no GPU has run them, and it is said" test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 1
+else
+    skip "gpu_check: grids on the emulated device" "the program is not built for it"
+fi
 finish
