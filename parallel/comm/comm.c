@@ -36,6 +36,18 @@ static Clock clock_start(const Comm *comm)
     return (Clock){seconds_now(), comm->waited};
 }
 
+/* A call that a device's compute stream carries itself is all exposed. (No group of calls is.) */
+static Exposed *exposed_of(const Comm *comm, const Device *on)
+{
+    return on == NULL || on->view ? NULL : comm->exposed;
+}
+
+static Clock call_begins(const Comm *comm, const Device *on)
+{
+    exposed_begin(exposed_of(comm, on));
+    return clock_start(comm);
+}
+
 /* Behind a call that has begun then. */
 static void count_seconds(Comm *comm, Clock begun)
 {
@@ -43,9 +55,10 @@ static void count_seconds(Comm *comm, Clock begun)
     comm->counts->waited += comm->waited - begun.waited;
 }
 
-static void count_carried(Comm *comm, const Device *on, Clock begun)
+static void call_ends(Comm *comm, const Device *on, Clock begun)
 {
     if (on == NULL) return;
+    exposed_end(exposed_of(comm, on));
     count_seconds(comm, begun);
     comm->carried = true;
 }
@@ -72,54 +85,54 @@ static void check_part(const Comm *comm, Tensor part, Tensor whole)
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->all_reduce(comm, on, x, op);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     count(comm, COMM_REDUCE_SCATTER, whole);
     check_part(comm, part, whole);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->reduce_scatter(comm, on, part, whole);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->all_gather(comm, on, whole, part);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->broadcast(comm, on, x, root);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_send(Comm *comm, Device *on, Tensor x, int to)
 {
     count(comm, COMM_SEND, x);
     check_rank(comm, to);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->send(comm, on, x, to);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_receive(Comm *comm, Device *on, Tensor x, int from)
 {
     count(comm, COMM_RECEIVE, x);
     check_rank(comm, from);
-    Clock begun = clock_start(comm);
+    Clock begun = call_begins(comm, on);
     comm->ops->receive(comm, on, x, from);
-    count_carried(comm, on, begun);
+    call_ends(comm, on, begun);
 }
 
 void comm_group_begin(Comm *comm)

@@ -12,6 +12,7 @@
 
 #include "model/core/device.h"
 #include "model/core/tensor.h"
+#include "parallel/comm/exposed.h"
 
 typedef struct Comm Comm;
 
@@ -63,6 +64,7 @@ struct Comm {
     CommCounts *counts; /* owned */
     bool carried;       /* a call since group_begin is carried by a device, and so is group_end */
     double waited;      /* by the transport: seconds so far in which a call waited for peers */
+    Exposed *exposed;   /* of the axis that the group belongs to; NULL: nobody measures it */
 };
 
 /* A communicator of one rank: nothing moves. */
@@ -90,6 +92,16 @@ void comm_send(Comm *comm, Device *on, Tensor x, int to);
 void comm_receive(Comm *comm, Device *on, Tensor x, int from);
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
+/* device_event_wait(on, event) for an event that stands behind what this group moves on another
+ * stream. Where `on` is the device itself and no view, its compute stream stands still meanwhile,
+ * as it does in calls that it carries itself; those and these waits are exposed communication. */
+static inline void comm_await(Comm *comm, Device *on, Event *event)
+{
+    Exposed *exposed = on->view ? NULL : comm->exposed;
+    exposed_begin(exposed);
+    device_event_wait(on, event);
+    exposed_end(exposed);
+}
 /* Returns when all ranks of the group have called it; for the host. */
 void comm_barrier(Comm *comm);
 /* The group of those ranks that give the same color, ordered by key; all ranks of `comm` call it.

@@ -66,7 +66,7 @@ static void await_sum(void *self)
 {
     Group *g = self;
     CHECK(g->on_its_way, "no sum is on its way");
-    device_event_wait(g->dev, &g->done);
+    comm_await(g->comm, g->dev, &g->done);
     g->on_its_way = false;
 }
 

@@ -72,11 +72,11 @@ void pipeline_destroy(Pipeline *p)
 }
 
 /* Begins to read a buffer on a stream, or to write it. */
-static Tensor open_buffer(Device *on, Buffer *b, bool reads)
+static Tensor open_buffer(const Pipeline *p, Device *on, Buffer *b, bool reads)
 {
     CHECK(b->holds == reads, "a buffer is %s %s", reads ? "read" : "written",
           reads ? "before it is written" : "before it was read");
-    device_event_wait(on, reads ? &b->ready : &b->free);
+    comm_await(p->pp, on, reads ? &b->ready : &b->free);
     return b->x;
 }
 
@@ -97,8 +97,8 @@ static void run_action(Pipeline *p, const Stage *stage, const Action *action)
 {
     Buffer *in = p && action->in >= 0 ? buffer_at(p, action->in) : NULL,
            *out = p && action->out >= 0 ? buffer_at(p, action->out) : NULL;
-    Tensor x = in ? open_buffer(p->dev, in, true) : NO_TENSOR,
-           y = out ? open_buffer(p->dev, out, false) : NO_TENSOR;
+    Tensor x = in ? open_buffer(p, p->dev, in, true) : NO_TENSOR,
+           y = out ? open_buffer(p, p->dev, out, false) : NO_TENSOR;
     switch (action->kind) {
     case ACT_FORWARD: stage->forward(stage->self, action, x, y); break;
     case ACT_BACKWARD: stage->backward(stage->self, action, x, y); break;
@@ -115,7 +115,7 @@ static void exchange(Pipeline *p, const Transfer *transfer, int n)
     comm_group_begin(p->pp);
     for (int i = 0; i < n; i++) {
         const Transfer *t = &transfer[i];
-        Tensor x = open_buffer(&p->p2p, buffer_at(p, t->buffer), t->send);
+        Tensor x = open_buffer(p, &p->p2p, buffer_at(p, t->buffer), t->send);
         if (t->send)
             comm_send(p->pp, &p->p2p, x, t->peer);
         else

@@ -94,6 +94,19 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
+/* What of the phases the device only waited for other ranks. */
+static void print_exposed(const Console *c, const SpeedRecord *s)
+{
+    char text[256] = "exposed communication, ms a step:";
+    size_t none = strlen(text), used = none;
+    if (!(s->forward >= 0) || s->steps <= 0) return;
+    for (int a = 0; a < EXPOSED_AXES; a++)
+        if (s->exposed[a] > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, "  %s %.2f",
+                                     exposed_axis_name[a], s->exposed[a] * 1e3 / (double)s->steps);
+    if (used > none) print_lines(c, text, 9);
+}
+
 /* What each rank does, and whom the others wait for. */
 static void print_ranks(const Console *c, const SpeedRecord *s)
 {
@@ -143,6 +156,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     if (c->scale) fprintf(c->to, " %7s", scale_text(r->loss_scale).text);
     fprintf(c->to, " %8s %8s %8s\n", speed.text, flops.text, figure_duration(eta).text);
     print_breakdown(c, s);
+    print_exposed(c, s);
     print_ranks(c, s);
     fflush(c->to);
 }

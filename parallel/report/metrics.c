@@ -187,6 +187,16 @@ static double seconds_left(const Metrics *m, double seconds_per_step)
     return pace_seconds_left(&m->options.pace, m->latest.step, seconds_per_step);
 }
 
+static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
+{
+    char key[32];
+    for (int a = 0; a < EXPOSED_AXES; a++) {
+        if (!(s->exposed[a] > 0)) continue;
+        snprintf(key, sizeof key, "exposed_%s", exposed_axis_name[a]);
+        print_number(to, key, s->exposed[a], odd);
+    }
+}
+
 void metrics_report(Metrics *m, const SpeedRecord *s)
 {
     double per_step = s->steps > 0 ? s->seconds / (double)s->steps : -1;
@@ -217,6 +227,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
         if (s->communication > 0) print_number(to, "communication", s->communication, &odd);
         if (s->exchange > 0) print_number(to, "exchange", s->exchange, &odd);
         if (s->bubble > 0) print_number(to, "bubble", s->bubble, &odd);
+        print_exposed(to, s, &odd);
         print_number(to, "data", s->data, &odd);
     }
     line_end(&line, m, odd);

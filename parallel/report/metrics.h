@@ -37,6 +37,9 @@ typedef struct {
     /* Between ranks, and in none of the others; 0: none, or not known apart. exchange and bubble
      * are of stages: what moves between them, and waiting for them. */
     double communication, exchange, bubble;
+    /* On a device with streams, in the first three: what the compute stream stood still for, by
+     * axis; 0: nothing, or not measured. */
+    double exposed[EXPOSED_AXES];
 } SpeedRecord;
 
 typedef struct {

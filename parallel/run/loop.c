@@ -135,6 +135,7 @@ static void report(Run *run)
                          .exchange = phases->exchange,
                          .bubble = phases->bubble,
                          .data = breakdown ? t->feed.seconds : -1};
+    memcpy(speed.exposed, phases->exposed, sizeof speed.exposed);
     if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
     if (run->lead) metrics_report(run->metrics, &speed);
     *phases = (PhaseSeconds){0};

@@ -5,6 +5,34 @@
 
 #include <stdlib.h>
 
+/* Measures what the groups of an axis have the compute stream wait for, where there are several
+ * ranks on it. */
+static void open_axis(Phases *p, Session *session, ExposedAxis axis, Comm *group, Comm *part)
+{
+    if (group->size == 1) return;
+    p->exposed[axis] = exposed_create(&session->dev);
+    group->exposed = part->exposed = p->exposed[axis];
+}
+
+static void open_exposed(Phases *p, Session *session)
+{
+    Grid *grid = &session->grid;
+    if (session->dev.backend->place == PLACE_HOST) return;
+    open_axis(p, session, EXPOSED_DP, &grid->dp, &grid->shard);
+    open_axis(p, session, EXPOSED_TP, &grid->tp, &grid->kv);
+    open_axis(p, session, EXPOSED_PP, &grid->pp, &grid->tie);
+}
+
+static void close_exposed(Phases *p, Session *session)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(&session->grid, comm);
+    for (int i = 0; i < GRID_COMMS; i++)
+        ((Comm *)comm[i])->exposed = NULL;
+    for (int a = 0; a < EXPOSED_AXES; a++)
+        exposed_destroy(p->exposed[a]);
+}
+
 void phases_open(Phases *p, Session *session, int64_t actions)
 {
     *p = (Phases){.n = actions + 2};
@@ -12,15 +40,28 @@ void phases_open(Phases *p, Session *session, int64_t actions)
     p->at = must_calloc((size_t)p->n, sizeof *p->at);
     for (int64_t i = 0; i < p->n; i++)
         device_event_record(&session->dev, &p->border[i]);
+    open_exposed(p, session);
 }
 
 void phases_close(Phases *p, Session *session)
 {
+    close_exposed(p, session);
     for (int64_t i = 0; i < p->n; i++)
         device_event_destroy(&session->dev, &p->border[i]);
     free(p->border);
     free(p->at);
     *p = (Phases){0};
+}
+
+static void measure_exposed(Phases *p, bool on)
+{
+    for (int a = 0; a < EXPOSED_AXES; a++)
+        if (p->exposed[a]) exposed_measure(p->exposed[a], on);
+}
+
+void phases_begin(Phases *p)
+{
+    measure_exposed(p, true);
 }
 
 void phases_mark(Phases *p, Session *session, double data)
@@ -66,6 +107,9 @@ void phases_add(Phases *p, Session *session, const Schedule *schedule)
     }
     add_phase(p, session, schedule->n, &s->optimizer);
     p->next = 0;
+    measure_exposed(p, false);
+    for (int a = 0; a < EXPOSED_AXES; a++)
+        if (p->exposed[a]) s->exposed[a] += exposed_take(p->exposed[a]);
 }
 
 StepTimes phases_times(const PhaseSeconds *s, double data)

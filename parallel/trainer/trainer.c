@@ -229,6 +229,7 @@ void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
     ParamStore *params = t->session.params;
+    if (t->config->wall_clock_breakdown) phases_begin(&t->phases);
     params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);
     params->step_end(params); /* all gradients are final */

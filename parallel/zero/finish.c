@@ -62,6 +62,7 @@ static void sum_over(ZeroStore *s, Comm *comm)
             comm_all_reduce(comm, &s->comm, kept_between(s, u, 0, u->size), REDUCE_SUM);
     }
     comm_group_end(comm);
+    zero_await_sums(s, comm);
 }
 
 bool zero_needs_finish(const ZeroStore *s)

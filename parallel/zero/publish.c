@@ -54,6 +54,6 @@ void zero_await_weights(ZeroStore *s, int unit)
     UnitState *u = &s->unit[unit];
     if (u->queued) zero_bucket_finish(s, &s->publishing);
     if (!u->arriving) return;
-    device_event_wait(s->dev, &u->ready);
+    comm_await(&s->grid->shard, s->dev, &u->ready);
     u->arriving = false;
 }

@@ -80,8 +80,7 @@ static void reduce_bucket(ZeroStore *s)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
     for (int i = 0; i < bucket->n; i++)
         let_go(s, &s->unit[bucket->unit[i]]);
-    device_event_record(&s->comm, &s->reduced);
-    if (!s->options.overlap_comm) device_event_wait(s->dev, &s->reduced);
+    if (!s->options.overlap_comm) zero_await_sums(s, &s->grid->shard);
     bucket->n = 0;
     bucket->elements = 0;
 }
@@ -102,20 +101,24 @@ void zero_reduce_layer(ZeroStore *s)
     if (s->options.stage >= 2) reduce_bucket(s);
 }
 
+void zero_await_sums(ZeroStore *s, Comm *comm)
+{
+    device_event_record(&s->comm, &s->reduced);
+    comm_await(comm, s->dev, &s->reduced);
+}
+
 void zero_reduce_finish(ZeroStore *s)
 {
     bool shared = s->grid->shard.size > 1, partial = zero_needs_finish(s);
     if (shared) {
         reduce_bucket(s);
+        /* The waits for the other sums are for these, too, but count on other axes. */
+        if (!partial || s->grid->shard.exposed) zero_await_sums(s, &s->grid->shard);
     } else if (partial) {
         device_event_record(s->dev, &s->computed);
         device_event_wait(&s->comm, &s->computed);
     }
-    if (partial) {
-        zero_finish(s);
-        device_event_record(&s->comm, &s->reduced);
-    }
-    if (shared || partial) device_event_wait(s->dev, &s->reduced);
+    if (partial) zero_finish(s);
 }
 
 void zero_take_slot(ZeroStore *s, int unit)
@@ -123,7 +126,7 @@ void zero_take_slot(ZeroStore *s, int unit)
     UnitState *u = &s->unit[unit];
     Slot *slot = &s->slot[s->next_slot];
     CHECK(!slot->held, "more than %d units make gradients at once", ZERO_SLOTS);
-    device_event_wait(s->dev, &slot->free);
+    comm_await(&s->grid->shard, s->dev, &slot->free);
     slot->held = true;
     u->slot = s->next_slot;
     u->grad = tensor_slice_rows(slot->memory, 0, u->size);

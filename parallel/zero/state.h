@@ -100,6 +100,8 @@ void zero_reduce(ZeroStore *store, int unit);
 /* Another unit is about to be used: of gradients that are summed at every release none waits for
  * the next ones. */
 void zero_reduce_layer(ZeroStore *store);
+/* The compute stream waits for the sums on the comm stream, of which the last are this group's. */
+void zero_await_sums(ZeroStore *store, Comm *comm);
 /* All sums over the data-parallel ranks, and behind them those of finish.c, are on the comm stream,
  * and the compute stream waits for them. */
 void zero_reduce_finish(ZeroStore *store);
@@ -109,7 +111,7 @@ void zero_reduce_finish(ZeroStore *store);
 
 /* Whether there are any in this step. */
 bool zero_needs_finish(const ZeroStore *store);
-/* They are put on the comm stream. */
+/* They are put on the comm stream, and the compute stream waits for each group of them. */
 void zero_finish(ZeroStore *store);
 
 /* ---- publish.c: weights on their way --------------------------------------------------------- */

@@ -307,7 +307,7 @@ void zero_poison(ZeroStore *s)
 {
     int gathered = 0;
     zero_reduce_layer(s);
-    device_event_wait(s->dev, &s->reduced);
+    zero_await_sums(s, &s->grid->shard);
     for (int u = 0; u < s->base.table->n_units; u++)
         if (s->unit[u].sharded && tensor_present(s->unit[u].weight)) gathered++;
     if (gathered == 0) poison(s, s->gathered_memory, s->bytes.gathered);

@@ -238,6 +238,41 @@ static void the_breakdown_of_stages(void **unused)
     }
 }
 
+/* Of a device, below the phases that it is part of: by axis, those that have any; in metrics.jsonl,
+ * too, in seconds. */
+static void exposed_communication_by_axis(void **unused)
+{
+    (void)unused;
+    for (int json = 0; json < 2; json++) {
+        char *shown = NULL, err[256];
+        size_t n = 0;
+        Metrics *m = NULL;
+        MetricsOptions options = {
+            .pace = {.train_steps = 100}, .json = json, .to = open_memstream(&shown, &n)};
+        SpeedRecord speed = {.seconds = 10,
+                             .steps = 10,
+                             .tokens = 100,
+                             .forward = 1,
+                             .backward = 2,
+                             .optimizer = 0.5,
+                             .data = 0.25,
+                             .exposed = {[EXPOSED_DP] = 0.125, [EXPOSED_PP] = 1.5}};
+        assert_true(metrics_open(&m, &options, err, sizeof err));
+        metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
+        metrics_report(m, &speed);
+        speed.forward = -1; /* without the breakdown */
+        metrics_report(m, &speed);
+        metrics_close(m);
+        fclose(options.to);
+        says(shown, json ? "\"exposed_dp\":0.125,\"exposed_pp\":1.5"
+                         : "other625.00exposedcommunication,msastep:dp12.50pp150.00");
+        assert_null(strstr(shown, json ? "exposed_tp" : "tp "));
+        const char *first = strstr(shown, "exposed");
+        assert_null(strstr(first + strlen("exposed_dp"), json ? "exposed_dp" : "exposed"));
+        free(shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +281,7 @@ int main(void)
         cmocka_unit_test(the_time_left_counts_what_is_due),
         cmocka_unit_test(the_time_left_is_known_soon),
         cmocka_unit_test(the_breakdown_of_stages),
+        cmocka_unit_test(exposed_communication_by_axis),
         cmocka_unit_test(rows_fit_eighty_columns),
         cmocka_unit_test(a_rank_has_its_share_of_the_rate),
     };

@@ -81,7 +81,11 @@ static void issue(LateStream *s, LateWork *work)
     if (s->issued == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 256;
         s->work = must_realloc(s->work, (size_t)s->capacity * sizeof *s->work);
+        s->ended = must_realloc(s->ended, (size_t)(s->capacity + 1) * sizeof *s->ended);
+        for (int64_t i = s->issued + (s->issued > 0); i <= s->capacity; i++)
+            s->ended[i] = 0;
     }
+    if (late_all.note) late_all.note(work->note);
     for (int i = 0; i < LATE_STREAMS; i++)
         work->sent[i] = s->device->stream[i].issued;
     s->work[s->issued++] = work;
@@ -104,6 +108,7 @@ static void advance(LatePoint to)
         LateWork *work = s->work[s->done];
         if (work->run == NULL) advance(work->wait);
         late_do(s, work);
+        late_tick(s, work);
         s->work[s->done++] = NULL;
         late_free(work);
     }
@@ -277,7 +282,11 @@ static void late_event_synchronize(Device *device, Event *event)
 static double late_event_seconds(Device *device, Event *from, Event *to)
 {
     (void)device;
-    return to->seconds - from->seconds;
+    if (late_all.seconds == NULL) return to->seconds - from->seconds;
+    lock();
+    double seconds = late_between(((LateEvent *)from->impl)->at, ((LateEvent *)to->impl)->at);
+    unlock();
+    return seconds;
 }
 
 static void late_event_destroy(Device *device, Event *event)
@@ -340,8 +349,10 @@ static void free_closed(void)
     while (late_all.devices) {
         LateDevice *d = late_all.devices;
         late_all.devices = d->next;
-        for (int i = 0; i < LATE_STREAMS; i++)
+        for (int i = 0; i < LATE_STREAMS; i++) {
+            free(d->stream[i].ended);
             free(d->stream[i].work);
+        }
         free(d);
     }
 }

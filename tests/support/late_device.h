@@ -23,6 +23,24 @@ int late_devices_opened(void);
  * index only so many bytes. */
 void late_devices_memory(int index, size_t available);
 
+/* ---- notes and a clock ----------------------------------------------------------------------- */
+
+/* A piece of work as it was asked for. */
+enum { LATE_NOTES = 8 };
+typedef struct {
+    const char *name, *stream; /* "sum", "comm" */
+    int rank;                  /* the device's index */
+    const int64_t *note;       /* what the test has noted of it */
+} LateSeen;
+/* From here on `note` is called when work is asked for, by the thread that asks, to fill in
+ * LATE_NOTES numbers, which the test gives their meaning. NULL: they are 0. */
+void late_notes(void (*note)(int64_t *notes));
+/* From here on a piece of work takes so many seconds of its stream, when it is done, and between
+ * two events lie the seconds of the streams: what waits begins when what it waits for has ended.
+ * `seconds` is called once for each piece, under a lock. NULL: the host's clock, as at first. All
+ * devices must be idle. Bursts have no such clock. */
+void late_clock(double (*seconds)(const LateSeen *work));
+
 /* ---- bursts ---------------------------------------------------------------------------------- */
 
 /* From here on nothing runs until late_burst_end: who waits for a device ends the program. All

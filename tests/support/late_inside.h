@@ -33,7 +33,8 @@ typedef struct LateWork {
     bool wide; /* of the table for f64 */
     void *arguments, *kept[LATE_KEPT];
     LatePoint wait;
-    const void *site;           /* of a wait */
+    const void *site; /* of a wait */
+    int64_t note[LATE_NOTES];
     int64_t sent[LATE_STREAMS]; /* what its device's streams had been given when it was asked for */
 } LateWork;
 
@@ -42,7 +43,8 @@ struct LateStream {
     const char *name;
     LateWork **work; /* every one that was asked for; NULL once it is done and no burst's */
     int64_t issued, done, capacity;
-    int64_t first;            /* of the burst */
+    double *ended; /* by late_clock: ended[i]: when the first i pieces of work were done */
+    int64_t first; /* of the burst */
     int64_t mark[LATE_MARKS]; /* of the burst */
 };
 
@@ -68,6 +70,8 @@ typedef struct {
     LateMemory memory[LATE_MEMORIES];
     int memories;
     bool burst;
+    void (*note)(int64_t *notes);
+    double (*seconds)(const LateSeen *work);
 } LateAll;
 extern LateAll late_all;
 
@@ -82,5 +86,10 @@ void late_issue(Stream stream, LateWork *work);
 /* Under the mutex: does the work, which is no wait. */
 void late_do(const LateStream *stream, LateWork *work);
 void late_free(LateWork *work);
+
+/* Under the mutex. late_clock.c: the stream's next piece of work ends. */
+void late_tick(LateStream *stream, const LateWork *work);
+/* Seconds between two points of streams. */
+double late_between(LatePoint from, LatePoint to);
 
 #endif
