@@ -91,7 +91,10 @@ endif
 ifeq ($(CUDA),emu)
 # The emulator's folder comes first: it has files of the toolkit's and of the backend's names.
 CUDA_CPPFLAGS := -Itests/emu/include
-CUDA_LIBS := -lstdc++ -rdynamic
+# Programs export what libraries may ask of the emulator, and find the stand-in for NCCL in the build's folder before any other:
+# by DT_RPATH, which comes before LD_LIBRARY_PATH. $(call find_in,folder) is the folder from the program's.
+CUDA_LIBS := -lstdc++ -Wl,--dynamic-list=tests/emu/door.list -Wl,--disable-new-dtags
+find_in   = -Wl,-rpath,'$$ORIGIN$(1)'
 CUDA_TEXT := emu (kernels run on the CPU)
 endif
 ifeq ($(CUDA),0)
@@ -147,6 +150,10 @@ CUDA_CU  := $(wildcard model/kernels/cuda/*.cu)
 endif
 ifeq ($(CUDA),emu)
 EMULATOR := $(filter-out tests/emu/test_%,$(wildcard tests/emu/*.cc))
+# Opened at run time: what a program needs beside its objects.
+NCCL     := $(BUILD)/libnccl.so.2
+NCCL_OBJECTS := $(patsubst %.cc,$(BUILD)/%.o,$(wildcard tests/emu/nccl/*.cc))
+DOOR     := tests/emu/door.list
 endif
 CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
@@ -180,9 +187,9 @@ all: print-config train
 train: $(BUILD)/train
 	@[ $(BUILD) != build/release ] || ln -sf $< $@
 
-$(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda
+$(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(SAN) -o $@ $(PROGRAM_OBJECTS) $(LDLIBS)
+	$(Q)$(CC) $(SAN) -o $@ $(PROGRAM_OBJECTS) $(LDLIBS) $(call find_in)
 
 CJSON_MISSING := cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is
 CMOCKA_MISSING := cmocka is missing: apt-get install libcmocka-dev, or make CMOCKA_PREFIX=/where/it/is
@@ -259,6 +266,11 @@ $(BUILD)/%.o: %.cc
 	@echo "  C++   $<"
 	$(Q)g++ $(EMUFLAGS) -MMD -MP -c -o $@ $<
 	$(NAME_MAIN)
+
+$(NCCL_OBJECTS): EMUFLAGS += -fPIC -fvisibility=hidden
+$(NCCL): $(NCCL_OBJECTS)
+	@echo "  LINK  $@"
+	$(Q)g++ $(SAN) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ -lpthread
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
@@ -275,9 +287,9 @@ $(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
 	@echo "  CC    $$< ($(1))"
 	$$(Q)$$(CC) $$(CPPFLAGS) '-DPROGRAMS=$$(PROGRAMS)' $$(CFLAGS) -c -o $$@ $$<
 
-$(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda
+$(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $$@"
-	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS)
+	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS) $$(call find_in,/../..)
 
 $$(addprefix $(BUILD)/tests/$(1)/,$$(room_names)): $(BUILD)/tests/$(1)/programs
 	@ln -sf programs $$@
@@ -372,5 +384,5 @@ help:
 	@echo "make compile_commands.json"
 	@echo "make clean"
 
--include $(PROGRAM_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) \
+-include $(PROGRAM_OBJECTS:.o=.d) $(NCCL_OBJECTS:.o=.d) $(TEST_HELPER_OBJECTS:.o=.d) \
     $(foreach r,$(TEST_ROOMS),$(patsubst %.o,%.d,$(call test_objects,$(filter tests/$(r)/%,$(TEST_SOURCES)))))

@@ -1,0 +1,268 @@
+/* init.cc -- communicators: made, asked, ended. */
+#include "tests/emu/nccl/rules.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* All that ever were, so that no address comes back. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static ncclComm *all_comms;
+
+static uint64_t mix(uint64_t hash, const void *p, size_t n)
+{
+    const unsigned char *byte = (const unsigned char *)p;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ byte[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+/* NCCL_HOSTID, or the machine's name, as a number. */
+static uint64_t host_number(void)
+{
+    char name[256] = "";
+    const char *given = getenv("NCCL_HOSTID");
+    gethostname(name, sizeof name - 1);
+    if (given == NULL) given = name;
+    return mix(0xcbf29ce484222325ull, given, strlen(given));
+}
+
+/* ---- config ---------------------------------------------------------------------------------- */
+
+static ncclResult_t config_check(const ncclConfig_t *config)
+{
+    if (config->magic != NCCL_CONFIG_MAGIC)
+        return last_error(ncclInvalidArgument,
+                          "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+    if (config->size != sizeof *config)
+        return last_error(ncclInvalidArgument, "ncclConfig_t of %zu bytes, not %zu", config->size,
+                          sizeof *config);
+    if (config->version != NCCL_VERSION_CODE)
+        return last_error(ncclInvalidArgument, "ncclConfig_t of version %u, not %d",
+                          config->version, NCCL_VERSION_CODE);
+    if (config->blocking == 0)
+        emu_die("ncclCommInitRankConfig: the stand-in has no communicators that do not block");
+    if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 1)
+        return last_error(ncclInvalidArgument, "Invalid config blocking attribute value %d",
+                          config->blocking);
+    return ncclSuccess;
+}
+
+/* ---- ranks find each other ------------------------------------------------------------------- */
+
+/* Tells the root of this rank; the Hellos of all into all. */
+static ncclResult_t hello(const IdContent *id, const Hello *mine, Hello *all)
+{
+    Welcome welcome;
+    int s = net_connect(&id->address);
+    if (s < 0) return last_error(ncclSystemError, "Bootstrap : cannot connect to the root");
+    bool well = net_write(s, mine, sizeof *mine) && net_read(s, &welcome, sizeof welcome);
+    ncclResult_t code = well ? (ncclResult_t)welcome.code : ncclRemoteError;
+    if (well && welcome.fatal) emu_die("ncclCommInitRank: %s", welcome.sentence);
+    if (well && code == ncclSuccess && !net_read(s, all, (size_t)mine->ranks * sizeof *all)) {
+        well = false;
+        code = ncclRemoteError;
+    }
+    close(s);
+    if (!well) return last_error(code, "Bootstrap : connection closed by remote peer");
+    if (code != ncclSuccess) return last_error(code, "%s", welcome.sentence);
+    return ncclSuccess;
+}
+
+/* Where the ring starts and which way it goes: a function of the seed and of who is in it. */
+static void ring_make(ncclComm *comm, const Hello *all)
+{
+    const char *seed = getenv("EMU_NCCL_SEED");
+    uint64_t hash = mix(0xcbf29ce484222325ull, "ring", 4);
+    if (seed != NULL) hash = mix(hash, seed, strlen(seed));
+    for (int r = 0; r < comm->ranks; r++)
+        hash = mix(hash, all[r].bus_id, strlen(all[r].bus_id));
+    hash ^= hash >> 32;
+    int start = (int)(hash >> 8 & 0xffff) % comm->ranks;
+    int step = hash & 1 ? 1 : comm->ranks - 1;
+    for (int i = 0; i < comm->ranks; i++) {
+        comm->ring[i] = (start + i * step) % comm->ranks;
+        if (comm->ring[i] == comm->rank) comm->position = i;
+    }
+}
+
+static ncclResult_t join(ncclComm *comm, const IdContent *id)
+{
+    Hello mine, *all = (Hello *)calloc((size_t)comm->ranks, sizeof *all);
+    if (all == NULL) emu_die("no memory for an init");
+    memset(&mine, 0, sizeof mine);
+    mine.id = id->id;
+    mine.rank = comm->rank;
+    mine.ranks = comm->ranks;
+    mine.version = rules_version(NCCL_VERSION_CODE);
+    mine.host = host_number();
+    mine.device = comm->device;
+    int listener = -1;
+    ncclResult_t code = net_interface(&mine.address);
+    if (cudaDeviceGetPCIBusId(mine.bus_id, sizeof mine.bus_id, comm->device) != cudaSuccess)
+        code = last_error(ncclUnhandledCudaError, "cudaDeviceGetPCIBusId failed");
+    if (code == ncclSuccess && (listener = net_listen(&mine.address)) < 0)
+        code = last_error(ncclSystemError, "Bootstrap : cannot listen");
+    if (code == ncclSuccess) code = hello(id, &mine, all);
+    if (code == ncclSuccess) {
+        ring_make(comm, all);
+        if (!mesh_open(comm, listener, all))
+            code = last_error(ncclRemoteError, "Bootstrap : connection closed by remote peer");
+    }
+    if (listener >= 0) close(listener);
+    free(all);
+    return code;
+}
+
+/* ---- make ------------------------------------------------------------------------------------ */
+
+static ncclComm *comm_new(int ranks, int rank, const IdContent *id, const ncclConfig_t *config)
+{
+    ncclComm *comm = new ncclComm();
+    const char *word = getenv("EMU_NCCL_READ");
+    comm->id = id->id;
+    comm->rank = rank;
+    comm->ranks = ranks;
+    comm->device = emu_current_device();
+    comm->wake = eventfd(0, EFD_CLOEXEC);
+    comm->late = word != NULL && strcmp(word, "late") == 0;
+    comm->link = (Link *)calloc((size_t)ranks, sizeof *comm->link);
+    comm->ring = (int *)calloc((size_t)ranks, sizeof *comm->ring);
+    if (comm->link == NULL || comm->ring == NULL || comm->wake < 0)
+        emu_die("no memory for a communicator");
+    for (int r = 0; r < ranks; r++)
+        comm->link[r].data = comm->link[r].control = -1;
+    if (config != NULL && config->commName != NULL)
+        snprintf(comm->name, sizeof comm->name, "%s", config->commName);
+    pthread_mutex_lock(&lock);
+    comm->next = all_comms;
+    all_comms = comm;
+    pthread_mutex_unlock(&lock);
+    return comm;
+}
+
+static ncclResult_t take_memory(ncclComm *comm)
+{
+    const char *word = getenv("EMU_NCCL_RESERVE");
+    size_t bytes = word != NULL ? strtoull(word, NULL, 10) : 0;
+    if (cudaEventCreateWithFlags(&comm->reached, cudaEventDisableTiming) != cudaSuccess ||
+        cudaEventCreateWithFlags(&comm->finished, cudaEventDisableTiming) != cudaSuccess)
+        return last_error(ncclUnhandledCudaError, "cudaEventCreateWithFlags failed");
+    if (bytes > 0 && cudaMalloc(&comm->reserve, bytes) != cudaSuccess)
+        return last_error(ncclUnhandledCudaError, "Failed to CUDA malloc %zu bytes", bytes);
+    return ncclSuccess;
+}
+
+static void release(ncclComm *comm)
+{
+    if (comm->reached != NULL) cudaEventDestroy(comm->reached);
+    if (comm->finished != NULL) cudaEventDestroy(comm->finished);
+    if (comm->reserve != NULL) cudaFree(comm->reserve);
+    comm->alive = false;
+    comm->reached = comm->finished = NULL;
+    comm->reserve = NULL;
+}
+
+static ncclResult_t init(ncclComm_t *made, int ranks, ncclUniqueId unique, int rank,
+                         const ncclConfig_t *config)
+{
+    IdContent id;
+    memcpy(&id, &unique, sizeof id);
+    if (made == NULL)
+        return last_error(ncclInvalidArgument, "CommInitRank : comm argument is NULL");
+    if (ranks < 1 || rank < 0 || rank >= ranks)
+        return last_error(ncclInvalidArgument, "Invalid rank requested : %d/%d", rank, ranks);
+    ncclResult_t code = config != NULL ? config_check(config) : ncclSuccess;
+    if (code != ncclSuccess) return code;
+    ncclComm *comm = comm_new(ranks, rank, &id, config);
+    code = join(comm, &id);
+    if (code == ncclSuccess) code = take_memory(comm);
+    if (code != ncclSuccess) {
+        comm->async = code; /* nobody is told goodbye */
+        mesh_close(comm);
+        release(comm);
+        return code;
+    }
+    comm->alive = true;
+    rules_comm_made(comm);
+    *made = comm;
+    return ncclSuccess;
+}
+
+static ncclResult_t init_call(const char *function, ncclComm_t *made, int ranks, ncclUniqueId id,
+                              int rank, const ncclConfig_t *config)
+{
+    ncclResult_t code = rules_enter(function, NULL);
+    if (made != NULL) *made = NULL;
+    if (code == ncclSuccess) code = init(made, ranks, id, rank, config);
+    if (code != ncclSuccess) group_stick();
+    return rules_leave(function, NULL, code);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    return init_call("ncclCommInitRankConfig", comm, ranks, id, rank, config);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
+{
+    return init_call("ncclCommInitRank", comm, ranks, id, rank, NULL);
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    ncclResult_t code = rules_enter("ncclGetUniqueId", NULL);
+    if (code == ncclSuccess)
+        code = id != NULL ? root_start(id)
+                          : last_error(ncclInvalidArgument, "GetUniqueId : out argument is NULL");
+    return rules_leave("ncclGetUniqueId", NULL, code);
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+static ncclResult_t destroy(ncclComm *comm)
+{
+    rules_comm_gone(comm);
+    if (comm->planned && comm->async == ncclSuccess) cudaEventSynchronize(comm->finished);
+    mesh_close(comm);
+    release(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    if (comm == NULL) return ncclSuccess;
+    ncclResult_t code = rules_enter("ncclCommDestroy", comm);
+    if (code == ncclSuccess) code = destroy(comm);
+    return rules_leave("ncclCommDestroy", comm, code);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    ncclResult_t code = rules_enter("ncclCommFinalize", comm);
+    if (comm == NULL)
+        code = last_error(ncclInvalidArgument, "CommFinalize : comm argument is NULL");
+    else if (code == ncclSuccess && comm->planned)
+        cudaEventSynchronize(comm->finished);
+    return rules_leave("ncclCommFinalize", comm, code);
+}
+
+/* Pending work ends where it is. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    if (comm == NULL) return ncclSuccess;
+    ncclResult_t code = rules_enter("ncclCommAbort", comm);
+    if (code == ncclSuccess) {
+        uint64_t one = 1;
+        rules_comm_gone(comm);
+        comm->aborted = true;
+        if (write(comm->wake, &one, sizeof one) != sizeof one) emu_die("no end to a communicator");
+        if (comm->planned) cudaEventSynchronize(comm->finished);
+        mesh_close(comm);
+        release(comm);
+    }
+    return rules_leave("ncclCommAbort", comm, code);
+}
