@@ -1,4 +1,6 @@
-/* copy.cc -- pinned memory and copies: each end of a copy must be where its kind says it is. */
+/* copy.cc -- pinned memory and copies: each end of a copy must be where its kind says it is, and
+ * what is in device memory must be within reach of the stream's device. A stream of a device that
+ * is not current takes copies, as CUDA's does. */
 #include "tests/emu/emu.h"
 
 #include <pthread.h>
@@ -65,11 +67,12 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
     return cudaHostAlloc(p, bytes, cudaHostAllocDefault);
 }
 
+/* Waits for the current device's streams. */
 cudaError_t cudaFreeHost(void *p)
 {
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
-    emu_streams_wait();
+    emu_streams_wait(emu_current_device());
     if (!pinned_remove(p, false)) return emu_error(cudaErrorInvalidValue);
     free(p);
     return cudaSuccess;
@@ -101,7 +104,8 @@ static int place_of(const void *p, size_t bytes)
 {
     char words[256];
     size_t left;
-    if (emu_memory_find(p, &left) && left > 0) return left >= bytes ? 1 : -1;
+    int device;
+    if (emu_memory_find(p, &left, &device) && left > 0) return left >= bytes ? 1 : -1;
     return emu_memory_describe(p, words, sizeof words) ? -1 : 0;
 }
 
@@ -121,6 +125,17 @@ static cudaError_t check_kind(const char *call, const void *dst, size_t dst_byte
     if (from != from_device)
         return refuse(call, "the source is not where the kind says", src, src_bytes);
     return cudaSuccess;
+}
+
+/* Ends the program if p is memory of a device that the stream's may not use. */
+static void check_reach(const char *call, const void *p, cudaStream_t stream)
+{
+    size_t left;
+    int owner, device = emu_stream_device(stream);
+    if (!emu_memory_find(p, &left, &owner) || emu_device_reaches(device, owner)) return;
+    emu_die("%s on a stream of device %d: %p is memory of device %d, to which device %d was given "
+            "no access",
+            call, device, p, owner, device);
 }
 
 /* A copy of `height` rows; `staged` is the source's own copy, to be freed, if there is one. */
@@ -145,18 +160,19 @@ static void rows_copy(void *context)
  * in pinned memory or on the device may change until the stream is past the copy. */
 static cudaError_t rows_issue(Rows rows, cudaStream_t stream)
 {
+    bool lag = emu_streams_mode() != EmuStreams::STRICT;
     size_t dst_bytes = rows.dst_pitch * (rows.height - 1) + rows.width;
     size_t src_bytes = rows.src_pitch * (rows.height - 1) + rows.width;
     bool to_host = place_of(rows.dst, dst_bytes) == 0,
          from_host = place_of(rows.src, src_bytes) == 0;
     bool to_pageable = to_host && !is_pinned(rows.dst, dst_bytes);
     bool from_pageable = from_host && !is_pinned(rows.src, src_bytes);
-    if (emu_streams_deferred() && from_pageable) {
+    if (lag && from_pageable) {
         rows.staged = (char *)malloc(src_bytes);
         if (rows.staged == NULL) return emu_error(cudaErrorMemoryAllocation);
         rows.src = (const char *)memcpy(rows.staged, rows.src, src_bytes);
     }
-    if (emu_streams_deferred() && to_host && !from_host && !to_pageable)
+    if (lag && to_host && !from_host && !to_pageable)
         for (size_t row = 0; row < rows.height; row++)
             memset(rows.dst + row * rows.dst_pitch, EMU_POISON, rows.width);
     emu_stream_do(stream, rows_copy, &rows, sizeof rows);
@@ -173,7 +189,10 @@ static cudaError_t copy(const char *call, Rows rows, cudaMemcpyKind kind, cudaSt
         return refuse(call, "the pitch is less than the width", rows.dst, rows.width);
     cudaError_t code = check_kind(call, rows.dst, rows.dst_pitch * (rows.height - 1) + rows.width,
                                   rows.src, rows.src_pitch * (rows.height - 1) + rows.width, kind);
-    return code == cudaSuccess ? rows_issue(rows, stream) : code;
+    if (code != cudaSuccess) return code;
+    check_reach(call, rows.dst, stream);
+    check_reach(call, rows.src, stream);
+    return rows_issue(rows, stream);
 }
 
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
@@ -224,6 +243,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     if (bytes == 0) return cudaSuccess;
     if (place_of(p, bytes) != 1) return refuse("cudaMemset", "not whole device memory", p, bytes);
+    check_reach("cudaMemset", p, stream);
     emu_stream_do(stream, fill, &f, sizeof f);
     return cudaSuccess;
 }

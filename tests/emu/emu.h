@@ -10,7 +10,15 @@
  * block, thread and line.
  *
  * Not emulated: clusters, grid-wide waiting (blocks run to completion), weak memory order,
- * registers and timing. Streams do their work at once, or as late as they may (stream.cc). */
+ * registers and timing. Streams do their work at once, as late as they may, or by chance
+ * (stream.cc).
+ *
+ * There are EMU_DEVICES of them (1), with EMU_MEMORY MiB each (8192). Memory, streams and events
+ * belong to the device that was current for the thread that made them, and what uses them on behalf
+ * of another ends the program, but for what CUDA allows: whoever likes may wait for a stream or an
+ * event, may ask about it and may free it; and a device that was given access to another's memory
+ * (cudaDeviceEnablePeerAccess) uses it as its own. CUDA would also copy between devices without
+ * such access, through the host; here that is taken for a mistake. */
 #ifndef TESTS_EMU_EMU_H
 #define TESTS_EMU_EMU_H
 
@@ -20,6 +28,7 @@
 
 enum {
     EMU_WARP = 32,
+    EMU_DEVICES_MOST = 16,
     EMU_MAX_THREADS = 1024,
     EMU_MAX_WARPS = EMU_MAX_THREADS / EMU_WARP,
     EMU_STACK = 256 << 10,    /* bytes of a fiber's stack */
@@ -52,6 +61,7 @@ typedef struct {
     cudaStream_t stream;
     void (*call)(const void *context); /* runs the kernel with its arguments, in each thread */
     const void *context;
+    int device;
 } EmuLaunch;
 
 /* A copy into shared memory that was started and not waited for. */
@@ -119,8 +129,8 @@ extern __thread EmuThread *emu_thread;
 
 /* ---- for kernels ----------------------------------------------------------------------------- */
 
-/* Ends the program unless p is NULL or in (or right behind) device memory: an argument of a kernel.
- */
+/* Ends the program unless p is NULL or in (or right behind) memory that the launch's device may
+ * use: an argument of a kernel. */
 void emu_check_pointer(const EmuLaunch *launch, const void *p);
 /* Ends the program when the launch asks for what no GPU grants. */
 void emu_launch_check(const EmuLaunch *launch);
@@ -148,8 +158,8 @@ void emu_copy_wait(int groups_under_way);
 
 /* The last part of emu_die's sentence, where the calling thread is, into buf. */
 void emu_describe(char *buf, size_t n);
-/* Ends the program unless the bytes are in the block's shared memory, or in one device allocation.
- */
+/* Ends the program unless the bytes are in the block's shared memory, or in one allocation that the
+ * device at work may use. */
 void emu_check_shared(const void *p, size_t bytes, const char *what);
 void emu_check_device(const void *p, size_t bytes, const char *what);
 
@@ -174,8 +184,9 @@ void emu_shared_check(EmuBlock *block);   /* ends the program if somebody wrote 
 void emu_memory_host_waits(void);
 /* Ends the program if the kernel wrote beside an allocation. */
 void emu_memory_check(const EmuLaunch *launch);
-/* Whether p is in device memory, and how many bytes there are from it to the allocation's end. */
-bool emu_memory_find(const void *p, size_t *bytes);
+/* Whether p is in (or right behind) device memory, of which device, and how many bytes there are
+ * from it to the allocation's end. */
+bool emu_memory_find(const void *p, size_t *bytes, int *device);
 /* What an address is, for the message of a fault; false: none of device memory's. */
 bool emu_memory_describe(const void *p, char *buf, size_t n);
 
@@ -183,15 +194,19 @@ bool emu_memory_describe(const void *p, char *buf, size_t n);
 cudaError_t emu_stream_check(cudaStream_t stream); /* whether it is one */
 /* Does work(context), now or when somebody waits for the stream; then on a copy of the context. */
 void emu_stream_do(cudaStream_t stream, void (*work)(void *context), void *context, size_t bytes);
-bool emu_streams_deferred(void);
-/* All that the stream, that any stream was asked for is done. */
+enum class EmuStreams { STRICT, DEFERRED, RANDOM };
+EmuStreams emu_streams_mode(void);
+/* All that the stream, that any stream of the device was asked for is done. */
 void emu_stream_wait(cudaStream_t stream);
-void emu_streams_wait(void);
+void emu_streams_wait(int device);
 
 /* runtime.cc */
 cudaError_t emu_error(cudaError_t code); /* keeps it for cudaGetLastError, and returns it */
 void emu_count_wait(void);
 void emu_count_allocation(void);
+void emu_set_current_device(int device);
+/* Whether the device may use another's memory, or it is its own. */
+bool emu_device_reaches(int device, int other);
 
 /* faults.cc */
 void emu_faults_install(void); /* memory errors become sentences */

@@ -1,5 +1,6 @@
 /* event.cc -- events: points of streams that were recorded, for other streams and the host to wait
- * for. */
+ * for. An event belongs to the device that was current when it was made, whose streams alone it can
+ * be recorded on; whoever likes may wait for it. */
 #include "tests/emu/stream.h"
 
 #include <pthread.h>
@@ -10,9 +11,11 @@ enum { ALIVE_EVENT = 0x45564e54 };
 
 /* The point of a stream that was last recorded. */
 struct CUevent_st {
-    int alive;
+    int alive, device;
     bool timing;
-    EmuPoint at; /* stream NULL: not recorded yet */
+    EmuPoint at;      /* stream NULL: not recorded yet */
+    int64_t recorder; /* the thread that recorded it */
+    int stamps;       /* that are still to be set in it */
     double seconds;
 };
 
@@ -24,20 +27,25 @@ static bool is_event(cudaEvent_t event)
     return event != NULL && event->alive == ALIVE_EVENT;
 }
 
+/* An event that was destroyed meanwhile ends here. */
 static void stamp(void *context)
 {
+    cudaEvent_t event = *(cudaEvent_t *)context;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&lock);
-    (*(cudaEvent_t *)context)->seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    event->seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    bool last = --event->stamps == 0 && event->alive == 0;
     pthread_mutex_unlock(&lock);
+    if (last) free(event);
 }
 
 /* The point that was recorded last; stream NULL: none. */
-static EmuPoint event_point(cudaEvent_t event)
+static EmuPoint event_point(cudaEvent_t event, int64_t *recorder)
 {
     pthread_mutex_lock(&lock);
     EmuPoint at = event->at;
+    if (recorder != NULL) *recorder = event->recorder;
     pthread_mutex_unlock(&lock);
     return at;
 }
@@ -46,7 +54,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
     if (emu_stream_check(stream) != cudaSuccess || !is_event(event))
         return emu_error(cudaErrorInvalidResourceHandle);
-    EmuPoint at = event_point(event);
+    EmuPoint at = event_point(event, NULL);
     if (at.stream != NULL) emu_stream_wait_for(stream, at);
     return cudaSuccess;
 }
@@ -57,6 +65,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     *event = (cudaEvent_t)calloc(1, sizeof **event);
     if (*event == NULL) return emu_error(cudaErrorMemoryAllocation);
     (*event)->alive = ALIVE_EVENT;
+    (*event)->device = emu_current_device();
     (*event)->timing = (flags & cudaEventDisableTiming) == 0;
     return cudaSuccess;
 }
@@ -69,10 +78,11 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    EmuPoint at = event_point(event);
-    if (at.stream != NULL && event->timing) emu_stream_reach(at, false);
+    pthread_mutex_lock(&lock);
     event->alive = 0;
-    free(event);
+    bool last = event->stamps == 0;
+    pthread_mutex_unlock(&lock);
+    if (last) free(event);
     return cudaSuccess;
 }
 
@@ -80,10 +90,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     if (!is_event(event) || emu_stream_check(stream) != cudaSuccess)
         return emu_error(cudaErrorInvalidResourceHandle);
+    if (emu_stream_device(stream) != event->device)
+        emu_die("an event of device %d recorded on a stream of device %d", event->device,
+                emu_stream_device(stream));
+    pthread_mutex_lock(&lock);
+    event->stamps += event->timing;
+    pthread_mutex_unlock(&lock);
     if (event->timing) emu_stream_do(stream, stamp, &event, sizeof event);
-    EmuPoint now = emu_stream_now(stream);
+    EmuPoint now = emu_queue_now(emu_stream_of(stream));
     pthread_mutex_lock(&lock);
     event->at = now;
+    event->recorder = emu_host_thread();
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -92,8 +109,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    EmuPoint at = event_point(event);
-    if (at.stream != NULL) emu_stream_reach(at, false);
+    EmuPoint at = event_point(event, NULL);
+    if (at.stream != NULL) emu_queue_reach(at);
     emu_count_wait();
     return cudaSuccess;
 }
@@ -101,16 +118,20 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
-    EmuPoint at = event_point(event);
-    bool behind = at.stream != NULL && emu_stream_reach(at, true);
-    return behind ? cudaErrorNotReady : cudaSuccess;
+    int64_t recorder;
+    EmuPoint at = event_point(event, &recorder);
+    bool reached = at.stream == NULL || emu_queue_reached(at, recorder);
+    return reached ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
     if (!is_event(start) || !is_event(end) || !start->timing || !end->timing ||
-        !event_point(start).stream || !event_point(end).stream)
+        !event_point(start, NULL).stream || !event_point(end, NULL).stream)
         return emu_error(cudaErrorInvalidResourceHandle);
+    if (start->device != end->device)
+        emu_die("the time from an event of device %d to one of device %d", start->device,
+                end->device);
     pthread_mutex_lock(&lock);
     double from = start->seconds, to = end->seconds;
     pthread_mutex_unlock(&lock);

@@ -154,6 +154,10 @@ void emu_launch_check(const EmuLaunch *launch)
 {
     const dim3 *grid = &launch->grid, *block = &launch->block;
     if (emu_thread != NULL) refuse(launch, "kernels do not launch kernels");
+    int stream = emu_stream_device(launch->stream);
+    if (stream >= 0 && stream != launch->device)
+        refuse(launch, "its stream is device %d's, and device %d is current", stream,
+               launch->device);
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) refuse(launch, "an empty grid");
     if (block->x == 0 || block->y == 0 || block->z == 0) refuse(launch, "an empty block");
     if (grid->x > 0x7fffffffu) refuse(launch, "grid.x is at most 2147483647");
@@ -178,6 +182,11 @@ void emu_launch_check(const EmuLaunch *launch)
 void emu_check_pointer(const EmuLaunch *launch, const void *p)
 {
     size_t bytes;
-    if (p == NULL || emu_memory_find(p, &bytes)) return;
-    refuse(launch, "argument %p is no pointer into device memory", p);
+    int owner;
+    if (p == NULL) return;
+    if (!emu_memory_find(p, &bytes, &owner))
+        refuse(launch, "argument %p is no pointer into device memory", p);
+    if (!emu_device_reaches(launch->device, owner))
+        refuse(launch, "argument %p is memory of device %d, to which device %d was given no access",
+               p, owner, launch->device);
 }

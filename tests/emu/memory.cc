@@ -29,7 +29,7 @@ typedef struct {
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static Allocation *table;
 static int n_table, table_capacity, n_freed;
-static size_t bytes_used;
+static size_t bytes_used[EMU_DEVICES_MOST];
 
 static pthread_mutex_t door_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users, closings;
@@ -162,15 +162,13 @@ void emu_memory_unpin(const void *p)
     pthread_mutex_unlock(&pins_lock);
 }
 
-static void die_if_pinned(const void *p)
+static void die_if_pinned(const EmuRange *range)
 {
-    EmuRange range;
-    if (!emu_memory_range(p, &range)) return;
     pthread_mutex_lock(&pins_lock);
     for (int i = 0; i < n_pins; i++)
-        if (pins[i].p >= range.base && pins[i].p < range.base + range.bytes)
+        if (pins[i].p >= range->base && pins[i].p < range->base + range->bytes)
             emu_die("cudaFree of %zu bytes of device %d's memory, of which byte %zd is in use: %s",
-                    range.bytes, range.device, pins[i].p - range.base, pins[i].what);
+                    range->bytes, range->device, pins[i].p - range->base, pins[i].what);
     pthread_mutex_unlock(&pins_lock);
 }
 
@@ -198,21 +196,22 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     emu_count_allocation();
     *p = NULL;
     if (bytes == 0) return cudaSuccess;
+    int device = emu_current_device();
     size_t inside = pages((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1));
     pthread_rwlock_wrlock(&table_lock);
-    bool fits = bytes <= memory_of_device() && bytes_used + bytes <= memory_of_device();
-    if (fits) bytes_used += bytes;
+    bool fits = bytes <= memory_of_device() && bytes_used[device] + bytes <= memory_of_device();
+    if (fits) bytes_used[device] += bytes;
     pthread_rwlock_unlock(&table_lock);
     emu_memory_open();
     char *map = fits ? map_guarded(inside) : NULL;
-    if (fits && map == NULL) emu_die("no memory for %zu bytes of the device's", bytes);
+    if (fits && map == NULL) emu_die("no memory for %zu bytes of device %d's", bytes, device);
     if (map != NULL) {
         char *end = map + EMU_GUARD + inside;
         Allocation a = {end - ((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1)),
                         map,
                         bytes,
                         inside + 2 * EMU_GUARD,
-                        emu_current_device(),
+                        device,
                         false};
         pthread_rwlock_wrlock(&table_lock);
         table_add(a);
@@ -226,7 +225,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 /* The pages go back; the addresses stay taken for a while, so that a use after the free is seen. */
 static void allocation_retire(int i)
 {
-    bytes_used -= table[i].bytes;
+    bytes_used[table[i].device] -= table[i].bytes;
     table[i].freed = true;
     mmap(table[i].map, table[i].map_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -242,12 +241,15 @@ static void allocation_retire(int i)
     n_table--;
 }
 
+/* Whichever device is current; it waits for the streams of the one that the memory belongs to. */
 cudaError_t cudaFree(void *p)
 {
+    EmuRange range;
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
-    die_if_pinned(p);
-    emu_streams_wait();
+    if (!emu_memory_range(p, &range) || range.base != p) return emu_error(cudaErrorInvalidValue);
+    die_if_pinned(&range);
+    emu_streams_wait(range.device);
     pthread_rwlock_wrlock(&table_lock);
     int i = 0;
     while (i < n_table && (table[i].freed || table[i].base != p))
@@ -262,7 +264,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     *total = memory_of_device();
     pthread_rwlock_rdlock(&table_lock);
-    *available = *total - bytes_used;
+    *available = *total - bytes_used[emu_current_device()];
     pthread_rwlock_unlock(&table_lock);
     return cudaSuccess;
 }
@@ -284,7 +286,7 @@ bool emu_memory_range(const void *p, EmuRange *range)
     return found;
 }
 
-bool emu_memory_find(const void *p, size_t *bytes)
+bool emu_memory_find(const void *p, size_t *bytes, int *device)
 {
     const char *at = (const char *)p;
     bool found = false;
@@ -293,6 +295,7 @@ bool emu_memory_find(const void *p, size_t *bytes)
         const Allocation *a = &table[i];
         if (a->freed || at < a->base || at > a->base + a->bytes) continue;
         *bytes = (size_t)(a->base + a->bytes - at);
+        *device = a->device;
         found = true;
     }
     pthread_rwlock_unlock(&table_lock);
@@ -302,8 +305,12 @@ bool emu_memory_find(const void *p, size_t *bytes)
 void emu_check_device(const void *p, size_t bytes, const char *what)
 {
     size_t left = 0;
-    if (!emu_memory_find(p, &left) || left < bytes)
+    int owner = 0, device = emu_thread ? emu_thread->block->launch->device : emu_current_device();
+    if (!emu_memory_find(p, &left, &owner) || left < bytes)
         emu_die("%s: %zu bytes at %p are not all in device memory", what, bytes, p);
+    if (!emu_device_reaches(device, owner))
+        emu_die("%s: memory of device %d, to which device %d was given no access", what, owner,
+                device);
 }
 
 /* The first of n bytes that is not poison, or NULL. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum { MULTIPROCESSORS = 6 }; /* few, and no power of two: work does not divide evenly */
-enum { EMU_DEVICES_MOST = 16 };
 
 static __thread cudaError_t last_error;
 static int64_t allocations, waits;
@@ -133,6 +132,11 @@ cudaError_t cudaSetDevice(int device)
     return cudaSuccess;
 }
 
+void emu_set_current_device(int device)
+{
+    current_device = device;
+}
+
 int emu_current_device(void)
 {
     return current_device;
@@ -212,8 +216,16 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int device)
     return cudaSuccess;
 }
 
+static int enabled[EMU_DEVICES_MOST]; /* of each device: a bit per peer whose memory it may use */
+
+bool emu_device_reaches(int device, int other)
+{
+    return device == other ||
+           (__atomic_load_n(&enabled[device], __ATOMIC_RELAXED) >> other & 1) != 0;
+}
+
 /* EMU_PEERS=none: devices that cannot read each other's memory; pairs: 0 and 1 can, 2 and 3, and so
- * on. Every device has access to all memory, asked for or not. */
+ * on. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     const char *word = getenv("EMU_PEERS");
@@ -226,7 +238,6 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
-    static int enabled[EMU_DEVICES_MOST]; /* of each device: a bit per peer */
     int can = 0;
     if (flags != 0) return emu_error(cudaErrorInvalidValue);
     if (cudaDeviceCanAccessPeer(&can, current_device, peer) != cudaSuccess || !can)

@@ -1,216 +1,98 @@
-/* stream.cc -- streams; events stand in event.cc. Work is done when it is asked for; with
- * EMU_STREAMS=deferred only when somebody has to wait for it, each stream by itself and no further
- * than the wait reaches. Then host code that looks or overwrites too early, and streams that forget
- * to wait for each other, see what they would see at worst on a GPU.
+/* stream.cc -- streams, of which each belongs to a device. EMU_STREAMS says when their work is
+ * done:
  *
- * Deferred work is done by the thread that waits for it, whichever thread asked for it: one stream
- * has one thread at a time, others wait for that one. No lock is held over a piece of work. Kernels
- * and copies wait for nobody; a function of the host's may, for a peer's on any stream. As long as
- * one runs, every stream that has work has a thread of its own that does it, as on a GPU: in
- * whatever order the ranks wait for their streams, those functions meet. */
+ *   strict    (what is done where nothing is said) when it is asked for, in the thread that asks:
+ *             the device does all in the order of the host. A program that hangs here launches in
+ * an order in which its devices may wait for each other. deferred  only when somebody has to wait
+ * for it, each stream by itself and no further than the wait reaches. Then host code that looks or
+ * overwrites too early, and streams that forget to wait for each other, see what they would see at
+ * worst on a GPU. random    whenever something is asked for, asked about or waited for, chance says
+ * which streams of that device go on before they must, and how far: for a while a stream is as far
+ *             ahead as order and events allow, for a while it does only what somebody waits for,
+ * for a while it is in between. EMU_SEED, a number, begins each device's chances: the same calls in
+ * the same order see the same, as long as one thread makes all of a device's and no function of the
+ * host's (a collective) waits for another thread.
+ *
+ * The word may change while no work is left. Who only asks (cudaStreamQuery, cudaEventQuery) from a
+ * thread other than the one that asked for the work gets an answer and moves nothing: a watchdog
+ * looks at a program without helping it. queue.cc has the work of the last two. */
 #include "tests/emu/stream.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIVE_STREAM = 0x53545245 };
+static struct CUstream_st default_streams[EMU_DEVICES_MOST];
 
-/* A piece of work with its context behind it. */
-typedef struct Op {
-    void (*work)(void *context); /* NULL: waits for the EmuPoint that is its context */
-    struct Op *next;
-    bool host; /* a function of the host's, which may wait for somebody */
-    alignas(16) unsigned char context[];
-} Op;
+static __attribute__((constructor)) void open_default_streams(void)
+{
+    for (int i = 0; i < EMU_DEVICES_MOST; i++) {
+        default_streams[i].alive = EMU_STREAM_ALIVE;
+        default_streams[i].device = i;
+        default_streams[i].blocking = true;
+    }
+}
 
-struct CUstream_st {
-    int alive, device;
-    bool blocking; /* waits for the default stream, and it for this one */
-    Op *first, *last;
-    int64_t issued, done;
-    bool runs;   /* `runner` is at its first piece of work */
-    bool helped; /* it has a thread of its own, while functions of the host's run */
-    pthread_t runner;
-    struct CUstream_st *next; /* in the list of all, which are never freed */
-};
-
-/* All that changes in streams; `moved` is told of all that streams have done. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static int host_functions; /* that are running */
-static struct CUstream_st default_stream = {.alive = ALIVE_STREAM};
-static cudaStream_t all_streams = &default_stream;
-
-static bool deferred(void)
+EmuStreams emu_streams_mode(void)
 {
     const char *word = getenv("EMU_STREAMS");
-    return word != NULL && strcmp(word, "deferred") == 0;
+    if (word == NULL || strcmp(word, "strict") == 0) return EmuStreams::STRICT;
+    if (strcmp(word, "deferred") == 0) return EmuStreams::DEFERRED;
+    if (strcmp(word, "random") == 0) return EmuStreams::RANDOM;
+    emu_die("EMU_STREAMS is strict, deferred or random, not \"%s\"", word);
 }
 
-/* The default streams have small numbers instead of addresses. NULL: no stream. */
-static cudaStream_t stream_of(cudaStream_t stream)
+cudaStream_t emu_default_stream(int device)
 {
-    if ((uintptr_t)stream <= 2) return &default_stream;
-    return stream->alive == ALIVE_STREAM ? stream : NULL;
+    return &default_streams[device];
 }
 
-int emu_stream_device(cudaStream_t stream)
+static bool is_default(cudaStream_t stream)
 {
-    if (stream_of(stream) == &default_stream) return emu_current_device();
-    int device = -1;
-    pthread_mutex_lock(&lock);
-    for (cudaStream_t s = all_streams; s != NULL; s = s->next)
-        if (s == stream && s->alive == ALIVE_STREAM) device = s->device;
-    pthread_mutex_unlock(&lock);
-    return device;
+    return stream == &default_streams[stream->device];
+}
+
+/* The default stream is the current device's. */
+cudaStream_t emu_stream_of(cudaStream_t stream)
+{
+    if ((uintptr_t)stream <= 2) return &default_streams[emu_current_device()];
+    return stream->alive == EMU_STREAM_ALIVE ? stream : NULL;
 }
 
 cudaError_t emu_stream_check(cudaStream_t stream)
 {
-    return stream_of(stream) ? cudaSuccess : emu_error(cudaErrorInvalidResourceHandle);
+    return emu_stream_of(stream) ? cudaSuccess : emu_error(cudaErrorInvalidResourceHandle);
+}
+
+int emu_stream_device(cudaStream_t stream)
+{
+    cudaStream_t s = emu_stream_of(stream);
+    return s != NULL ? s->device : -1;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static bool advance(EmuPoint to, bool asks);
-static void help_streams(void);
-
-/* The stream's first piece of work, under the lock, which is open while it is done. False when
- * somebody who only asks would have to wait for it. */
-static bool do_first(cudaStream_t stream, bool asks)
-{
-    Op *op = stream->first;
-    bool done = true;
-    if (asks && op->host) return false;
-    stream->runs = true;
-    stream->runner = pthread_self();
-    if (op->work == NULL) {
-        done = advance(*(const EmuPoint *)op->context, asks);
-    } else {
-        host_functions += op->host;
-        if (op->host) help_streams();
-        pthread_mutex_unlock(&lock);
-        op->work(op->context);
-        pthread_mutex_lock(&lock);
-        host_functions -= op->host;
-    }
-    stream->runs = false;
-    if (done) {
-        stream->first = op->next;
-        if (op->next == NULL) stream->last = NULL;
-        stream->done++;
-        free(op);
-    }
-    pthread_cond_broadcast(&moved);
-    return done;
-}
-
-/* Does what the stream was asked for, up to the point; under the lock. Somebody who only asks how
- * far it is must not be held up by the host's functions, nor by who is at work on a stream: the
- * rest is left to who waits, and the answer is false. */
-static bool advance(EmuPoint to, bool asks)
-{
-    cudaStream_t stream = to.stream;
-    while (stream->done < to.point) {
-        if (!stream->runs) {
-            if (!do_first(stream, asks)) return false;
-        } else if (asks) {
-            return false;
-        } else if (pthread_equal(stream->runner, pthread_self())) {
-            emu_die("a stream's work waits for work behind it");
-        } else {
-            pthread_cond_wait(&moved, &lock);
-        }
-    }
-    return true;
-}
-
-/* Does a stream's work as long as functions of the host's run somewhere. */
-static void *help_stream(void *context)
-{
-    cudaStream_t stream = (cudaStream_t)context;
-    pthread_mutex_lock(&lock);
-    while (host_functions > 0 && stream->done < stream->issued)
-        if (stream->runs)
-            pthread_cond_wait(&moved, &lock);
-        else
-            do_first(stream, false);
-    stream->helped = false;
-    pthread_mutex_unlock(&lock);
-    return NULL;
-}
-
-/* A thread for each stream that has work; under the lock. */
-static void help_streams(void)
-{
-    for (cudaStream_t s = all_streams; s != NULL; s = s->next) {
-        pthread_t thread;
-        if (s->runs || s->helped || s->done == s->issued) continue;
-        if (pthread_create(&thread, NULL, help_stream, s) != 0) emu_die("no thread for a stream");
-        pthread_detach(thread);
-        s->helped = true;
-    }
-}
-
-/* Runs a stream up to a point, -1: all that was asked; whether there was anything left to do. */
-static bool catch_up(cudaStream_t stream, int64_t point, bool asks)
-{
-    pthread_mutex_lock(&lock);
-    if (point < 0) point = stream->issued;
-    bool behind = stream->done < point;
-    advance({stream, point}, asks);
-    pthread_mutex_unlock(&lock);
-    return behind;
-}
-
-static void catch_up_all(bool blocking_only)
-{
-    pthread_mutex_lock(&lock);
-    for (cudaStream_t s = all_streams; s != NULL; s = s->next)
-        if (s->blocking || !blocking_only) advance({s, s->issued}, false);
-    pthread_mutex_unlock(&lock);
-}
-
-static void append(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes,
-                   bool host)
-{
-    Op *op = (Op *)malloc(sizeof *op + bytes);
-    if (op == NULL) emu_die("no memory for a stream's work");
-    op->work = work;
-    op->next = NULL;
-    op->host = host;
-    memcpy(op->context, context, bytes);
-    pthread_mutex_lock(&lock);
-    if (stream->last != NULL)
-        stream->last->next = op;
-    else
-        stream->first = op;
-    stream->last = op;
-    stream->issued++;
-    if (host_functions > 0) help_streams();
-    pthread_mutex_unlock(&lock);
-}
-
-/* Before work is given to the stream: the default stream and those that block wait for each other.
- */
+/* Before work is given to the stream: the default stream and those of its device that block wait
+ * for each other. */
 static void join_default(cudaStream_t stream)
 {
-    if (stream == &default_stream) catch_up_all(true);
-    if (stream->blocking) catch_up(&default_stream, -1, false);
+    cudaStream_t standard = &default_streams[stream->device];
+    if (!stream->blocking) return;
+    if (stream != standard) emu_queue_join(stream, standard);
+    for (cudaStream_t s = standard->next; stream == standard && s != NULL; s = s->next)
+        if (s->blocking) emu_queue_join(stream, s);
 }
 
 static void stream_do(cudaStream_t name, void (*work)(void *), const void *context, size_t bytes,
                       bool host)
 {
-    cudaStream_t stream = stream_of(name);
+    cudaStream_t stream = emu_stream_of(name);
     if (stream == NULL) emu_die("work for a stream that does not exist (any more)");
-    if (!deferred()) {
-        if (work != NULL) work((void *)context);
+    if (emu_streams_mode() == EmuStreams::STRICT) {
+        if (work != NULL) emu_on_device(stream->device, work, (void *)context);
         return;
     }
     join_default(stream);
-    append(stream, work, context, bytes, host);
+    emu_queue_add(stream, work, context, bytes, host);
 }
 
 void emu_stream_do(cudaStream_t stream, void (*work)(void *), void *context, size_t bytes)
@@ -224,37 +106,20 @@ void emu_stream_do_host(cudaStream_t stream, void (*work)(void *), const void *c
     stream_do(stream, work, context, bytes, true);
 }
 
-void emu_stream_wait(cudaStream_t stream)
-{
-    catch_up(stream_of(stream), -1, false);
-}
-
-void emu_streams_wait(void)
-{
-    catch_up_all(false);
-}
-
-EmuPoint emu_stream_now(cudaStream_t stream)
-{
-    pthread_mutex_lock(&lock);
-    EmuPoint now = {stream_of(stream), stream_of(stream)->issued};
-    pthread_mutex_unlock(&lock);
-    return now;
-}
-
-bool emu_stream_reach(EmuPoint to, bool asks)
-{
-    return catch_up(to.stream, to.point, asks);
-}
-
 void emu_stream_wait_for(cudaStream_t stream, EmuPoint to)
 {
     stream_do(stream, NULL, &to, sizeof to, false);
 }
 
-bool emu_streams_deferred(void)
+void emu_stream_wait(cudaStream_t stream)
 {
-    return deferred();
+    emu_queue_reach(emu_queue_now(emu_stream_of(stream)));
+}
+
+void emu_streams_wait(int device)
+{
+    for (cudaStream_t s = &default_streams[device]; s != NULL; s = s->next)
+        emu_queue_reach(emu_queue_now(s));
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -264,13 +129,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     if (flags > cudaStreamNonBlocking || priority > 5) return emu_error(cudaErrorInvalidValue);
     cudaStream_t s = (cudaStream_t)calloc(1, sizeof *s);
     if (s == NULL) return emu_error(cudaErrorMemoryAllocation);
-    s->alive = ALIVE_STREAM;
+    s->alive = EMU_STREAM_ALIVE;
     s->device = emu_current_device();
     s->blocking = flags != cudaStreamNonBlocking;
-    pthread_mutex_lock(&lock);
-    s->next = all_streams;
-    all_streams = s;
-    pthread_mutex_unlock(&lock);
+    emu_queue_open(s);
     *stream = s;
     return cudaSuccess;
 }
@@ -287,17 +149,18 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    if (stream_of(stream) == NULL || stream_of(stream) == &default_stream)
+    if (emu_stream_of(stream) == NULL || is_default(emu_stream_of(stream)))
         return emu_error(cudaErrorInvalidResourceHandle);
-    catch_up(stream, -1, false);
+    emu_stream_wait(stream);
     stream->alive = 0;
+    emu_queue_close(stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
-    catch_up(stream_of(stream), -1, false);
+    emu_stream_wait(stream);
     emu_count_wait();
     return cudaSuccess;
 }
@@ -305,12 +168,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     if (emu_stream_check(stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
-    return catch_up(stream_of(stream), -1, true) ? cudaErrorNotReady : cudaSuccess;
+    cudaStream_t s = emu_stream_of(stream);
+    return emu_queue_reached(emu_queue_now(s), s->asker) ? cudaSuccess : cudaErrorNotReady;
 }
 
+/* Of the current device's streams. */
 cudaError_t cudaDeviceSynchronize(void)
 {
-    emu_streams_wait();
+    emu_streams_wait(emu_current_device());
     emu_count_wait();
     return cudaSuccess;
 }

@@ -203,7 +203,10 @@ static void *ring_run(void *argument)
     Ring *ring = self->ring;
     int rank = self->rank, other = 1 - rank;
     CUDA_CHECK(cudaSetDevice(rank));
+    cudaDeviceEnablePeerAccess(other, 0);
+    cudaGetLastError(); /* it has succeeded before */
     cudaStream_t stream = stream_create();
+    ring->x[rank] = device_zeros();
     CUDA_CHECK(cudaEventCreate(&ring->event[rank]));
     for (int i = 0; i < ROUNDS; i++) {
         pthread_barrier_wait(&ring->host);
@@ -233,8 +236,6 @@ static float ring_turns(int forgotten, int first)
     ring.forgotten = forgotten;
     ring.first = first;
     pthread_barrier_init(&ring.host, NULL, RANKS);
-    for (int i = 0; i < RANKS; i++)
-        ring.x[i] = device_zeros();
     for (int i = 0; i < RANKS; i++) {
         rank[i] = {&ring, i};
         assert_int_equal(pthread_create(&thread[i], NULL, ring_run, &rank[i]), 0);

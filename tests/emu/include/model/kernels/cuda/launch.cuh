@@ -59,6 +59,7 @@ static inline void emu_launch(EmuLaunch launch, void (*kernel)(Parameters...),
 {
     auto start = [&launch, kernel](Parameters... parameters) {
         launch.function = (const void *)kernel;
+        launch.device = emu_current_device();
         emu_launch_check(&launch);
         (emu_check_argument(&launch, parameters), ...);
         auto body = [kernel, parameters...] { kernel(parameters...); };
