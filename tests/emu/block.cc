@@ -43,13 +43,14 @@ static char *stack_of(const EmuBlock *block, int i)
     return block->stacks + (size_t)i * EMU_STACK;
 }
 
-/* Lets the scheduler run; `last`: the fiber does not come back. */
+/* Lets the scheduler run until somebody makes the thread ready; `last`: it does not come back. */
 static void fiber_yield(EmuThread *thread, bool last)
 {
     EmuBlock *block = thread->block;
     const char *here = (const char *)__builtin_frame_address(0);
     if (here < stack_of(block, (int)(thread - block->thread)))
         emu_die("the thread used more than %d bytes of stack", EMU_STACK);
+    thread->warp->ready &= ~(1u << thread->lane);
     sanitizer_leave(last ? NULL : &thread->sanitizer_stack, block->scheduler_stack,
                     block->scheduler_stack_bytes);
     emu_switch(&thread->stack_pointer, block->scheduler_stack_pointer);
@@ -57,11 +58,16 @@ static void fiber_yield(EmuThread *thread, bool last)
                     &block->scheduler_stack_bytes);
 }
 
+static int warps_of(const EmuBlock *block)
+{
+    return (block->threads + EMU_WARP - 1) / EMU_WARP;
+}
+
+/* All threads are at the barrier. */
 static void barrier_release(EmuBlock *block)
 {
-    for (int i = 0; i < block->threads; i++)
-        if (block->thread[i].state == EmuState::AT_BARRIER)
-            block->thread[i].state = EmuState::READY;
+    for (int i = 0; i < warps_of(block); i++)
+        block->warp[i].ready = block->warp[i].alive;
     block->at_barrier = 0;
 }
 
@@ -73,11 +79,10 @@ static void thread_exit(EmuThread *thread)
     if (thread->copies.n > 0)
         emu_die("the thread exits with %d copies under way that nothing waited for",
                 thread->copies.n);
-    thread->state = EmuState::EXITED;
     warp->alive &= ~(1u << thread->lane);
     thread->block->live--;
-    for (int i = 0; i < EMU_WARP; i++)
-        emu_meeting_check(warp, i);
+    for (uint32_t left = warp->meetings; left != 0; left &= left - 1)
+        emu_meeting_check(warp, __builtin_ctz(left));
     if (thread->block->at_barrier > 0)
         emu_die("the thread exits while others wait in %s at %s:%d", thread->block->barrier.what,
                 thread->block->barrier.file, thread->block->barrier.line);
@@ -125,7 +130,6 @@ void emu_barrier(EmuPlace place)
         emu_die("a barrier in divergent code: others wait in %s at %s:%d", block->barrier.what,
                 block->barrier.file, block->barrier.line);
     block->barrier = place;
-    thread->state = EmuState::AT_BARRIER;
     if (++block->at_barrier == block->live)
         barrier_release(block);
     else
@@ -134,7 +138,9 @@ void emu_barrier(EmuPlace place)
 
 void emu_wait_in_collective(EmuThread *thread)
 {
+    thread->in_collective = true;
     fiber_yield(thread, false);
+    thread->in_collective = false;
 }
 
 /* Nobody can go on: names a thread that waits and what it waits in. */
@@ -142,9 +148,10 @@ static void die_of_deadlock(EmuBlock *block)
 {
     int waiting = 0, first = -1;
     for (int i = block->threads - 1; i >= 0; i--) {
-        if (block->thread[i].state == EmuState::EXITED) continue;
+        const EmuThread *thread = &block->thread[i];
+        if ((thread->warp->alive >> thread->lane & 1) == 0) continue;
         waiting++;
-        if (first < 0 || block->thread[i].state == EmuState::AT_COLLECTIVE) first = i;
+        if (first < 0 || thread->in_collective) first = i;
     }
     emu_thread = &block->thread[first];
     emu_die("deadlock: %d of %d threads wait and none can go on, this one in %s", waiting,
@@ -156,37 +163,37 @@ static void die_of_deadlock(EmuBlock *block)
 static void block_start(EmuBlock *block)
 {
     const dim3 *size = &block->launch->block;
+    EmuIndex index = {0, 0, 0};
     block->live = block->threads;
     block->at_barrier = 0;
-    memset((void *)block->warp, 0, sizeof block->warp);
     for (int i = 0; i < block->threads; i++) {
         EmuThread *thread = &block->thread[i];
-        unsigned n = (unsigned)i;
-        thread->index = {n % size->x, n / size->x % size->y, n / size->x / size->y};
-        thread->lane = i % EMU_WARP;
-        thread->state = EmuState::READY;
+        thread->index = index;
+        if (++index.x == size->x) index = {0, index.y + 1, index.z};
+        if (index.y == size->y) index = {0, 0, index.z + 1};
         thread->place = {"the kernel", block->launch->file, block->launch->line};
-        thread->warp = &block->warp[i / EMU_WARP];
-        thread->warp->lane[thread->lane] = thread;
-        thread->warp->alive |= 1u << thread->lane;
-        thread->block = block;
-        thread->started = false;
+        thread->started = thread->in_collective = false;
         thread->copies.n = thread->copies.group = 0;
+    }
+    for (int i = 0; i < warps_of(block); i++) {
+        int lanes = block->threads - i * EMU_WARP;
+        EmuWarp *warp = &block->warp[i];
+        warp->alive = warp->ready = lanes < EMU_WARP ? (1u << lanes) - 1 : ~0u;
+        warp->meetings = 0;
     }
 }
 
-/* Each thread goes on as far as it can, those of `n` from thread `first` on in turn until none of
- * them can; false: none could. */
-static bool warp_run(EmuBlock *block, Order order, int first, int n)
+/* Each lane goes on as far as it can, in turn until none of them can; false: none could. */
+static bool warp_run(EmuBlock *block, Order order, int number)
 {
-    bool progress = false;
-    for (bool again = true; again;) {
-        again = false;
-        for (int k = 0; k < n; k++) {
-            int i = first + (order == ORDER_REVERSE ? n - 1 - k : k);
-            if (block->thread[i].state != EmuState::READY) continue;
-            again = progress = true;
-            fiber_resume(block, i);
+    const EmuWarp *warp = &block->warp[number];
+    bool progress = warp->ready != 0;
+    while (warp->ready != 0) {
+        for (uint32_t ahead = ~0u, ready; (ready = warp->ready & ahead) != 0;) {
+            bool reverse = order == ORDER_REVERSE;
+            int lane = reverse ? EMU_WARP - 1 - __builtin_clz(ready) : __builtin_ctz(ready);
+            ahead = reverse ? (1u << lane) - 1 : ~1u << lane;
+            fiber_resume(block, number * EMU_WARP + lane);
         }
     }
     return progress;
@@ -196,12 +203,9 @@ static bool warp_run(EmuBlock *block, Order order, int first, int n)
 static bool warps_run(EmuBlock *block, Order order)
 {
     bool progress = false;
-    int warps = (block->threads + EMU_WARP - 1) / EMU_WARP;
-    for (int k = 0; k < warps; k++) {
-        int first = (order == ORDER_REVERSE ? warps - 1 - k : k) * EMU_WARP;
-        int n = block->threads - first < EMU_WARP ? block->threads - first : EMU_WARP;
-        progress |= warp_run(block, order, first, n);
-    }
+    int warps = warps_of(block);
+    for (int k = 0; k < warps; k++)
+        progress |= warp_run(block, order, order == ORDER_REVERSE ? warps - 1 - k : k);
     return progress;
 }
 
@@ -214,7 +218,7 @@ static bool threads_run(EmuBlock *block, uint32_t round)
     uint32_t start = (round * 1664525u + 1013904223u) >> 8;
     for (int k = 0; k < block->threads; k++) {
         int i = (int)(((uint64_t)k * STRIDE + start) % (uint64_t)block->threads);
-        if (block->thread[i].state != EmuState::READY) continue;
+        if ((block->warp[i / EMU_WARP].ready >> i % EMU_WARP & 1) == 0) continue;
         progress = true;
         fiber_resume(block, i);
     }
@@ -231,22 +235,33 @@ static void block_run(EmuBlock *block, Order order, uint32_t seed)
     }
 }
 
-static EmuBlock *block_take(void)
+static EmuBlock *block_new(void)
 {
-    pthread_mutex_lock(&blocks_lock);
-    EmuBlock *block = free_blocks;
-    if (block != NULL) free_blocks = block->next_free;
-    pthread_mutex_unlock(&blocks_lock);
-    if (block != NULL) return block;
     size_t bytes = (size_t)EMU_MAX_THREADS * EMU_STACK;
-    block = (EmuBlock *)calloc(1, sizeof *block);
+    EmuBlock *block = (EmuBlock *)calloc(1, sizeof *block);
     char *stacks = (char *)mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (block == NULL || stacks == MAP_FAILED) emu_die("no memory for the stacks of a block");
     block->stacks = stacks;
     block->shared_space = emu_shared_space();
     block->signal_stack = malloc(EMU_SIGNAL_STACK);
+    for (int i = 0; i < EMU_MAX_THREADS; i++) {
+        EmuThread *thread = &block->thread[i];
+        thread->block = block;
+        thread->lane = i % EMU_WARP;
+        thread->warp = &block->warp[i / EMU_WARP];
+        thread->warp->lane[thread->lane] = thread;
+    }
     return block;
+}
+
+static EmuBlock *block_take(void)
+{
+    pthread_mutex_lock(&blocks_lock);
+    EmuBlock *block = free_blocks;
+    if (block != NULL) free_blocks = block->next_free;
+    pthread_mutex_unlock(&blocks_lock);
+    return block != NULL ? block : block_new();
 }
 
 static void block_give_back(EmuBlock *block)

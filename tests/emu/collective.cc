@@ -5,16 +5,16 @@
 
 #include <string.h>
 
-void emu_meeting_check(EmuWarp *warp, int i)
+bool emu_meeting_check(EmuWarp *warp, int i)
 {
     EmuMeeting *meeting = &warp->meeting[i];
     uint32_t lanes = meeting->arrived;
-    if (lanes == 0 || lanes != (meeting->mask & warp->alive)) return;
+    if (lanes != (meeting->mask & warp->alive)) return false;
     meeting->arrived = 0;
     warp->meetings &= ~(1u << i);
     meeting->finish(warp, lanes);
-    for (uint32_t left = lanes; left != 0; left &= left - 1)
-        warp->lane[__builtin_ctz(left)]->state = EmuState::READY;
+    warp->ready |= lanes;
+    return true;
 }
 
 /* Lanes that wait for the caller and that the caller is going to wait for must meet it in this very
@@ -54,7 +54,8 @@ void emu_collective(uint32_t mask, EmuPlace place, void *argument,
                 thread->lane);
     int i = meeting_of(warp, mask, thread->lane, place);
     EmuMeeting *meeting = &warp->meeting[i];
-    if (meeting->arrived == 0) {
+    if ((warp->meetings >> i & 1) == 0) {
+        meeting->arrived = 0;
         meeting->mask = mask;
         meeting->place = place;
         meeting->finish = finish;
@@ -62,9 +63,8 @@ void emu_collective(uint32_t mask, EmuPlace place, void *argument,
     }
     meeting->arrived |= 1u << thread->lane;
     thread->argument = argument;
-    thread->state = EmuState::AT_COLLECTIVE;
-    emu_meeting_check(warp, i);
-    if (thread->state == EmuState::AT_COLLECTIVE) emu_wait_in_collective(thread);
+    if (emu_meeting_check(warp, i)) return;
+    emu_wait_in_collective(thread);
 }
 
 /* ---- shuffles -------------------------------------------------------------------------------- */

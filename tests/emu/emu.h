@@ -39,8 +39,6 @@ enum {
     EMU_POISON = 0xff    /* every byte of fresh memory: NaN in all float types */
 };
 
-enum class EmuState { READY, AT_BARRIER, AT_COLLECTIVE, EXITED };
-
 typedef struct {
     unsigned x, y, z;
 } EmuIndex;
@@ -89,20 +87,20 @@ typedef struct {
 
 typedef struct EmuWarp {
     struct EmuThread *lane[EMU_WARP];
-    uint32_t alive, meetings; /* bit i: lanes wait in meeting[i] */
+    uint32_t alive, ready; /* bit i: lane i has not left; it can go on */
+    uint32_t meetings;     /* bit i: lanes wait in meeting[i] */
     EmuMeeting meeting[EMU_WARP];
 } EmuWarp;
 
 typedef struct EmuThread {
     EmuIndex index;
     int lane;
-    EmuState state;
     EmuPlace place;
     EmuWarp *warp;
     struct EmuBlock *block;
     void *argument; /* of the collective it waits in */
     void *stack_pointer, *sanitizer_stack;
-    bool started;
+    bool started, in_collective;
     EmuCopies copies;
 } EmuThread;
 
@@ -167,8 +165,9 @@ void emu_check_device(const void *p, size_t bytes, const char *what);
 int emu_workers(void); /* EMU_THREADS, or the allowed cores */
 /* Lets other fibers run until somebody makes this one ready. */
 void emu_wait_in_collective(EmuThread *thread);
-/* Ends meeting i of the warp if all living lanes of its mask are there. (collective.cc) */
-void emu_meeting_check(EmuWarp *warp, int i);
+/* Ends meeting i of the warp if all living lanes of its mask are there; whether it did.
+ * (collective.cc) */
+bool emu_meeting_check(EmuWarp *warp, int i);
 
 /* launch.cc */
 /* Threads per block that the kernel's __launch_bounds__ promise; 0: it promises nothing. */

@@ -316,9 +316,10 @@ void emu_check_device(const void *p, size_t bytes, const char *what)
 /* The first of n bytes that is not poison, or NULL. */
 static const char *unpoisoned(const char *p, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)p[i] != EMU_POISON) return p + i;
-    return NULL;
+    if (n == 0 || ((unsigned char)*p == EMU_POISON && memcmp(p, p + 1, n - 1) == 0)) return NULL;
+    while ((unsigned char)*p == EMU_POISON)
+        p++;
+    return p;
 }
 
 void emu_memory_check(const EmuLaunch *launch)
