@@ -24,9 +24,10 @@ const char *nccl_version(char *buf, size_t n);
 
 /* From here on what a device carries of `comm` goes through a communicator of NCCL's own, between
  * the devices of its ranks; all ranks call it, each with its open device. When it returns each
- * collective has been used once, so that no later one waits on the host for the peers' hosts; and
- * with `messages` so have sends and receives of neighbours (rank + 1, the last with the first),
- * which take a lot of memory: the only pairs whose messages are sure not to wait there. No wait is
+ * collective has been used once, and with `messages` so have sends and receives of neighbours (rank
+ * + 1, the last with the first), which take a lot of memory: a first use waits on the host for the
+ * peers' hosts, a later one does not. (Unless NCCL takes another algorithm for another size: a
+ * trainer's warm-up makes the calls of a step in the sizes of a step.) No wait is
  * longer than `timeout` seconds (0: for ever), here and later: then the process ends (EXIT_HANG),
  * naming group, operation, its number, elements, and who has not come. The library is open. A group
  * of one is left alone. comm_close ends both communicators, before the device is closed, for which

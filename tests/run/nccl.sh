@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# nccl.sh -- ranks with a GPU each, whose devices reach each other through NCCL: runs on four emulated GPUs beside a single rank,
+# their checkpoints, the commands that open them, what is refused, and ends. Needs the program of the emulated build, and the
+# stand-in for the library beside it.
+. "$(dirname "$0")/lib.sh"
+make_text
+if ! EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
+    skip "nccl: four GPUs" "this is not the program of \`make CUDA=emu\`"
+    finish
+fi
+library=$(dirname "$TRAIN")/libnccl.so.2
+export EMU_DEVICES=4
+steps=4
+run=(--set device=cuda --set train_batch_size=16 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto
+    --set parallel.timeout=60 --set "train_steps=$steps" --set eval.interval=4 --set eval.steps=2 --set eval.sample_interval=0
+    --set checkpoint.save_interval=2 --set checkpoint.keep=0 --set cpu.threads=1 --set scheduler.type=Constant)
+
+# near NAME A B: the same steps and evaluations, with losses that differ by the rounding of f32
+near() {
+    figures "$2" >figures.a
+    figures "$3" >figures.b
+    paste -d ' ' figures.a figures.b | awk -v steps=$steps -v name="$1" '
+        $1 != $4 || $2 != $5 || !($3 > 0) || ($3 > $6 ? $3 - $6 : $6 - $3) > 2e-5 * $3 { bad = bad "; " $0 }
+        END { if (NR <= steps) bad = bad "; only " NR " figures"
+              if (bad) { print "not ok " name bad; exit 1 } else print "ok " name }' || failures=$((failures + 1))
+}
+
+# failed_as NAME PATTERN: output has one sentence of a failure, and it is this one
+failed_as() {
+    check "$1: one sentence" test "$(grep -Ec '^(error|bug)\[' output)" -eq 1
+    check "$1: ... of its cause" grep -Eq "$2" output
+}
+
+# ---- grids ---------------------------------------------------------------------------------------------------------------
+expect_code "nccl: a run on one GPU" 0 "$TRAIN" "$TINY" "${run[@]}" --out one
+while read -r name how options; do
+    read -ra options <<<"$options"
+    expect_code "nccl: $name" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 "${options[@]}" --out "$name"
+    check "nccl: $name: says how" grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
+    near "nccl: $name: the losses of one rank" one "$name"
+done <<'ROWS'
+ddp dp_4 --set zero_optimization.stage=0
+zero3 dp_4 --set zero_optimization.stage=3
+cube pp_2_x_tp_2 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.sequence_parallel=true
+ROWS
+EMU_STREAMS=deferred expect_code "nccl: late streams" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set parallel.pipeline=2 \
+    --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
+near "nccl: ... have the losses of one rank" one late
+
+# ---- checkpoints, and who opens them -------------------------------------------------------------------------------------
+mkdir -p moves/checkpoints
+cp zero3/config.json zero3/metrics.jsonl zero3/tokenizer.json moves/
+cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
+expect_code "nccl: a run of four GPUs goes on on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
+check "nccl: ... from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
+near "nccl: ... with the losses of one rank" one moves
+expect_code "nccl: eval" 0 "$TRAIN" eval cube --ranks 4
+one=$("$TRAIN" eval one | grep -Eo 'loss +[0-9]+\.[0-9]{3}' | head -n 1)
+check "nccl: eval: the loss of one rank, $one" grep -qF "$one" output
+expect_code "nccl: generate" 0 "$TRAIN" generate cube --ranks 4 --prompt "the king" --tokens 4 --temperature 0
+expect_code "nccl: ckpt" 0 "$TRAIN" ckpt verify cube
+expect_code "nccl: verify" 0 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
+check "nccl: verify: equal" grep -q '^equal ' output
+
+# ---- who has which GPU ---------------------------------------------------------------------------------------------------
+EMU_DEVICES=1 expect_code "nccl: one GPU for two" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
+check "nccl: one GPU: says so once" test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1
+check "nccl: one GPU: needs no NCCL" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
+EMU_DEVICES=3 expect_code "nccl: three GPUs for four" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPUs: .* write --ranks 3 or less'
+EMU_DEVICES=3 expect_code "nccl: three GPUs: eval" 78 "$TRAIN" eval cube --ranks 4
+EMU_DEVICES=3 expect_code "nccl: three GPUs: verify" 78 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda
+EMU_DEVICES=3 expect_code "nccl: three GPUs: bench" 78 "$TRAIN" bench comm --ranks 4 --device cuda --repetitions 1
+expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two
+
+# ---- the library ---------------------------------------------------------------------------------------------------------
+mkdir bare
+cp "$TRAIN" bare/train
+: >bare/libnccl.so.2 # in front of all others that the machine has
+expect_code "nccl: no library" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: no library" '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'
+EMU_DEVICES=1 expect_code "nccl: no library, and none needed" 0 bare/train "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out bare/run
+check "nccl: the library is the build's own" test -f "$library"
+finish
