@@ -101,16 +101,19 @@ ncclResult_t first_use(Plan *const *plans, int n)
 {
     ncclResult_t code = ncclSuccess;
     for (int p = 0; p < n; p++) {
+        plans[p]->comm->inside++;
         for (int i = 0; i < plans[p]->n; i++) {
             Call *call = plans[p]->call[i];
             call->first = is_first(call->comm, call);
             if (call->first && !come(call->comm, call)) code = lost(call);
         }
     }
-    for (int p = 0; p < n; p++)
+    for (int p = 0; p < n; p++) {
         for (int i = 0; i < plans[p]->n && code == ncclSuccess; i++) {
             Call *call = plans[p]->call[i];
             if (call->first && !meet(call->comm, call)) code = lost(call);
         }
+        plans[p]->comm->inside--;
+    }
     return code;
 }

@@ -100,7 +100,7 @@ static bool seen_before(Call *const *call, int i)
 static ncclResult_t launch(Call *const *call, int n)
 {
     Plan *plans[n];
-    int n_plans = 0;
+    int n_plans = 0, p = 0;
     for (int i = 0; i < n; i++) {
         if (call[i]->comm->device != call[0]->comm->device)
             emu_die("a group of calls for devices %d and %d: the stand-in has one host thread to a "
@@ -110,10 +110,12 @@ static ncclResult_t launch(Call *const *call, int n)
     }
     bool never = !rules_launch(call, n);
     ncclResult_t code = never ? ncclSuccess : first_use(plans, n_plans);
-    for (int p = 0; p < n_plans && code == ncclSuccess; p++) {
+    for (; p < n_plans && code == ncclSuccess; p++) {
         plans[p]->never = never;
         plan_launch(plans[p]);
     }
+    for (; p < n_plans; p++)
+        plan_free(plans[p]);
     return code;
 }
 
@@ -125,8 +127,18 @@ static ncclResult_t launch_all(void)
     group.call = NULL;
     group.n = group.capacity = 0;
     group.code = ncclSuccess;
-    if (code == ncclSuccess && n > 0) code = launch(call, n);
+    if (code == ncclSuccess && n > 0)
+        code = launch(call, n);
+    else
+        for (int i = 0; i < n; i++)
+            free(call[i]);
     free(call);
+    return code;
+}
+
+ncclResult_t group_fail(ncclResult_t code)
+{
+    if (group.depth > 0 && group.code == ncclSuccess) group.code = code;
     return code;
 }
 

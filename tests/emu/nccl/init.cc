@@ -1,6 +1,7 @@
 /* init.cc -- communicators: made, asked, ended. */
 #include "tests/emu/nccl/rules.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,6 +262,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
         comm->aborted = true;
         if (write(comm->wake, &one, sizeof one) != sizeof one) emu_die("no end to a communicator");
         if (comm->planned) cudaEventSynchronize(comm->finished);
+        while (comm->inside > 0)
+            sched_yield();
         mesh_close(comm);
         release(comm);
     }

@@ -72,7 +72,8 @@ struct ncclComm {
     char name[64];          /* config.commName, or "" */
     std::atomic<int> async; /* what CommGetAsyncError answers */
     std::atomic<bool> aborted;
-    int wake; /* eventfd that ends all waits */
+    std::atomic<int> inside; /* threads that use its connections */
+    int wake;                /* eventfd that ends all waits */
     bool late;
     Link *link;                    /* of each rank */
     int *ring, position;           /* ranks in the ring's order; where this one is in it */
@@ -119,6 +120,8 @@ ncclResult_t last_error(ncclResult_t code, const char *format, ...)
 void group_stick(void);
 /* Queues the call, which the group copies, and launches it where there is no group. */
 ncclResult_t group_add(const Call *call);
+/* A call that failed: the end of its group says so, too, and launches nothing. Returns the code. */
+ncclResult_t group_fail(ncclResult_t code);
 
 /* ---- sockets (net.cc) ------------------------------------------------------------------------ */
 
@@ -188,8 +191,9 @@ void mesh_close(ncclComm *comm);
 
 /* first.cc: the host waits until every peer that the plans use for the first time does the same. */
 ncclResult_t first_use(Plan *const *plans, int n);
-/* plan.cc: the calls' work, on copies of what they read. */
+/* plan.cc: the calls' work, on copies of what they read; ends with the plan freed. */
 void plan_run(Plan *plan);
+void plan_free(Plan *plan);
 /* Read now unless it was read before. */
 void call_read(Call *call);
 void mismatch(const ncclComm *comm, const Header *mine, const Header *theirs)

@@ -80,9 +80,22 @@ static bool all_moved(Plan *plan)
     return well;
 }
 
+void plan_free(Plan *plan)
+{
+    for (int i = 0; i < plan->n; i++) {
+        free(plan->call[i]->input);
+        free(plan->call[i]->result);
+        free(plan->call[i]);
+    }
+    free(plan->call);
+    free(plan->stream);
+    free(plan);
+}
+
 void plan_run(Plan *plan)
 {
     ncclComm *comm = plan->comm;
+    comm->inside++;
     begin(plan);
     if (plan->never || comm->async != ncclSuccess) {
         spin(comm);
@@ -95,12 +108,6 @@ void plan_run(Plan *plan)
                            verb_name(plan->call[0]->verb));
         spin(comm);
     }
-    for (int i = 0; i < plan->n; i++) {
-        free(plan->call[i]->input);
-        free(plan->call[i]->result);
-        free(plan->call[i]);
-    }
-    free(plan->call);
-    free(plan->stream);
-    free(plan);
+    plan_free(plan);
+    comm->inside--;
 }
