@@ -204,7 +204,7 @@ static void test_collectives(void **state)
 }
 
 /* A count of 0 is nobody's business but the caller's; one that is large goes in many pieces. */
-static void counts_body(Rank *r)
+static void counts_body(Rank *r) /* of 3 */
 {
     enum { LARGE = 3000001 };
     float *x, *host, *got;
@@ -221,7 +221,7 @@ static void counts_body(Rank *r)
     OK(cudaMemcpyAsync(got, x, LARGE * sizeof *x, cudaMemcpyDefault, r->stream));
     OK(cudaStreamSynchronize(r->stream));
     for (int i = 0; i < LARGE; i++)
-        MUST(got[i] == (float)(r->ranks * (i % 1000) + r->ranks * (r->ranks - 1) / 2));
+        MUST(got[i] == (float)(3 * (i % 1000) + 0 + 1 + 2));
     OK(cudaFree(x));
     OK(cudaFreeHost(host));
     OK(cudaFreeHost(got));

@@ -8,7 +8,6 @@
 typedef struct {
     Call **call;
     int n, capacity, depth;
-    ncclResult_t code; /* the first error in it */
 } Group;
 
 static __thread Group group;
@@ -123,22 +122,10 @@ static ncclResult_t launch_all(void)
 {
     Call **call = group.call; /* a plan's work may be of another group's making */
     int n = group.n;
-    ncclResult_t code = group.code;
     group.call = NULL;
     group.n = group.capacity = 0;
-    group.code = ncclSuccess;
-    if (code == ncclSuccess && n > 0)
-        code = launch(call, n);
-    else
-        for (int i = 0; i < n; i++)
-            free(call[i]);
+    ncclResult_t code = n > 0 ? launch(call, n) : ncclSuccess;
     free(call);
-    return code;
-}
-
-ncclResult_t group_fail(ncclResult_t code)
-{
-    if (group.depth > 0 && group.code == ncclSuccess) group.code = code;
     return code;
 }
 

@@ -120,8 +120,6 @@ ncclResult_t last_error(ncclResult_t code, const char *format, ...)
 void group_stick(void);
 /* Queues the call, which the group copies, and launches it where there is no group. */
 ncclResult_t group_add(const Call *call);
-/* A call that failed: the end of its group says so, too, and launches nothing. Returns the code. */
-ncclResult_t group_fail(ncclResult_t code);
 
 /* ---- sockets (net.cc) ------------------------------------------------------------------------ */
 
