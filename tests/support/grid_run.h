@@ -7,8 +7,9 @@
 
 enum {
     GRID_COMPARED = 3,  /* steps compared tensor by tensor */
-    GRID_STEPS = 20,    /* steps after which replicas are compared */
-    GRID_FEW_STEPS = 5, /* the same on a device that is slow: one of TEST_DEVICE */
+    GRID_STEPS = 20,    /* steps after which replicas are compared, of every GRID_LONG-th case */
+    GRID_FEW_STEPS = 5, /* of the others, and of all where steps are slow */
+    GRID_LONG = 4,
 };
 
 /* Changes a rank's trainer before anything is allocated, to plant a fault, and takes back what that
@@ -34,8 +35,8 @@ typedef struct {
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks);
 void grid_run_free(GridRun *run);
 
-/* Whether the case agrees with its single rank, and its replicas with each other after GRID_STEPS
- * steps; *c gets deviations and the first difference. Single ranks are kept for the next case that
+/* Whether the case agrees with its single rank, and its replicas with each other after the last
+ * step; *c gets deviations and the first difference. Single ranks are kept for the next case that
  * asks for them. */
 bool grid_check(const GridCase *case_, const GridHooks *hooks, Comparison *c);
 /* Whether two runs are the same bits in all that was captured, but for the norm, which may differ
