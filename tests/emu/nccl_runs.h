@@ -15,7 +15,7 @@ static inline void run_child(void *context)
 {
     const Run *run = context;
     char words[256], *rest = words;
-    snprintf(words, sizeof words, "EMU_DEVICES=4 %s", run->settings);
+    snprintf(words, sizeof words, "EMU_DEVICES=4 NCCL_LAUNCH_ORDER_IMPLICIT=1 %s", run->settings);
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
         char *value = strchr(word, '=');
         if (value == NULL) continue;

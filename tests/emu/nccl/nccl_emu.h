@@ -11,6 +11,20 @@
  *   EMU_NCCL_SEED     number: where rings start and which way round they go (default 0)
  *   EMU_NCCL_RESERVE  bytes of device memory that each communicator takes (default 0)
  *
+ * At any time:
+ *
+ *   EMU_NCCL_FAULT    faults, with commas between them. DEVICE:FUNCTION:N:KIND, at the device's
+ *                     N-th call (from 1) of the function, named without its prefix, or of "any":
+ *                     error=CODE (it returns the code and does nothing), async=CODE (it returns
+ *                     success, never completes, and the code is the communicator's asynchronous
+ *                     error), never (the same without an error; an init does not return), kill (of
+ *                     the process), vanish (the device's connections end, and the thread goes no
+ *                     further). version=CODE: what ncclGetVersion answers. missing=FUNCTION, with
+ *                     its prefix: dlsym does not find it
+ *   EMU_NCCL_ORDER    a folder in which each process leaves the order of its launches when its last
+ *                     communicator is destroyed, and looks at those that others left: the union of
+ *                     all must leave no devices waiting for each other
+ *
  * Of the real library's settings: NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, NCCL_HOSTID, and
  * NCCL_MULTI_RANK_GPU_ENABLE=1, with which two ranks may have one device. */
 #ifndef TESTS_EMU_NCCL_NCCL_EMU_H
@@ -27,7 +41,8 @@ extern "C" {
 #define NCCL_VERSION_CODE     22809
 #define NCCL_CONFIG_MAGIC     0xcafebeefu
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_API              __attribute__((visibility("default")))
+/* A function; its symbol has another name, so that exports.cc can say which names are found. */
+#define NCCL_FUNCTION(result, name, ...) result name(__VA_ARGS__) __asm__("emu_" #name)
 
 typedef struct ncclComm *ncclComm_t;
 
@@ -80,36 +95,36 @@ typedef struct {
             NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                                           \
     }
 
-NCCL_API ncclResult_t ncclGetVersion(int *version);
-NCCL_API ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
-NCCL_API ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
-NCCL_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
-                                             ncclConfig_t *config);
-NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm);
-NCCL_API ncclResult_t ncclCommDestroy(ncclComm_t comm);
-NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm);
-NCCL_API const char *ncclGetErrorString(ncclResult_t result);
-NCCL_API const char *ncclGetLastError(ncclComm_t comm);
-NCCL_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
-NCCL_API ncclResult_t ncclCommCount(ncclComm_t comm, int *ranks);
-NCCL_API ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
-NCCL_API ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device);
+NCCL_FUNCTION(ncclResult_t, ncclGetVersion, int *version);
+NCCL_FUNCTION(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id);
+NCCL_FUNCTION(ncclResult_t, ncclCommInitRank, ncclComm_t *comm, int ranks, ncclUniqueId id,
+              int rank);
+NCCL_FUNCTION(ncclResult_t, ncclCommInitRankConfig, ncclComm_t *comm, int ranks, ncclUniqueId id,
+              int rank, ncclConfig_t *config);
+NCCL_FUNCTION(ncclResult_t, ncclCommFinalize, ncclComm_t comm);
+NCCL_FUNCTION(ncclResult_t, ncclCommDestroy, ncclComm_t comm);
+NCCL_FUNCTION(ncclResult_t, ncclCommAbort, ncclComm_t comm);
+NCCL_FUNCTION(const char *, ncclGetErrorString, ncclResult_t result);
+NCCL_FUNCTION(const char *, ncclGetLastError, ncclComm_t comm);
+NCCL_FUNCTION(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *error);
+NCCL_FUNCTION(ncclResult_t, ncclCommCount, ncclComm_t comm, int *ranks);
+NCCL_FUNCTION(ncclResult_t, ncclCommUserRank, ncclComm_t comm, int *rank);
+NCCL_FUNCTION(ncclResult_t, ncclCommCuDevice, ncclComm_t comm, int *device);
 
-NCCL_API ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
-                                    ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream);
-NCCL_API ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count,
-                                        ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm,
-                                        cudaStream_t stream);
-NCCL_API ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
-                                    ncclComm_t comm, cudaStream_t stream);
-NCCL_API ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
-                                    int root, ncclComm_t comm, cudaStream_t stream);
-NCCL_API ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
-                               ncclComm_t comm, cudaStream_t stream);
-NCCL_API ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer,
-                               ncclComm_t comm, cudaStream_t stream);
-NCCL_API ncclResult_t ncclGroupStart(void);
-NCCL_API ncclResult_t ncclGroupEnd(void);
+NCCL_FUNCTION(ncclResult_t, ncclAllReduce, const void *send, void *recv, size_t count,
+              ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclReduceScatter, const void *send, void *recv, size_t count,
+              ncclDataType_t type, ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclAllGather, const void *send, void *recv, size_t count,
+              ncclDataType_t type, ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclBroadcast, const void *send, void *recv, size_t count,
+              ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclSend, const void *send, size_t count, ncclDataType_t type, int peer,
+              ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t type, int peer,
+              ncclComm_t comm, cudaStream_t stream);
+NCCL_FUNCTION(ncclResult_t, ncclGroupStart, void);
+NCCL_FUNCTION(ncclResult_t, ncclGroupEnd, void);
 
 #ifdef __cplusplus
 }

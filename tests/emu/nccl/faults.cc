@@ -1,0 +1,153 @@
+/* faults.cc -- what EMU_NCCL_FAULT plants: see nccl_emu.h. */
+#include "tests/emu/nccl/rules.h"
+
+#include "tests/emu/door.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+/* DEVICE:FUNCTION:N:KIND[=CODE] */
+struct Planted {
+    int device, call, code, seen;
+    std::string function, kind;
+};
+
+struct Faults {
+    std::vector<Planted> list;
+    std::vector<std::string> missing;
+    int version = 0;
+};
+
+static std::mutex lock;
+/* The calling thread has made a call that never completes: until its launch. The asynchronous error
+ * comes with that. */
+static thread_local struct {
+    bool planted;
+    int code;
+    ncclComm *comm;
+} never;
+
+/* One part of the variable, which is the whole of it where there is no comma. */
+static bool read_part(const std::string &part, Faults *faults)
+{
+    char function[64], kind[16];
+    Planted one = {};
+    int used = 0;
+    if (part.rfind("missing=", 0) == 0) {
+        faults->missing.push_back(part.substr(strlen("missing=")));
+        return true;
+    }
+    if (sscanf(part.c_str(), "version=%d%n", &faults->version, &used) == 1)
+        return used == (int)part.size();
+    if (sscanf(part.c_str(), "%d:%63[A-Za-z]:%d:%15[a-z]%n", &one.device, function, &one.call, kind,
+               &used) != 4)
+        return false;
+    one.function = function;
+    one.kind = kind;
+    const char *rest = part.c_str() + used;
+    bool coded = one.kind == "error" || one.kind == "async";
+    if (coded && (sscanf(rest, "=%d%n", &one.code, &used) != 1 || rest[used] != '\0')) return false;
+    faults->list.push_back(one);
+    return coded ||
+           (*rest == '\0' && (one.kind == "never" || one.kind == "kill" || one.kind == "vanish"));
+}
+
+static Faults read_faults(const std::string &text)
+{
+    Faults faults;
+    for (size_t at = 0, end; at < text.size(); at = end + 1) {
+        end = text.find(',', at);
+        if (end == std::string::npos) end = text.size();
+        if (!read_part(text.substr(at, end - at), &faults))
+            emu_die("EMU_NCCL_FAULT=%s: not of the form DEVICE:FUNCTION:N:KIND, version=N or "
+                    "missing=FUNCTION",
+                    text.c_str());
+    }
+    return faults;
+}
+
+/* What the variable says, read again, and its counts forgotten, whenever it changes. The lock is
+ * held.
+ */
+static Faults &faults(void)
+{
+    static Faults current;
+    static std::string read;
+    const char *variable = getenv("EMU_NCCL_FAULT");
+    if (read != (variable ? variable : "")) {
+        read = variable ? variable : "";
+        current = read_faults(read);
+    }
+    return current;
+}
+
+/* All connections of the device's communicators end without a word, as those of a process do. */
+static void cut(int device)
+{
+    for (ncclComm *comm : misuse_standing(device))
+        for (int rank = 0; rank < comm->ranks; rank++) {
+            if (rank == comm->rank) continue;
+            shutdown(comm->link[rank].data, SHUT_RDWR);
+            shutdown(comm->link[rank].control, SHUT_RDWR);
+        }
+}
+
+static ncclResult_t play(const Planted &planted, const char *function, int device, ncclComm *comm)
+{
+    fprintf(stderr, "emu: EMU_NCCL_FAULT: device %d, %s number %d: %s\n", device, function,
+            planted.call, planted.kind.c_str());
+    bool makes = strncmp(function, "ncclCommInit", strlen("ncclCommInit")) == 0;
+    if (planted.kind == "error") return (ncclResult_t)planted.code;
+    if (planted.kind == "kill") kill(getpid(), SIGKILL);
+    if (planted.kind == "vanish") cut(device);
+    while (planted.kind == "kill" || planted.kind == "vanish" || makes)
+        pause();
+    never = {true, planted.code, comm};
+    return ncclSuccess;
+}
+
+ncclResult_t faults_enter(const char *function, int device, ncclComm *comm)
+{
+    const char *name = function + strlen("nccl");
+    bool found = false;
+    Planted planted;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        for (Planted &one : faults().list)
+            if (one.device == device && (one.function == "any" || one.function == name) &&
+                ++one.seen == one.call) {
+                found = true;
+                planted = one;
+            }
+    }
+    return found ? play(planted, function, device, comm) : ncclSuccess;
+}
+
+bool faults_never(ncclComm *first)
+{
+    bool planted = never.planted;
+    if (planted && never.code) (never.comm ? never.comm : first)->async = never.code;
+    never = {};
+    return planted;
+}
+
+int rules_version(int version)
+{
+    std::lock_guard<std::mutex> held(lock);
+    return faults().version ? faults().version : version;
+}
+
+bool faults_missing(const char *function)
+{
+    std::lock_guard<std::mutex> held(lock);
+    for (const std::string &name : faults().missing)
+        if (name == function) return true;
+    return false;
+}

@@ -1,0 +1,125 @@
+/* order.cc -- see order.h. The graph keeps its launches sorted so that every edge points onwards
+ * (Pearce and Kelly's dynamic topological order): an edge that points back sorts anew what lies
+ * between its ends, or closes a circle. */
+#include "tests/emu/nccl/order.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+/* From `at` on along edges as long as places are no greater than `end`; who was come from is in
+ * `parent`. */
+void OrderGraph::find_ahead(int at, int64_t end, std::vector<int> &seen, std::map<int, int> &parent)
+{
+    seen.push_back(at);
+    for (size_t i = seen.size() - 1; i < seen.size(); i++)
+        for (int to : nodes[seen[i]].to)
+            if (nodes[to].place <= end && parent.emplace(to, seen[i]).second) seen.push_back(to);
+}
+
+void OrderGraph::find_behind(int at, int64_t start, std::vector<int> &seen)
+{
+    seen.push_back(at);
+    for (size_t i = 0; i < seen.size(); i++)
+        for (int from : nodes[seen[i]].from)
+            if (nodes[from].place >= start &&
+                std::find(seen.begin(), seen.end(), from) == seen.end())
+                seen.push_back(from);
+}
+
+/* False: the edge closes a circle, which it is the last edge of. */
+bool OrderGraph::edge(int from, int to, std::vector<int> &circle)
+{
+    if (std::find(nodes[from].to.begin(), nodes[from].to.end(), to) != nodes[from].to.end())
+        return true;
+    nodes[from].to.push_back(to);
+    nodes[to].from.push_back(from);
+    if (nodes[from].place < nodes[to].place) return true;
+
+    std::vector<int> ahead, behind;
+    std::map<int, int> parent = {{to, -1}};
+    find_ahead(to, nodes[from].place, ahead, parent);
+    if (parent.count(from)) {
+        for (int at = from; at >= 0; at = parent[at])
+            circle.push_back(at);
+        std::reverse(circle.begin(), circle.end());
+        return false;
+    }
+    find_behind(from, nodes[to].place, behind);
+    /* What is behind the edge takes the first of the places of both, what is ahead the rest. */
+    auto earlier = [this](int a, int b) { return nodes[a].place < nodes[b].place; };
+    std::sort(behind.begin(), behind.end(), earlier);
+    std::sort(ahead.begin(), ahead.end(), earlier);
+    behind.insert(behind.end(), ahead.begin(), ahead.end());
+    std::vector<int64_t> places;
+    for (int i : behind)
+        places.push_back(nodes[i].place);
+    std::sort(places.begin(), places.end());
+    for (size_t i = 0; i < behind.size(); i++)
+        nodes[behind[i]].place = places[i];
+    return true;
+}
+
+std::string OrderGraph::describe(const std::vector<int> &circle) const
+{
+    std::string text;
+    for (int i : circle) {
+        int before = nodes[i].before;
+        text += (text.empty() ? "" : "; ") + launches[i].device + " launches " + launches[i].text;
+        if (before >= 0) text += " behind " + launches[before].text;
+    }
+    return text;
+}
+
+std::string OrderGraph::add(const OrderLaunch &launch)
+{
+    int at = (int)nodes.size();
+    std::vector<int> circle;
+    nodes.emplace_back();
+    launches.push_back(launch);
+    nodes[at].place = at;
+    auto known = last.find(launch.device);
+    if (known != last.end()) {
+        int before = nodes[at].before = known->second;
+        nodes[before].next = at;
+        edge(before, at, circle); /* these end in the newest place: no circle */
+        for (const OrderOperation &operation : launches[before].operations)
+            for (int other : who[operation])
+                if (other != before) edge(other, at, circle);
+    }
+    last[launch.device] = at;
+    for (const OrderOperation &operation : launch.operations) {
+        for (int other : who[operation])
+            if (nodes[other].next >= 0 && !edge(at, nodes[other].next, circle))
+                return describe(circle);
+        who[operation].push_back(at);
+    }
+    return "";
+}
+
+std::string order_write(const OrderLaunch &launch)
+{
+    std::ostringstream line;
+    line << launch.device << '\t' << launch.text << '\t';
+    for (const OrderOperation &operation : launch.operations)
+        line << operation.comm << ' ' << operation.source << ' ' << operation.target << ' '
+             << operation.number << ' ';
+    line << ".\n";
+    return line.str();
+}
+
+bool order_read(const std::string &line, OrderLaunch *launch)
+{
+    size_t device = line.find('\t'),
+           text = device == std::string::npos ? device : line.find('\t', device + 1);
+    if (text == std::string::npos) return false;
+    *launch = {line.substr(0, device), line.substr(device + 1, text - device - 1), {}};
+    std::istringstream rest(line.substr(text + 1));
+    OrderOperation operation;
+    while (rest >> operation.comm >> operation.source >> operation.target >> operation.number)
+        launch->operations.push_back(operation);
+    rest.clear();
+    std::string end;
+    return static_cast<bool>(rest >> end) && end == ".";
+}
