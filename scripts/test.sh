@@ -37,12 +37,13 @@ rows() {
     row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
     row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm tests/parallel/test_region \
         tests/model/test_tensor_gradients
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
     # first every dtype.
     row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal
     row emu "$deferred TEST_EVERY=58" tests/grid/test_grid_equal
-    row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh
+    row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh tests/run/nccl.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/signals.sh
     row tsan "$sample" tests/run/ranks.sh
@@ -52,7 +53,7 @@ rows() {
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random \
         tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
         tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
-        tests/parallel/test_region tests/model/test_tensor_gradients
+        tests/parallel/test_nccl tests/parallel/test_nccl_ends tests/parallel/test_gpus tests/parallel/test_region tests/model/test_tensor_gradients
     row tsan "$sample" tests/grid/test_grid_cube tests/grid/test_grid_training tests/grid/test_grid_checkpoints \
         tests/grid/test_grid_replicas
     row release '' tests/run tests/kernels

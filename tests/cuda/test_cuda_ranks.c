@@ -3,6 +3,8 @@
  * for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
+#include "parallel/comm/nccl.h"
+#include "parallel/grid/gpus.h"
 #include "tests/support/rank_run.h"
 #include "tests/support/support.h"
 
@@ -68,7 +70,7 @@ static void rank_sums(Comm *comm, void *context)
     char err[512];
     double expected = 0;
     float got[2] = {0};
-    DeviceOptions options = {.threads = 1, .local_ranks = comm->size, .index = comm->rank};
+    DeviceOptions options = {.threads = 1, .local_ranks = comm->size};
     (void)context;
     if (!device_open(&dev, "cuda", &options, err, sizeof err)) {
         rank_wrong(comm, "%s", err);
@@ -187,12 +189,13 @@ static void busy_check(const Busy *b, const Comm *world)
         }
 }
 
+/* On one GPU; with a context on one each, connected by NCCL. */
 static void rank_busy(Comm *world, void *context)
 {
     Device dev;
     char err[512];
-    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .index = world->rank};
-    (void)context;
+    DeviceOptions options = {
+        .threads = 1, .local_ranks = world->size, .index = context ? world->rank : 0};
     if (!device_open(&dev, "cuda", &options, err, sizeof err)) {
         rank_wrong(world, "%s", err);
         return;
@@ -203,6 +206,11 @@ static void rank_busy(Comm *world, void *context)
         .all = comm_split(world, "all", 0, world->rank),
         .pair = comm_split(world, "pair", world->rank / 2, world->rank),
         .ring = comm_split(world, "ring", 0, world->rank)};
+    if (context && gpus_agree(world, &dev) == GPUS_EACH) {
+        nccl_connect(&b.all, &dev, false, 60);
+        nccl_connect(&b.pair, &dev, false, 60);
+        nccl_connect(&b.ring, &dev, true, 60);
+    }
     size_t bytes = (size_t)(NUMBERS + 2) * N * sizeof(float);
     float *memory = device_alloc(&dev, bytes, "numbers");
     for (int k = 0; k < NUMBERS + 2; k++) {
@@ -230,6 +238,20 @@ static void test_ranks_use_three_streams_at_once(void **state)
     cuda_needed();
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         thread_ranks(ranks, 60, rank_busy, NULL);
+}
+
+static void test_ranks_with_a_gpu_each_use_three_streams_at_once(void **state)
+{
+    const char *before = getenv("EMU_DEVICES");
+    int each;
+    (void)state;
+    cuda_needed();
+    setenv("EMU_DEVICES", "4", 0);
+    int gpus = device_choice("cuda")->count();
+    if (gpus < 2) skip_because("cuda: %d GPU", gpus);
+    for (int ranks = 2; ranks <= gpus && ranks <= MOST_RANKS; ranks++)
+        thread_ranks(ranks, 60, rank_busy, &each);
+    if (before == NULL) unsetenv("EMU_DEVICES");
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -333,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_doubles_are_summed_in_order),
         cmocka_unit_test(test_ranks_sum_in_one_gpu),
         cmocka_unit_test(test_ranks_use_three_streams_at_once),
+        cmocka_unit_test(test_ranks_with_a_gpu_each_use_three_streams_at_once),
         cmocka_unit_test(test_ranks_train_on_one_gpu),
         cmocka_unit_test(test_tensor_parallel_ranks_train_on_one_gpu),
         cmocka_unit_test(test_pipelines_train_on_one_gpu),
