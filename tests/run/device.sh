@@ -77,7 +77,7 @@ if [ -n "$emulated" ]; then
     # NCCL beside the program, and one that cannot be opened, beside a program that has none
     findings EMU_DEVICES=2
     check "device: doctor: NCCL's version, and where it was found" \
-        grep -qxE "ok nccl NCCL [0-9]+\.[0-9]+\.[0-9]+, /.*/libnccl\.so\.2" findings
+        grep -qxE "ok nccl NCCL [0-9]+\.[0-9]+\.[0-9]+, $(dirname "$TRAIN")/libnccl\.so\.2" findings
     mkdir -p alone broken
     cp "$TRAIN" alone/train
     : >broken/libnccl.so.2

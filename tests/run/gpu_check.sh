@@ -85,14 +85,14 @@ trains() {
         case \$* in *--out*) while [ \$# -gt 1 ]; do shift; done ;; esac
         echo \"\$CUDA_VISIBLE_DEVICES\" >>$PWD/visible
         mkdir -p \$1
-        for i in 1 2 3 4 5 6 7 8 9 10; do
-            [ \$i -lt 10 ] || f=\$factor
+        for i in 1 2 3 4 5 6; do
+            [ \$i -lt 6 ] || f=\$factor
             echo \"{\\\"event\\\": \\\"train\\\", \\\"step\\\": \$i, \\\"loss\\\": \${f:-1}}\"
         done >\$1/metrics.jsonl"
 }
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.000001
 expect_code "gpu_check: a grid on two GPUs" 0 "$script" nccl.2.ddp
-check "gpu_check: how far its losses are off" grep -qx "ok *nccl.2.ddp .* 10 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
+check "gpu_check: how far its losses are off" grep -qx "ok *nccl.2.ddp .* 6 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
 expect_code "gpu_check: grids for which GPUs are missing" 0 "$script" nccl.4
 check "gpu_check: each is skipped, and says why" \
     test "$(grep -c 'skip *nccl\.4\.[a-z0-9]* .* it takes 4 GPUs, and there are 2$' output)" -eq 7 -a "$(tail -n 1 output)" = "1 passed, 0 failed, 7 skipped"
@@ -101,7 +101,7 @@ expect_code "gpu_check: on the first of chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=
 check "gpu_check: ... as many as there are ranks" test "$(sort -u visible)" = 7,5
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.0001
 expect_code "gpu_check: a grid that trains otherwise" 1 "$script" nccl.2.ddp
-check "gpu_check: it is said" grep -q "^ *| ERROR: in 10 steps losses are off one rank's by 1.0e-04" output
+check "gpu_check: it is said" grep -q "^ *| ERROR: in 6 steps losses are off one rank's by 1.0e-04" output
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' nan
 expect_code "gpu_check: a grid whose loss is no number" 1 "$script" nccl.2.ddp
 trains 2 '2 = dp 2 (threads, 1 thread each)' 1
@@ -148,8 +148,10 @@ expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
 
 # ---- the program itself, where it is built for the emulated device: grids train there, and it is said where
 if "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
-    expect_code "gpu_check: grids on the emulated device" 0 env -u CHECK_LIMIT EMU_DEVICES=4 CHECK_TRAIN="$TRAIN" "$script" nccl.1.pp2
-    check "gpu_check: no GPU has run them, and it is said" test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 1
+    expect_code "gpu_check: grids on the emulated device" 0 env -u CHECK_LIMIT EMU_DEVICES=4 CHECK_TRAIN="$TRAIN" "$script" nccl.1.pp2 nccl.2.zero3 nccl.4.tp2pp2
+    check "gpu_check: three grids" test "$(tail -n 1 output)" = "4 passed, 0 failed, 0 skipped"
+    check "gpu_check: no GPU has run them, and it is said" test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 3
+    check "gpu_check: two of them by NCCL" test "$(grep -c "of one rank's; NCCL 2" output)" -eq 2
 else
     skip "gpu_check: grids on the emulated device" "the program is not built for it"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nccl_header.sh -- the program's own declarations of NCCL are those of nccl.h, where one is found, number by number and type by
-# type; a copy in which one thing is changed is refused.
+# nccl_header.sh -- the program's own declarations of NCCL are those of the stand-in's header, and of nccl.h where one is found,
+# number by number and type by type; a copy in which one thing is changed is refused.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -55,6 +55,7 @@ compared() {
     changed "magic ($name)" 'other values' 's/0xcafebeef/0xcafebabe/' "$@"
 }
 
+compared "the stand-in's" "$root/tests/emu/nccl/nccl_emu.h" "$root"
 # nccl.h is no part of the toolkit; what it includes is.
 home=$(find_nvcc) && home=${home%/bin/nvcc} || home=${CUDA_HOME:-/usr/local/cuda}
 IFS=: read -ra folders <<<"${CPATH:-}"
