@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#define NCCL_FUNCTIONS(X)                                                                          \
+#define RANK_FUNCTIONS(X)                                                                          \
     X(GetVersion)                                                                                  \
     X(GetUniqueId)                                                                                 \
     X(CommInitRankConfig)                                                                          \
@@ -43,7 +43,7 @@
 /* NCCL's functions without their prefix. */
 typedef struct {
 #define X(name) __typeof__(&nccl##name) name;
-    NCCL_FUNCTIONS(X)
+    RANK_FUNCTIONS(X)
 #undef X
 } Nccl;
 
@@ -56,7 +56,7 @@ static inline bool nccl_load(Nccl *nccl, const char *library, const char **missi
 #define X(name)                                                                                    \
     nccl->name = (__typeof__(&nccl##name))dlsym(handle, "nccl" #name);                             \
     if (nccl->name == NULL) *missing = "nccl" #name;
-    NCCL_FUNCTIONS(X)
+    RANK_FUNCTIONS(X)
 #undef X
     return *missing == NULL;
 }
