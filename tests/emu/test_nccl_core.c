@@ -256,7 +256,7 @@ static void sum_of_unlike(Rank *r, ncclDataType_t type, int n, double *sum)
  * and say which. */
 static void rounding_body(Rank *r)
 {
-    static double first[4][8];
+    static double first[4][8]; /* of each rank */
     static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat16};
     rank_open(r);
     for (int t = 0; t < 2; t++) {
@@ -294,6 +294,35 @@ static void test_rounding(void **state)
     assert_true(unlike > 0);
 }
 
+/* To the nearest, of two equally near to the even one. */
+static void nearest_body(Rank *r)
+{
+    static const float mine[2][3] = {{256, 258, 256}, {1, 1, 1.5f}}, sums[3] = {256, 260, 258};
+    uint16_t got[6], *bits;
+    rank_open(r);
+    bits = (uint16_t *)r->host;
+    for (int i = 0; i < 3; i++) {
+        bits[i] = bf16_from_f32(mine[r->rank][i]);
+        bits[3 + i] = f16_from_f32(8 * mine[r->rank][i]);
+    }
+    OK(cudaMemcpyAsync(r->x, bits, sizeof got, cudaMemcpyDefault, r->stream));
+    uint16_t *x = (uint16_t *)r->x, *y = (uint16_t *)r->y;
+    OK(r->nccl->AllReduce(x, y, 3, ncclBfloat16, ncclSum, r->comm, r->stream));
+    OK(r->nccl->AllReduce(x + 3, y + 3, 3, ncclFloat16, ncclSum, r->comm, r->stream));
+    OK(cudaMemcpyAsync(got, r->y, sizeof got, cudaMemcpyDefault, r->stream));
+    OK(cudaStreamSynchronize(r->stream));
+    for (int i = 0; i < 3; i++)
+        MUST(bf16_to_f32(got[i]) == sums[i] && f16_to_f32(got[3 + i]) == 8 * sums[i]);
+    rank_close(r);
+}
+
+static void test_nearest(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(nearest_body, 2, "", text, sizeof text);
+}
+
 /* A maximum, a minimum of numbers and NaN is one of the numbers. */
 static void nan_body(Rank *r)
 {
@@ -326,9 +355,8 @@ static void test_nan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_collectives), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_rounding),    cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
