@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# reserve.sh -- NCCL's memory in the plan of a run whose ranks have a GPU each: an estimate for each communicator, which what the
+# run measures takes the place of; a warning where it was too little; nothing of it where ranks share a GPU. On the emulated
+# device, where the stand-in for NCCL takes as much as it is told.
+. "$(dirname "$0")/lib.sh"
+
+if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
+    skip "reserve: a plan of ranks with a GPU each" "the program is not built for the emulated device"
+    finish
+fi
+make_text
+head -c 20000 text.txt >short.txt
+
+# planned NAME DEVICES RANKS MIB OPTION...: a dry run; what it says, blanks are one, goes to "said"
+planned() {
+    local name=$1 devices=$2 ranks=$3 mib=$4
+    shift 4
+    expect_code "reserve: $name" 0 env EMU_DEVICES="$devices" EMU_NCCL_RESERVE=$((mib << 20)) "$TRAIN" "$TINY" --dry-run --ranks "$ranks" \
+        --set device=cuda --set data.text=short.txt --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 \
+        --set gradient_accumulation_steps=null --set model.tie_word_embeddings=true --set eval.interval=0 --set eval.sample_interval=0 \
+        --set memory_breakdown=true "$@"
+    tr -s ' \n' ' ' <output >said
+}
+# told NAME WORDS, untold NAME WORDS: whether the run says so
+told() { check "reserve: $1" grep -qF -- "$2" said; }
+untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
+
+planned "one communicator" 2 2 40
+told "its estimate is in the plan" " reserve 296.0; available"
+told "what it took" "memory reserve: NCCL and the code of kernels take 40.0 MiB (rank 0), plan 296.0 MiB"
+told "and the plan counts that from then on" "laid out: resident"
+check "reserve: a plan of 42 MiB, not of 298" grep -qE 'laid out: resident .* plan 4[1-4]\.[0-9] MiB' said
+untold "the estimate was enough" "warning: NCCL"
+planned "the code of kernels has its own part" 2 2 552
+untold "so it was enough" "warning: NCCL"
+planned "too little" 2 2 553
+told "is a warning" "warning: NCCL and the code of kernels take 553.0 MiB of the memory of rank 0's GPU, and the plan had 296.0 MiB for NCCL and 256.0 MiB for code:"
+planned "tensor and pipeline ranks, and a tied table" 4 4 30 --set parallel.tensor=2 --set parallel.pipeline=2
+told "three communicators, one of them with messages" " reserve 1.2; available"
+told "each took its part" "NCCL and the code of kernels take 90.0 MiB (rank 0), plan 1.2 GiB"
+planned "ranks that share a GPU" 1 2 40
+untold "have no reserve" " reserve "
+EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU in which all but NCCL has room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: is refused" grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
+finish
