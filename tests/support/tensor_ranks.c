@@ -20,7 +20,11 @@ GptShape ranked_shape(void)
 
 /* ---- of one rank or of many ------------------------------------------------------------------ */
 
-void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context)
+/* The runs that lie in a shard, and its values. */
+typedef void (*VisitShard)(Fixture *f, const Shard *shard, const ParamRun *run, int runs,
+                           Tensor values, void *context);
+
+static void visit_shards(Fixture *f, bool gradients, VisitShard shard_of, void *context)
 {
     Shard shards[512];
     ParamRun run[64];
@@ -29,11 +33,28 @@ void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context)
         const Shard *s = &shards[i];
         int runs = param_runs(&f->table, &f->grid.at, s->unit, s->offset, s->count, run, 64);
         Tensor values = fixture_fetch(f, gradients ? s->grad : s->weight);
-        for (int r = 0; r < runs; r++)
-            run_of(f, s, &run[r], values, context);
+        shard_of(f, s, run, runs, values, context);
         if (!gradients) fixture_store(f, s->weight, values);
         free(values.data);
     }
+}
+
+typedef struct {
+    VisitRun run_of;
+    void *context;
+} EachRun;
+
+static void each_run(Fixture *f, const Shard *shard, const ParamRun *run, int runs, Tensor values,
+                     void *context)
+{
+    const EachRun *each = context;
+    for (int r = 0; r < runs; r++)
+        each->run_of(f, shard, &run[r], values, each->context);
+}
+
+void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context)
+{
+    visit_shards(f, gradients, each_run, &(EachRun){run_of, context});
 }
 
 static void change_run(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
@@ -163,25 +184,19 @@ static void compare(Fixture *f, const Shard *shard, const ParamRun *run, Tensor 
 }
 
 /* What no run covers, gaps and padding rows of the vocabulary, is zero. */
-static void check_padding(Fixture *f, const Seen *seen)
+static void check_padding(Fixture *f, const Shard *shard, const ParamRun *run, int runs,
+                          Tensor values, void *context)
 {
-    Shard shards[512];
-    ParamRun run[64];
-    int n = f->params->shards(f->params, PURPOSE_UPDATE, shards, 512);
-    for (int i = 0; i < n; i++) {
-        const Shard *s = &shards[i];
-        int runs = param_runs(&f->table, &f->grid.at, s->unit, s->offset, s->count, run, 64);
-        Tensor grad = fixture_fetch(f, s->grad);
-        for (int64_t e = 0; e < s->count; e++) {
-            int64_t at = s->offset + e;
-            bool logical = false;
-            for (int r = 0; r < runs; r++)
-                logical |= at >= run[r].offset && at < run[r].offset + run[r].count;
-            if (!logical && dtype_get(grad.dtype, grad.data, e) != 0)
-                rank_wrong(seen->world, "%s: unit %d has a gradient at %lld, where nothing is",
-                           seen->job->c->what, s->unit, (long long)at);
-        }
-        free(grad.data);
+    const Seen *seen = context;
+    (void)f;
+    for (int64_t e = 0; e < shard->count; e++) {
+        int64_t at = shard->offset + e;
+        bool logical = false;
+        for (int r = 0; r < runs; r++)
+            logical |= at >= run[r].offset && at < run[r].offset + run[r].count;
+        if (!logical && dtype_get(values.dtype, values.data, e) != 0)
+            rank_wrong(seen->world, "%s: unit %d has a gradient at %lld, where nothing is",
+                       seen->job->c->what, shard->unit, (long long)at);
     }
 }
 
@@ -268,7 +283,7 @@ static void on_rank(Comm *world, void *context)
             rank_wrong(world, "%s: %lld elements of %s in %lld parts", job->c->what,
                        (long long)seen.seen[p], row->name, (long long)parts);
     }
-    check_padding(&f, &seen);
+    visit_shards(&f, true, check_padding, &seen);
     check_loss(&seen, "evaluated", loss_of_all(&f, fixture_loss(&f)), job->whole->evaluated);
     check_plan(&f, &seen, f.gpt, GPT_TRAIN);
     check_logits(&f, &seen);
