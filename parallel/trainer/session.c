@@ -116,16 +116,9 @@ static void make_room(Session *s, bool gradients)
     GridPlace size = s->grid.size, at = s->grid.at;
     int chunks = s->layers.n_chunks;
     if (gradients) {
-        int64_t micros = c->gradient_accumulation_steps;
-        s->step = step_plan_create(c, &s->layers, size, at, micros, false);
+        s->step = step_plan_create(c, &s->layers, size, at, c->gradient_accumulation_steps, false);
+        /* There is room for the warm-up's then, and for a dry run's. */
         step_room_include(&s->room, chunks, &s->step.schedule);
-        /* The warm-up's, and a dry run's. */
-        const int64_t fewer[] = {warm_up_micros(size, micros), 1};
-        for (int i = 0; i < 2; i++) {
-            StepPlan plan = step_plan_create(c, &s->layers, size, at, fewer[i], false);
-            step_room_include(&s->room, chunks, &plan.schedule);
-            step_plan_free(&plan);
-        }
     }
     for (int64_t n = 1; n <= evaluate_group(size); n++) {
         StepPlan evaluation = step_plan_create(c, &s->layers, size, at, n, true);

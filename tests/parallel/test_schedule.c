@@ -1,6 +1,7 @@
 /* test_schedule.c -- what schedules hold and how long they take, for all kinds and sizes; and what
  * the check at a run's start finds. That they run through is test_schedule_played's. */
 #include "parallel/pipeline/timeline.h"
+#include "parallel/trainer/step_plan.h"
 #include "tests/support/data_support.h"
 
 #include <math.h>
@@ -80,6 +81,43 @@ static void test_slots_and_batches(void **state)
 {
     (void)state;
     each_schedule(check_held);
+}
+
+/* Where the schedule of a step has room, those of its warm-up and of a dry run have it: of two
+ * micro-batches a stage, and of one. (Others of fewer may need more: those whose last group of
+ * interleaved micro-batches is a longer one.) */
+static void check_fewer(const ScheduleSpec *spec, int64_t micros)
+{
+    ScheduleSpec few = *spec;
+    few.micros = micros;
+    Schedule all[MOST_STAGES], some[MOST_STAGES];
+    schedule_create_all(spec, all);
+    schedule_create_all(&few, some);
+    for (int stage = 0; stage < spec->stages; stage++) {
+        bool fits =
+            some[stage].batches <= all[stage].batches && some[stage].buffers <= all[stage].buffers;
+        for (int c = 0; c < spec->chunks; c++)
+            fits = fits && some[stage].slots[c] <= all[stage].slots[c];
+        if (!fits)
+            fail_msg("kind %d, stage %d of %d, %d chunks: %lld micro-batches need more than %lld",
+                     (int)spec->kind, stage, spec->stages, spec->chunks, (long long)micros,
+                     (long long)spec->micros);
+        schedule_free(&all[stage]);
+        schedule_free(&some[stage]);
+    }
+}
+
+static void test_a_warm_up_needs_no_more_room(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= MOST_STAGES; p++)
+        for (int m = 1; m <= 5 * p; m++)
+            for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_INTERLEAVED; kind++)
+                for (int v = 1; v <= (kind == SCHEDULE_INTERLEAVED ? MOST_CHUNKS : 1); v++) {
+                    ScheduleSpec spec = {(ScheduleKind)kind, p, v, m, false};
+                    check_fewer(&spec, warm_up_micros((GridPlace){.pp = p}, m));
+                    check_fewer(&spec, 1);
+                }
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -338,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_telling_takes_no_memory), /* first: the peak is the process's */
         cmocka_unit_test(test_one_stage),
         cmocka_unit_test(test_slots_and_batches),
+        cmocka_unit_test(test_a_warm_up_needs_no_more_room),
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_bug_29_check_sees_every_fault),
         cmocka_unit_test(test_check_sees_another_order),
