@@ -20,23 +20,12 @@ static __device__ __forceinline__ SoftmaxSum softmax_add(SoftmaxSum s, Pack<T, N
     return {most, s.sum * exponential<T>(s.most - from) + sum};
 }
 
-/* This thread's part of the softmax of the row x, of which vocab elements count; a batch of packs
- * is under way at a time. */
+/* This thread's part of the softmax of the row x, of which vocab elements count. */
 template <class T, int N> static __device__ SoftmaxSum part_read(const T *x, int vocab)
 {
     SoftmaxSum s = {-INFINITY, 0.0f};
-    int stride = (int)blockDim.x * N;
-    for (int first = (int)threadIdx.x * N; first < vocab; first += LOSS_BATCH * stride) {
-        Pack<T, N> pack[LOSS_BATCH];
-#pragma unroll
-        for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < vocab)
-                pack[k] = *reinterpret_cast<const Pack<T, N> *>(x + first + k * stride);
-#pragma unroll
-        for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < vocab)
-                s = softmax_add<T, N>(s, pack[k], vocab - first - k * stride);
-    }
+    packs_read<T, N>(
+        x, vocab, [&s](const Pack<T, N> &pack, int real) { s = softmax_add<T, N>(s, pack, real); });
     return s;
 }
 

@@ -1,5 +1,5 @@
-/* loss.cuh -- what the losses of whole and of cut rows of logits share: exponentials, the gradient
- * of a row, and how a block is cut. */
+/* loss.cuh -- what the losses of whole and of cut rows of logits share: exponentials, the reading
+ * and the gradient of a row, and how a block is cut. */
 #ifndef MODEL_KERNELS_CUDA_LOSS_CUH
 #define MODEL_KERNELS_CUDA_LOSS_CUH
 
@@ -41,6 +41,24 @@ template <> __device__ __forceinline__ float exponential<f16>(float x)
 typedef struct {
     float most, sum;
 } SoftmaxSum;
+
+/* Calls visit(pack, how many of its elements count) for this thread's packs of the first n elements
+ * of x; a batch of packs is under way at a time. */
+template <class T, int N, class Visit>
+static __device__ __forceinline__ void packs_read(const T *x, int n, Visit visit)
+{
+    int stride = (int)blockDim.x * N;
+    for (int first = (int)threadIdx.x * N; first < n; first += LOSS_BATCH * stride) {
+        Pack<T, N> pack[LOSS_BATCH];
+#pragma unroll
+        for (int k = 0; k < LOSS_BATCH; k++)
+            if (first + k * stride < n)
+                pack[k] = *reinterpret_cast<const Pack<T, N> *>(x + first + k * stride);
+#pragma unroll
+        for (int k = 0; k < LOSS_BATCH; k++)
+            if (first + k * stride < n) visit(pack[k], n - first - k * stride);
+    }
+}
 
 /* x (cols) = factor e^(from - most), less scale at the target; 0 from vocab on. `from` is the row
  * itself, or its copy. */

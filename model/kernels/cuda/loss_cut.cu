@@ -21,24 +21,6 @@ static __device__ __forceinline__ int own_target(const CutRows<T> &logits, int t
     return target >= 0 && own < logits.own ? own : -1;
 }
 
-/* Calls visit(pack, how many of its elements count) for this thread's packs of the first n elements
- * of x; a batch of packs is under way at a time. */
-template <class T, int N, class Visit>
-static __device__ __forceinline__ void packs_read(const T *x, int n, Visit visit)
-{
-    int stride = (int)blockDim.x * N;
-    for (int first = (int)threadIdx.x * N; first < n; first += LOSS_BATCH * stride) {
-        Pack<T, N> pack[LOSS_BATCH];
-#pragma unroll
-        for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < n)
-                pack[k] = *reinterpret_cast<const Pack<T, N> *>(x + first + k * stride);
-#pragma unroll
-        for (int k = 0; k < LOSS_BATCH; k++)
-            if (first + k * stride < n) visit(pack[k], n - first - k * stride);
-    }
-}
-
 /* most = the largest of the row's columns of the vocabulary. A NaN may go unseen here, the sum of
  * exponentials finds it. */
 template <class T, int N>
