@@ -301,8 +301,9 @@ $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 # It asks for functions by name.
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
 # test_start counts calls; tests open devices that put off their work in place of the CPU; test_clocks has ranks of unlike clocks,
-# records that come late, and slow loaders; test_generate_command sees the steps of stores.
-$(BUILD)/tests/parallel/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=zero_create
+# records that come late, and slow loaders; test_generate_command sees the steps of stores; test_step_graph sees the actions of a
+# step.
+$(BUILD)/tests/parallel/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=zero_create,--wrap=pipeline_run
 
 test-programs: $(TESTS)
 

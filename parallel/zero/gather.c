@@ -93,25 +93,37 @@ static void gather_to(ZeroStore *s, int unit, int64_t offset)
     zero_bucket_gather(s, &s->gathering, unit, s->options.allgather_bucket_size);
 }
 
-/* The stays that begin now. What lay in their places was used before this point, and the comm
- * stream waits for what the compute stream has been given up to here. What a layer needs that
- * begins now, two units at most, does not wait for what is gathered ahead. */
-static void gather_by_plan(ZeroStore *s)
+/* The stays that begin now, or of them only those of units that are used at this point. What lay in
+ * their places was used before it, and the comm stream waits for what the compute stream has been
+ * given up to here. What is used now does not wait for what is gathered ahead. */
+static void gather_by_plan(ZeroStore *s, bool ahead)
 {
     for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
          s->next_stay++) {
         const Gather *g = &s->plan.gather[s->next_stay];
-        if (g->first > s->point + 1) zero_bucket_finish(s, &s->gathering);
+        if (g->first > s->point) {
+            zero_bucket_finish(s, &s->gathering);
+            if (!ahead) return;
+        }
         s->unit[g->unit].last = g->last;
         gather_to(s, g->unit, g->offset);
     }
+    zero_bucket_finish(s, &s->gathering);
+}
+
+static void gather_between_uses(ZeroStore *s, bool ahead)
+{
+    if (s->by_plan && s->options.overlap_comm && s->next_use < s->n_uses) gather_by_plan(s, ahead);
+}
+
+void zero_gather_next(ZeroStore *s)
+{
+    gather_between_uses(s, false);
 }
 
 void zero_gather_ahead(ZeroStore *s)
 {
-    if (!s->by_plan || !s->options.overlap_comm || s->next_use == s->n_uses) return;
-    gather_by_plan(s);
-    zero_bucket_finish(s, &s->gathering);
+    gather_between_uses(s, true);
 }
 
 /* A place at one end of the buffer, beside the unit at the other. */
@@ -130,7 +142,7 @@ void zero_gather_for_use(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
     if (s->by_plan)
-        gather_by_plan(s);
+        gather_by_plan(s, true);
     else if (u->sharded)
         gather_now(s, unit);
     zero_bucket_finish(s, &s->gathering);

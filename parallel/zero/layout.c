@@ -61,6 +61,23 @@ static void choose_buckets(ZeroStore *s)
     o->allgather_bucket_size = min_i64(o->allgather_bucket_size, all / GROUPS + 1);
 }
 
+/* Gathers are done in the order in which they are asked for, so that of the unit which a step uses
+ * first must not be behind others: a tied table comes first in the parameters' table, and on the
+ * last stage it is used last. */
+static void find_used_late(ZeroStore *s)
+{
+    bool *used = must_calloc((size_t)s->base.table->n_units, sizeof *used);
+    int highest = -1; /* of the units used so far */
+    for (int64_t i = 0; i < s->options.n_uses; i++) {
+        const Use *use = &s->options.uses[i];
+        if (!use->weight || used[use->unit]) continue;
+        used[use->unit] = true;
+        s->unit[use->unit].used_late = use->unit < highest;
+        if (use->unit > highest) highest = use->unit;
+    }
+    free(used);
+}
+
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
@@ -75,6 +92,7 @@ void zero_layout_units(ZeroStore *s)
         find_gaps(s, &table->unit[i], u);
     }
     choose_buckets(s);
+    find_used_late(s);
     choose_transient(s);
     zero_plan_gathers(s);
 }

@@ -36,6 +36,13 @@ void zero_bucket_gather(ZeroStore *s, Bucket *bucket, int unit, int64_t most)
     if (bucket->elements >= most) zero_bucket_finish(s, bucket);
 }
 
+static void publish_now(ZeroStore *s, int unit)
+{
+    if (!s->unit[unit].put_off) return;
+    s->unit[unit].put_off = false;
+    zero_bucket_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
+}
+
 void zero_publish(ParamStore *base, int unit)
 {
     ZeroStore *s = (ZeroStore *)base;
@@ -44,14 +51,19 @@ void zero_publish(ParamStore *base, int unit)
     if (u->sharded)
         u->weight = NO_TENSOR;                /* what was gathered is old */
     else if (u->here && s->options.stage > 0) /* else every rank has made the same update */
-        zero_bucket_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
+        u->put_off = true;
+    if (!u->used_late) publish_now(s, unit);
+    if (unit < base->table->n_units - 1) return;
+    for (int i = 0; i <= unit; i++)
+        publish_now(s, i);
     /* Behind the table's last unit nobody knows of a next one to wait for. */
-    if (unit == base->table->n_units - 1) zero_bucket_finish(s, &s->publishing);
+    zero_bucket_finish(s, &s->publishing);
 }
 
 void zero_await_weights(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
+    publish_now(s, unit);
     if (u->queued) zero_bucket_finish(s, &s->publishing);
     if (!u->arriving) return;
     comm_await(&s->grid->shard, s->dev, &u->ready);

@@ -25,9 +25,11 @@ typedef struct {
     int releases;          /* gradient releases still to come in this step */
     int first_gap, n_gaps; /* of the store's */
     bool acquired, grad_acquired, written;
-    bool queued;   /* weights are in a bucket to gather */
-    bool arriving; /* they are on their way: the next acquire waits for `ready` */
-    Event ready;   /* on the comm stream: the weights have arrived */
+    bool used_late; /* a step uses units behind it in the table before this one: published last */
+    bool put_off;   /* until then */
+    bool queued;    /* weights are in a bucket to gather */
+    bool arriving;  /* they are on their way: the next acquire waits for `ready` */
+    Event ready;    /* on the comm stream: the weights have arrived */
 } UnitState;
 
 /* Units whose collectives will go out together. */
@@ -122,7 +124,7 @@ void zero_bucket_gather(ZeroStore *store, Bucket *bucket, int unit, int64_t most
 /* What is in the bucket has been put on the comm stream. */
 void zero_bucket_finish(ZeroStore *store, Bucket *bucket);
 /* All ranks have updated, or are about to, their shards of the unit: what is kept whole is gathered
- * now, or with the next ones. */
+ * now, with the next ones, or behind the table's last. */
 void zero_publish(ParamStore *base, int unit);
 /* The compute stream waits until the unit's weights are all there. */
 void zero_await_weights(ZeroStore *store, int unit);
@@ -135,7 +137,9 @@ void zero_plan_gathers(ZeroStore *store);
 void zero_forget_gathered(ZeroStore *store);
 /* Whether the uses are those of the plan, from its beginning. */
 bool zero_uses_planned(const ZeroStore *store, const Use *uses, int64_t n);
-/* Between two uses, with overlap_comm: what the next one needs by the plan goes on its way. */
+/* Between two uses, with overlap_comm: what the next one needs, or besides what is gathered ahead
+ * by the plan, goes on its way. */
+void zero_gather_next(ZeroStore *store);
 void zero_gather_ahead(ZeroStore *store);
 /* A use of a unit's weights begins: they are there, or on their way; it has ended. */
 void zero_gather_for_use(ZeroStore *store, int unit);

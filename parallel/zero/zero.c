@@ -66,12 +66,13 @@ static void zero_acquire(ParamStore *base, int unit)
 /* A layer is done when nothing of it is held any more. What the next one needs, and what this one
  * has made, goes on its way here and not when the next one begins: between them the compute stream
  * may have been told to wait for another stage, and collectives go behind what it has been given.
- */
+ * They are done in their order: what the next use needs comes first, then sums, whose buffers are
+ * filled again by the use behind it, then what is used later. */
 static void end_layer(ZeroStore *s)
 {
     if (s->held > 0) return;
-    zero_gather_ahead(s);
     zero_reduce_layer(s);
+    zero_gather_ahead(s);
 }
 
 static void zero_release(ParamStore *base, int unit)
@@ -149,9 +150,9 @@ static void zero_grad_release(ParamStore *base, int unit)
     u->grad_acquired = false;
     u->written = true;
     s->held--;
-    /* Weights are used sooner than sums, so they go first: with nothing but this unit's weights
-     * held, which are of no more use, the layer is as good as done. */
-    if (s->held == (int)u->acquired) zero_gather_ahead(s);
+    /* Nothing but this unit's weights is held, which are of no more use: the layer is done, but for
+     * its sums, which the next use does not wait for. */
+    if (s->held == (int)u->acquired) zero_gather_next(s);
     /* Of a gradient that is kept whole earlier releases would reduce sums that still grow: a tied
      * table is released twice a micro-batch, and every unit once a micro-batch of the step. */
     if (--u->releases == 0 || u->transient) zero_reduce(s, unit);

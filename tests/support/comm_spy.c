@@ -6,59 +6,73 @@
 /* The table of the transport, whose calls are passed on. */
 static const CommOps *_Atomic inner;
 static _Thread_local CommSpied now;
+static _Thread_local int64_t bundle;
+static _Thread_local int calls;
+
+static void begin_call(const Comm *comm, const Device *on, CommVerb verb, Tensor x)
+{
+    now = (CommSpied){comm, on, verb, x, bundle, calls++};
+}
+
+static void end_call(void)
+{
+    now = (CommSpied){.bundle = bundle};
+}
 
 static void spied_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
-    now = (CommSpied){comm, on, COMM_ALL_REDUCE, x};
+    begin_call(comm, on, COMM_ALL_REDUCE, x);
     inner->all_reduce(comm, on, x, op);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
-    now = (CommSpied){comm, on, COMM_REDUCE_SCATTER, whole};
+    begin_call(comm, on, COMM_REDUCE_SCATTER, whole);
     inner->reduce_scatter(comm, on, part, whole);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
-    now = (CommSpied){comm, on, COMM_ALL_GATHER, whole};
+    begin_call(comm, on, COMM_ALL_GATHER, whole);
     inner->all_gather(comm, on, whole, part);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
-    now = (CommSpied){comm, on, COMM_BROADCAST, x};
+    begin_call(comm, on, COMM_BROADCAST, x);
     inner->broadcast(comm, on, x, root);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_send(Comm *comm, Device *on, Tensor x, int to)
 {
-    now = (CommSpied){comm, on, COMM_SEND, x};
+    begin_call(comm, on, COMM_SEND, x);
     inner->send(comm, on, x, to);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_receive(Comm *comm, Device *on, Tensor x, int from)
 {
-    now = (CommSpied){comm, on, COMM_RECEIVE, x};
+    begin_call(comm, on, COMM_RECEIVE, x);
     inner->receive(comm, on, x, from);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_group_begin(Comm *comm)
 {
+    bundle++;
+    calls = 0;
     inner->group_begin(comm);
 }
 
 static void spied_group_end(Comm *comm)
 {
-    now = (CommSpied){.comm = comm, .verb = COMM_VERBS};
+    begin_call(comm, NULL, COMM_VERBS, NO_TENSOR);
     inner->group_end(comm);
-    now = (CommSpied){0};
+    end_call();
 }
 
 static void spied_barrier(Comm *comm)

@@ -8,8 +8,10 @@
 typedef struct {
     const Comm *comm; /* NULL: in none */
     const Device *on;
-    CommVerb verb; /* COMM_VERBS: the end of a group of calls */
-    Tensor x;      /* what is reduced, gathered, sent or received: the whole of it */
+    CommVerb verb;  /* COMM_VERBS: the end of a group of calls */
+    Tensor x;       /* what is reduced, gathered, sent or received: the whole of it */
+    int64_t bundle; /* how many groups of calls this thread has begun */
+    int call;       /* which one of the group it is */
 } CommSpied;
 
 /* From here on the calls of all groups of the grid that have several ranks are seen. Such groups

@@ -1,0 +1,217 @@
+/* test_step_graph.c -- nothing in a step waits that need not: two steps of all ranks as a graph
+ * (tests/support/step_graph.h), held to rules (step_rules.h). Without overlap_comm the compute
+ * stream waits at once, and the same rules find it; and each finds a wait that the test plants. */
+#include "tests/support/rank_run.h"
+#include "tests/support/step_rules.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    StepPlanted planted;
+    StepFindings findings;
+    LateVerdict verdict;
+} Look;
+
+static bool leave_none_out(void *context, const LateWait *wait)
+{
+    (void)context, (void)wait;
+    return false;
+}
+
+static void take_graph(Comm *world, Trainer *t, RankRun *run, int64_t steps)
+{
+    Look *look = run->context;
+    comm_barrier(world);
+    step_watch(t, look->planted);
+    if (world->rank == 0) late_burst_begin();
+    comm_barrier(world);
+    for (int64_t i = 0; i < steps; i++)
+        trainer_step(t);
+    comm_barrier(world);
+    if (world->rank == 0) {
+        StepGraph g = step_graph_take();
+        for (int r = 0; r < g.ranks; r++)
+            step_rules_look(&look->findings, &g, r);
+        step_graph_free(&g);
+        look->verdict = late_burst_end(&(LateJury){.choose = leave_none_out});
+    }
+    comm_barrier(world);
+    step_unwatch();
+    comm_barrier(world);
+    if (world->rank == 0) late_notes(NULL);
+}
+
+typedef struct {
+    int ranks;
+    const char *sets[6];
+} Row;
+
+enum { SETS = 6 };
+
+static void look_at(const Folder *folder, const Row *row, const char *more, StepPlanted planted,
+                    Look *look, char *name, size_t n)
+{
+    const char *sets[SETS + 8] = {"model.num_layers=4",
+                                  "model.num_attention_heads=4",
+                                  "gradient_accumulation_steps=2",
+                                  "zero_optimization.stage3_param_persistence_threshold=0",
+                                  "zero_optimization.stage3_max_reuse_distance=0",
+                                  more};
+    memcpy(sets + 6, row->sets, sizeof row->sets);
+    *look = (Look){.planted = planted};
+    RankRun run = {.take_middle = take_graph, .context = look};
+    rank_run_open(&run, folder, row->ranks, sets);
+    snprintf(name, n, "%s", run.name);
+    late_devices(true);
+    rank_run_train(&run);
+    late_devices(false);
+    rank_run_close(&run);
+}
+
+#define PREFETCHES  "zero_optimization.stage3_prefetch_bucket_size=50000000"
+#define NO_PREFETCH "zero_optimization.stage3_prefetch_bucket_size=0"
+#define PIPELINE    "parallel.pipeline=2"
+#define TENSOR      "parallel.tensor=2"
+static const Row rows[] = {
+    {2, {"zero_optimization.stage=0"}},
+    {2, {"zero_optimization.stage=1"}},
+    {2, {"zero_optimization.stage=2"}},
+    {2, {"zero_optimization.stage=3", PREFETCHES}},
+    {2, {"zero_optimization.stage=3", NO_PREFETCH}},
+    {2, {TENSOR}},
+    {2, {TENSOR, "parallel.sequence_parallel=true"}},
+    {4, {TENSOR, "zero_optimization.stage=3"}},
+    {4, {PIPELINE, "zero_optimization.stage=0"}},
+    {4, {PIPELINE, "zero_optimization.stage=1"}},
+    {4, {PIPELINE, "zero_optimization.stage=2"}},
+    {4, {PIPELINE, "zero_optimization.stage=3", PREFETCHES}},
+    {4, {PIPELINE, "zero_optimization.stage=3", NO_PREFETCH}},
+    /* A forward follows another, and gathers again what that has used first. */
+    {4,
+     {PIPELINE, "zero_optimization.stage=3", "parallel.schedule=gpipe", NO_PREFETCH,
+      "model.num_layers=8"}},
+    /* Blocks that are small beside the others' sum, and wait in a bucket until their layer ends. */
+    {4, {PIPELINE, "zero_optimization.stage=2", "model.num_layers=24"}},
+    {4, {PIPELINE, TENSOR}},
+    {4, {PIPELINE, TENSOR, "parallel.schedule=interleaved", "parallel.pipeline_chunks=2"}},
+    {4,
+     {PIPELINE, "zero_optimization.stage=3", "parallel.schedule=interleaved",
+      "parallel.pipeline_chunks=2"}},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static int count_of(const Row *row)
+{
+    int n = 0;
+    while (n < SETS - 1 && row->sets[n])
+        n++;
+    return n;
+}
+
+static bool says(const Row *row, const char *set)
+{
+    for (int i = 0; i < count_of(row); i++)
+        if (strcmp(row->sets[i], set) == 0) return true;
+    return false;
+}
+
+static bool has_data(const Row *row)
+{
+    return row->ranks > (says(row, TENSOR) ? 2 : 1) * (says(row, PIPELINE) ? 2 : 1);
+}
+
+static void test_nothing_waits_that_need_not(void **state)
+{
+    const int every = getenv("TEST_SAMPLE") ? 3 : 1;
+    for (int i = 0; i < ROWS; i += every) {
+        const Row *row = &rows[i];
+        Look look;
+        char name[500];
+        look_at(*state, row, "zero_optimization.overlap_comm=true", STEP_AS_IT_IS, &look, name,
+                sizeof name);
+        for (int rule = 0; rule < RULES; rule++)
+            if (look.findings.broken[rule] > 0)
+                fail_msg("%s: %d times %s", name, look.findings.broken[rule],
+                         look.findings.example[rule]);
+        const LateVerdict *v = &look.verdict;
+        bool ahead =
+            has_data(row) && says(row, PIPELINE) && !says(row, "zero_optimization.stage=0");
+        if ((v->overlapping > 0) != has_data(row) || (v->beside_tp > 0) != says(row, TENSOR) ||
+            (v->beside_p2p > 0) != says(row, PIPELINE) ||
+            (look.findings.held[RULE_AHEAD] > 0) != ahead)
+            fail_msg("%s: computes %d times beside the store, %d beside regions, %d beside "
+                     "stages; gathers %d times before an exchange",
+                     name, v->overlapping, v->beside_tp, v->beside_p2p,
+                     look.findings.held[RULE_AHEAD]);
+    }
+}
+
+/* The opposite: each sum and each gather of the store's is waited for at once. What tensor-parallel
+ * ranks and stages send has no such key. */
+static void test_without_overlap_the_rules_are_broken(void **state)
+{
+    const int every = getenv("TEST_SAMPLE") ? 3 : 1;
+    for (int i = 0; i < ROWS; i += every) {
+        Row row = rows[i];
+        Look look;
+        char name[500];
+        bool data = has_data(&row), sharded = data && !says(&row, "zero_optimization.stage=0"),
+             ahead = says(&row, "zero_optimization.stage=3") && says(&row, PIPELINE);
+        if (says(&row, NO_PREFETCH)) continue; /* each is gathered for its use */
+        row.sets[count_of(&row)] = "zero_optimization.overlap_comm=false";
+        look_at(*state, &row, "zero_optimization.reduce_bucket_size=2000", STEP_AS_IT_IS, &look,
+                name, sizeof name);
+        const bool broken[RULES] = {
+            [RULE_SUMS] = data, [RULE_GATHERS] = sharded, [RULE_AHEAD] = ahead};
+        for (int rule = 0; rule < RULES; rule++)
+            if ((look.findings.broken[rule] > 0) != broken[rule])
+                fail_msg("%s: %d times and not %d: %s (%s)", name, look.findings.broken[rule],
+                         look.findings.held[rule], step_rule_name[rule],
+                         look.findings.example[rule]);
+    }
+}
+
+/* Each rule sees a wait that nothing asks for. */
+static void test_a_needless_wait_is_seen(void **state)
+{
+    static const struct {
+        StepPlanted planted;
+        StepRule rule;
+        Row row;
+    } plants[] = {
+        {STEP_WAITS_FOR_SUMS, RULE_SUMS, {2, {"zero_optimization.stage=1"}}},
+        {STEP_WAITS_FOR_SUMS, RULE_SUMS, {4, {PIPELINE, "zero_optimization.stage=2"}}},
+        {STEP_WAITS_FOR_GATHERS, RULE_GATHERS, {2, {"zero_optimization.stage=1"}}},
+        {STEP_WAITS_FOR_GATHERS, RULE_GATHERS, {2, {"zero_optimization.stage=3", PREFETCHES}}},
+        {STEP_WAITS_FOR_EXCHANGES, RULE_EXCHANGES, {2, {PIPELINE}}},
+        {STEP_WAITS_FOR_TP_SUMS, RULE_TP_SUMS, {4, {PIPELINE, TENSOR}}},
+    };
+    for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) {
+        Look look;
+        char name[500];
+        look_at(*state, &plants[i].row, "zero_optimization.overlap_comm=true", plants[i].planted,
+                &look, name, sizeof name);
+        if (look.findings.broken[plants[i].rule] == 0)
+            fail_msg("%s: planted wait %d is not seen: %s", name, plants[i].planted,
+                     step_rule_name[plants[i].rule]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_waits_that_need_not),
+        cmocka_unit_test(test_without_overlap_the_rules_are_broken),
+        cmocka_unit_test(test_a_needless_wait_is_seen),
+    };
+    return cmocka_run_group_tests_name("step graph", tests, trainer_folder_setup,
+                                       trainer_folder_teardown);
+}
