@@ -92,6 +92,16 @@ static void nothing_on_one_rank(Rank *r)
     rank_close(r);
 }
 
+static void message_for_collective(Rank *r)
+{
+    open_warm(r);
+    if (r->planted && r->rank == 1)
+        OK(r->nccl->Send(r->x, N, ncclFloat32, 0, r->comm, r->stream));
+    else
+        all_reduce(r, r->comm, N, r->stream);
+    rank_close(r);
+}
+
 /* ---- (ii) messages in order, never buffered -------------------------------------------------- */
 
 static void message(Rank *r, bool send, int offset, size_t count)
@@ -133,6 +143,30 @@ static void messages_crossed(Rank *r)
     message(r, true, 0, N);
     message(r, false, 0, N);
     if (!r->planted) OK(r->nccl->GroupEnd());
+    rank_close(r);
+}
+
+static void message_swallowed(Rank *r)
+{
+    open_warm(r);
+    OK(r->nccl->GroupStart());
+    for (int i = 0; i < 2; i++)
+        if (!(r->planted && r->rank == 1 && i == 1)) message(r, r->rank == 0, i * N, N);
+    OK(r->nccl->GroupEnd());
+    all_reduce(r, r->comm, N, r->stream);
+    rank_close(r);
+}
+
+/* ---- (iv) the first use ---------------------------------------------------------------------- */
+
+/* Both hosts would wait in it for ever. */
+static void first_use_of_another(Rank *r)
+{
+    rank_open(r);
+    if (r->planted && r->rank == 1)
+        OK(r->nccl->AllGather(r->x, r->y, N, ncclFloat32, r->comm, r->stream));
+    else
+        all_reduce(r, r->comm, N, r->stream);
     rank_close(r);
 }
 
@@ -216,6 +250,7 @@ static const Violation violations[] = {
     {"i", "a group on one rank alone", other_group, 2, "group", {0}},
     {"i", "two calls the other way round", other_order, 2, "ncclAllGather", {0}},
     {"i", "no elements on one rank alone", nothing_on_one_rank, 2, "ncclAllGather", {0}},
+    {"i", "a message for a collective", message_for_collective, 2, "ncclSend", {0}},
     {"ii", "two messages taken in the other order", messages_swapped, 2, "8 float32", {0}},
     {"ii", "a message of another type", message_type, 2, "int32", {0}},
     {"ii",
@@ -224,6 +259,7 @@ static const Violation violations[] = {
      2,
      "waiting for each other",
      {"EMU_STREAMS=deferred"}},
+    {"ii", "a message that nobody takes", message_swallowed, 2, "ncclSend", {0}},
     {"iii",
      "two communicators in two orders",
      two_orders,
@@ -248,6 +284,7 @@ static const Violation violations[] = {
      2,
      "NCCL_LAUNCH_ORDER_IMPLICIT=1",
      {"NCCL_LAUNCH_ORDER_IMPLICIT="}},
+    {"iv", "first uses of two operations", first_use_of_another, 2, "for the first time", {0}},
 };
 
 static void each_violation_ends_the_program(void **state)

@@ -124,6 +124,42 @@ static void the_first_use_waits_and_no_other(void **state)
             run_ends_with((Run){{"EMU_STREAMS=deferred"}, list[i], 2, first}, 0);
 }
 
+/* ---- (ii) nothing is buffered ---------------------------------------------------------------- */
+
+static void *wait_and_mark(void *argument)
+{
+    Rank *r = argument;
+    OK(cudaSetDevice(r->rank));
+    OK(cudaStreamSynchronize(r->stream));
+    atomic_store(&r->world->mark, 1);
+    return NULL;
+}
+
+/* A send of few bytes is over when its receive has come; planted, that waits for the send's end. */
+static void late_receiver(Rank *r)
+{
+    pthread_t waits;
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    if (r->rank == 0) {
+        use_message(r);
+        OK(pthread_create(&waits, NULL, wait_and_mark, r));
+        OK(pthread_join(waits, NULL));
+    } else {
+        if (r->planted) MUST(!mark_comes(r->world));
+        use_message(r);
+        wait_for_mark(r->world);
+    }
+    rank_close(r);
+}
+
+static void a_send_waits_for_its_receive(void **state)
+{
+    (void)state;
+    for (int planted = 0; planted < 2; planted++)
+        run_ends_with((Run){{"EMU_STREAMS=deferred"}, late_receiver, 2, planted}, 0);
+}
+
 /* ---- (v) a group and its streams ------------------------------------------------------------- */
 
 static void stop_until_mark(void *argument)
@@ -266,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_use_waits_and_no_other),
+        cmocka_unit_test(a_send_waits_for_its_receive),
         cmocka_unit_test(a_group_starts_when_all_its_streams_are_there),
         cmocka_unit_test(buffers_belong_to_a_call_until_its_end),
         cmocka_unit_test(sums_have_no_order),

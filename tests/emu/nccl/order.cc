@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 /* From `at` on along edges as long as places are no greater than `end`; who was come from is in
@@ -20,12 +21,11 @@ void OrderGraph::find_ahead(int at, int64_t end, std::vector<int> &seen, std::ma
 
 void OrderGraph::find_behind(int at, int64_t start, std::vector<int> &seen)
 {
+    std::set<int> known = {at};
     seen.push_back(at);
     for (size_t i = 0; i < seen.size(); i++)
         for (int from : nodes[seen[i]].from)
-            if (nodes[from].place >= start &&
-                std::find(seen.begin(), seen.end(), from) == seen.end())
-                seen.push_back(from);
+            if (nodes[from].place >= start && known.insert(from).second) seen.push_back(from);
 }
 
 /* False: the edge closes a circle, which it is the last edge of. */
