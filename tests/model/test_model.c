@@ -293,17 +293,7 @@ static void test_bug_13_14_norm_counts_each_parameter_once(void **state)
 static void test_operations_by_hand(void **state)
 {
     (void)state;
-    GptShape gpt2 = {.L = 12,
-                     .C = 768,
-                     .H = 12,
-                     .G = 12,
-                     .D = 64,
-                     .F = 3072,
-                     .V = 50257,
-                     .Vp = 50304,
-                     .position = POSITION_LEARNED,
-                     .bias = true,
-                     .tied = true};
+    GptShape gpt2 = fixture_gpt2_shape();
     double block = 768.0 * 2304 + 768.0 * 768 + 2 * 768.0 * 3072;
     assert_true(gpt_flops_per_token(&gpt2, 1024) ==
                 6 * (12 * block + 50304.0 * 768) + 6.0 * 12 * 768 * 1024);

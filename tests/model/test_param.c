@@ -171,21 +171,7 @@ static void test_decay_on_all(void **state)
 static void test_count_of_gpt2(void **state)
 {
     (void)state;
-    GptShape s = {.L = 12,
-                  .C = 768,
-                  .H = 12,
-                  .G = 12,
-                  .D = 64,
-                  .F = 3072,
-                  .V = 50257,
-                  .Vp = 50304,
-                  .P = 1024,
-                  .norm = {.kind = NORM_LAYERNORM, .epsilon = 1e-5},
-                  .bias = true,
-                  .tied = true,
-                  .init_std = 0.02,
-                  .dtype = F32,
-                  .grad_dtype = F32};
+    GptShape s = fixture_gpt2_shape();
     GptLayers layers;
     ParamTable table = {0};
     gpt_layers_build(&layers, &table, &s, &LAYERS_WHOLE);

@@ -326,14 +326,7 @@ static void test_memory_of_gpt2(void **state)
 {
     (void)state;
     size_t total[3], evaluated[3];
-    GptShape s = fixture_with_dtype(fixture_shape(), F32);
-    s.L = s.H = s.G = 12;
-    s.D = 64;
-    s.C = 768;
-    s.F = 3072;
-    s.V = 50257;
-    s.Vp = 50304;
-    s.P = 1024;
+    GptShape s = fixture_gpt2_shape();
     for (RecomputePolicy p = RECOMPUTE_NONE; p <= RECOMPUTE_FULL; p++) {
         s.recompute = p;
         GptBytes train = bytes_of(&s, 4, 1024, GPT_TRAIN),

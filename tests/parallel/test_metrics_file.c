@@ -114,6 +114,18 @@ static void lines_put_aside_survive_every_fault(void **unused)
     unlink("metrics.before-attempt-9.jsonl");
 }
 
+/* A new file whose first line the disk refuses once. */
+static void put_on_full_disk(MetricsFile *f, FaultyFs *faulty)
+{
+    char err[512];
+    faulty_fs_init(faulty, FAULT_ONCE, 1, ENOSPC);
+    unlink("metrics.jsonl");
+    if (!metrics_file_open(f, &faulty->ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
+        fail_msg("%s", err);
+    metrics_file_put(f, start, sizeof start - 1);
+    assert_text("metrics.jsonl", "");
+}
+
 /* A disk that takes half of a line, and then nothing: that half goes, and the line comes whole once
  * there is room. */
 static void a_line_that_failed_comes_later(void **unused)
@@ -122,12 +134,7 @@ static void a_line_that_failed_comes_later(void **unused)
     char err[512];
     FaultyFs faulty;
     MetricsFile f;
-    faulty_fs_init(&faulty, FAULT_ONCE, 1, ENOSPC);
-    unlink("metrics.jsonl");
-    if (!metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
-        fail_msg("%s", err);
-    metrics_file_put(&f, start, sizeof start - 1);
-    assert_text("metrics.jsonl", "");
+    put_on_full_disk(&f, &faulty);
     assert_true(metrics_file_sync(&f, err, sizeof err));
     assert_text("metrics.jsonl", start);
     faulty.calls = 0;
@@ -144,15 +151,9 @@ static void a_line_that_failed_comes_later(void **unused)
 static void an_end_brings_lines_to_disk(void **unused)
 {
     (void)unused;
-    char err[512];
     FaultyFs faulty;
     MetricsFile f;
-    faulty_fs_init(&faulty, FAULT_ONCE, 1, ENOSPC);
-    unlink("metrics.jsonl");
-    if (!metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
-        fail_msg("%s", err);
-    metrics_file_put(&f, start, sizeof start - 1);
-    assert_text("metrics.jsonl", "");
+    put_on_full_disk(&f, &faulty);
     pthread_mutex_lock(&f.busy);
     metrics_file_end(&f);
     assert_text("metrics.jsonl", "");

@@ -204,31 +204,41 @@ static void says(const char *shown, const char *what)
     if (strstr(line, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, line);
 }
 
+/* What is printed of ten steps that took this long, then of ten more without the breakdown, to the
+ * console or as lines of metrics.jsonl. Free it. */
+static char *report_of(SpeedRecord speed, bool json)
+{
+    char *shown = NULL, err[256];
+    size_t n = 0;
+    Metrics *m = NULL;
+    MetricsOptions options = {
+        .pace = {.train_steps = 100}, .json = json, .to = open_memstream(&shown, &n)};
+    speed.seconds = speed.steps = 10;
+    speed.tokens = 100;
+    assert_true(metrics_open(&m, &options, err, sizeof err));
+    metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
+    metrics_report(m, &speed);
+    speed.forward = -1;
+    metrics_report(m, &speed);
+    metrics_close(m);
+    fclose(options.to);
+    return shown;
+}
+
 /* Ten steps of ten seconds: what stages exchange, and their wait for each other, stand beside the
  * phases, and nothing of them is left over for the rest. */
 static void the_breakdown_of_stages(void **unused)
 {
     (void)unused;
     for (int stages = 0; stages < 2; stages++) {
-        char *shown = NULL, err[256];
-        size_t n = 0;
-        Metrics *m = NULL;
-        MetricsOptions options = {.pace = {.train_steps = 100}, .to = open_memstream(&shown, &n)};
-        SpeedRecord speed = {.seconds = 10,
-                             .steps = 10,
-                             .tokens = 100,
-                             .forward = 1,
-                             .backward = 2,
-                             .optimizer = 0.5,
-                             .data = 0.25,
-                             .communication = 1.25,
-                             .exchange = stages ? 0.75 : 0,
-                             .bubble = stages ? 3 : 0};
-        assert_true(metrics_open(&m, &options, err, sizeof err));
-        metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
-        metrics_report(m, &speed);
-        metrics_close(m);
-        fclose(options.to);
+        char *shown = report_of((SpeedRecord){.forward = 1,
+                                              .backward = 2,
+                                              .optimizer = 0.5,
+                                              .data = 0.25,
+                                              .communication = 1.25,
+                                              .exchange = stages ? 0.75 : 0,
+                                              .bubble = stages ? 3 : 0},
+                                false);
         says(shown, "forward100.00backward200.00optimizer50.00");
         says(shown, "communication125.00");
         if (stages) says(shown, "exchange75.00bubble300.00");
@@ -239,31 +249,18 @@ static void the_breakdown_of_stages(void **unused)
 }
 
 /* Of a device, below the phases that it is part of: by axis, those that have any; in metrics.jsonl,
- * too, in seconds. */
+ * too, in seconds. Not without the breakdown. */
 static void exposed_communication_by_axis(void **unused)
 {
     (void)unused;
     for (int json = 0; json < 2; json++) {
-        char *shown = NULL, err[256];
-        size_t n = 0;
-        Metrics *m = NULL;
-        MetricsOptions options = {
-            .pace = {.train_steps = 100}, .json = json, .to = open_memstream(&shown, &n)};
-        SpeedRecord speed = {.seconds = 10,
-                             .steps = 10,
-                             .tokens = 100,
-                             .forward = 1,
-                             .backward = 2,
-                             .optimizer = 0.5,
-                             .data = 0.25,
-                             .exposed = {[EXPOSED_DP] = 0.125, [EXPOSED_PP] = 1.5}};
-        assert_true(metrics_open(&m, &options, err, sizeof err));
-        metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
-        metrics_report(m, &speed);
-        speed.forward = -1; /* without the breakdown */
-        metrics_report(m, &speed);
-        metrics_close(m);
-        fclose(options.to);
+        char *shown =
+            report_of((SpeedRecord){.forward = 1,
+                                    .backward = 2,
+                                    .optimizer = 0.5,
+                                    .data = 0.25,
+                                    .exposed = {[EXPOSED_DP] = 0.125, [EXPOSED_PP] = 1.5}},
+                      json == 1);
         says(shown, json ? "\"exposed_dp\":0.125,\"exposed_pp\":1.5"
                          : "other625.00exposedcommunication,msastep:dp12.50pp150.00");
         assert_null(strstr(shown, json ? "exposed_tp" : "tp "));

@@ -50,6 +50,19 @@ GptShape fixture_llama_shape(void)
     return s;
 }
 
+GptShape fixture_gpt2_shape(void)
+{
+    GptShape s = fixture_with_dtype(fixture_shape(), F32);
+    s.L = s.H = s.G = 12;
+    s.D = 64;
+    s.C = 768;
+    s.F = 3072;
+    s.V = 50257;
+    s.Vp = 50304;
+    s.P = 1024;
+    return s;
+}
+
 GptShape fixture_mqa_shape(void)
 {
     GptShape s = fixture_shape();

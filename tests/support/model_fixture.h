@@ -31,6 +31,8 @@ GptShape fixture_shape(void);
 GptShape fixture_llama_shape(void);
 /* One kv head, a head size that is not C / H, ReLU squared, logits in chunks of 5 rows. */
 GptShape fixture_mqa_shape(void);
+/* GPT-2 of 124 million parameters, in f32: a shape to count with. */
+GptShape fixture_gpt2_shape(void);
 /* The tiny shape in its i-th combination, of FIXTURE_VARIANTS: with and without biases (and with
  * all kv heads, or shared ones), tied head and QK-norm; with each norm and positions of each kind;
  * with GELU and SwiGLU. */
