@@ -35,6 +35,7 @@ static bool is_legal(const GridCase *c)
 /* What a pair of cases must have, besides. */
 typedef struct {
     int micros;    /* so many micro-batches; 0: any number */
+    bool tensor;   /* several tensor-parallel ranks */
     bool pipeline; /* several stages */
     double norm;   /* by how much of it norms may differ, and then nothing is clipped by them */
 } Wanted;
@@ -53,6 +54,7 @@ static void each_beside(GridChoice choice, const int *values, int n_values, Want
             a.of[choice] = values[0];
             b.of[choice] = values[1 + i % (n_values - 1)];
         } while (!is_legal(&a) || !is_legal(&b) || grid_case_ranks(&a) == 1 ||
+                 (wanted.tensor && a.of[GRID_TENSOR] == 0) ||
                  (wanted.pipeline && a.of[GRID_PIPELINE] == 0));
         same_bits(&a, &b, wanted.norm);
     }
@@ -116,6 +118,16 @@ static void test_bug_39_keys_of_zero_change_no_bit(void **state)
     each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, (Wanted){0});
 }
 
+/* What is on its way beside the computation, and what is waited for at once, on all axes; the
+ * schedule of collectives is another, too. */
+static void test_overlap_changes_no_bit(void **state)
+{
+    enum { SMALL = 1, SMALL_ALONE = 4, OVERLAP, ALONE };
+    (void)state;
+    each_beside(GRID_KEYS, (const int[]){SMALL, SMALL_ALONE}, 2, (Wanted){.pipeline = true});
+    each_beside(GRID_KEYS, (const int[]){OVERLAP, ALONE}, 2, (Wanted){.tensor = true});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +139,7 @@ int main(void)
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
         cmocka_unit_test(test_interleaved_chunks_have_the_same_bits_but_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
+        cmocka_unit_test(test_overlap_changes_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,8 +33,16 @@ static const char *const keys[][2] = {
     {"all-reduce, no prefetch",
      ",\"reduce_scatter\":false,\"overlap_comm\":true,\"stage3_prefetch_bucket_size\":0,"
      "\"stage3_param_persistence_threshold\":0,\"stage3_max_reuse_distance\":3000"},
-    {"DeepSpeed's", ""}};
-enum { KEYS = sizeof keys / sizeof *keys };
+    {"DeepSpeed's", ""},
+    /* Not drawn: overlap alone, on small groups and on those of DeepSpeed's sizes. */
+    {"small buckets, no overlap",
+     ",\"reduce_bucket_size\":700,\"allgather_bucket_size\":900,\"overlap_comm\":false,"
+     "\"stage3_param_persistence_threshold\":200,\"stage3_prefetch_bucket_size\":1500"},
+    {"DeepSpeed's, all sharded, overlap",
+     ",\"overlap_comm\":true,\"stage3_param_persistence_threshold\":0"},
+    {"DeepSpeed's, all sharded, no overlap",
+     ",\"overlap_comm\":false,\"stage3_param_persistence_threshold\":0"}};
+enum { KEYS = 4 }; /* that are drawn */
 
 static const struct {
     const char *name, *json;
