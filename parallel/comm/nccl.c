@@ -43,13 +43,19 @@ static NcclType summed_type(DType dtype)
 
 static void require(NcclGroup *g, NcclResult result)
 {
-    if (result != NCCL_SUCCESS) nccl_fail(g, g->calls - 1, result);
+    if (result != NCCL_SUCCESS) nccl_end_failed(g, g->calls - 1, result);
 }
 
-/* The call has come back: a mark behind it. */
+/* A mark before the call, one behind it once it has come back. */
+static void begins(NcclGroup *g, Device *on, NcclCall call)
+{
+    device_event_record(on, &g->mark[g->calls % NCCL_RING].before);
+    nccl_call_begins(g, call);
+}
+
 static void ends(NcclGroup *g, Device *on)
 {
-    device_event_record(on, &g->event[(g->calls - 1) % NCCL_RING]);
+    device_event_record(on, &g->mark[(g->calls - 1) % NCCL_RING].behind);
     nccl_call_ends(g);
 }
 
@@ -59,7 +65,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     NcclGroup *g = m->group;
     call.group = m->host.name;
     if (!m->noting) {
-        nccl_call_begins(g, call);
+        begins(g, on, call);
         return;
     }
     if (m->on.backend) {
@@ -69,7 +75,7 @@ static void begin(Member *m, Device *on, NcclCall call)
         return;
     }
     m->on = *on;
-    nccl_call_begins(g, call);
+    begins(g, on, call);
     require(g, nccl_library()->group_start());
 }
 
@@ -93,12 +99,6 @@ static NcclCall with_peer(const Member *m, CommVerb verb, Tensor x, int peer)
     return call;
 }
 
-/* What the host carries: what it waited there, it waited. */
-static void host_done(Comm *comm)
-{
-    comm->waited = member(comm)->host.waited;
-}
-
 /* Nothing to move: NCCL would drop the call, too. */
 static bool empty(const Device *on, Tensor x)
 {
@@ -118,7 +118,6 @@ static void nccl_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
     if (empty(on, x)) return;
     if (on == NULL) {
         m->host.ops->all_reduce(&m->host, NULL, x, op);
-        host_done(comm);
         return;
     }
     NcclCall call = of_verb(COMM_ALL_REDUCE, x);
@@ -136,7 +135,6 @@ static void nccl_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whol
     if (empty(on, part)) return;
     if (on == NULL) {
         m->host.ops->reduce_scatter(&m->host, NULL, part, whole);
-        host_done(comm);
         return;
     }
     begin(m, on, of_verb(COMM_REDUCE_SCATTER, whole));
@@ -152,7 +150,6 @@ static void nccl_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
     if (empty(on, part)) return;
     if (on == NULL) {
         m->host.ops->all_gather(&m->host, NULL, whole, part);
-        host_done(comm);
         return;
     }
     begin(m, on, of_verb(COMM_ALL_GATHER, whole));
@@ -167,7 +164,6 @@ static void nccl_broadcast(Comm *comm, Device *on, Tensor x, int root)
     if (empty(on, x)) return;
     if (on == NULL) {
         m->host.ops->broadcast(&m->host, NULL, x, root);
-        host_done(comm);
         return;
     }
     begin(m, on, with_peer(m, COMM_BROADCAST, x, root));
@@ -183,7 +179,6 @@ static void nccl_send(Comm *comm, Device *on, Tensor x, int to)
     if (empty(on, x)) return;
     if (on == NULL) {
         m->host.ops->send(&m->host, NULL, x, to);
-        host_done(comm);
         return;
     }
     begin(m, on, with_peer(m, COMM_SEND, x, to));
@@ -199,7 +194,6 @@ static void nccl_receive(Comm *comm, Device *on, Tensor x, int from)
     if (empty(on, x)) return;
     if (on == NULL) {
         m->host.ops->receive(&m->host, NULL, x, from);
-        host_done(comm);
         return;
     }
     begin(m, on, with_peer(m, COMM_RECEIVE, x, from));
@@ -227,22 +221,18 @@ static void nccl_group_end(Comm *comm)
         ends(m->group, &m->on);
     }
     m->host.ops->group_end(&m->host);
-    host_done(comm);
 }
 
 static void nccl_barrier(Comm *comm)
 {
     Member *m = member(comm);
     m->host.ops->barrier(&m->host);
-    host_done(comm);
 }
 
 static Comm nccl_split(Comm *comm, const char *name, int color, int key)
 {
     Member *m = member(comm);
-    Comm made = m->host.ops->split(&m->host, name, color, key);
-    host_done(comm);
-    return made;
+    return m->host.ops->split(&m->host, name, color, key);
 }
 
 /* ---- the life of a communicator -------------------------------------------------------------- */
@@ -276,9 +266,11 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
     int32_t rank = log_rank();
     comm->ops->all_gather(comm, NULL, tensor_1d(g->world_rank, I32, g->size),
                           tensor_1d(&rank, I32, 1));
-    for (int i = 0; i < NCCL_RING; i++)
-        device_event_record(dev, &g->event[i]);
-    memcpy(g->asked, g->event, sizeof g->asked);
+    for (int i = 0; i < NCCL_RING; i++) {
+        device_event_record(dev, &g->mark[i].before);
+        device_event_record(dev, &g->mark[i].behind);
+    }
+    memcpy(g->asked, g->mark, sizeof g->asked);
     return g;
 }
 
@@ -309,8 +301,10 @@ static void group_close(NcclGroup *g)
     require(g, nccl_library()->comm_destroy(handle));
     nccl_call_ends(g);
     nccl_unwatch(g);
-    for (int i = 0; i < NCCL_RING; i++)
-        device_event_destroy(g->device, &g->event[i]);
+    for (int i = 0; i < NCCL_RING; i++) {
+        device_event_destroy(g->device, &g->mark[i].before);
+        device_event_destroy(g->device, &g->mark[i].behind);
+    }
     pthread_mutex_destroy(&g->mutex);
     free(g->world_rank);
     free(g);

@@ -24,6 +24,11 @@ typedef struct {
     int more; /* calls of the same group behind this one */
 } NcclCall;
 
+/* Where a device is: has it come to a call, has it ended it. */
+typedef struct {
+    Event before, behind;
+} NcclMarks;
+
 typedef struct NcclGroup NcclGroup;
 
 struct NcclGroup {
@@ -35,9 +40,9 @@ struct NcclGroup {
     char place[64];  /* of this rank, for messages */
     Device *device;
     Device view; /* of it, for the watchdog */
-    /* Recorded behind each call on its stream; what the watchdog asks for are copies, which the
-     * host's records leave alone. */
-    Event event[NCCL_RING], asked[NCCL_RING];
+    /* Around each call on its stream; what the watchdog asks for are copies, which the host's
+     * records leave alone. */
+    NcclMarks mark[NCCL_RING], asked[NCCL_RING];
 
     pthread_mutex_t mutex; /* guards this part */
     NcclHandle *handle;    /* NULL: not yet, or not any more */
@@ -55,14 +60,24 @@ struct NcclGroup {
 /* nccl_watch.c. Between these two a group is watched. */
 void nccl_watch(NcclGroup *group);
 void nccl_unwatch(NcclGroup *group);
-/* Of the host: a call begins; another joins it; it has come back, with its event recorded. */
+/* Of the host: a call begins; another joins it; it has come back, with its mark behind it. */
 void nccl_call_begins(NcclGroup *group, NcclCall call);
 void nccl_call_grows(NcclGroup *group);
 void nccl_call_ends(NcclGroup *group);
-/* "group dp, call 7, all-reduce of 64 f32" of that number. Returns text. */
-const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, size_t n);
-/* Ends the program for a call that failed, in whatever thread: EXIT_PEER_LOST where NCCL has lost a
- * peer, else EXIT_SYSTEM. */
-void nccl_fail(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
+
+/* nccl_end.c: the ends of the program, in whatever thread. A call of that number failed:
+ * EXIT_PEER_LOST where NCCL has lost a peer, else EXIT_SYSTEM. */
+void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
+/* With the watchdog's mutex held, of all groups in the list from `all` on: the oldest call of
+ * `group` that has not ended has taken too long. */
+void nccl_end_waiting(NcclGroup *all, NcclGroup *group) __attribute__((noreturn));
+
+static inline int64_t nccl_calls(NcclGroup *group)
+{
+    pthread_mutex_lock(&group->mutex);
+    int64_t calls = group->calls;
+    pthread_mutex_unlock(&group->mutex);
+    return calls;
+}
 
 #endif

@@ -5,6 +5,7 @@
 #include "parallel/comm/nccl.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,10 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
     for (int i = 0; i < FUNCTIONS; i++) {
         found[i] = dlsym(library, name[i]);
         if (found[i] == NULL) {
-            error_set(err, n, "NCCL here has no %s: %s" NCCL_ADVICE, name[i], dlerror());
+            struct link_map *map = NULL;
+            bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
+            error_set(err, n, "NCCL here (%s) has no %s" NCCL_ADVICE,
+                      known ? map->l_name : NCCL_FILE, name[i]);
             dlclose(library);
             return false;
         }

@@ -23,31 +23,64 @@
 /* Seconds of a deadline that must not come, and of one that comes. */
 static const double LONG = 60, SHORT = 0.4;
 
-/* A device that is stuck where it is told to: bit r stands for rank r. */
-static atomic_int stuck;
+/* ---- devices that stand ------------------------------------------------------------------------
+ */
+
+/* A device whose work is its marks, one after the other: those from `most` on it does not reach. */
+enum { MOST_RANKS = 3, MOST_MARKS = 512, NO_LIMIT = 1 << 30 };
+static struct {
+    atomic_int marks, most, events;
+    atomic_int mark_of[MOST_MARKS]; /* by event, as it was last recorded */
+} line[MOST_RANKS];
 static Backend slow;
+
+static void slow_event_record(Device *device, Event *event, Stream stream)
+{
+    int rank = device->index;
+    (void)stream;
+    if (event->impl == NULL)
+        event->impl = &line[rank].mark_of[atomic_fetch_add(&line[rank].events, 1)];
+    atomic_store((atomic_int *)event->impl, atomic_fetch_add(&line[rank].marks, 1));
+}
 
 static bool slow_event_reached(Device *device, Event *event)
 {
-    (void)event;
-    return (atomic_load(&stuck) >> device->index & 1) == 0;
+    return atomic_load((atomic_int *)event->impl) < atomic_load(&line[device->index].most);
 }
 
 static void open_device(Comm *world, Device *dev)
 {
     char err[512] = "";
-    DeviceOptions options = {
-        .threads = 1, .local_ranks = world->size, .index = world->rank, .blas = BLAS_BUILTIN};
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
     if (!nccl_open(err, sizeof err) || !device_open(dev, "cpu", &options, err, sizeof err))
         _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
-    comm_barrier(world);
     if (world->rank == 0) {
         slow = *dev->backend;
+        slow.event_record = slow_event_record;
         slow.event_reached = slow_event_reached;
     }
     comm_barrier(world);
+    atomic_store(&line[world->rank].events, 0);
+    atomic_store(&line[world->rank].most, NO_LIMIT);
     dev->backend = &slow;
     dev->index = world->rank;
+}
+
+/* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
+ * the watchdog has seen the end of what came before. */
+static void stand(Comm *world, int ranks)
+{
+    comm_barrier(world);
+    if (world->rank == 0) {
+        int communicators = fake_nccl_open(), before = atomic_load(&fake_nccl.asked);
+        while (atomic_load(&fake_nccl.asked) < before + 2 * communicators)
+            sched_yield();
+        fake_nccl.detached = true;
+        for (int r = 0; r < world->size; r++)
+            if (ranks >> r & 1 && atomic_load(&line[r].most) == NO_LIMIT)
+                atomic_store(&line[r].most, atomic_load(&line[r].marks) + 1);
+    }
+    comm_barrier(world);
 }
 
 static Tensor numbers(int64_t n)
@@ -151,21 +184,6 @@ static void test_what_fails_ends_all_with_nccls_words(void **state)
 
 /* ---- an error that no call returns ----------------------------------------------------------- */
 
-/* From here on devices are stuck, those of `ranks` (bits), and calls return at once: the watchdog
- * has seen the end of what came before. */
-static void get_stuck(Comm *world, int ranks)
-{
-    comm_barrier(world);
-    if (world->rank == 0) {
-        int communicators = fake_nccl_open(), before = atomic_load(&fake_nccl.asked);
-        while (atomic_load(&fake_nccl.asked) < before + 2 * communicators)
-            sched_yield();
-        fake_nccl.detached = true;
-        atomic_store(&stuck, ranks);
-    }
-    comm_barrier(world);
-}
-
 static void lose_a_peer(Comm *world, void *context)
 {
     Device dev;
@@ -173,7 +191,7 @@ static void lose_a_peer(Comm *world, void *context)
     open_device(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, LONG);
-    get_stuck(world, 3);
+    stand(world, 3);
     comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
     comm_barrier(world);
     atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
@@ -220,7 +238,7 @@ static void device_waits(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    get_stuck(world, 7);
+    stand(world, 7);
     if (world->rank != 2)
         comm_all_gather(&all, &dev, numbers(6), tensor_slice_rows(numbers(6), 2 * world->rank, 2));
     hang();
@@ -232,7 +250,7 @@ static void device_is_behind(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    get_stuck(world, 2);
+    stand(world, 2);
     for (int i = 0; i < 2; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
@@ -244,11 +262,40 @@ static void device_does_not_come(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, world->rank == 0 ? SHORT : LONG);
-    get_stuck(world, 2);
+    stand(world, 2);
     comm_broadcast(&all, &dev, numbers(7), 1);
-    get_stuck(world, 3);
+    stand(world, 3);
     comm_broadcast(&all, &dev, numbers(3), 0);
     hang();
+}
+
+/* Rank 0's device stands in a call of dp, behind which it was asked for one of tp, in which rank
+ * 1's device stands; rank 2 comes to that of dp, or does not. */
+static void chain_of_devices(Comm *world, bool comes)
+{
+    Device dev;
+    open_device(world, &dev);
+    Comm dp = comm_split(world, "dp", world->rank == 1, world->rank);
+    Comm tp = comm_split(world, "tp", world->rank == 2, world->rank);
+    nccl_connect(&dp, &dev, false, LONG);
+    nccl_connect(&tp, &dev, false, world->rank == 1 ? SHORT : LONG);
+    stand(world, 7);
+    if (world->rank == 0 || (world->rank == 2 && comes)) comm_broadcast(&dp, &dev, numbers(7), 0);
+    comm_barrier(world);
+    if (world->rank != 2) comm_all_reduce(&tp, &dev, numbers(8), REDUCE_SUM);
+    hang();
+}
+
+static void devices_in_a_chain(Comm *world, void *context)
+{
+    (void)context;
+    chain_of_devices(world, true);
+}
+
+static void devices_wait_for_a_host(Comm *world, void *context)
+{
+    (void)context;
+    chain_of_devices(world, false);
 }
 
 /* After more calls than marks are kept. */
@@ -257,7 +304,7 @@ static void all_devices_hang(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    get_stuck(world, 3);
+    stand(world, 3);
     for (int i = 0; i < 150; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
@@ -302,18 +349,36 @@ static const RankEnd waits[] = {
      3,
      EXIT_HANG,
      {"error[86] rank 1: group dp, call 6, broadcast of 7 f32 from rank 1: rank 1 has waited",
-      "all ranks have called it, and their GPUs have ended what came before"}},
+      "all ranks and their GPUs have come to it, and it does not end"}},
     {"a device before",
      device_does_not_come,
      2,
      EXIT_HANG,
      {"error[86] group dp, call 7, broadcast of 3 f32 from rank 0: rank 0 has waited 0.4 s",
-      "all ranks have called it, but the GPU of rank 1 has not come to it"}},
+      "all ranks have called it, but the GPU of rank 1 has not come to it; rank 1 stands in group "
+      "dp, "
+      "call 6, broadcast of 7 f32 from rank 1, to which all have come"}},
+    {"a chain of devices",
+     devices_in_a_chain,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1: group tp, call 6, all-reduce of 8 f32: rank 1 has waited 0.4 s",
+      "but the GPU of rank 0 has not come to it; rank 0 stands in group dp, call 6, broadcast of 7 "
+      "f32 from rank 0, to which all have come"}},
+    {"a chain to a host",
+     devices_wait_for_a_host,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1: group tp, call 6, all-reduce of 8 f32: rank 1 has waited 0.4 s",
+      "but the GPU of rank 0 has not come to it; rank 0 waits for rank 2 (group dp, call 6, "
+      "broadcast "
+      "of 7 f32 from rank 0)"}},
     {"all devices",
      all_devices_hang,
      2,
      EXIT_HANG,
-     {"broadcast of 7 f32 from rank 1: rank ", "all ranks have called it"}},
+     {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
+      "the GPUs of ranks 0, 1 have not come to it"}},
     {"a chain",
      chain,
      3,
@@ -341,7 +406,7 @@ static void test_what_takes_too_long_ends_all(void **state)
                                3,
                                EXIT_HANG,
                                {"group dp, call 0, connect: rank ",
-                                "has waited 0.4 s (parallel.timeout)", "all ranks have called it"}},
+                                "has waited 0.4 s (parallel.timeout); all ranks and their GPUs"}},
                     LONG, NULL);
     fake_nccl.blocks = "CommDestroy";
     rank_end_expect(
@@ -387,6 +452,7 @@ static void wait_with(double timeout, bool stopped)
     fake_nccl_use();
     pid_t child = rank_end_start(&end, LONG, &stop, &said);
     assert_int_equal(read(stop.ready[0], &byte, 1), 1);
+    poll(NULL, 0, 100); /* the watchdog has seen that rank 0 waits */
     if (stopped) {
         kill(child, SIGSTOP);
         assert_int_equal(waitpid(child, &status, WUNTRACED), child);
