@@ -2,6 +2,9 @@
  * meet: the network's interfaces, memory taken, an end in the middle of work. */
 #include "tests/emu/nccl_runs.h"
 
+#include <sched.h>
+#include <time.h>
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 static float word(int from, int to, int i)
@@ -205,6 +208,42 @@ static void test_refused(void **state)
     runs_well(refused_body, 1, "", text, sizeof text);
 }
 
+/* ---- first uses ------------------------------------------------------------------------------ */
+
+enum { MUCH = 1025 /* floats: more than 4 KiB */ };
+
+/* After a little was summed, the first sum of much waits for the peer's host, the second does not:
+ * rank 0 is back from it, and says so, before rank 1 calls. */
+static void much_body(Rank *r)
+{
+    float *x;
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    OK(cudaMalloc((void **)&x, MUCH * sizeof *x));
+    if (r->rank == 1) {
+        for (clock_t start = clock(); clock() - start < CLOCKS_PER_SEC / 20;)
+            sched_yield();
+        atomic_store(&r->world->mark, 1);
+    }
+    OK(r->nccl->AllReduce(x, x, MUCH, ncclFloat32, ncclSum, r->comm, r->stream));
+    MUST(atomic_load(&r->world->mark) == 1);
+    rank_meet(r);
+    while (r->rank == 1 && atomic_load(&r->world->mark) != 2)
+        sched_yield();
+    OK(r->nccl->AllReduce(x, x, MUCH, ncclFloat32, ncclSum, r->comm, r->stream));
+    if (r->rank == 0) atomic_store(&r->world->mark, 2);
+    rank_wait(r);
+    OK(cudaFree(x));
+    rank_close(r);
+}
+
+static void test_first_uses(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(much_body, 2, "EMU_STREAMS=deferred", text, sizeof text);
+}
+
 /* ---- where communicators meet ---------------------------------------------------------------- */
 
 static void sum_body(Rank *r)
@@ -284,10 +323,10 @@ static void test_reserve(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everybody), cmocka_unit_test(test_order),
-        cmocka_unit_test(test_large),     cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_interfaces),
-        cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_everybody),  cmocka_unit_test(test_order),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_first_uses),
+        cmocka_unit_test(test_interfaces), cmocka_unit_test(test_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

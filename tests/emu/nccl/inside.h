@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 enum Verb { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE, VERBS };
+enum { KINDS = 2 * VERBS }; /* a verb's first uses: of little, of much (first.cc) */
 
 /* A call as its peers see it; a frame of a data connection, before its bytes. */
 typedef struct {
@@ -61,7 +62,7 @@ typedef struct {
     HeaderQueue sends, receives;
     uint64_t sent, received; /* messages that were issued */
     bool used_send, used_receive;
-    int came[VERBS], n_came; /* first uses of collectives, in the peer's order; of messages: */
+    int came[KINDS], n_came; /* first uses of collectives, in the peer's order; of messages: */
     bool came_send, came_receive;
 } Link;
 
@@ -78,7 +79,7 @@ struct ncclComm {
     Link *link;                    /* of each rank */
     int *ring, position;           /* ranks in the ring's order; where this one is in it */
     uint64_t issued;               /* collectives */
-    bool used[VERBS];              /* collectives that were called before */
+    bool used[KINDS];              /* collectives that were called before */
     cudaEvent_t reached, finished; /* streams of a plan; the last plan */
     bool planned;                  /* `finished` was recorded */
     void *reserve;
