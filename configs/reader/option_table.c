@@ -297,9 +297,11 @@ const Option option_table[] = {
            "WSD: shape of the last phase", .flags = OPTION_AUTO, .types = WSD),
     NUMBER(gradient_clipping, "1", 0, 1e9, NUMBERS, LOSSES,
            "largest global norm of the gradient; 0: off", .flags = OPTION_AUTO),
-    CHOICE(communication_data_type, 0, communication_choices, ROUNDING, LOSSES | PLAN | WIRE,
-           "type in which gradients travel between ranks; sums add up in fp32 and are rounded once",
-           .derived = "the type of data_types.grad_accum_dtype", .flags = OPTION_AUTO),
+    CHOICE(
+        communication_data_type, 0, communication_choices, ROUNDING, LOSSES | PLAN | WIRE,
+        "type in which gradients travel between ranks; sums add up in fp32 and are rounded once, "
+        "but for those of NCCL, which rounds sums of 16 bits on the way",
+        .derived = "the type of data_types.grad_accum_dtype", .flags = OPTION_AUTO),
     CHOICE(gradient_allreduce_op, "\"mean\"", gradient_op_choices, NUMBERS, LOSSES,
            "mean: the gradient of the whole batch; sum: that times the data-parallel ranks (not at "
            "stage 3)"),

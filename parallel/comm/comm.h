@@ -75,7 +75,8 @@ void comm_close(Comm *comm);
 const CommCounts *comm_counts(const Comm *comm);
 
 /* x = its reduction over the ranks, in place, the same bits on all of them: sums are op_sum's, in
- * rank order, maxima op_maximum's: a NaN of any rank is not lost. */
+ * rank order, maxima op_maximum's: a NaN of any rank is not lost. NCCL's sums have an order of its
+ * own, and its maxima may lose a NaN (nccl.h). */
 void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op);
 /* part = the rank-th of `size` equal parts of the sum of all ranks' `whole`, in rank order. `part`
  * may be that part of `whole` itself; the others keep what they hold. */

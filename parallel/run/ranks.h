@@ -11,7 +11,8 @@
     {                                                                                              \
         .name = "--ranks", .value = "N",                                                           \
         .help = "run on so many ranks, threads of this process: 1\n"                               \
-                "(default) to 64; with more ranks than cores, slowly",                             \
+                "(default) to 64; with a GPU each, over NCCL, or all on\n"                         \
+                "the only one; on CPUs, more ranks than cores are slow",                           \
         .kind = ARG_INTEGER, .at = offsetof(arguments_, ranks), .least = 1,                        \
         .most = LAUNCH_MAX_RANKS,                                                                  \
     }

@@ -26,7 +26,7 @@ typedef struct ZeroStore ZeroStore;
 typedef struct {
     bool gradients; /* false: weights alone, to evaluate or generate */
     DType grad_dtype;
-    DType wire_dtype;       /* in which gradients travel; summed in f32, rounded once */
+    DType wire_dtype;       /* in which gradients travel; summed as the communicator sums it */
     int stage;              /* of ZeRO, 0 to 3 */
     bool all_reduce;        /* gradients are all-reduced at every stage */
     bool sequence_parallel; /* gradients of TP_GRAD_PARTIAL_IF_SP rows are partial sums */
