@@ -71,6 +71,10 @@ failed_as "nccl: three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPU
 EMU_DEVICES=3 expect_code "nccl: three GPUs: eval" 78 "$TRAIN" eval cube --ranks 4
 EMU_DEVICES=3 expect_code "nccl: three GPUs: verify" 78 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda
 EMU_DEVICES=3 expect_code "nccl: three GPUs: bench" 78 "$TRAIN" bench comm --ranks 4 --device cuda --repetitions 1
+EMU_BUS=same expect_code "nccl: one GPU twice" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out none
+failed_as "nccl: one GPU twice" '^error\[78\] ranks 0 and 1 have the same GPU, 0000:01:00.0; name each GPU once'
+EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: ... where NCCL may" 0 "$TRAIN" "$TINY" "${run[@]}" \
+    --set train_steps=1 --ranks 2 --out twice
 expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two
 
 # ---- the library ---------------------------------------------------------------------------------------------------------
@@ -80,5 +84,9 @@ cp "$TRAIN" bare/train
 expect_code "nccl: no library" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
 failed_as "nccl: no library" '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'
 EMU_DEVICES=1 expect_code "nccl: no library, and none needed" 0 bare/train "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out bare/run
+EMU_NCCL_FAULT=version=21805 expect_code "nccl: an old library" 69 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: an old library" '^error\[69\] NCCL here is 2.18.5 \(.*/libnccl.so.2\); install NCCL 2.28.9 or newer'
+EMU_NCCL_FAULT=missing=ncclGroupEnd expect_code "nccl: a function that is missing" 69 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
+failed_as "nccl: a missing function" '^error\[69\] NCCL here \(.*/libnccl.so.2\) has no ncclGroupEnd; install'
 check "nccl: the library is the build's own" test -f "$library"
 finish

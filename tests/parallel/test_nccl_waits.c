@@ -1,0 +1,419 @@
+/* test_nccl_waits.c -- how ranks over NCCL end where a call takes too long, on the host or on the
+ * device, or the communicator has an error that no call returns; who has not come, and where that
+ * one stands. A process that was stopped has waited for nobody. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/comm/nccl.h"
+#include "tests/support/child.h"
+#include "tests/support/fake_nccl.h"
+#include "tests/support/rank_ends.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Seconds of a deadline that must not come, and of one that comes. */
+static const double LONG = 60, SHORT = 0.4;
+
+/* ---- devices that stand ------------------------------------------------------------------------
+ */
+
+/* A device whose work is its marks, one after the other: those from `most` on it does not reach. */
+enum { MOST_RANKS = 3, MOST_MARKS = 512, NO_LIMIT = 1 << 30 };
+static struct {
+    atomic_int marks, most, events;
+    atomic_int mark_of[MOST_MARKS]; /* by event, as it was last recorded */
+} line[MOST_RANKS];
+static Backend slow;
+
+static void slow_event_record(Device *device, Event *event, Stream stream)
+{
+    int rank = device->index;
+    (void)stream;
+    if (event->impl == NULL)
+        event->impl = &line[rank].mark_of[atomic_fetch_add(&line[rank].events, 1)];
+    atomic_store((atomic_int *)event->impl, atomic_fetch_add(&line[rank].marks, 1));
+}
+
+static bool slow_event_reached(Device *device, Event *event)
+{
+    return atomic_load((atomic_int *)event->impl) < atomic_load(&line[device->index].most);
+}
+
+static void open_device(Comm *world, Device *dev)
+{
+    char err[512] = "";
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
+    if (!nccl_open(err, sizeof err) || !device_open(dev, "cpu", &options, err, sizeof err))
+        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+    if (world->rank == 0) {
+        slow = *dev->backend;
+        slow.event_record = slow_event_record;
+        slow.event_reached = slow_event_reached;
+    }
+    comm_barrier(world);
+    atomic_store(&line[world->rank].events, 0);
+    atomic_store(&line[world->rank].most, NO_LIMIT);
+    dev->backend = &slow;
+    dev->index = world->rank;
+}
+
+/* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
+ * the watchdog has seen the end of what came before. */
+static void stand(Comm *world, int ranks)
+{
+    comm_barrier(world);
+    if (world->rank == 0) {
+        int communicators = fake_nccl_open(), before = atomic_load(&fake_nccl.asked);
+        while (atomic_load(&fake_nccl.asked) < before + 2 * communicators)
+            sched_yield();
+        fake_nccl.detached = true;
+        for (int r = 0; r < world->size; r++)
+            if (ranks >> r & 1 && atomic_load(&line[r].most) == NO_LIMIT)
+                atomic_store(&line[r].most, atomic_load(&line[r].marks) + 1);
+    }
+    comm_barrier(world);
+}
+
+static Tensor numbers(int64_t n)
+{
+    static _Thread_local float x[64];
+    return tensor_1d(x, F32, n);
+}
+
+static void hang(void)
+{
+    for (;;)
+        pause();
+}
+
+/* All that a step may do. */
+static void use_all(Comm *world, void *context)
+{
+    Device dev;
+    const double *timeout = context;
+    log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
+    open_device(world, &dev);
+    Comm all = comm_split(world, "dp", 0, world->rank);
+    nccl_connect(&all, &dev, true, timeout ? *timeout : LONG);
+    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_close(&all);
+    device_close(&dev);
+}
+
+/* ---- an error that no call returns ----------------------------------------------------------- */
+
+static void lose_a_peer(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    open_device(world, &dev);
+    Comm all = comm_split(world, "dp", 0, world->rank);
+    nccl_connect(&all, &dev, false, LONG);
+    stand(world, 3);
+    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_barrier(world);
+    atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
+    hang();
+}
+
+static void test_errors_that_no_call_returns_are_found(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    rank_end_expect(
+        &(RankEnd){"async",
+                   lose_a_peer,
+                   2,
+                   EXIT_PEER_LOST,
+                   {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank ",
+                    "remote process exited"}},
+        LONG, NULL);
+}
+
+/* ---- too long -------------------------------------------------------------------------------- */
+
+static Comm connected(Comm *world, Device *dev, double timeout)
+{
+    open_device(world, dev);
+    Comm all = comm_split(world, "dp", 0, world->rank);
+    nccl_connect(&all, dev, false, timeout);
+    return all;
+}
+
+/* In a call that blocks the host until the peer has made it. */
+static void host_waits(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, SHORT);
+    if (world->rank == 1) hang();
+    comm_all_reduce(&all, &dev, numbers(5), REDUCE_MAX);
+}
+
+/* The calls return; the device of rank 0 is stuck in one that rank 2 never makes. */
+static void device_waits(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, SHORT);
+    stand(world, 7);
+    if (world->rank != 2)
+        comm_all_gather(&all, &dev, numbers(6), tensor_slice_rows(numbers(6), 2 * world->rank, 2));
+    hang();
+}
+
+/* All hosts have called; rank 1's device does not end it. */
+static void device_is_behind(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, SHORT);
+    stand(world, 2);
+    for (int i = 0; i < 2; i++)
+        comm_broadcast(&all, &dev, numbers(7), 1);
+    hang();
+}
+
+/* Rank 0 stands in a call, to which rank 1's device has not come. */
+static void device_does_not_come(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, world->rank == 0 ? SHORT : LONG);
+    stand(world, 2);
+    comm_broadcast(&all, &dev, numbers(7), 1);
+    stand(world, 3);
+    comm_broadcast(&all, &dev, numbers(3), 0);
+    hang();
+}
+
+/* Rank 0's device stands in a call of dp, behind which it was asked for one of tp, in which rank
+ * 1's device stands; rank 2 comes to that of dp, or does not. */
+static void chain_of_devices(Comm *world, bool comes)
+{
+    Device dev;
+    open_device(world, &dev);
+    Comm dp = comm_split(world, "dp", world->rank == 1, world->rank);
+    Comm tp = comm_split(world, "tp", world->rank == 2, world->rank);
+    nccl_connect(&dp, &dev, false, LONG);
+    nccl_connect(&tp, &dev, false, world->rank == 1 ? SHORT : LONG);
+    stand(world, 7);
+    if (world->rank == 0 || (world->rank == 2 && comes)) comm_broadcast(&dp, &dev, numbers(7), 0);
+    comm_barrier(world);
+    if (world->rank != 2) comm_all_reduce(&tp, &dev, numbers(8), REDUCE_SUM);
+    hang();
+}
+
+static void devices_in_a_chain(Comm *world, void *context)
+{
+    (void)context;
+    chain_of_devices(world, true);
+}
+
+static void devices_wait_for_a_host(Comm *world, void *context)
+{
+    (void)context;
+    chain_of_devices(world, false);
+}
+
+/* After more calls than marks are kept. */
+static void all_devices_hang(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, SHORT);
+    stand(world, 3);
+    for (int i = 0; i < 150; i++)
+        comm_broadcast(&all, &dev, numbers(7), 1);
+    hang();
+}
+
+/* Rank 0 waits for rank 1, which waits for rank 2, which does not come. */
+static void chain(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    open_device(world, &dev);
+    Comm low = comm_split(world, "low", world->rank == 2, world->rank);
+    Comm high = comm_split(world, "high", world->rank == 0, world->rank);
+    nccl_connect(&low, &dev, false, world->rank == 0 ? SHORT : LONG);
+    nccl_connect(&high, &dev, false, LONG);
+    if (world->rank == 1) comm_all_reduce(&high, &dev, numbers(9), REDUCE_SUM);
+    if (world->rank == 0) comm_all_reduce(&low, &dev, numbers(8), REDUCE_SUM);
+    hang();
+}
+
+static void init_waits(Comm *world, void *context)
+{
+    double timeout = SHORT;
+    (void)context;
+    use_all(world, &timeout);
+}
+
+static const RankEnd waits[] = {
+    {"a host",
+     host_waits,
+     2,
+     EXIT_HANG,
+     {"error[86] ", "group dp, call 6, all-reduce (max) of 5 f32: rank 0 has waited 0.4 s "
+                    "(parallel.timeout) for rank 1, which has not arrived"}},
+    {"a device",
+     device_waits,
+     3,
+     EXIT_HANG,
+     {"group dp, call 6, all-gather of 6 f32: rank ", "for rank 2, which has not arrived"}},
+    {"a device behind",
+     device_is_behind,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1: group dp, call 6, broadcast of 7 f32 from rank 1: rank 1 has waited",
+      "all ranks and their GPUs have come to it, and it does not end"}},
+    {"a device before",
+     device_does_not_come,
+     2,
+     EXIT_HANG,
+     {"error[86] group dp, call 7, broadcast of 3 f32 from rank 0: rank 0 has waited 0.4 s",
+      "all ranks have called it, but the GPU of rank 1 has not come to it; rank 1 stands in group "
+      "dp, "
+      "call 6, broadcast of 7 f32 from rank 1, to which all have come"}},
+    {"a chain of devices",
+     devices_in_a_chain,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1: group tp, call 6, all-reduce of 8 f32: rank 1 has waited 0.4 s",
+      "but the GPU of rank 0 has not come to it; rank 0 stands in group dp, call 6, broadcast of 7 "
+      "f32 from rank 0, to which all have come"}},
+    {"a chain to a host",
+     devices_wait_for_a_host,
+     3,
+     EXIT_HANG,
+     {"error[86] rank 1: group tp, call 6, all-reduce of 8 f32: rank 1 has waited 0.4 s",
+      "but the GPU of rank 0 has not come to it; rank 0 waits for rank 2 (group dp, call 6, "
+      "broadcast "
+      "of 7 f32 from rank 0)"}},
+    {"all devices",
+     all_devices_hang,
+     2,
+     EXIT_HANG,
+     {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
+      "the GPUs of ranks 0, 1 have not come to it"}},
+    {"a chain",
+     chain,
+     3,
+     EXIT_HANG,
+     {"group low, call 6, all-reduce of 8 f32: rank 0 has waited 0.4 s (parallel.timeout) for rank "
+      "1, which has not arrived; rank 1 waits for rank 2 (group high, call 6, all-reduce of 9 "
+      "f32)"}},
+};
+
+static void test_what_takes_too_long_ends_all(void **state)
+{
+    enum { N = sizeof waits / sizeof *waits };
+    pid_t child[N];
+    int said[N];
+    (void)state;
+    fake_nccl_use();
+    for (int i = 0; i < N; i++)
+        child[i] = rank_end_start(&waits[i], LONG, NULL, &said[i]);
+    for (int i = 0; i < N; i++)
+        rank_end_check(&waits[i], child[i], said[i]);
+    fake_nccl.blocks = "CommInitRankConfig";
+    fake_nccl.blocks_on = 2;
+    rank_end_expect(&(RankEnd){"init",
+                               init_waits,
+                               3,
+                               EXIT_HANG,
+                               {"group dp, call 0, connect: rank ",
+                                "has waited 0.4 s (parallel.timeout); all ranks and their GPUs"}},
+                    LONG, NULL);
+    fake_nccl.blocks = "CommDestroy";
+    rank_end_expect(
+        &(RankEnd){
+            "destroy",
+            init_waits,
+            3,
+            EXIT_HANG,
+            {"error[86] rank 2 dp 0: group dp, call 9, disconnect: rank 2 has waited 0.4 s"}},
+        LONG, NULL);
+}
+
+/* ---- no limit, and a process that was stopped ------------------------------------------------ */
+
+#define WAIT 300 /* milliseconds */
+
+typedef struct {
+    int ready[2], go[2];
+    double timeout;
+} Stop;
+
+static void wait_for_a_word(Comm *world, void *context)
+{
+    Stop *stop = context;
+    Device dev;
+    char byte = 0;
+    Comm all = connected(world, &dev, stop->timeout);
+    if (world->rank == 1 &&
+        (write(stop->ready[1], &byte, 1) != 1 || read(stop->go[0], &byte, 1) != 1))
+        rank_wrong(world, "no word to or from the parent");
+    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_close(&all);
+    device_close(&dev);
+}
+
+static void wait_with(double timeout, bool stopped)
+{
+    const RankEnd end = {stopped ? "stopped" : "no limit", wait_for_a_word, 2, 0, {NULL}};
+    Stop stop = {.timeout = timeout};
+    int said, status;
+    char byte = 0;
+    assert_true(pipe(stop.ready) == 0 && pipe(stop.go) == 0);
+    fake_nccl_use();
+    pid_t child = rank_end_start(&end, LONG, &stop, &said);
+    assert_int_equal(read(stop.ready[0], &byte, 1), 1);
+    poll(NULL, 0, 100); /* the watchdog has seen that rank 0 waits */
+    if (stopped) {
+        kill(child, SIGSTOP);
+        assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    }
+    poll(NULL, 0, 3 * WAIT);
+    if (stopped) kill(child, SIGCONT);
+    poll(NULL, 0, 50); /* the watchdog looks how long it has waited */
+    assert_int_equal(write(stop.go[1], &byte, 1), 1);
+    rank_end_check(&end, child, said);
+    for (int k = 0; k < 2; k++) {
+        close(stop.ready[k]);
+        close(stop.go[k]);
+    }
+}
+
+static void test_without_a_limit_ranks_wait(void **state)
+{
+    (void)state;
+    wait_with(0, false);
+}
+
+static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
+{
+    (void)state;
+    wait_with(2 * WAIT / 1e3, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors_that_no_call_returns_are_found),
+        cmocka_unit_test(test_what_takes_too_long_ends_all),
+        cmocka_unit_test(test_without_a_limit_ranks_wait),
+        cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
