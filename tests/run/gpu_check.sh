@@ -145,14 +145,4 @@ check "gpu_check: its sentence" grep -q '^ *| ERROR: built in; trouble: no cuBLA
 check "gpu_check: trouble, closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 stand_in train 'echo "--    cuda          not built into this program"'
 expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
-
-# ---- the program itself, where it is built for the emulated device: grids train there, and it is said where
-if "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
-    expect_code "gpu_check: grids on the emulated device" 0 env -u CHECK_LIMIT EMU_DEVICES=4 CHECK_TRAIN="$TRAIN" "$script" nccl.1.pp2 nccl.2.zero3 nccl.4.tp2pp2
-    check "gpu_check: three grids" test "$(tail -n 1 output)" = "4 passed, 0 failed, 0 skipped"
-    check "gpu_check: no GPU has run them, and it is said" test "$(grep -c '^ok *nccl.*; an emulated device: no GPU has run this$' output)" -eq 3
-    check "gpu_check: two of them by NCCL" test "$(grep -c "of one rank's; NCCL 2" output)" -eq 2
-else
-    skip "gpu_check: grids on the emulated device" "the program is not built for it"
-fi
 finish
