@@ -47,7 +47,7 @@ static void each_beside(GridChoice choice, const int *values, int n_values, Want
     for (int64_t i = 0; i < CASES; i += grid_case_every()) {
         GridCase a, b;
         do {
-            a = grid_case_drawn(FIXED_SEED + (uint64_t)choice, drawn++);
+            a = grid_case_here(grid_case_drawn(FIXED_SEED + (uint64_t)choice, drawn++));
             if (wanted.micros > 0) a.of[GRID_MICROS] = wanted.micros - 1;
             if (wanted.norm > 0) a.of[GRID_CLIP] = 0;
             b = a;
