@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cublasLtContext {
-    int alive;
-};
-
 /* Where an attribute is kept and how many bytes it has. */
 typedef struct {
     int attribute;
@@ -95,7 +91,9 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
     const char *word = getenv("EMU_LT");
     if (word != NULL && strcmp(word, "broken") == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (cudaGetDeviceCount(&devices) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-    return make(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    if (!make(handle)) return CUBLAS_STATUS_ALLOC_FAILED;
+    (*handle)->device = emu_current_device();
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)

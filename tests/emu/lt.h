@@ -5,6 +5,11 @@
 #include "tests/emu/emu.h"
 #include "tests/emu/include/cublasLt.h"
 
+/* A handle serves the device that was current when it was made. */
+struct cublasLtContext {
+    int device;
+};
+
 /* Attributes have the sizes that the library's documentation gives them. */
 typedef struct EmuLtProduct {
     int32_t compute, scale, pointer_mode, transpose_a, transpose_b, transpose_c;

@@ -324,6 +324,15 @@ static void asked_run(void *context)
     emu_memory_close();
 }
 
+static void check_device(cublasLtHandle_t handle, cudaStream_t stream)
+{
+    int on = emu_stream_device(stream), current = emu_current_device();
+    if (on != handle->device || on != current)
+        emu_die("cublasLtMatmul by a handle of device %d on a stream of device %d, while device %d "
+                "is current",
+                handle->device, on, current);
+}
+
 /* The algorithm's workspace is poisoned before and after: nobody may count on what was there, and
  * no operand or result may lie in it. */
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
@@ -337,6 +346,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     EmuLtProblem problem;
     EmuLtAlgorithm found;
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
+    check_device(handle, stream);
     cublasStatus_t status =
         emu_lt_problem(&problem, product, a_layout, b_layout, c_layout, d_layout);
     if (status != CUBLAS_STATUS_SUCCESS) return status;

@@ -2,6 +2,7 @@
  * them, and that every other use ends the program. */
 #include "model/kernels/cuda/kernel.cuh"
 #include "tests/emu/emu.h"
+#include "tests/emu/include/cublasLt.h"
 #include "tests/emu/last_words.h"
 
 #include <initializer_list>
@@ -105,6 +106,17 @@ static void test_processes(void **)
 
 /* ---- wrong uses ------------------------------------------------------------------------------ */
 
+/* By a handle of one device on a stream of another, while one of them is current. */
+static void multiply(int of, int on, int current)
+{
+    cublasLtHandle_t handle;
+    CUDA_CHECK(cudaSetDevice(of));
+    assert_int_equal(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
+    CUDA_CHECK(cudaSetDevice(current));
+    cublasLtMatmul(handle, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                   NULL, 0, own[on].stream);
+}
+
 static void test_streams_of_another_device(void **)
 {
     DIES(LAUNCH(set_kernel, 1, THREADS, 0, own[1].stream, own[0].x, 1.0f), "set_kernel",
@@ -118,6 +130,9 @@ static void test_streams_of_another_device(void **)
     DIES(float ms; cudaEventRecord(own[0].event, own[0].stream);
          cudaEventRecord(own[1].event, own[1].stream);
          cudaEventElapsedTime(&ms, own[0].event, own[1].event), "event of device 0", "device 1");
+    DIES(multiply(1, 0, 0), "by a handle of device 1 on a stream of device 0, while device 0 is");
+    DIES(multiply(0, 1, 0), "by a handle of device 0 on a stream of device 1, while device 0 is");
+    DIES(multiply(0, 0, 1), "by a handle of device 0 on a stream of device 0, while device 1 is");
 }
 
 static void test_memory_of_another_device(void **)

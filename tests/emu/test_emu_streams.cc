@@ -2,6 +2,7 @@
  * streams that do not wait see the state before. And several host threads may launch at once. */
 #include "model/kernels/cuda/kernel.cuh"
 
+#include <initializer_list>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,11 +59,12 @@ static int setup(void **)
     return setenv("EMU_STREAMS", "deferred", 1);
 }
 
-/* A result is there after the wait, not before; an event's covers what came before it. */
+/* A result is there after the wait, not before; an event's covers what came before it. An event's
+ * end is no wait. */
 static void test_host_waits(void **)
 {
     cudaStream_t stream = stream_create();
-    cudaEvent_t event;
+    cudaEvent_t event, brief;
     float *x = device_zeros(), *first = pinned_floats(0), *second = pinned_floats(0);
     CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     LAUNCH(add_kernel, 1, THREADS, 0, stream, x, 1.0f);
@@ -70,6 +72,9 @@ static void test_host_waits(void **)
     CUDA_CHECK(cudaEventRecord(event, stream));
     LAUNCH(add_kernel, 1, THREADS, 0, stream, x, 1.0f);
     copy(second, x, stream);
+    CUDA_CHECK(cudaEventCreate(&brief));
+    CUDA_CHECK(cudaEventRecord(brief, stream));
+    CUDA_CHECK(cudaEventDestroy(brief));
     assert_true(isnan(first[0]) && isnan(second[0]));
     CUDA_CHECK(cudaEventSynchronize(event));
     assert_true(first[5] == 1 && isnan(second[5]));
@@ -136,6 +141,11 @@ static void test_default_stream(void **)
     LAUNCH(add_kernel, 1, THREADS, 0, blocking, x, 1.0f);
     CUDA_CHECK(cudaMemcpy(got, x, sizeof got, cudaMemcpyDeviceToHost));
     assert_true(got[0] == 2);
+    LAUNCH(add_kernel, 1, THREADS, 0, NULL, x, 1.0f);
+    copy(got, x, stream);
+    assert_true(got[0] == 2);
+    copy(got, x, blocking);
+    assert_true(got[0] == 3);
     CUDA_CHECK(cudaStreamDestroy(stream));
     CUDA_CHECK(cudaStreamDestroy(blocking));
     assert_int_equal(cudaFree(x), cudaSuccess);
@@ -339,6 +349,24 @@ static void test_host_threads(void **)
     hosts_run();
 }
 
+/* By chance, too, what waits for each other comes to its end, and right. */
+static void test_by_chance(void **state)
+{
+    setenv("EMU_STREAMS", "random", 1);
+    setenv("EMU_DEVICES", "2", 1);
+    for (const char *seed : {"1", "2", "3", "4", "5", "6", "7", "8"}) {
+        setenv("EMU_SEED", seed, 1);
+        for (int i = 0; i < 5; i++)
+            assert_true(ring_turns(-1, i % (RANKS + 1) - 1) == ROUNDS);
+        assert_true(sum_of_two_streams(true) == 3);
+        test_streams_meet_inside(state);
+        test_streams_meet_in_any_order(state);
+        hosts_run();
+    }
+    unsetenv("EMU_DEVICES");
+    unsetenv("EMU_SEED");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_ring_of_events),
         cmocka_unit_test(test_streams_meet_inside),
         cmocka_unit_test(test_streams_meet_in_any_order),
+        cmocka_unit_test(test_by_chance),
         cmocka_unit_test(test_host_threads),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
