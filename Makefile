@@ -262,7 +262,7 @@ $(BUILD)/%.cu.o: %.cu
 	$(NAME_MAIN)
 
 # What plays the device is no kernel: it takes most of the tests' time, and alignment is the kernels'.
-$(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(SAN)$(DEBUG),$(EMUFLAGS),$(patsubst -O2,-O3,$(filter-out -fsanitize%,$(EMUFLAGS))))
+$(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(DEBUG),$(EMUFLAGS),$(patsubst -O%,-O3,$(if $(SAN),$(EMUFLAGS),$(filter-out -fsanitize%,$(EMUFLAGS)))))
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
 	@echo "  C++   $<"

@@ -54,6 +54,12 @@ static const char *const modes[] = {NULL, "fp16.enabled=true", "train_batch_size
                                     "wall_clock_breakdown=true"};
 enum { MODES = sizeof modes / sizeof *modes, TIMED = MODES - 1 };
 
+/* How far it is to the next that is made: with TEST_SAMPLE `sample`. */
+static int stride(int sample)
+{
+    return getenv("TEST_SAMPLE") ? sample : 1;
+}
+
 static void run_to_the_end(Opened *o, Trained *out)
 {
     trainer_run_steps(o, out, STEPS);
@@ -88,7 +94,7 @@ static void resumed(const Folder *p, const char *mode, Trained *out)
 static void warming_up_changes_no_bit(void **state)
 {
     cuda_needed();
-    for (int i = 0; i < TIMED; i++) {
+    for (int i = 0; i < TIMED; i += stride(2)) {
         const char *what = modes[i] ? modes[i] : "f32";
         Opened o;
         Trained cold = {0}, warm = {0}, again = {0};
@@ -113,7 +119,7 @@ static void warming_up_changes_no_bit(void **state)
 static void the_first_step_plans_and_allocates_nothing(void **state)
 {
     cuda_needed();
-    for (int i = 0; i < MODES; i++) {
+    for (int i = 0; i < MODES; i += stride(TIMED)) {
         Opened o;
         size_t before, after, total;
         open_on_device(&o, *state, modes[i]);
@@ -199,8 +205,7 @@ static void the_first_step_of_stages_allocates_nothing(void **state)
         {4, {"parallel.pipeline=2", "zero_optimization.stage=3", "train_batch_size=12", NULL}},
     };
     cuda_needed();
-    const size_t every = getenv("TEST_SAMPLE") ? 2 : 1;
-    for (size_t i = 0; i < sizeof grids / sizeof *grids; i += every) {
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i += (size_t)stride(2)) {
         Opened o;
         const char *const *set = grids[i].set;
         trainer_run_prepare(&o, *state, grids[i].ranks,
