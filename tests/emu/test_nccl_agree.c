@@ -23,7 +23,7 @@ static void other_operation(Rank *r)
 {
     open_warm(r);
     if (r->planted && r->rank == 1)
-        OK(r->nccl->AllGather(r->x, r->y, N, ncclFloat32, r->comm, r->stream));
+        OK(r->nccl->ReduceScatter(r->x, r->y, N, ncclFloat32, ncclSum, r->comm, r->stream));
     else
         all_reduce(r, r->comm, N, r->stream);
     rank_close(r);
@@ -242,7 +242,7 @@ static void no_order(Rank *r)
 }
 
 static const Violation violations[] = {
-    {"i", "another operation", other_operation, 2, "ncclAllReduce", {0}},
+    {"i", "another operation", other_operation, 2, "ncclReduceScatter", {0}},
     {"i", "another count", other_count, 2, "7 float32", {0}},
     {"i", "another type", other_type, 2, "int32", {0}},
     {"i", "another reduction", other_reduction, 2, "max", {0}},

@@ -114,7 +114,7 @@ static void two_threads(Rank *r)
     rank_close(r);
 }
 
-static void *make_communicator(void *argument)
+static void *make_another(void *argument)
 {
     Rank *r = argument;
     OK(cudaSetDevice(r->rank));
@@ -128,10 +128,10 @@ static void two_threads_make(Rank *r)
     rank_open(r);
     rank_ids(r, 1);
     if (r->planted) {
-        OK(pthread_create(&second, NULL, make_communicator, r));
+        OK(pthread_create(&second, NULL, make_another, r));
         OK(pthread_join(second, NULL));
     } else
-        make_communicator(r);
+        make_another(r);
     rank_close(r);
 }
 
@@ -147,7 +147,7 @@ static void thread_after_thread(Rank *r)
         r->other = NULL;
     }
     r->comm = NULL;
-    OK(pthread_create(&second, NULL, make_communicator, r));
+    OK(pthread_create(&second, NULL, make_another, r));
     OK(pthread_join(second, NULL));
     rank_close(r);
 }
@@ -266,13 +266,13 @@ static const Violation violations[] = {
      "a second thread makes a communicator",
      two_threads_make,
      2,
-     "two host threads issue calls for device",
+     "a communicator is made: two host threads issue calls for device",
      {0}},
     {"viii",
      "a second thread while one communicator is left",
      thread_after_thread,
      2,
-     "two host threads issue calls for device",
+     "a communicator is made: two host threads issue calls for device",
      {0}},
     {"viii",
      "a call after destroy",
