@@ -42,7 +42,7 @@ typedef struct {
 } CommCounts;
 
 typedef struct {
-    const char *name; /* of the transport: "self", "local" */
+    const char *name; /* of the transport: "self", "local", "nccl" */
     void (*all_reduce)(Comm *, Device *on, Tensor x, ReduceOp op);
     void (*reduce_scatter)(Comm *, Device *on, Tensor part, Tensor whole);
     void (*all_gather)(Comm *, Device *on, Tensor whole, Tensor part);

@@ -59,11 +59,16 @@ static void ends(NcclGroup *g, Device *on)
     nccl_call_ends(g);
 }
 
+/* NCCL's groups are the thread's: whose has begun, and not ended. */
+static _Thread_local const Member *grouping;
+
 /* Before each of NCCL's calls for a device. */
 static void begin(Member *m, Device *on, NcclCall call)
 {
     NcclGroup *g = m->group;
     call.group = m->host.name;
+    CHECK(grouping == NULL || grouping == m, "%s of %s inside a group of %s", call.name, call.group,
+          grouping->host.name);
     if (!m->noting) {
         begins(g, on, call);
         return;
@@ -76,6 +81,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     }
     m->on = *on;
     begins(g, on, call);
+    grouping = m;
     require(g, nccl_library()->group_start());
 }
 
@@ -217,6 +223,7 @@ static void nccl_group_end(Comm *comm)
     CHECK(m->noting, "group_end without group_begin, of %s", comm->name);
     m->noting = false;
     if (m->on.backend) {
+        grouping = NULL;
         require(m->group, nccl_library()->group_end());
         ends(m->group, &m->on);
     }

@@ -14,17 +14,22 @@
 
 static const double LIMIT = 60;
 
+static void open_device(const Comm *world, Device *dev)
+{
+    char err[512] = "";
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
+    if (!nccl_open(err, sizeof err) || !device_open(dev, "cpu", &options, err, sizeof err))
+        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+}
+
 /* All that a step may do. */
 static void use_all(Comm *world, void *context)
 {
     Device dev;
-    char err[512] = "";
     float x[5] = {0};
-    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
     (void)context;
     log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
-    if (!nccl_open(err, sizeof err) || !device_open(&dev, "cpu", &options, err, sizeof err))
-        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
+    open_device(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, true, LIMIT);
     comm_all_reduce(&all, &dev, tensor_1d(x, F32, 5), REDUCE_SUM);
@@ -103,10 +108,40 @@ static void test_what_fails_ends_all_with_nccls_words(void **state)
                     LIMIT, NULL);
 }
 
+/* NCCL would put it off to the end of the other group. */
+static void mix_groups(Comm *world, void *context)
+{
+    Device dev;
+    float x[2] = {0};
+    (void)context;
+    open_device(world, &dev);
+    Comm one = comm_split(world, "one", 0, world->rank),
+         two = comm_split(world, "two", 0, world->rank);
+    nccl_connect(&one, &dev, false, LIMIT);
+    nccl_connect(&two, &dev, false, LIMIT);
+    comm_group_begin(&one);
+    comm_all_reduce(&one, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
+    comm_group_end(&one);
+    comm_all_reduce(&two, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
+    comm_group_begin(&one);
+    comm_all_reduce(&one, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
+    comm_all_reduce(&two, &dev, tensor_1d(x, F32, 1), REDUCE_SUM);
+}
+
+static void test_no_call_strays_into_anothers_group(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    rank_end_expect(
+        &(RankEnd){"a stray", mix_groups, 2, EXIT_BUG, {"all-reduce of two inside a group of one"}},
+        LIMIT, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_fails_ends_all_with_nccls_words),
+        cmocka_unit_test(test_no_call_strays_into_anothers_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
