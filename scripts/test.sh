@@ -35,8 +35,8 @@ rows() {
     row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
-    row emu "$deferred" tests/parallel/test_device tests/cuda/test_cuda_ahead tests/parallel/test_comm tests/parallel/test_region \
-        tests/model/test_tensor_gradients
+    row emu "$deferred" tests/parallel/test_device tests/parallel/test_exposed tests/cuda/test_cuda_ahead tests/parallel/test_comm \
+        tests/parallel/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
