@@ -67,6 +67,7 @@ items=( # name | limit | command | what
 )
 add_grids
 items+=(
+    "nccl.2.streams|40|each 2 programs cuda/test_cuda_gpus|collectives and messages on three streams at once, ranks with a GPU each"
     "runs|90|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
     "epilogues|60|probes $small_probes|cuBLASLt's GELU, bias gradients, operands, split sums, repeats: what they compute"
     "memcheck|100|sanitizer memcheck --report-api-errors no|compute-sanitizer memcheck over cases of every op, as many as time allows"
@@ -113,7 +114,7 @@ fi
 mkdir -p "$logs" || exit 73
 rm -rf "$logs"/*.log "$logs"/*.md "$logs/grids"
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 emulated=''
 # say WORD NAME SECONDS WHAT
 say() { printf '%-5s %-13s %6s s  %s\n' "$@" | tee -a "$logs/lines.log"; }
 
@@ -136,7 +137,7 @@ item() {
     tests=$(($(grep -cE '^(ok |\[       OK \])' "$logs/$name.log")))
     [ -n "$found" ] || [ $tests -eq 0 ] || found="$tests tests"
     case $code in
-    0) say ok "$name" $((SECONDS - from)) "$found"; passed=$((passed + 1)) ;;
+    0) say ok "$name" $((SECONDS - from)) "$found$emulated"; passed=$((passed + 1)) ;;
     69) say skip "$name" $((SECONDS - from)) "$(tail -n 1 "$logs/$name.log")"; skipped=$((skipped + 1)) ;;
     124 | 137) say FAIL "$name" $((SECONDS - from)) "stopped after $limit s; see $logs/$name.log"; failed=$((failed + 1)) ;;
     *)
@@ -206,19 +207,25 @@ short() {
         >"$logs/grids/$name.txt" 2>&1 || { tail -n 20 "$logs/grids/$name.txt"; return 1; }
 }
 
-# grid GPUS RANKS KEY...: so many ranks on the first GPUs of those that are visible, each with its own, or all with the only one;
-# they reach each other as they must, and their losses are one rank's. Exit 69 where there are fewer GPUs.
-grid() {
-    local gpus=$1 ranks=$2 there name key visible means way off emulated=''
-    local -a sets=() first
-    shift 2
+# each GPUS COMMAND...: with the first so many of the GPUs that are visible; exit 69 where there are fewer
+each() {
+    local gpus=$1 there
+    local -a first
+    shift
     there=$(sed -nE 's/^ok +gpus +([0-9]+):.*/\1/p' "$logs/doctor.txt")
     [ "${there:-1}" -ge "$gpus" ] || { echo "for ranks with a GPU each it takes $gpus GPUs, and there are ${there:-1}"; exit 69; }
-    ! grep -q '^ok  *cuda .*emulated' "$logs/doctor.txt" || emulated="; an emulated device: no GPU has run this"
+    IFS=, read -ra first <<<"${visible:-$(seq -s , 0 $((gpus - 1)))}"
+    CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${first[*]:0:gpus}") EMU_DEVICES=$gpus "$@"
+}
+
+# grid GPUS RANKS KEY...: so many ranks on so many GPUs, each with its own, or all with the only one; they reach each other as they
+# must, and their losses are one rank's.
+grid() { each "$1" losses_of_one "$@"; }
+losses_of_one() {
+    local gpus=$1 ranks=$2 name key means way off
+    local -a sets=()
+    shift 2
     for key in "$@"; do sets+=(--set "$key"); done
-    IFS=, read -ra first <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}"
-    visible=$(IFS=, && echo "${first[*]:0:gpus}")
-    export CUDA_VISIBLE_DEVICES=$visible EMU_DEVICES=$gpus
     [ -f "$logs/grids/one/metrics.jsonl" ] || short one || return 1
     name=$gpus-$ranks-$(IFS=_ && echo "$*")
     short "$name" --ranks "$ranks" "${sets[@]}" || return 1
@@ -230,7 +237,7 @@ grid() {
         d > most { most = d }
         END { printf "%.1e", most; exit bad || NR != 6 }') ||
         { echo "ERROR: in 6 steps losses are off one rank's by $off"; return 1; }
-    echo "found: 6 steps' losses within $off of one rank's; $way$emulated"
+    echo "found: 6 steps' losses within $off of one rank's; $way"
 }
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
@@ -301,7 +308,7 @@ close() {
 }
 
 export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export -f gpu_capabilities build doctor programs losses short grid runs probes sanitizer
+export -f gpu_capabilities build doctor programs losses short each grid losses_of_one runs probes sanitizer
 if [ -z "${CHECK_TRAIN:-}" ]; then
     item build $build_limit build
     if [ $failed -ne 0 ]; then
@@ -314,6 +321,11 @@ LD_LIBRARY_PATH=$(cuda_library_path "$CUDA_HOME")
 export LD_LIBRARY_PATH
 item doctor "${CHECK_LIMIT:-20}" doctor
 [ $failed -eq 0 ] || close # nothing else could be asked
+
+! grep -q '^ok  *cuda .*emulated' "$logs/doctor.txt" || emulated="; an emulated device: no GPU has run this"
+# One GPU for all but those that take several.
+export visible=${CUDA_VISIBLE_DEVICES:-} CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*} EMU_DEVICES=1
 
 for line in "${items[@]}"; do
     IFS='|' read -r name limit command _ <<<"$line"

@@ -47,11 +47,12 @@ check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* 
 for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/test_trainer; do
     check "gpu_check: $name is built" grep -q "build/gpu/$name " made
 done
-# A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip.
+# A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
+# without which its item is not run.
 mapfile -t sources < <(grep -o 'gpu/tests/[a-z]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
-grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" >skips
+grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
 check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
 # ---- items
@@ -110,7 +111,16 @@ check "gpu_check: it should have had it" grep -q '^ *| ERROR: the run does not s
 trains 1 'ranks share the GPU, and reach each other through its memory' 1
 expect_code "gpu_check: all grids of one GPU, and none of more" 0 "$script" nccl
 check "gpu_check: ranks that share it" grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
-check "gpu_check: seven grids on one GPU, thirteen on more" test "$(tail -n 1 output)" = "8 passed, 0 failed, 13 skipped"
+check "gpu_check: seven grids on one GPU, and what takes more" test "$(tail -n 1 output)" = "8 passed, 0 failed, 14 skipped"
+
+# Whatever shares a GPU sees one.
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in tests/model/test_golden 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7'
+expect_code "gpu_check: other items have one of the GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" goldens
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in tests/cuda/test_cuda_gpus 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7,5'
+trains 3 unasked 1
+expect_code "gpu_check: a test of two GPUs has two" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.streams
 
 # ---- the sanitizer: few cases first, more while there is time
 # shellcheck disable=SC2016 # the stand-ins expand it
