@@ -38,7 +38,8 @@ void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
 void nccl_share(Comm *comm, const Comm *connected);
 
 /* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. `messages`:
- * those with the next and the previous rank are counted, too. */
+ * those with the next and the previous rank are counted, too. NCCL_MAX_CTAS and NCCL_BUFFSIZE in
+ * the environment make it smaller, as they make NCCL. */
 size_t nccl_reserve(int ranks, bool messages);
 
 #endif

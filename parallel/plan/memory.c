@@ -285,7 +285,7 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
 {
     size_t most = room_for_plan(room);
-    char ranks[64] = "", fewer[32] = "", where[64] = "";
+    char ranks[64] = "", fewer[32] = "", where[64] = "", nccl[160] = "";
     if (!host_fits(p->host, c, err, n)) return false;
     if (p->total <= most) return true;
     if (p->ranks > 1) {
@@ -293,10 +293,14 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
         snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     }
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
+    if (p->reserve > 0 && p->total - p->reserve <= most)
+        snprintf(nccl, sizeof nccl,
+                 ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has %s of it",
+                 figure_bytes((double)p->reserve).text);
     char *help = smaller_plan(p, c, most);
-    error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s",
+    error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
               figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text, where,
-              help, fewer);
+              help, fewer, nccl);
     free(help);
     return false;
 }

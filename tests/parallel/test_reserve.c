@@ -26,6 +26,24 @@ static void test_a_communicator(void **state)
     assert_int_equal(nccl_reserve(8, true), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2 + 2 * 32 * 12) * MIB);
 }
 
+/* The user's settings make it smaller, as they make NCCL; others are NCCL's to judge. */
+static void test_settings_of_the_environment(void **state)
+{
+    (void)state;
+    setenv("NCCL_MAX_CTAS", "8", 1);
+    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(4, true), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
+    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers are 8 */
+    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 10) * MIB);
+    setenv("NCCL_MAX_CTAS", "64", 1);
+    assert_int_equal(nccl_reserve(2, true), (8 + (24 + 32) * 10) * MIB);
+    setenv("NCCL_MAX_CTAS", "many", 1);
+    setenv("NCCL_BUFFSIZE", "-1", 1);
+    assert_int_equal(nccl_reserve(2, false), (8 + 24 * 12) * MIB);
+    unsetenv("NCCL_MAX_CTAS");
+    unsetenv("NCCL_BUFFSIZE");
+}
+
 /* ---- of a grid ------------------------------------------------------------------------------- */
 
 /* A grid, and how many communicators of how many ranks its rank `rank` has, pp's apart. */
@@ -132,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_communicator),
+        cmocka_unit_test(test_settings_of_the_environment),
         cmocka_unit_test(test_the_communicators_of_a_grid),
         cmocka_unit_test(test_what_a_run_measures),
     };

@@ -42,4 +42,6 @@ planned "ranks that share a GPU" 1 2 40
 untold "have no reserve" " reserve "
 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU in which all but NCCL has room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: is refused" grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
+check "reserve: and how NCCL takes less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
+NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: it is taken at its word" 0 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 finish
