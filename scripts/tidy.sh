@@ -13,6 +13,7 @@ for file in "$@"; do
         extra=(-march=x86-64-v3 -DCPU_LEVEL=v3 -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32)
     # The emulator's CUDA headers are on every machine.
     [[ $file == model/kernels/cuda/* || $file == tests/emu/* || $file == tests/cuda/* ]] && extra=(-isystem tests/emu/include)
+    [[ $file == tests/probe/* ]] && extra=('-DNCCL_HEADER="tests/emu/nccl/nccl_emu.h"')
     # __builtin_shuffle is gcc's alone.
     gcc -E "${flags[@]}" "${extra[@]}" "$file" 2>/dev/null | grep -q __builtin_shuffle && continue
     clang-tidy --quiet --warnings-as-errors='*' "$file" -- "${flags[@]}" "${extra[@]}" 2>/dev/null || bad=1
