@@ -5,25 +5,6 @@
 
 enum { STAND_IN_VERSION = 22809 };
 
-/* The program's declarations, which are compared with nccl.h where there is one, and the stand-in's
- * were written down one without the other. */
-#define SAME_FIELD(theirs, ours)                                                                   \
-    _Static_assert(offsetof(ncclConfig_t, theirs) == offsetof(NcclConfig, ours), #theirs)
-_Static_assert(sizeof(ncclConfig_t) == sizeof(NcclConfig), "ncclConfig_t");
-SAME_FIELD(magic, magic);
-SAME_FIELD(blocking, blocking);
-SAME_FIELD(netName, net_name);
-SAME_FIELD(splitShare, split_share);
-SAME_FIELD(commName, comm_name);
-SAME_FIELD(nvlinkCentricSched, nvlink_centric);
-_Static_assert(NCCL_CONFIG_MAGIC == 0xcafebeef && NCCL_VERSION_CODE == NCCL_LEAST, "version");
-_Static_assert(sizeof(ncclUniqueId) == sizeof(NcclId), "ncclUniqueId");
-_Static_assert((int)ncclInProgress == (int)NCCL_IN_PROGRESS, "ncclResult_t");
-_Static_assert((int)ncclFloat16 == (int)NCCL_FLOAT16 && (int)ncclBfloat16 == (int)NCCL_BFLOAT16 &&
-                   (int)ncclFloat64 == (int)NCCL_FLOAT64,
-               "ncclDataType_t");
-_Static_assert((int)ncclSum == (int)NCCL_SUM && (int)ncclMax == (int)NCCL_MAX, "ncclRedOp_t");
-
 /* Each asks in a thread of its own, as after an error nothing more may be asked. True: as it must
  * be. */
 typedef bool (*Question)(const Nccl *nccl);
