@@ -13,18 +13,60 @@ CompareBounds compare_bounds(DType dtype, double lr, int64_t step)
                            .weights = exact};
 }
 
+/* Half of the type's smallest number, where it has 16 bits. */
+static double half_smallest(DType type)
+{
+    return type == F16 ? 0x1p-25 : 0x1p-134;
+}
+
 CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums)
 {
     if (wire == kept || dtype_size(wire) != 2) return (CompareWire){0};
     return (CompareWire){.relative = dtype_info[wire].roundoff *
                                      (sqrt((double)addends) + sqrt((double)sums)),
-                         /* Half of the smallest number. */
-                         .absolute = (wire == F16 ? 0x1p-25 : 0x1p-134) * (double)(addends + sums)};
+                         .absolute = half_smallest(wire) * (double)(addends + sums)};
 }
 
 CompareWire compare_regions(DType storage, int64_t ranks)
 {
     return ranks > 1 ? compare_wire(F32, storage, ranks, 1) : (CompareWire){0};
+}
+
+CompareWire compare_additions(DType type, int64_t ranks, int64_t sums)
+{
+    double partial = 0;
+    if (dtype_size(type) != 2 || ranks <= 2) return (CompareWire){0};
+    for (int64_t j = 2; j < ranks; j++)
+        partial += sqrt((double)j / (double)ranks);
+    return (CompareWire){.relative = dtype_info[type].roundoff * sqrt((double)sums) * partial,
+                         .absolute = half_smallest(type) * (double)((ranks - 2) * sums)};
+}
+
+static void add_wire(CompareWire *to, CompareWire more)
+{
+    to->relative += more.relative;
+    to->absolute += more.absolute;
+}
+
+/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. What the sums of the
+ * data-parallel ranks are partial sums of is added up behind them: over tensor-parallel ranks, and
+ * over the first and the last stage. */
+CompareWire compare_grid(const Config *c, bool each)
+{
+    int64_t dp = c->parallel.data, tp = c->parallel.tensor;
+    int64_t sums = c->zero_optimization.stage < 2 ? 1 : c->gradient_accumulation_steps;
+    DType kept = config_grad_dtype(c), wire = config_communication_dtype(c);
+    bool partial =
+        c->parallel.sequence_parallel || c->model.qk_norm || c->model.num_key_value_heads < tp;
+    CompareWire all = compare_regions(config_dtype(c), tp);
+    if (partial) sums *= tp;
+    if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
+    if (dp > 1) add_wire(&all, compare_wire(kept, wire, dp * sums, sums));
+    if (!each) return all;
+    add_wire(&all, compare_additions(config_dtype(c), tp, 1));
+    add_wire(&all, compare_additions(wire, dp, sums));
+    if (partial) add_wire(&all, compare_additions(kept, tp, 1));
+    return all;
 }
 
 /* Adds one number; what it is stands in `what`, which is only made where it is needed. */

@@ -25,6 +25,15 @@ CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums);
  * bits. */
 CompareWire compare_regions(DType storage, int64_t ranks);
 
+/* What is added where sums are rounded at each addition, as NCCL's are, and not once: such a sum
+ * over `ranks` ranks has ranks - 2 roundings more, of partial sums of at most 2, 3, ... ranks - 1
+ * addends. As above one of j has sqrt(j / ranks) times the sum's rms, and the roundings of `sums`
+ * of them sqrt(sums) times what they are of the kept sum's. Nothing but in 16 bits. */
+CompareWire compare_additions(DType type, int64_t ranks, int64_t sums);
+/* All of these of a config's grid: gradients that travel in another type, regions, and, where
+ * `each` addition is rounded, what that adds to them and to gradients that are kept in 16 bits. */
+CompareWire compare_grid(const Config *config, bool each);
+
 /* Relative bounds. In f64 nothing but rounding is below 1e-12, and any wrong scale, sum or element
  * is above. */
 typedef struct {

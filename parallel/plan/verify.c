@@ -264,32 +264,14 @@ static void close_side(Side *side)
     trainer_close(&side->trainer);
 }
 
-/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. What the sums of the
- * data-parallel ranks are partial sums of is added up behind them: over tensor-parallel ranks, and
- * over the first and the last stage. */
-static CompareWire wire_of(const Config *c)
-{
-    int64_t sums = c->zero_optimization.stage < 2 ? 1 : c->gradient_accumulation_steps;
-    if (c->parallel.data == 1) return (CompareWire){0};
-    bool partial = c->parallel.sequence_parallel || c->model.qk_norm ||
-                   c->model.num_key_value_heads < c->parallel.tensor;
-    if (partial) sums *= c->parallel.tensor;
-    if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
-    return compare_wire(config_grad_dtype(c), config_communication_dtype(c),
-                        c->parallel.data * sums, sums);
-}
-
 static void compare(Proof *p, const Side *grid, const Side *single, const Side *exact)
 {
     const ParamTable *table = &grid->trainer.session.table;
     DType dtype = grid->trainer.session.layers.shape.dtype;
     const Config *config = p->configs.grid;
-    CompareWire wire = wire_of(config);
+    CompareWire wire = compare_grid(config, session_connects(&grid->trainer.session));
     CompareBounds bounds = compare_bounds(dtype, config->optimizer.params.lr, single->step.step);
     bounds.wire = wire;
-    CompareWire regions = compare_regions(dtype, config->parallel.tensor);
-    wire.relative += regions.relative;
-    wire.absolute += regions.absolute;
     if (dtype_size(dtype) == 2)
         compare_distances(&p->comparison, table, &grid->step, &single->step, &exact->step, &wire);
     else
@@ -371,7 +353,7 @@ static int print_verdict(const Proof *p, double seconds)
                            VERIFY_STEPS, p->drifted);
     if (c->skipped || c->gradients == 0) return print_nothing(p);
     printf("equal      to a single rank; worst deviation %.2g", c->worst);
-    if (dtype_size(dtype) > 2 && wire_of(p->configs.grid).absolute > 0)
+    if (dtype_size(dtype) > 2 && compare_grid(p->configs.grid, false).absolute > 0)
         printf(" (bound: %s's rounding)", dtype_name(config_communication_dtype(p->configs.grid)));
     else if (dtype_size(dtype) > 2)
         printf(" (bound %.0e)", compare_bounds(dtype, 0, 1).tolerance);

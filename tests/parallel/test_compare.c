@@ -1,5 +1,6 @@
 /* test_compare.c -- the bounds by which a grid is held to a single rank: what lies just within is
  * good, what lies just beyond is named. */
+#include "model/core/check.h"
 #include "parallel/plan/compare.h"
 
 #include <math.h>
@@ -150,6 +151,59 @@ static void test_bounds_of_what_travels_rounded(void **state)
 }
 
 /* Of several differences the first is kept, and the largest deviation. */
+/* The grid of a config in JSON, on so many ranks. */
+static CompareWire of_grid(const char *keys, int ranks, bool each)
+{
+    char *text = text_format("{\"data\":{\"text\":\"x\"},\"train_micro_batch_size_per_gpu\":2,"
+                             "\"gradient_accumulation_steps\":3,\"train_steps\":9,%s}",
+                             keys);
+    ConfigContext context = {.world = ranks};
+    ConfigReport report = {0};
+    const Config *c = config_parse_in(&context, "a grid", text, strlen(text), 0, NULL, &report);
+    if (c == NULL) fail_msg("%s", report.error[0]);
+    CompareWire wire = compare_grid(c, each);
+    config_report_free(&report);
+    config_free(c);
+    free(text);
+    return wire;
+}
+
+/* Where each addition is rounded, a sum over 4 ranks has two roundings more, of partial sums of 2
+ * and of 3 addends, and one over 2 ranks none. */
+static void test_bounds_of_additions_that_are_rounded(void **state)
+{
+    (void)state;
+    const double u = 1.0 / 256, four = sqrt(0.5) + sqrt(0.75);
+    CompareWire bf16 = compare_additions(BF16, 4, 1), fp16 = compare_additions(F16, 4, 3);
+    assert_true(bf16.relative == four * u && bf16.absolute == 2 * 0x1p-134);
+    assert_true(fp16.relative == sqrt(3.0) * four / 2048 && fp16.absolute == 6 * 0x1p-25);
+    assert_true(compare_additions(F16, 2, 1).relative == 0);
+    assert_true(compare_additions(F32, 4, 1).relative == 0);
+    static const struct {
+        const char *keys;
+        int ranks;
+        double once, each; /* in units of bf16's rounding, without and with additions */
+    } grids[] = {
+        {"\"bf16\":{\"enabled\":true}", 4, 0, 0},
+        {"\"bf16\":{\"enabled\":true},\"communication_data_type\":\"bf16\"", 4, 3, 3 + 1.573},
+        {"\"bf16\":{\"enabled\":true},\"communication_data_type\":\"bf16\","
+         "\"zero_optimization\":{\"stage\":2}",
+         4, 3 * 1.732, (3 + 1.573) * 1.732},
+        {"\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", 4, 0, 1.573},
+        {"\"bf16\":{\"enabled\":true},\"parallel\":{\"tensor\":4}", 4, 3, 3 + 1.573},
+        {"\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true},"
+         "\"parallel\":{\"tensor\":4,\"sequence_parallel\":true}",
+         4, 3, 3 + 2 * 1.573},
+        {"\"bf16\":{\"enabled\":true},\"parallel\":{\"tensor\":2}", 4, 2.414, 2.414},
+    };
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        double once = of_grid(grids[i].keys, grids[i].ranks, false).relative / u,
+               each = of_grid(grids[i].keys, grids[i].ranks, true).relative / u;
+        if (fabs(once - grids[i].once) > 0.01 || fabs(each - grids[i].each) > 0.01)
+            fail_msg("%s: %g and %g", grids[i].keys, once, each);
+    }
+}
+
 static void test_the_first_difference_is_told(void **state)
 {
     (void)state;
@@ -240,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_bounds_of_f64),
         cmocka_unit_test(test_bounds_of_f32),
         cmocka_unit_test(test_bounds_of_what_travels_rounded),
+        cmocka_unit_test(test_bounds_of_additions_that_are_rounded),
         cmocka_unit_test(test_the_first_difference_is_told),
         cmocka_unit_test(test_skipped_steps),
         cmocka_unit_test(test_bounds_of_16_bits),

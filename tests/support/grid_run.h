@@ -28,6 +28,8 @@ typedef struct {
     char drifted[64]; /* a parameter that replicas have with other bits after it; "": none */
     ParamTable table; /* names and shapes, without units */
     uint64_t hash;    /* of all weights after the last step */
+    bool each;        /* in 16 bits sums are rounded at each addition */
+    CompareWire wire;
 } GridRun;
 
 /* Trains the case for `steps` steps (GRID_COMPARED at least) with `batch` sequences a step. hooks
