@@ -34,7 +34,7 @@ rows() {
     row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute tests/model/test_tensor_gradients
     row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
-    row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden tests/cuda tests/emu
+    row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
     row emu "$deferred" tests/parallel/test_device tests/parallel/test_exposed tests/cuda/test_cuda_ahead tests/parallel/test_comm \
         tests/parallel/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm

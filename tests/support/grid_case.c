@@ -2,6 +2,7 @@
 #include "tests/support/grid_case.h"
 
 #include "data/sampler.h"
+#include "tests/support/support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,11 +162,14 @@ GridCase grid_case_here(GridCase c)
     if (getenv("TEST_DEVICE") == NULL) return c;
     if (grid_case_dtype(&c) == F64) c.of[GRID_DTYPE] = 1;
     c.of[GRID_MASKED] = 0;
-    /* Emulated kernels are slow, and their threads many: few ranks, few blocks. */
+    /* Emulated kernels are slow, and their threads many: few ranks, few blocks. Of several devices
+     * each rank has its own. */
     int most = c.of[GRID_SCHEDULE] > 1 ? 1 : 2, *data = &c.of[GRID_DATA];
+    int devices = cuda_devices(), ranks = devices > 1 ? devices : 8;
     if (c.of[GRID_SCHEDULE] > 1) c.of[GRID_SCHEDULE] = 2;
     if (c.of[GRID_PIPELINE] > most) c.of[GRID_PIPELINE] = most;
-    while (grid_case_ranks(&c) > 8)
+    if (c.of[GRID_PIPELINE] >= ranks) c.of[GRID_PIPELINE] = ranks - 1;
+    while (grid_case_ranks(&c) > ranks)
         --*(*data > 0 ? data : &c.of[GRID_TENSOR]);
     if (c.of[GRID_BLOCKS] > 1) c.of[GRID_BLOCKS] = 1;
     return grid_case_legal(c);

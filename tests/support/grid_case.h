@@ -56,7 +56,8 @@ GridCase grid_case_drawn(uint64_t seed, int64_t i);
  * many, and so on. A legal case is left as it is. */
 GridCase grid_case_legal(GridCase c);
 /* The nearest case that TEST_DEVICE can run: no device but the CPU has f64, or targets where the
- * test can mask them; an emulated one has time for 8 ranks and few blocks. */
+ * test can mask them; an emulated one has time for 8 ranks and few blocks; of several devices
+ * each rank takes one. */
 GridCase grid_case_here(GridCase c);
 
 /* The sizes of its grid; ranks in all. */

@@ -93,6 +93,7 @@ static void rank_train(Comm *world, void *context)
 
 void rank_run_train(RankRun *run)
 {
+    session_prepare_ranks(run->config, run->ranks);
     thread_ranks(run->ranks, 60, rank_train, run);
 }
 

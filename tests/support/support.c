@@ -36,6 +36,18 @@ void cuda_needed(void)
     device_close(&device);
 }
 
+int cuda_devices(void)
+{
+    const Backend *cuda = device_choice("cuda");
+    return cuda != NULL ? cuda->count() : 0;
+}
+
+void cuda_devices_needed(int least)
+{
+    int n = cuda_devices();
+    if (n < least) skip_because("cuda: %d device%s, and it takes %d", n, n == 1 ? "" : "s", least);
+}
+
 double drawn_uniform(uint64_t stream, int64_t i)
 {
     return rng_uniform(20240607, stream, (uint64_t)i);

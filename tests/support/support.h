@@ -44,6 +44,10 @@ void skip_because(const char *fmt, ...) __attribute__((noreturn, format(printf, 
 
 /* Skips the test where no CUDA device, or the emulated one, can be opened, with the reason. */
 void cuda_needed(void);
+/* How many CUDA devices, or emulated ones, the process sees: 0 where there are none to open. */
+int cuda_devices(void);
+/* Skips the test where there are fewer. */
+void cuda_devices_needed(int least);
 
 /* Root mean square. */
 double rms_of(const double *x, int64_t n);

@@ -1,0 +1,105 @@
+/* test_grid_nccl.c -- grids whose ranks have a GPU each are the training of a single rank: what
+ * their devices carry goes through NCCL.
+ *
+ * On emulated devices that is the stand-in for NCCL (tests/emu/nccl), and each case is trained with
+ * streams that do their work at once, with streams that put it off as long as they may, and with
+ * streams that do it in a drawn order, while NCCL reads what it is given as early or as late as it
+ * may. */
+#include "model/core/check.h"
+#include "tests/support/grid_run.h"
+#include "tests/support/support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { MOST_RANKS = 4 };
+
+/* Few heads and small tables: the emulated device takes its time for each thread of a kernel.
+ * Each number of ranks of each axis, each pair of axes, each schedule, stage of ZeRO and dtype. */
+static const char *const cases[] = {
+    /* data, tensor, pipeline, schedule, split, sequence, ZeRO, micros, blocks, model, recompute,
+     * dtype, clip, optimizer, masked, keys */
+    "3,0,0,0,0,0,0,0,0,6,0,1,1,0,0,1",  /* dp 4: all-reduce of whole gradients */
+    "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1", /* dp 2: reduce-scatter and all-gather once a step */
+    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1", /* dp 4: sums in bf16 at every release */
+    "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1", /* dp 3: weights gathered for their uses, ahead */
+    "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0", /* tp 4: two ranks share a head of keys and values */
+    "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0",  /* tp 3: rows are cut */
+    "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3",  /* pp 2: a tied table at both ends */
+    "0,0,3,1,0,0,0,3,3,13,0,2,0,0,0,3", /* pp 4: gpipe */
+    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0",  /* dp 2 x tp 2: one after the other, full recompute */
+    "1,0,1,2,0,0,2,1,3,13,0,1,0,1,0,1", /* dp 2 x pp 2: interleaved chunks */
+    "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0",  /* tp 2 x pp 2: rows are cut, in bf16 */
+    "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2", /* dp 2 x pp 2: gradients summed whole, no prefetch */
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* How emulated streams and NCCL take their time. A GPU has its own ways: one of them is enough. */
+static const struct {
+    const char *streams, *read;
+} modes[] = {{"strict", "early"}, {"deferred", "late"}, {"random", "late"}, {"random", "early"}};
+enum { MODES = sizeof modes / sizeof *modes };
+
+static void set_mode(int mode, int seed)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", seed);
+    setenv("EMU_STREAMS", modes[mode].streams, 1);
+    setenv("EMU_SEED", number, 1);
+    setenv("EMU_NCCL_SEED", number, 1);
+    setenv("EMU_NCCL_READ", modes[mode].read, 1);
+}
+
+/* Of the last two modes every second case. */
+static bool left_out(int mode, int i)
+{
+    return mode >= 2 && i % 2 != mode % 2;
+}
+
+/* Else the ranks would share a GPU. */
+static void check_connected(Trainer *t, void *context)
+{
+    (void)context;
+    CHECK(session_connects(&t->session), "the ranks have no GPU each");
+}
+
+static void test_bug_16_31_a_gpu_for_each_rank(void **state)
+{
+    (void)state;
+    char text[512];
+    int bad = 0;
+    const GridHooks hooks = {.opened = check_connected};
+    cuda_devices_needed(MOST_RANKS);
+    for (int i = 0; i < CASES; i += (int)grid_case_every()) {
+        GridCase c;
+        assert_true(grid_case_read(&c, cases[i]));
+        GridCase legal = grid_case_legal(c);
+        assert_memory_equal(&legal, &c, sizeof c);
+        for (int mode = 0; mode < MODES; mode++) {
+            Comparison r;
+            if (left_out(mode, i)) continue;
+            set_mode(mode, i + 1);
+            bool good = grid_check(&c, &hooks, &r);
+            print_message("%s, streams %s, read %s: %.2g%s%s\n",
+                          grid_case_text(&c, text, sizeof text), modes[mode].streams,
+                          modes[mode].read, r.worst, good ? "" : "\n  ", r.difference);
+            bad += !good;
+        }
+    }
+    grid_forget();
+    assert_int_equal(bad, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_16_31_a_gpu_for_each_rank),
+    };
+    setenv("TEST_DEVICE", "cuda", 1);
+    setenv("EMU_DEVICES", "4", 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
