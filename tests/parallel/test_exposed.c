@@ -135,7 +135,7 @@ typedef struct {
     double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
 } Steps;
 
-/* The seconds of a compute stream from before a step until behind it. */
+/* The seconds of a compute stream from before a step until behind it. An evaluation is no step. */
 static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Steps *all = run->context;
@@ -144,6 +144,7 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
     comm_spy(&t->session.grid);
     memset(&t->phases.seconds, 0, sizeof t->phases.seconds);
     for (int64_t i = 0; i < steps; i++) {
+        trainer_evaluate(t, 1);
         in_step = true;
         device_event_record(dev, &before);
         trainer_step(t);
@@ -229,6 +230,31 @@ static void test_a_step_is_work_and_exposed_communication(void **state)
     late_notes(NULL);
 }
 
+static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(&t->session.grid, comm);
+    for (int i = 0; i < GRID_COMMS; i++)
+        if (comm[i]->exposed) rank_wrong(world, "%s: %s is measured", run->name, comm[i]->name);
+    for (int64_t i = 0; i < steps; i++)
+        trainer_step(t);
+}
+
+/* Without the breakdown, and on the CPU, whose calls finish before they return. */
+static void test_nobody_measures_unasked(void **state)
+{
+    for (int late = 0; late < 2; late++) {
+        const char *sets[] = {late ? "wall_clock_breakdown=false" : "wall_clock_breakdown=true",
+                              "device=cpu", "parallel.tensor=2", "parallel.pipeline=2", NULL};
+        RankRun run = {.take_middle = expect_nothing};
+        rank_run_open(&run, *state, 8, sets);
+        late_devices(late);
+        rank_run_train(&run);
+        late_devices(false);
+        rank_run_close(&run);
+    }
+}
+
 /* ---- on the CUDA device ---------------------------------------------------------------------- */
 
 /* What the emulated CUDA runtime has been asked to allocate; 0 on a GPU. */
@@ -288,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_sum_is_exposed_for_what_hides_it_too_little),
         cmocka_unit_test(test_a_step_is_work_and_exposed_communication),
+        cmocka_unit_test(test_nobody_measures_unasked),
         cmocka_unit_test(test_exposed_on_the_cuda_device),
     };
     return cmocka_run_group_tests_name("exposed communication", tests, trainer_folder_setup,
