@@ -131,6 +131,26 @@ static void test_every_device_has_room(void **state)
     }
 }
 
+/* What a checkpoint takes of the disk, and how many there will be; what of a step the stages wait:
+ * three quarters, where four of them have a single micro-batch. */
+static void test_a_plan_tells_of_disk_and_stages(void **state)
+{
+    (void)state;
+    char *said = dry("checkpoint.keep=0", NULL, NULL, 0);
+    says(said, " a checkpoint, all 4 kept", true); /* of steps 2, 4, 6 and 7 */
+    free(said);
+    said = dry("checkpoint.keep=3", NULL, NULL, 0);
+    says(said, " a checkpoint, 3 kept", true);
+    free(said);
+    disturbance = (Disturbance){.dry = true, .ranks = 4};
+    said = run_expecting("dry",
+                         (const char *[]){"parallel.pipeline=4", "model.num_layers=4",
+                                          "gradient_accumulation_steps=1", NULL},
+                         0);
+    says(said, "bubble 75 %", true);
+    free(said);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_plan_says_what_helps),
         cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
         cmocka_unit_test(test_every_device_has_room),
+        cmocka_unit_test(test_a_plan_tells_of_disk_and_stages),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }
