@@ -33,6 +33,7 @@ static int others;            /* the other work that is being done */
 static int64_t changes;       /* pieces of work that were issued and done */
 static bool somebody_watches; /* for streams that stand */
 static __thread int64_t issued_here;
+static cudaStream_t last_closed;
 
 int64_t emu_host_thread(void)
 {
@@ -266,6 +267,8 @@ void emu_queue_close(cudaStream_t stream)
     pthread_mutex_lock(&lock);
     for (cudaStream_t s = emu_default_stream(stream->device); s != NULL; s = s->next)
         if (s->next == stream) s->next = stream->next;
+    stream->closed_before = last_closed;
+    last_closed = stream;
     pthread_mutex_unlock(&lock);
 }
 

@@ -24,7 +24,8 @@ struct CUstream_st {
     bool runs;   /* `runner` is at its first piece of work */
     bool helped; /* it has a thread of its own */
     pthread_t runner;
-    struct CUstream_st *next; /* of the same device; streams are never freed */
+    struct CUstream_st *next;          /* of the same device */
+    struct CUstream_st *closed_before; /* streams are never freed, as points refer to them */
 };
 
 /* How far a stream has come: its point-th piece of work is done. */
