@@ -16,6 +16,12 @@ case $(grep -E '^(ok|--|!!)  cuda ' doctor) in
 *) state=unknown sentence='?' ;;
 esac
 check "device: doctor says whether CUDA is built in and has a device" test $state != unknown
+if [ $state = absent ]; then
+    check "device: doctor asks for no GPU's libraries then" bash -c "! grep -qE '^(ok|--|!!)  (gpus|peers|nccl) ' doctor"
+else
+    check "device: doctor says what there is of NCCL" grep -qE '^(ok|--|!!)  nccl ' doctor
+    [ $state = present ] || check "device: doctor: without a GPU NCCL is no trouble" grep -qE '^(ok|--)  nccl ' doctor
+fi
 
 # refused NAME CODE SENTENCE COMMAND...: the exit code and the sentence
 refused() {
