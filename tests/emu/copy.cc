@@ -102,11 +102,10 @@ static cudaError_t refuse(const char *call, const char *why, const void *p, size
  * memory of the device any more. */
 static int place_of(const void *p, size_t bytes)
 {
-    char words[256];
     size_t left;
     int device;
     if (emu_memory_find(p, &left, &device) && left > 0) return left >= bytes ? 1 : -1;
-    return emu_memory_describe(p, words, sizeof words) ? -1 : 0;
+    return emu_memory_beside(p) ? -1 : 0;
 }
 
 static cudaError_t check_kind(const char *call, const void *dst, size_t dst_bytes, const void *src,

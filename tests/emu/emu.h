@@ -186,6 +186,8 @@ void emu_memory_check(const EmuLaunch *launch);
 /* Whether p is in (or right behind) device memory, of which device, and how many bytes there are
  * from it to the allocation's end. */
 bool emu_memory_find(const void *p, size_t *bytes, int *device);
+/* Whether p is in device memory that was freed, or in the guards around some. */
+bool emu_memory_beside(const void *p);
 /* What an address is, for the message of a fault; false: none of device memory's. */
 bool emu_memory_describe(const void *p, char *buf, size_t n);
 

@@ -340,6 +340,20 @@ void emu_memory_check(const EmuLaunch *launch)
     pthread_rwlock_unlock(&table_lock);
 }
 
+bool emu_memory_beside(const void *p)
+{
+    bool beside = false;
+    pthread_rwlock_rdlock(&table_lock);
+    for (int i = 0; i < n_table && !beside; i++) {
+        const Allocation *a = &table[i];
+        const char *at = (const char *)p;
+        bool inside = !a->freed && at >= a->base && at < a->base + a->bytes;
+        beside = at >= a->map && at < a->map + a->map_bytes && !inside;
+    }
+    pthread_rwlock_unlock(&table_lock);
+    return beside;
+}
+
 /* Without the lock: called by a thread that has just failed. */
 bool emu_memory_describe(const void *p, char *buf, size_t n)
 {
