@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -108,6 +109,34 @@ static void test_what_fails_ends_all_with_nccls_words(void **state)
                     LIMIT, NULL);
 }
 
+static void end_badly(void)
+{
+    _exit(1);
+}
+
+/* In a process that has one rank: others run on all the same, NCCL's and the pool's. */
+static void fail_alone(Comm *world, void *context)
+{
+    comm_barrier(world);
+    if (world->rank == 0) {
+        ends_share(false);
+        atexit(end_badly);
+    }
+    comm_barrier(world);
+    use_all(world, context);
+}
+
+static void test_a_failure_leaves_other_threads_alone(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    fake_nccl.fails = "AllReduce";
+    fake_nccl.fails_on = 1;
+    fake_nccl.result = NCCL_SYSTEM_ERROR;
+    rank_end_expect(&(RankEnd){"alone", fail_alone, 2, EXIT_SYSTEM, {"NCCL on rank 1 says: "}},
+                    LIMIT, NULL);
+}
+
 /* NCCL would put it off to the end of the other group. */
 static void mix_groups(Comm *world, void *context)
 {
@@ -141,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_fails_ends_all_with_nccls_words),
+        cmocka_unit_test(test_a_failure_leaves_other_threads_alone),
         cmocka_unit_test(test_no_call_strays_into_anothers_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,7 @@ typedef struct Meeting {
 struct NcclHandle {
     Meeting *meeting;
     Comm comm;
+    atomic_bool ending;
 };
 
 FakeNccl fake_nccl;
@@ -133,6 +134,7 @@ static NcclResult fake_comm_init(NcclHandle **comm, int ranks, NcclId id, int ra
 
 static NcclResult fake_comm_destroy(NcclHandle *comm)
 {
+    atomic_store(&comm->ending, true);
     int result = called("CommDestroy", "%s", "");
     if (result >= 0) return (NcclResult)result;
     Meeting *m = comm->meeting, **at = &fake.meetings;
@@ -153,7 +155,8 @@ static NcclResult fake_comm_destroy(NcclHandle *comm)
 
 static NcclResult fake_comm_async_error(NcclHandle *comm, NcclResult *error)
 {
-    (void)comm;
+    CHECK(!atomic_load(&comm->ending), "an error is asked of %s, which is being destroyed",
+          comm->comm.name);
     *error = (NcclResult)atomic_load(&fake_nccl.async);
     atomic_fetch_add(&fake_nccl.asked, 1);
     return NCCL_SUCCESS;
