@@ -107,7 +107,7 @@ static void carry_all(Rank *r)
     OK(n->AllGather(r->x, r->y, N, ncclFloat32, r->comm, r->stream));
     fetch(r, r->y, ranks * N);
     for (int i = 0; i < ranks * N; i++)
-        MUST(r->host[i] == (float)(i / N + 1));
+        MUST((int)r->host[i] == i / N + 1);
     OK(n->ReduceScatter(r->y, r->y + r->rank * N, N, ncclFloat32, ncclSum, r->comm, r->stream));
     fetch(r, r->y + r->rank * N, N);
     for (int i = 0; i < N; i++)
@@ -137,7 +137,7 @@ static void carry_much(Rank *r)
     OK(cudaStreamSynchronize(r->stream));
     OK(cudaMemcpy(host, large, LARGE * sizeof *large, cudaMemcpyDeviceToHost));
     for (int i = 0; host && i < LARGE; i++)
-        MUST(host[i] == (float)(r->ranks * (i % 1000) + r->ranks * (r->ranks - 1) / 2));
+        MUST((int)host[i] == r->ranks * (i % 1000) + r->ranks * (r->ranks - 1) / 2);
     free(host);
     OK(cudaFree(large));
     rank_close(r);
