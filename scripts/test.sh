@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh -- every test there is: packages, build, test programs (release, ASan + UBSan, part of them under TSan; what computes,
 # again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
-# skipped". About fourteen minutes on two cores.
+# skipped". About thirteen minutes on two cores.
 #
 #   scripts/test.sh [--list] [FOLDER|PROGRAM|SCRIPT...]
 #
@@ -47,14 +47,15 @@ rows() {
         tests/run/nccl_hosts.sh tests/run/reserve.sh tests/run/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/signals.sh
-    row tsan "$sample" tests/run/ranks.sh
+    row tsan "$sample STEPS=12" tests/run/ranks.sh
     row tsan "$sample STEPS=8" tests/run/grids.sh
     row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random \
         tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
         tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
-        tests/parallel/test_nccl tests/parallel/test_nccl_ends tests/parallel/test_nccl_waits tests/parallel/test_gpus tests/parallel/test_region tests/model/test_tensor_gradients
+        tests/parallel/test_nccl tests/parallel/test_nccl_ends tests/parallel/test_nccl_waits tests/parallel/test_gpus \
+        tests/parallel/test_region tests/model/test_tensor_gradients
     row tsan "$sample" tests/grid/test_grid_cube tests/grid/test_grid_training tests/grid/test_grid_checkpoints \
         tests/grid/test_grid_replicas
     row release '' tests/run tests/kernels
