@@ -12,11 +12,6 @@ typedef struct {
 
 static __thread Group group;
 
-void group_stick(void)
-{
-    group.depth++;
-}
-
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static bool is_message(const Call *call)

@@ -198,7 +198,6 @@ static ncclResult_t init_call(const char *function, ncclComm_t *made, int ranks,
     ncclResult_t code = rules_enter(function, NULL);
     if (made != NULL) *made = NULL;
     if (code == ncclSuccess) code = init(made, ranks, id, rank, config);
-    if (code != ncclSuccess) group_stick();
     return rules_leave(function, NULL, code);
 }
 

@@ -117,9 +117,7 @@ const char *comm_describe(const ncclComm *comm, char *buf, size_t n);
 /* Keeps the sentence for ncclGetLastError and returns the code. */
 ncclResult_t last_error(ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* group.cc: the group that the calling thread is in is never left (a failed init). */
-void group_stick(void);
-/* Queues the call, which the group copies, and launches it where there is no group. */
+/* group.cc: queues the call, which the group copies, and launches it where there is no group. */
 ncclResult_t group_add(const Call *call);
 
 /* ---- sockets (net.cc) ------------------------------------------------------------------------ */
