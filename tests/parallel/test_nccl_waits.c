@@ -7,9 +7,9 @@
 #include "tests/support/child.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/rank_ends.h"
+#include "tests/support/standing_device.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,66 +22,6 @@
 
 /* Seconds of a deadline that must not come, and of one that comes. */
 static const double LONG = 60, SHORT = 0.4;
-
-/* ---- devices that stand ------------------------------------------------------------------------
- */
-
-/* A device whose work is its marks, one after the other: those from `most` on it does not reach. */
-enum { MOST_RANKS = 3, MOST_MARKS = 512, NO_LIMIT = 1 << 30 };
-static struct {
-    atomic_int marks, most, events;
-    atomic_int mark_of[MOST_MARKS]; /* by event, as it was last recorded */
-} line[MOST_RANKS];
-static Backend slow;
-
-static void slow_event_record(Device *device, Event *event, Stream stream)
-{
-    int rank = device->index;
-    (void)stream;
-    if (event->impl == NULL)
-        event->impl = &line[rank].mark_of[atomic_fetch_add(&line[rank].events, 1)];
-    atomic_store((atomic_int *)event->impl, atomic_fetch_add(&line[rank].marks, 1));
-}
-
-static bool slow_event_reached(Device *device, Event *event)
-{
-    return atomic_load((atomic_int *)event->impl) < atomic_load(&line[device->index].most);
-}
-
-static void open_device(Comm *world, Device *dev)
-{
-    char err[512] = "";
-    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
-    if (!nccl_open(err, sizeof err) || !device_open(dev, "cpu", &options, err, sizeof err))
-        _exit(error_print(EXIT_UNAVAILABLE, "%s", err));
-    if (world->rank == 0) {
-        slow = *dev->backend;
-        slow.event_record = slow_event_record;
-        slow.event_reached = slow_event_reached;
-    }
-    comm_barrier(world);
-    atomic_store(&line[world->rank].events, 0);
-    atomic_store(&line[world->rank].most, NO_LIMIT);
-    dev->backend = &slow;
-    dev->index = world->rank;
-}
-
-/* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
- * the watchdog has seen the end of what came before. */
-static void stand(Comm *world, int ranks)
-{
-    comm_barrier(world);
-    if (world->rank == 0) {
-        int communicators = fake_nccl_open(), before = atomic_load(&fake_nccl.asked);
-        while (atomic_load(&fake_nccl.asked) < before + 2 * communicators)
-            sched_yield();
-        fake_nccl.detached = true;
-        for (int r = 0; r < world->size; r++)
-            if (ranks >> r & 1 && atomic_load(&line[r].most) == NO_LIMIT)
-                atomic_store(&line[r].most, atomic_load(&line[r].marks) + 1);
-    }
-    comm_barrier(world);
-}
 
 static Tensor numbers(int64_t n)
 {
@@ -101,7 +41,7 @@ static void use_all(Comm *world, void *context)
     Device dev;
     const double *timeout = context;
     log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
-    open_device(world, &dev);
+    standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, true, timeout ? *timeout : LONG);
     comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
@@ -115,10 +55,10 @@ static void lose_a_peer(Comm *world, void *context)
 {
     Device dev;
     (void)context;
-    open_device(world, &dev);
+    standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, LONG);
-    stand(world, 3);
+    standing_device_stand(world, 3);
     comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
     comm_barrier(world);
     atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
@@ -143,7 +83,7 @@ static void test_errors_that_no_call_returns_are_found(void **state)
 
 static Comm connected(Comm *world, Device *dev, double timeout)
 {
-    open_device(world, dev);
+    standing_device_open(world, dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, dev, false, timeout);
     return all;
@@ -165,7 +105,7 @@ static void device_waits(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    stand(world, 7);
+    standing_device_stand(world, 7);
     if (world->rank != 2)
         comm_all_gather(&all, &dev, numbers(6), tensor_slice_rows(numbers(6), 2 * world->rank, 2));
     hang();
@@ -177,7 +117,7 @@ static void device_is_behind(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    stand(world, 2);
+    standing_device_stand(world, 2);
     for (int i = 0; i < 2; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
@@ -189,9 +129,9 @@ static void device_does_not_come(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, world->rank == 0 ? SHORT : LONG);
-    stand(world, 2);
+    standing_device_stand(world, 2);
     comm_broadcast(&all, &dev, numbers(7), 1);
-    stand(world, 3);
+    standing_device_stand(world, 3);
     comm_broadcast(&all, &dev, numbers(3), 0);
     hang();
 }
@@ -201,12 +141,12 @@ static void device_does_not_come(Comm *world, void *context)
 static void chain_of_devices(Comm *world, bool comes)
 {
     Device dev;
-    open_device(world, &dev);
+    standing_device_open(world, &dev);
     Comm dp = comm_split(world, "dp", world->rank == 1, world->rank);
     Comm tp = comm_split(world, "tp", world->rank == 2, world->rank);
     nccl_connect(&dp, &dev, false, LONG);
     nccl_connect(&tp, &dev, false, world->rank == 1 ? SHORT : LONG);
-    stand(world, 7);
+    standing_device_stand(world, 7);
     if (world->rank == 0 || (world->rank == 2 && comes)) comm_broadcast(&dp, &dev, numbers(7), 0);
     comm_barrier(world);
     if (world->rank != 2) comm_all_reduce(&tp, &dev, numbers(8), REDUCE_SUM);
@@ -231,7 +171,7 @@ static void all_devices_hang(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    stand(world, 3);
+    standing_device_stand(world, 3);
     for (int i = 0; i < 150; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
@@ -242,7 +182,7 @@ static void chain(Comm *world, void *context)
 {
     Device dev;
     (void)context;
-    open_device(world, &dev);
+    standing_device_open(world, &dev);
     Comm low = comm_split(world, "low", world->rank == 2, world->rank);
     Comm high = comm_split(world, "high", world->rank == 0, world->rank);
     nccl_connect(&low, &dev, false, world->rank == 0 ? SHORT : LONG);

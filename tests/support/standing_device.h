@@ -1,0 +1,15 @@
+/* standing_device.h -- devices of thread ranks over fake_nccl that stand in a call, as a GPU does
+ * whose peers do not come: their work is their marks, one after the other. */
+#ifndef TESTS_SUPPORT_STANDING_DEVICE_H
+#define TESTS_SUPPORT_STANDING_DEVICE_H
+
+#include "parallel/comm/comm.h"
+
+/* Opens the rank's; all ranks of the world, three at most, call it. Without NCCL or the CPU the
+ * process ends. */
+void standing_device_open(Comm *world, Device *dev);
+/* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
+ * the watchdog has seen the end of what came before. All ranks call it. */
+void standing_device_stand(Comm *world, int ranks);
+
+#endif
