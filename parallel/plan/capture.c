@@ -128,6 +128,8 @@ void capture_weights(Capture *out, Trainer *t)
 {
     Session *s = &t->session;
     memset(out->weight, 0, (size_t)out->n * sizeof *out->weight);
+    /* Shards may be on their way into the whole weights, in their place there. */
+    device_synchronize(&s->dev);
     read_weights(s, &(Reading){.whole = out->weight});
     sum_over_world(s, out->weight, out->n);
 }

@@ -143,6 +143,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
         t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
     session_init_weights(s);
+    /* Masters are copied from shards that are gathered in their place of the whole. */
+    device_synchronize(&s->dev);
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
     save_open(t);
