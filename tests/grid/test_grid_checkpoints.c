@@ -109,6 +109,7 @@ static void run_world(RunOf *run, const GridWorld *world, const GridModel *what)
     DataSet data;
     data_open_random(&data, config->model.vocab_size);
     Job job = {.run = run, .config = config, .data = &data};
+    session_prepare_ranks(config, grid_world_ranks(world));
     thread_ranks(grid_world_ranks(world), 60, train, &job);
     data_close(&data);
     config_free(config);

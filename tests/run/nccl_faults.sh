@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# nccl_faults.sh -- what NCCL may do to ranks with a GPU each, on emulated GPUs: calls that fail, errors that no call returns, calls
+# that never end, a peer that goes. The process ends within parallel.timeout and two seconds of it, with the code and one sentence:
+# NCCL's own words, or who has waited how long; the group, the operation, its number, elements and ranks.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/lib.sh"
+make_text
+if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
+    skip "nccl faults: two GPUs" "this is not the program of \`make CUDA=emu\`"
+    finish
+fi
+export EMU_DEVICES=2
+run=(--set device=cuda --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto
+    --set train_steps=2 --set scheduler.type=Constant --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1
+    --set checkpoint.save_interval=0 --set zero_optimization.stage=1 --ranks 2)
+
+# stamped: copies lines behind the time at which they come
+stamped() {
+    local line
+    while IFS= read -r line; do echo "$EPOCHREALTIME $line"; done
+}
+
+# fault NAME FAULT DEADLINE CODE SENTENCE SETTING...: a run with that fault (nccl_emu.h) ends with this code and a sentence that fits
+fault() {
+    local name=$1 which=$2 deadline=$3 code=$4 sentence=$5 got setting begun taken on=()
+    for setting in "${@:6}"; do on+=(--set "$setting"); done
+    rm -rf run
+    EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
+        2>&1 </dev/null | stamped >output
+    got=${PIPESTATUS[0]}
+    begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | head -n 1)
+    taken=$(echo "${begun:-0} $EPOCHREALTIME" | awk '{ printf "%.1f", $2 - $1 }')
+    check "nccl faults: $name: code $got" test "$got" -eq "$code"
+    check "nccl faults: $name: $taken s with a deadline of $deadline" awk "BEGIN { exit !($taken <= $deadline + 2) }"
+    [ -n "$sentence" ] || return
+    check "nccl faults: ... one sentence: $(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
+    check "nccl faults: ... what it says" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
+}
+
+place='(rank [01] (dp|tp|pp) [01]: )?'
+in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
+in_dp='group shard, call [0-9]+, reduce-scatter of [0-9]+ f32( and [0-9]+ more)? of ranks 0, 1'
+remote='remote process exited or there was a network error'
+fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
+fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
+fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
+fault "a peer lost behind a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
+fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: rank [01] has waited 2 s \(parallel.timeout\); "
+fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: rank [01] has waited 1 s \(parallel.timeout\); " parallel.tensor=2
+fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: rank [01] has waited 1 s \(parallel.timeout\); "
+fault "a message never ends" 1:Send:6:never 1 86 "${place}group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( and 1 more)?: rank [01] has waited 1 s \(parallel.timeout\); " parallel.pipeline=2
+fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
+fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
+finish
