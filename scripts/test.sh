@@ -39,6 +39,7 @@ rows() {
         tests/parallel/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/grid/test_grid_checkpoints
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
     # first every dtype.
     row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal

@@ -6,6 +6,7 @@
 #include "parallel/trainer/save.h"
 #include "tests/support/grid_world.h"
 #include "tests/support/scratch.h"
+#include "tests/support/support.h"
 #include "tests/support/thread_ranks.h"
 
 #include <math.h>
@@ -331,8 +332,43 @@ static void test_bug_33_layers_keep_their_names(void **state)
     }
 }
 
+/* Ranks that have a GPU each, from and to one rank: each loads what the one before has saved. */
+static void test_a_gpu_each_and_back(void **state)
+{
+    (void)state;
+    static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2},
+                                   {1, 1, 1, false, 1, 0, 1, 1},
+                                   {2, 2, 1, false, 1, 3, 1, 2},
+                                   {1, 1, 1, false, 1, 0, 2, 1},
+                                   {4, 1, 1, false, 1, 0, 2, 4}};
+    enum { CHAIN = sizeof to / sizeof *to };
+    static const GridModel what = {.model = 2, .dtype = 1};
+    char *folder[CHAIN];
+    RunOf source = {.goes_on = false};
+    Held held;
+    for (int i = 0; i < CHAIN; i++) {
+        folder[i] = text_format("%s/test_grid_gpus.XXXXXX", test_scratch_folder());
+        assert_non_null(mkdtemp(folder[i]));
+    }
+    source.save = folder[0];
+    run_world(&source, &to[0], &what);
+    held_open(&held, folder[0]);
+    for (int i = 1; i < CHAIN; i++) {
+        source.save = folder[i - 1];
+        check_pair(&source, &held, &to[i - 1], &to[i], &what, folder[i]);
+    }
+    held_close(&held);
+    for (int i = 0; i < CHAIN; i++) {
+        remove_folder(folder[i]);
+        free(folder[i]);
+    }
+}
+
 int main(void)
 {
+    const struct CMUnitTest gpus[] = {cmocka_unit_test(test_a_gpu_each_and_back)};
+    if (getenv("TEST_DEVICE") && cuda_devices() >= 4)
+        return cmocka_run_group_tests(gpus, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_44_45_any_world_goes_on_from_any_other),
         cmocka_unit_test(test_16_bit_weights_and_masters_go_with_them),
