@@ -185,6 +185,8 @@ static void test_copies(void **)
     assert_int_equal(cudaMemcpy(p, x, 17, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(p, x, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(x, y, 16, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(y, p + 4, 4, cudaMemcpyDefault), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(p - 1, x, 4, cudaMemcpyDefault), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy2DAsync(p, (size_t)1 << 31, x, 4, 4, 1, cudaMemcpyDefault, 0),
                      cudaErrorInvalidValue);
     assert_int_equal(cudaMemsetAsync(x, 0, 4, 0), cudaErrorInvalidValue);
@@ -195,6 +197,8 @@ static void test_copies(void **)
     CUDA_CHECK(cudaFree(p));
     assert_int_equal(cudaFree(p), cudaErrorInvalidValue);
     assert_int_equal(cudaMemset(p, 0, 4), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(p, x, 4, cudaMemcpyDefault), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(y, p, 4, cudaMemcpyDefault), cudaErrorInvalidValue);
     cudaGetLastError();
 }
 
