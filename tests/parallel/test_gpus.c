@@ -100,6 +100,15 @@ static void test_other_numbers_are_refused(void **state)
                                {"error[69] NCCL here is 2.18.5", "install NCCL 2.28.9 or newer",
                                 "or set CUDA_VISIBLE_DEVICES to one GPU"}},
                     60, NULL);
+    fake_nccl_use();
+    fake_nccl.fails = "GetVersion";
+    fake_nccl.result = NCCL_SYSTEM_ERROR;
+    rank_end_expect(&(RankEnd){"a library that fails at once",
+                               agree,
+                               4,
+                               EXIT_UNAVAILABLE,
+                               {"error[69] NCCL (", "does not say its version: unhandled system"}},
+                    60, NULL);
 }
 
 /* Whether the launching thread has opened it, for its environment. */

@@ -10,7 +10,8 @@
 /* What it does otherwise than NCCL would: set while no rank runs, but for the atomics. */
 typedef struct {
     int version;
-    const char *fails; /* the function of this name, on this rank (log_rank): with this result */
+    const char *fails; /* the function of this name, on this rank (log_rank): with this result.
+                          GetVersion: on any */
     int fails_on;
     NcclResult result;
     const char *blocks; /* the function of this name, on this rank, never returns */
