@@ -89,7 +89,7 @@ static void test_the_communicators_of_a_grid(void **state)
 
 /* ---- what a run measures --------------------------------------------------------------------- */
 
-enum { RANKS = 3, PLANNED = 300, OWN = 50 };
+enum { RANKS = 3, PLANNED = 300, OWN = 50, BESIDE = 2000 };
 
 /* What NCCL and kernels take on each rank's device, in MiB. */
 typedef struct {
@@ -97,18 +97,19 @@ typedef struct {
     bool reserve, breakdown;
 } Measured;
 
-/* Each rank's program itself takes OWN more; its plan has `1000` beside the reserve. */
+/* Each rank's program itself takes OWN more; its plan has BESIDE beside the reserve. */
 static void measure(Comm *world, void *context)
 {
     const Measured *m = context;
     const Config config = {.memory_breakdown = m->breakdown};
-    size_t planned = m->reserve ? PLANNED * MIB : 0, taken = m->taken[world->rank] * MIB;
-    MemoryPlan plan = {.weights = 1000, .reserve = planned, .total = 1000 + planned};
+    size_t planned = m->reserve ? PLANNED * MIB : 0, taken = m->taken[world->rank] * MIB,
+           weights = BESIDE * MIB;
+    MemoryPlan plan = {.weights = weights, .reserve = planned, .total = weights + planned};
     MemoryMark before = {.available = 9000 * MIB, .held = 7},
                after = {.available = 9000 * MIB - taken - OWN * MIB, .held = 7 + OWN * MIB};
     memory_measure_reserve(world, &config, &plan, before, after);
     if (!m->reserve) taken = 0;
-    if (plan.reserve != taken || plan.total != 1000 + taken || plan.weights != 1000)
+    if (plan.reserve != taken || plan.total != weights + taken || plan.weights != weights)
         rank_wrong(world, "a reserve of %zu bytes in a plan of %zu, %zu were taken", plan.reserve,
                    plan.total, taken);
 }
