@@ -18,7 +18,25 @@ typedef struct {
     StepPlanted planted;
     StepFindings findings;
     LateVerdict verdict;
+    int gathered, summed; /* units at once, the most of all groups of calls */
 } Look;
+
+/* Of units that the store moves in a group of calls each has a call of its own, in turn. */
+static void count_together(Look *look, const StepStream *comm)
+{
+    int64_t bundle = -1, unit = -1;
+    int units = 0;
+    for (int64_t i = 0; i < comm->n; i++) {
+        const int64_t *note = comm->node[i].note;
+        if (comm->node[i].name == NULL || note[STEP_UNIT] < 0) continue;
+        if (note[STEP_BUNDLE] != bundle) units = 0;
+        units += units == 0 || note[STEP_UNIT] != unit;
+        bundle = note[STEP_BUNDLE];
+        unit = note[STEP_UNIT];
+        int *most = note[STEP_VERB] == COMM_ALL_GATHER ? &look->gathered : &look->summed;
+        if (units > *most) *most = units;
+    }
+}
 
 static bool leave_none_out(void *context, const LateWait *wait)
 {
@@ -38,8 +56,11 @@ static void take_graph(Comm *world, Trainer *t, RankRun *run, int64_t steps)
     comm_barrier(world);
     if (world->rank == 0) {
         StepGraph g = step_graph_take();
-        for (int r = 0; r < g.ranks; r++)
+        for (int r = 0; r < g.ranks; r++) {
+            int comm = step_stream(&g, r, "comm");
             step_rules_look(&look->findings, &g, r);
+            if (comm >= 0) count_together(look, &g.stream[comm]);
+        }
         step_graph_free(&g);
         look->verdict = late_burst_end(&(LateJury){.choose = leave_none_out});
     }
@@ -154,6 +175,23 @@ static void test_nothing_waits_that_need_not(void **state)
     }
 }
 
+/* Groups of calls are a part of the model, whatever it is made of: a unit each where units are
+ * large, several of a deep model. */
+static void test_small_units_go_together(void **state)
+{
+    static const Row few = {2, {"zero_optimization.stage=1"}},
+                     many = {2, {"zero_optimization.stage=1", "model.num_layers=24"}};
+    char name[500];
+    for (int deep = 0; deep < 2; deep++) {
+        Look look;
+        look_at(*state, deep ? &many : &few, "zero_optimization.overlap_comm=true", STEP_AS_IT_IS,
+                &look, name, sizeof name);
+        if ((look.gathered > 1) != deep || (look.summed > 1) != deep)
+            fail_msg("%s: %d units are gathered at once, and %d are summed", name, look.gathered,
+                     look.summed);
+    }
+}
+
 /* The opposite: each sum and each gather of the store's is waited for at once. What tensor-parallel
  * ranks and stages send has no such key. */
 static void test_without_overlap_the_rules_are_broken(void **state)
@@ -209,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_waits_that_need_not),
+        cmocka_unit_test(test_small_units_go_together),
         cmocka_unit_test(test_without_overlap_the_rules_are_broken),
         cmocka_unit_test(test_a_needless_wait_is_seen),
     };
