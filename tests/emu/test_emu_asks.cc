@@ -1,7 +1,8 @@
 /* test_emu_asks.cc -- streams that do not work at once, and hosts that do not wait for them: a
  * watchdog that asks moves nothing, a loop of the owner's that asks comes to an end, functions of
  * the host's are done while hosts wait beside their streams. */
-#include "model/kernels/cuda/kernel.cuh"
+#include "tests/emu/turns.h"
+
 #include <initializer_list>
 #include <pthread.h>
 #include <semaphore.h>
@@ -20,26 +21,6 @@ extern "C" {
 enum { PATIENCE = 60 /* seconds */ };
 
 static const char *const LATE[] = {"deferred", "random"};
-
-static void set_seed(int seed)
-{
-    char word[16];
-    snprintf(word, sizeof word, "%d", seed);
-    setenv("EMU_SEED", word, 1);
-}
-
-static cudaStream_t stream_create(void)
-{
-    cudaStream_t stream;
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-}
-
-/* Takes the next number. */
-static __global__ void __launch_bounds__(32) turn_kernel(int *next, int *turn)
-{
-    *turn = (*next)++;
-}
 
 /* ---- who only asks ---------------------------------------------------------------------------
  */

@@ -1,6 +1,7 @@
 /* test_emu_random.cc -- streams that go on by chance: every order that streams and events allow
  * comes with some seed, none that they forbid, and a seed's again with that seed. */
-#include "model/kernels/cuda/kernel.cuh"
+#include "tests/emu/turns.h"
+
 #include <initializer_list>
 #include <pthread.h>
 #include <setjmp.h>
@@ -16,27 +17,7 @@ extern "C" {
 
 enum { STREAMS = 3, ROUNDS = 8, SEEDS = 300 };
 
-static void set_seed(int seed)
-{
-    char word[16];
-    snprintf(word, sizeof word, "%d", seed);
-    setenv("EMU_SEED", word, 1);
-}
-
-static cudaStream_t stream_create(void)
-{
-    cudaStream_t stream;
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-}
-
 /* ---- orders ---------------------------------------------------------------------------------- */
-
-/* Takes the next number. */
-static __global__ void __launch_bounds__(32) turn_kernel(int *next, int *turn)
-{
-    *turn = (*next)++;
-}
 
 /* When each stream had its turns, in numbers from 0 on; and how many turns were over when the host
  * first looked, which waited for none of them. */
