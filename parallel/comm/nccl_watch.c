@@ -47,19 +47,6 @@ void nccl_call_ends(NcclGroup *g)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* An error that no call has returned: NCCL's own threads found it. */
-static void look_for_error(NcclGroup *g)
-{
-    NcclResult error = NCCL_SUCCESS;
-    pthread_mutex_lock(&g->mutex);
-    NcclResult result =
-        g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
-    pthread_mutex_unlock(&g->mutex);
-    if (result == NCCL_SUCCESS) result = error;
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
-}
-
 /* How far the device has come. Calls of one communicator end in their order. */
 static void look_for_progress(NcclGroup *g)
 {
@@ -74,6 +61,21 @@ static void look_for_progress(NcclGroup *g)
     while (g->finished < issued &&
            device_event_reached(&g->view, &g->asked[g->finished % NCCL_RING].behind))
         g->finished++;
+}
+
+/* An error that no call has returned: NCCL's own threads found it. It is of the oldest call that
+ * has not ended by now. */
+static void look_for_error(NcclGroup *g)
+{
+    NcclResult error = NCCL_SUCCESS;
+    pthread_mutex_lock(&g->mutex);
+    NcclResult result =
+        g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
+    pthread_mutex_unlock(&g->mutex);
+    if (result == NCCL_SUCCESS) result = error;
+    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return;
+    look_for_progress(g);
+    nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
 }
 
 /* Takes what has passed off the patience with the oldest call that has not ended. */
