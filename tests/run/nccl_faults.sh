@@ -20,9 +20,10 @@ stamped() {
     while IFS= read -r line; do echo "$EPOCHREALTIME $line"; done
 }
 
-# fault NAME FAULT DEADLINE CODE SENTENCE SETTING...: a run with that fault (nccl_emu.h) ends with this code and a sentence that fits
+# fault NAME FAULT DEADLINE CODE SENTENCE SETTING...: a run with that fault (nccl_emu.h) ends with this code and a sentence that
+# fits
 fault() {
-    local name=$1 which=$2 deadline=$3 code=$4 sentence=$5 got setting begun taken on=()
+    local name=$1 which=$2 deadline=$3 code=$4 sentence=$5 got setting begun taken said on=()
     for setting in "${@:6}"; do on+=(--set "$setting"); done
     rm -rf run
     EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
@@ -33,22 +34,27 @@ fault() {
     check "nccl faults: $name: code $got" test "$got" -eq "$code"
     check "nccl faults: $name: $taken s with a deadline of $deadline" awk "BEGIN { exit !($taken <= $deadline + 2) }"
     [ -n "$sentence" ] || return
-    check "nccl faults: ... one sentence: $(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
+    said=$(sed -nE 's/^[0-9.]+ (error|bug)/\1/p' output)
+    check "nccl faults: ... one sentence: $said" test "$(grep -Ec '^[0-9.]+ (error|bug)\[' output)" -eq 1
     check "nccl faults: ... what it says" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
 place='(rank [01] (dp|tp|pp) [01]: )?'
 in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
 in_dp='group shard, call [0-9]+, reduce-scatter of [0-9]+ f32( and [0-9]+ more)? of ranks 0, 1'
+in_pp='group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( and 1 more)?'
 remote='remote process exited or there was a network error'
+# waited SECONDS: who has, in a regular expression
+waited() { echo "rank [01] has waited $1 s \\(parallel.timeout\\); "; }
 fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
 fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
-fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
+fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
+    "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
 fault "a peer lost behind a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
-fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: rank [01] has waited 2 s \(parallel.timeout\); "
-fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: rank [01] has waited 1 s \(parallel.timeout\); " parallel.tensor=2
-fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: rank [01] has waited 1 s \(parallel.timeout\); "
-fault "a message never ends" 1:Send:6:never 1 86 "${place}group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( and 1 more)?: rank [01] has waited 1 s \(parallel.timeout\); " parallel.pipeline=2
+fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
+fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
+fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"
+fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 finish
