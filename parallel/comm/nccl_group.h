@@ -9,9 +9,10 @@
 
 #include <pthread.h>
 
-/* Calls whose end on the device can be asked for. The host is not much more calls ahead: what a
- * device is asked for at once is limited. */
-enum { NCCL_RING = 64, NCCL_MOST_RANKS = 64 };
+/* Calls whose end on the device can be asked for: a host that is more calls ahead on one
+ * communicator has the oldest of these named in their place. So many are in the order of what CUDA
+ * takes before it has the host wait, and a call has computation beside it. */
+enum { NCCL_RING = 1024, NCCL_MOST_RANKS = 64 };
 
 /* One call of the host's: all of a group_begin are one. */
 typedef struct {

@@ -3,7 +3,7 @@
  * one stands. A process that was stopped has waited for nobody. */
 #include "model/core/check.h"
 #include "model/core/log.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl_group.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/rank_ends.h"
@@ -186,16 +186,29 @@ static void devices_wait_for_a_host(Comm *world, void *context)
     chain_of_devices(world, false);
 }
 
-/* After more calls than marks are kept. */
-static void all_devices_hang(Comm *world, void *context)
+/* All devices stand in call 6, and the hosts are `calls` ahead. */
+static void hosts_run_ahead(Comm *world, int calls)
 {
     Device dev;
-    (void)context;
     Comm all = connected(world, &dev, SHORT);
     standing_device_stand(world, 3);
-    for (int i = 0; i < 150; i++)
+    for (int i = 0; i < calls; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
+}
+
+/* By a step's calls: their marks are kept. */
+static void hosts_are_ahead(Comm *world, void *context)
+{
+    (void)context;
+    hosts_run_ahead(world, 1000);
+}
+
+/* By more calls than marks are kept. */
+static void all_devices_hang(Comm *world, void *context)
+{
+    (void)context;
+    hosts_run_ahead(world, NCCL_RING + 86);
 }
 
 /* Rank 0 waits for rank 1, which waits for rank 2, which does not come. */
@@ -261,6 +274,12 @@ static const RankEnd waits[] = {
       "but the GPU of rank 0 has not come to it; rank 0 waits for rank 2 (group dp, call 6, "
       "broadcast "
       "of 7 f32 from rank 0)"}},
+    {"hosts ahead",
+     hosts_are_ahead,
+     2,
+     EXIT_HANG,
+     {"group dp, call 6, broadcast of 7 f32 from rank 1: rank ",
+      "all ranks and their GPUs have come to it, and it does not end"}},
     {"all devices",
      all_devices_hang,
      2,

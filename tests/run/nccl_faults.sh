@@ -53,6 +53,10 @@ fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
 fault "a peer lost behind a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
 fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
+# The hosts are a micro-batch ahead, about 100 calls.
+EMU_STREAMS=deferred fault "a collective far behind its host" 1:AllReduce:60:never 1 86 \
+    "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)all ranks and their GPUs have come to it, and it does not end" \
+    parallel.tensor=2 model.num_layers=12
 fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"
 fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2

@@ -27,7 +27,7 @@ struct NcclHandle {
 
 FakeNccl fake_nccl;
 
-enum { MOST_RANKS = 8, LOG_BYTES = 8192 };
+enum { MOST_RANKS = 8, LOG_BYTES = 65536 };
 static struct {
     pthread_mutex_t mutex; /* guards the rest */
     Meeting *meetings;

@@ -2,15 +2,21 @@
 #include "tests/support/standing_device.h"
 
 #include "model/core/check.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl_group.h"
 #include "tests/support/fake_nccl.h"
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* A device whose work is its marks, one after the other: those from `most` on it does not reach. */
-enum { MOST_RANKS = 3, MOST_MARKS = 512, NO_LIMIT = 1 << 30 };
+/* A device whose work is its marks, one after the other: those from `most` on it does not reach. A
+ * communicator makes two for each call that it remembers. */
+enum {
+    MOST_RANKS = 3,
+    MOST_COMMS = 4,
+    MOST_MARKS = MOST_COMMS * 2 * NCCL_RING,
+    NO_LIMIT = 1 << 30
+};
 static struct {
     atomic_int marks, most, events;
     atomic_int mark_of[MOST_MARKS]; /* by event, as it was last recorded */
@@ -21,8 +27,11 @@ static void slow_event_record(Device *device, Event *event, Stream stream)
 {
     int rank = device->index;
     (void)stream;
-    if (event->impl == NULL)
-        event->impl = &line[rank].mark_of[atomic_fetch_add(&line[rank].events, 1)];
+    if (event->impl == NULL) {
+        int made = atomic_fetch_add(&line[rank].events, 1);
+        CHECK(made < MOST_MARKS, "more than %d communicators on a standing device", MOST_COMMS);
+        event->impl = &line[rank].mark_of[made];
+    }
     atomic_store((atomic_int *)event->impl, atomic_fetch_add(&line[rank].marks, 1));
 }
 
