@@ -1,17 +1,18 @@
 /* stream.cc -- streams, of which each belongs to a device. EMU_STREAMS says when their work is
  * done:
  *
- *   strict    (what is done where nothing is said) when it is asked for, in the thread that asks:
- *             the device does all in the order of the host. A program that hangs here launches in
- * an order in which its devices may wait for each other. deferred  only when somebody has to wait
- * for it, each stream by itself and no further than the wait reaches. Then host code that looks or
- * overwrites too early, and streams that forget to wait for each other, see what they would see at
- * worst on a GPU. random    whenever something is asked for, asked about or waited for, chance says
- * which streams of that device go on before they must, and how far: for a while a stream is as far
- *             ahead as order and events allow, for a while it does only what somebody waits for,
- * for a while it is in between. EMU_SEED, a number, begins each device's chances: the same calls in
- * the same order see the same, as long as one thread makes all of a device's and no function of the
- * host's (a collective) waits for another thread.
+ * - strict: (what is done where nothing is said) when it is asked for, in the thread that asks: the
+ *   device does all in the order of the host. A program that hangs here launches in an order in
+ *   which its devices may wait for each other.
+ * - deferred: only when somebody has to wait for it, each stream by itself and no further than the
+ *   wait reaches. Then host code that looks or overwrites too early, and streams that forget to
+ *   wait for each other, see what they would see at worst on a GPU.
+ * - random: whenever something is asked for, asked about or waited for, chance says which streams
+ *   of that device go on before they must, and how far: for a while a stream is as far ahead as
+ *   order and events allow, for a while it does only what somebody waits for, for a while it is in
+ *   between. EMU_SEED, a number, begins each device's chances: the same calls in the same order see
+ *   the same, as long as one thread makes all of a device's and no function of the host's (a
+ *   collective) waits for another thread.
  *
  * The word may change while no work is left. Who only asks (cudaStreamQuery, cudaEventQuery) from a
  * thread other than the one that asked for the work gets an answer and moves nothing: a watchdog

@@ -46,8 +46,6 @@ struct Call {
     size_t send_bytes, recv_bytes;
     char *input, *result; /* private copies */
     bool first;           /* of its kind: the host waits for its peers */
-    bool matched;         /* a message whose peer has come */
-    size_t moved;         /* bytes of it */
 };
 
 /* Headers that came before somebody wanted them. */
