@@ -227,14 +227,16 @@ bool emu_device_reaches(int device, int other)
 }
 
 /* EMU_PEERS=none: devices that cannot read each other's memory; pairs: 0 and 1 can, 2 and 3, and so
- * on. */
+ * on; later: each can read that of higher numbers alone. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     const char *word = getenv("EMU_PEERS");
     if (!is_device(device) || !is_device(peer)) return emu_error(cudaErrorInvalidDevice);
     bool none = word != NULL && strcmp(word, "none") == 0;
     bool pairs = word != NULL && strcmp(word, "pairs") == 0;
-    *can = device != peer && !none && (!pairs || device / 2 == peer / 2);
+    bool later = word != NULL && strcmp(word, "later") == 0;
+    *can =
+        device != peer && !none && (!pairs || device / 2 == peer / 2) && (!later || device < peer);
     return cudaSuccess;
 }
 

@@ -78,6 +78,8 @@ if [ -n "$emulated" ]; then
     found "none that sees another" "-- peers no GPU sees another: NCCL goes through the host's memory"
     findings EMU_DEVICES=4 EMU_PEERS=pairs
     found "pairs that see each other" "-- peers GPUs see these, others through the host's memory: 0: 1; 1: 0; 2: 3; 3: 2"
+    findings EMU_DEVICES=3 EMU_PEERS=later
+    found "one way" "-- peers GPUs see these, others through the host's memory: 0: 1 2; 1: 2; 2:"
     findings EMU_DRIVER=none
     check "device: doctor: no driver, no GPUs" bash -c "grep -q '^-- cuda .*no NVIDIA driver' findings && ! grep -qE ' (gpus|peers) ' findings"
     # NCCL beside the program, and one that cannot be opened, beside a program that has none
