@@ -175,11 +175,16 @@ doctor() {
     esac
 }
 
-# programs NAME...: test programs, all of them; fails if one did, or if one skipped what it was asked for: the GPU
+# programs NAME...: test programs, all of them; fails if one did, or if one skipped what it was asked for: the GPU. Exit 69 where
+# none failed, but one is missing that somebody else should have built.
 programs() {
-    local bad=0 name out
+    local bad=0 missing='' name out
     out=$(mktemp)
     for name in "$@"; do
+        if [ -n "$given" ] && [ ! -x "$CHECK_TESTS/$name" ]; then
+            missing=${missing:-$name}
+            continue
+        fi
         TEST_DEVICE=cuda "$CHECK_TESTS/$name" >"$out" 2>&1 || bad=1
         cat "$out"
         if grep -qE '^skipped: (cuda|no CUDA)|^\[  SKIPPED \]' "$out"; then
@@ -188,6 +193,10 @@ programs() {
         fi
     done
     rm -f "$out"
+    if [ $bad -eq 0 ] && [ -n "$missing" ]; then
+        echo "$CHECK_TESTS/$missing is not built: make CUDA=emu test-programs"
+        exit 69
+    fi
     return $bad
 }
 
@@ -309,7 +318,8 @@ close() {
 
 export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 export -f gpu_capabilities build doctor programs losses short each grid losses_of_one runs probes sanitizer
-if [ -z "${CHECK_TRAIN:-}" ]; then
+export given=${CHECK_TRAIN:-} # else what is checked is built here
+if [ -z "$given" ]; then
     item build $build_limit build
     if [ $failed -ne 0 ]; then
         tail -n 20 "$logs/build.log"

@@ -47,6 +47,11 @@ check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* 
 for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/test_trainer; do
     check "gpu_check: $name is built" grep -q "build/gpu/$name " made
 done
+stand_in "$copy/build/gpu/train" 'echo "ok    cuda          cuda: a stand-in"'
+stand_in bin/make 'exit 0'
+expect_code "gpu_check: a test that its own build has not made" 1 bare "$script" goldens
+check "gpu_check: is a failure" grep -q '^FAIL *goldens ' output
+rm -r "$copy/build/gpu"
 # A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
 # without which its item is not run.
 mapfile -t sources < <(grep -o 'gpu/tests/[a-z]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
@@ -72,6 +77,10 @@ check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$resul
 stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
 expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
 check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
+rm tests/model/test_golden
+expect_code "gpu_check: a test that nobody has built is skipped" 0 "$script" goldens
+check "gpu_check: and what builds it is named" \
+    grep -q "^skip *goldens .* $PWD/tests/model/test_golden is not built: make CUDA=emu test-programs$" output
 stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
 check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
