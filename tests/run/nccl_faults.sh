@@ -61,4 +61,15 @@ fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $
 fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
+
+# verify: rank 0 makes the steps of a single rank between those of the grid; a wait in NCCL has its deadline all the same
+waiting="rank [01] has waited 2 s \\(parallel.timeout\\); "
+while read -r name which sentence; do
+    EMU_NCCL_FAULT=$which expect_code "nccl faults: verify: ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" --ranks 2 \
+        --set device=cuda --set parallel.timeout=2
+    check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group $sentence, .*: $waiting" output
+done <<'ROWS'
+an_init_never_ends 1:CommInitRankConfig:1:never dp, call 0
+a_collective_never_ends 1:AllReduce:9:never (dp|shard), call [0-9]+
+ROWS
 finish
