@@ -186,12 +186,12 @@ static void devices_wait_for_a_host(Comm *world, void *context)
     chain_of_devices(world, false);
 }
 
-/* All devices stand in call 6, and the hosts are `calls` ahead. */
-static void hosts_run_ahead(Comm *world, int calls)
+/* The hosts make so many calls; all devices end some of them, and stand in the next. */
+static void hosts_run_ahead(Comm *world, int calls, int ended)
 {
     Device dev;
     Comm all = connected(world, &dev, SHORT);
-    standing_device_stand(world, 3);
+    standing_device_stand_behind(world, 3, ended);
     for (int i = 0; i < calls; i++)
         comm_broadcast(&all, &dev, numbers(7), 1);
     hang();
@@ -201,14 +201,14 @@ static void hosts_run_ahead(Comm *world, int calls)
 static void hosts_are_ahead(Comm *world, void *context)
 {
     (void)context;
-    hosts_run_ahead(world, 1000);
+    hosts_run_ahead(world, 1000, 3);
 }
 
 /* By more calls than marks are kept. */
 static void all_devices_hang(Comm *world, void *context)
 {
     (void)context;
-    hosts_run_ahead(world, NCCL_RING + 86);
+    hosts_run_ahead(world, NCCL_RING + 86, 0);
 }
 
 /* Rank 0 waits for rank 1, which waits for rank 2, which does not come. */
@@ -278,7 +278,7 @@ static const RankEnd waits[] = {
      hosts_are_ahead,
      2,
      EXIT_HANG,
-     {"group dp, call 6, broadcast of 7 f32 from rank 1: rank ",
+     {"group dp, call 9, broadcast of 7 f32 from rank 1: rank ",
       "all ranks and their GPUs have come to it, and it does not end"}},
     {"all devices",
      all_devices_hang,

@@ -60,6 +60,11 @@ void standing_device_open(Comm *world, Device *dev)
 
 void standing_device_stand(Comm *world, int ranks)
 {
+    standing_device_stand_behind(world, ranks, 0);
+}
+
+void standing_device_stand_behind(Comm *world, int ranks, int calls)
+{
     comm_barrier(world);
     if (world->rank == 0) {
         int communicators = fake_nccl_open(), before = atomic_load(&fake_nccl.asked);
@@ -68,7 +73,7 @@ void standing_device_stand(Comm *world, int ranks)
         fake_nccl.detached = true;
         for (int r = 0; r < world->size; r++)
             if (ranks >> r & 1 && atomic_load(&line[r].most) == NO_LIMIT)
-                atomic_store(&line[r].most, atomic_load(&line[r].marks) + 1);
+                atomic_store(&line[r].most, atomic_load(&line[r].marks) + 2 * calls + 1);
     }
     comm_barrier(world);
 }

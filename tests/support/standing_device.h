@@ -11,5 +11,7 @@ void standing_device_open(Comm *world, Device *dev);
 /* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
  * the watchdog has seen the end of what came before. All ranks call it. */
 void standing_device_stand(Comm *world, int ranks);
+/* The same, but they end so many calls more before the one that they stand in. */
+void standing_device_stand_behind(Comm *world, int ranks, int calls);
 
 #endif
