@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct {
-    int64_t ranks, repetitions;
+    int64_t ranks, repetitions, timeout;
     const char *device;
     bool json;
 } Arguments;
@@ -136,7 +136,7 @@ static int rank_main(Comm *world, void *context)
     int repetitions = (int)r->a->repetitions;
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
-    if (connect) nccl_connect(&all, &p.dev, true, 0);
+    if (connect) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
             double seconds = call_seconds(&all, &p, verb, bytes_of(s), repetitions);
@@ -198,7 +198,8 @@ static int bench_comm(const void *values)
     const Arguments *a = values;
     Result r = {.a = a, .transport = ""};
     gpus_prepare(device_choice(a->device), (int)a->ranks);
-    int code = launch_ranks((int)a->ranks, NULL, rank_main, &r);
+    const LaunchOptions launch = {.timeout = (double)a->timeout};
+    int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);
     if (code == EXIT_OK) print_result(&r);
     return code;
 }
@@ -225,6 +226,13 @@ static const ArgOption options[] = {
      .at = offsetof(Arguments, repetitions),
      .least = 1,
      .most = BENCH_MOST_REPETITIONS},
+    {.name = "--timeout",
+     .value = "S",
+     .help = "seconds that a rank waits for the others, as parallel.timeout; default 600",
+     .kind = ARG_INTEGER,
+     .at = offsetof(Arguments, timeout),
+     .least = 1,
+     .most = 1000000000},
     {.name = "--device",
      .value = "NAME",
      .help = "auto (default), cuda or cpu",
@@ -245,6 +253,6 @@ const ArgCommand cmd_bench_comm = {
     .options = options,
     .n_options = ARG_ROWS(options),
     .size = sizeof(Arguments),
-    .defaults = &(const Arguments){.ranks = 2, .repetitions = 9, .device = "auto"},
+    .defaults = &(const Arguments){.ranks = 2, .repetitions = 9, .timeout = 600, .device = "auto"},
     .run = bench_comm,
 };

@@ -63,13 +63,15 @@ fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
 # verify: rank 0 makes the steps of a single rank between those of the grid; a wait in NCCL has its deadline all the same
-waiting="rank [01] has waited 2 s \\(parallel.timeout\\); "
 while read -r name which sentence; do
     EMU_NCCL_FAULT=$which expect_code "nccl faults: verify: ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" --ranks 2 \
         --set device=cuda --set parallel.timeout=2
-    check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group $sentence, .*: $waiting" output
+    check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group $sentence, .*: $(waited 2)" output
 done <<'ROWS'
 an_init_never_ends 1:CommInitRankConfig:1:never dp, call 0
 a_collective_never_ends 1:AllReduce:9:never (dp|shard), call [0-9]+
 ROWS
+EMU_NCCL_FAULT=1:CommInitRankConfig:1:never expect_code "nccl faults: bench comm: an init never ends" 86 timeout 60 \
+    "$TRAIN" bench comm --device cuda --repetitions 1 --timeout 2
+check "nccl faults: ... what it says" grep -Eq "^error\[86\] ${place}group all, call 0, connect: $(waited 2)" output
 finish
