@@ -46,6 +46,11 @@ void log_set_file(FILE *to)
     thread_file = to;
 }
 
+FILE *log_file(void)
+{
+    return thread_file;
+}
+
 void log_set_clear_line(void (*clear)(void))
 {
     atomic_store(&clear_line, clear);

@@ -21,6 +21,8 @@ int log_rank(void);
 const char *log_place(void);
 /* Where this thread's messages of every level go besides; NULL: nowhere else. */
 void log_set_file(FILE *to);
+/* That file. */
+FILE *log_file(void);
 
 /* One line on stderr for warnings and errors, on stdout otherwise; silent below the level or on
  * ranks > 0 (errors are always printed). Control characters in the text are printed escaped. */

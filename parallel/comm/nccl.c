@@ -264,6 +264,7 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
     *g = (NcclGroup){.rank = comm->rank,
                      .size = comm->size,
                      .timeout = timeout,
+                     .log = log_file(),
                      .device = dev,
                      .view = device_on(dev, dev->compute)};
     memcpy(g->name, comm->name, sizeof g->name);

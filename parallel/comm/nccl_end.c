@@ -38,6 +38,7 @@ static const char *describe_call(NcclGroup *g, int64_t number, char *text, size_
 static void take_place(const NcclGroup *g)
 {
     log_set_rank(own_rank(g), g->place);
+    log_set_file(g->log);
     ends_share(true);
 }
 

@@ -39,6 +39,7 @@ struct NcclGroup {
     NcclId id;       /* the same of all members, and of them alone */
     double timeout;  /* seconds; 0: none */
     char place[64];  /* of this rank, for messages */
+    FILE *log;       /* this rank's own; NULL: none */
     Device *device;
     Device view; /* of it, for the watchdog */
     /* Around each call on its stream; what the watchdog asks for are copies, which the host's

@@ -225,6 +225,7 @@ static void test_a_ranks_own_log(void **state)
     log_set_level(LOG_WARNING);
     log_set_rank(2, "dp 2");
     log_set_file(to);
+    assert_ptr_equal(log_file(), to);
     log_info("an information of %d", 7);
     log_warning("a warning");
     log_set_file(NULL);

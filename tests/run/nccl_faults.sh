@@ -62,6 +62,13 @@ fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" par
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
+# The sentence is the watchdog's, and stands in the log of the rank whose call it is.
+EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: --log-ranks" 86 timeout 60 "$TRAIN" "$TINY" "${run[@]}" \
+    --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
+said=$(grep '^error\[86\] ' output)
+rank=$(sed -nE 's/.*: rank ([01]) has waited 1 s .*/\1/p' <<<"$said")
+check "nccl faults: --log-ranks: rank ${rank:-?} has it" grep -qxF "${said:-none}" "logged/logs/rank_00$rank.log"
+
 # verify: rank 0 makes the steps of a single rank between those of the grid; a wait in NCCL has its deadline all the same
 while read -r name which sentence; do
     EMU_NCCL_FAULT=$which expect_code "nccl faults: verify: ${name//_/ }" 86 timeout 60 "$TRAIN" verify "$TINY" --ranks 2 \
