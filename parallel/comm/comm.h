@@ -69,7 +69,8 @@ struct Comm {
 
 /* A communicator of one rank: nothing moves. */
 Comm comm_self(const char *name);
-/* Before the devices are closed that its calls have named: it gives back their events. */
+/* Before the devices are closed that its calls have named: it gives back their events. What they
+ * were asked for is done: the caller has waited for them, or given back memory of theirs. */
 void comm_close(Comm *comm);
 /* The counts so far. Zero where nothing was called. */
 const CommCounts *comm_counts(const Comm *comm);

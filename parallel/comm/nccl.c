@@ -300,10 +300,10 @@ static void group_open(NcclGroup *g, Comm *host)
     nccl_call_ends(g);
 }
 
+/* NCCL asks that nothing is under way: whoever closes has waited, or given back memory. */
 static void group_close(NcclGroup *g)
 {
     NcclHandle *handle = g->handle;
-    device_synchronize(g->device);
     host_call(g, "disconnect");
     set_handle(g, NULL);
     require(g, nccl_library()->comm_destroy(handle));
@@ -369,8 +369,7 @@ static void use_first(Comm *comm, Device *dev, bool messages)
         nccl_receive(comm, dev, in, way ? next : before);
         nccl_group_end(comm);
     }
-    device_synchronize(dev);
-    device_release(dev, memory, bytes);
+    device_release(dev, memory, bytes); /* which waits for the device */
 }
 
 void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout)

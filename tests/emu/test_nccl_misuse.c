@@ -171,6 +171,18 @@ static void destroyed_twice(Rank *r)
     rank_close(r);
 }
 
+/* The call is not waited for. */
+static void destroyed_under_way(Rank *r)
+{
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    all_reduce(r);
+    if (!r->planted) rank_wait(r);
+    OK(r->nccl->CommDestroy(r->comm));
+    r->comm = NULL;
+    rank_close(r);
+}
+
 static void asked_after_destroy(Rank *r)
 {
     ncclResult_t code;
@@ -286,6 +298,12 @@ static const Violation violations[] = {
      2,
      "ncclCommDestroy of a communicator that is destroyed",
      {0}},
+    {"viii",
+     "destroyed while a call is under way",
+     destroyed_under_way,
+     2,
+     "ncclCommDestroy of first, rank 0 of 2, while|ncclCommDestroy of first, rank 1 of 2, while",
+     {"EMU_STREAMS=deferred"}},
     {"viii",
      "asked for errors after destroy",
      asked_after_destroy,

@@ -223,10 +223,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
+/* The library asks its callers to wait for what they have asked of the communicator first. A failed
+ * one's may never be done. */
 static ncclResult_t destroy(ncclComm *comm)
 {
+    if (comm->planned && comm->async == ncclSuccess &&
+        cudaEventQuery(comm->finished) == cudaErrorNotReady)
+        emu_die("ncclCommDestroy of %s, rank %d of %d, while what it was asked for is under way",
+                comm->name, comm->rank, comm->ranks);
     rules_comm_gone(comm);
-    if (comm->planned && comm->async == ncclSuccess) cudaEventSynchronize(comm->finished);
     mesh_close(comm);
     release(comm);
     return ncclSuccess;
