@@ -203,8 +203,9 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
         size_t planned, taken;
     } Reserve;
     if (plan->reserve == 0) return;
-    size_t gone = before.available - after.available, own = after.held - before.held;
-    Reserve mine = {plan->reserve, gone > own ? gone - own : 0};
+    /* With what the program took itself still there. Another process may have given some back. */
+    size_t left = after.available + (after.held - before.held);
+    Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
     Reserve *all = must_calloc((size_t)world->size, sizeof *all);
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
