@@ -34,11 +34,16 @@ static const char *describe_call(NcclGroup *g, int64_t number, char *text, size_
     return text;
 }
 
-/* Who speaks is the rank. Other threads of the process run on, perhaps inside NCCL. */
-static void take_place(const NcclGroup *g)
+void nccl_speak_for(const NcclGroup *g)
 {
     log_set_rank(own_rank(g), g->place);
     log_set_file(g->log);
+}
+
+/* Who speaks is the rank. Other threads of the process run on, perhaps inside NCCL. */
+static void take_place(const NcclGroup *g)
+{
+    nccl_speak_for(g);
     ends_share(true);
 }
 
@@ -79,7 +84,7 @@ static bool host_came(NcclGroup *g, int64_t number)
 static bool device_came(NcclGroup *g, int64_t number)
 {
     if (number <= nccl_calls(g) - NCCL_RING) return true;
-    device_enter(&g->view);
+    nccl_enter(g);
     return device_event_reached(&g->view, &g->asked[number % NCCL_RING].before);
 }
 

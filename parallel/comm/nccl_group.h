@@ -67,7 +67,14 @@ void nccl_call_begins(NcclGroup *group, NcclCall call);
 void nccl_call_grows(NcclGroup *group);
 void nccl_call_ends(NcclGroup *group);
 
-/* nccl_end.c: the ends of the program, in whatever thread. A call of that number failed:
+/* Of the watchdog, before it asks for marks: it is on the group's device, and what fails there is
+ * told with the group's rank. */
+void nccl_enter(NcclGroup *group);
+
+/* nccl_end.c. What this thread says from here on is said by the group's rank, at its place and to
+ * its log. */
+void nccl_speak_for(const NcclGroup *group);
+/* The ends of the program, in whatever thread. A call of that number failed:
  * EXIT_PEER_LOST where NCCL has lost a peer, else EXIT_SYSTEM. */
 void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
 /* With the watchdog's mutex held, of all groups in the list from `all` on: the oldest call of

@@ -47,6 +47,12 @@ void nccl_call_ends(NcclGroup *g)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+void nccl_enter(NcclGroup *g)
+{
+    nccl_speak_for(g);
+    device_enter(&g->view);
+}
+
 /* How far the device has come. Calls of one communicator end in their order. */
 static void look_for_progress(NcclGroup *g)
 {
@@ -54,7 +60,7 @@ static void look_for_progress(NcclGroup *g)
     int64_t issued = g->issued;
     pthread_mutex_unlock(&g->mutex);
     if (g->finished == issued) return;
-    device_enter(&g->view);
+    nccl_enter(g);
     if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
     if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].behind))
         g->finished = issued;

@@ -226,6 +226,50 @@ static void chain(Comm *world, void *context)
     hang();
 }
 
+/* Rank 0's device or rank 1's stands in a call, and the watchdog's questions to rank 1's fail. */
+static const Backend *sound;
+static Backend broken;
+static atomic_bool breaks;
+
+static bool broken_event_reached(Device *device, Event *event)
+{
+    if (device->index == 1 && atomic_load(&breaks)) (fail)(EXIT_SYSTEM, "the GPU has an error");
+    return sound->event_reached(device, event);
+}
+
+static void device_breaks(Comm *world, int stands)
+{
+    Device dev;
+    log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
+    standing_device_open(world, &dev);
+    if (world->rank == 0) {
+        sound = dev.backend;
+        broken = *sound;
+        broken.event_reached = broken_event_reached;
+    }
+    comm_barrier(world);
+    dev.backend = &broken;
+    Comm all = comm_split(world, "dp", 0, world->rank);
+    nccl_connect(&all, &dev, false, SHORT);
+    standing_device_stand(world, 1 << stands);
+    comm_broadcast(&all, &dev, numbers(7), 1);
+    standing_device_stand(world, 0); /* the end on the other device has been seen */
+    atomic_store(&breaks, true);
+    hang();
+}
+
+static void device_breaks_at_its_call(Comm *world, void *context)
+{
+    (void)context;
+    device_breaks(world, 1);
+}
+
+static void device_breaks_when_asked_for(Comm *world, void *context)
+{
+    (void)context;
+    device_breaks(world, 0);
+}
+
 static void init_waits(Comm *world, void *context)
 {
     double timeout = SHORT;
@@ -286,6 +330,16 @@ static const RankEnd waits[] = {
      EXIT_HANG,
      {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
       "the GPUs of ranks 0, 1 have not come to it"}},
+    {"a broken device",
+     device_breaks_at_its_call,
+     2,
+     EXIT_SYSTEM,
+     {"error[71] rank 1 dp 1: the GPU has an error"}},
+    {"a peer's broken device",
+     device_breaks_when_asked_for,
+     2,
+     EXIT_SYSTEM,
+     {"error[71] rank 1 dp 1: the GPU has an error"}},
     {"a chain",
      chain,
      3,
