@@ -4,6 +4,7 @@
 #define PARALLEL_COMM_NCCL_GROUP_H
 
 #include "model/core/check.h"
+#include "parallel/comm/local.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/nccl_library.h"
 
@@ -12,7 +13,7 @@
 /* Calls whose end on the device can be asked for: a host that is more calls ahead on one
  * communicator has the oldest of these named in their place. So many are in the order of what CUDA
  * takes before it has the host wait, and a call has computation beside it. */
-enum { NCCL_RING = 1024, NCCL_MOST_RANKS = 64 };
+enum { NCCL_RING = 1024, NCCL_MOST_RANKS = LOCAL_MAX_RANKS };
 
 /* One call of the host's: all of a group_begin are one. */
 typedef struct {
