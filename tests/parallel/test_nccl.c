@@ -1,6 +1,6 @@
 /* test_nccl.c -- the communicator over NCCL with a table of functions in its place: what is asked
  * of the library, in which order, and that verbs move what they should. What goes wrong is in
- * test_nccl_ends.c and test_nccl_waits.c. */
+ * test_nccl_ends.c, test_nccl_errors.c and test_nccl_waits.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl.h"

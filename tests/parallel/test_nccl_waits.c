@@ -1,6 +1,6 @@
 /* test_nccl_waits.c -- how ranks over NCCL end where a call takes too long, on the host or on the
- * device, or the communicator has an error that no call returns; who has not come, and where that
- * one stands. A process that was stopped has waited for nobody. */
+ * device; who has not come, and where that one stands. A process that was stopped has waited for
+ * nobody. Errors are in test_nccl_ends.c and test_nccl_errors.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl_group.h"
@@ -47,57 +47,6 @@ static void use_all(Comm *world, void *context)
     comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
     comm_close(&all);
     device_close(&dev);
-}
-
-/* ---- an error that no call returns ----------------------------------------------------------- */
-
-static void lose_a_peer(Comm *world, void *context)
-{
-    Device dev;
-    (void)context;
-    standing_device_open(world, &dev);
-    Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, LONG);
-    standing_device_stand(world, 3);
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
-    comm_barrier(world);
-    atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
-    hang();
-}
-
-/* Before the watchdog has looked how far the device has come. */
-static void lose_a_peer_early(Comm *world, void *context)
-{
-    Device dev;
-    (void)context;
-    standing_device_open(world, &dev);
-    Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, LONG);
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
-    comm_barrier(world);
-    atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
-    hang();
-}
-
-static void test_errors_that_no_call_returns_are_found(void **state)
-{
-    (void)state;
-    fake_nccl_use();
-    rank_end_expect(
-        &(RankEnd){"async, early",
-                   lose_a_peer_early,
-                   2,
-                   EXIT_PEER_LOST,
-                   {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank "}},
-        LONG, NULL);
-    rank_end_expect(
-        &(RankEnd){"async",
-                   lose_a_peer,
-                   2,
-                   EXIT_PEER_LOST,
-                   {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank ",
-                    "remote process exited"}},
-        LONG, NULL);
 }
 
 /* ---- too long -------------------------------------------------------------------------------- */
@@ -226,50 +175,6 @@ static void chain(Comm *world, void *context)
     hang();
 }
 
-/* Rank 0's device or rank 1's stands in a call, and the watchdog's questions to rank 1's fail. */
-static const Backend *sound;
-static Backend broken;
-static atomic_bool breaks;
-
-static bool broken_event_reached(Device *device, Event *event)
-{
-    if (device->index == 1 && atomic_load(&breaks)) (fail)(EXIT_SYSTEM, "the GPU has an error");
-    return sound->event_reached(device, event);
-}
-
-static void device_breaks(Comm *world, int stands)
-{
-    Device dev;
-    log_set_rank(world->rank, world->rank == 1 ? "dp 1" : "dp 0");
-    standing_device_open(world, &dev);
-    if (world->rank == 0) {
-        sound = dev.backend;
-        broken = *sound;
-        broken.event_reached = broken_event_reached;
-    }
-    comm_barrier(world);
-    dev.backend = &broken;
-    Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, SHORT);
-    standing_device_stand(world, 1 << stands);
-    comm_broadcast(&all, &dev, numbers(7), 1);
-    standing_device_stand(world, 0); /* the end on the other device has been seen */
-    atomic_store(&breaks, true);
-    hang();
-}
-
-static void device_breaks_at_its_call(Comm *world, void *context)
-{
-    (void)context;
-    device_breaks(world, 1);
-}
-
-static void device_breaks_when_asked_for(Comm *world, void *context)
-{
-    (void)context;
-    device_breaks(world, 0);
-}
-
 static void init_waits(Comm *world, void *context)
 {
     double timeout = SHORT;
@@ -330,16 +235,6 @@ static const RankEnd waits[] = {
      EXIT_HANG,
      {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
       "the GPUs of ranks 0, 1 have not come to it"}},
-    {"a broken device",
-     device_breaks_at_its_call,
-     2,
-     EXIT_SYSTEM,
-     {"error[71] rank 1 dp 1: the GPU has an error"}},
-    {"a peer's broken device",
-     device_breaks_when_asked_for,
-     2,
-     EXIT_SYSTEM,
-     {"error[71] rank 1 dp 1: the GPU has an error"}},
     {"a chain",
      chain,
      3,
@@ -444,7 +339,6 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors_that_no_call_returns_are_found),
         cmocka_unit_test(test_what_takes_too_long_ends_all),
         cmocka_unit_test(test_without_a_limit_ranks_wait),
         cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
