@@ -41,5 +41,7 @@ void nccl_share(Comm *comm, const Comm *connected);
  * those with the next and the previous rank are counted, too. NCCL_MAX_CTAS and NCCL_BUFFSIZE in
  * the environment make it smaller, as they make NCCL. */
 size_t nccl_reserve(int ranks, bool messages);
+/* An NCCL_MAX_CTAS that makes it smaller; 0: the environment's is as small. */
+int nccl_fewer_channels(void);
 
 #endif

@@ -48,11 +48,22 @@ static size_t message_channels(size_t channels)
     return power;
 }
 
+static size_t most_channels(void)
+{
+    size_t channels = setting("NCCL_MAX_CTAS", CHANNELS);
+    return channels < CHANNELS ? channels : CHANNELS;
+}
+
+int nccl_fewer_channels(void)
+{
+    enum { FEW = 8 };
+    return most_channels() > FEW ? FEW : 0;
+}
+
 size_t nccl_reserve(int ranks, bool messages)
 {
     if (ranks <= 1) return 0;
-    size_t channels = setting("NCCL_MAX_CTAS", CHANNELS);
-    if (channels > CHANNELS) channels = CHANNELS;
+    size_t channels = most_channels();
     /* A rank has one on each side, for rings and trees as for messages; of two both are the same.
      */
     size_t neighbours = ranks > 2 ? 2 : 1, bytes = tables;

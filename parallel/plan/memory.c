@@ -5,6 +5,7 @@
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "parallel/checkpoint/io.h"
+#include "parallel/comm/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,10 +295,10 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
         snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     }
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
-    if (p->reserve > 0 && p->total - p->reserve <= most)
+    if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
         snprintf(nccl, sizeof nccl,
-                 ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has %s of it",
-                 figure_bytes((double)p->reserve).text);
+                 ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it",
+                 nccl_fewer_channels(), figure_bytes((double)p->reserve).text);
     char *help = smaller_plan(p, c, most);
     error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
               figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text, where,

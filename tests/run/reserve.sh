@@ -44,4 +44,9 @@ EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU in which all but NCCL h
 check "reserve: is refused" grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
 check "reserve: and how NCCL takes less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
 NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: it is taken at its word" 0 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+# Of nine channels and of eight, with less room than either needs.
+NCCL_MAX_CTAS=9 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: less room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: NCCL can take less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 116.0 MiB of it" output
+NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: as little room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
+check "reserve: NCCL takes as little already" bash -c '! grep -qF NCCL_MAX_CTAS output'
 finish
