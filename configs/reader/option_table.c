@@ -356,7 +356,7 @@ const Option option_table[] = {
              "weights of neighbouring units are gathered together up to so many elements"),
     FLAG(zero_optimization.overlap_comm, 0, NONE, PLAN,
          "sums and gathers run beside the computation, in groups of an eighth of a stage's "
-         "parameters at most",
+         "parameters at most, or of one unit",
          .derived = "true at stage 3, else false", .flags = OPTION_AUTO | OPTION_FOLLOWS),
     ELEMENTS(zero_optimization.stage3_prefetch_bucket_size, "50000000", PLAN,
              "stage 3: weights are gathered ahead of their use up to so many elements; \"auto\": "
