@@ -23,14 +23,18 @@ static void open_exposed(Phases *p, Session *session)
     open_axis(p, session, EXPOSED_PP, &grid->pp, &grid->tie);
 }
 
+static void close_axis(Phases *p, ExposedAxis axis, Comm *group, Comm *part)
+{
+    group->exposed = part->exposed = NULL;
+    exposed_destroy(p->exposed[axis]);
+}
+
 static void close_exposed(Phases *p, Session *session)
 {
-    const Comm *comm[GRID_COMMS];
-    grid_comms(&session->grid, comm);
-    for (int i = 0; i < GRID_COMMS; i++)
-        ((Comm *)comm[i])->exposed = NULL;
-    for (int a = 0; a < EXPOSED_AXES; a++)
-        exposed_destroy(p->exposed[a]);
+    Grid *grid = &session->grid;
+    close_axis(p, EXPOSED_DP, &grid->dp, &grid->shard);
+    close_axis(p, EXPOSED_TP, &grid->tp, &grid->kv);
+    close_axis(p, EXPOSED_PP, &grid->pp, &grid->tie);
 }
 
 void phases_open(Phases *p, Session *session, int64_t actions)
