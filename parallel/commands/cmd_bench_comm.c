@@ -30,7 +30,9 @@ enum { BOTH_WAYS = COMM_SEND, ONE_WAY, VERBS };
 /* What rank 0 measured. */
 typedef struct {
     const Arguments *a;
-    char device[160], transport[32];
+    char device[160];
+    char transport[32]; /* NCCL with its version, or "local": by the memory that all share */
+    bool nccl;
     double memory;                /* bytes per second, of all ranks together */
     double seconds[VERBS][SIZES]; /* of one call */
 } Result;
@@ -145,6 +147,8 @@ static int rank_main(Comm *world, void *context)
     if (world->rank == 0) {
         r->memory = memory;
         device_describe(&p.dev, r->device, sizeof r->device);
+        r->nccl = connect;
+        snprintf(r->transport, sizeof r->transport, "%s", all.ops->name);
         if (connect) nccl_version(r->transport, sizeof r->transport);
     }
     comm_barrier(world); /* peers read this rank's memory */
@@ -166,7 +170,7 @@ static void print_result(const Result *r)
         printf(",\"calls\":[");
     } else {
         printf("%s each, %d ranks as threads of one process%s%s, f32, in place, medians of %lld\n",
-               r->device, n, r->transport[0] ? ", " : "", r->transport,
+               r->device, n, r->nccl ? ", " : "", r->nccl ? r->transport : "",
                (long long)r->a->repetitions);
         printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
         printf("%-16s %10s %12s %9s %10s\n", "verb", "size", "us", "GB/s", "% memory");
@@ -196,7 +200,7 @@ static void print_result(const Result *r)
 static int bench_comm(const void *values)
 {
     const Arguments *a = values;
-    Result r = {.a = a, .transport = ""};
+    Result r = {.a = a};
     gpus_prepare(device_choice(a->device), (int)a->ranks);
     const LaunchOptions launch = {.timeout = (double)a->timeout};
     int code = launch_ranks((int)a->ranks, &launch, rank_main, &r);
