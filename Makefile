@@ -304,8 +304,8 @@ $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
 # records that come late, and slow loaders; test_generate_command sees the steps of stores; test_step_graph sees the actions of a
 # step.
 $(BUILD)/tests/parallel/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=zero_create,--wrap=pipeline_run
-# test_nccl_streams leaves out waits.
-$(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record
+# test_nccl_streams leaves out waits; test_nccl_grids looks at streams where masters begin.
+$(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init
 
 test-programs: $(TESTS)
 

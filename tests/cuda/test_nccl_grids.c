@@ -6,11 +6,13 @@
  * streams that do it in a drawn order, while NCCL reads what it is given as early or as late as it
  * may. */
 #include "model/core/check.h"
+#include "parallel/zero/state.h"
 #include "tests/support/grid_run.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -94,9 +96,60 @@ static void test_bug_16_31_a_gpu_for_each_rank(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* ---- masters --------------------------------------------------------------------------------- */
+
+void __real_optimizer_init(Optimizer *optimizer, Device *dev) __attribute__((weak));
+void __wrap_optimizer_init(Optimizer *optimizer, Device *dev);
+
+static _Thread_local Trainer *trainer; /* of the rank, if it is looked at */
+static atomic_int gathers, early;
+
+static void look_at(Trainer *t, void *context)
+{
+    check_connected(t, context);
+    trainer = t;
+}
+
+/* Masters are copied on the compute stream: each gather of weights must be done when that has come
+ * so far. */
+void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
+{
+    ZeroStore *store = trainer ? trainer->session.store : NULL;
+    Event here = {0};
+    device_event_record(dev, &here);
+    device_event_synchronize(dev, &here);
+    device_event_destroy(dev, &here);
+    for (int i = 0; store && i < store->base.table->n_units; i++) {
+        if (!store->unit[i].arriving) continue;
+        gathers++;
+        early += !device_event_reached(&store->comm, &store->unit[i].ready);
+    }
+    trainer = NULL;
+    __real_optimizer_init(optimizer, dev);
+}
+
+/* A gather writes the whole weights, the shards in them too, from which masters are copied: in
+ * streams that put off their work it would be under way then. */
+static void test_masters_begin_behind_the_first_gather(void **state)
+{
+    (void)state;
+    GridCase c;
+    cuda_devices_needed(MOST_RANKS);
+    assert_true(grid_case_read(&c, "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1"));
+    const GridHooks hooks = {.opened = look_at};
+    GridRun run;
+    setenv("EMU_STREAMS", "deferred", 1);
+    gathers = early = 0;
+    grid_run(&run, &c, grid_case_batch(&c), GRID_FEW_STEPS, &hooks);
+    grid_run_free(&run);
+    assert_true(gathers > 0);
+    assert_int_equal(early, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masters_begin_behind_the_first_gather),
         cmocka_unit_test(test_bug_16_31_a_gpu_for_each_rank),
     };
     setenv("TEST_DEVICE", "cuda", 1);
