@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char gpus_shared[] = "share the GPU, and reach each other through its memory";
+
 void gpus_prepare(const Backend *backend, int ranks)
 {
     char err[1024];

@@ -12,6 +12,9 @@ typedef enum {
     GPUS_EACH  /* a GPU each: nccl_open has been called */
 } Gpus;
 
+/* "Ranks ...": what is said of those that share a GPU. */
+extern const char gpus_shared[];
+
 /* Before ranks are started that will open `backend` (device_choice; NULL: none): opens NCCL where
  * they will need it, since that sets variables of the environment, which threads must not. Says
  * nothing: gpus_agree will. */

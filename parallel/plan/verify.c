@@ -3,6 +3,7 @@
 
 #include "model/core/clock.h"
 #include "model/core/min_max.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
 
@@ -276,6 +277,17 @@ static void compare(Proof *p, const Side *grid, const Side *single, const Side *
         compare_captures(&p->comparison, table, dtype, &grid->step, &single->step, &bounds);
 }
 
+/* How the grid's ranks reach each other, where they have devices: known when these are open. */
+static void print_way(const Session *grid)
+{
+    char version[32];
+    if (grid->gpus == GPUS_EACH)
+        printf("ranks      %s, a GPU each\n", nccl_version(version, sizeof version));
+    else if (grid->gpus == GPUS_ONE)
+        printf("ranks      %s\n", gpus_shared);
+    fflush(stdout);
+}
+
 /* One rank of the grid; rank 0 has the single ranks beside it. The others wait for these on the
  * host, where no deadline holds, and not in a call of NCCL's, where parallel.timeout does. */
 static int verify_rank(Comm *world, void *context)
@@ -284,6 +296,7 @@ static int verify_rank(Comm *world, void *context)
     bool lead = world->rank == 0;
     Side grid, single, exact;
     open_side(&grid, p, p->configs.grid, world, true);
+    if (lead) print_way(&grid.trainer.session);
     open_side(&single, p, lead ? p->configs.single : NULL, NULL, false);
     open_side(&exact, p, lead ? p->configs.exact : NULL, NULL, false);
     for (int i = 0; i < VERIFY_STEPS; i++) {

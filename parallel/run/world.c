@@ -114,8 +114,7 @@ void run_print_ranks(Run *run)
               (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
               stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
-    if (run->trainer.session.gpus == GPUS_ONE)
-        log_field("", "ranks share the GPU, and reach each other through its memory");
+    if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");
