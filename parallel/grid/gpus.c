@@ -50,9 +50,9 @@ Gpus gpus_agree(Comm *world, const Device *dev)
     if (least < world->size)
         control_fail(world, EXIT_CONFIG,
                      "%d ranks cannot be shared out to %lld GPUs: a rank has a GPU of its own, or "
-                     "all share a single one; write --ranks %lld or less, or set "
-                     "CUDA_VISIBLE_DEVICES to one GPU or to %d",
-                     world->size, (long long)least, (long long)least, world->size);
+                     "all share a single one; write --ranks %lld or less, or name one GPU in "
+                     "CUDA_VISIBLE_DEVICES",
+                     world->size, (long long)least, (long long)least);
     bool open = nccl_open(err, sizeof err);
     if (!control_agree(world, open, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);

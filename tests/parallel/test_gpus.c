@@ -74,8 +74,7 @@ static void test_other_numbers_are_refused(void **state)
                    4,
                    EXIT_CONFIG,
                    {"error[78] 4 ranks cannot be shared out to 3 GPUs",
-                    "write --ranks 3 or less, or set CUDA_VISIBLE_DEVICES to one GPU or "
-                    "to 4"}},
+                    "write --ranks 3 or less, or name one GPU in CUDA_VISIBLE_DEVICES\n"}},
         60, NULL);
     machine = (Machine){4, 2, GPUS_EACH};
     RankEnd twice = {
