@@ -115,6 +115,14 @@ static void awaited(void *self)
     watch.awaited++;
 }
 
+static void store_waits(void)
+{
+    Device *dev = &watch.trainer->session.dev;
+    Device comm = device_on(dev, dev->comm), p2p = device_on(dev, dev->p2p);
+    device_event_record(&p2p, &watch.event);
+    device_event_wait(&comm, &watch.event);
+}
+
 void __real_pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
                          const Transfer *transfers) __attribute__((weak));
 void __wrap_pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
@@ -128,6 +136,7 @@ void __wrap_pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *a
         __real_pipeline_run(pipeline, stage, &actions[i], 1, transfers);
         if (actions[i].kind == ACT_EXCHANGE && watch.planted == STEP_WAITS_FOR_EXCHANGES)
             wait_for(watch.trainer->session.dev.p2p);
+        if (actions[i].kind == ACT_EXCHANGE && watch.planted == STEP_STORE_WAITS) store_waits();
     }
 }
 

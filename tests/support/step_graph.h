@@ -45,7 +45,8 @@ typedef enum {
     STEP_WAITS_FOR_SUMS,      /* behind each release of a gradient, for the comm stream */
     STEP_WAITS_FOR_GATHERS,   /* behind each release of weights */
     STEP_WAITS_FOR_EXCHANGES, /* behind each exchange, for the p2p stream */
-    STEP_WAITS_FOR_TP_SUMS    /* behind each sum that is put on the tp stream, for it */
+    STEP_WAITS_FOR_TP_SUMS,   /* behind each sum that is put on the tp stream, for it */
+    STEP_STORE_WAITS          /* behind each exchange, the comm stream for the p2p stream */
 } StepPlanted;
 
 /* Called by the rank's thread, before a burst: from here on what it asks for is noted, and the
