@@ -81,6 +81,7 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     double ms = 1e3 / (double)s->steps;
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
     char comm[64] = "", stages[64] = "";
+    /* A device's phases are of its clock, and may be longer than the host's step. */
     other -= s->communication + s->exchange + s->bubble;
     if (s->communication > 0)
         snprintf(comm, sizeof comm, "communication %.2f  ", s->communication * ms);
@@ -90,7 +91,7 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     snprintf(text, sizeof text,
              "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  %s%sdata %.2f  other %.2f",
              s->forward * ms, s->backward * ms, s->optimizer * ms, comm, stages, s->data * ms,
-             other * ms);
+             fmax(0, other) * ms);
     print_lines(c, text, 9);
 }
 

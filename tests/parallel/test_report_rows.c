@@ -136,6 +136,29 @@ static void a_rank_has_its_share_of_the_rate(void **unused)
     free(shown);
 }
 
+/* A device's phases are told by its clock and the step by the host's: together they may take longer
+ * than the step. */
+static void no_time_is_negative(void **unused)
+{
+    (void)unused;
+    char *shown = NULL, err[256];
+    size_t n = 0;
+    Metrics *m = NULL;
+    StepRecord row = {.step = 2, .loss = 5.5, .lr = 4e-3};
+    MetricsOptions options = {
+        .pace = {.train_steps = 10}, .resumed_step = -1, .to = open_memstream(&shown, &n)};
+    assert_true(metrics_open(&m, &options, err, sizeof err));
+    SpeedRecord speed = {.seconds = 2, .steps = 2, .tokens = 4000, .forward = 1, .backward = 1.25};
+    metrics_step(m, &row);
+    metrics_report(m, &speed);
+    fflush(options.to);
+    if (strstr(shown, "backward 625.00") == NULL || strstr(shown, "other 0.00") == NULL)
+        fail_msg("%s", shown);
+    metrics_close(m);
+    fclose(options.to);
+    free(shown);
+}
+
 /* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
 static void rows_fit_eighty_columns(void **unused)
 {
@@ -281,6 +304,7 @@ int main(void)
         cmocka_unit_test(exposed_communication_by_axis),
         cmocka_unit_test(rows_fit_eighty_columns),
         cmocka_unit_test(a_rank_has_its_share_of_the_rate),
+        cmocka_unit_test(no_time_is_negative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
