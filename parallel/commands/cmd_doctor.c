@@ -170,6 +170,22 @@ static void print_peers(const Backend *cuda, int count)
         print_finding("--", "peers", "GPUs see these, others through the host's memory: %s", seen);
 }
 
+/* GPUs that are one under two numbers, which ranks with a GPU each are refused. */
+static void print_doubles(const Backend *cuda, int count)
+{
+    char one[32], other[32];
+    for (int a = 0; a < count; a++)
+        for (int b = a + 1; b < count; b++) {
+            cuda->bus_id(a, one, sizeof one);
+            if (one[0] == '\0' || strcmp(one, cuda->bus_id(b, other, sizeof other)) != 0) continue;
+            print_finding("!!", "gpus",
+                          "%d and %d are the same GPU, %s; name each GPU once in "
+                          "CUDA_VISIBLE_DEVICES",
+                          a, b, one);
+            return;
+        }
+}
+
 /* Of several GPUs where they are, and who sees whom. */
 static void print_gpus(void)
 {
@@ -182,6 +198,7 @@ static void print_gpus(void)
         used += (size_t)snprintf(places + used, sizeof places - used, "%s%s", i ? ", " : "",
                                  cuda->bus_id(i, place, sizeof place));
     print_finding("ok", "gpus", "%d: %s", count, places);
+    print_doubles(cuda, count);
     if (count > 1) print_peers(cuda, count);
 }
 

@@ -76,6 +76,11 @@ EMU_DEVICES=3 expect_code "nccl: three GPUs: verify" 78 "$TRAIN" verify "$TINY" 
 EMU_DEVICES=3 expect_code "nccl: three GPUs: bench" 78 "$TRAIN" bench comm --ranks 4 --device cuda --repetitions 1
 EMU_BUS=same expect_code "nccl: one GPU twice" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out none
 failed_as "nccl: one GPU twice" '^error\[78\] ranks 0 and 1 have the same GPU, 0000:01:00.0; name each GPU once'
+EMU_BUS=same "$TRAIN" doctor >output
+check "nccl: one GPU twice: doctor" grep -qE \
+    '^!!  gpus +0 and 1 are the same GPU, 0000:01:00.0; name each GPU once in CUDA_VISIBLE_DEVICES$' output
+check "nccl: GPUs of their own: doctor" test "$("$TRAIN" doctor | grep gpus)" = \
+    "ok  gpus          4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
 EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: ... where NCCL may" 0 "$TRAIN" "$TINY" "${run[@]}" \
     --set train_steps=1 --ranks 2 --out twice
 expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two
