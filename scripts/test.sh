@@ -40,6 +40,7 @@ rows() {
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/grid/test_grid_checkpoints
+    row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/grid/test_grid_bits
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
     # first every dtype.
     row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal

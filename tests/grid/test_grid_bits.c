@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -141,5 +142,7 @@ int main(void)
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
     };
+    const char *only = getenv("TEST_ONLY"); /* the name of one */
+    if (only) cmocka_set_test_filter(only);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
