@@ -17,18 +17,6 @@
 /* Seconds of a deadline that must not come, and of one that comes. */
 static const double LONG = 60, SHORT = 0.4;
 
-static Tensor numbers(int64_t n)
-{
-    static _Thread_local float x[64];
-    return tensor_1d(x, F32, n);
-}
-
-static void hang(void)
-{
-    for (;;)
-        pause();
-}
-
 /* ---- an error that no call returns ----------------------------------------------------------- */
 
 static void lose_a_peer(Comm *world, void *context)
@@ -39,10 +27,10 @@ static void lose_a_peer(Comm *world, void *context)
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, LONG);
     standing_device_stand(world, 3);
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_barrier(world);
     atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
-    hang();
+    standing_device_hang();
 }
 
 /* Before the watchdog has looked how far the device has come. */
@@ -53,10 +41,10 @@ static void lose_a_peer_early(Comm *world, void *context)
     standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, LONG);
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_barrier(world);
     atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
-    hang();
+    standing_device_hang();
 }
 
 static void test_errors_that_no_call_returns_are_found(void **state)
@@ -108,10 +96,10 @@ static void device_breaks(Comm *world, int stands)
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, SHORT);
     standing_device_stand(world, 1 << stands);
-    comm_broadcast(&all, &dev, numbers(7), 1);
+    comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
     standing_device_stand(world, 0); /* the end on the other device has been seen */
     atomic_store(&breaks, true);
-    hang();
+    standing_device_hang();
 }
 
 static void device_breaks_at_its_call(Comm *world, void *context)

@@ -23,18 +23,6 @@
 /* Seconds of a deadline that must not come, and of one that comes. */
 static const double LONG = 60, SHORT = 0.4;
 
-static Tensor numbers(int64_t n)
-{
-    static _Thread_local float x[64];
-    return tensor_1d(x, F32, n);
-}
-
-static void hang(void)
-{
-    for (;;)
-        pause();
-}
-
 /* All that a step may do. */
 static void use_all(Comm *world, void *context)
 {
@@ -44,7 +32,7 @@ static void use_all(Comm *world, void *context)
     standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, true, timeout ? *timeout : LONG);
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_close(&all);
     device_close(&dev);
 }
@@ -65,8 +53,8 @@ static void host_waits(Comm *world, void *context)
     Device dev;
     (void)context;
     Comm all = connected(world, &dev, SHORT);
-    if (world->rank == 1) hang();
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_MAX);
+    if (world->rank == 1) standing_device_hang();
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_MAX);
 }
 
 /* The calls return; the device of rank 0 is stuck in one that rank 2 never makes. */
@@ -77,8 +65,9 @@ static void device_waits(Comm *world, void *context)
     Comm all = connected(world, &dev, SHORT);
     standing_device_stand(world, 7);
     if (world->rank != 2)
-        comm_all_gather(&all, &dev, numbers(6), tensor_slice_rows(numbers(6), 2 * world->rank, 2));
-    hang();
+        comm_all_gather(&all, &dev, standing_device_numbers(6),
+                        tensor_slice_rows(standing_device_numbers(6), 2 * world->rank, 2));
+    standing_device_hang();
 }
 
 /* All hosts have called; rank 1's device does not end it. */
@@ -89,8 +78,8 @@ static void device_is_behind(Comm *world, void *context)
     Comm all = connected(world, &dev, SHORT);
     standing_device_stand(world, 2);
     for (int i = 0; i < 2; i++)
-        comm_broadcast(&all, &dev, numbers(7), 1);
-    hang();
+        comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
+    standing_device_hang();
 }
 
 /* Rank 0 stands in a call, to which rank 1's device has not come. */
@@ -100,10 +89,10 @@ static void device_does_not_come(Comm *world, void *context)
     (void)context;
     Comm all = connected(world, &dev, world->rank == 0 ? SHORT : LONG);
     standing_device_stand(world, 2);
-    comm_broadcast(&all, &dev, numbers(7), 1);
+    comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
     standing_device_stand(world, 3);
-    comm_broadcast(&all, &dev, numbers(3), 0);
-    hang();
+    comm_broadcast(&all, &dev, standing_device_numbers(3), 0);
+    standing_device_hang();
 }
 
 /* Rank 0's device stands in a call of dp, behind which it was asked for one of tp, in which rank
@@ -117,10 +106,11 @@ static void chain_of_devices(Comm *world, bool comes)
     nccl_connect(&dp, &dev, false, LONG);
     nccl_connect(&tp, &dev, false, world->rank == 1 ? SHORT : LONG);
     standing_device_stand(world, 7);
-    if (world->rank == 0 || (world->rank == 2 && comes)) comm_broadcast(&dp, &dev, numbers(7), 0);
+    if (world->rank == 0 || (world->rank == 2 && comes))
+        comm_broadcast(&dp, &dev, standing_device_numbers(7), 0);
     comm_barrier(world);
-    if (world->rank != 2) comm_all_reduce(&tp, &dev, numbers(8), REDUCE_SUM);
-    hang();
+    if (world->rank != 2) comm_all_reduce(&tp, &dev, standing_device_numbers(8), REDUCE_SUM);
+    standing_device_hang();
 }
 
 static void devices_in_a_chain(Comm *world, void *context)
@@ -142,8 +132,8 @@ static void hosts_run_ahead(Comm *world, int calls, int ended)
     Comm all = connected(world, &dev, SHORT);
     standing_device_stand_behind(world, 3, ended);
     for (int i = 0; i < calls; i++)
-        comm_broadcast(&all, &dev, numbers(7), 1);
-    hang();
+        comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
+    standing_device_hang();
 }
 
 /* By a step's calls: their marks are kept. */
@@ -170,9 +160,9 @@ static void chain(Comm *world, void *context)
     Comm high = comm_split(world, "high", world->rank == 0, world->rank);
     nccl_connect(&low, &dev, false, world->rank == 0 ? SHORT : LONG);
     nccl_connect(&high, &dev, false, LONG);
-    if (world->rank == 1) comm_all_reduce(&high, &dev, numbers(9), REDUCE_SUM);
-    if (world->rank == 0) comm_all_reduce(&low, &dev, numbers(8), REDUCE_SUM);
-    hang();
+    if (world->rank == 1) comm_all_reduce(&high, &dev, standing_device_numbers(9), REDUCE_SUM);
+    if (world->rank == 0) comm_all_reduce(&low, &dev, standing_device_numbers(8), REDUCE_SUM);
+    standing_device_hang();
 }
 
 static void init_waits(Comm *world, void *context)
@@ -293,7 +283,7 @@ static void wait_for_a_word(Comm *world, void *context)
     if (world->rank == 1 &&
         (write(stop->ready[1], &byte, 1) != 1 || read(stop->go[0], &byte, 1) != 1))
         rank_wrong(world, "no word to or from the parent");
-    comm_all_reduce(&all, &dev, numbers(5), REDUCE_SUM);
+    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_close(&all);
     device_close(&dev);
 }

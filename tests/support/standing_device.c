@@ -77,3 +77,15 @@ void standing_device_stand_behind(Comm *world, int ranks, int calls)
     }
     comm_barrier(world);
 }
+
+Tensor standing_device_numbers(int64_t n)
+{
+    static _Thread_local float x[64];
+    return tensor_1d(x, F32, n);
+}
+
+void standing_device_hang(void)
+{
+    for (;;)
+        pause();
+}
