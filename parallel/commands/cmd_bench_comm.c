@@ -32,7 +32,7 @@ typedef struct {
     const Arguments *a;
     char device[160];
     char transport[32]; /* NCCL with its version, or "local": by the memory that all share */
-    bool nccl;
+    Gpus gpus;
     double memory;                /* bytes per second, of all ranks together */
     double seconds[VERBS][SIZES]; /* of one call */
 } Result;
@@ -131,14 +131,14 @@ static int rank_main(Comm *world, void *context)
     if (!device_open(&p.dev, r->a->device, &options, err, sizeof err))
         control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     if (world->rank == 0) device_warn(&p.dev);
-    bool connect = gpus_agree(world, &p.dev) == GPUS_EACH;
+    Gpus gpus = gpus_agree(world, &p.dev);
     p.x = device_alloc(&p.dev, 2 * (size_t)LARGEST, "the tensors of the calls");
     p.y = p.x + LARGEST / sizeof(float);
     op_fill(&p.dev, tensor_1d(p.x, F32, 2 * LARGEST / (int64_t)sizeof(float)), 0);
     int repetitions = (int)r->a->repetitions;
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
-    if (connect) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
+    if (gpus == GPUS_EACH) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
             double seconds = call_seconds(&all, &p, verb, bytes_of(s), repetitions);
@@ -147,9 +147,9 @@ static int rank_main(Comm *world, void *context)
     if (world->rank == 0) {
         r->memory = memory;
         device_describe(&p.dev, r->device, sizeof r->device);
-        r->nccl = connect;
+        r->gpus = gpus;
         snprintf(r->transport, sizeof r->transport, "%s", all.ops->name);
-        if (connect) nccl_version(r->transport, sizeof r->transport);
+        if (gpus == GPUS_EACH) nccl_version(r->transport, sizeof r->transport);
     }
     comm_barrier(world); /* peers read this rank's memory */
     device_synchronize(&p.dev);
@@ -169,9 +169,10 @@ static void print_result(const Result *r)
         json_print_string(stdout, r->transport);
         printf(",\"calls\":[");
     } else {
-        printf("%s each, %d ranks as threads of one process%s%s, f32, in place, medians of %lld\n",
-               r->device, n, r->nccl ? ", " : "", r->nccl ? r->transport : "",
-               (long long)r->a->repetitions);
+        bool nccl = r->gpus == GPUS_EACH;
+        printf("%s%s %d ranks as threads of one process%s%s, f32, in place, medians of %lld\n",
+               r->device, r->gpus == GPUS_ONE ? ", shared by" : " each,", n, nccl ? ", " : "",
+               nccl ? r->transport : "", (long long)r->a->repetitions);
         printf("memory, all ranks at once: %.2f GB/s\n", 1e-9 * r->memory);
         printf("%-16s %10s %12s %9s %10s\n", "verb", "size", "us", "GB/s", "% memory");
     }
