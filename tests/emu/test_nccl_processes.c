@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -31,6 +32,31 @@ static void wait_for_ids(Shared *shared)
         sched_yield();
 }
 
+/* With LAZY_ROOT set, the threads behind the ids share the rank's core and run only while the rank
+ * does not want it. */
+static void *make_ids(void *context)
+{
+    World *world = context;
+    struct sched_param none = {0};
+    if (getenv("LAZY_ROOT")) MUST(sched_setscheduler(0, SCHED_IDLE, &none) == 0);
+    for (int i = 0; i < 2; i++)
+        OK(world->nccl.GetUniqueId(&world->id[i]));
+    return NULL;
+}
+
+static void ids_for_all(World *world, Shared *shared)
+{
+    pthread_t maker;
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(sched_getcpu(), &core);
+    if (getenv("LAZY_ROOT")) MUST(sched_setaffinity(0, sizeof core, &core) == 0);
+    MUST(pthread_create(&maker, NULL, make_ids, world) == 0);
+    MUST(pthread_join(maker, NULL) == 0);
+    memcpy(shared->world.id, world->id, sizeof world->id);
+    atomic_store(&shared->ids, 1);
+}
+
 /* One rank; rank 0 makes the ids, which are found in its process. */
 static void process_run(void *context)
 {
@@ -50,11 +76,7 @@ static void process_run(void *context)
         free(name);
     }
     MUST(nccl_load(&world.nccl, "libnccl.so.2", &missing));
-    if (process->rank == 0) {
-        for (int i = 0; i < 2; i++)
-            OK(world.nccl.GetUniqueId(&shared->world.id[i]));
-        atomic_store(&shared->ids, 1);
-    }
+    if (process->rank == 0) ids_for_all(&world, shared);
     wait_for_ids(shared);
     memcpy(world.id, shared->world.id, sizeof world.id);
     Rank rank = {
@@ -193,6 +215,16 @@ static void one_device_is_for_one_rank_of_a_host(void **state)
     all_end_with(&ends, 2, 0, "");
 }
 
+/* Rank 0, in whose process the root is, ends as soon as it is refused. */
+static void all_hear_of_a_refusal(void **state)
+{
+    static const char *const lazy[WORLD_MOST][3] = {{"LAZY_ROOT=1"}};
+    Ends ends;
+    (void)state;
+    run(on_one_device, WORLD_MOST, lazy, &ends);
+    all_end_with(&ends, WORLD_MOST, ncclInvalidUsage, "Duplicate GPU detected");
+}
+
 /* ---- (iii) the order of all processes' launches ---------------------------------------------- */
 
 /* Streams of their own let it come to an end all the same. */
@@ -314,6 +346,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_ranks),
         cmocka_unit_test(one_device_is_for_one_rank_of_a_host),
+        cmocka_unit_test(all_hear_of_a_refusal),
         cmocka_unit_test(the_order_of_all_is_checked),
         cmocka_unit_test(a_killed_peer_is_a_remote_error),
     };

@@ -100,6 +100,7 @@ static ncclResult_t join(ncclComm *comm, const IdContent *id)
     mine.version = rules_version(NCCL_VERSION_CODE);
     mine.host = host_number();
     mine.device = comm->device;
+    mine.process = getpid();
     int listener = -1;
     ncclResult_t code = net_interface(&mine.address);
     if (cudaDeviceGetPCIBusId(mine.bus_id, sizeof mine.bus_id, comm->device) != cudaSuccess)

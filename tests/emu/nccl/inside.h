@@ -158,6 +158,7 @@ bool net_exchange(ncclComm *comm, Piece *piece, int n);
 typedef struct {
     uint64_t id;
     int32_t rank, ranks, version, device;
+    int32_t process; /* its number */
     uint64_t host;
     char bus_id[32];
     Address address;

@@ -93,35 +93,41 @@ static Welcome hear_all(Root *root)
         Welcome welcome = judge_newcomer(root, &come);
         if (root->n == 0) {
             root->ranks = come.ranks;
-            root->hello = (Hello *)calloc((size_t)come.ranks, sizeof *root->hello);
+            root->hello = (Hello *)calloc((size_t)come.ranks + 1, sizeof *root->hello);
             root->socket = (int *)calloc((size_t)come.ranks + 1, sizeof *root->socket);
             if (root->hello == NULL || root->socket == NULL) emu_die("no memory for an init");
         }
         root->socket[root->n] = from;
-        if (welcome.code != ncclSuccess) {
-            net_write(from, &welcome, sizeof welcome);
-            return welcome;
-        }
         root->hello[root->n++] = come;
+        if (welcome.code != ncclSuccess) return welcome;
     } while (root->n == 0 || root->n < root->ranks);
     return judge_all(root);
 }
 
+/* The answer, to those in the root's own process or to those elsewhere. */
+static void tell(const Root *root, bool own, const Welcome *welcome, const Hello *by_rank)
+{
+    for (int i = 0; i < root->n; i++) {
+        if ((root->hello[i].process == getpid()) != own) continue;
+        net_write(root->socket[i], welcome, sizeof *welcome);
+        if (welcome->code == ncclSuccess)
+            net_write(root->socket[i], by_rank, (size_t)root->ranks * sizeof *by_rank);
+        close(root->socket[i]);
+    }
+}
+
+/* A rank that is refused may end its process, and this thread with it: those in the same process as
+ * the root are told last. */
 static void *root_run(void *context)
 {
     Root *root = (Root *)context;
     Welcome welcome = hear_all(root);
     Hello *by_rank = (Hello *)calloc((size_t)root->ranks, sizeof *by_rank);
     if (by_rank == NULL) emu_die("no memory for an init");
-    for (int i = 0; i < root->n; i++)
+    for (int i = 0; i < root->n && welcome.code == ncclSuccess; i++)
         by_rank[root->hello[i].rank] = root->hello[i];
-    for (int i = 0; i < root->n; i++) {
-        net_write(root->socket[i], &welcome, sizeof welcome);
-        if (welcome.code == ncclSuccess)
-            net_write(root->socket[i], by_rank, (size_t)root->ranks * sizeof *by_rank);
-    }
-    for (int i = 0; i < root->n; i++)
-        close(root->socket[i]);
+    tell(root, false, &welcome, by_rank);
+    tell(root, true, &welcome, by_rank);
     close(root->listener);
     free(by_rank);
     free(root->hello);
