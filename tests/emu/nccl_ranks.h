@@ -266,24 +266,42 @@ static inline bool violation_said(const char *text, const char *sentence)
     return false;
 }
 
-/* Every violation of the table, and its control. EMU_NCCL_TABLE=1 prints what each died with. */
-static inline void violations_run(const Violation *list, size_t n)
+/* The violation, and its control. EMU_NCCL_TABLE=1 prints what it died with. */
+static inline void violation_run(const Violation *v)
 {
     char text[8192];
-    for (size_t i = 0; i < n; i++) {
-        ViolationRun planted = {&list[i], true}, control = {&list[i], false};
-        int code = child_run(violation_child, &control, text, sizeof text);
-        if (code != 0)
-            fail_msg("(%s) %s: the control ended with %d: %s", list[i].rule, list[i].what, code,
-                     text);
-        code = child_run(violation_child, &planted, text, sizeof text);
-        if (getenv("EMU_NCCL_TABLE"))
-            printf("| %s | %s | %.*s |\n", list[i].rule, list[i].what, (int)strcspn(text, "\n"),
-                   text);
-        if (code != -SIGABRT || !violation_said(text, list[i].sentence))
-            fail_msg("(%s) %s: ended with %d, \"%s\" is not in: %s", list[i].rule, list[i].what,
-                     code, list[i].sentence, text);
-    }
+    ViolationRun planted = {v, true}, control = {v, false};
+    int code = child_run(violation_child, &control, text, sizeof text);
+    if (code != 0) fail_msg("(%s) %s: the control ended with %d: %s", v->rule, v->what, code, text);
+    code = child_run(violation_child, &planted, text, sizeof text);
+    if (getenv("EMU_NCCL_TABLE"))
+        printf("| %s | %s | %.*s |\n", v->rule, v->what, (int)strcspn(text, "\n"), text);
+    if (code != -SIGABRT || !violation_said(text, v->sentence))
+        fail_msg("(%s) %s: ended with %d, \"%s\" is not in: %s", v->rule, v->what, code,
+                 v->sentence, text);
+}
+
+/* A table of violations. */
+typedef struct {
+    const Violation *list;
+    size_t n;
+} Violations;
+
+static inline void each_violation_ends_the_program(void **state)
+{
+    const Violations *v = *state;
+    for (size_t i = 0; i < v->n; i++)
+        violation_run(&v->list[i]);
+}
+
+/* What a test program of one table does. */
+static inline int violations_main(const char *name, const Violation *list, size_t n)
+{
+    Violations violations = {list, n};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(each_violation_ends_the_program, &violations),
+    };
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
 #endif

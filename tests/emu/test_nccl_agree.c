@@ -287,16 +287,8 @@ static const Violation violations[] = {
     {"iv", "first uses of two operations", first_use_of_another, 2, "for the first time", {0}},
 };
 
-static void each_violation_ends_the_program(void **state)
-{
-    (void)state;
-    violations_run(violations, sizeof violations / sizeof *violations);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_violation_ends_the_program),
-    };
-    return cmocka_run_group_tests_name("ranks that agree, over NCCL", tests, NULL, NULL);
+    return violations_main("ranks that agree, over NCCL", violations,
+                           sizeof violations / sizeof *violations);
 }

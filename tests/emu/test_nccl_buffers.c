@@ -186,16 +186,8 @@ static const Violation violations[] = {
      {"EMU_STREAMS=deferred"}},
 };
 
-static void each_violation_ends_the_program(void **state)
-{
-    (void)state;
-    violations_run(violations, sizeof violations / sizeof *violations);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_violation_ends_the_program),
-    };
-    return cmocka_run_group_tests_name("memory of NCCL calls", tests, NULL, NULL);
+    return violations_main("memory of NCCL calls", violations,
+                           sizeof violations / sizeof *violations);
 }

@@ -332,16 +332,7 @@ static const Violation violations[] = {
      {0}},
 };
 
-static void each_violation_ends_the_program(void **state)
-{
-    (void)state;
-    violations_run(violations, sizeof violations / sizeof *violations);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_violation_ends_the_program),
-    };
-    return cmocka_run_group_tests_name("misuse of NCCL", tests, NULL, NULL);
+    return violations_main("misuse of NCCL", violations, sizeof violations / sizeof *violations);
 }
