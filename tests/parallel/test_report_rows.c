@@ -104,61 +104,6 @@ static void the_time_left_is_known_soon(void **unused)
     }
 }
 
-/* Of four ranks: each has a quarter of the tokens a second and of the operations behind them; work
- * is told a step. */
-static void a_rank_has_its_share_of_the_rate(void **unused)
-{
-    (void)unused;
-    char *shown = NULL, err[256];
-    size_t n = 0;
-    Metrics *m = NULL;
-    StepRecord row = {.step = 2, .loss = 5.5, .lr = 4e-3};
-    MetricsOptions options = {
-        .pace = {.train_steps = 10}, .resumed_step = -1, .to = open_memstream(&shown, &n)};
-    assert_true(metrics_open(&m, &options, err, sizeof err));
-    SpeedRecord speed = {.seconds = 2,
-                         .steps = 2,
-                         .tokens = 4000,
-                         .flops_per_token = 6e6,
-                         .forward = 1,
-                         .ranks = 4,
-                         .slowest = 3,
-                         .mean_work = 0.5,
-                         .most_work = 0.75};
-    metrics_step(m, &row);
-    metrics_report(m, &speed);
-    fflush(options.to);
-    if (strstr(shown, "a rank:  500 tok/s  3.0 G FLOP/s  work 250.00 ms a step,") == NULL ||
-        strstr(shown, "most on rank 3: 375.00") == NULL)
-        fail_msg("%s", shown);
-    metrics_close(m);
-    fclose(options.to);
-    free(shown);
-}
-
-/* A device's phases are told by its clock and the step by the host's: together they may take longer
- * than the step. */
-static void no_time_is_negative(void **unused)
-{
-    (void)unused;
-    char *shown = NULL, err[256];
-    size_t n = 0;
-    Metrics *m = NULL;
-    StepRecord row = {.step = 2, .loss = 5.5, .lr = 4e-3};
-    MetricsOptions options = {
-        .pace = {.train_steps = 10}, .resumed_step = -1, .to = open_memstream(&shown, &n)};
-    assert_true(metrics_open(&m, &options, err, sizeof err));
-    SpeedRecord speed = {.seconds = 2, .steps = 2, .tokens = 4000, .forward = 1, .backward = 1.25};
-    metrics_step(m, &row);
-    metrics_report(m, &speed);
-    fflush(options.to);
-    if (strstr(shown, "backward 625.00") == NULL || strstr(shown, "other 0.00") == NULL)
-        fail_msg("%s", shown);
-    metrics_close(m);
-    fclose(options.to);
-    free(shown);
-}
-
 /* Header and rows, of small figures and of absurd ones, with and without a column for the scale. */
 static void rows_fit_eighty_columns(void **unused)
 {
@@ -227,7 +172,7 @@ static void says(const char *shown, const char *what)
     if (strstr(line, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, line);
 }
 
-/* What is printed of ten steps that took this long, then of ten more without the breakdown, to the
+/* What is printed of steps that took this long, then of as many more without the breakdown, to the
  * console or as lines of metrics.jsonl. Free it. */
 static char *report_of(SpeedRecord speed, bool json)
 {
@@ -236,8 +181,6 @@ static char *report_of(SpeedRecord speed, bool json)
     Metrics *m = NULL;
     MetricsOptions options = {
         .pace = {.train_steps = 100}, .json = json, .to = open_memstream(&shown, &n)};
-    speed.seconds = speed.steps = 10;
-    speed.tokens = 100;
     assert_true(metrics_open(&m, &options, err, sizeof err));
     metrics_step(m, &(StepRecord){.step = 10, .loss = 1, .applied = true});
     metrics_report(m, &speed);
@@ -248,13 +191,48 @@ static char *report_of(SpeedRecord speed, bool json)
     return shown;
 }
 
+/* Of four ranks: each has a quarter of the tokens a second and of the operations behind them; work
+ * is told a step. */
+static void a_rank_has_its_share_of_the_rate(void **unused)
+{
+    (void)unused;
+    char *shown = report_of((SpeedRecord){.seconds = 2,
+                                          .steps = 2,
+                                          .tokens = 4000,
+                                          .flops_per_token = 6e6,
+                                          .forward = 1,
+                                          .ranks = 4,
+                                          .slowest = 3,
+                                          .mean_work = 0.5,
+                                          .most_work = 0.75},
+                            false);
+    says(shown, "arank:500tok/s3.0GFLOP/swork250.00msastep,");
+    says(shown, "mostonrank3:375.00");
+    free(shown);
+}
+
+/* A device's phases are told by its clock and the step by the host's: together they may take longer
+ * than the step. */
+static void no_time_is_negative(void **unused)
+{
+    (void)unused;
+    char *shown = report_of(
+        (SpeedRecord){.seconds = 2, .steps = 2, .tokens = 4000, .forward = 1, .backward = 1.25},
+        false);
+    says(shown, "backward625.00");
+    says(shown, "other0.00");
+    free(shown);
+}
+
 /* Ten steps of ten seconds: what stages exchange, and their wait for each other, stand beside the
  * phases, and nothing of them is left over for the rest. */
 static void the_breakdown_of_stages(void **unused)
 {
     (void)unused;
     for (int stages = 0; stages < 2; stages++) {
-        char *shown = report_of((SpeedRecord){.forward = 1,
+        char *shown = report_of((SpeedRecord){.seconds = 10,
+                                              .steps = 10,
+                                              .forward = 1,
                                               .backward = 2,
                                               .optimizer = 0.5,
                                               .data = 0.25,
@@ -278,7 +256,9 @@ static void exposed_communication_by_axis(void **unused)
     (void)unused;
     for (int json = 0; json < 2; json++) {
         char *shown =
-            report_of((SpeedRecord){.forward = 1,
+            report_of((SpeedRecord){.seconds = 10,
+                                    .steps = 10,
+                                    .forward = 1,
                                     .backward = 2,
                                     .optimizer = 0.5,
                                     .data = 0.25,
