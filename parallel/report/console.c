@@ -95,10 +95,10 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* What of the phases the device only waited for other ranks. */
+/* What of the phases a device only waited for other ranks. */
 static void print_exposed(const Console *c, const SpeedRecord *s)
 {
-    char text[256] = "exposed communication, ms a step:";
+    char text[256] = "exposed communication, ms a step, the most of a rank:";
     size_t none = strlen(text), used = none;
     if (!(s->forward >= 0) || s->steps <= 0) return;
     for (int a = 0; a < EXPOSED_AXES; a++)

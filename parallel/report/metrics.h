@@ -38,7 +38,7 @@ typedef struct {
      * are of stages: what moves between them, and waiting for them. */
     double communication, exchange, bubble;
     /* On a device with streams, in the first three: what the compute stream stood still for, by
-     * axis; 0: nothing, or not measured. */
+     * axis, each of the rank that has most of it; 0: nothing, or not measured. */
     double exposed[EXPOSED_AXES];
 } SpeedRecord;
 

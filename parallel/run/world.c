@@ -9,6 +9,7 @@
 #include "parallel/pipeline/timeline.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,15 +124,20 @@ void run_print_ranks(Run *run)
 void run_compare_ranks(const Run *run, SpeedRecord *s)
 {
     int ranks = run->world->size;
-    double work = s->forward + s->backward + s->optimizer;
-    double *all = must_calloc((size_t)ranks, sizeof *all);
-    comm_all_gather(run->world, NULL, tensor_1d(all, F64, ranks), tensor_1d(&work, F64, 1));
+    enum { WORK = EXPOSED_AXES, FIELDS };
+    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer};
+    double(*all)[FIELDS] = must_calloc((size_t)ranks, sizeof *all);
+    memcpy(own, s->exposed, sizeof s->exposed);
+    comm_all_gather(run->world, NULL, tensor_1d(all, F64, (int64_t)ranks * FIELDS),
+                    tensor_1d(own, F64, FIELDS));
     s->ranks = ranks;
     for (int r = 0; r < ranks; r++) {
-        s->mean_work += all[r] / ranks;
-        if (all[r] > all[s->slowest]) s->slowest = r;
+        s->mean_work += all[r][WORK] / ranks;
+        if (all[r][WORK] > all[s->slowest][WORK]) s->slowest = r;
+        for (int a = 0; a < EXPOSED_AXES; a++)
+            s->exposed[a] = fmax(s->exposed[a], all[r][a]);
     }
-    s->most_work = all[s->slowest];
+    s->most_work = all[s->slowest][WORK];
     free(all);
 }
 

@@ -20,7 +20,8 @@ void run_check_schedules(const Config *config);
 void run_print_ranks(Run *run);
 /* Tells the other ranks what rank 0 has chosen: the folder's path, state and attempt. */
 void run_share_folder(Run *run);
-/* Adds what wall_clock_breakdown says of several ranks; all ranks call it. */
+/* Adds to a rank's own seconds what wall_clock_breakdown says of all ranks: their work, and for each
+ * axis the exposed communication of the rank that has most. One message; all ranks call it. */
 void run_compare_ranks(const Run *run, SpeedRecord *speed);
 /* --log-ranks: opens RUN/logs/rank_NNN.log, which gets what this rank says from here on. */
 void run_open_log(Run *run);

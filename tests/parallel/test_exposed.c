@@ -4,9 +4,11 @@
  * counted under its axis; on the CUDA device, where times are what they are. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
+#include "parallel/run/world.h"
 #include "tests/support/comm_spy.h"
 #include "tests/support/late_device.h"
 #include "tests/support/rank_run.h"
+#include "tests/support/thread_ranks.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -255,6 +257,43 @@ static void test_nobody_measures_unasked(void **state)
     }
 }
 
+/* ---- in a report ----------------------------------------------------------------------------- */
+
+/* Seconds of ranks on two stages, each axis at its worst on another rank; nobody has tp. */
+static const struct {
+    double work, exposed[EXPOSED_AXES];
+} told[4] = {{4, {[EXPOSED_DP] = 2, [EXPOSED_PP] = 0.25}},
+             {6, {[EXPOSED_DP] = 1, [EXPOSED_PP] = 0.5}},
+             {5, {[EXPOSED_DP] = 3, [EXPOSED_PP] = 0.75}},
+             {1, {[EXPOSED_DP] = 2.5, [EXPOSED_PP] = 8}}};
+
+static void compare(Comm *world, void *unused)
+{
+    (void)unused;
+    Run run = {.world = world};
+    double work = told[world->rank].work;
+    SpeedRecord s = {.forward = work / 2, .backward = work / 4, .optimizer = work / 4};
+    memcpy(s.exposed, told[world->rank].exposed, sizeof s.exposed);
+    run_compare_ranks(&run, &s);
+    if (s.exposed[EXPOSED_DP] != 3 || s.exposed[EXPOSED_TP] != 0 || s.exposed[EXPOSED_PP] != 8)
+        rank_wrong(world, "dp %g, tp %g, pp %g", s.exposed[0], s.exposed[1], s.exposed[2]);
+    if (s.ranks != 4 || s.slowest != 1 || s.most_work != 6 || s.mean_work != 4)
+        rank_wrong(world, "of %d ranks rank %d has most work, %g; mean %g", s.ranks, s.slowest,
+                   s.most_work, s.mean_work);
+    int64_t calls = 0;
+    for (int verb = 0; verb < COMM_VERBS; verb++)
+        for (int t = 0; t < DTYPE_COUNT; t++)
+            calls += comm_counts(world)->of[verb][t].calls;
+    if (calls != 1) rank_wrong(world, "%lld messages", (long long)calls);
+}
+
+/* Of each axis the most of any rank, beside the work of all, in one message. */
+static void test_a_report_has_the_most_of_any_rank(void **state)
+{
+    (void)state;
+    thread_ranks(4, 60, compare, NULL);
+}
+
 /* ---- on the CUDA device ---------------------------------------------------------------------- */
 
 /* What the emulated CUDA runtime has been asked to allocate; 0 on a GPU. */
@@ -315,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_a_sum_is_exposed_for_what_hides_it_too_little),
         cmocka_unit_test(test_a_step_is_work_and_exposed_communication),
         cmocka_unit_test(test_nobody_measures_unasked),
+        cmocka_unit_test(test_a_report_has_the_most_of_any_rank),
         cmocka_unit_test(test_exposed_on_the_cuda_device),
     };
     return cmocka_run_group_tests_name("exposed communication", tests, trainer_folder_setup,

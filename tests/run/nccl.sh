@@ -85,7 +85,11 @@ check "nccl: GPUs of their own: doctor" test "$("$TRAIN" doctor | grep gpus)" = 
     "ok  gpus          4: 0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"
 EMU_BUS=same NCCL_MULTI_RANK_GPU_ENABLE=1 expect_code "nccl: ... where NCCL may" 0 "$TRAIN" "$TINY" "${run[@]}" \
     --set train_steps=1 --ranks 2 --out twice
-expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two
+expect_code "nccl: more GPUs than ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=1 --ranks 2 --out two \
+    --set parallel.pipeline=2 --set wall_clock_breakdown=true
+check "nccl: ... the breakdown has exposed communication" grep -Eq \
+    '^ +exposed communication, ms a step, the most of a rank:  pp ([1-9]|0\.0*[1-9])' output
+check "nccl: ... and so has the file" grep -Eq '"event": "speed".*, "exposed_pp": [0-9.e-]*[1-9]' two/metrics.jsonl
 
 # ---- the library ---------------------------------------------------------------------------------------------------------
 mkdir bare
