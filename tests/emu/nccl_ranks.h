@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -174,6 +175,29 @@ static inline void rank_warm(Rank *r, ncclComm_t comm, cudaStream_t stream)
     }
     OK(n->GroupEnd());
     OK(cudaStreamSynchronize(stream));
+}
+
+/* Whether the world's mark is set within so many milliseconds. */
+static inline bool mark_comes(World *world, int within)
+{
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do {
+        if (atomic_load(&world->mark)) return true;
+        sched_yield();
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < within);
+    return false;
+}
+
+/* A thread that sets the mark once the rank's stream has done its work. */
+static inline void *wait_and_mark(void *rank)
+{
+    Rank *r = rank;
+    OK(cudaSetDevice(r->rank));
+    OK(cudaStreamSynchronize(r->stream));
+    atomic_store(&r->world->mark, 1);
+    return NULL;
 }
 
 /* One id more for each of n communicators, in world->more; all ranks call it. */

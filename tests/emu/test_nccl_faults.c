@@ -2,8 +2,6 @@
  * what it says, at that call and at no other, so that what a program says of it can be tested. */
 #include "tests/emu/nccl_ranks.h"
 
-#include <time.h>
-
 enum {
     N = 8,
     LONG = 100 /* ms in which whoever waits for nobody has long come */,
@@ -13,21 +11,6 @@ enum {
 static void all_reduce(Rank *r)
 {
     OK(r->nccl->AllReduce(r->x, r->y, N, ncclFloat32, ncclSum, r->comm, r->stream));
-}
-
-/* Whether the mark is set within LONG; without a fault, as long as it takes. */
-static bool mark_comes(World *world)
-{
-    struct timespec start, now;
-    int patience = getenv("EMU_NCCL_FAULT") ? LONG : PATIENCE;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    do {
-        if (atomic_load(&world->mark)) return true;
-        sched_yield();
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 <
-             patience);
-    return false;
 }
 
 static void run_with(const char *fault, const char *streams, RankBody body, int code,
@@ -111,13 +94,11 @@ static void an_error_comes_later(void **state)
 
 /* ---- what never completes -------------------------------------------------------------------- */
 
-static void *wait_and_mark(void *argument)
+/* Ends the process with 8 where the mark is set, within LONG under a fault, else as long as it
+ * takes; with 7 where it is not. */
+static void exit_by_mark(Rank *r)
 {
-    Rank *r = argument;
-    OK(cudaSetDevice(r->rank));
-    OK(cudaStreamSynchronize(r->stream));
-    atomic_fetch_add(&r->world->mark, 1);
-    return NULL;
+    _exit(mark_comes(r->world, getenv("EMU_NCCL_FAULT") ? LONG : PATIENCE) ? 8 : 7);
 }
 
 /* Both hosts go on, no stream does. */
@@ -131,7 +112,7 @@ static void call_never_completes(Rank *r)
     if (getenv("GROUPED")) OK(r->nccl->GroupEnd());
     OK(pthread_create(&waits, NULL, wait_and_mark, r));
     rank_meet(r);
-    _exit(mark_comes(r->world) ? 8 : 7);
+    exit_by_mark(r);
 }
 
 static void init_never_ends(Rank *r)
@@ -142,7 +123,7 @@ static void init_never_ends(Rank *r)
     } else {
         pthread_t opens;
         OK(pthread_create(&opens, NULL, open_and_run, r));
-        _exit(mark_comes(r->world) ? 8 : 7);
+        exit_by_mark(r);
     }
 }
 
@@ -179,7 +160,7 @@ static void peer_vanishes(Rank *r)
         OK(r->nccl->CommGetAsyncError(r->comm, &code));
     while (code == ncclSuccess);
     MUST(code == ncclRemoteError);
-    MUST(!mark_comes(r->world));
+    MUST(!mark_comes(r->world, LONG));
     _exit(7);
 }
 

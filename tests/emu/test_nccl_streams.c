@@ -2,8 +2,6 @@
  * what the stand-in does to programs that lean on more than the library promises. */
 #include "tests/emu/nccl_ranks.h"
 
-#include <time.h>
-
 enum { N = 8, LONG = 100 /* ms in which a call that waits for nobody has long returned */ };
 
 static void all_reduce(Rank *r)
@@ -26,19 +24,6 @@ static float first_of(Rank *r, const float *p, cudaStream_t stream)
     OK(cudaMemcpyAsync(to, p, sizeof *to, cudaMemcpyDeviceToHost, stream));
     OK(cudaStreamSynchronize(stream));
     return *to;
-}
-
-/* Whether the mark comes within LONG. */
-static bool mark_comes(World *world)
-{
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    do {
-        if (atomic_load(&world->mark)) return true;
-        sched_yield();
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < LONG);
-    return false;
 }
 
 static void wait_for_mark(World *world)
@@ -92,7 +77,7 @@ static void late_peer(Rank *r, Use use)
         atomic_store(&r->world->mark, 1);
     } else {
         if (r->planted)
-            MUST(!mark_comes(r->world));
+            MUST(!mark_comes(r->world, LONG));
         else
             wait_for_mark(r->world);
         use(r);
@@ -126,15 +111,6 @@ static void the_first_use_waits_and_no_other(void **state)
 
 /* ---- (ii) nothing is buffered ---------------------------------------------------------------- */
 
-static void *wait_and_mark(void *argument)
-{
-    Rank *r = argument;
-    OK(cudaSetDevice(r->rank));
-    OK(cudaStreamSynchronize(r->stream));
-    atomic_store(&r->world->mark, 1);
-    return NULL;
-}
-
 /* A send of few bytes is over when its receive has come; planted, that waits for the send's end. */
 static void late_receiver(Rank *r)
 {
@@ -146,7 +122,7 @@ static void late_receiver(Rank *r)
         OK(pthread_create(&waits, NULL, wait_and_mark, r));
         OK(pthread_join(waits, NULL));
     } else {
-        if (r->planted) MUST(!mark_comes(r->world));
+        if (r->planted) MUST(!mark_comes(r->world, LONG));
         use_message(r);
         wait_for_mark(r->world);
     }
