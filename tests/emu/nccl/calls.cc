@@ -44,7 +44,7 @@ static ncclResult_t queue(Call call)
     return rules_leave(verb_name(call.verb), call.comm, code);
 }
 
-static Call call_of(Verb verb, ncclComm *comm, const void *send, void *recv, size_t count,
+static Call call_of(Verb verb, ncclComm *comm, const void *send, void *recv, size_t count, int type,
                     cudaStream_t stream)
 {
     Call call = {};
@@ -53,6 +53,7 @@ static Call call_of(Verb verb, ncclComm *comm, const void *send, void *recv, siz
     call.send = send;
     call.recv = recv;
     call.count = count;
+    call.type = type;
     call.reduction = call.peer = -1;
     call.stream = stream;
     return call;
@@ -61,8 +62,7 @@ static Call call_of(Verb verb, ncclComm *comm, const void *send, void *recv, siz
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
                            ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream)
 {
-    Call call = call_of(ALL_REDUCE, comm, send, recv, count, stream);
-    call.type = type;
+    Call call = call_of(ALL_REDUCE, comm, send, recv, count, type, stream);
     call.reduction = reduction;
     return queue(call);
 }
@@ -70,8 +70,7 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type,
                                ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream)
 {
-    Call call = call_of(REDUCE_SCATTER, comm, send, recv, count, stream);
-    call.type = type;
+    Call call = call_of(REDUCE_SCATTER, comm, send, recv, count, type, stream);
     call.reduction = reduction;
     return queue(call);
 }
@@ -79,16 +78,13 @@ ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclD
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    Call call = call_of(ALL_GATHER, comm, send, recv, count, stream);
-    call.type = type;
-    return queue(call);
+    return queue(call_of(ALL_GATHER, comm, send, recv, count, type, stream));
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream)
 {
-    Call call = call_of(BROADCAST, comm, send, recv, count, stream);
-    call.type = type;
+    Call call = call_of(BROADCAST, comm, send, recv, count, type, stream);
     call.peer = root;
     return queue(call);
 }
@@ -96,8 +92,7 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    Call call = call_of(SEND, comm, send, NULL, count, stream);
-    call.type = type;
+    Call call = call_of(SEND, comm, send, NULL, count, type, stream);
     call.peer = peer;
     return queue(call);
 }
@@ -105,8 +100,7 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    Call call = call_of(RECEIVE, comm, NULL, recv, count, stream);
-    call.type = type;
+    Call call = call_of(RECEIVE, comm, NULL, recv, count, type, stream);
     call.peer = peer;
     return queue(call);
 }
