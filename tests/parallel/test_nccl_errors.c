@@ -19,28 +19,15 @@ static const double LONG = 60, SHORT = 0.4;
 
 /* ---- an error that no call returns ----------------------------------------------------------- */
 
+/* *context: the watchdog has looked how far the device has come. */
 static void lose_a_peer(Comm *world, void *context)
 {
     Device dev;
-    (void)context;
+    const bool *looked = context;
     standing_device_open(world, &dev);
     Comm all = comm_split(world, "dp", 0, world->rank);
     nccl_connect(&all, &dev, false, LONG);
-    standing_device_stand(world, 3);
-    comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
-    comm_barrier(world);
-    atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
-    standing_device_hang();
-}
-
-/* Before the watchdog has looked how far the device has come. */
-static void lose_a_peer_early(Comm *world, void *context)
-{
-    Device dev;
-    (void)context;
-    standing_device_open(world, &dev);
-    Comm all = comm_split(world, "dp", 0, world->rank);
-    nccl_connect(&all, &dev, false, LONG);
+    if (*looked) standing_device_stand(world, 3);
     comm_all_reduce(&all, &dev, standing_device_numbers(5), REDUCE_SUM);
     comm_barrier(world);
     atomic_store(&fake_nccl.async, NCCL_REMOTE_ERROR);
@@ -51,21 +38,17 @@ static void test_errors_that_no_call_returns_are_found(void **state)
 {
     (void)state;
     fake_nccl_use();
-    rank_end_expect(
-        &(RankEnd){"async, early",
-                   lose_a_peer_early,
-                   2,
-                   EXIT_PEER_LOST,
-                   {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank "}},
-        LONG, NULL);
-    rank_end_expect(
-        &(RankEnd){"async",
-                   lose_a_peer,
-                   2,
-                   EXIT_PEER_LOST,
-                   {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank ",
-                    "remote process exited"}},
-        LONG, NULL);
+    for (int i = 0; i < 2; i++) {
+        bool looked = i;
+        rank_end_expect(
+            &(RankEnd){looked ? "async" : "async, early",
+                       lose_a_peer,
+                       2,
+                       EXIT_PEER_LOST,
+                       {"group dp, call 6, all-reduce of 5 f32 of ranks 0, 1: NCCL on rank ",
+                        "remote process exited"}},
+            LONG, &looked);
+    }
 }
 
 /* ---- an error of a device -------------------------------------------------------------------- */
