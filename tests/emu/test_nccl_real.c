@@ -142,9 +142,12 @@ static bool asked(Asking *asking, Question question)
     return asking->well;
 }
 
-static void load(Asking *asking, const char *library)
+/* Its sockets are on the interface. */
+static void load(Asking *asking, const char *library, const char *interface)
 {
     const char *missing;
+    setenv("NCCL_SOCKET_IFNAME", interface, 1);
+    setenv("NCCL_RAS_ENABLE", "0", 1);
     if (nccl_load(&asking->nccl, library, &missing)) return;
     fprintf(stderr, "%s: %s\n", library, missing ? missing : dlerror());
     _exit(9);
@@ -170,9 +173,7 @@ static void ask_all(void *library)
 {
     Asking asking;
     look_up(library);
-    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    setenv("NCCL_RAS_ENABLE", "0", 1);
-    load(&asking, library);
+    load(&asking, library, "lo");
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++)
         if (!asked(&asking, questions[i].ask)) {
             fprintf(stderr, "%s\n", questions[i].what);
@@ -189,9 +190,7 @@ static bool no_interface(const Nccl *nccl)
 static void ask_without_interface(void *library)
 {
     Asking asking;
-    setenv("NCCL_SOCKET_IFNAME", "nosuch", 1);
-    setenv("NCCL_RAS_ENABLE", "0", 1);
-    load(&asking, library);
+    load(&asking, library, "nosuch");
     if (!asked(&asking, no_interface)) _exit(8);
 }
 
@@ -211,9 +210,7 @@ static bool after_a_failed_init(const Nccl *nccl)
 static void ask_after_a_failed_init(void *library)
 {
     Asking asking;
-    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    setenv("NCCL_RAS_ENABLE", "0", 1);
-    load(&asking, library);
+    load(&asking, library, "lo");
     if (!asked(&asking, after_a_failed_init)) _exit(8);
 }
 
