@@ -106,15 +106,21 @@ static void set_one_rank(Settings *s)
     set_number(s, "zero_optimization.stage", 0);
 }
 
-static void set_f64(Settings *s, const Config *c)
+/* Nothing is kept, or sent, in 16 bits. */
+static void set_no_16_bits(Settings *s)
 {
-    set_text(s, "fp64.enabled", "true");
     set_text(s, "fp16.enabled", "false");
     set_text(s, "bf16.enabled", "false");
     set_text(s, "bf16.bf16_master_weights_and_grads", "false");
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
     set_text(s, "seq_parallel_communication_data_type", "null");
+}
+
+static void set_f64(Settings *s, const Config *c)
+{
+    set_text(s, "fp64.enabled", "true");
+    set_no_16_bits(s);
     set_text(s, "device", "cpu");
     /* An update is at most lr / eps times as wrong as its gradient: ten times. */
     double eps = fmax(1e-4, c->optimizer.params.lr / 10);
@@ -122,16 +128,6 @@ static void set_f64(Settings *s, const Config *c)
     char text[32];
     snprintf(text, sizeof text, "%g", eps);
     set_text(s, "optimizer.params.eps", text);
-}
-
-static void set_f32(Settings *s)
-{
-    set_text(s, "fp16.enabled", "false");
-    set_text(s, "bf16.enabled", "false");
-    set_text(s, "bf16.bf16_master_weights_and_grads", "false");
-    set_text(s, "data_types.grad_accum_dtype", "null");
-    set_text(s, "communication_data_type", "null");
-    set_text(s, "seq_parallel_communication_data_type", "null");
 }
 
 /* The config for so many ranks (0: any number); NULL, with the exit code, after its sentences if
@@ -197,7 +193,7 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
         if (c->grid) c->single = load(o, &s, 1, true, code);
-        set_f32(&s);
+        set_no_16_bits(&s);
         if (c->single && dtype_size(config_dtype(c->single)) == 2)
             c->exact = load(o, &s, 1, true, code);
     }
