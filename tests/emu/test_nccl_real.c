@@ -2,6 +2,7 @@
  * real library: what it answers without a GPU, on loopback. The stand-in answers in its words. */
 #include "parallel/comm/nccl_library.h"
 #include "tests/emu/nccl_ranks.h"
+#include "tests/support/support.h"
 
 enum { STAND_IN_VERSION = 22809 };
 
@@ -245,10 +246,8 @@ static void the_real_library_answers_the_same(void **state)
 {
     char path[1024];
     (void)state;
-    if (!real_library(path, sizeof path)) {
-        printf("skipped: no libnccl.so.2 in the loader's cache (ldconfig -p)\n");
-        skip();
-    }
+    if (!real_library(path, sizeof path))
+        skip_because("no libnccl.so.2 in the loader's cache (ldconfig -p)");
     ends_well(ask_all, path);
     ends_well(ask_without_interface, path);
     ends_well(ask_after_a_failed_init, path);

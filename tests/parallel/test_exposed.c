@@ -8,6 +8,7 @@
 #include "tests/support/comm_spy.h"
 #include "tests/support/late_device.h"
 #include "tests/support/rank_run.h"
+#include "tests/support/support.h"
 #include "tests/support/thread_ranks.h"
 
 #include <dlfcn.h>
@@ -332,10 +333,7 @@ static void look_at_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 static void test_exposed_on_the_cuda_device(void **state)
 {
     const char *device = getenv("TEST_DEVICE");
-    if (device == NULL || strcmp(device, "cuda") != 0) {
-        printf("skipped: TEST_DEVICE is not cuda\n");
-        skip();
-    }
+    if (device == NULL || strcmp(device, "cuda") != 0) skip_because("TEST_DEVICE is not cuda");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i += 5) {
         Row row = rows[i];
         const char *sets[8] = {"wall_clock_breakdown=true", "device=cuda",
