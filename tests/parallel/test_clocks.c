@@ -48,11 +48,6 @@ bool __wrap_loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, c
     return __real_loader_next(l, samples, micro, out, err, n);
 }
 
-static void says(const char *text, const char *what)
-{
-    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
-}
-
 static void slow_down_rank_1(void)
 {
     slow_rank = 1;

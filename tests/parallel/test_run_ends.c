@@ -2,7 +2,6 @@
  * it, and how it goes on after a step without targets. */
 #include "tests/support/run_fixture.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -15,23 +14,11 @@
 
 #include <cmocka.h>
 
-static void says(const char *text, const char *what)
-{
-    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
-}
-
 /* ---- signals --------------------------------------------------------------------------------- */
 
 static void interrupt_once(Run *run)
 {
     (void)run;
-    raise(SIGINT);
-}
-
-static void interrupt_twice(Run *run)
-{
-    (void)run;
-    raise(SIGINT);
     raise(SIGINT);
 }
 
@@ -52,42 +39,6 @@ static void ignore_hang_up(void)
     signal(SIGHUP, SIG_IGN);
 }
 
-/* Which of the four signals a thread of this process does not hear: bits of SigBlk. */
-static unsigned long long held_by(const char *thread)
-{
-    char line[256];
-    unsigned long long held = 0;
-    bool told = false;
-    char *path = text_format("/proc/self/task/%s/status", thread);
-    FILE *f = fopen(path, "r");
-    CHECK(f != NULL, "no %s", path);
-    while (fgets(line, sizeof line, f) != NULL)
-        told |= sscanf(line, "SigBlk: %llx", &held) == 1;
-    CHECK(told, "no SigBlk in %s", path);
-    fclose(f);
-    free(path);
-    return held & (1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1) |
-                   1ull << (SIGHUP - 1));
-}
-
-/* Says how many threads the run has beside the main one, and how many of these hear a signal. */
-static void count_who_hears(Run *run)
-{
-    int others = 0, hear = 0;
-    char self[32];
-    DIR *tasks = opendir("/proc/self/task");
-    CHECK(tasks != NULL, "no /proc/self/task of %s", run->folder.path);
-    snprintf(self, sizeof self, "%d", (int)getpid());
-    CHECK(held_by(self) == 0, "the main thread holds %llx", held_by(self));
-    for (struct dirent *e; (e = readdir(tasks)) != NULL;) {
-        if (e->d_name[0] == '.' || strcmp(e->d_name, self) == 0) continue;
-        others++;
-        hear += __builtin_popcountll(held_by(e->d_name)) != 4;
-    }
-    closedir(tasks);
-    printf("more than 3 others: %s; %d hear\n", others > 3 ? "yes" : "no", hear);
-}
-
 /* Within the second micro-batch of step `step`. */
 static void disturb_step(int64_t step, void (*act)(Run *))
 {
@@ -101,7 +52,7 @@ static void test_signals_are_the_main_threads(void **state)
     (void)state;
     disturb_step(2, count_who_hears);
     char *said = run_expecting("threads", (const char *const[]){"cpu.threads=4", NULL}, 0);
-    says(said, "more than 3 others: yes; 0 hear\n");
+    says(said, "more than 3 other threads: yes; 0 hear\n");
     free(said);
 }
 

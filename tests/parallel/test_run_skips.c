@@ -20,11 +20,6 @@ static int count_of(const char *text, const char *pattern)
     return n;
 }
 
-static void says(const char *text, const char *what)
-{
-    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
-}
-
 /* A loss scale that no gradient fits, at these steps; else one that all do. */
 static const bool *too_large;
 

@@ -4,6 +4,7 @@
 #include "tests/support/scratch.h"
 #include "tests/support/support.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -28,6 +30,11 @@ bool is_there(const char *name)
 {
     struct stat st;
     return lstat(name, &st) == 0;
+}
+
+void says(const char *text, const char *what)
+{
+    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
 }
 
 static const char config[] =
@@ -89,6 +96,48 @@ void ask_by_file(Run *run)
     fclose(f);
     free(path);
     run->stop_looked_at = -1; /* as if it were long ago */
+}
+
+void interrupt_twice(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+    raise(SIGINT);
+}
+
+/* Which of the four signals that end a run a thread does not hear: bits of SigBlk. */
+static unsigned long long held_by(const char *thread)
+{
+    char line[256];
+    unsigned long long held = 0;
+    bool told = false;
+    char *path = text_format("/proc/self/task/%s/status", thread);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL, "no %s", path);
+    while (fgets(line, sizeof line, f) != NULL)
+        told |= sscanf(line, "SigBlk: %llx", &held) == 1;
+    CHECK(told, "no SigBlk in %s", path);
+    fclose(f);
+    free(path);
+    return held & (1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1) |
+                   1ull << (SIGHUP - 1));
+}
+
+void count_who_hears(Run *run)
+{
+    int others = 0, hear = 0;
+    char self[32];
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL, "no /proc/self/task of %s", run->folder.path);
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    CHECK(held_by(self) == 0, "the main thread holds %llx", held_by(self));
+    for (struct dirent *e; (e = readdir(tasks)) != NULL;) {
+        if (e->d_name[0] == '.' || strcmp(e->d_name, self) == 0) continue;
+        others++;
+        hear += __builtin_popcountll(held_by(e->d_name)) != 4;
+    }
+    closedir(tasks);
+    printf("more than 3 other threads: %s; %d hear\n", others > 3 ? "yes" : "no", hear);
 }
 
 char *command_expecting(const char *const *arguments, int code)

@@ -13,6 +13,8 @@ int run_fixture_setup(void **state);
 /* The text of a file in it, which must be there; the caller frees. */
 char *run_file(const char *name);
 bool is_there(const char *name);
+/* Fails unless `what` stands in the text. */
+void says(const char *text, const char *what);
 
 /* Where the child runs, what happens in it, and when: before piece `at` of the work of this kind,
  * in the round-th (from 0) work of the kind; a sample's first piece is 1. act NULL: nothing. */
@@ -32,6 +34,10 @@ extern Disturbance disturbance;
 
 void ask_by_signal(Run *run); /* SIGTERM */
 void ask_by_file(Run *run);   /* RUN/STOP */
+void interrupt_twice(Run *run);
+/* Prints "more than 3 other threads: yes; 0 hear": how many threads there are beside the main one,
+ * and how many of these hear a signal that ends a run. The main thread must hear all. */
+void count_who_hears(Run *run);
 
 /* Runs the config into RUN, under "key=value" sets (NULL, or ended by NULL), and fails unless it
  * ends with the code. Returns what it said; the caller frees. */
