@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "manifest.json"};
+
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* Flips bytes [from, to) of a file one at a time; each must be seen, and the file named. */
@@ -38,11 +40,10 @@ static void flip_each(TestRun *r, const char *file, int64_t from, int64_t to)
 static void every_flipped_header_and_manifest_byte_is_refused(void **state)
 {
     (void)state;
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
     TestRun r;
     test_run_open(&r);
     test_run_must_save(&r, 1);
-    for (int f = 0; f < 2; f++) {
+    for (int f = 0; f < 2; f++) { /* the manifest has no header */
         char *folder = checkpoint_path(r.run, 1);
         Checkpoint *c = NULL;
         assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
@@ -93,8 +94,6 @@ static void flipped_data_bytes_are_refused_by_tensor(void **state)
 static void cut_and_grown_files_are_refused(void **state)
 {
     (void)state;
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors",
-                                        "manifest.json"};
     for (int f = 0; f < 3; f++) {
         TestRun r;
         test_run_open(&r);
@@ -125,8 +124,6 @@ static void cut_and_grown_files_are_refused(void **state)
 static void bug_51_files_of_two_saves_do_not_mix(void **state)
 {
     (void)state;
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors",
-                                        "manifest.json"};
     for (int f = 0; f < 3; f++) {
         TestRun r;
         test_run_open(&r);
@@ -157,8 +154,6 @@ static void bug_51_files_of_two_saves_do_not_mix(void **state)
 static void links_pipes_and_folders_are_refused(void **state)
 {
     (void)state;
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors",
-                                        "manifest.json"};
     for (int f = 0; f < 3; f++) {
         TestRun r;
         test_run_open(&r);
@@ -242,11 +237,7 @@ static bool fail_at(Fault fault, int at, int error)
         assert_true(test_run_entries(&r) <= 2); /* what a dead disk lets us remove is removed */
     if (!saved && fault == FAULT_ONCE && test_run_entries(&r) != 1)
         fail_msg("call %d leaves something: %s", at, r.err);
-    test_run_must_save(&r, 2); /* the next interval */
-    test_run_must_save(&r, 3);
-    assert_true(checkpoint_prune(&r.io, r.run, 3, 2, r.err, sizeof r.err));
-    assert_int_equal(test_run_entries(&r), 2);
-    assert_int_equal(test_run_newest(&r), 3);
+    test_run_goes_on(&r);
     test_run_close(&r);
     return reached;
 }

@@ -53,11 +53,7 @@ static bool fail_at(Fault fault, int bad, int at, int error)
                  saved ? "saved" : saving.err[0]);
     if (!saved && (fault == FAULT_ONCE || bad > 0) && test_run_entries(&r) != 1)
         fail_msg("rank %d, call %d leaves something: %s", bad, at, saving.err[0]);
-    test_run_must_save(&r, 2); /* the next interval */
-    test_run_must_save(&r, 3);
-    assert_true(checkpoint_prune(&r.io, r.run, 3, 2, r.err, sizeof r.err));
-    assert_int_equal(test_run_entries(&r), 2);
-    assert_int_equal(test_run_newest(&r), 3);
+    test_run_goes_on(&r);
     test_run_close(&r);
     return reached;
 }

@@ -158,6 +158,15 @@ int test_run_entries(const TestRun *r)
     return n;
 }
 
+void test_run_goes_on(TestRun *r)
+{
+    test_run_must_save(r, 2);
+    test_run_must_save(r, 3);
+    assert_true(checkpoint_prune(&r->io, r->run, 3, 2, r->err, sizeof r->err));
+    assert_int_equal(test_run_entries(r), 2);
+    assert_int_equal(test_run_newest(r), 3);
+}
+
 char *test_run_file(const TestRun *r, int64_t step, const char *file)
 {
     char *folder = checkpoint_path(r->run, step), *path = text_format("%s/%s", folder, file);

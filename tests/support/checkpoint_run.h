@@ -35,6 +35,9 @@ void test_run_must_save(TestRun *r, int64_t step);
 /* Opens a run and saves its steps 1 and 2; the file system calls of the second go to `log`, of 4096
  * bytes (tests/support/faulty_fs.h). */
 void test_run_open_logged(TestRun *r, char *log);
+/* Saves steps 2 and 3, of which all must be there once older ones are removed: what a save of step
+ * 2 that failed, or came late, must not hinder. */
+void test_run_goes_on(TestRun *r);
 /* Reads all tensors from an opened checkpoint. */
 bool test_run_read(TestRun *r, Checkpoint *c);
 /* The step of the newest checkpoint that verifies, after comparing it bit by bit with that step's
