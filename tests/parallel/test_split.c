@@ -1,9 +1,13 @@
-/* test_split.c -- a pipeline's cut of the model, against all cuts there are. */
+/* test_split.c -- a pipeline's cut of the model, against all cuts there are; and what the layers of
+ * a config's model cost there. */
 #include "parallel/pipeline/split.h"
+#include "parallel/trainer/session.h"
+#include "tests/support/config_support.h"
 #include "tests/support/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -121,11 +125,38 @@ static void test_known_cuts(void **state)
     check_borders(border, (int[]){0, 14}, 2);
 }
 
+/* GPT-2 small on four stages. By operations the head is as dear as 5 of the 12 blocks and the
+ * embedding costs nothing; by parameters the table that they share counts on both ends. */
+static void test_cuts_of_a_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        int border[5];
+    } cuts[] = {
+        {"pipeline.partition=\"best\"", {0, 4, 8, 12, 14}},
+        {"pipeline.partition=\"parameters\"", {0, 2, 7, 12, 14}},
+        {"pipeline.partition=\"uniform\"", {0, 4, 7, 10, 14}},
+        {"parallel.pipeline_split=[1, 2, 4, 5]", {0, 2, 4, 8, 14}},
+    };
+    char *text = config_test_file("configs/gpt2_124m.json");
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        const char *const sets[] = {"parallel.pipeline=4", cuts[i].set};
+        const Config *config = config_test_parse(text, 2, sets);
+        int *border = session_borders(config, 4);
+        check_borders(border, cuts[i].border, 5);
+        free(border);
+        config_free(config);
+    }
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_cut),
         cmocka_unit_test(test_known_cuts),
+        cmocka_unit_test(test_cuts_of_a_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
