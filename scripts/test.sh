@@ -56,7 +56,7 @@ rows() {
     row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random \
         tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
         tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
-        tests/parallel/test_nccl tests/parallel/test_nccl_ends tests/parallel/test_nccl_errors tests/parallel/test_nccl_waits \
+        tests/parallel/test_nccl tests/parallel/test_nccl_deadline tests/parallel/test_nccl_ends tests/parallel/test_nccl_errors tests/parallel/test_nccl_waits \
         tests/parallel/test_gpus tests/parallel/test_region tests/model/test_tensor_gradients
     row tsan "$sample" tests/grid/test_grid_cube tests/grid/test_grid_training tests/grid/test_grid_checkpoints \
         tests/grid/test_grid_replicas

@@ -3,6 +3,7 @@
  * about whom all that is due to. */
 #include "model/core/check.h"
 #include "parallel/comm/local_group.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/comm/rank_list.h"
 
 #include <stdio.h>
@@ -107,17 +108,43 @@ static void describe_cause(LocalWorld *world, Blame *b, char *text, size_t n)
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* Those for whom the member itself waits; lost: of these, who have left. */
+static Blame blame_peers(Comm *comm, bool lost)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    Blame blame = {.n = 0};
+    blame.seen[self->world_rank] = true;
+    for (int i = 0; i < group->size; i++)
+        if (self->waiting_for(group, comm->rank, i) && (!lost || group->member[i].closed))
+            add_waited(&blame, (Waited){group->member[i].world_rank, self->world_rank, NULL});
+    return blame;
+}
+
+bool local_leaves_deadline(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalWorld *world = group->world;
+    Blame blame = blame_peers(comm, false);
+    bool leaves = false;
+    pthread_mutex_unlock(&group->mutex);
+    pthread_mutex_lock(&world->mutex); /* no group goes meanwhile */
+    for (int i = 0; i < blame.n; i++)
+        add_waited_by(&blame, world, blame.item[i].rank);
+    pthread_mutex_unlock(&world->mutex);
+    for (int i = 0; i < blame.n && !leaves; i++)
+        leaves = nccl_holds_deadline(blame.item[i].rank);
+    pthread_mutex_lock(&group->mutex);
+    return leaves;
+}
+
 void local_end_waiting(Comm *comm, bool lost)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     char call[128], list[RANK_LIST_BYTES], cause[256] = "";
-    Blame blame = {.n = 0};
+    Blame blame = blame_peers(comm, lost);
     int who[LOCAL_MAX_RANKS];
-    blame.seen[self->world_rank] = true;
-    for (int i = 0; i < group->size; i++)
-        if (self->waiting_for(group, comm->rank, i) && (!lost || group->member[i].closed))
-            add_waited(&blame, (Waited){group->member[i].world_rank, self->world_rank, NULL});
     for (int i = 0; i < blame.n; i++)
         who[i] = blame.item[i].rank;
     const char *have = blame.n > 1 ? "have" : "has";

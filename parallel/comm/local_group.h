@@ -108,12 +108,17 @@ void local_begin(Comm *comm, LocalCall call);
 void local_meet(Comm *comm);
 /* Returns once the counter has come to `count`: looks a few times, then sleeps until somebody wakes
  * this member. Ends the program where that lasts too long (time in which the process was stopped
- * does not count) or somebody has left for whom it waits. */
+ * does not count, and the wait begins anew where it leaves the deadline to NCCL's) or somebody has
+ * left for whom it waits. */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  LocalWaitingFor waiting_for);
 /* local_end.c. With the group's mutex held: ends the program for a member that waits in vain, for
  * those of whom its waiting_for and `lost` (they have left) are true. */
 void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
+/* With the group's mutex held, which it gives up meanwhile: whether one of those for whom a member
+ * waits, or for whom these wait in turn, has a call of NCCL's under way. Why they do not come is
+ * told at that call's deadline, then. */
+bool local_leaves_deadline(Comm *comm);
 /* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". Returns
  * text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);

@@ -42,7 +42,11 @@ static void sleep_a_while(Comm *comm, double *patience)
     for (int i = 0; i < group->size; i++)
         if (group->member[i].closed && self->waiting_for(group, comm->rank, i))
             local_end_waiting(comm, true);
-    if (*patience <= 0) local_end_waiting(comm, false);
+    if (*patience <= 0) {
+        if (!local_leaves_deadline(comm)) local_end_waiting(comm, false);
+        *patience = group->world->timeout;
+        return; /* its peers may have come meanwhile */
+    }
     if (isfinite(*patience)) {
         /* A process that was stopped, and its peers with it, wakes up long after the end of a
          * slice: of that time the slice alone counts. */

@@ -10,11 +10,6 @@
 
 enum { CALL_BYTES = 192 };
 
-static int own_rank(const NcclGroup *g)
-{
-    return g->world_rank[g->rank];
-}
-
 /* "group dp, call 7, all-reduce of 64 f32" */
 static const char *describe_call(NcclGroup *g, int64_t number, char *text, size_t n)
 {
@@ -36,7 +31,7 @@ static const char *describe_call(NcclGroup *g, int64_t number, char *text, size_
 
 void nccl_speak_for(const NcclGroup *g)
 {
-    log_set_rank(own_rank(g), g->place);
+    log_set_rank(nccl_own_rank(g), g->place);
     log_set_file(g->log);
 }
 
@@ -58,7 +53,7 @@ void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
     take_place(g);
     fail(result == NCCL_REMOTE_ERROR ? EXIT_PEER_LOST : EXIT_SYSTEM,
          "%s of %s: NCCL on rank %d says: %s%s%.*s", describe_call(g, number, call, sizeof call),
-         rank_list(g->world_rank, g->size, list, sizeof list), own_rank(g),
+         rank_list(g->world_rank, g->size, list, sizeof list), nccl_own_rank(g),
          nccl->error_string(result), more ? ": " : "", more ? (int)strcspn(last, "\n") : 0,
          more ? last : "");
 }
@@ -105,7 +100,7 @@ static int absent(NcclGroup *all, NcclGroup *g, int64_t number, bool *hosts, int
 static NcclGroup *stands_in(NcclGroup *all, int rank)
 {
     for (NcclGroup *g = all; g; g = g->next)
-        if (own_rank(g) == rank && g->finished < nccl_calls(g) && device_came(g, g->finished))
+        if (nccl_own_rank(g) == rank && g->finished < nccl_calls(g) && device_came(g, g->finished))
             return g;
     return NULL;
 }
@@ -128,11 +123,12 @@ static void describe_cause(NcclGroup *all, int rank, char *text, size_t n)
     if (last == NULL) return;
     describe_call(last, last->finished, call, sizeof call);
     if (stands)
-        snprintf(text, n, "; rank %d stands in %s, to which all have come", own_rank(last), call);
+        snprintf(text, n, "; rank %d stands in %s, to which all have come", nccl_own_rank(last),
+                 call);
     else if (steps == NCCL_MOST_RANKS)
         snprintf(text, n, "; they wait for each other");
     else
-        snprintf(text, n, "; rank %d waits for %srank %d (%s)", own_rank(last),
+        snprintf(text, n, "; rank %d waits for %srank %d (%s)", nccl_own_rank(last),
                  hosts ? "" : "the GPU of ", waits_for, call);
 }
 
@@ -151,15 +147,16 @@ void nccl_end_waiting(NcclGroup *all, NcclGroup *g)
     if (n > 0 && hosts)
         fail(EXIT_HANG,
              "%s: rank %d has waited %g s (parallel.timeout) for %s, which %s not arrived%s", call,
-             own_rank(g), g->timeout, list, n > 1 ? "have" : "has", cause);
+             nccl_own_rank(g), g->timeout, list, n > 1 ? "have" : "has", cause);
     if (n > 0)
         fail(EXIT_HANG,
              "%s: rank %d has waited %g s (parallel.timeout); all ranks have called it, but the "
              "GPU%s of %s %s not come to it%s",
-             call, own_rank(g), g->timeout, n > 1 ? "s" : "", list, n > 1 ? "have" : "has", cause);
+             call, nccl_own_rank(g), g->timeout, n > 1 ? "s" : "", list, n > 1 ? "have" : "has",
+             cause);
     fail(
         EXIT_HANG,
         "%s: rank %d has waited %g s (parallel.timeout); all ranks and their GPUs have come to it, "
         "and it does not end",
-        call, own_rank(g), g->timeout);
+        call, nccl_own_rank(g), g->timeout);
 }

@@ -82,6 +82,12 @@ void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attr
  * `group` that has not ended has taken too long. */
 void nccl_end_waiting(NcclGroup *all, NcclGroup *group) __attribute__((noreturn));
 
+/* Of the world. */
+static inline int nccl_own_rank(const NcclGroup *group)
+{
+    return group->world_rank[group->rank];
+}
+
 static inline int64_t nccl_calls(NcclGroup *group)
 {
     pthread_mutex_lock(&group->mutex);

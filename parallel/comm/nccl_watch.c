@@ -169,3 +169,13 @@ void nccl_unwatch(NcclGroup *g)
     }
     pthread_mutex_unlock(&watch.life);
 }
+
+bool nccl_holds_deadline(int rank)
+{
+    bool holds = false;
+    pthread_mutex_lock(&watch.mutex);
+    for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
+        holds = nccl_own_rank(g) == rank && g->timeout > 0 && g->finished < nccl_calls(g);
+    pthread_mutex_unlock(&watch.mutex);
+    return holds;
+}

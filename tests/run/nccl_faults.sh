@@ -12,7 +12,7 @@ fi
 export EMU_DEVICES=2
 run=(--set device=cuda --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto
     --set train_steps=2 --set scheduler.type=Constant --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1
-    --set checkpoint.save_interval=0 --set zero_optimization.stage=1 --ranks 2)
+    --set checkpoint.save_interval=0 --set zero_optimization.stage=1)
 
 # stamped: copies lines behind the time at which they come
 stamped() {
@@ -26,7 +26,7 @@ fault() {
     local name=$1 which=$2 deadline=$3 code=$4 sentence=$5 got setting begun taken said on=()
     for setting in "${@:6}"; do on+=(--set "$setting"); done
     rm -rf run
-    EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
+    EMU_NCCL_FAULT=$which timeout 60 "$TRAIN" "$TINY" --ranks "$EMU_DEVICES" "${run[@]}" "${on[@]}" --set "parallel.timeout=$deadline" --out run \
         2>&1 </dev/null | stamped >output
     got=${PIPESTATUS[0]}
     begun=$(sed -nE 's/^([0-9.]+) emu: EMU_NCCL_FAULT: device.*/\1/p' output | head -n 1)
@@ -39,13 +39,13 @@ fault() {
     check "nccl faults: ... what it says" grep -Eq "^[0-9.]+ error\[$code\] $sentence" output
 }
 
-place='(rank [01] (dp|tp|pp) [01]: )?'
+place='(rank [0-3]( (pp|dp|tp) [01])+: )?'
 in_tp='group tp, call [0-9]+, all-reduce( \(max\))? of [0-9]+ f32 of ranks 0, 1'
 in_dp='group shard, call [0-9]+, reduce-scatter of [0-9]+ f32( and [0-9]+ more)? of ranks 0, 1'
 in_pp='group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( and 1 more)?'
 remote='remote process exited or there was a network error'
 # waited SECONDS: who has, in a regular expression
-waited() { echo "rank [01] has waited $1 s \\(parallel.timeout\\); "; }
+waited() { echo "rank [0-3] has waited $1 s \\(parallel.timeout\\); "; }
 fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
 fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
@@ -62,8 +62,16 @@ fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" par
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
+# Of four ranks two connect for ever. The others, who are through with theirs, wait on their hosts for these: it is not they who speak.
+EMU_DEVICES=4
+stuck="connect: $(waited 1)all ranks and their GPUs have come to it, and it does not end"
+fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 "${place}group pp, call 0, $stuck" \
+    parallel.tensor=2 parallel.pipeline=2
+fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 "${place}group dp, call 0, $stuck" parallel.pipeline=2
+EMU_DEVICES=2
+
 # The sentence is the watchdog's, and stands in the log of the rank whose call it is.
-EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: --log-ranks" 86 timeout 60 "$TRAIN" "$TINY" "${run[@]}" \
+EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: --log-ranks" 86 timeout 60 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
     --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
 said=$(grep '^error\[86\] ' output)
 rank=$(sed -nE 's/.*: rank ([01]) has waited 1 s .*/\1/p' <<<"$said")

@@ -12,7 +12,7 @@
 /* A device whose work is its marks, one after the other: those from `most` on it does not reach. A
  * communicator makes two for each call that it remembers. */
 enum {
-    MOST_RANKS = 3,
+    MOST_RANKS = 4,
     MOST_COMMS = 4,
     MOST_MARKS = MOST_COMMS * 2 * NCCL_RING,
     NO_LIMIT = 1 << 30

@@ -5,7 +5,7 @@
 
 #include "parallel/comm/comm.h"
 
-/* Opens the rank's; all ranks of the world, three at most, call it. Without NCCL or the CPU the
+/* Opens the rank's; all ranks of the world, four at most, call it. Without NCCL or the CPU the
  * process ends. */
 void standing_device_open(Comm *world, Device *dev);
 /* From here on calls return at once, and devices of these ranks (bits) stand in their next call:
