@@ -202,7 +202,8 @@ static void print_gpus(void)
     if (count > 1) print_peers(cuda, count);
 }
 
-/* What several ranks with a GPU each need: trouble where there are several GPUs. */
+/* What several ranks with a GPU each need: where there are several GPUs it is trouble to have none,
+ * and why is said; elsewhere nobody misses it. */
 static void print_nccl(void)
 {
     char text[1536];
@@ -210,8 +211,12 @@ static void print_nccl(void)
     if (cuda == NULL) return;
     if (nccl_open(text, sizeof text))
         print_finding("ok", "nccl", "%s", nccl_describe(text, sizeof text));
+    else if (cuda->count() > 1)
+        print_finding("!!", "nccl", "%s", text);
     else
-        print_finding(cuda->count() > 1 ? "!!" : "--", "nccl", "%s", text);
+        print_finding("--", "nccl",
+                      "none that can be used, and none needed: only several GPUs reach each other "
+                      "through it");
 }
 
 static void print_memory(void)

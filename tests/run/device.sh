@@ -89,10 +89,13 @@ if [ -n "$emulated" ]; then
     mkdir -p alone broken
     cp "$TRAIN" alone/train
     : >broken/libnccl.so.2
-    for count in 1 2; do
+    for count in 0 1 2; do
         EMU_DEVICES=$count LD_LIBRARY_PATH=$PWD/broken alone/train doctor | sed 's/  */ /g' >findings.$count
     done
-    check "device: doctor: one GPU does without NCCL" grep -q '^-- nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.1
+    for count in 0 1; do
+        check "device: doctor: no NCCL, and none needed with $count GPUs" grep -qx -- \
+            '-- nccl none that can be used, and none needed: only several GPUs reach each other through it' findings.$count
+    done
     check "device: doctor: two GPUs do not" grep -q '^!! nccl .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer' findings.2
     EMU_DRIVER=old refused "a driver that is too old" 69 "update the driver" "$TRAIN" "$TINY" --set device=cuda --out missing
     EMU_MEMORY=300 refused "a GPU that is too small" 90 "0 bytes of GPU 0's memory are available for it; no model fits" \
