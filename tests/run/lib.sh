@@ -115,28 +115,29 @@ until_step() {
     return 1
 }
 
-# fill_but_8k: fills the pipe held.lines, open as 3, but for 8 KiB, without waiting: it may hold less than the usual 64 KiB, but
-# not less than three pages.
-fill_but_8k() {
-    local pages
+# fill_but BYTES: fills the pipe held.lines, open as 3 and 4, but for so many bytes, without waiting: it may hold less than the
+# usual 64 KiB, but not less than three pages. A line goes into a page that has room for all of it.
+fill_but() {
+    local pages empty=$((($1 + 4095) / 4096))
     pages=$(LC_ALL=C dd if=/dev/zero of=held.lines oflag=nonblock bs=4096 2>&1 | sed -nE 's/^([0-9]+)\+.* records out$/\1/p')
-    if [ "${pages:-0}" -lt 3 ]; then
+    if [ "${pages:-0}" -le $empty ]; then
         not_ok "a pipe holds ${pages:-0} pages: this user has more pipes than /proc/sys/fs/pipe-user-pages-soft lets be larger"
         finish
     fi
-    head -c 8192 <&3 >/dev/null
+    head -c $((empty * 4096)) <&3 >/dev/null
+    head -c $((empty * 4096 - $1)) /dev/zero >&4
 }
 
 # held STEP RUN OPTION...: a run of $TINY in the background, its number in $child, once it has made that step. Its console is a
-# pipe that nobody reads before `let_go` and that is full but for 8 KiB, about fifteen steps' JSON lines: however long the test
-# takes to disturb it, the run is not over.
+# pipe that nobody reads before `let_go` and that has room for the JSON lines up to this step and one or two more: however long
+# the test takes to disturb it, the run makes no more of them.
 held() {
     local step=$1 run=$2
     shift 2
     [ -p held.lines ] || mkfifo held.lines
     exec 4<>held.lines
     exec 3<held.lines
-    fill_but_8k
+    fill_but $((700 + 500 * step)) # at the start 490 bytes, 440 a step, 190 a save
     "$TRAIN" "$TINY" --json "$@" --out "$run" >&4 2>err </dev/null 3<&- 4>&- &
     child=$!
     children+=("$child")
