@@ -184,9 +184,11 @@ static void table_add(Allocation allocation)
     table[n_table++] = allocation;
 }
 
-static size_t memory_of_device(void)
+static size_t memory_of(int device)
 {
-    const char *word = getenv("EMU_MEMORY");
+    const char *word = getenv("EMU_MEMORY"), *comma;
+    for (int i = 0; word != NULL && i < device && (comma = strchr(word, ',')) != NULL; i++)
+        word = comma + 1;
     return (size_t)(word != NULL && atoi(word) > 0 ? atoi(word) : 8192) << 20;
 }
 
@@ -199,7 +201,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     int device = emu_current_device();
     size_t inside = pages((bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1));
     pthread_rwlock_wrlock(&table_lock);
-    bool fits = bytes <= memory_of_device() && bytes_used[device] + bytes <= memory_of_device();
+    bool fits = bytes <= memory_of(device) && bytes_used[device] + bytes <= memory_of(device);
     if (fits) bytes_used[device] += bytes;
     pthread_rwlock_unlock(&table_lock);
     emu_memory_open();
@@ -262,9 +264,10 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-    *total = memory_of_device();
+    int device = emu_current_device();
+    *total = memory_of(device);
     pthread_rwlock_rdlock(&table_lock);
-    *available = *total - bytes_used[emu_current_device()];
+    *available = *total - bytes_used[device];
     pthread_rwlock_unlock(&table_lock);
     return cudaSuccess;
 }

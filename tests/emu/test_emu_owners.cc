@@ -207,31 +207,35 @@ static void test_peers(void **)
 
 /* ---- per device ------------------------------------------------------------------------------ */
 
-static size_t free_mib(int device)
+static size_t free_mib(int device, size_t of)
 {
     size_t available, total;
     CUDA_CHECK(cudaSetDevice(device));
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    assert_int_equal(total >> 20, 100);
+    assert_int_equal(total >> 20, of);
     return available >> 20;
 }
 
 static void test_memory_of_each(void **)
 {
     void *p[DEVICES], *more;
-    setenv("EMU_MEMORY", "100", 1);
+    setenv("EMU_MEMORY", "90", 1);
+    assert_int_equal(free_mib(1, 90), 90);
+    setenv("EMU_MEMORY", "90,100", 1);
     for (int i = 0; i < DEVICES; i++) {
-        assert_int_equal(free_mib(i), 100);
-        CUDA_CHECK(cudaMalloc(&p[i], (size_t)(80 + i) << 20));
+        assert_int_equal(free_mib(i, i ? 100 : 90), i ? 100 : 90);
+        CUDA_CHECK(cudaMalloc(&p[i], (size_t)(70 + 11 * i) << 20));
         assert_int_equal(cudaMalloc(&more, 30 << 20), cudaErrorMemoryAllocation);
         assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+        CUDA_CHECK(cudaMalloc(&more, 19 << 20));
+        CUDA_CHECK(cudaFree(more));
     }
-    assert_int_equal(free_mib(1), 19);
+    assert_int_equal(free_mib(1, 100), 19);
     CUDA_CHECK(cudaFree(p[0]));
-    assert_int_equal(free_mib(1), 19);
-    assert_int_equal(free_mib(0), 100);
+    assert_int_equal(free_mib(1, 100), 19);
+    assert_int_equal(free_mib(0, 90), 90);
     CUDA_CHECK(cudaFree(p[1]));
-    assert_int_equal(free_mib(1), 100);
+    assert_int_equal(free_mib(1, 100), 100);
     CUDA_CHECK(cudaSetDevice(0));
     unsetenv("EMU_MEMORY");
 }
