@@ -88,14 +88,23 @@ void device_close(Device *device)
     *device = (Device){0};
 }
 
+static void refuse_memory(Device *device, size_t bytes, const char *what)
+{
+    size_t available, total;
+    if (device_memory(device, &available, &total))
+        fail(EXIT_NO_MEMORY,
+             "%zu bytes for %s were refused: %zu of the device's %zu are free; " MEMORY_ADVICE,
+             bytes, what, available, total);
+    fail(EXIT_NO_MEMORY, "%zu bytes for %s were refused; " MEMORY_ADVICE, bytes, what);
+}
+
 void *device_alloc(Device *device, size_t bytes, const char *what)
 {
     expect_no_view(device, what);
     void *p = device->backend->alloc(device, bytes ? bytes : 1);
     device->allocations++;
     device->held += bytes;
-    if (p == NULL)
-        fail(EXIT_NO_MEMORY, "%zu bytes for %s were refused; " MEMORY_ADVICE, bytes, what);
+    if (p == NULL) refuse_memory(device, bytes, what);
     return p;
 }
 

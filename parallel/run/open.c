@@ -83,10 +83,12 @@ static void open_trainer(Run *run, const Config *config)
     char err[2048];
     Device *dev = &run->trainer.session.dev;
     MemoryMark before = memory_mark(dev);
+    run_take_place(run);
     /* The ranks do not agree on this one: those whose data are whole wait for the others in it. */
     if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
+    run_speak_for_all(run);
     memory_measure_reserve(run->world, config, &run->plan, before, memory_mark(dev));
     memory_print_use(run->config, &run->plan, "weights, gradients and optimizer are laid out");
     log_field("device", "%s", device_describe(dev, err, sizeof err));

@@ -28,7 +28,7 @@ static int live(Comm *world, void *context)
     Run *run = world->rank == 0 ? ranks->opened : &ranks->run[world->rank];
     run->world = world;
     run->lead = world->rank == 0;
-    if (run->lead) log_set_rank(0, NULL);
+    run_speak_for_all(run);
     return ranks->rank(run);
 }
 
@@ -146,6 +146,11 @@ void run_take_place(const Run *run)
     char place[64];
     if (run->lead && run->world->size > 1)
         log_set_rank(0, grid_place_text(run->trainer.session.grid.size, 0, place, sizeof place));
+}
+
+void run_speak_for_all(const Run *run)
+{
+    if (run->lead) log_set_rank(0, NULL);
 }
 
 void run_open_log(Run *run)

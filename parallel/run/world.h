@@ -26,7 +26,9 @@ void run_compare_ranks(const Run *run, SpeedRecord *speed);
 /* --log-ranks: opens RUN/logs/rank_NNN.log, which gets what this rank says from here on. */
 void run_open_log(Run *run);
 void run_close_log(Run *run);
-/* From here on rank 0's errors carry its place: until then, all that it does it does for all. */
+/* From here on rank 0's errors carry its place, or none, as at the start: what it does there it does
+ * for all, but for what each rank allocates. */
 void run_take_place(const Run *run);
+void run_speak_for_all(const Run *run);
 
 #endif
