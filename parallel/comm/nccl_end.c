@@ -42,20 +42,34 @@ static void take_place(const NcclGroup *g)
     ends_share(true);
 }
 
+/* NCCL has one code for all that CUDA refuses; its words tell memory from the rest. */
+static bool out_of_memory(NcclResult result, const char *said)
+{
+    return result == NCCL_UNHANDLED_CUDA_ERROR &&
+           (strstr(said, "CUDA malloc") != NULL || strstr(said, "out of memory") != NULL);
+}
+
 void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
 {
     const NcclLibrary *nccl = nccl_library();
-    char call[CALL_BYTES], list[RANK_LIST_BYTES];
+    char call[CALL_BYTES], list[RANK_LIST_BYTES], said[512] = "", advice[128] = "";
     const char *last = nccl->last_error(g->handle);
     while (last && (*last == '\n' || *last == ' '))
         last++;
-    bool more = last && *last;
+    if (last && *last) snprintf(said, sizeof said, ": %.*s", (int)strcspn(last, "\n"), last);
+    bool full = out_of_memory(result, said);
+    int fewer = nccl_fewer_channels();
+    if (full) snprintf(advice, sizeof advice, "; free some of the GPU's memory");
+    if (full && fewer > 0)
+        snprintf(advice + strlen(advice), sizeof advice - strlen(advice),
+                 ", or set NCCL_MAX_CTAS=%d in the environment", fewer);
     take_place(g);
-    fail(result == NCCL_REMOTE_ERROR ? EXIT_PEER_LOST : EXIT_SYSTEM,
-         "%s of %s: NCCL on rank %d says: %s%s%.*s", describe_call(g, number, call, sizeof call),
+    fail(full                          ? EXIT_NO_MEMORY
+         : result == NCCL_REMOTE_ERROR ? EXIT_PEER_LOST
+                                       : EXIT_SYSTEM,
+         "%s of %s: NCCL on rank %d says: %s%s%s", describe_call(g, number, call, sizeof call),
          rank_list(g->world_rank, g->size, list, sizeof list), nccl_own_rank(g),
-         nccl->error_string(result), more ? ": " : "", more ? (int)strcspn(last, "\n") : 0,
-         more ? last : "");
+         nccl->error_string(result), said, advice);
 }
 
 /* ---- who keeps a call from ending ------------------------------------------------------------ */

@@ -76,7 +76,8 @@ void nccl_enter(NcclGroup *group);
  * its log. */
 void nccl_speak_for(const NcclGroup *group);
 /* The ends of the program, in whatever thread. A call of that number failed:
- * EXIT_PEER_LOST where NCCL has lost a peer, else EXIT_SYSTEM. */
+ * EXIT_PEER_LOST where NCCL has lost a peer, EXIT_NO_MEMORY where its words are about the GPU's
+ * memory, else EXIT_SYSTEM. */
 void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attribute__((noreturn));
 /* With the watchdog's mutex held, of all groups in the list from `all` on: the oldest call of
  * `group` that has not ended has taken too long. */

@@ -95,6 +95,53 @@ static void test_what_fails_ends_all_with_nccls_words(void **state)
                     LIMIT, NULL);
 }
 
+/* NCCL's code is that of all errors of CUDA's, so its words decide. */
+static void test_a_full_gpu_is_told_from_other_errors(void **state)
+{
+    static const struct {
+        NcclResult result;
+        const char *last_error, *fewer; /* fewer: NCCL_MAX_CTAS */
+        RankEnd end;
+    } rows[] = {
+        {NCCL_UNHANDLED_CUDA_ERROR,
+         "Failed to CUDA malloc 7 bytes",
+         NULL,
+         {"malloc",
+          use_all,
+          2,
+          EXIT_NO_MEMORY,
+          {"error[90] rank 1 dp 1: group dp, call 1, all-reduce", "malloc 7 bytes; free some of ",
+           "GPU's memory, or set NCCL_MAX_CTAS=8 in the environment\n"}}},
+        {NCCL_UNHANDLED_CUDA_ERROR,
+         "Cuda failure 2 'out of memory'",
+         "8",
+         {"words",
+          use_all,
+          2,
+          EXIT_NO_MEMORY,
+          {"'out of memory'; free some of the GPU's memory\n"}}},
+        {NCCL_UNHANDLED_CUDA_ERROR,
+         "Cuda failure 700 'an illegal memory access was encountered'",
+         NULL,
+         {"CUDA", use_all, 2, EXIT_SYSTEM, {"access was encountered'\n"}}},
+        {NCCL_SYSTEM_ERROR,
+         "proxy: out of memory",
+         NULL,
+         {"host", use_all, 2, EXIT_SYSTEM, {"out of memory\n"}}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fake_nccl_use();
+        fake_nccl.last_error = rows[i].last_error;
+        fake_nccl.fails = "AllReduce";
+        fake_nccl.fails_on = 1;
+        fake_nccl.result = rows[i].result;
+        if (rows[i].fewer) setenv("NCCL_MAX_CTAS", rows[i].fewer, 1);
+        rank_end_expect(&rows[i].end, LIMIT, NULL);
+        unsetenv("NCCL_MAX_CTAS");
+    }
+}
+
 static void end_badly(void)
 {
     _exit(1);
@@ -156,6 +203,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_fails_ends_all_with_nccls_words),
+        cmocka_unit_test(test_a_full_gpu_is_told_from_other_errors),
         cmocka_unit_test(test_a_failure_leaves_other_threads_alone),
         cmocka_unit_test(test_no_call_strays_into_anothers_group),
     };
