@@ -74,7 +74,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     plan.host = plus(host_bytes(&s->step, B * T), zero.host);
     size_t saved = saved_bytes(config, &s->table);
     plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
-    plan.ranks = 1;
+    plan.ranks = plan.of = 1;
     return plan;
 }
 
@@ -86,7 +86,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
     } Share;
     Share *all = must_calloc((size_t)world->size, sizeof *all);
     Share mine = {.plan = *own, .device = device};
-    MemoryPlan sum = {.checkpoint = own->checkpoint};
+    MemoryPlan sum = {.checkpoint = own->checkpoint, .of = world->size, .on_host = own->on_host};
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
     for (int r = 0; r < world->size; r++) {
@@ -112,6 +112,7 @@ void memory_add_host(MemoryPlan *p)
 {
     p->total = plus(p->total, p->host);
     p->other += p->host;
+    p->on_host = true;
 }
 
 /* ---- whether it is there ----------------------------------------------------------------------
@@ -149,15 +150,26 @@ static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
     return text;
 }
 
+/* Whose plan it is, where that is not plain: "" of a single rank's. */
+static Figure whose(const MemoryPlan *p)
+{
+    Figure f = {""};
+    if (p->ranks > 1)
+        snprintf(f.text, sizeof f.text, " for all %d ranks", p->ranks);
+    else if (p->of > 1)
+        snprintf(f.text, sizeof f.text, " on rank 0's GPU");
+    return f;
+}
+
 void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 {
-    char where[64] = "", ranks[32] = "", parts[256];
+    char where[64] = "", parts[256];
     Figure total = figure_bytes((double)p->total);
     double unit = figure_bytes_unit((double)p->total);
     if (room->device)
-        snprintf(where, sizeof where, " of %s on the GPU", figure_bytes((double)room->total).text);
-    if (p->ranks > 1) snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
-    log_field("memory", "plan %s%s: %s; available %s%s", total.text, ranks,
+        snprintf(where, sizeof where, " of %s %s", figure_bytes((double)room->total).text,
+                 p->ranks == p->of ? "on the GPU" : "there");
+    log_field("memory", "plan %s%s: %s; available %s%s", total.text, whose(p).text,
               parts_text(p, unit, parts, sizeof parts), figure_bytes((double)room->available).text,
               where);
 }
@@ -216,7 +228,9 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
     plan->total = plus(plan->total - plan->reserve, mine.taken);
     plan->reserve = mine.taken;
     if (config->memory_breakdown)
-        log_field("memory", "reserve: NCCL and the code of kernels take %s (rank %d), plan %s",
+        log_field("memory",
+                  "reserve: NCCL and the code of kernels take %s of rank %d's GPU, the most of "
+                  "any, plan %s",
                   figure_bytes((double)all[most].taken).text, most,
                   figure_bytes((double)all[most].planned).text);
     if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
@@ -287,13 +301,10 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
 {
     size_t most = room_for_plan(room);
-    char ranks[64] = "", fewer[32] = "", where[64] = "", nccl[160] = "";
+    char fewer[32] = "", where[64] = "", nccl[160] = "";
     if (!host_fits(p->host, c, err, n)) return false;
     if (p->total <= most) return true;
-    if (p->ranks > 1) {
-        snprintf(ranks, sizeof ranks, " on %d ranks", p->ranks);
-        snprintf(fewer, sizeof fewer, ", or fewer --ranks");
-    }
+    if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
     if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
         snprintf(nccl, sizeof nccl,
@@ -301,8 +312,8 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
                  nccl_fewer_channels(), figure_bytes((double)p->reserve).text);
     char *help = smaller_plan(p, c, most);
     error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
-              figure_bytes((double)p->total).text, ranks, figure_bytes((double)most).text, where,
-              help, fewer, nccl);
+              figure_bytes((double)p->total).text, p->ranks > 1 ? whose(p).text : "",
+              figure_bytes((double)most).text, where, help, fewer, nccl);
     free(help);
     return false;
 }
@@ -313,7 +324,9 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
-    log_field("memory", "%s: resident %s, peak %s, plan %s", when,
+    const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
+    log_field("memory", "%s: resident %s, peak %s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,
-              figure_bytes(1024.0 * (double)peak).text, figure_bytes((double)plan->total).text);
+              figure_bytes(1024.0 * (double)peak).text, plan->on_host ? "" : " on the host",
+              figure_bytes((double)plan->total).text, gpu, whose(plan).text);
 }

@@ -14,7 +14,8 @@ typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
     int64_t checkpoint; /* bytes on disk of one checkpoint */
-    int ranks;          /* whose sum it is */
+    int ranks, of;      /* whose sum it is, of so many in all */
+    bool on_host;       /* the host's share is in it */
 } MemoryPlan;
 
 /* The plan of an opened or measured trainer that will read these data: what trainer_allocate will
@@ -39,7 +40,7 @@ typedef struct {
 /* What the open device has free, after its context, product library and scratch. Where it has no
  * memory of its own: `host`, which is what was available before it was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
-/* Prints the plan's parts in the unit of their sum. */
+/* Prints the plan's parts in the unit of their sum, and whose it is. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
 /* What the device has free at one moment, and what the program has of it, in bytes. */
 typedef struct {
@@ -65,7 +66,8 @@ bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *c
 /* Ends the program (EXIT_NO_MEMORY) where there is no room for what a trainer takes already when it
  * is opened: the list of a step's actions. */
 void memory_check_step(const Config *config);
-/* With memory_breakdown: prints what the process holds now and held at most, beside the plan. */
+/* With memory_breakdown: prints what the process holds of the host's memory now and held at most,
+ * beside the plan. */
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);
 
 #endif

@@ -84,11 +84,11 @@ static void add_up(Comm *world, void *context)
     if (all.weights != 6 || all.gradients != 60 || all.buffers != 600 || all.optimizer != 6000 ||
         all.activations != 60000 || all.scratch != 600000 || all.other != 6000000 ||
         all.reserve != 60000000 || all.total != SIZE_MAX || all.host != 42 || all.ranks != 3 ||
-        all.checkpoint != 42)
+        all.of != 3 || all.checkpoint != 42)
         rank_wrong(world, "all take %zu, %zu on the host", all.total, all.host);
     bool odd = world->rank == 1;
     if (mine.total != (odd ? SIZE_MAX : 44444444) || mine.weights != (odd ? 2 : 4) ||
-        mine.ranks != (odd ? 1 : 2) || mine.host != 42)
+        mine.ranks != (odd ? 1 : 2) || mine.of != 3 || mine.host != 42)
         rank_wrong(world, "those of its device take %zu", mine.total);
 }
 

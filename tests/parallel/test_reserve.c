@@ -126,8 +126,8 @@ static const char warning[] =
     "warning: NCCL and the code of kernels take 557.0 MiB of the memory of rank 1's GPU, and the "
     "plan had 300.0 MiB for NCCL and 256.0 MiB for code: ";
 static const char told[] =
-    "memory  reserve: NCCL and the code of kernels take 557.0 MiB (rank 1),\n"
-    "        plan 300.0 MiB";
+    "memory  reserve: NCCL and the code of kernels take 557.0 MiB of rank 1's GPU,\n"
+    "        the most of any, plan 300.0 MiB";
 
 static void check(Measured m, bool tells, bool warns)
 {

@@ -35,7 +35,10 @@ same_run "ranks: ... has the same bits" on-2 again
 check "ranks: nobody asked for logs" test ! -e on-2/logs
 expect_code "ranks: a finished run again" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
 check "ranks: ... is told once" test "$(grep -c 'again is finished' output)" -eq 1
-expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry
+expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry --set memory_breakdown=true
+check "ranks: ... whose plan is of all" grep -qE '^memory  plan [0-9.]+ MiB for all 3 ranks: weights' output
+check "ranks: ... and so is what is held" bash -c \
+    "tr -s ' \n' ' ' <output | grep -qE 'resident [0-9.]+ MiB, peak [0-9.]+ MiB, plan [0-9.]+ MiB for all 3 ranks'"
 check "ranks: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
@@ -105,7 +108,7 @@ expect_code "ranks: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${
 failed_as "ranks: damage" 65 'rank 1 dp 1: .*shards/train_000000.bin: token id 65535 '
 check "ranks: ... the step before stands in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
 expect_code "ranks: a machine that is too small" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set model.hidden_size=400000 --out huge
-failed_as "ranks: memory" 90 'the plan needs .* on 4 ranks and .*, or fewer --ranks$'
+failed_as "ranks: memory" 90 'the plan needs .* for all 4 ranks and .*, or fewer --ranks$'
 check "ranks: ... before a folder is made" test ! -e huge
 # Where address space is limited, all ranks have OpenBLAS or none has: what one is given the others do not take from it.
 if [[ $TRAIN == */release/* ]]; then

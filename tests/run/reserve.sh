@@ -42,9 +42,12 @@ untold() { check "reserve: $1" bash -c '! grep -qF -- "$1" said' told "$2"; }
 
 planned "one communicator" 2 2 40
 told "its estimate is in the plan" " reserve 296.0; available"
-told "what it took" "memory reserve: NCCL and the code of kernels take 40.0 MiB (rank 0), plan 296.0 MiB"
+check "reserve: and whose plan that is" grep -qE \
+    'memory plan 29[0-9]\.[0-9] MiB on rank 0.s GPU: weights .*; available [0-9.]+ GiB of 8\.0 GiB there' said
+told "what it took" "memory reserve: NCCL and the code of kernels take 40.0 MiB of rank 0's GPU, the most of any, plan 296.0 MiB"
 told "and the plan counts that from then on" "laid out: resident"
-check "reserve: a plan of 42 MiB, not of 298" grep -qE 'laid out: resident .* plan 4[1-4]\.[0-9] MiB' said
+check "reserve: a plan of 42 MiB, not of 298" grep -qE \
+    "laid out: resident [0-9.]+ MiB, peak [0-9.]+ MiB on the host, plan 4[1-4]\.[0-9] MiB on rank 0's GPU" said
 untold "the estimate was enough" "warning: NCCL"
 planned "the code of kernels has its own part" 2 2 552
 untold "so it was enough" "warning: NCCL"
@@ -52,9 +55,11 @@ planned "too little" 2 2 553
 told "is a warning" "warning: NCCL and the code of kernels take 553.0 MiB of the memory of rank 0's GPU, and the plan had 296.0 MiB for NCCL and 256.0 MiB for code:"
 planned "tensor and pipeline ranks, and a tied table" 4 4 30 --set parallel.tensor=2 --set parallel.pipeline=2
 told "three communicators, one of them with messages" " reserve 1.2; available"
-told "each took its part" "NCCL and the code of kernels take 90.0 MiB (rank 0), plan 1.2 GiB"
+told "each took its part" "NCCL and the code of kernels take 90.0 MiB of rank 0's GPU, the most of any, plan 1.2 GiB"
 planned "ranks that share a GPU" 1 2 40
 untold "have no reserve" " reserve "
+check "reserve: and one plan" grep -qE 'memory plan [0-9.]+ MiB for all 2 ranks: weights .* GiB of 8\.0 GiB on the GPU' said
+check "reserve: and one plan of the GPU" grep -qE 'MiB on the host, plan [0-9.]+ MiB on the GPU for all 2 ranks' said
 EMU_DEVICES=2 EMU_MEMORY=500 expect_code "reserve: a GPU in which all but NCCL has room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: is refused" grep -qE "the plan needs 29[0-9]\.[0-9] MiB and .* of GPU [01]'s memory are available" output
 check "reserve: and how NCCL takes less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 296.0 MiB of it" output
