@@ -191,7 +191,8 @@ const Option option_table[] = {
     INT(steps_per_print, "10", 0, HUGE_COUNT, NONE, CONSOLE,
         "a progress line every so many steps; 0: quiet"),
     FLAG(wall_clock_breakdown, "false", NONE, CONSOLE,
-         "print the time of each phase of a step; on the CPU apart: communication, and between "
+         "print the time of each phase of a step on rank 0; on the CPU apart: communication, and "
+         "between "
          "pipeline stages exchange (what moves) and bubble (waiting for each other); on a GPU "
          "exposed communication by axis, the most of a rank"),
     FLAG(memory_breakdown, "false", NONE, CONSOLE, "print memory at phase borders"),

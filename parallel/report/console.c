@@ -89,9 +89,9 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
         snprintf(stages, sizeof stages, "exchange %.2f  bubble %.2f  ", s->exchange * ms,
                  s->bubble * ms);
     snprintf(text, sizeof text,
-             "ms a step:  forward %.2f  backward %.2f  optimizer %.2f  %s%sdata %.2f  other %.2f",
-             s->forward * ms, s->backward * ms, s->optimizer * ms, comm, stages, s->data * ms,
-             fmax(0, other) * ms);
+             "%sms a step:  forward %.2f  backward %.2f  optimizer %.2f  %s%sdata %.2f  other %.2f",
+             s->ranks > 1 ? "rank 0, " : "", s->forward * ms, s->backward * ms, s->optimizer * ms,
+             comm, stages, s->data * ms, fmax(0, other) * ms);
     print_lines(c, text, 9);
 }
 

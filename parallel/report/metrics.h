@@ -29,7 +29,7 @@ typedef struct {
     int64_t steps, tokens;
     double flops_per_token;
     double forward, backward, optimizer,
-        data; /* seconds, with wall_clock_breakdown; else negative */
+        data; /* seconds of rank 0, with wall_clock_breakdown; else negative */
     /* With it, over several ranks: the seconds of a rank's own work (the first three), on average
      * and on the rank that took most. */
     int ranks, slowest;

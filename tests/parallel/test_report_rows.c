@@ -208,6 +208,7 @@ static void a_rank_has_its_share_of_the_rate(void **unused)
                             false);
     says(shown, "arank:500tok/s3.0GFLOP/swork250.00msastep,");
     says(shown, "mostonrank3:375.00");
+    says(shown, "rank0,msastep:forward500.00"); /* whose phases stand above */
     free(shown);
 }
 
@@ -221,6 +222,7 @@ static void no_time_is_negative(void **unused)
         false);
     says(shown, "backward625.00");
     says(shown, "other0.00");
+    assert_null(strstr(shown, "rank"));
     free(shown);
 }
 
