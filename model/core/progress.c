@@ -13,7 +13,8 @@ static const double first_after = 1, terminal_every = 0.5, message_every = 60;
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-int terminal_width(FILE *to)
+/* Columns of the terminal behind `to`; 80 where it is none or does not say. */
+static int terminal_width(FILE *to)
 {
     struct winsize size;
     int fd = fileno(to); /* -1 for a memory stream, which has no size either */

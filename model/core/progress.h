@@ -35,9 +35,6 @@ void progress_print(Progress *progress, const char *fmt, ...) __attribute__((for
 bool progress_due(const Progress *progress);
 /* The work is over: takes its line away. */
 void progress_end(Progress *progress);
-
-/* Columns of the terminal behind `to`; 80 where it is none or does not say. */
-int terminal_width(FILE *to);
 /* Draws `text` in the line of the cursor, cut to the terminal's width, and has the next message
  * clear it. */
 void live_line_show(FILE *to, const char *text);

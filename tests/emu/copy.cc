@@ -10,31 +10,30 @@
 
 enum { PINNED_MOST = 1024 };
 
-/* Page-locked host memory, allocated here or registered. */
+/* Page-locked host memory. */
 typedef struct {
     char *base;
     size_t bytes;
-    bool registered;
 } Pinned;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Pinned pinned[PINNED_MOST];
 static int n_pinned;
 
-static bool pinned_add(void *p, size_t bytes, bool registered)
+static bool pinned_add(void *p, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     bool room = n_pinned < PINNED_MOST;
-    if (room) pinned[n_pinned++] = {(char *)p, bytes, registered};
+    if (room) pinned[n_pinned++] = {(char *)p, bytes};
     pthread_mutex_unlock(&lock);
     return room;
 }
 
-static bool pinned_remove(void *p, bool registered)
+static bool pinned_remove(void *p)
 {
     pthread_mutex_lock(&lock);
     int i = 0;
-    while (i < n_pinned && (pinned[i].base != p || pinned[i].registered != registered))
+    while (i < n_pinned && pinned[i].base != p)
         i++;
     bool found = i < n_pinned;
     if (found) pinned[i] = pinned[--n_pinned];
@@ -53,18 +52,13 @@ static bool is_pinned(const void *p, size_t bytes)
     return found;
 }
 
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     emu_count_allocation();
     *p = aligned_alloc(EMU_PAGE, (bytes + EMU_PAGE - 1) & ~(size_t)(EMU_PAGE - 1));
     if (*p == NULL) return emu_error(cudaErrorMemoryAllocation);
     memset(*p, EMU_POISON, bytes);
-    return pinned_add(*p, bytes, false) ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaMallocHost(void **p, size_t bytes)
-{
-    return cudaHostAlloc(p, bytes, cudaHostAllocDefault);
+    return pinned_add(*p, bytes) ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
 }
 
 /* Waits for the current device's streams. */
@@ -73,20 +67,9 @@ cudaError_t cudaFreeHost(void *p)
     emu_count_allocation();
     if (p == NULL) return cudaSuccess;
     emu_streams_wait(emu_current_device());
-    if (!pinned_remove(p, false)) return emu_error(cudaErrorInvalidValue);
+    if (!pinned_remove(p)) return emu_error(cudaErrorInvalidValue);
     free(p);
     return cudaSuccess;
-}
-
-cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
-{
-    emu_count_allocation();
-    return pinned_add(p, bytes, true) ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaHostUnregister(void *p)
-{
-    return pinned_remove(p, true) ? cudaSuccess : emu_error(cudaErrorInvalidValue);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

@@ -124,14 +124,6 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
     return cudaSuccess;
 }
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function)
-{
-    *attributes = {};
-    attributes->maxThreadsPerBlock = emu_launch_bounds(function);
-    attributes->maxDynamicSharedSizeBytes = (int)shared_allowed(function);
-    return cudaSuccess;
-}
-
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static void refuse(const EmuLaunch *launch, const char *format, ...)

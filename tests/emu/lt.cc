@@ -126,11 +126,6 @@ const char *cublasLtGetStatusName(cublasStatus_t status)
     return "an unknown status";
 }
 
-const char *cublasLtGetStatusString(cublasStatus_t status)
-{
-    return cublasLtGetStatusName(status);
-}
-
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,

@@ -55,18 +55,11 @@ typedef struct {
 
 /* Bytes of an element; 0 for a type that has none here. */
 size_t emu_lt_size(uint32_t type);
-float emu_lt_get(uint32_t type, const void *p, int64_t i);
-void emu_lt_set(uint32_t type, void *p, int64_t i, float x);
 static inline uint32_t emu_lt_type(int32_t type, const EmuLtLayout *d)
 {
     return type < 0 ? d->type : (uint32_t)type;
 }
 
-/* Whether the library computes this; SUCCESS fills the problem. */
-cublasStatus_t emu_lt_problem(EmuLtProblem *problem, const EmuLtProduct *product,
-                              const EmuLtLayout *a, const EmuLtLayout *b, const EmuLtLayout *c,
-                              const EmuLtLayout *d);
-uint64_t emu_lt_hash(const EmuLtProblem *problem);
 /* d = epilogue(alpha a b + beta c): sums in f32 in ascending order of k, rounded once to D's type.
  */
 void emu_lt_compute(const EmuLtProblem *problem, float alpha, const void *a, const void *b,

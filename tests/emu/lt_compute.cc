@@ -18,14 +18,14 @@ size_t emu_lt_size(uint32_t type)
     return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 0;
 }
 
-float emu_lt_get(uint32_t type, const void *p, int64_t i)
+static float get_element(uint32_t type, const void *p, int64_t i)
 {
     if (type == CUDA_R_32F) return ((const float *)p)[i];
     if (type == CUDA_R_16BF) return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
     return __half2float(((const __half *)p)[i]);
 }
 
-void emu_lt_set(uint32_t type, void *p, int64_t i, float x)
+static void set_element(uint32_t type, void *p, int64_t i, float x)
 {
     if (type == CUDA_R_32F)
         ((float *)p)[i] = x;
@@ -43,7 +43,7 @@ static int64_t at(const EmuLtLayout *l, int64_t row, int64_t col, int64_t batch)
 
 static float element(const EmuLtLayout *l, const void *p, int64_t row, int64_t col, int64_t batch)
 {
-    return emu_lt_get(l->type, p, at(l, row, col, batch));
+    return get_element(l->type, p, at(l, row, col, batch));
 }
 
 static float gelu(float x)
@@ -107,11 +107,11 @@ static float finish(const Task *task, float sum, int64_t row, int64_t col)
     int64_t aux = task->batch * p->aux_stride + col * p->aux_ld + row;
     if (p->epilogue >= 256) return x;
     if ((p->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0)
-        x += emu_lt_get(d->type, p->bias, task->batch * p->bias_stride + row);
+        x += get_element(d->type, p->bias, task->batch * p->bias_stride + row);
     if ((p->epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU)
-        return x * gelu_slope(emu_lt_get(d->type, p->aux, aux));
+        return x * gelu_slope(get_element(d->type, p->aux, aux));
     if ((p->epilogue & CUBLASLT_EPILOGUE_GELU) != 0) {
-        if ((p->epilogue & 128) != 0) emu_lt_set(d->type, p->aux, aux, x);
+        if ((p->epilogue & 128) != 0) set_element(d->type, p->aux, aux, x);
         return gelu(x);
     }
     return (p->epilogue & CUBLASLT_EPILOGUE_RELU) != 0 ? fmaxf(x, 0.0f) : x;
@@ -133,8 +133,8 @@ static void column_run(const Task *task, int64_t col, float *factors)
                 sum[i] += strip[k * STRIP + i] * factors[k];
         int64_t rows = problem->m - row < STRIP ? problem->m - row : (int64_t)STRIP;
         for (int64_t i = 0; i < rows; i++)
-            emu_lt_set(d->type, task->d, at(d, row + i, col, task->batch),
-                       finish(task, sum[i], row + i, col));
+            set_element(d->type, task->d, at(d, row + i, col, task->batch),
+                        finish(task, sum[i], row + i, col));
     }
 }
 
@@ -170,7 +170,7 @@ static void bias_gradient(const EmuLtProblem *problem, const void *a, const void
         float sum = 0;
         for (int64_t k = 0; k < length; k++)
             sum += along_cols ? element(l, from, i, k, batch) : element(l, from, k, i, batch);
-        emu_lt_set(problem->layout[LT_D]->type, p->bias, batch * p->bias_stride + i, sum);
+        set_element(problem->layout[LT_D]->type, p->bias, batch * p->bias_stride + i, sum);
     }
 }
 

@@ -111,9 +111,10 @@ static bool epilogue_supported(const EmuLtProduct *p, const EmuLtProblem *proble
     return emu_lt_type(p->bias_type, d) == d->type && emu_lt_type(p->aux_type, d) == d->type;
 }
 
-cublasStatus_t emu_lt_problem(EmuLtProblem *problem, const EmuLtProduct *product,
-                              const EmuLtLayout *a, const EmuLtLayout *b, const EmuLtLayout *c,
-                              const EmuLtLayout *d)
+/* Whether the library computes this; SUCCESS fills the problem. */
+static cublasStatus_t find_problem(EmuLtProblem *problem, const EmuLtProduct *product,
+                                   const EmuLtLayout *a, const EmuLtLayout *b, const EmuLtLayout *c,
+                                   const EmuLtLayout *d)
 {
     if (!product || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
     if (!layout_valid(a) || !layout_valid(b) || !layout_valid(c) || !layout_valid(d))
@@ -136,7 +137,7 @@ cublasStatus_t emu_lt_problem(EmuLtProblem *problem, const EmuLtProduct *product
 }
 
 /* FNV-1a over all that an algorithm depends on: not pointers, which change from call to call. */
-uint64_t emu_lt_hash(const EmuLtProblem *problem)
+static uint64_t hash_of(const EmuLtProblem *problem)
 {
     uint64_t hash = 0xcbf29ce484222325ull;
     auto add = [&hash](uint64_t x) { hash = (hash ^ x) * 0x100000001b3ull; };
@@ -185,9 +186,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     EmuLtProblem problem;
     *n = 0;
     if (handle == NULL || wish == NULL || most < 1) return CUBLAS_STATUS_INVALID_VALUE;
-    cublasStatus_t status = emu_lt_problem(&problem, product, a, b, c, d);
+    cublasStatus_t status = find_problem(&problem, product, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    EmuLtAlgorithm algorithm = {MARK, emu_lt_hash(&problem), 0, {}, wish->reductions};
+    EmuLtAlgorithm algorithm = {MARK, hash_of(&problem), 0, {}, wish->reductions};
     uint64_t bytes = (uint64_t)problem.m * (uint64_t)problem.n * sizeof(float);
     if (bytes > WORKSPACE_MOST) bytes = WORKSPACE_MOST;
     algorithm.workspace = bytes < wish->workspace ? bytes : wish->workspace;
@@ -212,9 +213,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t pr
     EmuLtProblem problem;
     EmuLtAlgorithm found;
     memcpy(&found, algorithm, sizeof found);
-    cublasStatus_t status = emu_lt_problem(&problem, product, a, b, c, d);
+    cublasStatus_t status = find_problem(&problem, product, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (found.mark != MARK || found.problem != emu_lt_hash(&problem))
+    if (found.mark != MARK || found.problem != hash_of(&problem))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     algorithm_put(result, &found);
     return CUBLAS_STATUS_SUCCESS;
@@ -314,7 +315,7 @@ static void asked_run(void *context)
     const Asked *q = (const Asked *)context;
     const EmuLtLayout *l = q->layout;
     EmuLtProblem problem;
-    if (emu_lt_problem(&problem, &q->product, l + LT_A, l + LT_B, l + LT_C, l + LT_D) !=
+    if (find_problem(&problem, &q->product, l + LT_A, l + LT_B, l + LT_C, l + LT_D) !=
         CUBLAS_STATUS_SUCCESS)
         emu_die("a product that was possible no longer is");
     emu_memory_open();
@@ -347,12 +348,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     EmuLtAlgorithm found;
     if (handle == NULL) return CUBLAS_STATUS_NOT_INITIALIZED;
     check_device(handle, stream);
-    cublasStatus_t status =
-        emu_lt_problem(&problem, product, a_layout, b_layout, c_layout, d_layout);
+    cublasStatus_t status = find_problem(&problem, product, a_layout, b_layout, c_layout, d_layout);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (algorithm == NULL) return refuse("no algorithm: the library's own choice may change");
     memcpy(&found, algorithm, sizeof found);
-    if (found.mark != MARK || found.problem != emu_lt_hash(&problem))
+    if (found.mark != MARK || found.problem != hash_of(&problem))
         return refuse("the algorithm was found for another product");
     float scale_ab, scale_c;
     memcpy(&scale_ab, alpha, sizeof scale_ab);

@@ -46,11 +46,6 @@ cudaError_t cudaGetLastError(void)
     return code;
 }
 
-cudaError_t cudaPeekAtLastError(void)
-{
-    return last_error;
-}
-
 typedef struct {
     cudaError_t code;
     const char *name, *words;
@@ -248,11 +243,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
         return emu_error(cudaErrorInvalidDevice);
     int before = __atomic_fetch_or(&enabled[current_device], 1 << peer, __ATOMIC_RELAXED);
     return before >> peer & 1 ? emu_error(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
-}
-
-cudaError_t cudaDeviceReset(void)
-{
-    return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version)

@@ -51,7 +51,8 @@ static void add_param(Store *s, int index, const char *name, int64_t offset, boo
     p->group = matrix ? GROUP_DECAY : GROUP_NO_DECAY;
 }
 
-double number(uint64_t i)
+/* The i-th of a fixed stream of numbers in [-1, 1). */
+static double number(uint64_t i)
 {
     uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;

@@ -23,14 +23,12 @@ typedef struct {
     void *block;
 } Store;
 
-/* Opens a CPU device of one thread and fills the weights from number(). */
+/* Opens a CPU device of one thread and fills the weights with fixed numbers. */
 Store *store_open(DType storage, DType grad);
 void store_close(Store *store);
 
-/* The i-th of a fixed stream of numbers in [-1, 1). */
-double number(uint64_t i);
-/* The valid part of both parameters = factor x number, a stream's own; gaps and padding zero. x has
- * SIZE elements. */
+/* The valid part of both parameters = factor x fixed numbers in [-1, 1), a stream's own; gaps and
+ * padding zero. x has SIZE elements. */
 void fill_numbers(Tensor x, uint64_t stream, double factor);
 
 #endif

@@ -72,11 +72,6 @@ static const SafetensorsEntry *find_entry(const Golden *golden, const char *name
     return NULL;
 }
 
-bool golden_has(const Golden *golden, const char *name)
-{
-    return find_entry(golden, name) != NULL;
-}
-
 Tensor golden_tensor(const Golden *golden, const char *name)
 {
     const SafetensorsEntry *entry = find_entry(golden, name);
@@ -92,22 +87,10 @@ Tensor golden_tensor(const Golden *golden, const char *name)
     return NO_TENSOR;
 }
 
-bool golden_name(const Golden *golden, int i, const char **name)
-{
-    if (i < 0 || i >= golden->header.n) return false;
-    *name = golden->header.entry[i].name;
-    return true;
-}
-
-const char *golden_metadata(const Golden *golden, const char *key)
-{
-    return safetensors_metadata(&golden->header, key);
-}
-
 const Config *golden_config(const Golden *golden, bool f64)
 {
     ConfigReport report = {0};
-    const char *text = golden_metadata(golden, "config"),
+    const char *text = safetensors_metadata(&golden->header, "config"),
                *sets[] = {"data.text=unused.txt", "fp64.enabled=false"};
     const Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
     if (c == NULL) {

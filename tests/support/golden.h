@@ -13,17 +13,10 @@ typedef struct Golden Golden;
 Golden *golden_open(const char *name);
 void golden_close(Golden *golden);
 
-/* Whether there is a tensor called `name`. */
-bool golden_has(const Golden *golden, const char *name);
 /* The tensor called `name` (it must exist) as dense F64 in host memory, whatever it is stored as;
  * lives until close. Weights: "block.0.attn.q.weight"; gradients: the same with ".grad"; "logits"
  * (B, T, V); "loss" (1); "train.losses" (20), "train.norms" (20); "tokens" (20, B, T + 1). */
 Tensor golden_tensor(const Golden *golden, const char *name);
-/* The i-th tensor in the file's order; false past the last. */
-bool golden_name(const Golden *golden, int i, const char **name);
-/* The metadata value of `key`, or NULL: "config" is the model's and the training's JSON, "torch" a
- * version, ... */
-const char *golden_metadata(const Golden *golden, const char *key);
 /* The recorded model's config, in f64 or f32; the caller frees it. */
 const Config *golden_config(const Golden *golden, bool f64);
 

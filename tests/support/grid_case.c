@@ -175,7 +175,8 @@ GridCase grid_case_here(GridCase c)
     return grid_case_legal(c);
 }
 
-GridPlace grid_case_size(const GridCase *c)
+/* The sizes of its grid. */
+static GridPlace grid_case_size(const GridCase *c)
 {
     return (GridPlace){.pp = c->of[GRID_PIPELINE] + 1,
                        .dp = c->of[GRID_DATA] + 1,

@@ -60,8 +60,7 @@ GridCase grid_case_legal(GridCase c);
  * each rank takes one. */
 GridCase grid_case_here(GridCase c);
 
-/* The sizes of its grid; ranks in all. */
-GridPlace grid_case_size(const GridCase *c);
+/* Ranks in all. */
 int grid_case_ranks(const GridCase *c);
 DType grid_case_dtype(const GridCase *c);
 /* Whether noise in gradients that are zero in theory becomes updates, or in all of them other

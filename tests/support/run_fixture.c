@@ -19,7 +19,8 @@
 
 /* ---- a folder with a text and a config ------------------------------------------------------- */
 
-char *run_file(const char *name)
+/* The text of a file, which must be there; the caller frees. */
+static char *run_file(const char *name)
 {
     char *text = take_text(name);
     if (text == NULL) fail_msg("%s: %s", name, strerror(errno));

@@ -10,8 +10,7 @@
  * config tiny.json of seven steps; it is evaluated, sampled and saved at every second one, and all
  * checkpoints stay. */
 int run_fixture_setup(void **state);
-/* The text of a file in it, which must be there; the caller frees. */
-char *run_file(const char *name);
+/* Whether the file is in it. */
 bool is_there(const char *name);
 /* Fails unless `what` stands in the text. */
 void says(const char *text, const char *what);

@@ -91,11 +91,6 @@ static int64_t element(Tensor t, int64_t i)
     return i / cols * t.ld + i % cols;
 }
 
-double guarded_get(const Guarded *g, int64_t i)
-{
-    return dtype_get(g->tensor.dtype, g->tensor.data, element(g->tensor, i));
-}
-
 void guarded_set(Guarded *g, int64_t i, double x)
 {
     dtype_set(g->tensor.dtype, g->tensor.data, element(g->tensor, i), x);

@@ -22,8 +22,7 @@ typedef struct {
  * element. */
 Guarded guarded_create(DType dtype, int ndim, const int64_t *dim, int64_t gap);
 void guarded_free(Guarded *g);
-/* Element i in row-major order, gaps not counted. */
-double guarded_get(const Guarded *g, int64_t i);
+/* Sets element i in row-major order, gaps not counted. */
 void guarded_set(Guarded *g, int64_t i, double x);
 /* Remembers the whole block; guarded_restore brings it back. */
 void guarded_arm(Guarded *g);

@@ -89,6 +89,15 @@ static Tensor logits_of(Fixture *f)
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
+/* Losses and gradients of a model on one rank. */
+typedef struct {
+    double loss, evaluated;
+    ParamTable table;    /* of that rank */
+    double **gradient;   /* by row of it: the logical elements */
+    double rms, largest; /* of all of them */
+    double *logits;      /* (B T, V) of the first micro-batch */
+} WholeModel;
+
 static void keep(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values, void *context)
 {
     WholeModel *m = context;
@@ -98,7 +107,7 @@ static void keep(Fixture *f, const Shard *shard, const ParamRun *run, Tensor val
             dtype_get(values.dtype, values.data, run->offset - shard->offset + i);
 }
 
-WholeModel whole_model(const GptShape *shape, const RankedCase *c)
+static WholeModel whole_model(const GptShape *shape, const RankedCase *c)
 {
     WholeModel m = {0};
     Fixture f;
@@ -128,7 +137,7 @@ WholeModel whole_model(const GptShape *shape, const RankedCase *c)
     return m;
 }
 
-void whole_model_free(WholeModel *m)
+static void whole_model_free(WholeModel *m)
 {
     for (int p = 0; p < m->table.n_params; p++)
         free(m->gradient[p]);

@@ -6,15 +6,6 @@
 #include "tests/support/model_fixture.h"
 #include "tests/support/thread_ranks.h"
 
-/* Losses and gradients of a model on one rank. */
-typedef struct {
-    double loss, evaluated;
-    ParamTable table;    /* of that rank */
-    double **gradient;   /* by row of it: the logical elements */
-    double rms, largest; /* of all of them */
-    double *logits;      /* (B T, V) of the first micro-batch */
-} WholeModel;
-
 /* A grid of dp x tp ranks, and how far from one rank they may be, relative: losses; gradients, to
  * the row's rms. */
 typedef struct {
@@ -29,9 +20,6 @@ typedef struct {
 
 /* A shape that up to four ranks divide: 12 heads of 4, an mlp of 48, a vocabulary padded to 384. */
 GptShape ranked_shape(void);
-
-WholeModel whole_model(const GptShape *shape, const RankedCase *c);
-void whole_model_free(WholeModel *m);
 
 /* Calls run_of for every run of parameters' elements in this rank's shards, with a host copy of the
  * shard's weights, which are written back, or gradients. */
