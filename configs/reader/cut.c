@@ -161,16 +161,17 @@ static void all_sizes(const Load *load, char *out, size_t n)
         snprintf(out + at, n - at, " without parallel.data");
 }
 
-void check_tensor(Load *load)
+bool check_tensor(Load *load)
 {
     int64_t tp = load->config->parallel.tensor;
     char what[64], near[160];
-    if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return;
+    if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return true;
     bool kv = strncmp(what, "num_key", 7) == 0;
     if (stages_impossible(load) || !nearest(load, tensor_fits, tp, near, sizeof near))
         all_sizes(load, near, sizeof near);
     WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
           kv ? "neither divides nor is a multiple of" : "does not divide", what, near);
+    return false;
 }
 
 /* Several runs of layers on the only stage. */

@@ -108,9 +108,9 @@ void derive_parallel(Load *load);
 void check_parallel(Load *load);
 /* cut.c: the sizes of the grid. check_cut: whether the ranks are whole pipelines of tensor-parallel
  * ranks; false with an error collected, by check_tensor or check_stages at last, which refuse sizes
- * that are none for the model. */
+ * that are none for the model. check_tensor: false where it has refused one. */
 bool check_cut(Load *load);
-void check_tensor(Load *load);
+bool check_tensor(Load *load);
 void check_stages(Load *load);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */

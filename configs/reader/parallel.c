@@ -205,8 +205,8 @@ void fit_opened_rows(Load *load)
 
 void check_parallel(Load *load)
 {
-    check_tensor(load);
-    check_sequence_parallel(load);
+    /* What the rows would have to be goes with another size. */
+    if (check_tensor(load)) check_sequence_parallel(load);
     check_rows_type(load);
     check_stages(load);
     check_schedule(load);
