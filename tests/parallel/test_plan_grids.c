@@ -109,10 +109,11 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);
-    int64_t micros = g->accumulation;
-    if (step_plan_bytes(&s->step) > step_plan_most_bytes(t->config, micros))
-        rank_wrong(world, "a list of %zu bytes, at most %zu were told", step_plan_bytes(&s->step),
-                   step_plan_most_bytes(t->config, micros));
+    /* Of several stages the bound counts every layer on each, and every transfer by itself. */
+    size_t list = step_plan_bytes(&s->step),
+           most = step_plan_most_bytes(t->config, g->accumulation);
+    if (list > most || 2 * most > (g->pp > 1 ? 6 : 3) * list)
+        rank_wrong(world, "a list of %zu bytes, at most %zu were told", list, most);
     if (g->chunks == 1 && s->room.slots[0] != slots_by_hand(g, s->grid.at.pp))
         rank_wrong(world, "%d slots on stage %d", s->room.slots[0], s->grid.at.pp);
     /* Between stages a residual stream travels, of this rank's rows: two of 16 tokens, 32 wide. */
