@@ -104,16 +104,17 @@ static void print_layers(int64_t blocks, int from, int to)
  * which costs of the head depend on. */
 static int show_schedule(const Config *config)
 {
-    enum { WIDTH = 120 };
+    enum { WIDTH = 80 };
     char text[256];
     bool known = config->model.vocab_size > 0;
     const Config *c = config;
     if (!known) c = config_settle(c, &(ConfigFacts){.vocab_size = config_likely_vocab(c)}, NULL, 0);
     const ScheduleSpec spec = step_spec(c);
-    int runs = spec.stages * spec.chunks, *border = session_borders(c, runs);
+    int runs = spec.stages * spec.chunks, *border = session_borders(c, runs),
+        digits = snprintf(NULL, 0, "%d", spec.stages - 1);
     printf("%s\n", run_schedule_text(c, text, sizeof text));
     for (int stage = 0; stage < spec.stages; stage++) {
-        printf("stage %d  ", stage);
+        printf("stage %-*d  ", digits, stage);
         for (int run = stage; run < runs; run += spec.stages) {
             if (run > stage) printf("; ");
             if (spec.chunks > 1) printf("%c: ", schedule_chunk_letter(run / spec.stages));

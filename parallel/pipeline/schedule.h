@@ -53,8 +53,10 @@ double schedule_bubble(const ScheduleSpec *spec, double forward, double backward
 
 /* Draws it, a line for each stage and time from left to right, as if a backward took as long as two
  * forwards: "F0 F1       B0--- F2 B1--- ". F forward, B backward, E evaluation, the micro-batch,
- * and where a stage has several chunks, the chunk's letter. Lines that would be longer than
- * `width` columns (0: no limit) end in "...". */
+ * and where a stage has several chunks, the chunk's letter. Where `width` columns (0: no limit) do
+ * not reach to stage 0's first backward (an evaluation's first micro-batch at its end), letters
+ * alone, told in a line above: "FF    B-FB-"; of chunks "ab    B-aA-". Lines that would be longer
+ * still end in "...". */
 void schedule_draw(const ScheduleSpec *spec, FILE *to, int width);
 /* That letter: a to z, and from a again. */
 char schedule_chunk_letter(int chunk);

@@ -2,11 +2,13 @@
 #include "model/core/check.h"
 #include "parallel/pipeline/timeline.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     const ScheduleSpec *spec;
+    bool letters;  /* alone, without numbers: a column a tick */
     int cell;      /* columns of a tick */
     int64_t ticks; /* that are drawn */
     char *line;    /* [stage][ticks * cell] */
@@ -22,21 +24,29 @@ static char *place(const Drawing *d, int stage, int64_t tick)
     return d->line + (size_t)((stage * d->ticks + tick) * d->cell);
 }
 
-/* An action from its beginning on: "F12 ", "B12---- "; with its chunk, where there are several, as
- * a letter: "F12b ". Of one that goes on behind the last tick its beginning. */
+/* "F12", or with its chunk, where there are several, "F12b"; as a letter "F", or that of the chunk,
+ * a capital where it goes backward. */
+static int write_action(const Drawing *d, const TimelineEvent *e, char *text, size_t n)
+{
+    bool chunks = d->spec->chunks > 1;
+    char kind = "FBE"[e->kind], chunk = schedule_chunk_letter(e->chunk);
+    if (d->letters && chunks) kind = e->kind == ACT_BACKWARD ? (char)(chunk - 'a' + 'A') : chunk;
+    if (d->letters) return snprintf(text, n, "%c", kind);
+    return chunks ? snprintf(text, n, "%c%lld%c", kind, (long long)e->micro, chunk)
+                  : snprintf(text, n, "%c%lld", kind, (long long)e->micro);
+}
+
+/* An action from its beginning on; of one that goes on behind the last tick its beginning. */
 static bool draw(void *context, const TimelineEvent *e)
 {
     Drawing *d = context;
     char text[32];
     if (e->ends) return true;
     if (e->tick >= d->ticks) return false;
-    int ticks = timeline_ticks(e->kind);
+    int ticks = timeline_ticks(e->kind), n = write_action(d, e, text, sizeof text);
     if (ticks > d->ticks - e->tick) ticks = (int)(d->ticks - e->tick);
-    int n = snprintf(text, sizeof text, "%c%lld", "FBE"[e->kind], (long long)e -> micro);
-    if (d->spec->chunks > 1 && n < (int)sizeof text - 1)
-        text[n++] = schedule_chunk_letter(e->chunk);
     char *at = place(d, e->stage, e->tick);
-    if (e->kind == ACT_BACKWARD) memset(at, '-', (size_t)(ticks * d->cell - 1));
+    if (e->kind == ACT_BACKWARD) memset(at, '-', (size_t)(ticks * d->cell - !d->letters));
     memcpy(at, text, (size_t)n);
     return true;
 }
@@ -47,23 +57,58 @@ static int cell_columns(const ScheduleSpec *spec)
     return snprintf(NULL, 0, "F%lld ", (long long)(spec->micros - 1)) + (spec->chunks > 1);
 }
 
+/* Ticks until stage 0 has gone backward once, or an evaluation's first micro-batch is through. */
+static bool watch_first(void *context, const TimelineEvent *e)
+{
+    Drawing *d = context;
+    bool first = e->kind == ACT_EVALUATE
+                     ? e->stage == d->spec->stages - 1 && e->chunk == d->spec->chunks - 1
+                     : e->kind == ACT_BACKWARD && e->stage == 0;
+    d->ticks = e->tick;
+    return !(first && e->ends);
+}
+
+static int64_t first_ticks(const ScheduleSpec *spec)
+{
+    Drawing d = {.spec = spec};
+    timeline_play(spec, watch_first, &d);
+    return d.ticks;
+}
+
+/* Ticks that have room; false where not all of them have. */
+static bool fit(Drawing *d, int columns)
+{
+    int64_t room = (columns - (int)strlen("...")) / d->cell;
+    d->ticks = timeline_length(d->spec);
+    if (d->ticks * d->cell <= columns) return true;
+    d->ticks = room > 1 ? room : 1;
+    return false;
+}
+
 void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
 {
-    Drawing d = {.spec = spec, .cell = cell_columns(spec), .ticks = timeline_length(spec)};
+    Drawing d = {.spec = spec, .cell = cell_columns(spec)};
     int label = snprintf(NULL, 0, "stage %d  ", spec->stages - 1);
-    int64_t room = (width - label - (int)strlen("...")) / d.cell;
-    bool cut = width > 0 && d.ticks * d.cell > width - label;
-    if (cut) d.ticks = room > 1 ? room : 1;
+    bool all = fit(&d, width > 0 ? width - label : INT_MAX);
+    if (!all && d.ticks < first_ticks(spec)) {
+        d.letters = true;
+        d.cell = 1;
+        all = fit(&d, width - label);
+        fprintf(to, "(a column a tick; %s)\n",
+                spec->evaluate     ? "a letter a micro-batch"
+                : spec->chunks > 1 ? "a forward of chunk a, A- backward"
+                                   : "F forward, B- backward");
+    }
     size_t columns = (size_t)(d.ticks * d.cell);
     d.line = must_alloc((size_t)spec->stages * columns);
     memset(d.line, ' ', (size_t)spec->stages * columns);
     timeline_play(spec, draw, &d);
     for (int i = 0; i < spec->stages; i++) {
         size_t n = columns;
-        while (!cut && n > 0 && place(&d, i, 0)[n - 1] == ' ')
+        while (all && n > 0 && place(&d, i, 0)[n - 1] == ' ')
             n--;
         fprintf(to, "stage %-*d%.*s%s\n", label - (int)strlen("stage "), i, (int)n, place(&d, i, 0),
-                cut ? "..." : "");
+                all ? "" : "...");
     }
     free(d.line);
 }

@@ -365,9 +365,42 @@ static void test_drawing(void **state)
                   "stage 0  E0 E1 E2\n"
                   "stage 1     E0 E1 E2\n");
     check_drawing(&spec, 1,
-                  "stage 0  F0 ...\n"
-                  "stage 1     ...\n"
-                  "stage 2     ...\n");
+                  "(a column a tick; F forward, B- backward)\n"
+                  "stage 0  F...\n"
+                  "stage 1   ...\n"
+                  "stage 2   ...\n");
+}
+
+/* Of many stages, where numbers would leave no room for a backward. */
+static void test_drawing_of_many_stages(void **state)
+{
+    (void)state;
+    check_drawing(&(ScheduleSpec){SCHEDULE_1F1B, 11, 1, 11, false}, 80,
+                  "(a column a tick; F forward, B- backward)\n"
+                  "stage 0   FFFFFFFFFFF                    B- B- B- B- B- B- B- B- B- B- B-\n"
+                  "stage 1    FFFFFFFFFF                  B-FB- B- B- B- B- B- B- B- B- B-\n"
+                  "stage 2     FFFFFFFFF                B-FB-FB- B- B- B- B- B- B- B- B-\n"
+                  "stage 3      FFFFFFFF              B-FB-FB-FB- B- B- B- B- B- B- B-\n"
+                  "stage 4       FFFFFFF            B-FB-FB-FB-FB- B- B- B- B- B- B-\n"
+                  "stage 5        FFFFFF          B-FB-FB-FB-FB-FB- B- B- B- B- B-\n"
+                  "stage 6         FFFFF        B-FB-FB-FB-FB-FB-FB- B- B- B- B-\n"
+                  "stage 7          FFFF      B-FB-FB-FB-FB-FB-FB-FB- B- B- B-\n"
+                  "stage 8           FFF    B-FB-FB-FB-FB-FB-FB-FB-FB- B- B-\n"
+                  "stage 9            FF  B-FB-FB-FB-FB-FB-FB-FB-FB-FB- B-\n"
+                  "stage 10            FB-FB-FB-FB-FB-FB-FB-FB-FB-FB-FB-\n");
+    check_drawing(&(ScheduleSpec){SCHEDULE_INTERLEAVED, 4, 3, 8, false}, 48,
+                  "(a column a tick; a forward of chunk a, A- backward)\n"
+                  "stage 0  aaaabbbbcccc      C-aC-aC-aC-aB-bB-b...\n"
+                  "stage 1   aaaabbbbccc    C-cC-aC-aC-aB-aB-bB-...\n"
+                  "stage 2    aaaabbbbcc  C-cC-cC-aC-aB-aB-aB-bB...\n"
+                  "stage 3     aaaabbbbcC-cC-cC-cC-aB-aB-aB-aB-b...\n");
+    check_drawing(&(ScheduleSpec){SCHEDULE_1F1B, 5, 1, 14, true}, 24,
+                  "(a column a tick; a letter a micro-batch)\n"
+                  "stage 0  EEEEEEEEEEEE...\n"
+                  "stage 1   EEEEEEEEEEE...\n"
+                  "stage 2    EEEEEEEEEE...\n"
+                  "stage 3     EEEEEEEEE...\n"
+                  "stage 4      EEEEEEEE...\n");
 }
 
 int main(void)
@@ -383,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_drawn_sizes),
         cmocka_unit_test(test_many_micro_batches),
         cmocka_unit_test(test_drawing),
+        cmocka_unit_test(test_drawing_of_many_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
