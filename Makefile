@@ -325,12 +325,15 @@ emu:
 	$(MAKE) CUDA=emu all test
 
 # Grids of up to GRID_MOST_RANKS ranks against a single rank, drawn from all combinations for GRID_SECONDS. Another order each
-# time, unless GRID_SEED says which; a case that fails is made as small as it can be.
+# time, unless GRID_SEED says which; a case that fails is made as small as it can be. Before them schedules of up to as many stages.
 GRID_SECONDS ?= 1800
 GRID_MOST_RANKS ?= 64
 export GRID_SEED
 
-grid: $(BUILD)/tests/grid/test_grid_equal
+SCHEDULES := $(patsubst %,$(BUILD)/tests/parallel/test_schedule%,_played _held) $(BUILD)/tests/parallel/test_schedule
+
+grid: $(BUILD)/tests/grid/test_grid_equal $(SCHEDULES)
+	for test in $(SCHEDULES); do GRID_MOST_RANKS=$(GRID_MOST_RANKS) $$test || exit 1; done
 	GRID_SECONDS=$(GRID_SECONDS) GRID_MOST_RANKS=$(GRID_MOST_RANKS) $<
 
 # ---- fuzzing ---------------------------------------------------------------------------------------------------------
