@@ -176,7 +176,8 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         int64_t rows = micro_rows(o, g),
                 dp = max_i64(o->ranks / (g->parallel.tensor * g->parallel.pipeline), 1);
         int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
-        bool f64 = o->dtype == VERIFY_F64 || (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
+        bool f64 = o->dtype == VERIFY_F64 || g->fp64.enabled ||
+                   (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
         if (!o->full) set_small_model(&s, g);
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);

@@ -196,6 +196,22 @@ static void test_a_type_for_rows_is_no_hindrance(void **state)
         }
 }
 
+/* Without RoPE a key bias has no gradient but rounding, which a small eps makes updates of: a
+ * config in f64 has the same floor below its eps whether its type is asked for or not. */
+static void test_noise_makes_no_updates(void **state)
+{
+    (void)state;
+    for (VerifyDtype dtype = VERIFY_DEFAULT; dtype <= VERIFY_CONFIG; dtype++) {
+        Said said = verify_said(
+            presets[1], 2,
+            (const char *[]){"parallel.tensor=2", "fp64.enabled=true", "bf16.enabled=false",
+                             "data.seq_length=5", "data_types.grad_accum_dtype=auto",
+                             "optimizer.params.eps=1e-8", "scheduler.type=Constant", NULL},
+            dtype, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
 /* What a config computes in is held to the bounds of its type. */
 static void test_every_dtype_is_equal(void **state)
 {
@@ -321,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_every_config_is_equal_on_grids_of_all_axes),
         cmocka_unit_test(test_grids_in_other_dtypes_are_equal),
         cmocka_unit_test(test_a_type_for_rows_is_no_hindrance),
+        cmocka_unit_test(test_noise_makes_no_updates),
         cmocka_unit_test(test_every_dtype_is_equal),
         cmocka_unit_test(test_a_fault_is_named),
         cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
