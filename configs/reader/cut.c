@@ -8,7 +8,7 @@
 
 static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pipeline",
                   data_key[] = "parallel.data", chunks_key[] = "parallel.pipeline_chunks",
-                  layers_key[] = "model.num_layers";
+                  layers_key[] = "model.num_layers", schedule_key[] = "parallel.schedule";
 
 /* An error at the place of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
@@ -46,8 +46,7 @@ static bool shares_model(const Load *load, int64_t tp)
     return uncut(load, tp, what, sizeof what) == NULL;
 }
 
-/* Whether every run of layers has a block. */
-static bool has_blocks(const Load *load, int64_t stages, int64_t chunks)
+bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks)
 {
     return load_wrong(load, layers_key) || stages * chunks <= load->config->model.num_layers;
 }
@@ -64,7 +63,7 @@ static bool stages_impossible(const Load *load)
     const Config *c = load->config;
     int64_t stages = c->parallel.pipeline, chunks = c->parallel.pipeline_chunks;
     return !UNUSABLE(load, stages_key, chunks_key) && (stages > 1 || chunks == 1) &&
-           !has_blocks(load, stages, chunks);
+           !cut_has_blocks(load, stages, chunks);
 }
 
 /* Whether the number of ranks is known and will not change. */
@@ -95,7 +94,7 @@ static bool stages_fit(const Load *load, int64_t stages)
     const Config *c = load->config;
     int64_t chunks = load_wrong(load, chunks_key) ? 1 : c->parallel.pipeline_chunks,
             tp = load_wrong(load, tensor_key) ? 1 : c->parallel.tensor;
-    return has_blocks(load, stages, chunks) && (chunks == 1 || stages > 1) &&
+    return cut_has_blocks(load, stages, chunks) && (chunks == 1 || stages > 1) &&
            makes_world(load, tp * stages, true);
 }
 
@@ -120,6 +119,23 @@ static bool nearest(const Load *load, bool (*fits)(const Load *load, int64_t x),
     return low > 0 || above;
 }
 
+static bool gives_schedule(const Load *load)
+{
+    return load_given(load, schedule_key) && !load_wrong(load, schedule_key);
+}
+
+/* Whether the schedule that is given has one run of layers a stage. */
+static bool asks_for_one_run(const Load *load)
+{
+    return gives_schedule(load) && load->config->parallel.schedule != SCHEDULE_INTERLEAVED;
+}
+
+/* What goes with a single run of layers a stage: a schedule of one, where another is given. */
+static const char *with_one_run(const Load *load)
+{
+    return gives_schedule(load) && !asks_for_one_run(load) ? " and schedule \"1f1b\"" : "";
+}
+
 /* The largest sizes up to those given that go into model and ranks; one rank without chunks always
  * does. */
 static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_t *chunks)
@@ -127,10 +143,10 @@ static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_
     const Config *c = load->config;
     int64_t most_tp = less(c->parallel.tensor, CONFIG_MAX_RANKS),
             most_stages = less(c->parallel.pipeline, CONFIG_MAX_RANKS);
-    *chunks = c->parallel.pipeline_chunks;
+    *chunks = asks_for_one_run(load) ? 1 : c->parallel.pipeline_chunks;
     for (;; *chunks = 1) {
         for (*stages = most_stages; *stages > (*chunks > 1); (*stages)--) {
-            if (!has_blocks(load, *stages, *chunks)) continue;
+            if (!cut_has_blocks(load, *stages, *chunks)) continue;
             for (*tp = most_tp; *tp > 0; (*tp)--)
                 if (shares_model(load, *tp) && makes_world(load, *tp * *stages, false)) return;
         }
@@ -140,7 +156,7 @@ static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_
 }
 
 /* Where no other value of one key alone mends it: all that have to change. */
-static void all_sizes(const Load *load, char *out, size_t n)
+static void all_sizes(Load *load, char *out, size_t n)
 {
     const Config *c = load->config;
     int64_t tp, stages, chunks;
@@ -157,6 +173,9 @@ static void all_sizes(const Load *load, char *out, size_t n)
         if (sizes[i].was != sizes[i].is && at < n)
             at += (size_t)snprintf(out + at, n - at, "%s%s %lld", at ? " and " : "", sizes[i].name,
                                    (long long)sizes[i].is);
+    bool unites = chunks != c->parallel.pipeline_chunks;
+    if (at < n && unites) at += (size_t)snprintf(out + at, n - at, "%s", with_one_run(load));
+    load->other_chunks |= unites;
     if (at < n && !makes_world(load, tp * stages, true))
         snprintf(out + at, n - at, " without parallel.data");
 }
@@ -183,13 +202,14 @@ static void refuse_chunks(Load *load)
     while (stages <= CONFIG_MAX_RANKS && !stages_fit(load, stages))
         stages++;
     /* What is said of the other sizes goes with this one's mending. */
-    bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true);
+    bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true) &&
+                 !asks_for_one_run(load);
     if (stages <= CONFIG_MAX_RANKS && alone)
         snprintf(other, sizeof other, ", or pipeline %lld%s", (long long)stages,
                  knows_world(load) ? "" : " or more");
     WRONG(load, chunks_key,
-          "%lld runs of layers a stage are for several stages, and pipeline is 1; write 1%s",
-          (long long)c->parallel.pipeline_chunks, other);
+          "%lld runs of layers a stage are for several stages, and pipeline is 1; write 1%s%s",
+          (long long)c->parallel.pipeline_chunks, with_one_run(load), other);
     load->origin[option_find(chunks_key)].wrong = true;
 }
 
@@ -207,13 +227,16 @@ void check_stages(Load *load)
         return;
     }
     if (!stages_impossible(load)) return;
-    bool one = !tensor_impossible(load) && nearest(load, stages_fit, stages, near, sizeof near);
-    bool interleaved =
-        load_given(load, "parallel.schedule") && c->parallel.schedule == SCHEDULE_INTERLEAVED;
-    if (!tensor_impossible(load) && chunks > 1 && fewer > (interleaved ? 1 : 0) &&
+    bool sole = chunks > 1 && asks_for_one_run(load),
+         one = !tensor_impossible(load) && !sole &&
+               nearest(load, stages_fit, stages, near, sizeof near);
+    if (sole && fewer > 1) fewer = 1;
+    if (!tensor_impossible(load) && chunks > 1 && fewer > 0 &&
         makes_world(load, stages * c->parallel.tensor, true))
-        snprintf(other, sizeof other, "pipeline_chunks %lld", (long long)fewer);
+        snprintf(other, sizeof other, "pipeline_chunks %lld%s", (long long)fewer,
+                 fewer == 1 ? with_one_run(load) : "");
     if (!one && *other == '\0') all_sizes(load, near, sizeof near);
+    load->other_chunks |= *other != '\0';
     WRONG(load, stages_key,
           "%lld stages x %lld run%s of layers need a block each, and num_layers is %lld; write "
           "%s%s%s%s",
@@ -223,7 +246,7 @@ void check_stages(Load *load)
 
 /* "; write ..." of a cut that does not go into the ranks: another number of ranks, or another value
  * of the key. */
-static void say_cut_remedy(const Load *load, bool tensor, char *out, size_t n)
+static void say_cut_remedy(Load *load, bool tensor, char *out, size_t n)
 {
     const Config *c = load->config;
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, cut = tp * stages,
@@ -252,9 +275,9 @@ bool check_cut(Load *load)
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, world = load->context.world;
     bool impossible = tensor_impossible(load) || stages_impossible(load);
     char product[64], remedy[256];
-    if (makes_world(load, tp * stages, impossible)) return true;
-    /* check_tensor and check_stages speak of a size that is none for the model, on any ranks. */
-    if (impossible && !load->context.alone) return false;
+    /* check_tensor and check_stages speak of a size that is none for the model, on any ranks; what
+     * it makes of the ranks says nothing. */
+    if (impossible && knows_world(load) && !load->context.alone) return false;
     if (makes_world(load, tp * stages, false)) return true;
     const char *key = tp > 1 ? tensor_key : stages_key;
     snprintf(product, sizeof product, "%lld", (long long)(tp * stages));

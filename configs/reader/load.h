@@ -56,6 +56,7 @@ typedef struct {
     bool unreadable;  /* the file is not JSON: rules between keys are silent */
     Finding *finding;
     int n_findings, capacity, n_errors;
+    bool other_chunks; /* an error said to write other pipeline_chunks, and what goes with them */
 } Load;
 
 /* Collects "PLACE: key: sentence". */
@@ -112,6 +113,8 @@ void check_parallel(Load *load);
 bool check_cut(Load *load);
 bool check_tensor(Load *load);
 void check_stages(Load *load);
+/* Whether each of so many runs of layers would have a block. */
+bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks);
 /* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
  * its section. */
 void derive_values(Load *load);

@@ -25,6 +25,34 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
+/* The micro-batches nearest to the config's that are multiples of `step` and go into its batch, as
+ * "train_micro_batch_size_per_gpu 2 or 4, or "; empty where there is none. */
+static void near_rows(const Load *load, int64_t step, char *out, size_t n)
+{
+    enum { FAR = 10000 };
+    static const char train_key[] = "train_batch_size", accum_key[] = "gradient_accumulation_steps";
+    const Config *c = load->config;
+    int64_t micro = c->train_micro_batch_size_per_gpu, low = micro / step * step, high = low + step,
+            share = 0, /* of a data-parallel rank in a step; 0: what the micro-batch makes it */
+        dp = c->parallel.data, batch = c->train_batch_size;
+    if (load_given(load, train_key) && !load_wrong(load, "parallel.data") && batch % dp == 0 &&
+        batch / dp % micro == 0)
+        share = batch / dp;
+    for (int i = 0; i < FAR && low > 0 && share % low != 0; i++)
+        low -= step;
+    for (int i = 0; i < FAR && high <= share && share % high != 0; i++)
+        high += step;
+    bool below = low > 0 && share % low == 0,
+         above = share == 0 || (high <= share && share % high == 0);
+    out[0] = '\0';
+    if (!below && !above) return;
+    snprintf(out, n, "train_micro_batch_size_per_gpu %lld", (long long)(below ? low : high));
+    if (below && above) snprintf(out + strlen(out), n - strlen(out), " or %lld", (long long)high);
+    snprintf(out + strlen(out), n - strlen(out), "%s, or ",
+             share > 0 && load_given(load, accum_key) ? " and leave gradient_accumulation_steps out"
+                                                      : "");
+}
+
 /* Between their matrices tensor-parallel ranks share the rows of a micro-batch. */
 static void check_sequence_parallel(Load *load)
 {
@@ -40,16 +68,13 @@ static void check_sequence_parallel(Load *load)
         return;
     }
     if (UNUSABLE(load, micro_key, length_key) || micro <= 0 || micro * length % tp == 0) return;
-    int64_t step = tp / common_divisor(tp, length % tp), low = micro / step * step;
-    char near[64];
-    snprintf(near, sizeof near, "%lld", (long long)(low + step));
-    if (low > 0)
-        snprintf(near, sizeof near, "%lld or %lld", (long long)low, (long long)(low + step));
+    char near[160];
+    near_rows(load, tp / common_divisor(tp, length % tp), near, sizeof near);
     WRONG(
         load, sequence_key,
         "the rows of a micro-batch, %lld x seq_length %lld, are no multiple of tensor %lld; write "
-        "%s %s, or false here",
-        (long long)micro, (long long)length, (long long)tp, micro_key, near);
+        "%sfalse here",
+        (long long)micro, (long long)length, (long long)tp, near);
 }
 
 /* The type in which those rows travel is the weights'. */
@@ -81,21 +106,26 @@ static void check_rows_type(Load *load)
 static void check_schedule(Load *load)
 {
     const Config *c = load->config;
+    int64_t stages = c->parallel.pipeline;
     bool several = c->parallel.pipeline_chunks > 1,
-         interleaved = c->parallel.schedule == SCHEDULE_INTERLEAVED;
+         interleaved = c->parallel.schedule == SCHEDULE_INTERLEAVED,
+         split = c->parallel.pipeline_split.count > 0, /* of as many runs as there are now */
+        chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
+                 cut_has_blocks(load, stages, 2);
     if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
+    if (load->other_chunks) return;
     if (interleaved)
-        WRONG(
-            load, schedule_key,
-            "\"interleaved\" is of several runs of layers a stage, and pipeline_chunks is 1; write "
-            "\"1f1b\", or pipeline_chunks 2");
+        WRONG(load, schedule_key,
+              "\"interleaved\" is of several runs of layers a stage, and pipeline_chunks is 1; "
+              "write \"1f1b\"%s",
+              chunks ? ", or pipeline_chunks 2" : "");
     else
         WRONG(
             load, schedule_key,
             "\"%s\" has one run of layers a stage, and pipeline_chunks is %lld; write "
-            "\"interleaved\", or pipeline_chunks 1",
+            "\"interleaved\"%s",
             option_choice_name(&option_table[option_find(schedule_key)], (int)c->parallel.schedule),
-            (long long)c->parallel.pipeline_chunks);
+            (long long)c->parallel.pipeline_chunks, split ? "" : ", or pipeline_chunks 1");
 }
 
 /* The same list with another last number, so that it adds up to `blocks`; an even one where
@@ -142,7 +172,8 @@ static void check_split(Load *load)
             "to num_layers, or leave the key out",
             split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
             (long long)(stages * chunks));
-    else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers) {
+    else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers &&
+             cut_has_blocks(load, stages, chunks)) {
         mended_split(split, c->model.num_layers, mended, sizeof mended);
         WRONG(load, split_key, "its numbers add up to %lld, and num_layers is %lld%s",
               (long long)blocks, (long long)c->model.num_layers,

@@ -14,9 +14,11 @@
 /* A grid that is asked for; 0: the key is not given. */
 typedef struct {
     long long heads, layers, world, size[4];
+    int schedule; /* in schedule_name */
 } Asked;
 static const char *const size_name[] = {"tensor", "pipeline", "pipeline_chunks", "data"};
-enum { DATA = 3, N_SIZES = 4 };
+static const char *const schedule_name[] = {NULL, "gpipe", "1f1b", "interleaved"};
+enum { DATA = 3, N_SIZES = 4, N_SCHEDULES = 4 };
 
 static const Config *ask(const Asked *asked, ConfigReport *report)
 {
@@ -25,6 +27,9 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
         if (asked->size[i] > 0)
             snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", \"%s\": %lld",
                      size_name[i], asked->size[i]);
+    if (asked->schedule > 0)
+        snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", \"schedule\": \"%s\"",
+                 schedule_name[asked->schedule]);
     char *text = text_format(
         "{\"data\": {\"text\": \"x\"}, \"train_micro_batch_size_per_gpu\": 4, \"model\": "
         "{\"num_layers\": %lld, \"hidden_size\": 48, \"num_attention_heads\": %lld}, "
@@ -62,6 +67,21 @@ static int read_values(const char **at, char name[32], long long value[2])
     return values;
 }
 
+/* Reads "[schedule ]NAME", both in quotes but for the key, and goes behind it; 0: it is none. */
+static int read_schedule(const char **at)
+{
+    const char *name = *at;
+    if (strncmp(name, "schedule ", 9) == 0) name += 9;
+    for (int i = 1; i < N_SCHEDULES; i++) {
+        size_t n = strlen(schedule_name[i]);
+        if (*name != '"' || strncmp(name + 1, schedule_name[i], n) != 0 || name[n + 1] != '"')
+            continue;
+        *at = name + n + 2;
+        return i;
+    }
+    return 0;
+}
+
 /* The n-th thing that the sentence says to write, done; false: it says no more. */
 static bool follow(const char *said, int n, Asked *asked)
 {
@@ -75,10 +95,13 @@ static bool follow(const char *said, int n, Asked *asked)
             if (n == 0) asked->size[DATA] = 0;
             return n == 0;
         }
-        int values = read_values(&at, name, value);
+        int schedule = read_schedule(&at), values = schedule ? 1 : read_values(&at, name, value);
         if (values < 1) fail_msg("not understood: %s", said);
         bool this = n < values;
-        if (this) *named(asked, name, said) = value[n];
+        if (this && schedule)
+            asked->schedule = schedule;
+        else if (this)
+            *named(asked, name, said) = value[n];
         if (strncmp(at, " and ", 5) == 0) { /* all of it together */
             at += 5;
             continue;
@@ -139,6 +162,7 @@ static void advice_for_a_grid_is_accepted(void **state)
         rest /= STAGES;
         asked.size[2] = 1 + rest % CHUNKS;
         asked.size[DATA] = data[rest / CHUNKS];
+        asked.schedule = (i + i / WORLDS) % N_SCHEDULES; /* in turn: all of them would take long */
         followed += follow_all(&asked);
     }
     print_message("  %d pieces of advice followed\n", followed);
