@@ -61,9 +61,10 @@ expect_code "grids: a schedule of chunks" 0 "$TRAIN" "${show[@]}" --world 2 --se
 check "grids: ... names them" test "$(sed -n 2,3p output)" = \
     $'stage 0  a: embedding, block 0; b: block 3\nstage 1  a: blocks 1 to 2; b: block 4, head'
 check "grids: ... which follow from no vocabulary" test "$(grep -c vocabulary output)" -eq 0
-expect_code "grids: a schedule of 16 stages" 0 "$TRAIN" "${show[@]}" --world 16 --set parallel.pipeline=16 --set model.num_layers=16
-check "grids: ... fits a terminal" test "$(wc -L <output)" -le 80
-check "grids: ... is drawn to its first backward" grep -qx 'stage 0   FFF  *B- B- B-' output
+expect_code "grids: a schedule of 16 stages" 0 "$TRAIN" "${show[@]}" --world 16 --set parallel.pipeline=16 --set model.num_layers=16 \
+    --set gradient_accumulation_steps=40
+check "grids: ... fits a terminal" test "$(wc -L <output)" -eq 80
+check "grids: ... is drawn beyond its first backward" grep -qxE 'stage 0   F{16} +B-F.*[.]{3}' output
 check "grids: ... with its names in one column" grep -qx 'stage 9   block 9' output
 expect_code "grids: a schedule of more chunks than letters" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 --set parallel.pipeline_chunks=28 \
     --set model.num_layers=56
