@@ -13,7 +13,7 @@
  * registers and timing. Streams do their work at once, as late as they may, or by chance
  * (stream.cc).
  *
- * There are EMU_DEVICES of them (1), with EMU_MEMORY MiB each (8192), or a number for each of the
+ * There are EMU_DEVICES devices (1), with EMU_MEMORY MiB each (8192), or a number for each of the
  * first, with commas between them, of which the last is that of all others. Memory, streams, events
  * belong to the device that was current for the thread that made them, and what uses them on behalf
  * of another ends the program, but for what CUDA allows: whoever likes may wait for a stream or an

@@ -62,7 +62,7 @@ static void exact_values_stay(void **state)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-enum { PLACES = 700, MOST_SEGMENTS = 8 };
+enum { PLACES = 700 };
 static const uint64_t SEED = 0x123456789abcdefu;
 
 /* Host numbers of a range, in f32; weights are such as bf16 holds. */
