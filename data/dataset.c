@@ -8,6 +8,7 @@
 #include "model/core/files.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -58,6 +59,21 @@ static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, Ex
     return true;
 }
 
+/* Whether the shards of `key` hold a window; else what to write, `or_else` last. */
+static bool has_window(const TokenSet *s, const char *key, int64_t window, const char *or_else,
+                       char *err, size_t n)
+{
+    char shorter[80] = "";
+    if (s->n_tokens >= window) return true;
+    if (s->n_tokens > 1)
+        snprintf(shorter, sizeof shorter, ",%s write data.seq_length %lld or less",
+                 *or_else ? "" : " or", (long long)s->n_tokens - 1);
+    return error_set(err, n,
+                     "%s has %lld tokens, fewer than the %lld of one window (data.seq_length + 1); "
+                     "give more tokens%s%s",
+                     key, (long long)s->n_tokens, (long long)window, shorter, or_else);
+}
+
 /* Opens data.train and data.val, and data.tokenizer or the tokenizer.json that lies beside the
  * first shard: there preparing has put it. */
 static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
@@ -67,11 +83,10 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
         return false;
     int64_t window = c->data.seq_length + 1;
     *code = EXIT_CONFIG;
-    if (d->train.n_tokens < window)
-        return error_set(err, n,
-                         "data.train has %lld tokens, fewer than the %lld of one window "
-                         "(data.seq_length + 1)",
-                         (long long)d->train.n_tokens, (long long)window);
+    if (!has_window(&d->train, "data.train", window, "", err, n)) return false;
+    if (d->val.n_files > 0 &&
+        !has_window(&d->val, "data.val", window, ", or leave data.val out", err, n))
+        return false;
     d->title =
         text_format("%d file%s of tokens", d->train.n_files, d->train.n_files == 1 ? "" : "s");
     if (c->data.tokenizer) return open_tokenizer(d, c->data.tokenizer, err, n, code);

@@ -26,8 +26,9 @@ typedef struct {
 /* Opens what config->data names: shards (data.train, data.val), else text (data.text,
  * data.val_text), else a corpus (data.corpus). Text is prepared first, or found prepared. A
  * tokenizer is data.tokenizer, else tokenizer.json beside the first training shard. Refused with
- * one sentence and *code: no data named or a file missing (EXIT_MISSING), damaged contents or too
- * little text for one window (EXIT_DAMAGED), the cache cannot be written (EXIT_CANNOT_CREATE). */
+ * one sentence and *code: no data named or a file missing (EXIT_MISSING), damaged contents
+ * (EXIT_DAMAGED), too little of a split for one window (EXIT_CONFIG), the cache cannot be written
+ * (EXIT_CANNOT_CREATE). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
 /* Checks what can be checked without preparing or reading text: files match, can be opened and are
  * not empty; shards have good headers and enough tokens; the corpus's program is installed; the

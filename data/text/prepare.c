@@ -190,13 +190,15 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     return good;
 }
 
-/* The smallest share of the text, in thousandths, that holds two windows; 0 where half of it does
- * not. */
+/* The smallest share of the text, in thousandths, whose lines hold two windows at the text's mean
+ * of bytes a token; 0 where half of it does not. */
 static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
 {
-    double total = (double)(p->train_tokens + p->val_tokens);
-    double share = ceil(1000 * 2 * (double)r->min_tokens / total) / 1000;
-    return share <= 0.5 ? share : 0;
+    double tokens = (double)(p->train_tokens + p->val_tokens), size = (double)r->text->size,
+           windows = 2 * (double)r->min_tokens / tokens;
+    for (double share = ceil(1000 * windows); share <= 500; share++)
+        if (size - (double)text_split(r->text, share / 1000) >= windows * size) return share / 1000;
+    return 0;
 }
 
 /* Whether both parts have a window; else what to write. */

@@ -1,0 +1,92 @@
+/* test_short_data.c -- data too short for a window are refused, with what to write instead, and
+ * that is enough. */
+#include "data/dataset.h"
+#include "model/core/check.h"
+#include "tests/support/data_support.h"
+#include "tests/support/prepare_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What is said of the fixture's config: the data are sound, the config asks too much of them. */
+static void refused(const PrepareFixture *f, char *err, size_t n)
+{
+    DataSet d;
+    ExitCode code;
+    assert_false(data_open(&f->config, &d, err, n, &code));
+    assert_int_equal(code, EXIT_CONFIG);
+}
+
+/* Texts of few lines, of which a share loses up to one. */
+static void test_the_share_that_is_advised_is_enough(void **state)
+{
+    (void)state;
+    PrepareFixture f = prepare_fixture_open();
+    f.config.data.tokenizer_vocab_size = 258;
+    for (int i = 0; i < 24; i++) {
+        char *text = drawn_text(100 + (uint64_t)i, 300), err[512];
+        char *path = f.items[0] = text_file_new(f.folder, "few lines.txt", text);
+        f.config.data.seq_length = 8 + 8 * (i % 6);
+        f.config.data.val_fraction = 1e-9;
+        refused(&f, err, sizeof err);
+        const char *advised = strstr(err, "data.val_fraction=");
+        if (advised == NULL) fail_msg("no share in: %s", err);
+        f.config.data.val_fraction = strtod(strchr(advised, '=') + 1, NULL);
+        DataSet d = prepare_fixture_data(&f);
+        assert_true(d.val.n_tokens < d.train.n_tokens);
+        data_close(&d);
+        f.items[0] = f.text_path;
+        free(path);
+        free(text);
+    }
+    prepare_fixture_close(&f);
+}
+
+/* Sets of shards. */
+static void test_shards_without_a_window(void **state)
+{
+    (void)state;
+    PrepareFixture f = prepare_fixture_open();
+    DataSet d = prepare_fixture_data(&f);
+    char *train = text_format("%s/train_*.bin", d.preparation.folder),
+         *val = text_format("%s/val_*.bin", d.preparation.folder), err[512], why[256];
+    long long tokens = d.val.n_tokens;
+    data_close(&d);
+    f.config.data.train = (StringList){1, &train};
+    f.config.data.val = (StringList){1, &val};
+    f.config.data.seq_length = tokens - 1;
+    d = prepare_fixture_data(&f);
+    data_close(&d);
+    f.config.data.seq_length = tokens;
+    refused(&f, err, sizeof err);
+    snprintf(why, sizeof why,
+             "data.val has %lld tokens, fewer than the %lld of one window (data.seq_length + 1); "
+             "give more tokens, write data.seq_length %lld or less, or leave data.val out",
+             tokens, tokens + 1, tokens - 1);
+    assert_string_equal(err, why);
+    f.config.data.train = f.config.data.val;
+    f.config.data.val.count = 0;
+    refused(&f, err, sizeof err);
+    snprintf(why, sizeof why,
+             "data.train has %lld tokens, fewer than the %lld of one window (data.seq_length + 1); "
+             "give more tokens, or write data.seq_length %lld or less",
+             tokens, tokens + 1, tokens - 1);
+    assert_string_equal(err, why);
+    free(train);
+    free(val);
+    prepare_fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_share_that_is_advised_is_enough),
+        cmocka_unit_test(test_shards_without_a_window),
+    };
+    return cmocka_run_group_tests_name("short data", tests, NULL, NULL);
+}
