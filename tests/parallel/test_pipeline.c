@@ -38,7 +38,7 @@ typedef struct {
     bool swap; /* planted: stage 0 reads an activation for a gradient, and the other way round */
     bool swapped;
     int wrong;
-    double clock[8];
+    double clock[16];
 } Case;
 
 /* What run r adds to a micro-batch, forward or backward: no sum of one kind is one of the other. */
@@ -179,21 +179,25 @@ static double makespan(Case *t)
     return end;
 }
 
+/* By the clocks that travel with the tensors, a stage waits no longer than it must: until its first
+ * input has come, and behind its last output. */
+static void check_size(ScheduleKind kind, int p, int chunks, int m, bool evaluates)
+{
+    Case t = {.spec = {kind, p, chunks, m, evaluates}};
+    double end = makespan(&t), of_one = evaluates ? 1 : 3,
+           least = fmax(m * chunks + p - 1, p * chunks + m - 1) * of_one;
+    if (p == 1) least = m * chunks * of_one;
+    if (end != least)
+        fail_msg("%d stages of %d, %d micro-batches: %g, not %g", p, chunks, m, end, least);
+}
+
 /* One kind over 1 to 4 stages and 1 to 9 micro-batches: fewer than stages, and no multiple of them,
- * too. By the clocks that travel with the tensors, a stage waits no longer than it must: until its
- * first input has come, and behind its last output. */
+ * too. */
 static void each_size(ScheduleKind kind, int chunks, bool evaluates)
 {
-    for (int p = 1; p <= 4; p++) {
-        for (int m = 1; m <= 9; m += m < 6 ? 1 : 3) {
-            Case t = {.spec = {kind, p, chunks, m, evaluates}};
-            double end = makespan(&t), of_one = evaluates ? 1 : 3,
-                   least = fmax(m * chunks + p - 1, p * chunks + m - 1) * of_one;
-            if (p == 1) least = m * chunks * of_one;
-            if (end != least)
-                fail_msg("%d stages of %d, %d micro-batches: %g, not %g", p, chunks, m, end, least);
-        }
-    }
+    for (int p = 1; p <= 4; p++)
+        for (int m = 1; m <= 9; m += m < 6 ? 1 : 3)
+            check_size(kind, p, chunks, m, evaluates);
 }
 
 static void test_gpipe(void **state)
@@ -220,6 +224,18 @@ static void test_evaluation(void **state)
     (void)state;
     each_size(SCHEDULE_1F1B, 1, true);
     each_size(SCHEDULE_INTERLEAVED, 3, true);
+}
+
+static void test_many_stages(void **state)
+{
+    (void)state;
+    check_size(SCHEDULE_GPIPE, 16, 1, 21, false);
+    check_size(SCHEDULE_1F1B, 16, 1, 5, false);
+    check_size(SCHEDULE_1F1B, 16, 1, 33, false);
+    check_size(SCHEDULE_INTERLEAVED, 16, 3, 31, false);
+    check_size(SCHEDULE_INTERLEAVED, 16, 3, 32, false);
+    check_size(SCHEDULE_INTERLEAVED, 16, 2, 35, false);
+    check_size(SCHEDULE_INTERLEAVED, 16, 3, 19, true);
 }
 
 /* What the counting stage is for: a gradient read for an activation is seen. */
@@ -276,18 +292,16 @@ static void run_relay(Comm *world, void *context)
 static void test_relay(void **state)
 {
     (void)state;
-    for (int p = 1; p <= 4; p++)
+    for (int p = 1; p <= 16; p += p < 4 ? 1 : 12)
         thread_ranks(p, 60, run_relay, NULL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpipe),
-        cmocka_unit_test(test_1f1b),
-        cmocka_unit_test(test_interleaved),
-        cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_swapped_inputs_are_seen),
+        cmocka_unit_test(test_gpipe),       cmocka_unit_test(test_1f1b),
+        cmocka_unit_test(test_interleaved), cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_many_stages), cmocka_unit_test(test_swapped_inputs_are_seen),
         cmocka_unit_test(test_relay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
