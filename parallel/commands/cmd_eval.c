@@ -65,6 +65,13 @@ static int evaluate_on(OpenedRank *rank, void *context)
     return EXIT_OK;
 }
 
+/* What gives validation data to a run that has none: it goes with what the run was trained on. */
+static const char *other_data(const Config *c)
+{
+    if (c->data.train.count > 0) return "data.val=FILE";
+    return c->data.corpus ? "data.val_fraction=0.05" : "data.val_text=FILE";
+}
+
 typedef struct {
     const char *run;
     ArgList set;
@@ -77,7 +84,8 @@ static int eval(const void *values)
     OpenedRun run;
     opened_run_open(&run, a->run, a->ranks, true, a->set.count, a->set.item);
     if (run.data.val.n_files == 0)
-        fail(EXIT_MISSING, "the run has no validation data; set data.val or data.val_text");
+        fail(EXIT_MISSING, "%s has no validation data; write --set %s", a->run,
+             other_data(run.config));
     int code = opened_run_on(&run, evaluate_on, NULL);
     opened_run_close(&run);
     return code;

@@ -30,6 +30,17 @@ done
 expect_code "opened: another model on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
 check "opened: ... is said once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
 check "opened: ... by all, of no rank's place" grep -q '^error\[78\] --set model.num_layers=3: ' output
+# Validation data go with what the run was trained on: what is advised is taken.
+"$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
+"$TRAIN" data tokenize --tokenizer tok.json --out shards text.txt >output 2>&1
+short=(--set train_steps=6 --set eval.interval=0 --set eval.sample_interval=0 --set data.val_fraction=0)
+for source in text.txt:text=text.txt:val_text shards/train_000000.bin:train=shards/train_000000.bin:val; do
+    IFS=: read -r file set key <<<"$source"
+    expect_code "opened: a run without validation data, data.${set%=*}" 0 "$TRAIN" "$TINY" "${short[@]}" --set "data.$set" --out "no-$key"
+    expect_code "opened: ... has no loss" 66 "$TRAIN" eval "no-$key"
+    check "opened: ... and hears what it could have" grep -qx "error\[66\] no-$key has no validation data; write --set data.$key=FILE" output
+    expect_code "opened: ... and has with it" 0 "$TRAIN" eval "no-$key" --ranks 2 --set "data.$key=$file"
+done
 for file in run/checkpoints/*/model.safetensors; do printf x | dd of="$file" bs=1 seek=20000 conv=notrunc status=none; done
 expect_code "opened: damaged, on three ranks" 65 "$TRAIN" generate run --ranks 3
 check "opened: ... names the tensor" grep -q 'is damaged: tensor' output
