@@ -3,6 +3,7 @@
  * test_schedule_played's. */
 #include "parallel/pipeline/timeline.h"
 #include "tests/support/data_support.h"
+#include "tests/support/schedule_faults.h"
 #include "tests/support/schedule_play.h"
 
 #include <math.h>
@@ -94,7 +95,8 @@ typedef enum {
     MESSAGES_SWAPPED,
     LEFT_OUT,
     TRANSFER_LEFT_OUT,
-    FAULTS
+    BEYOND,
+    FAULTS = BEYOND + SCHEDULE_BEYONDS
 } Fault;
 
 /* Receives a later message from the same stage in the place of this one, and the other way round.
@@ -113,11 +115,12 @@ static bool swap_messages(Schedule *s, Transfer *t)
 }
 
 /* Plants a fault; false: it has no meaning there. */
-static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
+static bool plant(Schedule *s, int64_t at, Fault fault, const ScheduleSpec *spec)
 {
     Action *a = &s->action[at];
     bool exchange = a->kind == ACT_EXCHANGE;
     Transfer *t = exchange ? &s->transfer[a->transfer] : NULL;
+    if (fault >= BEYOND) return schedule_set_beyond(s, at, (int)(fault - BEYOND), spec);
     if (fault != LEFT_OUT && exchange != (fault >= WRONG_TAG)) return false;
     switch (fault) {
     case WRONG_MICRO: a->micro++; break;
@@ -127,7 +130,7 @@ static bool plant(Schedule *s, int64_t at, Fault fault, int stages)
     case WRONG_IN: a->in = (a->in + 1) % s->buffers; break;
     case WRONG_OUT: a->out = (a->out + 1) % s->buffers; break;
     case WRONG_TAG: t->tag++; break;
-    case WRONG_PEER: t->peer = (t->peer + 1) % stages; break;
+    case WRONG_PEER: t->peer = (t->peer + 1) % spec->stages; break;
     case WRONG_SIDE: t->send = !t->send; break;
     case WRONG_BUFFER: t->buffer = (t->buffer + 1) % s->buffers; break;
     case TRANSFER_LEFT_OUT: a->n_transfers--; break;
@@ -155,7 +158,7 @@ static void test_bug_29_check_sees_every_fault(void **state)
                 for (int r = 0; r < specs[i].stages; r++)
                     s[r] = schedule_create(&specs[i], r);
                 n = s[stage].n;
-                if (plant(&s[stage], k / FAULTS, (Fault)(k % FAULTS), specs[i].stages)) {
+                if (plant(&s[stage], k / FAULTS, (Fault)(k % FAULTS), &specs[i])) {
                     planted++;
                     if (schedule_check_all(&specs[i], s, err, sizeof err))
                         fail_msg("schedule %zu, stage %d, action %lld: fault %lld is not seen", i,

@@ -38,3 +38,28 @@ bool schedule_swap_batches(Schedule *s)
             s->action[i].batch = (s->action[i].batch + 1) % s->batches;
     return s->batches > 1;
 }
+
+bool schedule_set_beyond(Schedule *s, int64_t at, int which, const ScheduleSpec *spec)
+{
+    Action *a = &s->action[at];
+    bool exchange = a->kind == ACT_EXCHANGE;
+    Transfer *t = exchange ? &s->transfer[a->transfer] : NULL;
+    const struct {
+        int *number;
+        int first, end;
+    } numbers[SCHEDULE_BEYONDS / 2] = {
+        {exchange ? NULL : &a->chunk, 0, spec->chunks},
+        {exchange ? NULL : &a->slot, 0, exchange ? 0 : s->slots[a->chunk]},
+        {exchange ? NULL : &a->batch, 0, s->batches},
+        {exchange || a->in < 0 ? NULL : &a->in, 0, s->buffers},
+        {exchange || a->out < 0 ? NULL : &a->out, 0, s->buffers},
+        {exchange ? &a->transfer : NULL, 0, (int)s->n_transfers - a->n_transfers + 1},
+        {exchange ? &a->n_transfers : NULL, 1, 4},
+        {exchange ? &t->peer : NULL, 0, spec->stages},
+        {exchange ? &t->buffer : NULL, 0, s->buffers},
+    };
+    int *number = numbers[which / 2].number;
+    if (number == NULL) return false;
+    *number = which % 2 ? numbers[which / 2].end : numbers[which / 2].first - 1;
+    return true;
+}
