@@ -275,19 +275,22 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     const Origin *origin = config->provenance;
     int64_t dp = config->parallel.data, rows = config->train_micro_batch_size_per_gpu,
             share = batch / dp;
+    size_t at = 0;
     char near[64], micro[128] = "";
+    bool accum = origin_given(&origin[option_find(accum_key)]), shared = share * dp == batch;
     out[0] = '\0';
     if (origin_given(&origin[option_find(train_key)])) return;
-    if (share * dp != batch) {
-        if (near_ranks(config, batch, near, sizeof near))
-            snprintf(out, n, "take %s, which share %lld evenly, and write %s %lld", near,
-                     (long long)batch, train_key, (long long)batch);
-        return;
+    if (shared && share % rows != 0) {
+        load_nearest_divisors(share, rows, near, sizeof near);
+        snprintf(micro, sizeof micro, " and %s %s", micro_key, near);
+    } else if (!shared && batch % rows != 0) {
+        snprintf(micro, sizeof micro, " and %s 1", micro_key);
+        rows = 1;
     }
-    bool divides = share % rows == 0;
-    load_nearest_divisors(share, rows, near, sizeof near);
-    if (!divides) snprintf(micro, sizeof micro, " and %s %s", micro_key, near);
-    bool accum = origin_given(&origin[option_find(accum_key)]);
-    snprintf(out, n, "write %s %lld%s%s%s%s", train_key, (long long)batch, micro,
+    if (!shared && !near_ranks(config, batch / rows, near, sizeof near)) return;
+    if (!shared)
+        at = (size_t)snprintf(out, n, "take %s, which share %lld evenly, and ", near,
+                              (long long)batch);
+    snprintf(out + at, n - at, "write %s %lld%s%s%s%s", train_key, (long long)batch, micro,
              accum ? " and leave " : "", accum ? accum_key : "", accum ? " out" : "");
 }

@@ -258,7 +258,13 @@ static void says_how_to_keep_a_batch(void **state)
         {4, MICRO "4, " ACCUM "3", 12,
          "write train_batch_size 12 and train_micro_batch_size_per_gpu 3 and leave "
          "gradient_accumulation_steps out"},
-        {4, MICRO "3", 9, "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9"},
+        {4, MICRO "3", 9, "take 3 ranks, which share 9 evenly, and write train_batch_size 9"},
+        {3, MICRO "2, " ACCUM "2", 16,
+         "take 2 or 4 ranks, which share 16 evenly, and write train_batch_size 16 and leave "
+         "gradient_accumulation_steps out"},
+        {4, MICRO "4", 9,
+         "take 3 or 9 ranks, which share 9 evenly, and write train_batch_size 9 and "
+         "train_micro_batch_size_per_gpu 1"},
         {4, BATCH "16", 8, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -268,6 +274,45 @@ static void says_how_to_keep_a_batch(void **state)
         assert_string_equal(advice, cases[i].advice);
         config_free(c);
     }
+}
+
+/* The number behind `name` in `advice`, or behind " or " there, which is the second; 0: none. */
+static long long advised(const char *advice, const char *name, bool second)
+{
+    long long first = 0, other = 0;
+    const char *at = strstr(advice, name);
+    if (at == NULL) return 0;
+    int n = sscanf(at + strlen(name), " %lld or %lld", &first, &other);
+    return second && n == 2 ? other : first;
+}
+
+/* ... and it is accepted, in each way that it names. */
+static void what_keeps_a_batch_is_accepted(void **state)
+{
+    (void)state;
+    int followed = 0;
+    for (int i = 0; i < 8 * 4 * 4 * 30; i++) {
+        int world = 1 + i % 8, micro = 1 + i / 8 % 4, accum = i / 32 % 4, batch = 1 + i / 128;
+        char keys[128], advice[256];
+        snprintf(keys, sizeof keys, MICRO "%d", micro);
+        if (accum > 0) snprintf(keys, sizeof keys, MICRO "%d, " ACCUM "%d", micro, accum);
+        const Config *c = in_world(world, keys);
+        config_batch_advice(c, batch, advice, sizeof advice);
+        config_free(c);
+        for (int second = 0; second < 4; second++) {
+            long long ranks = advised(advice, "take", second & 1),
+                      rows = advised(advice, "per_gpu", second & 2);
+            snprintf(keys, sizeof keys, BATCH "%lld, " MICRO "%lld",
+                     advised(advice, "train_batch_size", false), rows > 0 ? rows : micro);
+            if (accum > 0 && strstr(advice, "leave gradient_accumulation_steps out") == NULL)
+                snprintf(keys + strlen(keys), sizeof keys - strlen(keys), ", " ACCUM "%d", accum);
+            c = in_world(ranks > 0 ? ranks : world, keys);
+            assert_int_equal(c->train_batch_size, batch);
+            config_free(c);
+            followed++;
+        }
+    }
+    print_message("  %d pieces of advice followed\n", followed);
 }
 
 /* A world beyond sense in a text is none. */
@@ -295,6 +340,7 @@ int main(void)
         cmocka_unit_test(prints_its_own_defaults_to_be_read),
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
         cmocka_unit_test(says_how_to_keep_a_batch),
+        cmocka_unit_test(what_keeps_a_batch_is_accepted),
         cmocka_unit_test(a_stored_batch_need_not_fit),
         cmocka_unit_test(says_how_many_will_write),
         cmocka_unit_test(passes_over_a_world_that_is_none),

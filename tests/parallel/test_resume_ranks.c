@@ -71,7 +71,7 @@ static void a_batch_that_follows_is_refused_with_what_to_write(void **unused)
                                 "gradient_accumulation_steps out; or choose another folder with "
                                 "--out, or say --allow-config-change"));
     assert_false(may_resume(open, 2, 3, err, sizeof err));
-    assert_non_null(strstr(err, "to go on with its batch, take 2 or 4 ranks, which share 4 "
+    assert_non_null(strstr(err, "to go on with its batch, take 2 ranks, which share 4 "
                                 "evenly, and write train_batch_size 4; or choose"));
 }
 
