@@ -2,7 +2,6 @@
 #include "configs/reader/load.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void derive_model(Load *load)
 {

@@ -4,7 +4,6 @@
 
 #include "model/core/check.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 
-#include <math.h>
 #include <stdio.h>
 
 DType op_case_dtype(TypeClass type, DType storage, DType grad)

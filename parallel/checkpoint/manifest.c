@@ -6,7 +6,6 @@
 #include "model/core/hash.h"
 #include "model/core/json_write.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,6 @@
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/io.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

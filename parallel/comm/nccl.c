@@ -3,7 +3,6 @@
 #include "parallel/comm/nccl.h"
 
 #include "model/core/log.h"
-#include "model/kernels/ops.h"
 #include "parallel/comm/nccl_group.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * through the communicator of before.
  *
  * libnccl.so.2 is opened when the first ranks ask for it, 2.28.9 or newer; its functions are
- * declared here, so that no build needs its header (nccl_library.h). One thread issues the calls of
+ * declared in nccl_library.h, so that no build needs its own header. One thread issues the calls of
  * a device. NCCL has no deadlines of its own: one thread of the process asks all communicators for
  * errors and holds parallel.timeout. What fails ends the process, with NCCL's own words and what
  * was called; nothing is retried.

@@ -4,7 +4,6 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
-#include "parallel/checkpoint/io.h"
 #include "parallel/comm/nccl.h"
 
 #include <stdio.h>

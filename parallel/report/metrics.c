@@ -12,7 +12,6 @@
 #include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* world.c -- see world.h. */
 #include "parallel/run/world.h"
 
-#include "model/core/files.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/grid/control.h"

@@ -2,7 +2,6 @@
 #include "parallel/trainer/step_plan.h"
 
 #include "model/core/check.h"
-#include "model/core/min_max.h"
 
 #include <stdlib.h>
 

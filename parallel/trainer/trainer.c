@@ -9,7 +9,6 @@
 #include "parallel/trainer/save.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static bool open_loaders(Trainer *t, char *err, size_t n)
 {

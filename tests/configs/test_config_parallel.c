@@ -3,7 +3,6 @@
  * those that do not: golden/config_errors.txt. */
 #include "configs/config.h"
 #include "model/core/check.h"
-#include "tests/support/config_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_grid_nccl.c -- grids whose ranks have a GPU each are the training of a single rank: what
+/* test_nccl_grids.c -- grids whose ranks have a GPU each are the training of a single rank: what
  * their devices carry goes through NCCL.
  *
  * On emulated devices that is the stand-in for NCCL (tests/emu/nccl), and each case is trained with

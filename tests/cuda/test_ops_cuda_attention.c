@@ -7,12 +7,10 @@
 #include "model/kernels/ops.h"
 #include "tests/support/cuda_pair.h"
 #include "tests/support/op_devices.h"
-#include "tests/support/support.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>

@@ -1,7 +1,6 @@
 /* test_prepare.c -- from text to a prepared folder, and a run's data opened from its config. */
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "data/text/prepare.h"
 #include "model/core/check.h"
 #include "tests/support/data_support.h"
 #include "tests/support/prepare_fixture.h"

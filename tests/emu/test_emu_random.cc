@@ -3,12 +3,10 @@
 #include "tests/emu/turns.h"
 
 #include <initializer_list>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 extern "C" {

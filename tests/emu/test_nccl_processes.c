@@ -5,12 +5,10 @@
  * NCCL_TEST_FOLDER is the same (tests/run/nccl_hosts.sh). */
 #include "tests/emu/nccl_ranks.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 enum { N = 8, LARGE = 1 << 16 /* floats: more than sockets hold */ };
 

@@ -4,7 +4,6 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/support/trainer_fixture.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

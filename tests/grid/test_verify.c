@@ -3,7 +3,6 @@
 #include "parallel/plan/verify.h"
 #include "tests/support/grid_faults.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include "model/core/check.h"
 #include "model/param/runs.h"
 #include "tests/support/model_fixture.h"
-#include "tests/support/support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,5 @@
 /* test_runs.c -- the map from pieces of units to elements of parameters. */
 #include "model/core/check.h"
-#include "model/gpt.h"
 #include "model/param/runs.h"
 #include "tests/support/model_fixture.h"
 

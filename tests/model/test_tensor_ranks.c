@@ -1,7 +1,6 @@
 /* test_tensor_ranks.c -- the model over tensor-parallel ranks, with whole rows and with the
  * stream's rows cut (sequence parallelism): every loss and every gradient is one rank's. */
 #include "model/core/check.h"
-#include "tests/support/support.h"
 #include "tests/support/tensor_ranks.h"
 
 #include <setjmp.h>

@@ -1,6 +1,5 @@
 /* test_optim.c -- the optim room: learning rates against DeepSpeed's own values, the loss scaler
  * against its traces, and the table of optimizers against the config's words. */
-#include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/step_rules.h"

@@ -1,6 +1,5 @@
 /* test_clocks.c -- runs whose ranks have unlike clocks: what a rank measures for itself decides
  * nothing that all must do together, and no second is counted twice. */
-#include "model/core/clock.h"
 #include "model/core/log.h"
 #include "tests/support/run_fixture.h"
 

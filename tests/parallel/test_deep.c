@@ -2,7 +2,6 @@
  * nothing looks at every tensor for every tensor. */
 #include "configs/reader/options.h"
 #include "model/core/check.h"
-#include "model/core/crc32c.h"
 #include "model/gpt.h"
 #include "optim/optimizer.h"
 #include "parallel/checkpoint/checkpoint.h"

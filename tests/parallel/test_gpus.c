@@ -1,7 +1,6 @@
 /* test_gpus.c -- which GPU is whose, on devices that say they are GPUs: one for all, one for each,
  * or a sentence that ends the program. */
 #include "model/core/check.h"
-#include "parallel/comm/nccl.h"
 #include "parallel/grid/gpus.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/rank_ends.h"

@@ -5,7 +5,6 @@
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/late_device.h"
-#include "tests/support/support.h"
 #include "tests/support/thread_ranks.h"
 
 #include <setjmp.h>

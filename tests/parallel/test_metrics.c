@@ -3,11 +3,9 @@
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/json.h"
-#include "parallel/report/console.h"
 #include "parallel/report/metrics_file.h"
 #include "tests/support/scratch.h"
 
-#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

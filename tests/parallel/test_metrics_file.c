@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 #include "tests/support/fake_nccl.h"
 #include "tests/support/thread_ranks.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * with whole rows and with the stream's rows cut, on the host and on the device that the
  * environment names (TEST_DEVICE). */
 #include "model/core/check.h"
-#include "model/kernels/ops.h"
 #include "parallel/grid/tp.h"
 #include "tests/support/op_devices.h"
 #include "tests/support/thread_ranks.h"

@@ -1,7 +1,6 @@
 /* test_trainer.c -- the training step as a whole: resume, skipped steps, accumulation, and what
  * must not touch training. */
 #include "optim/lr_schedule.h"
-#include "tests/support/support.h"
 #include "tests/support/trainer_fixture.h"
 
 #include <dlfcn.h>

@@ -2,7 +2,6 @@
 #include "tests/support/grid_fault_state.h"
 
 #include "model/core/check.h"
-#include "model/kernels/ops.h"
 #include "tests/support/schedule_faults.h"
 
 #include <stdint.h>

@@ -2,7 +2,6 @@
 #include "tests/support/model_fixture.h"
 
 #include "model/core/check.h"
-#include "model/core/rng.h"
 #include "model/param/init.h"
 #include "model/param/runs.h"
 #include "parallel/grid/tp.h"

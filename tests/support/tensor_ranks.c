@@ -2,7 +2,6 @@
 #include "tests/support/tensor_ranks.h"
 
 #include "model/core/check.h"
-#include "tests/support/support.h"
 
 #include <math.h>
 #include <stdlib.h>
