@@ -192,9 +192,8 @@ const Option option_table[] = {
         "a progress line every so many steps; 0: quiet"),
     FLAG(wall_clock_breakdown, "false", NONE, CONSOLE,
          "print the time of each phase of a step on rank 0; on the CPU apart: communication, and "
-         "between "
-         "pipeline stages exchange (what moves) and bubble (waiting for each other); on a GPU "
-         "exposed communication by axis, the most of a rank"),
+         "between pipeline stages exchange (what moves) and bubble (waiting for each other); on a "
+         "GPU exposed communication by axis, the most of a rank"),
     FLAG(memory_breakdown, "false", NONE, CONSOLE, "print memory at phase borders"),
     FLAG(dump_state, "false", NONE, CONSOLE,
          "print the resolved config with the origin of each value at start"),

@@ -12,6 +12,7 @@ for verb in all-reduce reduce-scatter all-gather broadcast 'send [+] receive' se
     done
 done
 check "bench comm: more than memory allows" grep -qE '^Above 100 %: ' output
+check "bench comm: which is a column" grep -qE '^verb +size +us +GB/s +% memory$' output
 expect_code "bench comm for programs" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --ranks 3 --json
 check "bench comm for programs: one line" test "$(wc -l <output)" -eq 1
 check "bench comm for programs: three ranks" grep -q '^{"ranks":3,"memory_gb_per_s":[0-9.e+-]*[1-9]' output
