@@ -136,6 +136,28 @@ static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(v
     }
 }
 
+/* Before there are data: a text's tokenizer will be trained; one that is named, or files of tokens,
+ * are GPT-2's as likely as not. */
+static void guesses_the_vocabulary(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t vocab;
+    } cases[] = {
+        {"{\"data\": {\"text\": \"x\", \"tokenizer_vocab_size\": 300}}", 300},
+        {"{\"data\": {\"text\": \"x\", \"tokenizer\": \"t.json\"}}", 50257},
+        {"{\"data\": {\"train\": \"x.bin\", \"val_fraction\": 0.1}}", 50257},
+        {"{\"data\": {\"text\": \"x\"}, \"model\": {\"vocab_size\": 500}}", 500},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *batch = "train_batch_size=8";
+        const Config *c = config_test_parse(cases[i].text, 1, &batch);
+        assert_int_equal(config_likely_vocab(c), cases[i].vocab);
+        config_free(c);
+    }
+}
+
 static void names_files_that_cannot_be_read(void **state)
 {
     (void)state;
@@ -308,6 +330,7 @@ int main(void)
         cmocka_unit_test(bounds_its_complaints),
         cmocka_unit_test(bug_28_heads_that_do_not_divide),
         cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
+        cmocka_unit_test(guesses_the_vocabulary),
         cmocka_unit_test(names_files_that_cannot_be_read),
         cmocka_unit_test(loads_every_preset),
         cmocka_unit_test(reads_files_made_for_other_trainers),
