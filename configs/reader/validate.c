@@ -47,9 +47,10 @@ static void check_model(Load *load)
         WRONG(load,
               load_given(load, "data.seq_length") ? "data.seq_length"
                                                   : "model.max_position_embeddings",
-              "sequences of data.seq_length %lld do not fit max_position_embeddings %lld; lower "
-              "the one or raise the other",
-              (long long)c->data.seq_length, (long long)c->model.max_position_embeddings);
+              "sequences of data.seq_length %lld do not fit max_position_embeddings %lld; write "
+              "data.seq_length %lld or less, or model.max_position_embeddings %lld or more",
+              (long long)c->data.seq_length, (long long)c->model.max_position_embeddings,
+              (long long)c->model.max_position_embeddings, (long long)c->data.seq_length);
     if (load_given(load, "model.rope_theta") && c->model.position != POSITION_ROPE)
         load_notice(load, load_place(load, "model.rope_theta"), "model.rope_theta",
                     "accepted, without effect: position is \"learned\"");
