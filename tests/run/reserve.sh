@@ -6,22 +6,7 @@
 
 if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then
     skip "reserve: a plan of ranks with a GPU each" "the program is not built for the emulated device"
-    # One GPU has less than the other, and runs full only behind the plan: what NCCL takes is more than its estimate.
-# full NAME MIB,MIB RESERVED PLACE SENTENCE: NCCL takes so many MiB; who says what
-full() {
-    expect_code "reserve: $1" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
-        --ranks 2 --set device=cuda --set data.text=short.txt --set parallel.timeout=30
-    check "reserve: $1: rank and cause" grep -Eq "^error\[90\] $4: $5\$" output
-    check "reserve: $1: one sentence" test "$(grep -c '^error' output)" -eq 1
-}
-nccls='Failed to CUDA malloc [0-9]+ bytes; free some of the GPU.s memory, or set NCCL_MAX_CTAS=8 in the environment'
-trainers='[0-9]+ bytes for .+ were refused: [0-9]+ of the device.s 1048576000 are free; lower train_micro_batch_size_per_gpu .*'
-full "NCCL does not get its memory on one GPU" 8192,1000 900 "rank 1 dp 1" "group dp, call 0, connect of ranks 0, 1: NCCL on rank 1 says: .*: $nccls"
-full "it leaves too little on one GPU" 8192,1000 871 "rank 1 dp 1" "$trainers"
-full "it leaves too little on the first GPU" 1000,8192 871 "rank 0 dp 0" "$trainers"
-EMU_DEVICES=2 EMU_MEMORY=8192,500 expect_code "reserve: one GPU has no room for the plan" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
-check "reserve: it is named, without a place" grep -qE "^error\[90\] the plan needs 29[0-9]\.[0-9] MiB and .* of GPU 1's memory are available" output
-finish
+    finish
 fi
 make_text
 head -c 20000 text.txt >short.txt
