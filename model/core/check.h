@@ -18,7 +18,7 @@
     X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
     X(EXIT_DAMAGED, 65, "data or a checkpoint is damaged")                                         \
     X(EXIT_MISSING, 66, "an input is missing")                                                     \
-    X(EXIT_UNAVAILABLE, 69, "a peer or a device that is needed is not there")                      \
+    X(EXIT_UNAVAILABLE, 69, "a peer, a device or a library that is needed is not there")           \
     X(EXIT_BUG, 70, "an internal invariant is broken: a bug")                                      \
     X(EXIT_SYSTEM, 71, "the operating system or a device library reported an error")               \
     X(EXIT_CANNOT_CREATE, 73, "an output cannot be created, or another run holds it")              \

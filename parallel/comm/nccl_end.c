@@ -10,6 +10,9 @@
 
 enum { CALL_BYTES = 192 };
 
+/* Behind a call to which all have come: what NCCL does in it, it alone can tell. */
+static const char details[] = "run with NCCL_DEBUG=INFO for details";
+
 /* "group dp, call 7, all-reduce of 64 f32" */
 static const char *describe_call(NcclGroup *g, int64_t number, char *text, size_t n)
 {
@@ -137,8 +140,8 @@ static void describe_cause(NcclGroup *all, int rank, char *text, size_t n)
     if (last == NULL) return;
     describe_call(last, last->finished, call, sizeof call);
     if (stands)
-        snprintf(text, n, "; rank %d stands in %s, to which all have come", nccl_own_rank(last),
-                 call);
+        snprintf(text, n, "; rank %d stands in %s, to which all have come; %s", nccl_own_rank(last),
+                 call, details);
     else if (steps == NCCL_MOST_RANKS)
         snprintf(text, n, "; they wait for each other");
     else
@@ -148,7 +151,7 @@ static void describe_cause(NcclGroup *all, int rank, char *text, size_t n)
 
 void nccl_end_waiting(NcclGroup *all, NcclGroup *g)
 {
-    char call[CALL_BYTES], list[RANK_LIST_BYTES], cause[320] = "";
+    char call[CALL_BYTES], list[RANK_LIST_BYTES], cause[384] = "";
     int rank[NCCL_MOST_RANKS];
     bool hosts;
     describe_call(g, g->finished, call, sizeof call);
@@ -163,14 +166,15 @@ void nccl_end_waiting(NcclGroup *all, NcclGroup *g)
              "%s: rank %d has waited %g s (parallel.timeout) for %s, which %s not arrived%s", call,
              nccl_own_rank(g), g->timeout, list, n > 1 ? "have" : "has", cause);
     if (n > 0)
-        fail(EXIT_HANG,
-             "%s: rank %d has waited %g s (parallel.timeout); all ranks have called it, but the "
-             "GPU%s of %s %s not come to it%s",
-             call, nccl_own_rank(g), g->timeout, n > 1 ? "s" : "", list, n > 1 ? "have" : "has",
-             cause);
-    fail(
-        EXIT_HANG,
-        "%s: rank %d has waited %g s (parallel.timeout); all ranks and their GPUs have come to it, "
-        "and it does not end",
-        call, nccl_own_rank(g), g->timeout);
+        fail(
+            EXIT_HANG,
+            "%s: rank %d has waited %g s (parallel.timeout); all its ranks have called it, but the "
+            "GPU%s of %s %s not come to it%s",
+            call, nccl_own_rank(g), g->timeout, n > 1 ? "s" : "", list, n > 1 ? "have" : "has",
+            cause);
+    rank_list(g->world_rank, g->size, list, sizeof list);
+    fail(EXIT_HANG,
+         "%s: rank %d has waited %g s (parallel.timeout); %s and their GPUs have all come to it, "
+         "and it does not end; %s",
+         call, nccl_own_rank(g), g->timeout, list, details);
 }

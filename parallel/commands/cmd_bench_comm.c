@@ -250,7 +250,8 @@ static const ArgOption options[] = {
      .most = BENCH_MOST_REPETITIONS},
     {.name = "--timeout",
      .value = "S",
-     .help = "seconds that a rank waits for the others; default 600",
+     .help = "seconds that a rank waits for the others (messages call\n"
+             "it parallel.timeout); default 600",
      .kind = ARG_INTEGER,
      .at = offsetof(Arguments, timeout),
      .least = 1,

@@ -193,15 +193,16 @@ static const RankEnd waits[] = {
      3,
      EXIT_HANG,
      {"error[86] rank 1: group dp, call 6, broadcast of 7 f32 from rank 1: rank 1 has waited",
-      "all ranks and their GPUs have come to it, and it does not end"}},
+      "ranks 0-2 and their GPUs have all come to it, and it does not end; run with "
+      "NCCL_DEBUG=INFO for details"}},
     {"a device before",
      device_does_not_come,
      2,
      EXIT_HANG,
      {"error[86] group dp, call 7, broadcast of 3 f32 from rank 0: rank 0 has waited 0.4 s",
-      "all ranks have called it, but the GPU of rank 1 has not come to it; rank 1 stands in group "
-      "dp, "
-      "call 6, broadcast of 7 f32 from rank 1, to which all have come"}},
+      "all its ranks have called it, but the GPU of rank 1 has not come to it; rank 1 stands in "
+      "group dp, call 6, broadcast of 7 f32 from rank 1, to which all have come; run with "
+      "NCCL_DEBUG=INFO"}},
     {"a chain of devices",
      devices_in_a_chain,
      3,
@@ -222,7 +223,8 @@ static const RankEnd waits[] = {
      2,
      EXIT_HANG,
      {"group dp, call 9, broadcast of 7 f32 from rank 1: rank ",
-      "all ranks and their GPUs have come to it, and it does not end"}},
+      "ranks 0, 1 and their GPUs have all come to it, and it does not end; run with "
+      "NCCL_DEBUG=INFO for details"}},
     {"all devices",
      all_devices_hang,
      2,
@@ -256,7 +258,7 @@ static void test_what_takes_too_long_ends_all(void **state)
                                3,
                                EXIT_HANG,
                                {"group dp, call 0, connect: rank ",
-                                "has waited 0.4 s (parallel.timeout); all ranks and their GPUs"}},
+                                "has waited 0.4 s (parallel.timeout); ranks 0-2 and their GPUs"}},
                     LONG, NULL);
     fake_nccl.blocks = "CommDestroy";
     rank_end_expect(

@@ -46,6 +46,7 @@ in_pp='group pp, call [0-9]+, (send|receive) of [0-9]+ f32 (to|from) rank [01]( 
 remote='remote process exited or there was a network error'
 # waited SECONDS: who has, in a regular expression
 waited() { echo "rank [0-3] has waited $1 s \\(parallel.timeout\\); "; }
+all_came='ranks LIST and their GPUs have all come to it, and it does not end; run with NCCL_DEBUG=INFO for details$'
 fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on rank 1 says: internal error - " parallel.tensor=2
 fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
@@ -55,7 +56,7 @@ fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, 
 fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
 # The hosts are a micro-batch ahead, about 100 calls.
 EMU_STREAMS=deferred fault "a collective far behind its host" 1:AllReduce:60:never 1 86 \
-    "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)all ranks and their GPUs have come to it, and it does not end" \
+    "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)${all_came/LIST/0, 1}" \
     parallel.tensor=2 model.num_layers=12
 fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"
 fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" parallel.pipeline=2
@@ -64,10 +65,11 @@ fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
 # Of four ranks two connect for ever. The others, who are through with theirs, wait on their hosts for these: it is not they who speak.
 EMU_DEVICES=4
-stuck="connect: $(waited 1)all ranks and their GPUs have come to it, and it does not end"
-fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 "${place}group pp, call 0, $stuck" \
-    parallel.tensor=2 parallel.pipeline=2
-fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 "${place}group dp, call 0, $stuck" parallel.pipeline=2
+stuck="connect: $(waited 1)$all_came"
+fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 \
+    "${place}group pp, call 0, ${stuck/LIST/1, 3}" parallel.tensor=2 parallel.pipeline=2
+fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 \
+    "${place}group dp, call 0, ${stuck/LIST/0, 1}" parallel.pipeline=2
 EMU_DEVICES=2
 
 # The sentence is the watchdog's, and stands in the log of the rank whose call it is.
