@@ -1,13 +1,16 @@
 /* test_nccl_deadline.c -- whose deadline ends ranks of which some wait in NCCL and others, on the
  * host, for those. What else takes too long is in test_nccl_waits.c. */
 #include "model/core/check.h"
+#include "parallel/comm/local_group.h"
 #include "parallel/comm/nccl.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/rank_ends.h"
 #include "tests/support/standing_device.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include <cmocka.h>
 
@@ -23,6 +26,14 @@ static Comm hasty(Comm *world)
     return local_world_join(made, world->rank);
 }
 
+/* Until the next rank waits itself: its host in the world, or in NCCL. */
+static void wait_for_next(Comm *all)
+{
+    int next = all->rank + 1;
+    while (!nccl_holds_deadline(next) && !atomic_load(&local_group(all)->member[next].asleep))
+        sched_yield();
+}
+
 /* Rank 0's host waits for rank 1's, and that for rank 2's, which connects to rank 3, whose connect
  * does not end. */
 static void hosts_wait_for_a_connect(Comm *world, void *context)
@@ -33,6 +44,7 @@ static void hosts_wait_for_a_connect(Comm *world, void *context)
     standing_device_open(world, &dev);
     Comm all = hasty(world), high = comm_split(world, "high", world->rank < 2, world->rank);
     if (world->rank > 1) nccl_connect(&high, &dev, false, *timeout);
+    if (*timeout > 0) wait_for_next(&all);
     comm_receive(&all, NULL, tensor_1d(&x, F32, 1), world->rank + 1);
 }
 
