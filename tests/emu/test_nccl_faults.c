@@ -115,14 +115,28 @@ static void call_never_completes(Rank *r)
     exit_by_mark(r);
 }
 
+/* Until the fault is planted, which it says: however long the rank takes to come to that call. */
+static void start_and_wait_for_fault(Rank *r)
+{
+    char text[256];
+    pthread_t opens;
+    int said[2], errors = dup(2);
+    bool planted = getenv("EMU_NCCL_FAULT") != NULL;
+    MUST(errors >= 0 && pipe(said) == 0);
+    if (planted) MUST(dup2(said[1], 2) == 2);
+    OK(pthread_create(&opens, NULL, open_and_run, r));
+    if (!planted) return;
+    ssize_t n = read(said[0], text, sizeof text);
+    MUST(n > 0 && dup2(errors, 2) == 2 && write(2, text, (size_t)n) == n);
+}
+
 static void init_never_ends(Rank *r)
 {
     if (r->rank == 0) {
         rank_open(r);
         atomic_store(&r->world->mark, 1);
     } else {
-        pthread_t opens;
-        OK(pthread_create(&opens, NULL, open_and_run, r));
+        start_and_wait_for_fault(r);
         exit_by_mark(r);
     }
 }

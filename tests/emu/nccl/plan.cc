@@ -3,6 +3,7 @@
 #include "tests/emu/nccl/rules.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,6 +99,7 @@ void plan_run(Plan *plan)
     comm->inside++;
     begin(plan);
     if (plan->never || comm->async != ncclSuccess) {
+        if (plan->never) fprintf(stderr, "emu: EMU_NCCL_FAULT: device %d stands\n", comm->device);
         spin(comm);
     } else if (all_moved(plan)) {
         end(plan);
