@@ -63,6 +63,8 @@ bad "a limit of stage 3 below two units" 78 'stage3_max_live_parameters is 1000,
     "${live[@]}"
 expect_code "bad_config: config check of stage 2" 0 "$TRAIN" config check "$TINY" --world 2 --set zero_optimization.stage=2
 check "bad_config: ... has none" grep -q "good on 2 ranks$" output
+expect_code "bad_config: config check of stage 3 on one rank" 0 "$TRAIN" config check "$TINY" --world 1 "${live[@]}"
+check "bad_config: ... has none, either" test "$(grep -c 'dry-run says' output)" -eq 0
 bad "fp16 and bf16 together" 78 'fp16' "$TINY" --set fp16.enabled=true --set bf16.enabled=true
 bad "known but not built" 78 'zero_optimization' "$TINY" --set zero_optimization.offload_optimizer.device=cpu
 bad "a --set without =" 64 '[-]-set train_steps: this is not key=value' "$TINY" --set train_steps
