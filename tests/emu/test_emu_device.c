@@ -27,7 +27,7 @@ static void a_gpu_that_cannot_be_used_is_said(void **state)
     } list[] = {
         {"EMU_DEVICES", "0", false, false, "shows no GPU"},
         {"EMU_DRIVER", "none", false, false, "no NVIDIA driver"},
-        {"EMU_DRIVER", "old", true, false, "made for CUDA 12.4"},
+        {"EMU_DRIVER", "old", true, false, "made for CUDA 12.4 and this program for CUDA 13.0; "},
         {"EMU_DRIVER", "broken", true, false, "the GPU cannot be used: "},
         {"EMU_CAPABILITY", "75", true, false, "compute capability 7.5; 8.0 is the least"},
         {"EMU_LT", "broken", true, true, "cuBLASLt cannot start"},
