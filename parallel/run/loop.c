@@ -46,6 +46,15 @@ static void note_divergence(Run *run, const StepRecord *r)
     if (run->diverged.step == 0 && (r->stop || too_many)) run->diverged = *r;
 }
 
+/* What makes gradients overflow where the loss scale cannot fall, as the beginning of what to do.
+ */
+static const char *scale_remedy(const Config *c, const StepRecord *r)
+{
+    if (!c->fp16.enabled || r->loss_scale <= 1) return "";
+    return c->fp16.loss_scale > 0 ? "write a smaller fp16.loss_scale, "
+                                  : "write a smaller fp16.min_loss_scale, ";
+}
+
 /* Ends the run (EXIT_DIVERGED) by that record. */
 static void end_diverged(Run *run)
 {
@@ -53,16 +62,16 @@ static void end_diverged(Run *run)
     const StepRecord *r = &run->diverged;
     char *why =
         r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
-                : text_format("%lld steps in a row had gradients that are not finite",
-                              (long long)r->skips_in_row);
+                : text_format("%s in a row had gradients that are not finite",
+                              figure_of(r->skips_in_row, "step").text);
     if (run->lead) {
         metrics_note(run->metrics, "end", r->step, why);
         metrics_flush(run->metrics, err, sizeof err);
     }
     control_fail(
         run->world, EXIT_DIVERGED,
-        "step %lld: %s; lower optimizer.params.lr, or start again from an older checkpoint in %s",
-        (long long)r->step, why, run->folder.path);
+        "step %lld: %s; %slower optimizer.params.lr, or start again from an older checkpoint in %s",
+        (long long)r->step, why, scale_remedy(run->config, r), run->folder.path);
 }
 
 /* A step that was skipped although its norm is finite had no target that counts. */
