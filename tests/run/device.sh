@@ -103,7 +103,11 @@ if [ -n "$emulated" ]; then
     EMU_MEMORY=500 refused "a batch that is too large for a GPU" 90 "of GPU 0's memory are available for it; lower train_micro_batch" \
         "$TRAIN" "$TINY" --set device=cuda --set train_batch_size=4096 --set train_micro_batch_size_per_gpu=4096 \
         --set gradient_accumulation_steps=1 --out missing
-    EMU_MEMORY=100 refused "a GPU that is full" 90 "another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=100 refused "a GPU that is full" 90 "before any model: another program holds its memory" "$TRAIN" "$TINY" --set device=cuda --out missing
+    EMU_MEMORY=280 refused "a GPU that is full of its ranks" 90 \
+        "128 MiB are needed before any model by each rank that shares it: write fewer --ranks, wait for other programs" \
+        "$TRAIN" "$TINY" --ranks 4 --set train_batch_size=4 --set train_micro_batch_size_per_gpu=1 \
+        --set gradient_accumulation_steps=1 --set device=cuda --out missing
     EMU_MEMORY=100 expect_code "device: a config is checked whatever the GPU has free" 0 "$TRAIN" config check "$TINY" \
         --set device=auto --set bf16.enabled=auto
     EMU_LT=full refused "a GPU that fills up in the first products" 90 "CUBLAS_STATUS_ALLOC_FAILED" \

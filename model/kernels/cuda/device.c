@@ -120,19 +120,32 @@ static void open_streams(Device *device, CudaDevice *cuda)
     }
 }
 
-/* The scratch of all ops. A GPU that has no room for it has none for any model. */
-static void open_workspace(CudaDevice *cuda, size_t bytes)
+/* The scratch of all ops. A GPU that has no room for it has none for any model; where it is shared,
+ * each rank has its own. */
+static void open_workspace(CudaDevice *cuda, size_t bytes, bool shared)
 {
     size_t available = 0, total = 0;
     cuda->workspace_bytes = bytes > 0 ? bytes : CUDA_WORKSPACE;
     if (cudaMalloc(&cuda->workspace, cuda->workspace_bytes) == cudaSuccess) return;
     cudaGetLastError();
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    fail(EXIT_NO_MEMORY,
-         "%s has %zu of %zu MiB free, and %zu MiB are needed before any model: another program "
-         "holds its memory; wait for it, choose another GPU by CUDA_VISIBLE_DEVICES, or set device "
-         "to \"cpu\"",
-         cuda->name, available >> 20, total >> 20, cuda->workspace_bytes >> 20);
+    fail(
+        EXIT_NO_MEMORY,
+        "%s has %zu of %zu MiB free, and %zu MiB are needed before any model%s, choose another GPU "
+        "by CUDA_VISIBLE_DEVICES, or set device to \"cpu\"",
+        cuda->name, available >> 20, total >> 20, cuda->workspace_bytes >> 20,
+        shared ? " by each rank that shares it: write fewer --ranks, wait for other programs that "
+                 "hold its memory"
+               : ": another program holds its memory; wait for it");
+}
+
+/* 0 where there is no driver either. */
+static int device_cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError(); /* or the next check would find it */
+    return 0;
 }
 
 static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
@@ -148,7 +161,7 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
         return false;
     }
     open_streams(device, cuda);
-    open_workspace(cuda, options->scratch);
+    open_workspace(cuda, options->scratch, ranks > device_cuda_count());
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;
     device->backend = &backend_cuda;
     device->impl = cuda;
@@ -299,15 +312,6 @@ static void device_cuda_memory(Device *device, size_t *available, size_t *total)
 {
     (void)device;
     CUDA_CHECK(cudaMemGetInfo(available, total));
-}
-
-/* 0 where there is no driver either. */
-static int device_cuda_count(void)
-{
-    int count = 0;
-    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    cudaGetLastError(); /* or the next check would find it */
-    return 0;
 }
 
 static const char *device_cuda_bus_id(int index, char *buf, size_t n)
