@@ -2,6 +2,7 @@
  * away, grow old and break. And how ranks share GPUs, and what a view of a device is refused. */
 #include "model/core/check.h"
 #include "model/core/device.h"
+#include "model/core/pool.h"
 #include "model/kernels/ops.h"
 
 #include <setjmp.h>
@@ -116,6 +117,25 @@ static void ranks_share_the_gpus(void **state)
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
 }
 
+/* The host's threads are as many as were asked for, or this rank's share of the cores. */
+static void ranks_share_the_cores(void **state)
+{
+    int cores = pool_allowed_cores();
+    const struct {
+        int threads, ranks, expected;
+    } cases[] = {{3, 2, 3}, {0, 1, cores}, {0, 2, cores > 1 ? cores / 2 : 1}, {0, cores + 1, 1}};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        Device device;
+        char err[512];
+        DeviceOptions options = {.threads = cases[i / 2].threads,
+                                 .local_ranks = cases[i / 2].ranks};
+        assert_true(device_open(&device, i % 2 ? "cpu" : "cuda", &options, err, sizeof err));
+        assert_int_equal(pool_threads(device.pool), cases[i / 2].expected);
+        device_close(&device);
+    }
+}
+
 /* Exit code of a child that runs `body` with a device of its own. */
 static int ends_with(void (*body)(Device *))
 {
@@ -181,6 +201,7 @@ int main(void)
         cmocka_unit_test(a_gpu_that_cannot_be_used_is_said),
         cmocka_unit_test(a_view_has_its_limits),
         cmocka_unit_test(ranks_share_the_gpus),
+        cmocka_unit_test(ranks_share_the_cores),
     };
     return cmocka_run_group_tests_name("emulated devices that fail", tests, NULL, NULL);
 }
