@@ -46,20 +46,14 @@ static void note_divergence(Run *run, const StepRecord *r)
     if (run->diverged.step == 0 && (r->stop || too_many)) run->diverged = *r;
 }
 
-/* What makes gradients overflow where the loss scale cannot fall, as the beginning of what to do.
- */
-static const char *scale_remedy(const Config *c, const StepRecord *r)
-{
-    if (!c->fp16.enabled || r->loss_scale <= 1) return "";
-    return c->fp16.loss_scale > 0 ? "write a smaller fp16.loss_scale, "
-                                  : "write a smaller fp16.min_loss_scale, ";
-}
-
 /* Ends the run (EXIT_DIVERGED) by that record. */
 static void end_diverged(Run *run)
 {
     char err[512];
     const StepRecord *r = &run->diverged;
+    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* and it cannot fall */
+    const char *scale =
+        r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
     char *why =
         r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
                 : text_format("%s in a row had gradients that are not finite",
@@ -71,7 +65,7 @@ static void end_diverged(Run *run)
     control_fail(
         run->world, EXIT_DIVERGED,
         "step %lld: %s; %slower optimizer.params.lr, or start again from an older checkpoint in %s",
-        (long long)r->step, why, scale_remedy(run->config, r), run->folder.path);
+        (long long)r->step, why, scaled ? scale : "", run->folder.path);
 }
 
 /* A step that was skipped although its norm is finite had no target that counts. */
