@@ -62,8 +62,9 @@ const ArgCommand cmd_verify = {
              "one rank with the same sequences, and compares losses, norms, gradients and\n"
              "weights tensor by tensor. Prints the worst deviation and ends with 0, or names\n"
              "the first difference and ends with 89. AdamW's eps is at least 1e-4 in fp64,\n"
-             "gradient_allreduce_op is mean, fp16.initial_scale_power at most 10, and of a\n"
-             "small model ZeRO 3 cuts all units (stage3_param_persistence_threshold is 0).\n"
+             "gradient_allreduce_op is mean, cuda.tf32 false, fp16.initial_scale_power at\n"
+             "most 10, and of a small model ZeRO 3 cuts all units\n"
+             "(stage3_param_persistence_threshold is 0).\n"
              "Gradients may differ as communication_data_type rounds them, and no farther.\n"
              "Where both skip a step there is nothing to compare: that ends with 78.",
     .options = options,

@@ -187,6 +187,8 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
         /* With "sum" a grid is not what a single rank is, but so many times that. */
         set_text(&s, "gradient_allreduce_op", "mean");
+        /* Rounded factors turn a difference of a last bit into one of 2^-11. */
+        set_text(&s, "cuda.tf32", "false");
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);

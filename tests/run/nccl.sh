@@ -62,7 +62,8 @@ expect_code "nccl: ckpt" 0 "$TRAIN" ckpt verify cube
 expect_code "nccl: verify" 0 "$TRAIN" verify "$TINY" --ranks 4 --set device=cuda --set parallel.pipeline=2
 check "nccl: verify: equal" grep -q '^equal ' output
 check "nccl: verify: says how" grep -qx 'ranks      NCCL 2.28.9, a GPU each' output
-EMU_DEVICES=1 expect_code "nccl: verify on one GPU" 0 "$TRAIN" verify "$TINY" --ranks 2 --set device=cuda
+EMU_DEVICES=1 expect_code "nccl: verify on one GPU, in f32 whatever cuda.tf32 says" 0 "$TRAIN" verify "$TINY" --ranks 2 --set device=cuda \
+    --set parallel.tensor=2 --set cuda.tf32=true
 check "nccl: verify: ... says how" grep -qx 'ranks      share the GPU, and reach each other through its memory' output
 
 # ---- who has which GPU ---------------------------------------------------------------------------------------------------
