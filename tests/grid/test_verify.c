@@ -1,5 +1,5 @@
-/* test_verify.c -- `./train verify`: every config here is proved equal to a single rank on two to
- * four ranks, and what is not equal is named. */
+/* test_verify.c -- `./train verify`: every config here is proved equal to a single rank on up
+ * to 32 ranks, and what is not equal is named. */
 #include "parallel/plan/verify.h"
 #include "tests/support/grid_faults.h"
 
@@ -80,7 +80,7 @@ static void test_every_config_is_equal_on_some_grid(void **state)
 /* Grids on which a preset is proved, and what is said of them. */
 static const struct {
     int preset, ranks;
-    const char *sets[6], *words;
+    const char *sets[MOST_SETS], *words;
 } grids[] = {
     {0,
      8,
@@ -147,6 +147,22 @@ static const struct {
      8,
      {"parallel.tensor=2", "parallel.pipeline=4", "parallel.pipeline_chunks=2"},
      "grid       8 ranks = pp 4 x tp 2 (threads), ZeRO 0, interleaved\n"},
+    {0,
+     16,
+     {"parallel.pipeline=16", "model.num_layers=16", "train_micro_batch_size_per_gpu=1",
+      "gradient_accumulation_steps=5"},
+     "grid       16 ranks = pp 16 (threads), ZeRO 0, 1f1b\n"},
+    {0,
+     16,
+     {"parallel.pipeline=16", "model.num_layers=32", "parallel.pipeline_chunks=2",
+      "train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=17"},
+     "grid       16 ranks = pp 16 (threads), ZeRO 0, interleaved\n"},
+    {0,
+     32,
+     {"parallel.pipeline=16", "model.num_layers=16", "zero_optimization.stage=3",
+      "train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=4",
+      "activation_checkpointing.policy=full"},
+     "grid       32 ranks = pp 16 x dp 2 (threads), ZeRO 3, 1f1b\n"},
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
@@ -172,8 +188,10 @@ static void test_grids_in_other_dtypes_are_equal(void **state)
         {"parallel.tensor=2", "parallel.pipeline=2", "bf16.enabled=false",
          "communication_data_type=bf16", "zero_optimization.stage=2"},
         {"parallel.tensor=4", "bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true",
-         "model.qk_norm=true", "model.num_key_value_heads=2"}};
-    for (int i = 0; i < 4; i++) {
+         "model.qk_norm=true", "model.num_key_value_heads=2"},
+        {"parallel.pipeline=8", "model.num_layers=16", "parallel.pipeline_chunks=2",
+         "fp16.enabled=true", "bf16.enabled=false"}};
+    for (int i = 0; i < 5; i++) {
         Said said = verify_said(presets[0], 8, sets[i], VERIFY_CONFIG, NULL);
         expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
     }
