@@ -92,7 +92,7 @@ typedef struct {
 /* Scratch of one tile. */
 typedef struct {
     real *a, *b, *c; /* converted factors, result */
-    real *row, *row2;
+    real *row;
 } TileScratch;
 
 static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
@@ -100,12 +100,8 @@ static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
     size_t depth = (size_t)(job->k < DEPTH_MAX ? job->k : DEPTH_MAX), rows = (size_t)t.rows,
            cols = (size_t)t.cols;
     size_t pad = 16, a = rows * depth, b = cols * depth, c = rows * cols;
-    real *p = gemm_workspace(job->dev, worker, (a + b + c + 2 * (cols + pad)) * sizeof(real));
-    return (TileScratch){.a = p,
-                         .b = p + a,
-                         .c = p + a + b,
-                         .row = p + a + b + c,
-                         .row2 = p + a + b + c + cols + pad};
+    real *p = gemm_workspace(job->dev, worker, (a + b + c + cols + pad) * sizeof(real));
+    return (TileScratch){.a = p, .b = p + a, .c = p + a + b, .row = p + a + b + c};
 }
 
 /* Part [line, line + lines) x [depth, depth + depths) of a factor; lines are the result's rows or
