@@ -23,6 +23,7 @@ while :; do
     printf . >>clock
 done &
 children+=($!)
+disown # no word of its end
 now() { awk -v n="$(stat -c %s clock)" 'BEGIN { print n / 10 }'; }
 
 # stamped: copies lines behind the time at which they come
