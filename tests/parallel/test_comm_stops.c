@@ -93,9 +93,10 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
     poll(NULL, 0, (int)(1000 * TIMEOUT));
     for (int i = 0; i < N; i++)
         kill(child[i], SIGCONT);
-    poll(NULL, 0, 100); /* rank 0 looks how long it has waited */
-    for (int i = 0; i < N; i++) {
+    poll(NULL, 0, 100);         /* rank 0 looks how long it has waited */
+    for (int i = 0; i < N; i++) /* no child waits for another one's end */
         assert_int_equal(write(pipes[i].go[1], &byte, 1), 1);
+    for (int i = 0; i < N; i++) {
         rank_end_check(&stops[i], child[i], said[i]);
         for (int k = 0; k < 2; k++) {
             close(pipes[i].ready[k]);
