@@ -290,7 +290,7 @@ static void what_keeps_a_batch_is_accepted(void **state)
 {
     (void)state;
     int followed = 0;
-    for (int i = 0; i < 8 * 4 * 4 * 30; i++) {
+    for (int i = 0; i < 8 * 4 * 4 * 30; i += 3) {
         int world = 1 + i % 8, micro = 1 + i / 8 % 4, accum = i / 32 % 4, batch = 1 + i / 128;
         char keys[128], advice[256];
         snprintf(keys, sizeof keys, MICRO "%d", micro);
@@ -301,6 +301,9 @@ static void what_keeps_a_batch_is_accepted(void **state)
         for (int second = 0; second < 4; second++) {
             long long ranks = advised(advice, "take", second & 1),
                       rows = advised(advice, "per_gpu", second & 2);
+            if (((second & 1) && ranks == advised(advice, "take", false)) ||
+                ((second & 2) && rows == advised(advice, "per_gpu", false)))
+                continue; /* there is no second */
             snprintf(keys, sizeof keys, BATCH "%lld, " MICRO "%lld",
                      advised(advice, "train_batch_size", false), rows > 0 ? rows : micro);
             if (accum > 0 && strstr(advice, "leave gradient_accumulation_steps out") == NULL)
