@@ -46,7 +46,7 @@ rows() {
     row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal
     row emu "$deferred TEST_EVERY=58" tests/grid/test_grid_equal
     row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh tests/run/nccl.sh \
-        tests/run/nccl_hosts.sh tests/run/nccl_faults.sh tests/run/reserve.sh tests/run/gpu_check_grids.sh
+        tests/run/nccl_hosts.sh tests/run/nccl_bench.sh tests/run/nccl_faults.sh tests/run/reserve.sh tests/run/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
     row tsan "$sample STEPS=40" tests/run/signals.sh
     row tsan "$sample STEPS=12" tests/run/ranks.sh

@@ -70,13 +70,6 @@ check "nccl: verify: ... says how" grep -qx 'ranks      share the GPU, and reach
 EMU_DEVICES=1 expect_code "nccl: one GPU for two" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out shared
 check "nccl: one GPU: says so once" test "$(grep -c 'ranks share the GPU, and reach each other through its memory' output)" -eq 1
 check "nccl: one GPU: needs no NCCL" grep -q '^ranks   2 = dp 2 (threads, 1 thread each)' output
-EMU_DEVICES=1 expect_code "nccl: one GPU for two, bench" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
-check "nccl: one GPU: bench says so" grep -q '^cuda: .*, shared by 2 ranks as threads' output
-check "nccl: one GPU: bench compares with its memory" grep -qE '^verb .* % memory$' output
-expect_code "nccl: bench" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
-check "nccl: bench says how" grep -q '^cuda: .* each, 2 ranks as threads of one process, NCCL 2.28.9, f32' output
-check "nccl: bench: thirty calls, and nothing of memory" test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
-    "$(grep -ci -e memory -e 'above 100' output)" -eq 0
 EMU_DEVICES=3 expect_code "nccl: three GPUs for four" 78 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --out none
 failed_as "nccl: three GPUs" '^error\[78\] 4 ranks cannot be shared out to 3 GPUs: .* write --ranks 3 or less'
 EMU_DEVICES=3 expect_code "nccl: three GPUs: eval" 78 "$TRAIN" eval cube --ranks 4

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# nccl_bench.sh -- `./train bench comm` on emulated GPUs: one that ranks share, whose calls stand beside what its memory allows, and
+# one each, whose calls go through NCCL.
+. "$(dirname "$0")/lib.sh"
+if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then
+    skip "nccl bench: two GPUs" "this is not the program of \`make CUDA=emu\`"
+    finish
+fi
+EMU_DEVICES=1 expect_code "nccl bench: one GPU for two" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
+check "nccl bench: ... says so" grep -q '^cuda: .*, shared by 2 ranks as threads' output
+check "nccl bench: ... compares with its memory" grep -qE '^verb .* % memory$' output
+EMU_DEVICES=2 expect_code "nccl bench: a GPU each" 0 "$TRAIN" bench comm --ranks 2 --device cuda --repetitions 1
+check "nccl bench: ... says how" grep -q '^cuda: .* each, 2 ranks as threads of one process, NCCL 2.28.9, f32' output
+check "nccl bench: ... thirty calls, and nothing of memory" test "$(grep -cE '^[a-z+ -]+ [0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+$' output)" -eq 30 -a \
+    "$(grep -ci -e memory -e 'above 100' output)" -eq 0
+finish
