@@ -2,6 +2,7 @@
 #include "tests/support/faulty_comm.h"
 
 #include "model/core/check.h"
+#include "model/core/clock.h"
 #include "model/kernels/ops.h"
 
 #include <sched.h>
@@ -41,7 +42,9 @@ static const CommFault *fault_of(Comm *comm, CommVerb verb)
         if (row->kind == COMM_LEAVE) comm_close(f->world);
         if (row->kind == COMM_LEAVE || row->kind == COMM_HANG) stay();
         if (row->kind != COMM_LATE) return row;
-        for (int yields = 0; yields < 1000; yields++)
+        /* On a busy core each time may last milliseconds. */
+        double end = seconds_now() + 0.01;
+        for (int yields = 0; yields < 1000 && seconds_now() < end; yields++)
             sched_yield();
     }
     return NULL;
