@@ -20,14 +20,14 @@ void run_check_schedules(const Config *config);
 void run_print_ranks(Run *run);
 /* Tells the other ranks what rank 0 has chosen: the folder's path, state and attempt. */
 void run_share_folder(Run *run);
-/* Adds to a rank's own seconds what wall_clock_breakdown says of all ranks: their work, and for each
- * axis the exposed communication of the rank that has most. One message; all ranks call it. */
+/* Adds to a rank's own seconds what wall_clock_breakdown says of all ranks: their work, and for
+ * each axis the exposed communication of the rank that has most. One message; all ranks call it. */
 void run_compare_ranks(const Run *run, SpeedRecord *speed);
 /* --log-ranks: opens RUN/logs/rank_NNN.log, which gets what this rank says from here on. */
 void run_open_log(Run *run);
 void run_close_log(Run *run);
-/* From here on rank 0's errors carry its place, or none, as at the start: what it does there it does
- * for all, but for what each rank allocates. */
+/* From here on rank 0's errors carry its place, or none, as at the start: what it does there it
+ * does for all, but for what each rank allocates. */
 void run_take_place(const Run *run);
 void run_speak_for_all(const Run *run);
 

@@ -266,8 +266,9 @@ static void exposed_communication_by_axis(void **unused)
                                     .data = 0.25,
                                     .exposed = {[EXPOSED_DP] = 0.125, [EXPOSED_PP] = 1.5}},
                       json == 1);
-        says(shown, json ? "\"exposed_dp\":0.125,\"exposed_pp\":1.5"
-                         : "other625.00exposedcommunication,msastep,themostofarank:dp12.50pp150.00");
+        says(shown, json
+                        ? "\"exposed_dp\":0.125,\"exposed_pp\":1.5"
+                        : "other625.00exposedcommunication,msastep,themostofarank:dp12.50pp150.00");
         assert_null(strstr(shown, json ? "exposed_tp" : "tp "));
         const char *first = strstr(shown, "exposed");
         assert_null(strstr(first + strlen("exposed_dp"), json ? "exposed_dp" : "exposed"));
