@@ -11,6 +11,7 @@ for verb in all-reduce reduce-scatter all-gather broadcast 'send [+] receive' se
         check "bench comm: $verb of $size" grep -qE "^$verb +$size +[0-9]+\.[0-9] +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]$" output
     done
 done
+check "bench comm: no call took no time" test "$(grep -cE 'iB +0\.0 ' output)" -eq 0
 check "bench comm: more than memory allows" grep -qE '^Above 100 %: ' output
 check "bench comm: which is a column" grep -qE '^verb +size +us +GB/s +% memory$' output
 expect_code "bench comm for programs" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --ranks 3 --json
@@ -19,6 +20,13 @@ check "bench comm for programs: three ranks" grep -q '^{"ranks":3,"memory_gb_per
 check "bench comm for programs: what carries the calls" grep -qF ',"transport":"local","calls":[' output
 check "bench comm for programs: no call took no time" bash -c \
     "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 30"
+# Of three ranks, how often a call of each verb goes through the memory.
+check "bench comm for programs: rates and shares follow from the times" awk -v RS='{' -F '[:,}]' '
+    BEGIN { n["all-reduce"] = n["send + receive"] = 6; n["send"] = 2; n["reduce-scatter"] = n["all-gather"] = n["broadcast"] = 4 }
+    function off(x, y) { return x < 0.999 * y || x > 1.001 * y }
+    $1 == "\"ranks\"" { memory = $4 }
+    $1 == "\"verb\"" { gsub("\"", "", $2); rows++; wrong += off($8, 1e-3 * $4 / $6) || off($10, n[$2] * $8 / memory) }
+    END { exit rows != 30 || wrong > 0 }' output
 expect_code "bench comm: a device that is none" 64 "$TRAIN" bench comm --device gpu
 check "bench comm: a device that is none: what to write" grep -qF 'error[64] --device gpu: write auto, cuda or cpu' output
 expect_code "bench comm: a device that is not there" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" bench comm --device cuda

@@ -61,6 +61,9 @@ expect_code "grids: a schedule of chunks" 0 "$TRAIN" "${show[@]}" --world 2 --se
 check "grids: ... names them" test "$(sed -n 2,3p output)" = \
     $'stage 0  a: embedding, block 0; b: block 3\nstage 1  a: blocks 1 to 2; b: block 4, head'
 check "grids: ... which follow from no vocabulary" test "$(grep -c vocabulary output)" -eq 0
+expect_code "grids: a schedule of one micro-batch" 0 "$TRAIN" "${show[@]}" --world 2 --set parallel.pipeline=2 \
+    --set gradient_accumulation_steps=1
+check "grids: ... is called that" test "$(head -n 1 output)" = "1f1b, 1 micro-batch, bubble 50 %"
 expect_code "grids: a schedule of one stage" 0 "$TRAIN" "${show[@]}"
 check "grids: ... which no vocabulary cuts" test "$(grep -c vocabulary output)" -eq 0
 expect_code "grids: a schedule of 16 stages" 0 "$TRAIN" "${show[@]}" --world 16 --set parallel.pipeline=16 --set model.num_layers=16 \
