@@ -38,6 +38,7 @@ rows() {
     row emu "$deferred" tests/parallel/test_device tests/parallel/test_exposed tests/cuda/test_cuda_ahead tests/parallel/test_comm \
         tests/parallel/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
+    row emu "$device $sample EMU_STREAMS=random" tests/parallel/test_device tests/cuda/test_cuda_ranks
     row emu "$deferred $sample" tests/grid/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/grid/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/grid/test_grid_bits

@@ -152,10 +152,14 @@ static void near_the_cpu(const RankRun *on_gpu, const Folder *folder, const char
     rank_run_close(&on_cpu);
 }
 
+/* How emulated streams lag: as EMU_STREAMS says, or as far as they may. */
+static char *lag;
+
 /* On `ranks` ranks, with the first setting "device=cuda". */
 static void trains_alike(const Folder *folder, int ranks, const char *const *sets)
 {
     RankRun lagging = {0}, again = {0};
+    setenv("EMU_STREAMS", lag, 1);
     rank_run_open(&lagging, folder, ranks, sets);
     rank_run_open(&again, folder, ranks, sets);
     rank_run_train(&lagging);
@@ -163,7 +167,7 @@ static void trains_alike(const Folder *folder, int ranks, const char *const *set
     rank_run_train(&again);
     rank_runs_equal(&lagging, &again);
     if (config_dtype(lagging.config) == F32) near_the_cpu(&lagging, folder, sets + 1);
-    setenv("EMU_STREAMS", "deferred", 1);
+    setenv("EMU_STREAMS", lag, 1);
     rank_run_close(&lagging);
     rank_run_close(&again);
 }
@@ -213,9 +217,17 @@ static void test_pipelines_train_on_one_gpu(void **state)
                                        "parallel.schedule=gpipe", NULL});
 }
 
+static int teardown(void **state)
+{
+    free(lag);
+    return trainer_folder_teardown(state);
+}
+
 static int setup(void **state)
 {
-    setenv("EMU_STREAMS", "deferred", 1);
+    const char *said = getenv("EMU_STREAMS");
+    lag = must_strdup(said ? said : "deferred");
+    setenv("EMU_STREAMS", lag, 1);
     return trainer_folder_setup(state);
 }
 
@@ -229,5 +241,5 @@ int main(void)
         cmocka_unit_test(test_tensor_parallel_ranks_train_on_one_gpu),
         cmocka_unit_test(test_pipelines_train_on_one_gpu),
     };
-    return cmocka_run_group_tests_name("ranks on one GPU", tests, setup, trainer_folder_teardown);
+    return cmocka_run_group_tests_name("ranks on one GPU", tests, setup, teardown);
 }
