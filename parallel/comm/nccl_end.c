@@ -45,11 +45,13 @@ static void take_place(const NcclGroup *g)
     ends_share(true);
 }
 
-/* NCCL has one code for all that CUDA refuses; its words tell memory from the rest. */
+/* NCCL has one code for all that CUDA refuses; its words tell the GPU's memory from the rest:
+ * CUDA's own, or what stands behind them in its log ("Failed to CUDA calloc async 64 bytes"). */
 static bool out_of_memory(NcclResult result, const char *said)
 {
     return result == NCCL_UNHANDLED_CUDA_ERROR &&
-           (strstr(said, "CUDA malloc") != NULL || strstr(said, "out of memory") != NULL);
+           (strstr(said, "CUDA malloc") != NULL || strstr(said, "CUDA calloc") != NULL ||
+            strstr(said, "out of memory") != NULL);
 }
 
 void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
