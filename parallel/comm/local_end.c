@@ -121,19 +121,25 @@ static Blame blame_peers(Comm *comm, bool lost)
     return blame;
 }
 
+static int ranks_of(const Blame *blame, int rank[LOCAL_MAX_RANKS])
+{
+    for (int i = 0; i < blame->n; i++)
+        rank[i] = blame->item[i].rank;
+    return blame->n;
+}
+
 bool local_leaves_deadline(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
     LocalWorld *world = group->world;
     Blame blame = blame_peers(comm, false);
-    bool leaves = false;
     pthread_mutex_unlock(&group->mutex);
     pthread_mutex_lock(&world->mutex); /* no group goes meanwhile */
     for (int i = 0; i < blame.n; i++)
         add_waited_by(&blame, world, blame.item[i].rank);
     pthread_mutex_unlock(&world->mutex);
-    for (int i = 0; i < blame.n && !leaves; i++)
-        leaves = nccl_holds_deadline(blame.item[i].rank);
+    int who[LOCAL_MAX_RANKS], n = ranks_of(&blame, who);
+    bool leaves = nccl_holds_deadline(who, n);
     pthread_mutex_lock(&group->mutex);
     return leaves;
 }
@@ -144,11 +150,9 @@ void local_end_waiting(Comm *comm, bool lost)
     LocalMember *self = local_member(comm);
     char call[128], list[RANK_LIST_BYTES], cause[256] = "";
     Blame blame = blame_peers(comm, lost);
-    int who[LOCAL_MAX_RANKS];
-    for (int i = 0; i < blame.n; i++)
-        who[i] = blame.item[i].rank;
-    const char *have = blame.n > 1 ? "have" : "has";
-    rank_list(who, blame.n, list, sizeof list);
+    int who[LOCAL_MAX_RANKS], n = ranks_of(&blame, who);
+    const char *have = n > 1 ? "have" : "has";
+    rank_list(who, n, list, sizeof list);
     local_describe(group, &self->call, call, sizeof call);
     pthread_mutex_unlock(&group->mutex);
     if (lost)

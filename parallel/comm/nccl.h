@@ -37,10 +37,11 @@ void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
  * communicator its calls go; it is closed before that one. */
 void nccl_share(Comm *comm, const Comm *connected);
 
-/* Whether that rank has a call under way, in this process, which may take no longer than a
- * `timeout`. Who waits for the rank somewhere else need not hold a deadline of his own: this one
- * ends, or its end says who is late. */
-bool nccl_holds_deadline(int rank);
+/* Whether one of these n ranks of the world has a call under way, in this process, which may take
+ * no longer than a `timeout`. Who waits for the rank somewhere else need not hold a deadline of his
+ * own: this one ends, or its end says who is late. False, after two seconds, where the thread that
+ * would end it does not go on itself. */
+bool nccl_holds_deadline(const int *ranks, int n);
 
 /* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. `messages`:
  * those with the next and the previous rank are counted, too. NCCL_MAX_CTAS and NCCL_BUFFSIZE in

@@ -170,12 +170,26 @@ void nccl_unwatch(NcclGroup *g)
     pthread_mutex_unlock(&watch.life);
 }
 
-bool nccl_holds_deadline(int rank)
+static bool is_one_of(int rank, const int *ranks, int n)
 {
+    for (int i = 0; i < n; i++)
+        if (ranks[i] == rank) return true;
+    return false;
+}
+
+bool nccl_holds_deadline(const int *ranks, int n)
+{
+    enum { SECONDS = 2 };
     bool holds = false;
-    pthread_mutex_lock(&watch.mutex);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += SECONDS;
+    /* A question about a device may take as long as what the device's host does meanwhile: a
+     * watchdog that stands in one ends nobody. */
+    if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
     for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
-        holds = nccl_own_rank(g) == rank && g->timeout > 0 && g->finished < nccl_calls(g);
+        holds =
+            is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);
     pthread_mutex_unlock(&watch.mutex);
     return holds;
 }

@@ -30,7 +30,7 @@ static Comm hasty(Comm *world)
 static void wait_for_next(Comm *all)
 {
     int next = all->rank + 1;
-    while (!nccl_holds_deadline(next) && !atomic_load(&local_group(all)->member[next].asleep))
+    while (!nccl_holds_deadline(&next, 1) && !atomic_load(&local_group(all)->member[next].asleep))
         sched_yield();
 }
 
@@ -62,6 +62,23 @@ static void a_host_behind_its_calls(Comm *world, void *context)
     standing_device_hang();
 }
 
+/* Rank 0's host waits for rank 1's, whose device says nothing, not even to the watchdog. */
+static void a_watchdog_that_stands(Comm *world, void *context)
+{
+    Device dev;
+    float x = 0;
+    (void)context;
+    standing_device_open(world, &dev);
+    Comm all = hasty(world), dp = comm_split(world, "dp", world->rank > 0, world->rank);
+    nccl_connect(&dp, &dev, false, LONG);
+    standing_device_stand(world, 6);
+    standing_device_silence(true);
+    if (world->rank > 0) comm_all_reduce(&dp, &dev, standing_device_numbers(8), REDUCE_SUM);
+    comm_barrier(world);
+    if (world->rank == 0) comm_receive(&all, NULL, tensor_1d(&x, F32, 1), 1);
+    standing_device_hang();
+}
+
 /* Why a rank that stands in NCCL does not come is told by who knows it, at that call's deadline. */
 static void test_a_host_leaves_the_deadline_to_nccl(void **state)
 {
@@ -87,6 +104,14 @@ static void test_a_host_leaves_the_deadline_to_nccl(void **state)
     rank_end_expect(&(RankEnd){"no call",
                                a_host_behind_its_calls,
                                4,
+                               EXIT_HANG,
+                               {"group world, call 1, receive of 1 f32 in host memory from rank 1: "
+                                "rank 0 has waited 0.05 s (parallel.timeout) for rank 1"}},
+                    LONG, NULL);
+    fake_nccl.blocks = NULL;
+    rank_end_expect(&(RankEnd){"a call of which nobody hears",
+                               a_watchdog_that_stands,
+                               3,
                                EXIT_HANG,
                                {"group world, call 1, receive of 1 f32 in host memory from rank 1: "
                                 "rank 0 has waited 0.05 s (parallel.timeout) for rank 1"}},
