@@ -15,8 +15,9 @@
 #include "parallel/comm/comm.h"
 
 /* Opens the library, once a process: later calls give the first one's answer. Sets
- * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 where the environment has neither. False with
- * a sentence: no library, one that is too old, a function missing. */
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 and NCCL_RAS_ENABLE=0 where the environment has neither, and
+ * NCCL_COMM_BLOCKING=1. False with a sentence: no library, one that is too old, a function
+ * missing. */
 bool nccl_open(char *err, size_t n);
 /* "NCCL 2.28.9, /usr/lib/x86_64-linux-gnu/libnccl.so.2"; "NCCL 2.28.9". Open. Return buf. */
 const char *nccl_describe(char *buf, size_t n);

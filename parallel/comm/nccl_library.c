@@ -91,9 +91,11 @@ static bool open_once(char *err, size_t n)
     char text[32];
     /* Several communicators work on a GPU at once: NCCL then starts them there in the order in
      * which the host called them, the same on all ranks. And nobody asks for the port that any
-     * user of the machine may read. What the user has set stays. */
+     * user of the machine may read. What the user has set stays: but not that calls return before
+     * they are through, which the environment can ask for over a communicator's own config. */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_RAS_ENABLE", "0", 0);
+    setenv("NCCL_COMM_BLOCKING", "1", 1);
     if (nccl.given)
         nccl.functions = *nccl.given;
     else if (!load(&nccl.functions, err, n))

@@ -54,6 +54,24 @@ static void config_version(Rank *r)
     init_with(r, 2, r->rank, &config, ncclInvalidArgument);
 }
 
+static void config_not_blocking(Rank *r)
+{
+    ncclConfig_t config = rank_config("x");
+    OK(cudaSetDevice(r->rank));
+    if (r->planted) config.blocking = 0;
+    init_with(r, 2, r->rank, &config, ncclSuccess);
+}
+
+/* The environment goes before the config. */
+static void environment_not_blocking(Rank *r)
+{
+    ncclConfig_t config = rank_config("x");
+    OK(cudaSetDevice(r->rank));
+    OK(setenv("NCCL_COMM_BLOCKING", r->planted ? "0" : "1", 1));
+    if (!r->planted) config.blocking = 0;
+    init_with(r, 2, r->rank, &config, ncclSuccess);
+}
+
 static void rank_out_of_range(Rank *r)
 {
     ncclConfig_t config = rank_config("x");
@@ -253,6 +271,18 @@ static const Violation violations[] = {
      "code 4: ncclConfig_t argument not initialized",
      {0}},
     {"vii", "a config of another size", config_size, 2, "code 4: ncclConfig_t of", {0}},
+    {"vii",
+     "a config whose calls do not wait",
+     config_not_blocking,
+     2,
+     "no communicators that do not block",
+     {0}},
+    {"vii",
+     "an environment whose calls do not wait",
+     environment_not_blocking,
+     2,
+     "no communicators that do not block",
+     {0}},
     {"vii",
      "a config of another version",
      config_version,

@@ -261,6 +261,7 @@ static void test_the_library_is_new_enough(void **state)
     (void)state;
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
     unsetenv("NCCL_RAS_ENABLE");
+    setenv("NCCL_COMM_BLOCKING", "0", 1);
     fake_nccl_use();
     fake_nccl.version = 22808;
     assert_false(nccl_open(text, sizeof text));
@@ -276,6 +277,7 @@ static void test_the_library_is_new_enough(void **state)
     /* What the user has set stays. */
     assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
     assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
+    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* but this */
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     fake_nccl_use();
     assert_true(nccl_open(text, sizeof text));
