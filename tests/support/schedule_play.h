@@ -47,10 +47,8 @@ typedef void (*ScheduleVisit)(const ScheduleSpec *spec);
 /* Every kind, evaluation and number of chunks up to `chunks`, with so many stages and
  * micro-batches. */
 void schedules_of(int stages, int64_t micros, int chunks, ScheduleVisit visit);
-/* All up to 8 stages, 16 micro-batches and MOST_CHUNKS chunks, and some of up to 64 stages and four
- * times as many micro-batches. With GRID_MOST_RANKS (make grid) many
- * more of up to so many stages.
- */
+/* All up to 8 stages, 16 micro-batches and MOST_CHUNKS chunks, and some of up to 64 stages. With
+ * GRID_MOST_RANKS (make grid) many more of up to so many stages. */
 void schedules_each(ScheduleVisit visit);
 
 #endif
