@@ -56,8 +56,10 @@ static void end_diverged(Run *run)
         r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
     char *why =
         r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
-                : text_format("%s in a row had gradients that are not finite",
-                              figure_of(r->skips_in_row, "step").text);
+        : r->skips_in_row == 1
+            ? text_format("its gradients are not finite")
+            : text_format("%lld steps in a row had gradients that are not finite",
+                          (long long)r->skips_in_row);
     if (run->lead) {
         metrics_note(run->metrics, "end", r->step, why);
         metrics_flush(run->metrics, err, sizeof err);
