@@ -122,6 +122,7 @@ static NcclResult fake_comm_init(NcclHandle **comm, int ranks, NcclId id, int ra
     const NcclConfig none = NCCL_CONFIG_NONE;
     bool sound = config->size == sizeof *config && config->magic == 0xcafebeef &&
                  config->version == 22809 && config->cta_policy == none.cta_policy;
+    atomic_fetch_or(&fake_nccl.connect, 1 << log_rank());
     int result = called("CommInitRankConfig", " %d of %d%s%s, %s", rank, ranks,
                         config->blocking == 1 ? ", blocking" : "", sound ? "" : ", bad config",
                         config->comm_name);

@@ -20,6 +20,7 @@ typedef struct {
     bool detached;          /* verbs return at once, and move nothing */
     atomic_int async;       /* a NcclResult, for every communicator */
     atomic_int asked;       /* how often somebody has asked for it */
+    atomic_int connect;     /* a bit for each rank (log_rank) that has called CommInitRankConfig */
 } FakeNccl;
 extern FakeNccl fake_nccl;
 
