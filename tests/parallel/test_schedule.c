@@ -316,6 +316,11 @@ static void test_drawing_of_many_stages(void **state)
                   "stage 2    EEEEEEEEEE...\n"
                   "stage 3     EEEEEEEEE...\n"
                   "stage 4      EEEEEEEE...\n");
+    /* Its first micro-batch is through at the last chunk's end. */
+    check_drawing(&(ScheduleSpec){SCHEDULE_INTERLEAVED, 2, 2, 8, true}, 26,
+                  "(a column a tick; a letter a micro-batch)\n"
+                  "stage 0  aabbaabbaabbaabb\n"
+                  "stage 1   aabbaabbaabbaabb\n");
 }
 
 int main(void)
