@@ -93,7 +93,7 @@ ifeq ($(CUDA),emu)
 CUDA_CPPFLAGS := -Itests/emu/include
 # Programs export what libraries may ask of the emulator, and find the stand-in for NCCL in the build's folder before any other:
 # by DT_RPATH, which comes before LD_LIBRARY_PATH. $(call find_in,folder) is the folder from the program's.
-CUDA_LIBS := -lstdc++ -Wl,--dynamic-list=tests/emu/door.list -Wl,--disable-new-dtags
+CUDA_LIBS := -lstdc++ -Wl,--dynamic-list=tests/emu/device/door.list -Wl,--disable-new-dtags
 find_in   = -Wl,-rpath,'$$ORIGIN$(1)'
 CUDA_TEXT := emu (kernels run on the CPU)
 endif
@@ -138,7 +138,7 @@ EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE $(CMOCKA_CFLAGS) -std=c++17 $(
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
 KERNELS  := $(wildcard model/kernels/cpu/*.c)
-SOURCES  := $(filter-out $(KERNELS),$(wildcard train.c $(foreach r,configs data model optim parallel,$(r)/*.c $(r)/*/*.c)))
+SOURCES  := $(filter-out $(KERNELS),$(wildcard train.c $(foreach r,configs data model optim parallel,$(r)/*.c $(r)/*/*.c) parallel/*/*/*.c))
 # A level is what the compiler makes of one and the same source: sanitizers, which watch the source's accesses, get one.
 LEVELS   := baseline $(if $(SAN),,v3 v4)
 FLAGS_baseline :=
@@ -148,12 +148,13 @@ ifneq ($(CUDA),0)
 CUDA_C   := $(wildcard model/kernels/cuda/*.c)
 CUDA_CU  := $(wildcard model/kernels/cuda/*.cu)
 endif
+EMU_TESTS := $(wildcard tests/emu/*/test_*.c tests/emu/*/test_*.cc)
 ifeq ($(CUDA),emu)
-EMULATOR := $(filter-out tests/emu/test_%,$(wildcard tests/emu/*.cc))
+EMULATOR := $(filter-out $(EMU_TESTS),$(wildcard tests/emu/device/*.cc tests/emu/lt/*.cc))
 # Opened at run time: what a program needs beside its objects.
 NCCL     := $(BUILD)/libnccl.so.2
-NCCL_OBJECTS := $(patsubst %.cc,$(BUILD)/%.o,$(wildcard tests/emu/nccl/*.cc))
-DOOR     := tests/emu/door.list
+NCCL_OBJECTS := $(patsubst %.cc,$(BUILD)/%.o,$(filter-out $(EMU_TESTS),$(wildcard tests/emu/nccl/*.cc)))
+DOOR     := tests/emu/device/door.list
 endif
 CUDA_C_OBJECTS := $(CUDA_C:%.c=$(BUILD)/%.o)
 CUDA_OBJECTS := $(CUDA_C_OBJECTS) $(CUDA_CU:%.cu=$(BUILD)/%.cu.o) $(EMULATOR:%.cc=$(BUILD)/%.o)
@@ -165,11 +166,10 @@ PROGRAM_OBJECTS := $(OBJECTS) $(KOBJECTS)
 LIB_OBJECTS := $(filter-out $(COMMON)/train.o,$(PROGRAM_OBJECTS))
 
 # A test lies in the folder of its subject. Those of the emulator are built where it is, those of tests/cuda where the backend is.
-EMU_TESTS := $(wildcard tests/emu/test_*.c tests/emu/test_*.cc)
 CUDA_TESTS := $(wildcard tests/cuda/test_*.c tests/cuda/test_*.cu)
-TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
+TEST_SOURCES := $(filter-out $(EMU_TESTS) $(CUDA_TESTS),$(wildcard tests/*/test_*.c tests/*/*/test_*.c)) $(if $(filter emu,$(CUDA)),$(EMU_TESTS)) \
                 $(if $(filter-out 0,$(CUDA)),$(CUDA_TESTS))
-TEST_HELPERS := $(wildcard tests/support/*.c tests/fuzz/fuzz_*.c)
+TEST_HELPERS := $(wildcard tests/support/*.c tests/support/*/*.c tests/fuzz/fuzz_*.c)
 TESTS    := $(patsubst tests/%,$(BUILD)/tests/%,$(basename $(TEST_SOURCES)))
 TEST_ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(TEST_SOURCES))))
 TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
@@ -291,7 +291,7 @@ $(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
 
 $(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $$@"
-	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS) $$(call find_in,/../..)
+	$$(Q)$$(CC) $$(SAN) -o $$@ $$(filter %.o,$$^) $$(LDLIBS) $$(CMOCKA_LIBS) $$(call find_in,/../..$(if $(findstring /,$(1)),/..))
 
 $$(addprefix $(BUILD)/tests/$(1)/,$$(room_names)): $(BUILD)/tests/$(1)/programs
 	@ln -sf programs $$@
@@ -300,10 +300,12 @@ $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 
 # It asks for functions by name.
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
-# test_start counts calls; tests open devices that put off their work in place of the CPU; test_clocks has ranks of unlike clocks,
-# records that come late, and slow loaders; test_generate_command sees the steps of stores; test_step_graph sees the actions of a
-# step.
-$(BUILD)/tests/parallel/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=zero_create,--wrap=pipeline_run
+# Calls of these go to tests: late devices in place of the CPU (device_open), the actions of a step for its graph (pipeline_run);
+# test_start counts calls; test_clocks has ranks of unlike clocks, records that come late, and slow loaders; test_generate_command
+# sees the steps of stores.
+$(BUILD)/tests/parallel/%/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=pipeline_run
+$(BUILD)/tests/parallel/run/programs: LDLIBS += -Wl,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next
+$(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create
 # test_nccl_streams leaves out waits; test_nccl_grids looks at streams where masters begin.
 $(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init
 
@@ -330,9 +332,9 @@ GRID_SECONDS ?= 1800
 GRID_MOST_RANKS ?= 64
 export GRID_SEED
 
-SCHEDULES := $(patsubst %,$(BUILD)/tests/parallel/test_schedule%,_played _held) $(BUILD)/tests/parallel/test_schedule
+SCHEDULES := $(patsubst %,$(BUILD)/tests/parallel/pipeline/test_schedule%,_played _held) $(BUILD)/tests/parallel/pipeline/test_schedule
 
-grid: $(BUILD)/tests/grid/test_grid_equal $(SCHEDULES)
+grid: $(BUILD)/tests/equivalence/test_grid_equal $(SCHEDULES)
 	for test in $(SCHEDULES); do GRID_MOST_RANKS=$(GRID_MOST_RANKS) $$test || exit 1; done
 	GRID_SECONDS=$(GRID_SECONDS) GRID_MOST_RANKS=$(GRID_MOST_RANKS) $<
 
@@ -380,7 +382,7 @@ help:
 	@echo "make            build ./train"
 	@echo "make CUDA=...   0: without the CUDA backend; 1: with it; emu: with it, its kernels executed on the CPU"
 	@echo "make ARCH=...   for these GPUs only: 80 (A100), 90a (H100, H200), 100 (B200); by default those found here, or all three"
-	@echo "make test       build and run all test programs (release); scripts/test.sh runs those of all flavours, and tests/run"
+	@echo "make test       build and run all test programs (release); scripts/test.sh runs those of all flavours, and tests/program"
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
 	@echo "make emu        the same with CUDA=emu"
 	@echo "make grid       grids of ranks against a single rank, drawn anew, for GRID_SECONDS=1800"

@@ -4,7 +4,7 @@
  * sum over the ranks has all. */
 #include "model/embedding.h"
 
-#include "model/param/runs.h"
+#include "model/param/extents.h"
 
 ParamSpec vocab_table_spec(const GptShape *s, const char *name)
 {

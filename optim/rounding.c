@@ -4,7 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/rounding_rule.h"
-#include "model/param/runs.h"
+#include "model/param/extents.h"
 
 int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
                       int64_t count, Segment *segment, int max)

@@ -62,7 +62,7 @@ items=( # name | limit | command | what
     "ops|80|programs kernels/test_ops kernels/test_ops_gelu kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_loss_cut kernels/test_ops_slices|every op, dtype and odd shape against the oracle"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
-    "trainer|40|programs parallel/test_trainer parallel/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
+    "trainer|40|programs parallel/trainer/test_trainer parallel/trainer/test_device cuda/test_cuda_ahead|resume at every step bit for bit; a step neither waits nor allocates"
     "ranks|40|programs cuda/test_cuda_ranks cuda/test_cuda_streams|ranks as threads that share the GPU: dp 2, tp 2, pp 2 and more train: reruns bit for bit, the CPU's losses"
 )
 add_grids
@@ -75,7 +75,7 @@ items+=(
 )
 build_limit=150
 complaints='^========= .*(Invalid|Misaligned|out of bounds|Race reported)' # compute-sanitizer's
-test_names=$(printf '%s\n' "${items[@]}" | grep -o '[a-z]*/test_[a-z_]*' | sort -u)
+test_names=$(printf '%s\n' "${items[@]}" | grep -oE '[a-z]+(/[a-z]+)?/test_[a-z_]+' | sort -u)
 
 case ${1:-} in
 --help | -h) sed -n '2,14s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
@@ -210,7 +210,7 @@ short() {
     mkdir -p "$logs/grids"
     rm -rf "$logs/grids/$name"
     [ -f "$logs/grids/text.txt" ] || seq 1 12000 >"$logs/grids/text.txt"
-    "$CHECK_TRAIN" tests/run/tiny.json --set device=cuda --set "data.text=$logs/grids/text.txt" --set "data.cache=$logs/grids/cache" \
+    "$CHECK_TRAIN" tests/program/tiny.json --set device=cuda --set "data.text=$logs/grids/text.txt" --set "data.cache=$logs/grids/cache" \
         --set train_batch_size=8 --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=null --set train_steps=6 \
         --set eval.interval=0 --set eval.sample_interval=0 --set checkpoint.save_interval=0 "$@" --out "$logs/grids/$name" \
         >"$logs/grids/$name.txt" 2>&1 || { tail -n 20 "$logs/grids/$name.txt"; return 1; }
@@ -249,7 +249,7 @@ losses_of_one() {
     echo "found: 6 steps' losses within $off of one rank's; $way"
 }
 
-runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/run/cuda.sh; }
+runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/program/cuda.sh; }
 
 # probes NAMES: the programs of the probe of these names, which share the item's time; answers in probes_FIRST.md
 probes() {

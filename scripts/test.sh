@@ -5,7 +5,7 @@
 #
 #   scripts/test.sh [--list] [FOLDER|PROGRAM|SCRIPT...]
 #
-# Only these: tests/core, tests/parallel/test_trainer, tests/run/cli.sh, ... (default: all). --list: says what would run.
+# Only these: tests/core, tests/parallel/trainer/test_trainer, tests/program/cli.sh, ... (default: all). --list: says what would run.
 set -u
 cd "$(dirname "$0")/.." || exit 71
 only_list=
@@ -24,48 +24,48 @@ rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
-    row emu "$device" tests/run/cuda.sh
+    row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample" tests/model/test_recompute
     row emu_asan "$device $sample TEST_EVERY=2" tests/kernels/test_ops
-    row emu "$deferred" tests/parallel/test_trainer
-    row emu "$deferred $sample" tests/parallel/test_zero
+    row emu "$deferred" tests/parallel/trainer/test_trainer
+    row emu "$deferred $sample" tests/parallel/zero/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
     row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute tests/model/test_tensor_gradients
     row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
-    row emu_asan "$device $sample" tests/parallel/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
-    row emu "$deferred" tests/parallel/test_device tests/parallel/test_exposed tests/cuda/test_cuda_ahead tests/parallel/test_comm \
-        tests/parallel/test_region tests/model/test_tensor_gradients
-    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/test_comm
-    row emu "$device $sample EMU_STREAMS=random" tests/parallel/test_device tests/cuda/test_cuda_ranks
-    row emu "$deferred $sample" tests/grid/test_grid_checkpoints
-    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/grid/test_grid_checkpoints
-    row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/grid/test_grid_bits
+    row emu_asan "$device $sample" tests/parallel/trainer/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
+    row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
+        tests/parallel/grid/test_region tests/model/test_tensor_gradients
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
+    row emu "$device $sample EMU_STREAMS=random" tests/parallel/trainer/test_device tests/cuda/test_cuda_ranks
+    row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
+    row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
+    row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
     # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
     # first every dtype.
-    row emu "$device TEST_EVERY=26" tests/grid/test_grid_equal
-    row emu "$deferred TEST_EVERY=58" tests/grid/test_grid_equal
-    row emu "$device" tests/parallel/test_device tests/model/test_generate tests/cuda tests/emu tests/run/device.sh tests/run/nccl.sh \
-        tests/run/nccl_hosts.sh tests/run/nccl_bench.sh tests/run/nccl_faults.sh tests/run/reserve.sh tests/run/gpu_check_grids.sh
+    row emu "$device TEST_EVERY=26" tests/equivalence/test_grid_equal
+    row emu "$deferred TEST_EVERY=58" tests/equivalence/test_grid_equal
+    row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda tests/emu tests/program/device.sh tests/program/nccl.sh \
+        tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
-    row tsan "$sample STEPS=40" tests/run/signals.sh
-    row tsan "$sample STEPS=12" tests/run/ranks.sh
-    row tsan "$sample STEPS=8" tests/run/grids.sh
-    row tsan "$sample" tests/parallel/test_trainer tests/parallel/test_metrics tests/core tests/data/test_loader \
+    row tsan "$sample STEPS=40" tests/program/signals.sh
+    row tsan "$sample STEPS=12" tests/program/ranks.sh
+    row tsan "$sample STEPS=8" tests/program/grids.sh
+    row tsan "$sample" tests/parallel/trainer/test_trainer tests/parallel/report/test_metrics tests/core tests/data/test_loader \
         tests/data/test_loader_validation tests/data/test_documents tests/data/test_prepare
-    row tsan "$sample" tests/parallel/test_comm tests/parallel/test_comm_groups tests/parallel/test_comm_random \
-        tests/parallel/test_comm_messages tests/parallel/test_comm_leaves tests/parallel/test_faulty_grid tests/parallel/test_pipeline \
-        tests/parallel/test_zero_grid tests/parallel/test_control tests/parallel/test_launch tests/parallel/test_run_ranks tests/parallel/test_checkpoint_ranks \
-        tests/parallel/test_nccl tests/parallel/test_nccl_deadline tests/parallel/test_nccl_ends tests/parallel/test_nccl_errors tests/parallel/test_nccl_waits \
-        tests/parallel/test_gpus tests/parallel/test_region tests/model/test_tensor_gradients
-    row tsan "$sample" tests/grid/test_grid_cube tests/grid/test_grid_training tests/grid/test_grid_checkpoints \
-        tests/grid/test_grid_replicas
-    row release '' tests/run tests/kernels
+    row tsan "$sample" tests/parallel/comm/test_comm tests/parallel/comm/test_comm_groups tests/parallel/comm/test_comm_random \
+        tests/parallel/comm/test_comm_messages tests/parallel/comm/test_comm_leaves tests/parallel/trainer/test_faulty_grid tests/parallel/pipeline/test_pipeline \
+        tests/parallel/zero/test_zero_grid tests/parallel/grid/test_control tests/parallel/grid/test_launch tests/parallel/run/test_run_ranks tests/parallel/checkpoint/test_checkpoint_ranks \
+        tests/parallel/comm/test_nccl tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_ends tests/parallel/comm/test_nccl_errors tests/parallel/comm/test_nccl_waits \
+        tests/parallel/grid/test_gpus tests/parallel/grid/test_region tests/model/test_tensor_gradients
+    row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
+        tests/equivalence/test_grid_replicas
+    row release '' tests/program tests/kernels
     # Under sanitizers: what they see once they do not see better in a second run.
-    row asan "$sample" tests/run/cli.sh tests/run/bad_config.sh tests/run/learns.sh tests/run/signals.sh tests/run/pipe.sh \
-        tests/run/device.sh tests/run/data.sh tests/run/folder.sh tests/run/numbers.sh 'tests/[!g]*/test_*' \
-        'tests/grid/test_grid_[cerst]*' tests/grid/test_verify
+    row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
+        tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
+        'tests/equivalence/test_grid_[cerst]*' tests/parallel/verify/test_verify
     row release '' tests
 }
 
@@ -113,7 +113,7 @@ row() {
     shift 2
     if [ -z "${known[$flavour]:-}" ]; then
         known[$flavour]=$(make_flavour "$flavour" test-list | sed "s|^build/$flavour/||") || exit 70
-        known[$flavour]+=" $(find tests/run -name '*.sh' ! -name lib.sh | sort)"
+        known[$flavour]+=" $(find tests/program -name '*.sh' ! -name lib.sh | sort)"
     fi
     for selection; do
         fitting=0

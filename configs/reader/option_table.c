@@ -65,7 +65,7 @@
 
 const Option option_table[] = {
     /* At most: header and manifest of a checkpoint, a line per tensor, stay below their bounds
-     * (tests/parallel/test_deep.c). */
+     * (tests/parallel/checkpoint/test_deep.c). */
     INT(model.num_layers, "12", 1, 3000, IMPOSSIBLE, LOSSES | PLAN, "number of transformer blocks"),
     INT(model.hidden_size, "768", 1, 1e6, IMPOSSIBLE, LOSSES | PLAN,
         "width of the residual stream"),

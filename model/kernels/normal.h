@@ -12,7 +12,7 @@
 #define MODEL_KERNELS_NORMAL_H
 
 #include "model/core/rng.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 /* The four words of pair p: draws a = 1:0, b = 3:2. */
 static inline void normal_words(uint64_t seed, uint64_t stream, uint64_t p, uint32_t word[4])

@@ -50,7 +50,7 @@ OP(loss_finish, (Device * dev, Tensor losses, Tensor logits, Tensor targets, Ten
 OP(loss_sum, (Device * dev, Tensor stats, Tensor losses, Tensor targets))
 OP(sq_norm, (Device * dev, Tensor stats, Tensor x))
 OP(step_decide, (Device * dev, StepState *state, StepStats *stats, StepDecision *decision,
-                 Tensor lr_table, const StepRules *rules))
+                 Tensor lr_table, const StepConstants *constants))
 OP(adamw,
    (Device * dev, Tensor weight, Tensor grad, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
     const StepDecision *decision, const AdamW *hyper, const Rounding *rounding))

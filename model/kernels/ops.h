@@ -273,7 +273,7 @@ void op_sq_norm(Device *dev, Tensor stats, Tensor x);
  * = max_norm / (norm + 1e-6) when below 1. lr_table (n) f64: lr of update i (the last one serves
  * for all later). Clears stats. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
-                    Tensor lr_table, const StepRules *rules);
+                    Tensor lr_table, const StepConstants *constants);
 /* One pass over a range, all tensors flat, dense and of n elements: g = grad *
  * decision->grad_scale; AdamW (Loshchilov, Hutter, arXiv:1711.05101), or Adam with L2 when not
  * decoupled; master (compute dtype) is updated and rounded into weight (storage); without a master

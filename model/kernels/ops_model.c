@@ -195,16 +195,16 @@ void op_sq_norm(Device *dev, Tensor stats, Tensor x)
 }
 
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
-                    Tensor lr_table, const StepRules *rules)
+                    Tensor lr_table, const StepConstants *constants)
 {
     OpId op = OP_step_decide;
     int64_t n = tensor_count(lr_table);
-    expect_argument(op, state && stats && decision && rules, "all four records are there", 0);
+    expect_argument(op, state && stats && decision && constants, "all four records are there", 0);
     expect_typed(op, OPERAND(lr_table), F64, n, OPERAND(lr_table));
     expect_argument(op, n > 0, "the table has a learning rate", n);
     /* Its numbers are double by contract, so it runs also on a device without a double path for
      * tensors. */
-    RUN(step_decide, F32, dev, state, stats, decision, lr_table, rules);
+    RUN(step_decide, F32, dev, state, stats, decision, lr_table, constants);
 }
 
 /* A slot of the optimizer: compute type, as long as the weight. */

@@ -56,6 +56,6 @@ typedef struct {
     int64_t scale_window;        /* good steps after which the scale doubles */
     int64_t hysteresis;          /* overflows until the scale halves */
     double min_scale;
-} StepRules;
+} StepConstants;
 
 #endif

@@ -4,12 +4,12 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
-#include "model/param/runs.h"
+#include "model/param/extents.h"
 
 #include <stdlib.h>
 
 /* One run of a shard: x is its weights. */
-static void init_run(Device *dev, const Param *p, const ParamRun *run, Tensor x, uint64_t seed)
+static void init_run(Device *dev, const Param *p, const ParamExtent *run, Tensor x, uint64_t seed)
 {
     Segment part = {.stream = rng_stream(p->name),
                     .start = -run->from,
@@ -27,8 +27,8 @@ static void init_shard(Device *dev, const ParamStore *store, const Shard *shard,
 {
     const ParamTable *table = store->table;
     int most = table->unit[shard->unit].count;
-    ParamRun *run = must_calloc((size_t)most, sizeof *run);
-    int n = param_runs(table, &store->at, shard->unit, shard->offset, shard->count, run, most);
+    ParamExtent *run = must_calloc((size_t)most, sizeof *run);
+    int n = param_extents(table, &store->at, shard->unit, shard->offset, shard->count, run, most);
     /* What is in no run is a gap or a padding row. */
     op_fill(dev, shard->weight, 0.0);
     for (int i = 0; i < n; i++) {

@@ -7,7 +7,7 @@
 
 typedef struct {
     int rank;
-    ParamRun run;
+    ParamExtent run;
 } Holding;
 
 typedef struct {

@@ -59,7 +59,7 @@ void *checkpoint_io_inbox(const CheckpointIo *io)
     return (char *)io->staging + CHECKPOINT_STAGING_BYTES / 2;
 }
 
-int64_t run_count(const ParamRun *run, int64_t from, int64_t end, Stretch *first, bool *one)
+int64_t run_count(const ParamExtent *run, int64_t from, int64_t end, Stretch *first, bool *one)
 {
     Stretch s;
     int64_t count = 0;
@@ -143,7 +143,7 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
     if (!host && any) await_copies(io);
 }
 
-void checkpoint_io_spread(const ParamRun *run, int64_t from, int64_t end, size_t size,
+void checkpoint_io_spread(const ParamExtent *run, int64_t from, int64_t end, size_t size,
                           const void *packed, void *window)
 {
     const char *next = packed;

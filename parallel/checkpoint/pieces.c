@@ -13,7 +13,7 @@ Piece piece_of_row(const char *name, const Param *row, DType dtype)
     return piece;
 }
 
-void piece_fill(Piece *piece, const ParamRun *run, Tensor flat, int64_t offset)
+void piece_fill(Piece *piece, const ParamExtent *run, Tensor flat, int64_t offset)
 {
     CHECK(piece->run.count == 0, "%s: a second run on one rank", piece->name);
     CHECK(flat.dtype == piece->dtype, "%s is %s in memory and %s in files", piece->name,
@@ -54,7 +54,7 @@ Tensor piece_tensor(const Piece *piece)
     return t;
 }
 
-bool run_stretch(const ParamRun *run, int64_t from, int64_t end, Stretch *out)
+bool run_stretch(const ParamExtent *run, int64_t from, int64_t end, Stretch *out)
 {
     if (run->count == 0) return false; /* its other fields may be 0, too */
     int64_t k = 0; /* of this rank's part: the first element that is `from` or behind it */
@@ -65,7 +65,7 @@ bool run_stretch(const ParamRun *run, int64_t from, int64_t end, Stretch *out)
     }
     int64_t i = k > run->from ? k - run->from : 0;
     if (i >= run->count) return false;
-    int64_t at = param_run_element(run, i), left = run->count - i;
+    int64_t at = param_extent_element(run, i), left = run->count - i;
     if (at >= end) return false;
     if (run->cols < run->whole_cols) {
         int64_t of_row = run->cols - (run->from + i) % run->cols;

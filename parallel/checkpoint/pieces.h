@@ -4,7 +4,7 @@
 #define PARALLEL_CHECKPOINT_PIECES_H
 
 #include "model/core/tensor.h"
-#include "model/param/runs.h"
+#include "model/param/extents.h"
 
 /* One tensor of a checkpoint in its logical shape, without padding, and this rank's part of it.
  * All ranks list the same tensors in the same order; one that has nothing of a tensor has a run of
@@ -14,14 +14,14 @@ typedef struct {
     DType dtype;
     int ndim;
     int64_t dim[4];
-    ParamRun run; /* which elements; its `param` and `offset` mean nothing here */
-    Tensor data;  /* they themselves: flat, dense, run.count */
+    ParamExtent run; /* which elements; its `param` and `offset` mean nothing here */
+    Tensor data;     /* they themselves: flat, dense, run.count */
 } Piece;
 
 /* The tensor of a row of the table, or of one of its slots, of which this rank has nothing yet. */
 Piece piece_of_row(const char *name, const Param *row, DType dtype);
 /* Gives the piece `run`, whose elements lie in `flat`; flat[0] is element `offset` of the unit. */
-void piece_fill(Piece *piece, const ParamRun *run, Tensor flat, int64_t offset);
+void piece_fill(Piece *piece, const ParamExtent *run, Tensor flat, int64_t offset);
 /* A dense tensor that this rank has the whole of. */
 Piece piece_whole(const char *name, Tensor tensor);
 /* A test aid: the tensor of a piece that is whole. */
@@ -37,6 +37,6 @@ typedef struct {
 } Stretch;
 /* The first stretch of the run in elements [from, end) of the tensor; false without one. To go on,
  * ask from the end of the last. */
-bool run_stretch(const ParamRun *run, int64_t from, int64_t end, Stretch *out);
+bool run_stretch(const ParamExtent *run, int64_t from, int64_t end, Stretch *out);
 
 #endif

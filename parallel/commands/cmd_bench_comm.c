@@ -7,7 +7,7 @@
 #include "model/core/figures.h"
 #include "model/core/json_write.h"
 #include "model/kernels/ops.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl/nccl.h"
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/gpus.h"

@@ -6,7 +6,7 @@
 #include "model/core/figures.h"
 #include "model/core/machine.h"
 #include "model/core/version.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl/nccl.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
 

@@ -1,7 +1,7 @@
 /* gpus.c -- see gpus.h. */
 #include "parallel/grid/gpus.h"
 
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
 
 #include <stdlib.h>

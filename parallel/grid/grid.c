@@ -2,7 +2,7 @@
 #include "parallel/grid/grid.h"
 
 #include "model/core/check.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl/nccl.h"
 
 #include <stddef.h>
 #include <stdio.h>

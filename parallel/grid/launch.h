@@ -3,7 +3,7 @@
 #define PARALLEL_GRID_LAUNCH_H
 
 #include "configs/config.h"
-#include "parallel/comm/local.h"
+#include "parallel/comm/local/local.h"
 #include "parallel/grid/grid.h"
 
 /* More ranks than this are refused: each has a device, a loader and threads of its own. */

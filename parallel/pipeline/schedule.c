@@ -3,7 +3,7 @@
 #include "parallel/pipeline/schedule.h"
 
 #include "model/core/check.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/schedule_order.h"
 
 #include <limits.h>
 #include <stdlib.h>

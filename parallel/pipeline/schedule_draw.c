@@ -1,6 +1,6 @@
 /* schedule_draw.c -- a schedule as text. */
 #include "model/core/check.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/schedule_order.h"
 
 #include <limits.h>
 #include <stdlib.h>

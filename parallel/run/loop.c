@@ -5,7 +5,7 @@
 #include "model/core/log.h"
 #include "model/core/progress.h"
 #include "model/core/utf8.h"
-#include "optim/step_rules.h"
+#include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/signals.h"
 #include "parallel/run/world.h"

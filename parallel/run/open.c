@@ -6,7 +6,7 @@
 #include "model/core/machine.h"
 #include "model/core/progress.h"
 #include "model/core/version.h"
-#include "optim/step_rules.h"
+#include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"

@@ -4,7 +4,7 @@
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
-#include "optim/step_rules.h"
+#include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/world.h"

@@ -8,7 +8,7 @@
 
 #include "model/core/args.h"
 #include "model/core/progress.h"
-#include "parallel/plan/memory.h"
+#include "parallel/memory/memory_plan.h"
 #include "parallel/run/folder.h"
 
 /* The value of --resume. */

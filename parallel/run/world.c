@@ -2,10 +2,10 @@
 #include "parallel/run/world.h"
 
 #include "model/core/log.h"
-#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl/nccl.h"
 #include "parallel/grid/control.h"
 #include "parallel/grid/launch.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/schedule_order.h"
 
 #include <errno.h>
 #include <math.h>

@@ -267,12 +267,12 @@ void session_runs(Session *s, Purpose purpose, SessionRun *out)
     const ParamTable *table = &s->table;
     int n = s->params->shards(s->params, purpose, NULL, 0);
     Shard *shard = must_calloc((size_t)n + 1, sizeof *shard);
-    ParamRun *run = must_calloc((size_t)table->n_params + 1, sizeof *run);
+    ParamExtent *run = must_calloc((size_t)table->n_params + 1, sizeof *run);
     s->params->shards(s->params, purpose, shard, n);
     memset(out, 0, (size_t)table->n_params * sizeof *out);
     for (int i = 0; i < n; i++) {
-        int runs = param_runs(table, &s->grid.at, shard[i].unit, shard[i].offset, shard[i].count,
-                              run, table->n_params);
+        int runs = param_extents(table, &s->grid.at, shard[i].unit, shard[i].offset, shard[i].count,
+                                 run, table->n_params);
         for (int r = 0; r < runs; r++)
             out[run[r].param] = (SessionRun){.run = run[r], .shard = shard[i]};
     }

@@ -89,7 +89,7 @@ int64_t session_sum_over_data(Session *session, int64_t value);
 void session_init_weights(Session *session);
 /* This rank's run of a row of the table, and the shard that it lies in. */
 typedef struct {
-    ParamRun run; /* of no elements where this rank has nothing of the row */
+    ParamExtent run; /* of no elements where this rank has nothing of the row */
     Shard shard;
 } SessionRun;
 /* All of them, by row: out[0..table.n_params). */

@@ -2,7 +2,7 @@
 #include "parallel/trainer/trainer.h"
 
 #include "optim/lr_schedule.h"
-#include "optim/step_rules.h"
+#include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/evaluate.h"
@@ -55,7 +55,7 @@ static void open_state(Trainer *t)
     t->feed.val = t->val;
     t->feed.samples = &t->samples;
     t->feed.micros = c->gradient_accumulation_steps;
-    t->rules = step_rules(c, t->session.grid.size.dp);
+    t->constants = step_constants(c, t->session.grid.size.dp);
 }
 
 /* An event is made when it is first recorded: here, so that no step makes one. */
@@ -208,7 +208,7 @@ static void decide(Trainer *t)
     grad_norm_add(&t->norm, dev, &t->state->stats);
     session_sum_stats(&t->session, &t->state->stats);
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
-                   &t->rules);
+                   &t->constants);
 }
 
 /* Sends the step's record on its way to the host, which reads it when the event says that it is
@@ -245,7 +245,7 @@ void trainer_step(Trainer *t)
     /* Skipped steps count, too: the place in the data and the schedule of saves follow the steps
      * tried, so that the host knows both without asking the device. */
     t->steps++;
-    t->samples += t->rules.samples;
+    t->samples += t->constants.samples;
 }
 
 /* A step of few micro-batches, of which the second adds to the gradients of the first, and an
@@ -337,7 +337,7 @@ int trainer_read_all(Trainer *t, StepRecord *out)
 void trainer_set_state(Trainer *t, StepState state)
 {
     /* No checkpoint has the seed: it follows from the loss scale and this config's batch. */
-    state.loss_seed = state.loss_scale / t->rules.nominal_targets;
+    state.loss_seed = state.loss_scale / t->constants.nominal_targets;
     device_copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
     device_synchronize(&t->session.dev);
     t->steps = t->steps_read = state.steps;

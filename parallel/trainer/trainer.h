@@ -35,7 +35,7 @@ typedef struct {
     Decoder *decoder; /* for samples; NULL without */
     Optimizer optimizer;
     GradNorm norm;
-    StepRules rules;
+    StepConstants constants;
     Loader *train, *val;    /* val NULL: no validation data */
     TrainerState *state;    /* device memory */
     TrainerRecord *records; /* page-locked: step s in place s % TRAINER_HISTORY */

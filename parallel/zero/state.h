@@ -104,11 +104,12 @@ void zero_reduce(ZeroStore *store, int unit);
 void zero_reduce_layer(ZeroStore *store);
 /* The compute stream waits for the sums on the comm stream, of which the last are this group's. */
 void zero_await_sums(ZeroStore *store, Comm *comm);
-/* All sums over the data-parallel ranks, and behind them those of finish.c, are on the comm stream,
- * and the compute stream waits for them. */
+/* All sums over the data-parallel ranks, and behind them those of partial_sums.c, are on the comm
+ * stream, and the compute stream waits for them. */
 void zero_reduce_finish(ZeroStore *store);
 
-/* ---- finish.c: gradients that are partial sums on other axes of the grid ------------------------
+/* ---- partial_sums.c: gradients that are partial sums on other axes of the grid
+ * ------------------------
  */
 
 /* Whether there are any in this step. */

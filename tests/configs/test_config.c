@@ -3,8 +3,8 @@
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "tests/fuzz/fuzz_config.h"
-#include "tests/support/config_support.h"
-#include "tests/support/mutate.h"
+#include "tests/support/files/config_support.h"
+#include "tests/support/files/mutate.h"
 
 #include <glob.h>
 #include <setjmp.h>

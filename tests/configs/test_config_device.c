@@ -2,8 +2,8 @@
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
-#include "tests/support/config_support.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/config_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

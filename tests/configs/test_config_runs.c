@@ -1,7 +1,7 @@
 /* test_config_runs.c -- no config reaches a failed check: drawn ones are planned and, where small,
  * run, each in the words of the option table; thousands, the same in every run. */
 #include "model/core/check.h"
-#include "parallel/plan/memory.h"
+#include "parallel/memory/memory_plan.h"
 #include "tests/fuzz/fuzz_model.h"
 #include "tests/support/support.h"
 

@@ -3,7 +3,7 @@
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "optim/lr_schedule.h"
-#include "tests/support/config_support.h"
+#include "tests/support/files/config_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

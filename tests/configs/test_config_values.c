@@ -4,7 +4,7 @@
 #include "configs/reader/options.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
-#include "tests/support/config_support.h"
+#include "tests/support/files/config_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* test_option_changes.c -- every row of the option table changes what it names, and nothing else:
  * two short runs of the program for every case, under two values of its key. */
 #include "configs/reader/options.h"
-#include "tests/support/option_cases.h"
-#include "tests/support/seen_run.h"
-#include "tests/support/train_child.h"
+#include "tests/support/trainer/option_cases.h"
+#include "tests/support/trainer/seen_run.h"
+#include "tests/support/trainer/train_child.h"
 
 #include "model/core/check.h"
 

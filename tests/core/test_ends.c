@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/pool.h"
-#include "tests/support/child.h"
+#include "tests/support/files/child.h"
 
 #include <pthread.h>
 #include <semaphore.h>

@@ -4,8 +4,8 @@
 #include "model/core/child.h"
 #include "model/core/files.h"
 #include "model/core/machine.h"
-#include "tests/support/faulty_fs.h"
-#include "tests/support/scratch.h"
+#include "tests/support/files/faulty_fs.h"
+#include "tests/support/files/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

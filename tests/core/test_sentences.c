@@ -4,7 +4,7 @@
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/utf8.h"
-#include "tests/support/child.h"
+#include "tests/support/files/child.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * waits for the host's word lies in front of them in the compute stream, so that a step which waits
  * for the device never returns. The same on a GPU and where the runtime is emulated. */
 #include "tests/support/support.h"
-#include "tests/support/trainer_fixture.h"
+#include "tests/support/trainer/trainer_fixture.h"
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>

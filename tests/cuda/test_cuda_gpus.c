@@ -1,7 +1,7 @@
 /* test_cuda_gpus.c -- ranks with a GPU each: collectives and messages over NCCL on three streams at
  * once, in emulation whatever way streams do their work. */
 #include "model/core/device.h"
-#include "tests/support/busy_ranks.h"
+#include "tests/support/grid/busy_ranks.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

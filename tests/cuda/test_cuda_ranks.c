@@ -3,9 +3,9 @@
  * for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/busy_ranks.h"
-#include "tests/support/rank_run.h"
+#include "tests/support/grid/busy_ranks.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/rank_run.h"
 
 #include <math.h>
 #include <setjmp.h>

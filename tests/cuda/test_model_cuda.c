@@ -8,7 +8,7 @@
  * round before products; and where one sums in another order, another rounding follows. Skipped
  * where no CUDA device is. */
 #include "model/core/check.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/model_fixture.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
  * may. */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
-#include "tests/support/grid_run.h"
+#include "tests/support/grid/grid_run.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

@@ -6,14 +6,14 @@
  */
 #include "model/core/check.h"
 #include "model/core/hash.h"
-#include "parallel/plan/capture.h"
 #include "parallel/trainer/evaluate.h"
-#include "tests/support/child.h"
-#include "tests/support/grid_case.h"
-#include "tests/support/source_places.h"
+#include "parallel/verify/capture.h"
+#include "tests/support/device/wait_sites.h"
+#include "tests/support/files/child.h"
+#include "tests/support/files/source_places.h"
+#include "tests/support/grid/grid_case.h"
+#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/support.h"
-#include "tests/support/thread_ranks.h"
-#include "tests/support/wait_sites.h"
 
 #include <math.h>
 #include <setjmp.h>

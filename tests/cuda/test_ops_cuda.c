@@ -4,8 +4,8 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
-#include "tests/support/cuda_pair.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/cuda_pair.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -186,7 +186,7 @@ static StepStats drawn_stats(int i)
 
 /* Overflows, steps without targets, every move of the loss scale: state and decision, step after
  * step. */
-static void check_decisions(StepRules rules, int steps)
+static void check_decisions(StepConstants constants, int steps)
 {
     double lr[] = {0.1, 0.2, 0.3};
     StepState here = {.loss_scale = 65536, .hysteresis = 2, .last_overflow = -1}, back;
@@ -198,8 +198,8 @@ static void check_decisions(StepRules rules, int steps)
         StepStats *sums = device_put_bytes(&pair_cuda, &stats, sizeof stats);
         StepDecision *made = device_put_bytes(&pair_cuda, &found, sizeof found);
         memset(&decision, 0, sizeof decision);
-        op_step_decide(&pair_cpu, &here, &stats, &decision, table, &rules);
-        op_step_decide(&pair_cuda, there, sums, made, rates, &rules);
+        op_step_decide(&pair_cpu, &here, &stats, &decision, table, &constants);
+        op_step_decide(&pair_cuda, there, sums, made, rates, &constants);
         device_take_bytes(&pair_cuda, &found, made, sizeof found);
         device_take_bytes(&pair_cuda, &cleared, sums, sizeof cleared);
         assert_memory_equal(&stats, &cleared, sizeof stats);
@@ -218,23 +218,23 @@ static void decisions_have_the_cpu_s_bits(void **state)
 {
     (void)state;
     pair_needed();
-    StepRules rules = {.max_norm = 1,
-                       .nominal_targets = 64,
-                       .samples = 4,
-                       .tokens = 64,
-                       .skip_nonfinite = true,
-                       .dynamic_scale = true,
-                       .scale_window = 3,
-                       .hysteresis = 2,
-                       .min_scale = 1};
-    check_decisions(rules, 200);
-    rules.consecutive_hysteresis = true;
-    check_decisions(rules, 100);
-    rules.dynamic_scale = rules.skip_nonfinite = false;
-    rules.max_norm = 0;
-    check_decisions(rules, 50);
-    rules.summed_ranks = 3;
-    check_decisions(rules, 50);
+    StepConstants constants = {.max_norm = 1,
+                               .nominal_targets = 64,
+                               .samples = 4,
+                               .tokens = 64,
+                               .skip_nonfinite = true,
+                               .dynamic_scale = true,
+                               .scale_window = 3,
+                               .hysteresis = 2,
+                               .min_scale = 1};
+    check_decisions(constants, 200);
+    constants.consecutive_hysteresis = true;
+    check_decisions(constants, 100);
+    constants.dynamic_scale = constants.skip_nonfinite = false;
+    constants.max_norm = 0;
+    check_decisions(constants, 50);
+    constants.summed_ranks = 3;
+    check_decisions(constants, 50);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

@@ -5,8 +5,8 @@
  * built in and there. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/cuda_pair.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/cuda_pair.h"
+#include "tests/support/device/op_devices.h"
 
 #include <math.h>
 #include <setjmp.h>

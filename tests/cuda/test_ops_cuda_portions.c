@@ -5,8 +5,8 @@
  * is built in and there. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
-#include "tests/support/cuda_pair.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/cuda_pair.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
  * CUDA device is built in and there. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/cuda_pair.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/cuda_pair.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

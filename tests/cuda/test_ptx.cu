@@ -4,7 +4,7 @@
  * carry distinct values, so that no two can change places unseen. Skipped where no CUDA device is.
  */
 #include "model/kernels/cuda/ptx.cuh"
-#include "tests/support/kernel_test.cuh"
+#include "tests/support/device/kernel_test.cuh"
 
 #include <stdlib.h>
 #include <string.h>

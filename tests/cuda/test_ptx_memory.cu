@@ -1,7 +1,7 @@
 /* test_ptx_memory.cu -- the rest of model/kernels/cuda/ptx.cuh: ldmatrix against the index formulas
  * of the PTX ISA, copies that run beside the computation, 2^x. See test_ptx.cu. */
 #include "model/kernels/cuda/ptx.cuh"
-#include "tests/support/kernel_test.cuh"
+#include "tests/support/device/kernel_test.cuh"
 
 #include <string.h>
 

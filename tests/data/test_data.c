@@ -3,7 +3,7 @@
 #include "data/text/corpus.h"
 #include "data/text/text.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * begins anew: through texts of more words than that; and what a prompt becomes. */
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

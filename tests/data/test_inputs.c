@@ -5,7 +5,7 @@
 #include "data/tokens/token_set.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_loader.c -- the order of samples and the batches of it: a function of (seed, epoch, index)
  * and nothing else. */
-#include "tests/support/data_support.h"
-#include "tests/support/loader_fixture.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/files/loader_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* test_loader_validation.c -- batches of validation: every window once, and where they end. */
-#include "tests/support/loader_fixture.h"
+#include "tests/support/files/loader_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,9 +2,9 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
-#include "tests/support/prepare_fixture.h"
-#include "tests/support/train_child.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/files/prepare_fixture.h"
+#include "tests/support/trainer/train_child.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

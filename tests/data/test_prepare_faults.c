@@ -2,9 +2,9 @@
  * is the last of its process. */
 #include "data/text/prepare.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
-#include "tests/support/faulty_fs.h"
-#include "tests/support/scratch.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/files/faulty_fs.h"
+#include "tests/support/files/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

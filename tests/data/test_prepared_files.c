@@ -8,8 +8,8 @@
 #include "model/core/files.h"
 #include "model/core/fs.h"
 #include "model/core/progress.h"
-#include "tests/support/data_support.h"
-#include "tests/support/prepare_fixture.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/files/prepare_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * that is enough. */
 #include "data/dataset.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
-#include "tests/support/prepare_fixture.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/files/prepare_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

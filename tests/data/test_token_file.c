@@ -2,7 +2,7 @@
  */
 #include "data/tokens/token_set.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * checksum for every shard of a split, or none. */
 #include "data/text/meta.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 int fuzz_meta(const uint8_t *data, size_t size)
 {

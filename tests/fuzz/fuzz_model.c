@@ -3,7 +3,7 @@
 
 #include "configs/reader/options.h"
 #include "model/core/check.h"
-#include "parallel/plan/memory.h"
+#include "parallel/memory/memory_plan.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <math.h>

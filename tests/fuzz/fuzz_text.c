@@ -4,7 +4,7 @@
 #include "data/tokenizer/words.h"
 #include "model/core/check.h"
 #include "model/core/utf8.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 static void check_text(const Text *t)
 {

@@ -2,7 +2,7 @@
  * any text it encodes, and survive being written and read again. */
 #include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <stdlib.h>
 #include <string.h>

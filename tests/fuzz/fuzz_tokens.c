@@ -2,7 +2,7 @@
  * describe the file. */
 #include "data/tokens/token_file.h"
 #include "model/core/check.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 int fuzz_tokens(const uint8_t *data, size_t size)
 {

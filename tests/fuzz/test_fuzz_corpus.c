@@ -2,7 +2,7 @@
  * through fuzz_NAME of tests/fuzz/fuzz_NAME.c. */
 #include "model/core/check.h"
 #include "model/core/files.h"
-#include "tests/support/data_support.h"
+#include "tests/support/files/data_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

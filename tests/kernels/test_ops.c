@@ -5,8 +5,8 @@
  * a second run must give the same bits, and other thread counts too where the contract says so.
  * TEST_EVERY=n tries every n-th case of each op: enough for tools that slow it down a lot. */
 #include "model/core/check.h"
-#include "tests/support/op_devices.h"
-#include "tests/support/oracle.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/support.h"
 
 #include <math.h>

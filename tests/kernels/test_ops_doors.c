@@ -2,7 +2,7 @@
  * the ops that take any type. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>

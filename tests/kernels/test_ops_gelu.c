@@ -3,8 +3,8 @@
  * gelu, lies within test_ops.c's bounds, so here the sums are exact. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
-#include "tests/support/oracle.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * (gradcheck.h). */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/gradcheck.h"
+#include "tests/support/model/gradcheck.h"
 
 #include <math.h>
 #include <setjmp.h>

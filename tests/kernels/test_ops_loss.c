@@ -4,7 +4,7 @@
  * its exponential overflow; a NaN must come out as one wherever it stands. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -4,8 +4,8 @@
  * that gradient is the one of the losses. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/gradcheck.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/model/gradcheck.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * front doors refuse. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <dlfcn.h>

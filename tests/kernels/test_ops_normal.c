@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,8 +4,8 @@
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/rounding_rule.h"
-#include "tests/support/op_devices.h"
-#include "tests/support/oracle.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * device. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>

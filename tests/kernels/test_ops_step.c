@@ -2,7 +2,7 @@
  * dynamic loss scale against recorded traces) and skipped updates. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -17,9 +17,9 @@
 /* ---- decision ---------------------------------------------------------------------------------
  */
 
-static StepRules plain_rules(void)
+static StepConstants plain_constants(void)
 {
-    return (StepRules){
+    return (StepConstants){
         .max_norm = 1, .nominal_targets = 64, .samples = 4, .tokens = 64, .skip_nonfinite = true};
 }
 
@@ -29,7 +29,8 @@ static bool chosen(int i)
     return i == 0 || devices.item[i].cuda;
 }
 
-static StepDecision decide(Device *dev, StepState *state, StepStats stats, const StepRules *rules)
+static StepDecision decide(Device *dev, StepState *state, StepStats stats,
+                           const StepConstants *constants)
 {
     double lr[] = {0.1, 0.2, 0.3};
     StepDecision decision;
@@ -38,7 +39,7 @@ static StepDecision decide(Device *dev, StepState *state, StepStats stats, const
     void *far_stats = device_put_bytes(dev, &stats, sizeof stats);
     void *far_decision = device_put_bytes(dev, &decision, sizeof decision);
     Tensor far_lr = device_put(dev, tensor_1d(lr, F64, 3));
-    op_step_decide(dev, far_state, far_stats, far_decision, far_lr, rules);
+    op_step_decide(dev, far_state, far_stats, far_decision, far_lr, constants);
     device_take_bytes(dev, state, far_state, sizeof *state);
     device_take_bytes(dev, &stats, far_stats, sizeof stats);
     device_take_bytes(dev, &decision, far_decision, sizeof decision);
@@ -57,26 +58,26 @@ static void decision_clips_and_counts(void **state)
     (void)state;
     for (int i = 0; i < devices.count; i++) {
         Device *dev = &devices.item[i].device;
-        StepRules rules = plain_rules();
+        StepConstants constants = plain_constants();
         StepState s = {.loss_scale = 1};
         StepDecision d =
-            decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &rules);
+            decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &constants);
         assert_true(d.apply == 1 && d.update == 1 && d.lr == 0.1 && d.loss == 2 &&
                     d.loss_scale == 1);
         assert_true(near(d.grad_norm, 0.5) && near(d.grad_scale, 1));
-        d = decide(dev, &s, (StepStats){.sq_norm = 16, .nats = 60, .targets = 32}, &rules);
+        d = decide(dev, &s, (StepStats){.sq_norm = 16, .nats = 60, .targets = 32}, &constants);
         /* Half of the targets counted: gradients were divided by twice too much, the norm is 8 and
          * clips to 1. */
         assert_true(d.update == 2 && d.lr == 0.2 && near(d.grad_norm, 8) &&
                     near(d.loss, 60.0 / 32));
         assert_true(near(d.grad_scale, 2 * (1 / (8 + 1e-6))));
         for (int k = 0; k < 3; k++)
-            d = decide(dev, &s, (StepStats){.sq_norm = 1e-8, .nats = 1, .targets = 64}, &rules);
+            d = decide(dev, &s, (StepStats){.sq_norm = 1e-8, .nats = 1, .targets = 64}, &constants);
         assert_true(d.update == 5 && d.lr == 0.3);
         assert_true(s.steps == 5 && s.updates == 5 && s.samples == 20 && s.tokens == 320 &&
                     s.skipped == 0);
-        rules.max_norm = 0;
-        d = decide(dev, &s, (StepStats){.sq_norm = 1e8, .nats = 1, .targets = 64}, &rules);
+        constants.max_norm = 0;
+        d = decide(dev, &s, (StepStats){.sq_norm = 1e8, .nats = 1, .targets = 64}, &constants);
         assert_true(near(d.grad_scale, 1) && near(d.grad_norm, 1e4));
     }
 }
@@ -88,13 +89,13 @@ static void gradients_of_ranks_may_be_summed(void **state)
     (void)state;
     for (int i = 0; i < devices.count; i++) {
         Device *dev = &devices.item[i].device;
-        StepRules rules = plain_rules();
-        rules.summed_ranks = 3;
+        StepConstants constants = plain_constants();
+        constants.summed_ranks = 3;
         StepState s = {.loss_scale = 1};
         StepDecision d =
-            decide(dev, &s, (StepStats){.sq_norm = 0.01, .nats = 128, .targets = 64}, &rules);
+            decide(dev, &s, (StepStats){.sq_norm = 0.01, .nats = 128, .targets = 64}, &constants);
         assert_true(near(d.grad_norm, 0.3) && near(d.grad_scale, 3) && d.loss == 2);
-        d = decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &rules);
+        d = decide(dev, &s, (StepStats){.sq_norm = 0.25, .nats = 128, .targets = 64}, &constants);
         assert_true(near(d.grad_norm, 1.5) && near(d.grad_scale, 3 * (1 / (1.5 + 1e-6))));
         assert_true(s.loss_seed == 1.0 / 64); /* the loss is divided as ever */
     }
@@ -104,25 +105,25 @@ static void gradients_of_ranks_may_be_summed(void **state)
  * had not been. */
 static void skipped_step_leaves_no_trace(Device *dev)
 {
-    StepRules rules = plain_rules();
+    StepConstants constants = plain_constants();
     const double bad[] = {(double)NAN, (double)INFINITY};
     const StepStats good = {.sq_norm = 4, .nats = 70, .targets = 64};
     StepState alone = {.loss_scale = 1};
-    StepDecision expected = decide(dev, &alone, good, &rules);
+    StepDecision expected = decide(dev, &alone, good, &constants);
     for (int i = 0; i < 2; i++) {
         StepState s = {.loss_scale = 1};
-        StepDecision d = decide(dev, &s, (StepStats){bad[i], (double)NAN, 64}, &rules);
+        StepDecision d = decide(dev, &s, (StepStats){bad[i], (double)NAN, 64}, &constants);
         assert_true(d.apply == 0 && s.updates == 0 && s.skipped == 1 && s.skips_in_row == 1 &&
                     s.steps == 1);
         assert_true(s.samples == 4 && s.tokens == 64 && s.loss_scale == 1 && s.stop == 0);
-        d = decide(dev, &s, good, &rules);
+        d = decide(dev, &s, good, &constants);
         assert_true(d.update == expected.update && d.lr == expected.lr &&
                     d.grad_scale == expected.grad_scale);
         assert_true(s.updates == 1 && s.skipped == 1 && s.skips_in_row == 0);
     }
     StepState s = {.loss_scale = 1};
-    rules.skip_nonfinite = false;
-    assert_true(decide(dev, &s, (StepStats){(double)NAN, 1, 64}, &rules).apply == 1 &&
+    constants.skip_nonfinite = false;
+    assert_true(decide(dev, &s, (StepStats){(double)NAN, 1, 64}, &constants).apply == 1 &&
                 s.updates == 1);
 }
 
@@ -138,19 +139,19 @@ static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
 static void scale_trace(Device *dev, char *out, size_t n, const char *overflow, double start,
                         int64_t window, int64_t hysteresis, bool consecutive)
 {
-    StepRules rules = plain_rules();
-    rules.dynamic_scale = true;
-    rules.scale_window = window;
-    rules.hysteresis = hysteresis;
-    rules.consecutive_hysteresis = consecutive;
-    rules.min_scale = 1;
+    StepConstants constants = plain_constants();
+    constants.dynamic_scale = true;
+    constants.scale_window = window;
+    constants.hysteresis = hysteresis;
+    constants.consecutive_hysteresis = consecutive;
+    constants.min_scale = 1;
     StepState s = {.loss_scale = start, .hysteresis = hysteresis, .last_overflow = -1};
     size_t k = 0;
     out[0] = 0;
     for (const char *p = overflow; *p && k < n; p++) {
         double before = s.loss_scale;
         double sq_norm = *p == '1' ? (double)INFINITY : before * before;
-        StepDecision d = decide(dev, &s, (StepStats){sq_norm, 1, 64}, &rules);
+        StepDecision d = decide(dev, &s, (StepStats){sq_norm, 1, 64}, &constants);
         assert_true(d.loss_scale == before && d.apply == (*p == '0'));
         if (*p == '0') assert_true(near(d.grad_norm, 1));
         if (s.stop)
@@ -265,10 +266,10 @@ static void bug_8_scaled_and_unscaled_runs_are_equal(void **state)
             scaled.grad[k] *= 65536;
         double sum[2] = {squares(dev, plain.grad, ELEMENTS), squares(dev, scaled.grad, ELEMENTS)};
         assert_true(sum[0] > 1); /* so that clipping has work */
-        StepRules rules = plain_rules();
+        StepConstants constants = plain_constants();
         StepState s = {.loss_scale = 1}, t = {.loss_scale = 65536};
-        StepDecision d = decide(dev, &s, (StepStats){sum[0], 1, 64}, &rules);
-        StepDecision e = decide(dev, &t, (StepStats){sum[1], 1, 64}, &rules);
+        StepDecision d = decide(dev, &s, (StepStats){sum[0], 1, 64}, &constants);
+        StepDecision e = decide(dev, &t, (StepStats){sum[1], 1, 64}, &constants);
         assert_true(d.grad_norm == e.grad_norm && d.grad_scale == 65536 * e.grad_scale);
         update(dev, &plain, &d, true);
         update(dev, &scaled, &e, true);

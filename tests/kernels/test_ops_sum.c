@@ -3,7 +3,7 @@
  * op_maximum does with numbers that do not compare; and op_column_sum's bits. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
 #include "tests/support/support.h"
 
 #include <math.h>

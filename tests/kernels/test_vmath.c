@@ -1,7 +1,7 @@
 /* test_vmath.c -- the errors that vmath.h states for its exp, tanh and log, in units of the last
  * place of the exact result, and what they do at the ends of their ranges. f32 against the double
  * library, f64 against the long double one. */
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 #include "tests/support/support.h"
 

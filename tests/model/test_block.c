@@ -1,9 +1,9 @@
 /* test_block.c -- one block by itself: the gradient of its input, and the column sums that come
  * with a gradient. */
 #include "model/core/check.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/model_fixture.h"
+#include "tests/support/model/tensor_ranks.h"
 #include "tests/support/support.h"
-#include "tests/support/tensor_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -178,7 +178,7 @@ typedef struct {
     Alone *one;
 } Over;
 
-static void compare_with_one(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+static void compare_with_one(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
                              void *context)
 {
     Comm *world = ((void **)context)[0];
@@ -186,7 +186,7 @@ static void compare_with_one(Fixture *f, const Shard *shard, const ParamRun *run
     if (shard->unit != over->one->block->unit) return;
     Tensor want = fixture_grad(&over->one->f, run->param);
     for (int64_t i = 0; i < run->count; i++) {
-        int64_t element = param_run_element(run, i);
+        int64_t element = param_extent_element(run, i);
         double is = ((double *)values.data)[run->offset - shard->offset + i],
                one = ((double *)want.data)[element];
         if (!(fabs(is - one) <= 1e-12 * (1 + fabs(one))))

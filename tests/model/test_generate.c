@@ -2,8 +2,8 @@
  * texts against a loop that has no cache, and sampling. */
 #include "model/core/check.h"
 #include "model/generate.h"
-#include "tests/support/model_fixture.h"
-#include "tests/support/plain_sampling.h"
+#include "tests/support/model/model_fixture.h"
+#include "tests/support/model/plain_sampling.h"
 #include "tests/support/support.h"
 
 #include <math.h>

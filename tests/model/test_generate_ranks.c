@@ -2,7 +2,7 @@
  * one rank, whether training cuts the rows of the stream or not. */
 #include "model/core/check.h"
 #include "model/generate.h"
-#include "tests/support/tensor_ranks.h"
+#include "tests/support/model/tensor_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -8,9 +8,9 @@
  * rounding 6e-8 of the larger terms, so 1e-4 of the rms bounds the worst element; losses are means
  * and stay within 2e-6. */
 #include "model/core/check.h"
-#include "tests/support/golden.h"
-#include "tests/support/own_training.h"
+#include "tests/support/model/golden.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/own_training.h"
 
 #include <math.h>
 #include <setjmp.h>

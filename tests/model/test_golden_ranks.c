@@ -2,8 +2,8 @@
  * whole weights are loaded into each rank's parts, and logits, loss and every gradient are
  * PyTorch's. */
 #include "model/core/check.h"
-#include "tests/support/golden.h"
-#include "tests/support/tensor_ranks.h"
+#include "tests/support/model/golden.h"
+#include "tests/support/model/tensor_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -28,13 +28,14 @@ typedef struct {
     Comm *world;
 } Here;
 
-static void load(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values, void *context)
+static void load(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+                 void *context)
 {
     const Here *here = context;
     Tensor x = golden_tensor(here->job->golden, f->table.param[run->param].name);
     for (int64_t i = 0; i < run->count; i++)
         dtype_set(values.dtype, values.data, run->offset - shard->offset + i,
-                  ((double *)x.data)[param_run_element(run, i)]);
+                  ((double *)x.data)[param_extent_element(run, i)]);
 }
 
 static Tensor gradient_of(const Golden *golden, const char *row)
@@ -53,7 +54,7 @@ static double rms_of(const double *x, int64_t n)
 }
 
 /* The bound is test_golden.c's. */
-static void compare(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+static void compare(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
                     void *context)
 {
     const Here *here = context;
@@ -63,7 +64,7 @@ static void compare(Fixture *f, const Shard *shard, const ParamRun *run, Tensor 
     double all = here->job->rms, bound = 1e-9 * fmax(rms_of(x, tensor_count(want)), 1e-6 * all);
     bound = fmax(bound, 32 * dtype_info[F64].roundoff * all);
     for (int64_t i = 0; i < run->count; i++) {
-        int64_t element = param_run_element(run, i);
+        int64_t element = param_extent_element(run, i);
         double is = ((double *)values.data)[run->offset - shard->offset + i];
         if (!(fabs(is - x[element]) <= bound))
             rank_wrong(here->world, "gradient of %s[%lld]: %.17g, PyTorch says %.17g", name,

@@ -4,7 +4,7 @@
  * What is expected is written down here by the rows' names, not taken from the code. */
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
-#include "tests/support/config_support.h"
+#include "tests/support/files/config_support.h"
 
 #include <math.h>
 #include <setjmp.h>

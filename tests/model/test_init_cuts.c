@@ -4,8 +4,8 @@
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
 #include "model/param/init.h"
-#include "tests/support/cut_store.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/cut_store.h"
+#include "tests/support/model/model_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>

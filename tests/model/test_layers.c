@@ -2,7 +2,7 @@
  * beforehand, and every tensor-parallel region is entered and left. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/model_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

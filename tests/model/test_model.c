@@ -2,7 +2,7 @@
  * padding, caches. */
 #include "model/core/check.h"
 #include "optim/grad_norm.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/model_fixture.h"
 #include "tests/support/support.h"
 
 #include <math.h>

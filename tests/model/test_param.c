@@ -1,7 +1,7 @@
 /* test_param.c -- the parameter table: its rows, who owns which element, what is drawn for it. */
 #include "model/core/check.h"
-#include "model/param/runs.h"
-#include "tests/support/model_fixture.h"
+#include "model/param/extents.h"
+#include "tests/support/model/model_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -225,14 +225,14 @@ static void test_init_by_global_index(void **state)
 static void count_owned(const ParamTable *table, GridPlace size, int row, int *times)
 {
     int u = table->param[row].unit;
-    ParamRun run[8];
+    ParamExtent run[8];
     for (int tp = 0; tp < size.tp; tp++) {
         GridPlace at = {.tp = tp};
         if (!param_owned_here(table, row, &size, &at)) continue;
-        int n = param_runs(table, &at, u, 0, table->unit[u].size, run, 8);
+        int n = param_extents(table, &at, u, 0, table->unit[u].size, run, 8);
         for (int r = 0; r < n; r++)
             for (int64_t i = 0; run[r].param == row && i < run[r].count; i++)
-                times[param_run_element(&run[r], i)]++;
+                times[param_extent_element(&run[r], i)]++;
     }
 }
 

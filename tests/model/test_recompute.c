@@ -4,8 +4,8 @@
 #include "model/core/check.h"
 #include "model/generate.h"
 #include "parallel/pipeline/pipeline.h"
-#include "tests/support/model_fixture.h"
-#include "tests/support/op_devices.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/model/model_fixture.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "model/weights/safetensors.h"
 #include "tests/fuzz/fuzz_checkpoint.h"
-#include "tests/support/mutate.h"
+#include "tests/support/files/mutate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_stages.c -- a model cut into runs of layers: what each stage has of it, and that chunks with
  * several micro-batches under way are the whole model's mathematics. */
 #include "model/core/check.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/model_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>

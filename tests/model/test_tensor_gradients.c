@@ -2,8 +2,8 @@
  * finite differences of the loss, which know nothing of a single rank's backward; and the device
  * that the environment names (TEST_DEVICE), in f32, against one rank on it. */
 #include "model/core/check.h"
+#include "tests/support/model/tensor_ranks.h"
 #include "tests/support/support.h"
-#include "tests/support/tensor_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -20,12 +20,13 @@ typedef struct {
     double slope, square; /* of this rank's gradients: along the direction, of their size */
 } Along;
 
-static double direction(const ParamRun *run, int64_t i)
+static double direction(const ParamExtent *run, int64_t i)
 {
-    return drawn_normal((uint64_t)run->param + 500, param_run_element(run, i));
+    return drawn_normal((uint64_t)run->param + 500, param_extent_element(run, i));
 }
 
-static void move(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values, void *context)
+static void move(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+                 void *context)
 {
     const Along *along = context;
     double *w = (double *)values.data + (run->offset - shard->offset);
@@ -34,7 +35,7 @@ static void move(Fixture *f, const Shard *shard, const ParamRun *run, Tensor val
         w[i] += along->step * direction(run, i);
 }
 
-static void add_slope(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+static void add_slope(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
                       void *context)
 {
     Along *along = context;

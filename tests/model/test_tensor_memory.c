@@ -2,7 +2,7 @@
  * counted by hand: everything inside regions is cut by heads or columns, and with sequence
  * parallelism everything outside by rows. */
 #include "model/gpt.h"
-#include "tests/support/tensor_ranks.h"
+#include "tests/support/model/tensor_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_tensor_ranks.c -- the model over tensor-parallel ranks, with whole rows and with the
  * stream's rows cut (sequence parallelism): every loss and every gradient is one rank's. */
 #include "model/core/check.h"
-#include "tests/support/tensor_ranks.h"
+#include "tests/support/model/tensor_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -176,7 +176,7 @@ static void test_bug_27_heads_keep_their_rows(void **state)
 }
 
 /* Bug 19: what all ranks hold gets the same bits of gradient on all of them. */
-static void compare_copies(Fixture *f, const Shard *shard, const ParamRun *run, Tensor values,
+static void compare_copies(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
                            void *context)
 {
     int64_t n = run->count, first = run->offset - shard->offset;

@@ -5,8 +5,8 @@
 #include "model/core/rng.h"
 #include "optim/optimizer.h"
 #include "optim/rounding.h"
-#include "tests/support/fake_store.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/model/fake_store.h"
+#include "tests/support/model/model_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>

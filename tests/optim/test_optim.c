@@ -2,10 +2,10 @@
  * against its traces, and the table of optimizers against the config's words. */
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
-#include "optim/step_rules.h"
+#include "optim/step_constants.h"
 
 #include "model/core/check.h"
-#include "tests/support/config_support.h"
+#include "tests/support/files/config_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,7 +151,8 @@ static void test_constant_and_wsd(void **state)
         assert_true(table[i] == lr_schedule(&c, i));
 }
 
-/* ---- the step's rules and the loss scaler ---------------------------------------------------- */
+/* ---- the step's constants and the loss scaler
+ * ---------------------------------------------------- */
 
 static Device open_device(void)
 {
@@ -181,7 +182,7 @@ static Config fp16_config(int power, int window, int hysteresis, bool consecutiv
 static void check_trace(const Config *c, const char *overflows, const char *want)
 {
     Device dev = open_device();
-    StepRules rules = step_rules(c, 1);
+    StepConstants constants = step_constants(c, 1);
     StepState s = step_state_initial(c);
     StepDecision decision;
     double lr[32];
@@ -191,7 +192,7 @@ static void check_trace(const Config *c, const char *overflows, const char *want
     for (int i = 0; overflows[i]; i++) {
         bool overflow = overflows[i] == '1';
         StepStats stats = {.sq_norm = overflow ? INFINITY : 4.0, .nats = 32.0, .targets = 32.0};
-        op_step_decide(&dev, &s, &stats, &decision, tensor_1d(lr, F64, 32), &rules);
+        op_step_decide(&dev, &s, &stats, &decision, tensor_1d(lr, F64, 32), &constants);
         assert_int_equal(decision.apply, !overflow);
         if (!overflow) {
             assert_true(decision.lr == lr[updates]);
@@ -234,27 +235,29 @@ static void test_rules_of_a_config(void **state)
 {
     (void)state;
     Config c = fp16_config(16, 1000, 2, true);
-    StepRules rules = step_rules(&c, 1);
-    assert_true(rules.dynamic_scale && rules.consecutive_hysteresis && rules.skip_nonfinite);
-    assert_true(rules.nominal_targets == 32.0 && rules.max_norm == 1.0 && rules.min_scale == 1.0);
-    assert_true(rules.samples == 4 && rules.tokens == 32);
-    assert_true(rules.scale_window == 1000 && rules.hysteresis == 2);
+    StepConstants constants = step_constants(&c, 1);
+    assert_true(constants.dynamic_scale && constants.consecutive_hysteresis &&
+                constants.skip_nonfinite);
+    assert_true(constants.nominal_targets == 32.0 && constants.max_norm == 1.0 &&
+                constants.min_scale == 1.0);
+    assert_true(constants.samples == 4 && constants.tokens == 32);
+    assert_true(constants.scale_window == 1000 && constants.hysteresis == 2);
     StepState s = step_state_initial(&c);
     assert_true(s.loss_scale == 65536.0 && s.hysteresis == 2 && s.last_overflow == -1);
     assert_true(s.samples == 0 && s.updates == 0 && s.scale_steps == 0 && s.stop == 0);
     c.fp16.loss_scale = 128.0;
-    assert_false(step_rules(&c, 1).dynamic_scale);
+    assert_false(step_constants(&c, 1).dynamic_scale);
     assert_true(step_state_initial(&c).loss_scale == 128.0);
     c.fp16.enabled = false;
     c.bf16.enabled = true;
-    assert_false(step_rules(&c, 1).dynamic_scale);
-    assert_false(step_rules(&c, 1).skip_nonfinite);
+    assert_false(step_constants(&c, 1).dynamic_scale);
+    assert_false(step_constants(&c, 1).skip_nonfinite);
     assert_true(step_state_initial(&c).loss_scale == 1.0);
     c.bf16.check_grad_overflow = true;
-    assert_true(step_rules(&c, 1).skip_nonfinite);
-    assert_int_equal(step_rules(&c, 3).summed_ranks, 0);
+    assert_true(step_constants(&c, 1).skip_nonfinite);
+    assert_int_equal(step_constants(&c, 3).summed_ranks, 0);
     c.gradient_allreduce_op = GRADIENT_SUM;
-    assert_int_equal(step_rules(&c, 3).summed_ranks, 3);
+    assert_int_equal(step_constants(&c, 3).summed_ranks, 3);
 }
 
 /* ---- the table of optimizers ------------------------------------------------------------------

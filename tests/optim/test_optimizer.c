@@ -4,7 +4,7 @@
 #include "optim/optimizer.h"
 
 #include "model/core/check.h"
-#include "tests/support/fake_store.h"
+#include "tests/support/model/fake_store.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -229,7 +229,7 @@ static void run_with_skip(Store *s, int bad)
     void *memory;
     Optimizer o = open_optimizer(s, &c, &memory);
     GradNorm norm = grad_norm_create(&s->base);
-    StepRules rules = {
+    StepConstants constants = {
         .max_norm = 1.0, .nominal_targets = 8.0, .samples = 1, .tokens = 8, .skip_nonfinite = true};
     StepState st = {.loss_scale = 1.0, .last_overflow = -1};
     StepDecision d;
@@ -240,7 +240,7 @@ static void run_with_skip(Store *s, int bad)
             fill_numbers(s->grad[u], (uint64_t)(20 + good), 1.0);
         if (step == bad) dtype_set(s->grad[1].dtype, s->grad[1].data, 5, NAN);
         grad_norm_add(&norm, &s->dev, &stats);
-        op_step_decide(&s->dev, &st, &stats, &d, tensor_1d(lr, F64, 3), &rules);
+        op_step_decide(&s->dev, &st, &stats, &d, tensor_1d(lr, F64, 3), &constants);
         optimizer_step(&o, &s->dev, &s->base, &d);
         s->n_published = 0;
         good += step != bad;

@@ -5,7 +5,7 @@
 #include "model/param/init.h"
 #include "optim/grad_norm.h"
 #include "optim/optimizer.h"
-#include "tests/support/cut_store.h"
+#include "tests/support/model/cut_store.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * newer ncclConfig_t may be longer; a library tells by size and version which one it was given. */
 #include NCCL_HEADER
 
-#include "parallel/comm/nccl_library.h"
+#include "parallel/comm/nccl/library.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #include "model/core/min_max.h"
 #include "model/kernels/cpu/strips.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 /* Largest block of scores. Queries come in groups: a group's scores stand side by side, and what
  * lies above the diagonal is left out in groups by strips of keys. Rows of scores are padded by a

@@ -8,7 +8,7 @@
 #define MODEL_KERNELS_CPU_GELU_H
 
 #include "model/kernels/cpu/cpu.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 /* exp(-x), kept finite so that its product with 1 / (1 + exp(-x)) is. */
 static inline real exp_of_minus(real x)

@@ -4,7 +4,7 @@
 #define MODEL_KERNELS_CPU_LOSS_H
 
 #include "model/kernels/cpu/spans.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 typedef __typeof__((Vector){0} > (Vector){0}) Mask; /* per lane all ones or zero */
 

@@ -1,7 +1,7 @@
 /* norm.c -- LayerNorm and RMSNorm over groups of a row, alone and fused with the residual sum
  * before them. */
 #include "model/kernels/cpu/spans.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/vmath.h"
 
 typedef struct {
     Tensor y, stats, x, w, b;

@@ -1,10 +1,10 @@
 /* optimizer.c -- the gradient norm, the step's decision, AdamW and SGD, each in one pass over flat
  * ranges. */
 #include "model/kernels/cpu/spans.h"
-#include "model/kernels/cpu/vmath.h"
+#include "model/kernels/decision_rule.h"
 #include "model/kernels/rounding_rule.h"
-#include "model/kernels/step_rule.h"
 #include "model/kernels/update_rule.h"
+#include "model/kernels/vmath.h"
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
@@ -73,10 +73,10 @@ void CPU(sq_norm)(Device *dev, Tensor stats, Tensor x)
 /* ---- decision -------------------------------------------------------------------------------- */
 
 void CPU(step_decide)(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
-                      Tensor lr_table, const StepRules *rules)
+                      Tensor lr_table, const StepConstants *constants)
 {
     (void)dev;
-    *decision = step_rule(state, stats, lr_table.data, tensor_count(lr_table), rules);
+    *decision = decision_rule(state, stats, lr_table.data, tensor_count(lr_table), constants);
     *stats = (StepStats){0};
 }
 

@@ -6,8 +6,8 @@
 typedef float real;
 #define real_sqrt(x) sqrtf(x)
 #define inline inline __host__ __device__
+#include "model/kernels/decision_rule.h"
 #include "model/kernels/rounding_rule.h"
-#include "model/kernels/step_rule.h"
 #include "model/kernels/update_rule.h"
 #undef inline
 
@@ -67,17 +67,18 @@ extern "C" void cuda_sq_norm(Device *dev, Tensor stats, Tensor x)
 /* One thread: the step's few numbers, where the next kernels find them. */
 static __global__ void __launch_bounds__(1)
     step_decide_kernel(StepState *state, StepStats *stats, StepDecision *decision, const double *lr,
-                       int64_t updates, StepRules rules)
+                       int64_t updates, StepConstants constants)
 {
-    *decision = step_rule(state, stats, lr, updates, &rules);
+    *decision = decision_rule(state, stats, lr, updates, &constants);
     stats->sq_norm = stats->nats = stats->targets = 0.0;
 }
 
 extern "C" void cuda_step_decide(Device *dev, StepState *state, StepStats *stats,
-                                 StepDecision *decision, Tensor lr_table, const StepRules *rules)
+                                 StepDecision *decision, Tensor lr_table,
+                                 const StepConstants *constants)
 {
     LAUNCH(step_decide_kernel, 1, 1, 0, cuda_stream(dev), state, stats, decision,
-           (const double *)lr_table.data, tensor_count(lr_table), *rules);
+           (const double *)lr_table.data, tensor_count(lr_table), *constants);
 }
 
 /* ---- how weights are stored ------------------------------------------------------------------ */

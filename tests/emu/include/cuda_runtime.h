@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/emu/emu.h"
+#include "tests/emu/device/emu.h"
 #include "tests/emu/include/vector_types.h"
 
 #define __global__

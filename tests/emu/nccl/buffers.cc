@@ -1,7 +1,7 @@
 /* buffers.cc -- the memory of calls: see rules.h. */
 #include "tests/emu/nccl/rules.h"
 
-#include "tests/emu/door.h"
+#include "tests/emu/device/door.h"
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 /* faults.cc -- what EMU_NCCL_FAULT plants: see nccl_emu.h. */
 #include "tests/emu/nccl/rules.h"
 
-#include "tests/emu/door.h"
+#include "tests/emu/device/door.h"
 
 #include <csignal>
 #include <cstdlib>

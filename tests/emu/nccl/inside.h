@@ -8,7 +8,7 @@
 #ifndef TESTS_EMU_NCCL_INSIDE_H
 #define TESTS_EMU_NCCL_INSIDE_H
 
-#include "tests/emu/door.h"
+#include "tests/emu/device/door.h"
 #include "tests/emu/nccl/nccl_emu.h"
 
 #include <atomic>

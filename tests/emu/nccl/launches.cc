@@ -3,7 +3,7 @@
 #include "tests/emu/nccl/order.h"
 #include "tests/emu/nccl/rules.h"
 
-#include "tests/emu/door.h"
+#include "tests/emu/device/door.h"
 
 #include <algorithm>
 #include <cerrno>

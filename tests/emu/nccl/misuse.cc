@@ -1,7 +1,7 @@
 /* misuse.cc -- who may call, and when: see rules.h. */
 #include "tests/emu/nccl/rules.h"
 
-#include "tests/emu/door.h"
+#include "tests/emu/device/door.h"
 
 #include <atomic>
 #include <cstring>

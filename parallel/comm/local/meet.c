@@ -1,0 +1,142 @@
+/* meet.c -- how members of a group of thread ranks meet and wait for each other. */
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/local/group.h"
+
+#include <math.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+/* A wait of parallel.timeout seconds is slept in so many slices, or more: none is longer than a
+ * second. */
+enum { SLICES = 16 };
+
+static bool same_call(const LocalCall *a, const LocalCall *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->count == b->count && a->dtype == b->dtype &&
+           a->op == b->op && a->root == b->root && a->backend == b->backend &&
+           (a->made == NULL || strcmp(a->made, b->made) == 0);
+}
+
+/* Of the last who comes: all calls are there to be read. */
+static void check_calls(const LocalGroup *group)
+{
+    const LocalMember *first = &group->member[0];
+    for (int i = 1; i < group->size; i++) {
+        const LocalMember *other = &group->member[i];
+        char a[128], b[128];
+        CHECK(same_call(&first->call, &other->call),
+              "call %lld of group %s: rank %d makes %s, rank %d %s", (long long)first->calls,
+              group->name, first->world_rank, local_describe(group, &first->call, a, sizeof a),
+              other->world_rank, local_describe(group, &other->call, b, sizeof b));
+    }
+}
+
+/* With the mutex held, and what the member waits for not there: sleeps until somebody wakes it or a
+ * while is over, which is taken off its patience, or ends the program. */
+static void sleep_a_while(Comm *comm, double *patience)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    for (int i = 0; i < group->size; i++)
+        if (group->member[i].closed && self->waiting_for(group, comm->rank, i))
+            local_end_waiting(comm, true);
+    if (*patience <= 0) {
+        if (!local_leaves_deadline(comm)) local_end_waiting(comm, false);
+        *patience = group->world->timeout;
+        return; /* its peers may have come meanwhile */
+    }
+    if (isfinite(*patience)) {
+        /* A process that was stopped, and its peers with it, wakes up long after the end of a
+         * slice: of that time the slice alone counts. */
+        double slice = fmin(*patience, fmin(1, group->world->timeout / SLICES));
+        double start = seconds_now(), end = start + slice;
+        struct timespec until = {.tv_sec = (time_t)end};
+        until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
+        pthread_cond_timedwait(&self->woken, &group->mutex, &until);
+        *patience -= fmin(slice, seconds_now() - start);
+    } else {
+        pthread_cond_wait(&self->woken, &group->mutex);
+    }
+}
+
+static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
+                  LocalWaitingFor waiting_for)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    for (int i = 0; i < group->world->yields; i++) {
+        sched_yield();
+        if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
+    }
+    double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
+    pthread_mutex_lock(&group->mutex);
+    self->waiting_for = waiting_for;
+    /* Either this member still sees the count, or who has counted sees that it sleeps. */
+    atomic_store(&self->asleep, true);
+    while (atomic_load(counter) < count)
+        sleep_a_while(comm, &patience);
+    atomic_store(&self->asleep, false);
+    pthread_mutex_unlock(&group->mutex);
+}
+
+void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
+                 LocalWaitingFor waiting_for)
+{
+    if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
+    double start = seconds_now();
+    await(comm, counter, count, waiting_for);
+    comm->waited += seconds_now() - start;
+}
+
+static void wake(LocalMember *member)
+{
+    if (atomic_load(&member->asleep)) pthread_cond_signal(&member->woken);
+}
+
+void local_wake(LocalGroup *group, LocalMember *member)
+{
+    if (!atomic_load(&member->asleep)) return;
+    pthread_mutex_lock(&group->mutex);
+    wake(member);
+    pthread_mutex_unlock(&group->mutex);
+}
+
+void local_wake_all(LocalGroup *group)
+{
+    for (int i = 0; i < group->size; i++)
+        wake(&group->member[i]);
+}
+
+static bool has_not_come(const LocalGroup *group, int rank, int peer)
+{
+    return group->member[peer].arrived < group->member[rank].arrived;
+}
+
+void local_begin(Comm *comm, LocalCall call)
+{
+    LocalMember *self = local_member(comm);
+    CHECK(self->notes == 0, "%s in a group of %d messages", call.name, self->notes);
+    call.backend = call.on ? call.on->backend : NULL;
+    self->call = call;
+    self->calls++;
+}
+
+void local_meet(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    pthread_mutex_lock(&group->mutex);
+    int64_t meeting = self->arrived++;
+    if (++group->here == group->size) {
+        check_calls(group);
+        group->here = 0;
+        atomic_store(&group->meetings, meeting + 1);
+        local_wake_all(group);
+        pthread_mutex_unlock(&group->mutex);
+        return;
+    }
+    pthread_mutex_unlock(&group->mutex);
+    local_await(comm, &group->meetings, meeting + 1, has_not_come);
+}

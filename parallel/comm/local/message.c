@@ -1,0 +1,153 @@
+/* message.c -- messages between thread ranks. Sends are posted, then each receive takes what
+ * the other side posted, in the order of the pair; so no order of calls inside a group can lock the
+ * ranks. */
+#include "model/core/check.h"
+#include "parallel/comm/local/group.h"
+
+#include <string.h>
+
+/* A message is due from the peer of the call, or the peer has yet to take one. */
+static bool is_peer(const LocalGroup *group, int rank, int peer)
+{
+    return group->member[rank].call.root == peer;
+}
+
+/* What the member waits in, for who wants to know. */
+static void waits_in(LocalMember *self, const LocalMessage *m)
+{
+    self->call = (LocalCall){.name = comm_verb_name[m->sends ? COMM_SEND : COMM_RECEIVE],
+                             .count = tensor_count(m->x),
+                             .dtype = m->x.dtype,
+                             .root = m->peer,
+                             .backend = m->on ? m->on->backend : NULL};
+}
+
+/* All sends of this group become visible. Their events are recorded before: a peer may wait for
+ * one at once. */
+static void post(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    int64_t sent[LOCAL_MAX_RANKS] = {0};
+    for (int i = 0; i < self->notes; i++) {
+        LocalMessage *m = &self->note[i];
+        if (!m->sends) continue;
+        LocalPair *pair = local_pair(group, comm->rank, m->peer);
+        if (sent[m->peer]++ == 0) {
+            local_record(comm, m->on, &pair->before);
+            pair->first = m;
+        } else {
+            pair->last->next = m;
+        }
+        pair->last = m;
+    }
+    for (int peer = 0; peer < comm->size; peer++) {
+        if (sent[peer] == 0) continue;
+        atomic_fetch_add(&local_pair(group, comm->rank, peer)->sent, sent[peer]);
+        local_wake(group, &group->member[peer]);
+    }
+}
+
+/* The next message of the peer fits what is to be received. */
+static void check_message(const Comm *comm, const LocalPair *pair, const LocalMessage *m)
+{
+    const LocalGroup *group = local_group(comm);
+    const LocalMessage *sent = pair->first;
+    CHECK(sent->x.dtype == m->x.dtype && tensor_count(sent->x) == tensor_count(m->x) &&
+              (sent->on == NULL) == (m->on == NULL),
+          "group %s: rank %d sends %lld %s%s, rank %d receives %lld %s%s", group->name,
+          group->member[m->peer].world_rank, (long long)tensor_count(sent->x),
+          dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
+          group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
+          dtype_name(m->x.dtype), m->on ? "" : " in host memory");
+    /* `after` stands for all of a group: the sender would wait for the last stream alone. */
+    CHECK(pair->seen == pair->taken || (m->on ? m->on->compute.impl : NULL) == pair->reader,
+          "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
+          group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
+}
+
+static void take(Comm *comm, const LocalMessage *m)
+{
+    LocalGroup *group = local_group(comm);
+    LocalPair *pair = local_pair(group, m->peer, comm->rank);
+    waits_in(local_member(comm), m);
+    local_await(comm, &pair->sent, pair->taken + 1, is_peer);
+    check_message(comm, pair, m);
+    pair->reader = m->on ? m->on->compute.impl : NULL;
+    if (pair->seen == pair->taken) local_wait(m->on, &pair->before); /* for all of its group */
+    local_copy(m->on, m->x, pair->first->x);
+    local_record(comm, m->on, &pair->after);
+    pair->first = pair->first->next;
+    atomic_fetch_add(&pair->taken, 1);
+    local_wake(group, &group->member[m->peer]);
+}
+
+/* Until all sends are taken; then this member's stream may write to what was sent once the peers'
+ * streams have read it. */
+static void wait_taken(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalMember *self = local_member(comm);
+    for (int i = 0; i < self->notes; i++) {
+        LocalMessage *m = &self->note[i];
+        LocalPair *pair = local_pair(group, comm->rank, m->peer);
+        if (!m->sends || pair->seen == pair->sent) continue;
+        waits_in(self, m);
+        local_await(comm, &pair->taken, pair->sent, is_peer);
+        local_wait(m->on, &pair->after);
+        atomic_store(&pair->seen, pair->sent);
+    }
+}
+
+static void run(Comm *comm)
+{
+    LocalMember *self = local_member(comm);
+    self->calls++;
+    post(comm);
+    for (int i = 0; i < self->notes; i++)
+        if (!self->note[i].sends) take(comm, &self->note[i]);
+    wait_taken(comm);
+    self->notes = 0;
+}
+
+static void note(Comm *comm, LocalMessage message)
+{
+    LocalMember *self = local_member(comm);
+    CHECK(message.peer != comm->rank, "a message of rank %d to itself", comm->rank);
+    /* One event stands for all messages of a pair. */
+    CHECK(self->notes == 0 || (self->note[0].on == NULL) == (message.on == NULL) ||
+              self->note[0].on->compute.impl == message.on->compute.impl,
+          "messages of one group on two streams, to or from ranks %d and %d", self->note[0].peer,
+          message.peer);
+    if (self->notes == self->room) {
+        self->room *= 2;
+        self->note = must_realloc(self->note, (size_t)self->room * sizeof *self->note);
+    }
+    self->note[self->notes++] = message;
+    if (!self->noting) run(comm);
+}
+
+void local_send(Comm *comm, Device *on, Tensor x, int to)
+{
+    note(comm, (LocalMessage){.x = x, .on = on, .peer = to, .sends = true});
+}
+
+void local_receive(Comm *comm, Device *on, Tensor x, int from)
+{
+    note(comm, (LocalMessage){.x = x, .on = on, .peer = from});
+}
+
+void local_group_begin(Comm *comm)
+{
+    LocalMember *self = local_member(comm);
+    CHECK(!self->noting, "group_begin inside a group of %d messages", self->notes);
+    self->noting = true;
+}
+
+void local_group_end(Comm *comm)
+{
+    LocalMember *self = local_member(comm);
+    CHECK(self->noting, "group_end without group_begin, %d messages", self->notes);
+    self->noting = false;
+    if (self->notes > 0) run(comm);
+}

@@ -1,0 +1,138 @@
+/* library.c -- see library.h. */
+#include "parallel/comm/nccl/library.h"
+
+#include "model/core/check.h"
+#include "parallel/comm/nccl/nccl.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NCCL_FILE "libnccl.so.2"
+/* What to do where it is not there: the end of a sentence. */
+#define NCCL_ADVICE                                                                                \
+    "; install NCCL " NCCL_LEAST_TEXT " or newer (NVIDIA's package libnccl2, or PyPI's "           \
+    "nvidia-nccl-cu13, whose folder then goes into "                                               \
+    "LD_LIBRARY_PATH), or set CUDA_VISIBLE_DEVICES to one GPU, which all ranks will share"
+
+/* A process opens the library once. */
+static struct {
+    pthread_mutex_t mutex; /* guards all of it until it is open */
+    const NcclLibrary *given;
+    bool asked, open;
+    char err[1024];
+    int version;
+    NcclLibrary functions;
+} nccl = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+const NcclLibrary *nccl_library(void)
+{
+    CHECK(nccl.open, "NCCL is not open: %s", nccl.asked ? nccl.err : "nobody has asked for it");
+    return &nccl.functions;
+}
+
+void nccl_library_use(const NcclLibrary *functions)
+{
+    pthread_mutex_lock(&nccl.mutex);
+    nccl.given = functions;
+    nccl.asked = nccl.open = false;
+    pthread_mutex_unlock(&nccl.mutex);
+}
+
+static bool load(NcclLibrary *functions, char *err, size_t n)
+{
+    static const char *const name[] = {
+#define X(field, name, result, arguments) #name,
+        NCCL_FUNCTIONS(X)
+#undef X
+    };
+    enum { FUNCTIONS = sizeof name / sizeof *name };
+    _Static_assert(sizeof *functions == FUNCTIONS * sizeof(void *), "a table of functions alone");
+    void *library = dlopen(NCCL_FILE, RTLD_NOW | RTLD_LOCAL), *found[FUNCTIONS];
+    if (library == NULL)
+        return error_set(err, n,
+                         "ranks with a GPU each need NCCL, which cannot be opened: %s" NCCL_ADVICE,
+                         dlerror());
+    for (int i = 0; i < FUNCTIONS; i++) {
+        found[i] = dlsym(library, name[i]);
+        if (found[i] == NULL) {
+            struct link_map *map = NULL;
+            bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
+            error_set(err, n, "NCCL here (%s) has no %s" NCCL_ADVICE,
+                      known ? map->l_name : NCCL_FILE, name[i]);
+            dlclose(library);
+            return false;
+        }
+    }
+    memcpy(functions, found, sizeof found);
+    return true;
+}
+
+/* The file that the functions come from; "" where nobody knows. */
+static const char *file_of(const NcclLibrary *functions)
+{
+    Dl_info info;
+    void *address;
+    memcpy(&address, &functions->get_version, sizeof address);
+    return dladdr(address, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+static const char *version_text(int version, char *buf, size_t n)
+{
+    snprintf(buf, n, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return buf;
+}
+
+static bool open_once(char *err, size_t n)
+{
+    char text[32];
+    /* Several communicators work on a GPU at once: NCCL then starts them there in the order in
+     * which the host called them, the same on all ranks. And nobody asks for the port that any
+     * user of the machine may read. What the user has set stays: but not that calls return before
+     * they are through, which the environment can ask for over a communicator's own config. */
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    setenv("NCCL_RAS_ENABLE", "0", 0);
+    setenv("NCCL_COMM_BLOCKING", "1", 1);
+    if (nccl.given)
+        nccl.functions = *nccl.given;
+    else if (!load(&nccl.functions, err, n))
+        return false;
+    NcclResult result = nccl.functions.get_version(&nccl.version);
+    if (result != NCCL_SUCCESS)
+        return error_set(err, n, "NCCL (%s) does not say its version: %s", file_of(&nccl.functions),
+                         nccl.functions.error_string(result));
+    return nccl.version >= NCCL_LEAST ||
+           error_set(err, n, "NCCL here is %s (%s)" NCCL_ADVICE,
+                     version_text(nccl.version, text, sizeof text), file_of(&nccl.functions));
+}
+
+bool nccl_open(char *err, size_t n)
+{
+    pthread_mutex_lock(&nccl.mutex);
+    if (!nccl.asked) nccl.open = open_once(nccl.err, sizeof nccl.err);
+    nccl.asked = true;
+    bool open = nccl.open;
+    if (!open) error_set(err, n, "%s", nccl.err);
+    pthread_mutex_unlock(&nccl.mutex);
+    return open;
+}
+
+const char *nccl_describe(char *buf, size_t n)
+{
+    char text[32];
+    const char *file = file_of(nccl_library());
+    snprintf(buf, n, "NCCL %s%s%s", version_text(nccl.version, text, sizeof text),
+             file[0] ? ", " : "", file);
+    return buf;
+}
+
+const char *nccl_version(char *buf, size_t n)
+{
+    (void)nccl_library();
+    char text[32];
+    snprintf(buf, n, "NCCL %s", version_text(nccl.version, text, sizeof text));
+    return buf;
+}

@@ -1,0 +1,125 @@
+/* library.h -- libnccl.so.2 behind a table of its functions: their types as NCCL 2.28.9 has
+ * them, declared here, so that no build needs nccl.h. A newer library takes a structure of an older
+ * version by its size, magic and version.
+ *
+ * Which functions may be called when, and what they mean, is NCCL's user guide's to say. */
+#ifndef PARALLEL_COMM_NCCL_LIBRARY_H
+#define PARALLEL_COMM_NCCL_LIBRARY_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The oldest that is served: 10000 * major + 100 * minor + patch, as NCCL counts. */
+enum { NCCL_LEAST = 22809 };
+#define NCCL_LEAST_TEXT "2.28.9"
+
+typedef struct NcclHandle NcclHandle; /* ncclComm_t points to it */
+typedef void *NcclStream;             /* cudaStream_t */
+/* What makes a group of those that have it: one of the group makes it. */
+typedef struct {
+    char internal[128];
+} NcclId;
+
+typedef enum {
+    NCCL_SUCCESS,
+    NCCL_UNHANDLED_CUDA_ERROR,
+    NCCL_SYSTEM_ERROR,
+    NCCL_INTERNAL_ERROR,
+    NCCL_INVALID_ARGUMENT,
+    NCCL_INVALID_USAGE,
+    NCCL_REMOTE_ERROR,
+    NCCL_IN_PROGRESS
+} NcclResult;
+
+typedef enum {
+    NCCL_INT8,
+    NCCL_UINT8,
+    NCCL_INT32,
+    NCCL_UINT32,
+    NCCL_INT64,
+    NCCL_UINT64,
+    NCCL_FLOAT16,
+    NCCL_FLOAT32,
+    NCCL_FLOAT64,
+    NCCL_BFLOAT16
+} NcclType;
+
+typedef enum { NCCL_SUM, NCCL_PRODUCT, NCCL_MAX } NcclOp;
+
+/* ncclConfig_t of 2.28. */
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share, traffic_class;
+    const char *comm_name;
+    int collnet_enable, cta_policy, shrink_share, nvls_ctas, channels_per_net_peer, nvlink_centric;
+} NcclConfig;
+
+/* As NCCL_CONFIG_INITIALIZER: nothing is chosen. */
+enum { NCCL_UNDEFINED = INT_MIN };
+#define NCCL_CONFIG_NONE                                                                           \
+    ((NcclConfig){.size = sizeof(NcclConfig),                                                      \
+                  .magic = 0xcafebeef,                                                             \
+                  .version = NCCL_LEAST,                                                           \
+                  .blocking = NCCL_UNDEFINED,                                                      \
+                  .cga_cluster_size = NCCL_UNDEFINED,                                              \
+                  .min_ctas = NCCL_UNDEFINED,                                                      \
+                  .max_ctas = NCCL_UNDEFINED,                                                      \
+                  .net_name = NULL,                                                                \
+                  .split_share = NCCL_UNDEFINED,                                                   \
+                  .traffic_class = NCCL_UNDEFINED,                                                 \
+                  .comm_name = NULL,                                                               \
+                  .collnet_enable = NCCL_UNDEFINED,                                                \
+                  .cta_policy = NCCL_UNDEFINED,                                                    \
+                  .shrink_share = NCCL_UNDEFINED,                                                  \
+                  .nvls_ctas = NCCL_UNDEFINED,                                                     \
+                  .channels_per_net_peer = NCCL_UNDEFINED,                                         \
+                  .nvlink_centric = NCCL_UNDEFINED})
+
+/* X(field, name in the library, what it returns, (arguments)) */
+#define NCCL_FUNCTIONS(X)                                                                          \
+    X(get_version, ncclGetVersion, NcclResult, (int *version))                                     \
+    X(get_unique_id, ncclGetUniqueId, NcclResult, (NcclId * id))                                   \
+    X(comm_init, ncclCommInitRankConfig, NcclResult,                                               \
+      (NcclHandle * *comm, int ranks, NcclId id, int rank, NcclConfig *config))                    \
+    X(comm_destroy, ncclCommDestroy, NcclResult, (NcclHandle * comm))                              \
+    X(comm_async_error, ncclCommGetAsyncError, NcclResult,                                         \
+      (NcclHandle * comm, NcclResult * error))                                                     \
+    X(error_string, ncclGetErrorString, const char *, (NcclResult result))                         \
+    X(last_error, ncclGetLastError, const char *, (NcclHandle * comm))                             \
+    X(all_reduce, ncclAllReduce, NcclResult,                                                       \
+      (const void *from, void *to, size_t count, NcclType type, NcclOp op, NcclHandle *comm,       \
+       NcclStream stream))                                                                         \
+    X(reduce_scatter, ncclReduceScatter, NcclResult,                                               \
+      (const void *from, void *to, size_t count, NcclType type, NcclOp op, NcclHandle *comm,       \
+       NcclStream stream))                                                                         \
+    X(all_gather, ncclAllGather, NcclResult,                                                       \
+      (const void *from, void *to, size_t count, NcclType type, NcclHandle *comm,                  \
+       NcclStream stream))                                                                         \
+    X(broadcast, ncclBroadcast, NcclResult,                                                        \
+      (const void *from, void *to, size_t count, NcclType type, int root, NcclHandle *comm,        \
+       NcclStream stream))                                                                         \
+    X(send, ncclSend, NcclResult,                                                                  \
+      (const void *from, size_t count, NcclType type, int to, NcclHandle *comm,                    \
+       NcclStream stream))                                                                         \
+    X(receive, ncclRecv, NcclResult,                                                               \
+      (void *to, size_t count, NcclType type, int from, NcclHandle *comm, NcclStream stream))      \
+    X(group_start, ncclGroupStart, NcclResult, (void))                                             \
+    X(group_end, ncclGroupEnd, NcclResult, (void))
+
+typedef struct {
+#define X(field, name, result, arguments) result(*field) arguments;
+    NCCL_FUNCTIONS(X)
+#undef X
+} NcclLibrary;
+
+/* The open library (nccl_open); it stays so to the end of the process. */
+const NcclLibrary *nccl_library(void);
+/* For tests: the process uses these functions from here on, and nccl_open is asked anew, of them.
+ * NULL: of the library. */
+void nccl_library_use(const NcclLibrary *functions);
+
+#endif

@@ -1,0 +1,195 @@
+/* watchdog.c -- one thread of the process looks after all communicators of NCCL's: it asks them
+ * for errors that no call returns, and ends the program where a call takes longer than
+ * parallel.timeout: on the host or, once it has come back there, on the device. */
+#include "model/core/clock.h"
+#include "model/core/pool.h"
+#include "parallel/comm/nccl/group.h"
+
+#include <math.h>
+#include <time.h>
+
+/* How often it looks, in seconds: so many times within a deadline, or oftener. */
+static const double longest_look = 0.25, shortest_look = 0.005;
+enum { LOOKS = 16 };
+
+/* A process has one such thread: devices of several ranks may be stuck in one call. */
+static struct {
+    pthread_mutex_t life; /* held by who starts or ends the thread */
+    pthread_mutex_t mutex;
+    pthread_cond_t woken;
+    pthread_t thread;
+    NcclGroup *groups;
+    bool stop;
+} watch = {.life = PTHREAD_MUTEX_INITIALIZER, .mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- what the host calls --------------------------------------------------------------------- */
+
+void nccl_call_begins(NcclGroup *g, NcclCall call)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->ring[g->calls++ % NCCL_RING] = call;
+    pthread_mutex_unlock(&g->mutex);
+}
+
+void nccl_call_grows(NcclGroup *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->ring[(g->calls - 1) % NCCL_RING].more++;
+    pthread_mutex_unlock(&g->mutex);
+}
+
+void nccl_call_ends(NcclGroup *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->issued = g->calls;
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+void nccl_enter(NcclGroup *g)
+{
+    nccl_speak_for(g);
+    device_enter(&g->view);
+}
+
+/* How far the device has come. Calls of one communicator end in their order. */
+static void look_for_progress(NcclGroup *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    int64_t issued = g->issued;
+    pthread_mutex_unlock(&g->mutex);
+    if (g->finished == issued) return;
+    nccl_enter(g);
+    if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
+    if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].behind))
+        g->finished = issued;
+    while (g->finished < issued &&
+           device_event_reached(&g->view, &g->asked[g->finished % NCCL_RING].behind))
+        g->finished++;
+}
+
+/* An error that no call has returned: NCCL's own threads found it. It is of the oldest call that
+ * has not ended by now. */
+static void look_for_error(NcclGroup *g)
+{
+    NcclResult error = NCCL_SUCCESS;
+    pthread_mutex_lock(&g->mutex);
+    NcclResult result =
+        g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
+    pthread_mutex_unlock(&g->mutex);
+    if (result == NCCL_SUCCESS) result = error;
+    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return;
+    look_for_progress(g);
+    nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
+}
+
+/* Takes what has passed off the patience with the oldest call that has not ended. */
+static void hold_deadline(NcclGroup *g, double passed)
+{
+    if (g->timeout <= 0 || g->finished == nccl_calls(g) || g->finished != g->watched) {
+        g->watched = g->finished == nccl_calls(g) ? -1 : g->finished;
+        g->patience = g->timeout;
+        return;
+    }
+    g->patience -= passed;
+    if (g->patience <= 0) nccl_end_waiting(watch.groups, g);
+}
+
+static double look_after(void)
+{
+    double seconds = longest_look;
+    for (const NcclGroup *g = watch.groups; g; g = g->next)
+        if (g->timeout > 0) seconds = fmin(seconds, g->timeout / LOOKS);
+    return fmax(seconds, shortest_look);
+}
+
+static void *watch_main(void *context)
+{
+    (void)context;
+    pthread_mutex_lock(&watch.mutex);
+    while (!watch.stop) {
+        /* A process that was stopped, and its peers with it, wakes up long after this time is over:
+         * of that time it alone counts. */
+        double slice = look_after(), start = seconds_now(), end = start + slice;
+        struct timespec until = {.tv_sec = (time_t)end};
+        until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
+        pthread_cond_timedwait(&watch.woken, &watch.mutex, &until);
+        double passed = fmin(slice, seconds_now() - start);
+        for (NcclGroup *g = watch.groups; g; g = g->next)
+            look_for_error(g);
+        for (NcclGroup *g = watch.groups; g; g = g->next)
+            look_for_progress(g);
+        for (NcclGroup *g = watch.groups; g; g = g->next)
+            hold_deadline(g, passed);
+    }
+    pthread_mutex_unlock(&watch.mutex);
+    return NULL;
+}
+
+static void start_thread(void)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch.woken, &clock);
+    pthread_condattr_destroy(&clock);
+    watch.stop = false;
+    thread_start(&watch.thread, watch_main, NULL, "the watchdog of NCCL");
+}
+
+void nccl_watch(NcclGroup *g)
+{
+    g->watched = -1;
+    pthread_mutex_lock(&watch.life);
+    if (watch.groups == NULL) start_thread();
+    pthread_mutex_lock(&watch.mutex);
+    g->next = watch.groups;
+    watch.groups = g;
+    pthread_cond_signal(&watch.woken); /* its deadline may be shorter */
+    pthread_mutex_unlock(&watch.mutex);
+    pthread_mutex_unlock(&watch.life);
+}
+
+void nccl_unwatch(NcclGroup *g)
+{
+    pthread_mutex_lock(&watch.life);
+    pthread_mutex_lock(&watch.mutex);
+    NcclGroup **at = &watch.groups;
+    while (*at != g)
+        at = &(*at)->next;
+    *at = g->next;
+    bool last = watch.groups == NULL;
+    watch.stop = last;
+    if (last) pthread_cond_signal(&watch.woken);
+    pthread_mutex_unlock(&watch.mutex);
+    if (last) {
+        pthread_join(watch.thread, NULL);
+        pthread_cond_destroy(&watch.woken);
+    }
+    pthread_mutex_unlock(&watch.life);
+}
+
+static bool is_one_of(int rank, const int *ranks, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (ranks[i] == rank) return true;
+    return false;
+}
+
+bool nccl_holds_deadline(const int *ranks, int n)
+{
+    enum { SECONDS = 2 };
+    bool holds = false;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += SECONDS;
+    /* A question about a device may take as long as what the device's host does meanwhile: a
+     * watchdog that stands in one ends nobody. */
+    if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
+    for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
+        holds =
+            is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);
+    pthread_mutex_unlock(&watch.mutex);
+    return holds;
+}

@@ -1,0 +1,331 @@
+/* memory_plan.c -- see memory_plan.h. */
+#include "parallel/memory/memory_plan.h"
+
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/machine.h"
+#include "parallel/comm/nccl/nccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- what a rank will hold ------------------------------------------------------------------- */
+
+/* a + b, or SIZE_MAX where that is beyond 64 bits: no device has room for it. */
+static size_t plus(size_t a, size_t b)
+{
+    size_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
+/* What a step keeps on the host, page-locked or not: batches and records on their way, pieces of
+ * checkpoints, and the list of its actions and uses. */
+static size_t host_bytes(const StepPlan *step, int64_t rows)
+{
+    return plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
+                                           CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
+}
+
+/* What the tensors in a checkpoint's files take: those of all ranks, whole and without padding. */
+static size_t saved_bytes(const Config *config, const ParamTable *table)
+{
+    size_t bytes = 0;
+    for (int p = 0; p < table->n_params; p++) {
+        const Param *row = &table->param[p];
+        size_t each = dtype_size(row->dtype), own;
+        for (int slot = 0; slot < SLOT_MAX; slot++)
+            if (optimizer_has_slot(config, row->dtype, slot))
+                each += dtype_size(dtype_compute(row->dtype));
+        bool fits = !__builtin_mul_overflow((size_t)param_count(row), each, &own);
+        bytes = plus(bytes, fits ? own : SIZE_MAX);
+    }
+    return bytes;
+}
+
+MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
+{
+    const Config *config = trainer->config;
+    const Session *s = &trainer->session;
+    const GptShape *shape = &s->layers.shape;
+    int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
+    ZeroBytes zero = zero_bytes(s->store);
+    GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);
+    size_t exchanged = s->grid.size.pp == 1
+                           ? 0
+                           : pipeline_bytes(s->room.buffers, shape->dtype,
+                                            shape_stream_rows(shape, B * T), shape->C);
+    MemoryPlan plan = {.weights = zero.weights,
+                       .gradients = zero.gradients,
+                       .buffers =
+                           plus(exchanged, plus(zero.gathered, plus(zero.transient, zero.wire))),
+                       .optimizer = trainer->optimizer_bytes,
+                       .activations = gpt.activations,
+                       .scratch = gpt.scratch};
+    plan.other =
+        sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
+    if (trainer_samples(config, data))
+        plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
+    plan.reserve = session_connects(s) ? grid_reserve(&s->grid) : 0;
+    const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
+                            plan.activations, plan.scratch,   plan.other,   plan.reserve};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        plan.total = plus(plan.total, parts[i]);
+    plan.host = plus(host_bytes(&s->step, B * T), zero.host);
+    size_t saved = saved_bytes(config, &s->table);
+    plan.checkpoint = saved > INT64_MAX ? INT64_MAX : (int64_t)saved;
+    plan.ranks = plan.of = 1;
+    return plan;
+}
+
+MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
+{
+    typedef struct {
+        MemoryPlan plan;
+        int device;
+    } Share;
+    Share *all = must_calloc((size_t)world->size, sizeof *all);
+    Share mine = {.plan = *own, .device = device};
+    MemoryPlan sum = {.checkpoint = own->checkpoint, .of = world->size, .on_host = own->on_host};
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    for (int r = 0; r < world->size; r++) {
+        const MemoryPlan *p = &all[r].plan;
+        sum.host = plus(sum.host, p->host);
+        if (all[r].device != device) continue;
+        sum.weights = plus(sum.weights, p->weights);
+        sum.gradients = plus(sum.gradients, p->gradients);
+        sum.buffers = plus(sum.buffers, p->buffers);
+        sum.optimizer = plus(sum.optimizer, p->optimizer);
+        sum.activations = plus(sum.activations, p->activations);
+        sum.scratch = plus(sum.scratch, p->scratch);
+        sum.other = plus(sum.other, p->other);
+        sum.reserve = plus(sum.reserve, p->reserve);
+        sum.total = plus(sum.total, p->total);
+        sum.ranks += p->ranks;
+    }
+    free(all);
+    return sum;
+}
+
+void memory_add_host(MemoryPlan *p)
+{
+    p->total = plus(p->total, p->host);
+    p->other += p->host;
+    p->on_host = true;
+}
+
+/* ---- whether it is there ----------------------------------------------------------------------
+ */
+
+MemoryRoom memory_room(Device *device, size_t host)
+{
+    MemoryRoom room = {.index = device->index, .available = host};
+    room.device = device_memory(device, &room.available, &room.total);
+    return room;
+}
+
+MemoryMark memory_mark(Device *device)
+{
+    size_t total;
+    MemoryMark mark = {.held = device->held};
+    device_memory(device, &mark.available, &total);
+    return mark;
+}
+
+/* The plan's parts, in `unit` bytes. Returns `text`. */
+static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
+{
+    char buffers[32] = "", reserve[32] = "";
+    if (p->buffers > 0)
+        snprintf(buffers, sizeof buffers, "  buffers %.1f", (double)p->buffers / unit);
+    if (p->reserve > 0)
+        snprintf(reserve, sizeof reserve, "  reserve %.1f", (double)p->reserve / unit);
+    snprintf(text, n,
+             "weights %.1f  gradients %.1f%s  optimizer %.1f  activations %.1f  scratch %.1f  "
+             "other %.1f%s",
+             (double)p->weights / unit, (double)p->gradients / unit, buffers,
+             (double)p->optimizer / unit, (double)p->activations / unit, (double)p->scratch / unit,
+             (double)p->other / unit, reserve);
+    return text;
+}
+
+/* Whose plan it is, where that is not plain: "" of a single rank's. */
+static Figure whose(const MemoryPlan *p)
+{
+    Figure f = {""};
+    if (p->ranks > 1)
+        snprintf(f.text, sizeof f.text, " for all %d ranks", p->ranks);
+    else if (p->of > 1)
+        snprintf(f.text, sizeof f.text, " on rank 0's GPU");
+    return f;
+}
+
+void memory_print(const MemoryPlan *p, const MemoryRoom *room)
+{
+    char where[64] = "", parts[256];
+    Figure total = figure_bytes((double)p->total);
+    double unit = figure_bytes_unit((double)p->total);
+    if (room->device)
+        snprintf(where, sizeof where, " of %s %s", figure_bytes((double)room->total).text,
+                 p->ranks == p->of ? "on the GPU" : "there");
+    log_field("memory", "plan %s%s: %s; available %s%s", total.text, whose(p).text,
+              parts_text(p, unit, parts, sizeof parts), figure_bytes((double)room->available).text,
+              where);
+}
+
+int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
+                             MemoryPlan *largest)
+{
+    MemoryPlan *all = must_calloc((size_t)world->size, sizeof *all), mine = *own;
+    int most = 0;
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    for (int s = 0; s < size.pp; s++)
+        largest[s] = (MemoryPlan){0};
+    for (int r = 0; r < world->size; r++) {
+        int stage = grid_place(size, r).pp;
+        if (all[r].total > largest[stage].total) largest[stage] = all[r];
+    }
+    for (int s = 1; s < size.pp; s++)
+        if (largest[s].total > largest[most].total) most = s;
+    free(all);
+    return most;
+}
+
+void memory_print_stages(const MemoryPlan *largest, int stages, int most)
+{
+    enum { SHOWN = 8 };
+    for (int s = 0; s < stages; s++) {
+        char parts[256];
+        double unit = figure_bytes_unit((double)largest[s].total);
+        if (stages > SHOWN && s != most) continue;
+        log_field("", "a rank of stage %d %s: %s", s, figure_bytes((double)largest[s].total).text,
+                  parts_text(&largest[s], unit, parts, sizeof parts));
+    }
+}
+
+/* What a device's memory must have beside the plan: kernels, which are loaded when they are first
+ * used, and the ends of allocations' pages. */
+#define DEVICE_SLACK ((size_t)256 << 20)
+
+void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan, MemoryMark before,
+                            MemoryMark after)
+{
+    typedef struct {
+        size_t planned, taken;
+    } Reserve;
+    if (plan->reserve == 0) return;
+    /* With what the program took itself still there. Another process may have given some back. */
+    size_t left = after.available + (after.held - before.held);
+    Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
+    Reserve *all = must_calloc((size_t)world->size, sizeof *all);
+    comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
+                    tensor_1d(&mine, U8, sizeof mine));
+    int most = 0;
+    for (int r = 1; r < world->size; r++)
+        if (all[r].taken > all[most].taken) most = r;
+    plan->total = plus(plan->total - plan->reserve, mine.taken);
+    plan->reserve = mine.taken;
+    if (config->memory_breakdown)
+        log_field("memory",
+                  "reserve: NCCL and the code of kernels take %s of rank %d's GPU, the most of "
+                  "any, plan %s",
+                  figure_bytes((double)all[most].taken).text, most,
+                  figure_bytes((double)all[most].planned).text);
+    if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
+        log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
+                    "plan had %s for NCCL and %s for code: a larger run may not fit although its "
+                    "plan does (NCCL_MAX_CTAS, NCCL_BUFFSIZE make NCCL's part smaller)",
+                    figure_bytes((double)all[most].taken).text, most,
+                    figure_bytes((double)all[most].planned).text,
+                    figure_bytes((double)DEVICE_SLACK).text);
+    free(all);
+}
+
+/* How much of it the plan may take. */
+static size_t room_for_plan(const MemoryRoom *room)
+{
+    size_t slack = room->device ? DEVICE_SLACK : 0;
+    return room->available > slack ? room->available - slack : 0;
+}
+
+/* What a long step takes of the host's memory, on every device. */
+static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
+{
+    size_t available = memory_available();
+    if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
+    return error_set(err, n,
+                     "the plan needs %s of the host's memory and %s are available; lower "
+                     "gradient_accumulation_steps (now %lld)",
+                     figure_bytes((double)bytes).text, figure_bytes((double)available).text,
+                     (long long)c->gradient_accumulation_steps);
+}
+
+void memory_check_step(const Config *c)
+{
+    char err[512];
+    if (!host_fits(step_plan_most_bytes(c, c->gradient_accumulation_steps), c, err, sizeof err))
+        fail(EXIT_NO_MEMORY, "%s", err);
+}
+
+/* What would make the plan fit into `room`, as a sentence. Names the keys of the batch only where
+ * everything else fits, and no key that is at its smallest. The caller frees. */
+static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
+{
+    double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;
+    int64_t rows = c->train_micro_batch_size_per_gpu;
+    bool full = c->activation_checkpointing.policy == RECOMPUTE_FULL;
+    bool selective = c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
+    if (room == 0)
+        return must_strdup("no model fits beside what the device takes for itself: free some of "
+                           "its memory, or choose another device");
+    if (fixed > (double)room)
+        return text_format(
+            "choose a smaller model: its weights, gradients and optimizer alone take %s",
+            figure_bytes(fixed).text);
+    /* A batch of one row cannot be made smaller, and full recompute keeps the least there is. */
+    char *batch = rows > 1
+                      ? text_format("train_micro_batch_size_per_gpu (now %lld), ", (long long)rows)
+                      : must_strdup("");
+    char *help = text_format("lower %sdata.seq_length (now %lld), or the model%s", batch,
+                             (long long)c->data.seq_length,
+                             full        ? ""
+                             : selective ? ", or set activation_checkpointing.policy to \"full\""
+                                         : ", or set activation_checkpointing.policy to "
+                                           "\"selective\" or \"full\"");
+    free(batch);
+    return help;
+}
+
+bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, char *err, size_t n)
+{
+    size_t most = room_for_plan(room);
+    char fewer[32] = "", where[64] = "", nccl[160] = "";
+    if (!host_fits(p->host, c, err, n)) return false;
+    if (p->total <= most) return true;
+    if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
+    if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
+    if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
+        snprintf(nccl, sizeof nccl,
+                 ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it",
+                 nccl_fewer_channels(), figure_bytes((double)p->reserve).text);
+    char *help = smaller_plan(p, c, most);
+    error_set(err, n, "the plan needs %s%s and %s%s are available for it; %s%s%s",
+              figure_bytes((double)p->total).text, p->ranks > 1 ? whose(p).text : "",
+              figure_bytes((double)most).text, where, help, fewer, nccl);
+    free(help);
+    return false;
+}
+
+void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when)
+{
+    if (!config->memory_breakdown) return;
+    size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
+    size_t peak = kernel_number("/proc/self/status", "VmHWM:");
+    if (resident == SIZE_MAX || peak == SIZE_MAX) return;
+    const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
+    log_field("memory", "%s: resident %s, peak %s%s, plan %s%s%s", when,
+              figure_bytes(1024.0 * (double)resident).text,
+              figure_bytes(1024.0 * (double)peak).text, plan->on_host ? "" : " on the host",
+              figure_bytes((double)plan->total).text, gpu, whose(plan).text);
+}

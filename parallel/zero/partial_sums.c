@@ -1,0 +1,79 @@
+/* partial_sums.c -- gradients that are partial sums over ranks which hold the same weights for
+ * other tokens or heads, or for another use: rows that tensor-parallel ranks have whole (TpGrad),
+ * and units of two pipeline stages.
+ *
+ * Once a step, behind the sum over the data-parallel ranks, on this rank's shard: the ranks of such
+ * a group have units of one layout and shards of one rank of it, so their shards line up, and only
+ * what a rank will update travels. At stage 0, where gradients are whole, the same sums are made of
+ * the whole: element by element, so the bits are those of the shards. */
+#include "model/core/min_max.h"
+#include "parallel/zero/state.h"
+
+/* The ranks that have the addends of such rows; NULL: the rank has the sum. */
+static Comm *addends(const ZeroStore *s, TpGrad kind)
+{
+    Grid *grid = s->grid;
+    switch (kind) {
+    case TP_GRAD_PARTIAL: return &grid->tp;
+    case TP_GRAD_PARTIAL_IF_SP: return s->options.sequence_parallel ? &grid->tp : NULL;
+    case TP_GRAD_SUBGROUP: return &grid->kv;
+    case TP_GRAD_CUT:
+    case TP_GRAD_WHOLE: break;
+    }
+    return NULL;
+}
+
+/* What this rank keeps of a unit's gradient between elements `from` and `to` of it. */
+static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from, int64_t to)
+{
+    bool whole = s->options.stage == 0;
+    int64_t begin = whole ? 0 : u->part * s->grid->shard.rank;
+    int64_t end = whole ? u->size : begin + u->part;
+    from = max_i64(from, begin);
+    to = min_i64(to, end);
+    return from < to ? tensor_slice_rows(whole ? u->grad : u->grad_part, from - begin, to - from)
+                     : NO_TENSOR;
+}
+
+/* Sums the unit's rows whose addends are on these ranks. Ranges of one kind lie side by side. */
+static void sum_rows(ZeroStore *s, int unit, Comm *comm)
+{
+    const Unit *rows = &s->base.table->unit[unit];
+    for (int r = 0, next; r < rows->n_ranges; r = next) {
+        const Range *first = &rows->range[r], *last = first;
+        for (next = r + 1; next < rows->n_ranges && first->tp_grad == rows->range[next].tp_grad;)
+            last = &rows->range[next++];
+        if (addends(s, first->tp_grad) != comm) continue;
+        Tensor kept = kept_between(s, &s->unit[unit], first->offset, last->offset + last->count);
+        if (tensor_present(kept)) comm_all_reduce(comm, &s->comm, kept, REDUCE_SUM);
+    }
+}
+
+static void sum_over(ZeroStore *s, Comm *comm)
+{
+    if (comm->size == 1) return;
+    comm_group_begin(comm);
+    for (int i = 0; i < s->base.table->n_units; i++) {
+        const UnitState *u = &s->unit[i];
+        if (!u->here) continue;
+        if (comm != &s->grid->tie)
+            sum_rows(s, i, comm);
+        else if (s->base.table->unit[i].home.n > 1)
+            comm_all_reduce(comm, &s->comm, kept_between(s, u, 0, u->size), REDUCE_SUM);
+    }
+    comm_group_end(comm);
+    zero_await_sums(s, comm);
+}
+
+bool zero_needs_finish(const ZeroStore *s)
+{
+    const Grid *grid = s->grid;
+    return s->makes_gradients && (grid->tp.size > 1 || grid->kv.size > 1 || grid->tie.size > 1);
+}
+
+void zero_finish(ZeroStore *s)
+{
+    sum_over(s, &s->grid->tp);
+    sum_over(s, &s->grid->kv);
+    sum_over(s, &s->grid->tie);
+}

@@ -1,0 +1,329 @@
+/* block.cc -- runs blocks: gives every ready fiber its turn until all threads have left, and hands
+ * the blocks of a launch to OS threads. */
+#include "tests/emu/device/emu.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/emu/device/sanitizer.h"
+
+__thread EmuThread *emu_thread;
+
+typedef enum { ORDER_FORWARD, ORDER_REVERSE, ORDER_SHUFFLED } Order;
+
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+static EmuBlock *free_blocks;
+
+static Order order_from_environment(void)
+{
+    const char *word = getenv("EMU_ORDER");
+    if (word == NULL || strcmp(word, "forward") == 0) return ORDER_FORWARD;
+    if (strcmp(word, "reverse") == 0) return ORDER_REVERSE;
+    if (strcmp(word, "shuffled") == 0) return ORDER_SHUFFLED;
+    emu_die("EMU_ORDER is forward, reverse or shuffled, not \"%s\"", word);
+}
+
+int emu_workers(void)
+{
+    const char *word = getenv("EMU_THREADS");
+    if (word != NULL && atoi(word) > 0) return atoi(word);
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/* ---- fibers ---------------------------------------------------------------------------------- */
+
+static char *stack_of(const EmuBlock *block, int i)
+{
+    return block->stacks + (size_t)i * EMU_STACK;
+}
+
+/* Lets the scheduler run until somebody makes the thread ready; `last`: it does not come back. */
+static void fiber_yield(EmuThread *thread, bool last)
+{
+    EmuBlock *block = thread->block;
+    const char *here = (const char *)__builtin_frame_address(0);
+    if (here < stack_of(block, (int)(thread - block->thread)))
+        emu_die("the thread used more than %d bytes of stack", EMU_STACK);
+    thread->warp->ready &= ~(1u << thread->lane);
+    sanitizer_leave(last ? NULL : &thread->sanitizer_stack, block->scheduler_stack,
+                    block->scheduler_stack_bytes);
+    emu_switch(&thread->stack_pointer, block->scheduler_stack_pointer);
+    sanitizer_enter(thread->sanitizer_stack, &block->scheduler_stack,
+                    &block->scheduler_stack_bytes);
+}
+
+static int warps_of(const EmuBlock *block)
+{
+    return (block->threads + EMU_WARP - 1) / EMU_WARP;
+}
+
+/* All threads are at the barrier. */
+static void barrier_release(EmuBlock *block)
+{
+    for (int i = 0; i < warps_of(block); i++)
+        block->warp[i].ready = block->warp[i].alive;
+    block->at_barrier = 0;
+}
+
+/* A lane that leaves may be the one that others were waiting for. A copy that nothing has waited
+ * for may land on whatever was put there since. */
+static void thread_exit(EmuThread *thread)
+{
+    EmuWarp *warp = thread->warp;
+    if (thread->copies.n > 0)
+        emu_die("the thread exits with %d copies under way that nothing waited for",
+                thread->copies.n);
+    warp->alive &= ~(1u << thread->lane);
+    thread->block->live--;
+    for (uint32_t left = warp->meetings; left != 0; left &= left - 1)
+        emu_meeting_check(warp, __builtin_ctz(left));
+    if (thread->block->at_barrier > 0)
+        emu_die("the thread exits while others wait in %s at %s:%d", thread->block->barrier.what,
+                thread->block->barrier.file, thread->block->barrier.line);
+}
+
+static void fiber_main(void)
+{
+    EmuThread *thread = emu_thread;
+    EmuBlock *block = thread->block;
+    sanitizer_enter(NULL, &block->scheduler_stack, &block->scheduler_stack_bytes);
+    block->launch->call(block->launch->context);
+    thread_exit(thread);
+    fiber_yield(thread, true);
+    abort();
+}
+
+static void fiber_resume(EmuBlock *block, int i)
+{
+    EmuThread *thread = &block->thread[i];
+    char *stack = stack_of(block, i);
+    if (!thread->started) {
+        sanitizer_allow(stack + EMU_STACK - EMU_PAGE, EMU_PAGE); /* what the last fiber left */
+        thread->stack_pointer = emu_fresh_stack(stack, EMU_STACK, i, fiber_main);
+        thread->started = true;
+    }
+    emu_thread = thread;
+    sanitizer_leave(&block->sanitizer_stack, stack, EMU_STACK);
+    emu_switch(&block->scheduler_stack_pointer, thread->stack_pointer);
+    sanitizer_enter(block->sanitizer_stack, NULL, NULL);
+    emu_thread = NULL;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+void emu_barrier(EmuPlace place)
+{
+    EmuThread *thread = emu_thread;
+    EmuBlock *block = thread->block;
+    thread->place = place;
+    if (block->live < block->threads)
+        emu_die("%s after another thread of the block has left the kernel", place.what);
+    if (block->at_barrier > 0 &&
+        (block->barrier.line != place.line ||
+         (block->barrier.file != place.file && strcmp(block->barrier.file, place.file) != 0)))
+        emu_die("a barrier in divergent code: others wait in %s at %s:%d", block->barrier.what,
+                block->barrier.file, block->barrier.line);
+    block->barrier = place;
+    if (++block->at_barrier == block->live)
+        barrier_release(block);
+    else
+        fiber_yield(thread, false);
+}
+
+void emu_wait_in_collective(EmuThread *thread)
+{
+    thread->in_collective = true;
+    fiber_yield(thread, false);
+    thread->in_collective = false;
+}
+
+/* Nobody can go on: names a thread that waits and what it waits in. */
+static void die_of_deadlock(EmuBlock *block)
+{
+    int waiting = 0, first = -1;
+    for (int i = block->threads - 1; i >= 0; i--) {
+        const EmuThread *thread = &block->thread[i];
+        if ((thread->warp->alive >> thread->lane & 1) == 0) continue;
+        waiting++;
+        if (first < 0 || thread->in_collective) first = i;
+    }
+    emu_thread = &block->thread[first];
+    emu_die("deadlock: %d of %d threads wait and none can go on, this one in %s", waiting,
+            block->threads, emu_thread->place.what);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void block_start(EmuBlock *block)
+{
+    const dim3 *size = &block->launch->block;
+    EmuIndex index = {0, 0, 0};
+    block->live = block->threads;
+    block->at_barrier = 0;
+    for (int i = 0; i < block->threads; i++) {
+        EmuThread *thread = &block->thread[i];
+        thread->index = index;
+        if (++index.x == size->x) index = {0, index.y + 1, index.z};
+        if (index.y == size->y) index = {0, 0, index.z + 1};
+        thread->place = {"the kernel", block->launch->file, block->launch->line};
+        thread->started = thread->in_collective = false;
+        thread->copies.n = thread->copies.group = 0;
+    }
+    for (int i = 0; i < warps_of(block); i++) {
+        int lanes = block->threads - i * EMU_WARP;
+        EmuWarp *warp = &block->warp[i];
+        warp->alive = warp->ready = lanes < EMU_WARP ? (1u << lanes) - 1 : ~0u;
+        warp->meetings = 0;
+    }
+}
+
+/* Each lane goes on as far as it can, in turn until none of them can; false: none could. */
+static bool warp_run(EmuBlock *block, Order order, int number)
+{
+    const EmuWarp *warp = &block->warp[number];
+    bool progress = warp->ready != 0;
+    while (warp->ready != 0) {
+        for (uint32_t ahead = ~0u, ready; (ready = warp->ready & ahead) != 0;) {
+            bool reverse = order == ORDER_REVERSE;
+            int lane = reverse ? EMU_WARP - 1 - __builtin_clz(ready) : __builtin_ctz(ready);
+            ahead = reverse ? (1u << lane) - 1 : ~1u << lane;
+            fiber_resume(block, number * EMU_WARP + lane);
+        }
+    }
+    return progress;
+}
+
+/* Warp after warp, each as far ahead of the others as barriers let it. */
+static bool warps_run(EmuBlock *block, Order order)
+{
+    bool progress = false;
+    int warps = warps_of(block);
+    for (int k = 0; k < warps; k++)
+        progress |= warp_run(block, order, order == ORDER_REVERSE ? warps - 1 - k : k);
+    return progress;
+}
+
+/* Every thread once, up to its next collective or barrier, so that warps keep step with each other;
+ * with a stride that is prime to all sizes up to 1024. */
+static bool threads_run(EmuBlock *block, uint32_t round)
+{
+    enum { STRIDE = 1031 };
+    bool progress = false;
+    uint32_t start = (round * 1664525u + 1013904223u) >> 8;
+    for (int k = 0; k < block->threads; k++) {
+        int i = (int)(((uint64_t)k * STRIDE + start) % (uint64_t)block->threads);
+        if ((block->warp[i / EMU_WARP].ready >> i % EMU_WARP & 1) == 0) continue;
+        progress = true;
+        fiber_resume(block, i);
+    }
+    return progress;
+}
+
+static void block_run(EmuBlock *block, Order order, uint32_t seed)
+{
+    block_start(block);
+    for (uint32_t round = seed; block->live > 0; round++) {
+        bool progress =
+            order == ORDER_SHUFFLED ? threads_run(block, round) : warps_run(block, order);
+        if (!progress && block->live > 0) die_of_deadlock(block);
+    }
+}
+
+static EmuBlock *block_new(void)
+{
+    size_t bytes = (size_t)EMU_MAX_THREADS * EMU_STACK;
+    EmuBlock *block = (EmuBlock *)calloc(1, sizeof *block);
+    char *stacks = (char *)mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == NULL || stacks == MAP_FAILED) emu_die("no memory for the stacks of a block");
+    block->stacks = stacks;
+    block->shared_space = emu_shared_space();
+    block->signal_stack = malloc(EMU_SIGNAL_STACK);
+    for (int i = 0; i < EMU_MAX_THREADS; i++) {
+        EmuThread *thread = &block->thread[i];
+        thread->block = block;
+        thread->lane = i % EMU_WARP;
+        thread->warp = &block->warp[i / EMU_WARP];
+        thread->warp->lane[thread->lane] = thread;
+    }
+    return block;
+}
+
+static EmuBlock *block_take(void)
+{
+    pthread_mutex_lock(&blocks_lock);
+    EmuBlock *block = free_blocks;
+    if (block != NULL) free_blocks = block->next_free;
+    pthread_mutex_unlock(&blocks_lock);
+    return block != NULL ? block : block_new();
+}
+
+static void block_give_back(EmuBlock *block)
+{
+    pthread_mutex_lock(&blocks_lock);
+    block->next_free = free_blocks;
+    free_blocks = block;
+    pthread_mutex_unlock(&blocks_lock);
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* What the OS threads of a launch share. */
+typedef struct {
+    const EmuLaunch *launch;
+    Order order;
+    uint64_t blocks, next;
+} Work;
+
+static void *work_run(void *argument)
+{
+    Work *work = (Work *)argument;
+    const dim3 *grid = &work->launch->grid;
+    EmuBlock *block = block_take();
+    EmuSignalStack before = emu_signal_stack_enter(block->signal_stack);
+    block->launch = work->launch;
+    block->threads = (int)(work->launch->block.x * work->launch->block.y * work->launch->block.z);
+    for (;;) {
+        uint64_t i = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
+        if (i >= work->blocks) break;
+        uint64_t n = work->order == ORDER_REVERSE ? work->blocks - 1 - i : i;
+        block->index = {(unsigned)(n % grid->x), (unsigned)(n / grid->x % grid->y),
+                        (unsigned)(n / grid->x / grid->y)};
+        emu_shared_prepare(block);
+        block_run(block, work->order, (uint32_t)n);
+        emu_shared_check(block);
+    }
+    emu_signal_stack_leave(before);
+    block_give_back(block);
+    return NULL;
+}
+
+void emu_run(const EmuLaunch *launch)
+{
+    enum { MOST_WORKERS = 64, THREADS_WORTH_A_WORKER = 4096 };
+    emu_faults_install();
+    Work work = {launch, order_from_environment(), 0, 0};
+    work.blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    uint64_t threads = work.blocks * launch->block.x * launch->block.y * launch->block.z;
+    uint64_t workers = (uint64_t)emu_workers();
+    if (workers > work.blocks) workers = work.blocks;
+    if (workers > 1 + threads / THREADS_WORTH_A_WORKER)
+        workers = 1 + threads / THREADS_WORTH_A_WORKER;
+    if (workers > MOST_WORKERS) workers = MOST_WORKERS;
+    pthread_t helper[MOST_WORKERS];
+    uint64_t helpers = 0;
+    emu_memory_open();
+    while (helpers + 1 < workers && pthread_create(&helper[helpers], NULL, work_run, &work) == 0)
+        helpers++;
+    work_run(&work);
+    for (uint64_t i = 0; i < helpers; i++)
+        pthread_join(helper[i], NULL);
+    emu_memory_check(launch);
+    emu_memory_close();
+}

@@ -1,0 +1,141 @@
+/* event.cc -- events: points of streams that were recorded, for other streams and the host to wait
+ * for. An event belongs to the device that was current when it was made, whose streams alone it can
+ * be recorded on; whoever likes may wait for it. */
+#include "tests/emu/device/stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { ALIVE_EVENT = 0x45564e54 };
+
+/* The point of a stream that was last recorded. */
+struct CUevent_st {
+    int alive, device;
+    bool timing;
+    EmuPoint at;      /* stream NULL: not recorded yet */
+    int64_t recorder; /* the thread that recorded it */
+    int stamps;       /* that are still to be set in it */
+    double seconds;
+};
+
+/* What is recorded, by whichever thread. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool is_event(cudaEvent_t event)
+{
+    return event != NULL && event->alive == ALIVE_EVENT;
+}
+
+/* An event that was destroyed meanwhile ends here. */
+static void stamp(void *context)
+{
+    cudaEvent_t event = *(cudaEvent_t *)context;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&lock);
+    event->seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    bool last = --event->stamps == 0 && event->alive == 0;
+    pthread_mutex_unlock(&lock);
+    if (last) free(event);
+}
+
+/* The point that was recorded last; stream NULL: none. */
+static EmuPoint event_point(cudaEvent_t event, int64_t *recorder)
+{
+    pthread_mutex_lock(&lock);
+    EmuPoint at = event->at;
+    if (recorder != NULL) *recorder = event->recorder;
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    if (emu_stream_check(stream) != cudaSuccess || !is_event(event))
+        return emu_error(cudaErrorInvalidResourceHandle);
+    EmuPoint at = event_point(event, NULL);
+    if (at.stream != NULL) emu_stream_wait_for(stream, at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    emu_count_allocation();
+    *event = (cudaEvent_t)calloc(1, sizeof **event);
+    if (*event == NULL) return emu_error(cudaErrorMemoryAllocation);
+    (*event)->alive = ALIVE_EVENT;
+    (*event)->device = emu_current_device();
+    (*event)->timing = (flags & cudaEventDisableTiming) == 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
+    pthread_mutex_lock(&lock);
+    event->alive = 0;
+    bool last = event->stamps == 0;
+    pthread_mutex_unlock(&lock);
+    if (last) free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    if (!is_event(event) || emu_stream_check(stream) != cudaSuccess)
+        return emu_error(cudaErrorInvalidResourceHandle);
+    if (emu_stream_device(stream) != event->device)
+        emu_die("an event of device %d recorded on a stream of device %d", event->device,
+                emu_stream_device(stream));
+    pthread_mutex_lock(&lock);
+    event->stamps += event->timing;
+    pthread_mutex_unlock(&lock);
+    if (event->timing) emu_stream_do(stream, stamp, &event, sizeof event);
+    EmuPoint now = emu_queue_now(emu_stream_of(stream));
+    pthread_mutex_lock(&lock);
+    event->at = now;
+    event->recorder = emu_host_thread();
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* An event that was never recorded has happened. */
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
+    EmuPoint at = event_point(event, NULL);
+    if (at.stream != NULL) emu_queue_reach(at);
+    emu_count_wait();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    if (!is_event(event)) return emu_error(cudaErrorInvalidResourceHandle);
+    int64_t recorder;
+    EmuPoint at = event_point(event, &recorder);
+    bool reached = at.stream == NULL || emu_queue_reached(at, recorder);
+    return reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    if (!is_event(start) || !is_event(end) || !start->timing || !end->timing ||
+        !event_point(start, NULL).stream || !event_point(end, NULL).stream)
+        return emu_error(cudaErrorInvalidResourceHandle);
+    if (start->device != end->device)
+        emu_die("the time from an event of device %d to one of device %d", start->device,
+                end->device);
+    pthread_mutex_lock(&lock);
+    double from = start->seconds, to = end->seconds;
+    pthread_mutex_unlock(&lock);
+    if (from == 0 || to == 0) return emu_error(cudaErrorNotReady);
+    *milliseconds = (float)((to - from) * 1e3);
+    return cudaSuccess;
+}

@@ -1,0 +1,184 @@
+/* launch.cc -- what a launch may ask for, and the attributes of kernels. */
+#include "tests/emu/device/emu.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SHARED_AT_FIRST = 48 << 10, GRID_YZ_MOST = 65535, BLOCK_Z_MOST = 64, KERNELS = 4096 };
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void emu_describe(char *buf, size_t n)
+{
+    const EmuThread *t = emu_thread;
+    buf[0] = 0;
+    if (t == NULL) return;
+    const EmuLaunch *launch = t->block->launch;
+    snprintf(buf, n,
+             " (kernel %s launched at %s:%d, block (%u,%u,%u), thread (%u,%u,%u), %s %s:%d)",
+             launch->kernel, launch->file, launch->line, t->block->index.x, t->block->index.y,
+             t->block->index.z, t->index.x, t->index.y, t->index.z,
+             t->place.line == launch->line ? "from" : "last at", t->place.file, t->place.line);
+}
+
+void emu_die(const char *format, ...)
+{
+    char sentence[1024], where[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    emu_describe(where, sizeof where);
+    fprintf(stderr, "emu: %s%s\n", sentence, where);
+    fflush(stderr);
+    abort();
+}
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+/* Where the empty instructions of functions with launch bounds start, collected by the linker. */
+extern "C" const unsigned char *const __start___patchable_function_entries[] __attribute__((weak));
+extern "C" const unsigned char *const __stop___patchable_function_entries[] __attribute__((weak));
+
+int emu_launch_bounds(const void *function)
+{
+    enum { NOP = 0x90 };
+    const unsigned char *entry = (const unsigned char *)function, *nearest = NULL;
+    for (const unsigned char *const *p = __start___patchable_function_entries;
+         p < __stop___patchable_function_entries; p++)
+        if (*p<entry && * p> nearest) nearest = *p;
+    if (nearest == NULL || entry - nearest > EMU_MAX_THREADS) return 0;
+    for (const unsigned char *p = nearest; p < entry; p++)
+        if (*p != NOP) return 0;
+    return (int)(entry - nearest);
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+/* A kernel that was launched, or asked about. */
+typedef struct {
+    const void *function;
+    size_t shared;
+    bool launched;
+} Kernel;
+
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+static Kernel kernels[KERNELS];
+static int n_kernels;
+
+/* The kernel's row, made when there is none; under the lock. */
+static Kernel *kernel_of(const void *function)
+{
+    for (int i = 0; i < n_kernels; i++)
+        if (kernels[i].function == function) return &kernels[i];
+    if (n_kernels == KERNELS) emu_die("more than %d kernels", KERNELS);
+    kernels[n_kernels] = {function, SHARED_AT_FIRST, false};
+    return &kernels[n_kernels++];
+}
+
+static size_t shared_allowed(const void *function)
+{
+    pthread_mutex_lock(&kernels_lock);
+    size_t shared = kernel_of(function)->shared;
+    pthread_mutex_unlock(&kernels_lock);
+    return shared;
+}
+
+static void note_launch(const void *function)
+{
+    pthread_mutex_lock(&kernels_lock);
+    kernel_of(function)->launched = true;
+    pthread_mutex_unlock(&kernels_lock);
+}
+
+int64_t emu_count_kernels(void)
+{
+    int64_t n = 0;
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < n_kernels; i++)
+        n += kernels[i].launched;
+    pthread_mutex_unlock(&kernels_lock);
+    return n;
+}
+
+int64_t emu_forget_kernels(void)
+{
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < n_kernels; i++)
+        kernels[i].launched = false;
+    pthread_mutex_unlock(&kernels_lock);
+    return 0;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > EMU_SHARED_MOST)
+        return emu_error(cudaErrorInvalidValue);
+    pthread_mutex_lock(&kernels_lock);
+    kernel_of(function)->shared = (size_t)value;
+    pthread_mutex_unlock(&kernels_lock);
+    return cudaSuccess;
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static void refuse(const EmuLaunch *launch, const char *format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
+
+static void refuse(const EmuLaunch *launch, const char *format, ...)
+{
+    char reason[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    emu_die("launch of %s at %s:%d, grid (%u,%u,%u), block (%u,%u,%u), %zu bytes shared: %s",
+            launch->kernel, launch->file, launch->line, launch->grid.x, launch->grid.y,
+            launch->grid.z, launch->block.x, launch->block.y, launch->block.z, launch->shared,
+            reason);
+}
+
+void emu_launch_check(const EmuLaunch *launch)
+{
+    const dim3 *grid = &launch->grid, *block = &launch->block;
+    if (emu_thread != NULL) refuse(launch, "kernels do not launch kernels");
+    int stream = emu_stream_device(launch->stream);
+    if (stream >= 0 && stream != launch->device)
+        refuse(launch, "its stream is device %d's, and device %d is current", stream,
+               launch->device);
+    if (grid->x == 0 || grid->y == 0 || grid->z == 0) refuse(launch, "an empty grid");
+    if (block->x == 0 || block->y == 0 || block->z == 0) refuse(launch, "an empty block");
+    if (grid->x > 0x7fffffffu) refuse(launch, "grid.x is at most 2147483647");
+    if (grid->y > GRID_YZ_MOST || grid->z > GRID_YZ_MOST)
+        refuse(launch, "grid.y and grid.z are at most %d", GRID_YZ_MOST);
+    if (block->z > BLOCK_Z_MOST) refuse(launch, "block.z is at most %d", BLOCK_Z_MOST);
+    uint64_t threads = (uint64_t)block->x * block->y * block->z;
+    if (block->x > EMU_MAX_THREADS || block->y > EMU_MAX_THREADS || threads > EMU_MAX_THREADS)
+        refuse(launch, "a block has at most %d threads", EMU_MAX_THREADS);
+    int bounds = emu_launch_bounds(launch->function);
+    if (bounds == 0) refuse(launch, "the kernel says no __launch_bounds__");
+    if (threads > (uint64_t)bounds)
+        refuse(launch, "the kernel's __launch_bounds__ say %d threads", bounds);
+    if (launch->shared > EMU_SHARED_MOST)
+        refuse(launch, "a block has at most %d bytes of shared memory", EMU_SHARED_MOST);
+    if (launch->shared > shared_allowed(launch->function))
+        refuse(launch, "more than %zu bytes of shared memory need cudaFuncSetAttribute",
+               shared_allowed(launch->function));
+    note_launch(launch->function);
+}
+
+void emu_check_pointer(const EmuLaunch *launch, const void *p)
+{
+    size_t bytes;
+    int owner;
+    if (p == NULL) return;
+    if (!emu_memory_find(p, &bytes, &owner))
+        refuse(launch, "argument %p is no pointer into device memory", p);
+    if (!emu_device_reaches(launch->device, owner))
+        refuse(launch, "argument %p is memory of device %d, to which device %d was given no access",
+               p, owner, launch->device);
+}

@@ -1,0 +1,32 @@
+/* turns.h -- work of streams that shows in which order it was done. */
+#ifndef TESTS_EMU_DEVICE_TURNS_H
+#define TESTS_EMU_DEVICE_TURNS_H
+
+#include "model/kernels/cuda/kernel.cuh"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Of streams that go on by chance. */
+static void set_seed(int seed)
+{
+    char word[16];
+    snprintf(word, sizeof word, "%d", seed);
+    setenv("EMU_SEED", word, 1);
+}
+
+/* One that the default stream does not wait for. */
+static cudaStream_t stream_create(void)
+{
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+}
+
+/* Takes the next number. */
+static __global__ void __launch_bounds__(32) turn_kernel(int *next, int *turn)
+{
+    *turn = (*next)++;
+}
+
+#endif

@@ -1,0 +1,330 @@
+/* test_nccl_messages.c -- messages and groups of the stand-in for NCCL, and where its communicators
+ * meet: the network's interfaces, memory taken, an end in the middle of work. */
+#include "tests/emu/nccl/nccl_runs.h"
+
+#include <sched.h>
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static float word(int from, int to, int i)
+{
+    return (float)(100 * from + 10 * to + i);
+}
+
+/* Every rank to every rank, itself included, as many floats as the two numbers say: none, too. */
+static void everybody_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    float got[WORLD_ROOM];
+    rank_open(r);
+    for (int round = 0; round < 3; round++) {
+        for (int to = 0; to < r->ranks; to++)
+            for (int i = 0; i < to + r->rank; i++)
+                r->host[16 * to + i] = word(r->rank, to, i) + (float)round;
+        OK(cudaMemcpyAsync(r->x, r->host, sizeof got, cudaMemcpyDefault, r->stream));
+        OK(n->GroupStart());
+        for (int peer = 0; peer < r->ranks; peer++) {
+            size_t count = (size_t)(peer + r->rank);
+            OK(n->Send(r->x + 16 * peer, count, ncclFloat32, peer, r->comm, r->stream));
+            OK(n->Recv(r->y + 16 * peer, count, ncclFloat32, peer, r->comm, r->stream));
+        }
+        OK(n->GroupEnd());
+        OK(cudaMemcpyAsync(got, r->y, sizeof got, cudaMemcpyDefault, r->stream));
+        OK(cudaStreamSynchronize(r->stream));
+        for (int from = 0; from < r->ranks; from++)
+            for (int i = 0; i < 16; i++)
+                MUST(got[16 * from + i] ==
+                     (i < from + r->rank ? word(from, r->rank, i) + (float)round : 0));
+    }
+    rank_close(r);
+}
+
+static void test_everybody(void **state)
+{
+    (void)state;
+    runs_well_in_all_modes(everybody_body, 4);
+}
+
+/* In order between two ranks, whichever of them groups its calls. */
+static void order_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    float got[3];
+    rank_open(r);
+    for (int i = 0; i < WORLD_ROOM; i++)
+        r->host[i] = (float)(10 * r->rank + i);
+    OK(cudaMemcpyAsync(r->x, r->host, sizeof got, cudaMemcpyDefault, r->stream));
+    for (int round = 0; round < 4; round++) {
+        bool sends = r->rank == round % 2, groups = r->rank == round / 2;
+        if (groups) OK(n->GroupStart());
+        for (int i = 0; i < 3 && sends; i++)
+            OK(n->Send(r->x + i, 1, ncclFloat32, 1 - r->rank, r->comm, r->stream));
+        for (int i = 0; i < 3 && !sends; i++)
+            OK(n->Recv(r->y + i, 1, ncclFloat32, 1 - r->rank, r->comm, r->stream));
+        if (groups) OK(n->GroupEnd());
+        OK(cudaMemcpyAsync(got, r->y, sizeof got, cudaMemcpyDefault, r->stream));
+        OK(cudaStreamSynchronize(r->stream));
+        for (int i = 0; i < 3 && !sends; i++)
+            MUST(got[i] == (float)(10 * (1 - r->rank) + i));
+    }
+    rank_close(r);
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    runs_well_in_all_modes(order_body, 2);
+}
+
+enum { LARGE = 2000000 };
+
+/* More than sockets hold, both ways at once. */
+static void large_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    float *x, *y, *host, *got;
+    rank_open(r);
+    OK(cudaMalloc((void **)&x, LARGE * sizeof *x));
+    OK(cudaMalloc((void **)&y, LARGE * sizeof *y));
+    OK(cudaMallocHost((void **)&host, LARGE * sizeof *host));
+    OK(cudaMallocHost((void **)&got, LARGE * sizeof *got));
+    for (int i = 0; i < LARGE; i++)
+        host[i] = (float)(i + r->rank);
+    OK(cudaMemcpyAsync(x, host, LARGE * sizeof *x, cudaMemcpyDefault, r->stream));
+    OK(n->GroupStart());
+    OK(n->Send(x, LARGE, ncclFloat32, 1 - r->rank, r->comm, r->stream));
+    OK(n->Recv(y, LARGE, ncclFloat32, 1 - r->rank, r->comm, r->stream));
+    OK(n->GroupEnd());
+    OK(cudaMemcpyAsync(got, y, LARGE * sizeof *x, cudaMemcpyDefault, r->stream));
+    OK(cudaStreamSynchronize(r->stream));
+    for (int i = 0; i < LARGE; i++)
+        MUST(got[i] == (float)(i + 1 - r->rank));
+    OK(cudaFree(x));
+    OK(cudaFree(y));
+    OK(cudaFreeHost(host));
+    OK(cudaFreeHost(got));
+    rank_close(r);
+}
+
+static void test_large(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(large_body, 2, "EMU_STREAMS=deferred", text, sizeof text);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* Two streams, two communicators, collectives and messages in one group, and one in another. */
+static void group_calls(Rank *r, ncclComm_t pair)
+{
+    const Nccl *n = r->nccl;
+    int next = (r->rank + 1) % r->ranks, before = (r->rank + r->ranks - 1) % r->ranks;
+    OK(n->GroupStart());
+    OK(n->Send(r->x, 1, ncclFloat32, next, r->comm, r->stream));
+    OK(n->AllReduce(r->x, r->y, 1, ncclFloat32, ncclSum, r->comm, r->side));
+    OK(n->GroupStart());
+    OK(n->AllReduce(r->x, r->y + 1, 1, ncclFloat32, ncclSum, pair, r->stream));
+    OK(n->AllGather(r->x, r->y + 2, 1, ncclFloat32, r->comm, r->stream));
+    OK(n->GroupEnd());
+    OK(n->Recv(r->y + 6, 1, ncclFloat32, before, r->comm, r->stream));
+    OK(n->GroupEnd());
+}
+
+/* What they carry, round after round. */
+static void group_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    float got[7];
+    rank_open(r);
+    rank_ids(r, 2);
+    ncclComm_t pair = rank_join(r, r->rank / 2, 2, r->rank % 2);
+    for (int round = 0; round < 5; round++) {
+        OK(cudaMemset(r->y, 0, sizeof got));
+        OK(cudaDeviceSynchronize());
+        group_calls(r, pair);
+        rank_wait(r);
+        OK(cudaMemcpy(got, r->y, sizeof got, cudaMemcpyDeviceToHost));
+        MUST(got[0] == 10 && got[1] == (r->rank < 2 ? 3 : 7));
+        for (int i = 0; i < 4; i++)
+            MUST(got[2 + i] == (float)(i + 1));
+        MUST(got[6] == (float)((r->rank + 3) % 4 + 1));
+    }
+    OK(n->CommDestroy(pair));
+    rank_close(r);
+}
+
+/* Only the stream that is named is waited for: calls of one communicator are done in their order on
+ * whichever streams; a group starts behind all that its streams were asked for before, and comes
+ * before all that they are asked for later. */
+static void streams_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    float got;
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    OK(n->AllReduce(r->x, r->y, 1, ncclFloat32, ncclSum, r->comm, r->stream));
+    OK(n->AllReduce(r->y, r->y + 1, 1, ncclFloat32, ncclSum, r->comm, r->side));
+    OK(cudaMemcpyAsync(&got, r->y + 1, sizeof got, cudaMemcpyDefault, r->side));
+    OK(cudaStreamSynchronize(r->side));
+    MUST(got == 6);
+    for (int round = 1; round <= 2; round++) {
+        cudaStream_t first = round == 1 ? r->side : r->stream;
+        cudaStream_t last = round == 1 ? r->stream : r->side;
+        r->host[0] = (float)(10 * round);
+        OK(cudaMemcpyAsync(r->x + 1, r->host, sizeof got, cudaMemcpyDefault, first));
+        OK(n->GroupStart());
+        OK(n->AllReduce(r->x + 1, r->y + 2, 1, ncclFloat32, ncclSum, r->comm, r->stream));
+        OK(n->AllReduce(r->x, r->y + 3, 1, ncclFloat32, ncclSum, r->comm, r->side));
+        OK(n->GroupEnd());
+        OK(cudaMemcpyAsync(&got, r->y + 2, sizeof got, cudaMemcpyDefault, last));
+        MUST(got == (float)(20 * round));
+    }
+    rank_close(r);
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    runs_well_in_all_modes(group_body, 4);
+    runs_well_in_all_modes(streams_body, 2);
+}
+
+/* What a call may not be given, it refuses. */
+static void refused_body(Rank *r)
+{
+    const Nccl *n = r->nccl;
+    rank_open(r);
+    MUST(n->Broadcast(r->x, r->y, 1, ncclFloat32, 4, r->comm, r->stream) == ncclInvalidArgument);
+    MUST(strstr(n->GetLastError(r->comm), "Broadcast : invalid root 4") != NULL);
+    _exit(0); /* nothing more is allowed after an error */
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(refused_body, 1, "", text, sizeof text);
+}
+
+/* ---- first uses ------------------------------------------------------------------------------ */
+
+enum { MUCH = 1025 /* floats: more than 4 KiB */ };
+
+/* After a little was summed, the first sum of much waits for the peer's host, the second does not:
+ * rank 0 is back from it, and says so, before rank 1 calls. */
+static void much_body(Rank *r)
+{
+    float *x;
+    rank_open(r);
+    rank_warm(r, r->comm, r->stream);
+    OK(cudaMalloc((void **)&x, MUCH * sizeof *x));
+    if (r->rank == 1) {
+        MUST(!mark_comes(r->world, 50)); /* rank 0 would have come back long ago */
+        atomic_store(&r->world->mark, 1);
+    }
+    OK(r->nccl->AllReduce(x, x, MUCH, ncclFloat32, ncclSum, r->comm, r->stream));
+    MUST(atomic_load(&r->world->mark) == 1);
+    rank_meet(r);
+    while (r->rank == 1 && atomic_load(&r->world->mark) != 2)
+        sched_yield();
+    OK(r->nccl->AllReduce(x, x, MUCH, ncclFloat32, ncclSum, r->comm, r->stream));
+    if (r->rank == 0) atomic_store(&r->world->mark, 2);
+    rank_wait(r);
+    OK(cudaFree(x));
+    rank_close(r);
+}
+
+static void test_first_uses(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(much_body, 2, "EMU_STREAMS=deferred", text, sizeof text);
+}
+
+/* ---- where communicators meet ---------------------------------------------------------------- */
+
+static void sum_body(Rank *r)
+{
+    float got;
+    int ranks, rank;
+    rank_open(r);
+    OK(r->nccl->CommCount(r->comm, &ranks));
+    OK(r->nccl->CommUserRank(r->comm, &rank));
+    MUST(ranks == r->ranks && rank == r->rank);
+    OK(r->nccl->AllReduce(r->x, r->y, 1, ncclFloat32, ncclSum, r->comm, r->stream));
+    OK(cudaMemcpyAsync(&got, r->y, sizeof got, cudaMemcpyDefault, r->stream));
+    OK(cudaStreamSynchronize(r->stream));
+    MUST(got == 3);
+    rank_close(r);
+}
+
+static void no_interface(void *context)
+{
+    Nccl nccl;
+    ncclUniqueId id;
+    const char *missing;
+    (void)context;
+    setenv("NCCL_SOCKET_IFNAME", "nosuch", 1);
+    MUST(nccl_load(&nccl, "libnccl.so.2", &missing));
+    MUST(nccl.GetUniqueId(&id) == ncclInvalidUsage);
+    MUST(strcmp(nccl.GetLastError(NULL), "Bootstrap : no socket interface found") == 0);
+}
+
+static bool has_ipv6(void)
+{
+    char line[256];
+    bool found = false;
+    FILE *f = fopen("/proc/net/if_inet6", "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        found = found || strstr(line, " lo\n") != NULL;
+    if (f != NULL) fclose(f);
+    return found;
+}
+
+static void test_interfaces(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(sum_body, 2, "NCCL_SOCKET_IFNAME==lo", text, sizeof text);
+    runs_well(sum_body, 2, "NCCL_SOCKET_IFNAME=nosuch,l", text, sizeof text);
+    if (has_ipv6())
+        runs_well(sum_body, 2, "NCCL_SOCKET_IFNAME=lo NCCL_SOCKET_FAMILY=AF_INET6", text,
+                  sizeof text);
+    if (child_run(no_interface, NULL, text, sizeof text) != 0) fail_msg("%s", text);
+}
+
+/* Each communicator takes the device memory that it is told to, up to its end. */
+static void reserve_body(Rank *r)
+{
+    size_t before, after, all;
+    rank_open(r);
+    rank_meet(r);
+    OK(cudaMemGetInfo(&before, &all));
+    rank_meet(r);
+    OK(r->nccl->CommDestroy(r->other));
+    r->other = NULL;
+    rank_meet(r);
+    OK(cudaMemGetInfo(&after, &all));
+    MUST(after == before + (3 << 20));
+    rank_meet(r);
+    rank_close(r);
+}
+
+static void test_reserve(void **state)
+{
+    (void)state;
+    char text[4096];
+    runs_well(reserve_body, 2, "EMU_NCCL_RESERVE=3145728", text, sizeof text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_everybody),  cmocka_unit_test(test_order),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_first_uses),
+        cmocka_unit_test(test_interfaces), cmocka_unit_test(test_reserve),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* test_grid_equal.c -- any grid of ranks is the training of a single rank: cases
+ * drawn from all combinations of grid_case.h.
+ *
+ * With a fixed seed a fixed number of them. `make grid` gives it GRID_SECONDS, and GRID_SEED or a
+ * new one: all combinations in a drawn order until the time is up. GRID_CASE is a case's numbers,
+ * as they are printed with it: that one alone.
+ */
+#include "model/core/clock.h"
+#include "tests/support/grid/grid_run.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { CASES = 300, FIXED_SEED = 14, MOST_SHRUNK = 3 };
+
+/* The worst that was seen, per dtype; of f64 by every value of a choice, and in how many cases. */
+typedef struct {
+    double size;
+    char what[700];
+} Worst;
+enum { DTYPES = 5, MOST_VALUES = 32 };
+typedef struct {
+    Worst worst[DTYPES];
+    double by[GRID_CHOICES][MOST_VALUES];
+    int64_t cases[GRID_CHOICES][MOST_VALUES];
+} Seen;
+
+static double core_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t number(const char *name, int64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoll(text, NULL, 10) : otherwise;
+}
+
+static int size_of(const GridCase *c)
+{
+    int size = 0;
+    for (int i = 0; i < GRID_CHOICES; i++)
+        size += c->of[i];
+    return size;
+}
+
+/* The smallest case that still fails: each choice in turn gets the simplest value with which it
+ * does, until none can be made simpler. */
+static GridCase shrink(GridCase c)
+{
+    Comparison r;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int choice = 0; choice < GRID_CHOICES; choice++) {
+            for (int value = 0; value < c.of[choice]; value++) {
+                GridCase simpler = c;
+                simpler.of[choice] = value;
+                simpler = grid_case_legal(simpler);
+                /* What is legal may be larger elsewhere, or what it was. */
+                if (size_of(&simpler) >= size_of(&c) || grid_check(&simpler, NULL, &r)) continue;
+                c = simpler;
+                changed = true;
+                break;
+            }
+        }
+    }
+    return c;
+}
+
+static void report(const GridCase *c)
+{
+    char text[512], numbers[128];
+    Comparison r;
+    GridCase least = shrink(*c);
+    bool again = !grid_check(&least, NULL, &r);
+    print_error("smallest that fails: %s\n  GRID_CASE=%s\n  %s\n",
+                grid_case_text(&least, text, sizeof text),
+                grid_case_numbers(&least, numbers, sizeof numbers),
+                again ? r.difference : "not every time");
+}
+
+static void note_worst(Seen *seen, const GridCase *c, const char *text, const Comparison *r)
+{
+    Worst *w = &seen->worst[c->of[GRID_DTYPE]];
+    if (r->worst > w->size) {
+        w->size = r->worst;
+        snprintf(w->what, sizeof w->what, "%s: %s", text, r->where);
+    }
+    for (int i = 0; i < GRID_CHOICES && grid_case_dtype(c) == F64; i++) {
+        double *of = &seen->by[i][c->of[i]];
+        *of = fmax(*of, r->worst);
+        seen->cases[i][c->of[i]]++;
+    }
+}
+
+/* Holds one case to its single rank. */
+static bool check_case(const GridCase *c, Seen *seen)
+{
+    static int shrunk;
+    char text[512], numbers[128];
+    Comparison r;
+    /* Before it runs: a rank may end the program, and takes the words behind it along. */
+    printf("%s (GRID_CASE=%s)", grid_case_text(c, text, sizeof text),
+           grid_case_numbers(c, numbers, sizeof numbers));
+    fflush(stdout);
+    bool good = grid_check(c, NULL, &r);
+    printf(": %.2g%s%s\n", r.worst, good ? "" : "\n  ", r.difference);
+    note_worst(seen, c, text, &r);
+    fflush(stdout);
+    if (!good && shrunk++ < MOST_SHRUNK) report(c);
+    return good;
+}
+
+/* Of f64: "dp: 1 5.1e-14 (20), 2 3e-14 (31), ..." */
+static void print_axes(const Seen *seen)
+{
+    static const struct {
+        GridChoice choice;
+        const char *name;
+        int from; /* what value 0 stands for */
+    } axis[] = {{GRID_DATA, "dp", 1},
+                {GRID_TENSOR, "tp", 1},
+                {GRID_PIPELINE, "pp", 1},
+                {GRID_SCHEDULE, "schedule (1f1b, gpipe, interleaved)", 0},
+                {GRID_SPLIT, "split (best, parameters, uniform, by hand)", 0},
+                {GRID_SEQUENCE, "sequence parallel", 0},
+                {GRID_STAGE, "ZeRO", 0},
+                {GRID_MICROS, "micro-batches", 1},
+                {GRID_RECOMPUTE, "recompute", 0}};
+    print_message("worst deviation in f64 by axis, and of how many cases\n");
+    for (size_t a = 0; a < sizeof axis / sizeof *axis; a++) {
+        print_message("  %s:", axis[a].name);
+        for (int v = 0; v < MOST_VALUES; v++)
+            if (seen->cases[axis[a].choice][v])
+                print_message("  %d: %.2g (%lld)", v + axis[a].from, seen->by[axis[a].choice][v],
+                              (long long)seen->cases[axis[a].choice][v]);
+        print_message("\n");
+    }
+}
+
+static void print_sum(int64_t n, const Seen *seen, double seconds)
+{
+    const Worst *worst = seen->worst;
+    static const char *const name[] = {"f64", "f32", "bf16, beside f32", "f16, beside f32",
+                                       "bf16 without masters, beside f32"};
+    print_message("%lld cases, %.3f core-seconds each\n", (long long)n,
+                  seconds / (double)(n > 0 ? n : 1));
+    for (int i = 0; i < grid_choice_values(GRID_DTYPE); i++)
+        if (worst[i].size > 0)
+            print_message("worst deviation in %s: %.2g (%s)\n", name[i], worst[i].size,
+                          worst[i].what);
+    print_axes(seen);
+}
+
+/* Three of five cases are in f64, which sees most. What is drawn as a single rank has three
+ * tensor-parallel ones, or as many fewer as its heads ask for: no other case has three alone. */
+static GridCase fixed_case(int64_t i)
+{
+    GridCase c = grid_case_drawn(FIXED_SEED, i);
+    if (grid_case_ranks(&c) == 1) c.of[GRID_TENSOR] = 2;
+    if (i % 5 < 3) c.of[GRID_DTYPE] = 0;
+    return grid_case_legal(c);
+}
+
+/* Each number of ranks of an axis must have been there with no other axis: bit n is n + 1. */
+typedef struct {
+    unsigned of[3];
+} Alone;
+
+static void note_alone(Alone *seen, const GridCase *c)
+{
+    for (int axis = GRID_DATA; axis <= GRID_PIPELINE; axis++)
+        if (grid_case_ranks(c) == c->of[axis] + 1) seen->of[axis] |= 1U << c->of[axis];
+}
+
+static void check_alone(const Alone *seen)
+{
+    for (int axis = GRID_DATA; axis <= GRID_PIPELINE; axis++)
+        assert_int_equal(seen->of[axis], (1U << grid_choice_values((GridChoice)axis)) - 1);
+}
+
+static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank(void **state)
+{
+    (void)state;
+    static Seen seen;
+    Alone alone = {{0}};
+    double start = core_seconds();
+    int64_t done = 0, bad = 0;
+    for (int64_t i = 0; i < CASES; i += grid_case_every(), done++) {
+        GridCase c = fixed_case(i);
+        note_alone(&alone, &c);
+        c = grid_case_here(c);
+        bad += !check_case(&c, &seen);
+    }
+    print_sum(done, &seen, core_seconds() - start);
+    if (done == CASES) check_alone(&alone);
+    assert_int_equal(bad, 0);
+}
+
+/* All combinations in a drawn order, until the time is up or one fails. */
+static void test_as_many_grids_as_there_is_time_for(void **state)
+{
+    (void)state;
+    static Seen seen;
+    double end = seconds_now() + (double)number("GRID_SECONDS", 0), start = core_seconds();
+    int64_t seed = number("GRID_SEED", (int64_t)time(NULL)), all = grid_cases(), i = 0;
+    bool good = true;
+    print_message("GRID_SEED=%lld\n", (long long)seed);
+    for (; good && i < all && seconds_now() < end; i++) {
+        GridCase c = grid_case_drawn((uint64_t)seed, i);
+        c = grid_case_here(c);
+        good = check_case(&c, &seen);
+        if (i % 200 == 199) grid_forget();
+    }
+    print_sum(i, &seen, core_seconds() - start);
+    print_message("%lld of %lld combinations\n", (long long)i, (long long)all);
+    assert_true(good);
+}
+
+/* One case by its numbers, as a failing one is printed. */
+static void test_the_grid_of_these_numbers(void **state)
+{
+    (void)state;
+    static Seen seen;
+    GridCase c;
+    if (!grid_case_read(&c, getenv("GRID_CASE")))
+        fail_msg("GRID_CASE is %d numbers, as in 1,0,...", GRID_CHOICES);
+    c = grid_case_legal(c);
+    assert_true(check_case(&c, &seen));
+}
+
+int main(void)
+{
+    const struct CMUnitTest fixed[] = {
+        cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank)};
+    const struct CMUnitTest timed[] = {cmocka_unit_test(test_as_many_grids_as_there_is_time_for)};
+    const struct CMUnitTest one[] = {cmocka_unit_test(test_the_grid_of_these_numbers)};
+    int failed = getenv("GRID_CASE")      ? cmocka_run_group_tests(one, NULL, NULL)
+                 : getenv("GRID_SECONDS") ? cmocka_run_group_tests(timed, NULL, NULL)
+                                          : cmocka_run_group_tests(fixed, NULL, NULL);
+    grid_forget();
+    return failed;
+}

@@ -1,0 +1,115 @@
+/* test_grid_replicas.c -- short runs that learn, on ranks of every axis: after each of their steps
+ * whatever several ranks hold is the same on all of them, tensor by tensor. */
+#include "parallel/verify/capture.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 20, RANKS = 8 };
+
+typedef struct {
+    Opened shared;
+    double first, last; /* losses */
+    int64_t clipped;    /* steps */
+} Run;
+
+/* Hashes of weights between two steps: those that were just updated. */
+static void check_replicas(Trainer *t, int step)
+{
+    const char *drifted = capture_drift(t);
+    if (drifted) rank_wrong(t->session.world, "%s differs after step %d", drifted, step);
+}
+
+static void train(Comm *world, void *context)
+{
+    Run *run = context;
+    Trainer t;
+    char err[1024];
+    StepRecord record[TRAINER_HISTORY];
+    if (!trainer_open(&t, run->shared.config, world, err, sizeof err) ||
+        !trainer_allocate(&t, run->shared.config, &run->shared.data, err, sizeof err))
+        rank_wrong(world, "%s", err);
+    check_replicas(&t, 0);
+    for (int i = 1; i <= STEPS; i++) {
+        trainer_step(&t);
+        trainer_read_all(&t, record);
+        double mine[] = {record[0].loss, record[0].grad_norm, record[0].lr}, first[3];
+        memcpy(first, mine, sizeof first);
+        comm_broadcast(world, NULL, tensor_1d(first, F64, 3), 0);
+        if (memcmp(first, mine, sizeof first) != 0)
+            rank_wrong(world, "step %d: loss %.17g and norm %.17g, rank 0 has %.17g and %.17g", i,
+                       mine[0], mine[1], first[0], first[1]);
+        check_replicas(&t, i);
+        if (world->rank > 0) continue;
+        run->first = i == 1 ? mine[0] : run->first;
+        run->last = mine[0];
+        run->clipped += mine[1] > run->shared.config->gradient_clipping;
+    }
+    trainer_close(&t);
+}
+
+/* On eight ranks, most steps clipped. */
+static void learns(void **state, const char *const *sets)
+{
+    Run run = {0};
+    trainer_run_prepare(&run.shared, *state, RANKS, sets);
+    thread_ranks(RANKS, 60, train, &run);
+    print_message("  loss %.4f to %.4f, %lld steps clipped\n", run.first, run.last,
+                  (long long)run.clipped);
+    assert_true(run.last < run.first - 0.5);
+    assert_in_range(run.clipped, STEPS / 2, STEPS);
+    data_close(&run.shared.data);
+    config_free(run.shared.config);
+}
+
+#define CUBE                                                                                       \
+    "parallel.tensor=2", "parallel.pipeline=2", "gradient_clipping=0.5", "train_batch_size=12"
+
+/* Data-parallel replicas, and what tensor-parallel ranks do not cut: norms, QK-norm's weights. */
+static void test_bug_16_replicas_stay_equal(void **state)
+{
+    learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2", NULL});
+    learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
+                                        "zero_optimization.stage=3", "model.num_layers=4",
+                                        "parallel.pipeline_chunks=2", "bf16.enabled=true", NULL});
+}
+
+/* Norms and biases that each rank has a gradient of by its own rows. */
+static void test_bug_19_norms_of_cut_rows_stay_equal(void **state)
+{
+    learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
+                                        "parallel.sequence_parallel=true", "model.norm=layernorm",
+                                        "model.bias=true", "model.position=learned",
+                                        "zero_optimization.stage=1", NULL});
+    learns(state,
+           (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
+                                 "parallel.sequence_parallel=true", "model.bias=true",
+                                 "zero_optimization.stage=2", "parallel.schedule=gpipe", NULL});
+}
+
+/* A table of two stages, and heads of keys and values of two ranks. */
+static void test_bug_30_tied_tables_and_shared_heads_stay_equal(void **state)
+{
+    learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=1",
+                                        "model.tie_word_embeddings=true",
+                                        "model.num_key_value_heads=1", NULL});
+    learns(state, (const char *const[]){"parallel.tensor=4", "parallel.pipeline=2",
+                                        "gradient_clipping=0.5", "model.tie_word_embeddings=true",
+                                        "zero_optimization.stage=3", NULL});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_16_replicas_stay_equal),
+        cmocka_unit_test(test_bug_19_norms_of_cut_rows_stay_equal),
+        cmocka_unit_test(test_bug_30_tied_tables_and_shared_heads_stay_equal),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

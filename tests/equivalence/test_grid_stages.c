@@ -1,0 +1,243 @@
+/* test_grid_stages.c -- pipelines of every number of stages and micro-batches, with what no action
+ * may read any more poisoned, beside one rank; which stage has which layers, and whose loss
+ * counts. */
+#include "model/core/check.h"
+#include "parallel/pipeline/pipeline.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BLOCKS = 5, STEPS = 2, MOST_SETS = 8, MOST_ROWS = 96 };
+
+/* A run of a few steps: what each of them says, and who has which rows. */
+typedef struct {
+    Opened shared;
+    int ranks;
+    StepRecord record[STEPS];
+    bool holds[8][MOST_ROWS]; /* by rank and row of the table */
+    char name[MOST_ROWS][56];
+    int rows;
+} Run;
+
+/* The feed of a trainer, which is asked at every action: nothing in scratch, in buffers that hold
+ * nothing and in the slot that a forward will fill is read again. */
+static GptBatch poisoning_feed(void *context, const Action *action)
+{
+    Trainer *t = context;
+    gpt_poison_scratch(t->gpt);
+    if (t->session.pipeline) pipeline_poison(t->session.pipeline);
+    if (action->kind == ACT_FORWARD) gpt_poison_slot(t->gpt, action);
+    return feed_batch(&t->feed, action);
+}
+
+static void train_rank(Comm *world, void *context)
+{
+    Run *run = context;
+    Trainer t;
+    char err[1024];
+    StepRecord record[TRAINER_HISTORY];
+    if (!trainer_open(&t, run->shared.config, world, err, sizeof err) ||
+        !trainer_allocate(&t, run->shared.config, &run->shared.data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    gpt_connect(t.gpt, poisoning_feed, &t, &t.state->stats, &t.state->state.loss_seed);
+    for (int s = 0; s < STEPS; s++)
+        trainer_step(&t);
+    trainer_read_all(&t, record);
+    if (world->rank == 0) memcpy(run->record, record, sizeof run->record);
+    const ParamTable *table = &t.session.table;
+    CHECK(table->n_params <= MOST_ROWS, "%d rows", table->n_params);
+    SessionRun *rows = must_calloc((size_t)table->n_params, sizeof *rows);
+    session_runs(&t.session, PURPOSE_UPDATE, rows);
+    for (int p = 0; p < table->n_params; p++) {
+        run->holds[world->rank][p] = rows[p].run.count > 0;
+        if (world->rank == 0) strcpy(run->name[p], table->param[p].name);
+    }
+    if (world->rank == 0) run->rows = table->n_params;
+    free(rows);
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+/* The sets are text, of which the last is NULL. */
+static void train(Run *run, const Folder *folder, int ranks, int micros, const char *const *sets)
+{
+    const char *all[MOST_SETS + 3] = {"model.num_layers=5", "fp64.enabled=true"};
+    char batch[64];
+    int n = 2;
+    *run = (Run){.ranks = ranks};
+    snprintf(batch, sizeof batch, "train_batch_size=%d", 2 * micros);
+    all[n++] = batch;
+    while (*sets)
+        all[n++] = *sets++;
+    trainer_run_prepare(&run->shared, folder, ranks, all);
+    assert_int_equal(run->shared.config->gradient_accumulation_steps, micros);
+    thread_ranks(ranks, 60, train_rank, run);
+    data_close(&run->shared.data);
+    config_free(run->shared.config);
+}
+
+static void check_equal(const Run *have, const Run *want, const char *what)
+{
+    for (int s = 0; s < STEPS; s++) {
+        const StepRecord *a = &have->record[s], *b = &want->record[s];
+        if (!(fabs(a->loss - b->loss) <= 1e-12 * b->loss) ||
+            !(fabs(a->grad_norm - b->grad_norm) <= 1e-12 * b->grad_norm))
+            fail_msg("%s, step %d: loss %.17g and norm %.17g; one rank has %.17g and %.17g", what,
+                     s + 1, a->loss, a->grad_norm, b->loss, b->grad_norm);
+    }
+}
+
+/* One to five micro-batches, those of a step, by one to four stages in each order: micro-batches
+ * fewer than stages, as many, and a number that no stages divide. */
+static void check_stages(const Folder *folder, int micros, int stages, const char *schedule,
+                         int chunks)
+{
+    Run one, many;
+    char pipeline[64], kind[64], parts[64], what[128];
+    snprintf(pipeline, sizeof pipeline, "parallel.pipeline=%d", stages);
+    snprintf(kind, sizeof kind, "parallel.schedule=%s", schedule);
+    snprintf(parts, sizeof parts, "parallel.pipeline_chunks=%d", chunks);
+    snprintf(what, sizeof what, "%d micro-batches on %d stages of %d, %s", micros, stages, chunks,
+             schedule);
+    train(&one, folder, 1, micros, (const char *const[]){NULL});
+    train(&many, folder, stages, micros, (const char *const[]){pipeline, kind, parts, NULL});
+    check_equal(&many, &one, what);
+}
+
+static void test_bug_31_every_micro_batch_has_its_own_activations(void **state)
+{
+    for (int stages = 2; stages <= 4; stages++) {
+        for (int micros = stages; micros <= 5; micros++) {
+            check_stages(*state, micros, stages, "gpipe", 1);
+            check_stages(*state, micros, stages, "1f1b", 1);
+            if (stages == 2) check_stages(*state, micros, stages, "interleaved", 2);
+        }
+    }
+}
+
+static void test_bug_34_fewer_micro_batches_than_stages_train(void **state)
+{
+    for (int stages = 2; stages <= 4; stages++) {
+        for (int micros = 1; micros < stages; micros++) {
+            check_stages(*state, micros, stages, "gpipe", 1);
+            check_stages(*state, micros, stages, "1f1b", 1);
+            if (stages == 2) check_stages(*state, micros, stages, "interleaved", 2);
+        }
+    }
+}
+
+/* Whether a stage has row `name`, by hand: the embedding is the first's, final norm and head are
+ * the last's, and a tied table both have. */
+static bool belongs(const char *name, int stage, int stages, const int *first, bool tied)
+{
+    int block;
+    if (strcmp(name, "token.weight") == 0) return stage == 0 || (tied && stage == stages - 1);
+    if (sscanf(name, "block.%d.", &block) == 1)
+        return block >= first[stage] && block < first[stage + 1];
+    return stage == stages - 1; /* final_norm, head */
+}
+
+/* Five blocks by two, three and four stages; each row is where its layer is, and the model trains
+ * as one rank's does. */
+static void test_bug_32_five_blocks_on_any_stages(void **state)
+{
+    /* By hand: the head is cheaper than a block, and with it the last stage has fewer of them. */
+    static const char *const cuts[] = {"[3,2]", "[2,2,1]", "[1,2,1,1]"};
+    static const int first[3][5] = {{0, 3, 5}, {0, 2, 4, 5}, {0, 1, 3, 4, 5}};
+    for (int i = 0; i < 6; i++) {
+        int stages = i % 3 + 2;
+        bool tied = i / 3;
+        Run one, many;
+        char pipeline[64], cut[64];
+        const char *tie =
+            tied ? "model.tie_word_embeddings=true" : "model.tie_word_embeddings=false";
+        snprintf(pipeline, sizeof pipeline, "parallel.pipeline=%d", stages);
+        snprintf(cut, sizeof cut, "parallel.pipeline_split=%s", cuts[i % 3]);
+        train(&one, *state, 1, 2, (const char *const[]){tie, NULL});
+        train(&many, *state, stages, 2, (const char *const[]){tie, pipeline, cut, NULL});
+        check_equal(&many, &one, cut);
+        for (int r = 0; r < stages; r++)
+            for (int p = 0; p < many.rows; p++)
+                if (many.holds[r][p] != belongs(many.name[p], r, stages, first[i % 3], tied))
+                    fail_msg("%s %s on stage %d of %d", many.name[p],
+                             many.holds[r][p] ? "is" : "is not", r, stages);
+        /* Cut by cost, too. */
+        train(&many, *state, stages, 2, (const char *const[]){tie, pipeline, NULL});
+        check_equal(&many, &one, pipeline);
+    }
+}
+
+/* The loss is that of all rows, whether tensor ranks cut them or not. */
+static void test_bug_4_cut_rows_scale_no_loss(void **state)
+{
+    Run one, many;
+    train(&one, *state, 1, 2, (const char *const[]){NULL});
+    for (int i = 0; i < 6; i++) {
+        int tp = i < 4 ? 2 << i / 2 : 2, pp = i < 4 ? 1 : 2;
+        char tensor[64], pipeline[64];
+        const char *rows =
+            i % 2 ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
+        snprintf(tensor, sizeof tensor, "parallel.tensor=%d", tp);
+        snprintf(pipeline, sizeof pipeline, "parallel.pipeline=%d", pp);
+        train(&many, *state, tp * pp, 2, (const char *const[]){tensor, pipeline, rows, NULL});
+        check_equal(&many, &one, rows);
+    }
+}
+
+/* ---- sums of a step -------------------------------------------------------------------------- */
+
+/* Sixteen ranks, 2 on each axis: what they have are powers of two, so that a sum says whose
+ * they are. */
+static void sum_stats(Comm *world, void *context)
+{
+    Session s = {0};
+    char err[256];
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    (void)context;
+    if (!device_open(&s.dev, "cpu", &options, err, sizeof err)) rank_wrong(world, "%s", err);
+    s.grid = grid_open(world, (GridPlace){2, 2, 2, 2}, NULL);
+    double mine = ldexp(1, world->rank), all = 0, first = 0;
+    StepStats *stats = device_alloc(&s.dev, sizeof *stats, "sums");
+    *stats = (StepStats){.sq_norm = mine, .nats = 3 * mine, .targets = 5 * mine};
+    session_sum_stats(&s, stats);
+    for (int r = 0; r < world->size; r++) {
+        all += ldexp(1, r);
+        if (grid_place(s.grid.size, r).tp == 0) first += ldexp(1, r);
+    }
+    if (stats->sq_norm != all || stats->nats != 3 * first || stats->targets != 5 * first)
+        rank_wrong(world, "%g, %g and %g, not %g, %g and %g", stats->sq_norm, stats->nats,
+                   stats->targets, all, 3 * first, 5 * first);
+    device_release(&s.dev, stats, sizeof *stats);
+    grid_close(&s.grid);
+    device_close(&s.dev);
+}
+
+/* Every rank's squares count; losses and targets are those of the first rank of a tensor-parallel
+ * group, whose ranks all have the same. */
+static void test_losses_are_counted_once(void **state)
+{
+    (void)state;
+    thread_ranks(16, 60, sum_stats, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_losses_are_counted_once),
+        cmocka_unit_test(test_bug_4_cut_rows_scale_no_loss),
+        cmocka_unit_test(test_bug_31_every_micro_batch_has_its_own_activations),
+        cmocka_unit_test(test_bug_32_five_blocks_on_any_stages),
+        cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_train),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

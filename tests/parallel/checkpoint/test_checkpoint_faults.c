@@ -1,0 +1,314 @@
+/* test_checkpoint_faults.c -- flipped bytes, cut and mixed files, full disks and kills at every
+ * call: nothing torn is ever taken for a checkpoint. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "tests/support/checkpoint/checkpoint_run.h"
+#include "tests/support/files/faulty_fs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "manifest.json"};
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* Flips bytes [from, to) of a file one at a time; each must be seen, and the file named. */
+static void flip_each(TestRun *r, const char *file, int64_t from, int64_t to)
+{
+    char *path = test_run_file(r, 1, file);
+    for (int64_t at = from; at < to; at++) {
+        unsigned char mask = (unsigned char)(1 + (at * 7919 + 13) % 255);
+        file_flip(path, at, mask);
+        if (test_run_whole(r, 1)) fail_msg("byte %lld of %s", (long long)at, path);
+        if (strstr(r->err, file) == NULL) fail_msg("%s is not named: %s", file, r->err);
+        file_flip(path, at, mask);
+    }
+    assert_true(test_run_whole(r, 1));
+    free(path);
+}
+
+static void every_flipped_header_and_manifest_byte_is_refused(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    for (int f = 0; f < 2; f++) { /* the manifest has no header */
+        char *folder = checkpoint_path(r.run, 1);
+        Checkpoint *c = NULL;
+        assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
+        int64_t header_bytes = checkpoint_manifest(c)->file[f].header_bytes;
+        checkpoint_close(c);
+        free(folder);
+        flip_each(&r, files[f], 0, header_bytes);
+    }
+    char *path = test_run_file(&r, 1, "manifest.json");
+    flip_each(&r, "manifest.json", 0, file_size(path));
+    free(path);
+    test_run_close(&r);
+}
+
+static void flipped_data_bytes_are_refused_by_tensor(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    char *folder = checkpoint_path(r.run, 1);
+    Checkpoint *c = NULL;
+    int flips = 0;
+    assert_true(checkpoint_open(folder, &c, r.err, sizeof r.err));
+    const Manifest *m = checkpoint_manifest(c);
+    for (int i = 0; i < m->n_tensors; i++) {
+        const ManifestTensor *t = &m->tensor[i];
+        char *path = test_run_file(&r, 1, m->file[t->file].name);
+        int64_t at = m->file[t->file].header_bytes + t->entry.offset;
+        for (int64_t b = 0; b < t->entry.bytes; b++, flips++) {
+            file_flip(path, at + b, (unsigned char)(1 + (b * 131 + i) % 255));
+            if (test_run_whole(&r, 1)) fail_msg("byte %lld of %s", (long long)b, t->entry.name);
+            assert_non_null(strstr(r.err, t->entry.name));
+            assert_non_null(strstr(r.err, m->file[t->file].name));
+            assert_false(test_run_read(&r, c));
+            assert_non_null(strstr(r.err, t->entry.name));
+            file_flip(path, at + b, (unsigned char)(1 + (b * 131 + i) % 255));
+        }
+        free(path);
+    }
+    assert_true(flips >= 1000);
+    assert_true(test_run_whole(&r, 1));
+    checkpoint_close(c);
+    free(folder);
+    test_run_close(&r);
+}
+
+static void cut_and_grown_files_are_refused(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 3; f++) {
+        TestRun r;
+        test_run_open(&r);
+        test_run_must_save(&r, 1);
+        char *path = test_run_file(&r, 1, files[f]);
+        int64_t bytes = file_size(path);
+        int fd = open(path, O_WRONLY | O_APPEND);
+        assert_int_equal(write(fd, " ", 1), 1);
+        close(fd);
+        assert_false(test_run_whole(&r, 1));
+        assert_non_null(strstr(r.err, files[f]));
+        for (int64_t cut = bytes - 1; cut >= 0; cut -= 1 + cut / 40) {
+            assert_int_equal(truncate(path, cut), 0);
+            assert_false(test_run_whole(&r, 1));
+            assert_non_null(strstr(r.err, files[f]));
+            if (f < 2) assert_non_null(strstr(r.err, "were saved"));
+        }
+        assert_int_equal(truncate(path, 0), 0);
+        assert_false(test_run_whole(&r, 1));
+        assert_int_equal(unlink(path), 0);
+        assert_false(test_run_whole(&r, 1));
+        assert_non_null(strstr(r.err, files[f]));
+        free(path);
+        test_run_close(&r);
+    }
+}
+
+static void bug_51_files_of_two_saves_do_not_mix(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 3; f++) {
+        TestRun r;
+        test_run_open(&r);
+        test_run_must_save(&r, 1);
+        test_run_must_save(&r, 2);
+        char *one = test_run_file(&r, 1, files[f]), *two = test_run_file(&r, 2, files[f]);
+        assert_int_equal(rename(one, two), 0);
+        assert_false(test_run_whole(&r, 2));
+        assert_non_null(strstr(r.err, "two saves"));
+        free(one);
+        free(two);
+        test_run_close(&r);
+    }
+    TestRun r;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    char *weights = test_run_file(&r, 1, "model.safetensors"),
+         *slots = test_run_file(&r, 1, "optimizer.safetensors");
+    char *other = test_run_file(&r, 1, "other");
+    assert_int_equal(rename(weights, other) | rename(slots, weights) | rename(other, slots), 0);
+    assert_false(test_run_whole(&r, 1));
+    free(weights);
+    free(slots);
+    free(other);
+    test_run_close(&r);
+}
+
+static void links_pipes_and_folders_are_refused(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 3; f++) {
+        TestRun r;
+        test_run_open(&r);
+        test_run_must_save(&r, 1);
+        char *path = test_run_file(&r, 1, files[f]), *moved = test_run_file(&r, 1, "moved");
+        assert_int_equal(rename(path, moved), 0);
+        assert_int_equal(symlink("moved", path), 0);
+        assert_false(test_run_whole(&r, 1));
+        assert_non_null(strstr(r.err, "symbolic link"));
+        assert_int_equal(unlink(path) | mkfifo(path, 0600), 0);
+        assert_false(test_run_whole(&r, 1)); /* and does not wait for a writer */
+        assert_non_null(strstr(r.err, files[f]));
+        assert_int_equal(unlink(path) | mkdir(path, 0700), 0);
+        assert_false(test_run_whole(&r, 1));
+        assert_int_equal(rmdir(path) | rename(moved, path), 0);
+        assert_true(test_run_whole(&r, 1));
+        free(path);
+        free(moved);
+        test_run_close(&r);
+    }
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+/* All files are synced after their last write, before the folder, before the rename, before the
+ * parents. */
+static void a_save_syncs_before_it_renames(void **state)
+{
+    (void)state;
+    TestRun r;
+    char log[4096];
+    test_run_open_logged(&r, log);
+    /* RUN's folders (5 names in /tmp/x/checkpoints may vary), then the temporary one, three files,
+     * folder, rename, parents */
+    static const char *const order[] = {"m omodel.safetensors w ", " s c ooptimizer.safetensors w ",
+                                        " s c omanifest.json w s c s rstep_00000002 s s "};
+    const char *at = log;
+    for (int i = 0; i < 3; i++) {
+        const char *found = strstr(at, order[i]);
+        if (found == NULL) fail_msg("'%s' is not in '%s'", order[i], log);
+        at = found;
+    }
+    test_run_close(&r);
+}
+
+static void short_and_interrupted_writes_are_completed(void **state)
+{
+    (void)state;
+    TestRun r;
+    FaultyFs fs;
+    test_run_open(&r);
+    faulty_fs_init(&fs, FAULT_SHORT, 0, 0);
+    r.io.fs = &fs.ops;
+    test_run_must_save(&r, 1);
+    assert_true(fs.calls > 100);
+    assert_int_equal(test_run_newest(&r), 1);
+    test_run_close(&r);
+}
+
+/* Save 1 is there; saving 2 meets a failing disk at call `at`. Returns whether there was such a
+ * call. */
+static bool fail_at(Fault fault, int at, int error)
+{
+    TestRun r;
+    FaultyFs fs;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    faulty_fs_init(&fs, fault, at, error);
+    r.io.fs = &fs.ops;
+    bool saved = test_run_save(&r, 2), reached = fs.calls >= at;
+    r.io.fs = &fs_system;
+    if (!saved && strstr(r.err, strerror(error)) == NULL)
+        fail_msg("call %d: no reason in '%s'", at, r.err);
+    assert_true(saved || reached);
+    int64_t step = test_run_newest(&r);
+    /* a disk that dies at the very last sync does not let the whole save be taken back either */
+    if (step != (saved ? 2 : 1) && !(step == 2 && fault == FAULT_ALWAYS))
+        fail_msg("call %d: step %lld is the newest (%s)", at, (long long)step,
+                 saved ? "saved" : r.err);
+    if (!saved && fault == FAULT_ALWAYS)
+        assert_true(test_run_entries(&r) <= 2); /* what a dead disk lets us remove is removed */
+    if (!saved && fault == FAULT_ONCE && test_run_entries(&r) != 1)
+        fail_msg("call %d leaves something: %s", at, r.err);
+    test_run_goes_on(&r);
+    test_run_close(&r);
+    return reached;
+}
+
+static void a_disk_that_fails_at_any_call_leaves_the_old_checkpoint(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOSPC, EIO};
+    for (int e = 0; e < 2; e++)
+        for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++) {
+            int at = 1;
+            while (fail_at(fault, at, errors[e]))
+                at++;
+            assert_in_range(at, 25, 200);
+        }
+}
+
+/* Save 1 is there; a process saves 2, prunes to one, and dies at call `at`. Returns whether it
+ * died. */
+static bool kill_at(int at)
+{
+    TestRun r;
+    int status;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        FaultyFs fs;
+        faulty_fs_init(&fs, FAULT_KILL, at, 0);
+        r.io.fs = &fs.ops;
+        bool good =
+            test_run_save(&r, 2) && checkpoint_prune(&r.io, r.run, 2, 1, r.err, sizeof r.err);
+        _exit(good ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    bool killed = WIFEXITED(status) && WEXITSTATUS(status) == FAULTY_KILLED;
+    assert_true(killed || status == 0);
+    int64_t step = test_run_newest(&r);
+    if (step != 2 && (step != 1 || !killed))
+        fail_msg("killed at call %d: step %lld is the newest", at, (long long)step);
+    test_run_must_save(&r, step + 1);
+    assert_true(checkpoint_prune(&r.io, r.run, step + 1, 1, r.err, sizeof r.err));
+    assert_int_equal(test_run_entries(&r), 1);
+    assert_int_equal(test_run_newest(&r), step + 1);
+    test_run_close(&r);
+    return killed;
+}
+
+static void bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void **state)
+{
+    (void)state;
+    int at = 1;
+    while (kill_at(at))
+        at++;
+    assert_in_range(at, 30, 200);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR); /* damage is provoked here all the time */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_flipped_header_and_manifest_byte_is_refused),
+        cmocka_unit_test(flipped_data_bytes_are_refused_by_tensor),
+        cmocka_unit_test(cut_and_grown_files_are_refused),
+        cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix),
+        cmocka_unit_test(links_pipes_and_folders_are_refused),
+        cmocka_unit_test(a_save_syncs_before_it_renames),
+        cmocka_unit_test(short_and_interrupted_writes_are_completed),
+        cmocka_unit_test(a_disk_that_fails_at_any_call_leaves_the_old_checkpoint),
+        cmocka_unit_test(bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

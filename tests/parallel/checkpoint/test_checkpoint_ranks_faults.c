@@ -1,0 +1,288 @@
+/* test_checkpoint_ranks_faults.c -- several writers, of which one's disk fails or one dies at any
+ * call: all ranks know, and nothing torn is ever taken for a checkpoint. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "tests/support/checkpoint/checkpoint_ranks.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 3, WRITERS = 3 };
+
+/* ---- a disk that fails ----------------------------------------------------------------------- */
+
+/* The step that all ranks of a world of another size would go on from. */
+static int64_t newest(const TestRun *r)
+{
+    TestRanks reading = {.ranks = 2, .tp = 2, .run = r->run};
+    ranks_newest(&reading);
+    return reading.found[0];
+}
+
+/* Save 1 is there; saving 2 meets a failing disk at call `at` of rank `bad`. Returns whether there
+ * was such a call. */
+static bool fail_at(Fault fault, int bad, int at, int error)
+{
+    TestRun r;
+    FaultyFs fs[RANKS];
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    for (int rank = 0; rank < RANKS; rank++)
+        faulty_fs_init(&fs[rank], rank == bad ? fault : FAULT_NONE, at, error);
+    TestRanks saving = {
+        .ranks = RANKS, .tp = 1, .writers = WRITERS, .run = r.run, .step = 2, .fs = fs};
+    ranks_save(&saving);
+    bool saved = ranks_agree(&saving), reached = fs[bad].calls >= at;
+    if (!saved && strstr(saving.err[0], strerror(error)) == NULL)
+        fail_msg("rank %d, call %d: no reason in '%s'", bad, at, saving.err[0]);
+    assert_true(saved || reached);
+    int64_t step = newest(&r);
+    /* A disk that dies at the very last sync does not let the whole save be taken back either. */
+    if (step != (saved ? 2 : 1) && !(step == 2 && bad == 0 && fault == FAULT_ALWAYS))
+        fail_msg("rank %d, call %d: step %lld is the newest (%s)", bad, at, (long long)step,
+                 saved ? "saved" : saving.err[0]);
+    if (!saved && (fault == FAULT_ONCE || bad > 0) && test_run_entries(&r) != 1)
+        fail_msg("rank %d, call %d leaves something: %s", bad, at, saving.err[0]);
+    test_run_goes_on(&r);
+    test_run_close(&r);
+    return reached;
+}
+
+static void a_disk_that_fails_on_any_rank_fails_the_save_of_all(void **state)
+{
+    (void)state;
+    for (Fault fault = FAULT_ONCE; fault <= FAULT_ALWAYS; fault++)
+        for (int bad = 0; bad < RANKS; bad++) {
+            int at = 1;
+            while (fail_at(fault, bad, at, at % 2 ? ENOSPC : EIO))
+                at++;
+            assert_in_range(at, bad ? 12 : 30, 200);
+        }
+}
+
+/* ---- a process that dies --------------------------------------------------------------------- */
+
+static void save_body(Comm *world, void *context)
+{
+    TestRanks *r = context;
+    ranks_save_here(r, world);
+}
+
+/* Save 1 is there; a process of several ranks saves 2 and dies at call `at` of rank `bad`. Returns
+ * whether it died. */
+static bool kill_at(int bad, int at)
+{
+    TestRun r;
+    int status;
+    test_run_open(&r);
+    test_run_must_save(&r, 1);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        FaultyFs fs[RANKS];
+        for (int rank = 0; rank < RANKS; rank++)
+            faulty_fs_init(&fs[rank], rank == bad ? FAULT_KILL : FAULT_NONE, at, 0);
+        TestRanks saving = {
+            .ranks = RANKS, .tp = 1, .writers = WRITERS, .run = r.run, .step = 2, .fs = fs};
+        thread_ranks(RANKS, 60, save_body, &saving);
+        _exit(saving.good[0] ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    bool killed = WIFEXITED(status) && WEXITSTATUS(status) == FAULTY_KILLED;
+    assert_true(killed || status == 0);
+    int64_t step = newest(&r);
+    if (step != 2 && (step != 1 || !killed))
+        fail_msg("rank %d killed at call %d: step %lld is the newest", bad, at, (long long)step);
+    test_run_must_save(&r, step + 1);
+    assert_true(checkpoint_prune(&r.io, r.run, step + 1, 1, r.err, sizeof r.err));
+    assert_int_equal(test_run_entries(&r), 1);
+    assert_int_equal(test_run_newest(&r), step + 1);
+    test_run_close(&r);
+    return killed;
+}
+
+static void bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < RANKS; bad++) {
+        int at = 1;
+        while (kill_at(bad, at))
+            at++;
+        assert_in_range(at, bad ? 12 : 30, 200);
+    }
+}
+
+/* ---- order, bounds --------------------------------------------------------------------------- */
+
+/* Every file is synced by its writer before rank 0 begins the manifest, which it renames last. */
+static void rank_0_waits_for_all_writers(void **state)
+{
+    (void)state;
+    TestRun r;
+    FaultyFs fs[RANKS];
+    char log[RANKS][4096] = {{0}};
+    test_run_open(&r);
+    for (int rank = 0; rank < RANKS; rank++) {
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+        fs[rank].log = log[rank];
+    }
+    TestRanks saving = {
+        .ranks = RANKS, .tp = 1, .writers = WRITERS, .run = r.run, .step = 2, .fs = fs};
+    ranks_save(&saving);
+    assert_true(ranks_agree(&saving));
+    for (int rank = 0; rank < RANKS; rank++) {
+        char files[2][64];
+        snprintf(files[0], sizeof files[0], "omodel-%05d-of-00003.safetensors w ", rank + 1);
+        snprintf(files[1], sizeof files[1], " s c ooptimizer-%05d-of-00003.safetensors w ",
+                 rank + 1);
+        const char *at = strstr(log[rank], files[0]);
+        if (at == NULL || strstr(at, files[1]) == NULL) fail_msg("rank %d: %s", rank, log[rank]);
+        const char *end = log[rank] + strlen(log[rank]) - 5;
+        if (rank > 0 && strcmp(end, " s c ") != 0) fail_msg("rank %d: %s", rank, log[rank]);
+    }
+    static const char texts[] = " s c omodel.safetensors.index.json w s c "
+                                "ooptimizer.safetensors.index.json w s c "
+                                "omanifest.json w s c s rstep_00000002 s s ";
+    if (strstr(log[0], texts) == NULL) fail_msg("rank 0: %s", log[0]);
+    test_run_close(&r);
+}
+
+/* ---- what stands there already --------------------------------------------------------------- */
+
+static TestRanks three_ranks(const TestRun *r, int64_t step)
+{
+    return (TestRanks){.ranks = RANKS, .tp = 1, .writers = 2, .run = r->run, .step = step};
+}
+
+static void save_must_go_well(TestRanks *saving)
+{
+    ranks_save(saving);
+    if (!ranks_agree(saving)) fail_msg("%s", saving->err[0]);
+}
+
+/* Whole: nothing is written. Damaged: it makes way. Of another step: it is moved aside. */
+static void a_step_that_is_there_is_looked_at_by_all_ranks(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    TestRanks saving = three_ranks(&r, 5);
+    save_must_go_well(&saving);
+    char *path = test_run_file(&r, 5, "manifest.json"), *five = checkpoint_path(r.run, 5),
+         *six = checkpoint_path(r.run, 6);
+    struct stat before, after;
+    assert_int_equal(stat(path, &before), 0);
+    save_must_go_well(&saving);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    char *data = test_run_file(&r, 5, "optimizer-00002-of-00002.safetensors");
+    file_flip(data, file_size(data) - 1, 1);
+    assert_false(test_run_whole(&r, 5));
+    save_must_go_well(&saving);
+    assert_true(test_run_whole(&r, 5));
+    assert_int_equal(test_run_entries(&r), 1);
+    assert_int_equal(rename(five, six), 0);
+    saving.step = 6;
+    save_must_go_well(&saving);
+    assert_int_equal(newest(&r), 6);
+    assert_int_equal(test_run_entries(&r), 2); /* and step_00000006.holds-5-... */
+    free(path);
+    free(data);
+    free(five);
+    free(six);
+    test_run_close(&r);
+}
+
+static void rank_0_prunes_for_all(void **state)
+{
+    (void)state;
+    TestRun r;
+    test_run_open(&r);
+    for (int64_t step = 1; step <= 5; step++) {
+        TestRanks saving = three_ranks(&r, step);
+        saving.keep = 2;
+        save_must_go_well(&saving);
+        assert_int_equal(test_run_entries(&r), step < 2 ? step : 2);
+    }
+    FaultyFs fs[RANKS];
+    TestRanks saving = three_ranks(&r, 6);
+    for (int rank = 0; rank < RANKS; rank++) {
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+        fs[rank].log = NULL;
+    }
+    saving.fs = fs;
+    save_must_go_well(&saving);
+    int calls = fs[0].calls;
+    faulty_fs_init(&fs[0], FAULT_ONCE, calls + 1, EIO); /* the first call of the next pruning */
+    saving.step = 7;
+    saving.keep = 1;
+    ranks_save(&saving);
+    assert_false(ranks_agree(&saving));
+    assert_non_null(strstr(saving.err[0], "rename the old checkpoint"));
+    assert_int_equal(newest(&r), 7);
+    test_run_close(&r);
+}
+
+/* A disk that is full to all ranks: the oldest goes, the newest that verifies stays. */
+static void old_checkpoints_make_room_for_all_ranks(void **state)
+{
+    (void)state;
+    TestRun r;
+    FaultyFs fs[RANKS];
+    test_run_open(&r);
+    for (int64_t step = 1; step <= 3; step++)
+        test_run_must_save(&r, step);
+    char *path = test_run_file(&r, 3, "model.safetensors");
+    file_flip(path, file_size(path) - 1, 1); /* of which a rank's share tells all */
+    free(path);
+    TestRanks saving = three_ranks(&r, 5);
+    saving.fs = fs;
+    int64_t one = 0, room;
+    for (int rank = 0; rank < RANKS; rank++) {
+        faulty_fs_init(&fs[rank], FAULT_NONE, 0, 0);
+        fs[rank].disk = r.run;
+        fs[rank].capacity = INT64_MAX;
+        room = fs[rank].ops.room(&fs[rank], r.run);
+        one = (INT64_MAX - room) / 3;
+        fs[rank].capacity = INT64_MAX - room + one / 2;
+    }
+    ranks_save(&saving);
+    assert_false(ranks_agree(&saving));
+    assert_true(error_says(saving.err[0], ENOSPC));
+    assert_int_equal(test_run_entries(&r), 3);
+    saving.making_room = true;
+    /* The second must stay until the fifth is there, and leaves room for less than half of one. */
+    ranks_save(&saving);
+    if (!ranks_agree(&saving)) assert_true(error_says(saving.err[0], ENOSPC));
+    assert_false(test_run_whole(&r, 1));
+    assert_true(test_run_whole(&r, 2));
+    for (int rank = 0; rank < RANKS; rank++)
+        fs[rank].capacity += 2 * one;
+    save_must_go_well(&saving);
+    assert_int_equal(newest(&r), 5);
+    test_run_close(&r);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_disk_that_fails_on_any_rank_fails_the_save_of_all),
+        cmocka_unit_test(bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint),
+        cmocka_unit_test(rank_0_waits_for_all_writers),
+        cmocka_unit_test(a_step_that_is_there_is_looked_at_by_all_ranks),
+        cmocka_unit_test(rank_0_prunes_for_all),
+        cmocka_unit_test(old_checkpoints_make_room_for_all_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

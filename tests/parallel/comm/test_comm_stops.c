@@ -1,0 +1,114 @@
+/* test_comm_stops.c -- thread ranks of a process that is stopped and goes on (Ctrl-Z, a batch
+ * system that suspends a job): nobody could come in that time, so none of it is waiting. */
+#include "model/core/check.h"
+#include "tests/support/grid/rank_ends.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TIMEOUT 1.5 /* seconds */
+
+/* What parent and child tell each other. */
+typedef struct {
+    int ready[2], go[2];
+} Pipes;
+
+static int64_t x[4];
+
+/* Rank 1 comes when it is told to. */
+static void wait_in(Comm *world, const Pipes *pipes, void (*call)(Comm *world))
+{
+    char byte = 0;
+    comm_barrier(world);
+    if (world->rank == 1 &&
+        (write(pipes->ready[1], &byte, 1) != 1 || read(pipes->go[0], &byte, 1) != 1))
+        rank_wrong(world, "no word to or from the parent");
+    call(world);
+}
+
+static void meet(Comm *world)
+{
+    comm_all_reduce(world, NULL, tensor_1d(x, I64, 1), REDUCE_SUM);
+}
+
+static void receive(Comm *world)
+{
+    if (world->rank == 1) comm_send(world, NULL, tensor_1d(x, I64, 2), 0);
+    if (world->rank == 0) comm_receive(world, NULL, tensor_1d(x + 2, I64, 2), 1);
+}
+
+static void send(Comm *world)
+{
+    if (world->rank == 0) comm_send(world, NULL, tensor_1d(x, I64, 2), 1);
+    if (world->rank == 1) comm_receive(world, NULL, tensor_1d(x + 2, I64, 2), 0);
+}
+
+static void wait_in_meeting(Comm *world, void *context)
+{
+    wait_in(world, context, meet);
+}
+
+static void wait_in_receive(Comm *world, void *context)
+{
+    wait_in(world, context, receive);
+}
+
+static void wait_in_send(Comm *world, void *context)
+{
+    wait_in(world, context, send);
+}
+
+static const RankEnd stops[] = {
+    {"all-reduce", wait_in_meeting, 2, 0, {NULL}},
+    {"receive", wait_in_receive, 2, 0, {NULL}},
+    {"send", wait_in_send, 2, 0, {NULL}},
+};
+
+static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
+{
+    enum { N = sizeof stops / sizeof *stops };
+    Pipes pipes[N];
+    pid_t child[N];
+    int said[N], status;
+    char byte = 0;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        assert_true(pipe(pipes[i].ready) == 0 && pipe(pipes[i].go) == 0);
+        child[i] = rank_end_start(&stops[i], TIMEOUT, &pipes[i], &said[i]);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(read(pipes[i].ready[0], &byte, 1), 1);
+    poll(NULL, 0, 50); /* rank 0 waits */
+    for (int i = 0; i < N; i++) {
+        kill(child[i], SIGSTOP);
+        assert_int_equal(waitpid(child[i], &status, WUNTRACED), child[i]);
+        assert_true(WIFSTOPPED(status));
+    }
+    poll(NULL, 0, (int)(1000 * TIMEOUT));
+    for (int i = 0; i < N; i++)
+        kill(child[i], SIGCONT);
+    poll(NULL, 0, 100);         /* rank 0 looks how long it has waited */
+    for (int i = 0; i < N; i++) /* no child waits for another one's end */
+        assert_int_equal(write(pipes[i].go[1], &byte, 1), 1);
+    for (int i = 0; i < N; i++) {
+        rank_end_check(&stops[i], child[i], said[i]);
+        for (int k = 0; k < 2; k++) {
+            close(pipes[i].ready[k]);
+            close(pipes[i].go[k]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,360 @@
+/* test_exposed.c -- exposed communication (parallel/comm/exposed.h) on devices with a clock of
+ * their own (tests/support/device/late_device.h), where work takes whole seconds and each second of
+ * the compute stream is known: what is not a step's own work is a wait for other ranks, and is
+ * counted under its axis; on the CUDA device, where times are what they are. */
+#include "model/core/check.h"
+#include "model/kernels/ops.h"
+#include "parallel/run/world.h"
+#include "tests/support/device/late_device.h"
+#include "tests/support/grid/comm_spy.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/support.h"
+#include "tests/support/trainer/rank_run.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+enum { N = 128 };
+
+/* Seconds. Of a sum over two ranks each adds up a half and copies it to the other. */
+enum { FILL = 1, SUM = 5, COPY = 2, COLLECTIVE = SUM + COPY };
+
+static double hand_seconds(const LateSeen *work)
+{
+    if (strcmp(work->name, "fill") == 0) return FILL;
+    return strcmp(work->name, "sum") == 0 ? SUM : COPY;
+}
+
+typedef struct {
+    int before, beside; /* fills: that the sum reads behind; that it hides behind */
+    int calls;          /* of the compute stream's own */
+    /* By rank: of a sum on the comm stream; of those calls; while nobody measures. */
+    double exposed[2], carried[2], unmeasured[2];
+} ByHand;
+
+static void fills(Device *dev, Tensor x, int n)
+{
+    for (int i = 0; i < n; i++)
+        op_fill(dev, x, i);
+}
+
+static void sum_by_hand(Comm *world, void *context)
+{
+    ByHand *h = context;
+    Device dev;
+    Event computed = {0}, summed = {0};
+    char err[256];
+    DeviceOptions options = {.threads = 1,
+                             .local_ranks = world->size,
+                             .index = world->rank,
+                             .level = CPU_LEVEL_BASELINE,
+                             .blas = BLAS_BUILTIN};
+    CHECK(late_device_open(&dev, &options, err, sizeof err), "%s", err);
+    Device comm = device_on(&dev, dev.comm);
+    float *memory = device_alloc(&dev, 2 * N * sizeof *memory, "numbers");
+    Tensor x = tensor_1d(memory, F32, N), own = tensor_1d(memory + N, F32, N);
+    x.place = own.place = PLACE_DEVICE;
+    Exposed *exposed = exposed_create(&dev);
+    world->exposed = exposed;
+    for (int measured = 0; measured < 2; measured++) {
+        exposed_measure(exposed, measured);
+        fills(&dev, x, h->before);
+        device_event_record(&dev, &computed);
+        device_event_wait(&comm, &computed);
+        comm_all_reduce(world, &comm, x, REDUCE_SUM);
+        device_event_record(&comm, &summed);
+        fills(&dev, own, h->beside);
+        comm_await(world, &dev, &summed);
+        op_fill(&dev, x, 0);
+        double *seconds = measured ? h->exposed : h->unmeasured;
+        seconds[world->rank] = exposed_take(exposed);
+    }
+    for (int i = 0; i < h->calls; i++)
+        comm_all_reduce(world, &dev, x, REDUCE_SUM);
+    h->carried[world->rank] = exposed_take(exposed);
+    comm_barrier(world);
+    world->exposed = NULL;
+    exposed_destroy(exposed);
+    device_event_destroy(&dev, &computed);
+    device_event_destroy(&dev, &summed);
+    device_release(&dev, memory, 2 * N * sizeof *memory);
+    comm_barrier(world);
+    device_close(&dev);
+}
+
+/* Hidden behind more work than it takes, behind less, and behind none; and once more calls than
+ * there are pairs of events. */
+static void test_a_sum_is_exposed_for_what_hides_it_too_little(void **state)
+{
+    (void)state;
+    late_clock(hand_seconds);
+    for (int beside = 0; beside < 2 * COLLECTIVE; beside++) {
+        ByHand h = {.before = 3, .beside = beside, .calls = beside == 1 ? 600 : 1};
+        double expected = beside * FILL < COLLECTIVE ? COLLECTIVE - beside * FILL : 0;
+        thread_ranks(2, 60, sum_by_hand, &h);
+        for (int r = 0; r < 2; r++)
+            if (h.exposed[r] != expected || h.unmeasured[r] != 0 ||
+                h.carried[r] != h.calls * COLLECTIVE)
+                fail_msg("rank %d, %d fills beside: %g s, not %g; %g s not measured; carried: %g s",
+                         r, beside, h.exposed[r], expected, h.unmeasured[r], h.carried[r]);
+    }
+    late_clock(NULL);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* What is noted of a piece of work: that a step of a trainer asked for it, and in a call of the
+ * compute stream's own. */
+enum { NOTE_STEP, NOTE_CALL };
+static _Thread_local bool in_step;
+
+static void note_work(int64_t *note)
+{
+    note[NOTE_STEP] = in_step;
+    note[NOTE_CALL] = comm_spied().comm != NULL;
+}
+
+/* By rank: seconds of the compute stream in what is a step's own work. */
+static double own_seconds[RANK_RUN_MOST];
+
+/* Unlike enough that no wait comes to nothing by chance. */
+static double step_seconds(const LateSeen *work)
+{
+    double seconds = (double)(1 + strlen(work->name) * 7 % 10);
+    if (strcmp(work->stream, "compute") != 0) return 100 + seconds;
+    if (work->note[NOTE_STEP] && !work->note[NOTE_CALL]) own_seconds[work->rank] += seconds;
+    return seconds;
+}
+
+typedef struct {
+    double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
+} Steps;
+
+/* The seconds of a compute stream from before a step until behind it. An evaluation is no step. */
+static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
+{
+    Steps *all = run->context;
+    Device *dev = &t->session.dev;
+    Event before = {0}, behind = {0};
+    comm_spy(&t->session.grid);
+    memset(&t->phases.seconds, 0, sizeof t->phases.seconds);
+    for (int64_t i = 0; i < steps; i++) {
+        trainer_evaluate(t, 1);
+        in_step = true;
+        device_event_record(dev, &before);
+        trainer_step(t);
+        device_event_record(dev, &behind);
+        in_step = false;
+        all->seconds[world->rank] += device_event_seconds(dev, &before, &behind);
+    }
+    memcpy(all->exposed[world->rank], t->phases.seconds.exposed, sizeof all->exposed[0]);
+    device_event_destroy(dev, &before);
+    device_event_destroy(dev, &behind);
+}
+
+typedef struct {
+    int ranks;
+    bool axis[EXPOSED_AXES]; /* that have several ranks */
+    const char *sets[5];
+} Row;
+
+static const Row rows[] = {
+    {2, {[EXPOSED_DP] = true}, {"zero_optimization.stage=0"}},
+    {2,
+     {[EXPOSED_DP] = true},
+     {"zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
+    {2,
+     {[EXPOSED_DP] = true},
+     {"zero_optimization.stage=2", "zero_optimization.overlap_comm=true"}},
+    {2, {[EXPOSED_DP] = true}, {"zero_optimization.stage=2", "communication_data_type=bf16"}},
+    {3, {[EXPOSED_DP] = true}, {"zero_optimization.stage=3"}},
+    {2,
+     {[EXPOSED_DP] = true},
+     {"zero_optimization.stage=3", "zero_optimization.overlap_comm=false"}},
+    {2, {[EXPOSED_TP] = true}, {"parallel.tensor=2"}},
+    {2, {[EXPOSED_TP] = true}, {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
+    {4, {[EXPOSED_TP] = true}, {"parallel.tensor=4", "model.num_key_value_heads=2"}},
+    {2, {[EXPOSED_PP] = true}, {"parallel.pipeline=2"}},
+    {2, {[EXPOSED_PP] = true}, {"parallel.pipeline=2", "model.tie_word_embeddings=false"}},
+    {4, {true, true, false}, {"parallel.tensor=2", "zero_optimization.stage=3"}},
+    {4, {true, false, true}, {"parallel.pipeline=2", "zero_optimization.stage=2"}},
+    {4, {false, true, true}, {"parallel.pipeline=2", "parallel.tensor=2"}},
+};
+
+static void run_row(const Folder *folder, const Row *row)
+{
+    const char *sets[16] = {"wall_clock_breakdown=true", "model.num_layers=4",
+                            "model.num_attention_heads=4", "gradient_accumulation_steps=3",
+                            "zero_optimization.stage3_param_persistence_threshold=0"};
+    int n = 5;
+    for (int i = 0; i < 5 && row->sets[i]; i++)
+        sets[n++] = row->sets[i];
+    Steps steps = {0};
+    RankRun run = {.take_middle = take_timed_steps, .context = &steps};
+    rank_run_open(&run, folder, row->ranks, sets);
+    memset(own_seconds, 0, sizeof own_seconds);
+    late_devices(true);
+    rank_run_train(&run);
+    late_devices(false);
+    for (int r = 0; r < row->ranks; r++) {
+        double sum = own_seconds[r];
+        for (int a = 0; a < EXPOSED_AXES; a++) {
+            double exposed = steps.exposed[r][a];
+            sum += exposed;
+            if ((exposed > 0) != row->axis[a])
+                fail_msg("%s: rank %d has %g s of %s", run.name, r, exposed, exposed_axis_name[a]);
+        }
+        if (own_seconds[r] <= 0 || sum != steps.seconds[r])
+            fail_msg("%s: rank %d has %g s of work, which with dp %g, tp %g and pp %g are not the "
+                     "%g of the steps",
+                     run.name, r, own_seconds[r], steps.exposed[r][0], steps.exposed[r][1],
+                     steps.exposed[r][2], steps.seconds[r]);
+    }
+    rank_run_close(&run);
+}
+
+/* Whatever waits is counted, once, under an axis that there is: to the second. */
+static void test_a_step_is_work_and_exposed_communication(void **state)
+{
+    const size_t every = getenv("TEST_SAMPLE") ? 3 : 1;
+    late_notes(note_work);
+    late_clock(step_seconds);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i += every)
+        run_row(*state, &rows[i]);
+    late_clock(NULL);
+    late_notes(NULL);
+}
+
+static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
+{
+    const Comm *comm[GRID_COMMS];
+    grid_comms(&t->session.grid, comm);
+    for (int i = 0; i < GRID_COMMS; i++)
+        if (comm[i]->exposed) rank_wrong(world, "%s: %s is measured", run->name, comm[i]->name);
+    for (int64_t i = 0; i < steps; i++)
+        trainer_step(t);
+}
+
+/* Without the breakdown, and on the CPU, whose calls finish before they return. */
+static void test_nobody_measures_unasked(void **state)
+{
+    for (int late = 0; late < 2; late++) {
+        const char *sets[] = {late ? "wall_clock_breakdown=false" : "wall_clock_breakdown=true",
+                              "device=cpu", "parallel.tensor=2", "parallel.pipeline=2", NULL};
+        RankRun run = {.take_middle = expect_nothing};
+        rank_run_open(&run, *state, 8, sets);
+        late_devices(late);
+        rank_run_train(&run);
+        late_devices(false);
+        rank_run_close(&run);
+    }
+}
+
+/* ---- in a report ----------------------------------------------------------------------------- */
+
+/* Seconds of ranks on two stages, each axis at its worst on another rank; nobody has tp. */
+static const struct {
+    double work, exposed[EXPOSED_AXES];
+} told[4] = {{4, {[EXPOSED_DP] = 2, [EXPOSED_PP] = 0.25}},
+             {6, {[EXPOSED_DP] = 1, [EXPOSED_PP] = 0.5}},
+             {5, {[EXPOSED_DP] = 3, [EXPOSED_PP] = 0.75}},
+             {1, {[EXPOSED_DP] = 2.5, [EXPOSED_PP] = 8}}};
+
+static void compare(Comm *world, void *unused)
+{
+    (void)unused;
+    Run run = {.world = world};
+    double work = told[world->rank].work;
+    SpeedRecord s = {.forward = work / 2, .backward = work / 4, .optimizer = work / 4};
+    memcpy(s.exposed, told[world->rank].exposed, sizeof s.exposed);
+    run_compare_ranks(&run, &s);
+    if (s.exposed[EXPOSED_DP] != 3 || s.exposed[EXPOSED_TP] != 0 || s.exposed[EXPOSED_PP] != 8)
+        rank_wrong(world, "dp %g, tp %g, pp %g", s.exposed[0], s.exposed[1], s.exposed[2]);
+    if (s.ranks != 4 || s.slowest != 1 || s.most_work != 6 || s.mean_work != 4)
+        rank_wrong(world, "of %d ranks rank %d has most work, %g; mean %g", s.ranks, s.slowest,
+                   s.most_work, s.mean_work);
+    int64_t calls = 0;
+    for (int verb = 0; verb < COMM_VERBS; verb++)
+        for (int t = 0; t < DTYPE_COUNT; t++)
+            calls += comm_counts(world)->of[verb][t].calls;
+    if (calls != 1) rank_wrong(world, "%lld messages", (long long)calls);
+}
+
+/* Of each axis the most of any rank, beside the work of all, in one message. */
+static void test_a_report_has_the_most_of_any_rank(void **state)
+{
+    (void)state;
+    thread_ranks(4, 60, compare, NULL);
+}
+
+/* ---- on the CUDA device ---------------------------------------------------------------------- */
+
+/* What the emulated CUDA runtime has been asked to allocate; 0 on a GPU. */
+static int64_t allocations(const Device *dev)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, "emu_count_allocations");
+    return dev->allocations + (count ? count() : 0);
+}
+
+/* Positive where there are several ranks, in all no more than the phases that they are part of;
+ * measuring allocates nothing. */
+static void look_at_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
+{
+    const Row *row = run->context;
+    const PhaseSeconds *s = &t->phases.seconds;
+    double all = 0;
+    memset(&t->phases.seconds, 0, sizeof t->phases.seconds);
+    comm_barrier(world);
+    int64_t before = allocations(&t->session.dev);
+    comm_barrier(world);
+    for (int64_t i = 0; i < steps; i++)
+        trainer_step(t);
+    comm_barrier(world);
+    if (allocations(&t->session.dev) != before) rank_wrong(world, "a step has allocated");
+    for (int a = 0; a < EXPOSED_AXES; a++) {
+        all += s->exposed[a];
+        if ((s->exposed[a] > 0) != row->axis[a])
+            rank_wrong(world, "%s: %g s of %s", run->name, s->exposed[a], exposed_axis_name[a]);
+    }
+    if (all > s->forward + s->backward + s->optimizer)
+        rank_wrong(world, "%s: %g s of %g", run->name, all,
+                   s->forward + s->backward + s->optimizer);
+    comm_barrier(world);
+}
+
+static void test_exposed_on_the_cuda_device(void **state)
+{
+    const char *device = getenv("TEST_DEVICE");
+    if (device == NULL || strcmp(device, "cuda") != 0) skip_because("TEST_DEVICE is not cuda");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i += 5) {
+        Row row = rows[i];
+        const char *sets[8] = {"wall_clock_breakdown=true", "device=cuda",
+                               "model.num_attention_heads=4"};
+        memcpy(sets + 3, row.sets, sizeof row.sets);
+        RankRun run = {.take_middle = look_at_steps, .context = &row};
+        rank_run_open(&run, *state, row.ranks, sets);
+        rank_run_train(&run);
+        rank_run_close(&run);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_sum_is_exposed_for_what_hides_it_too_little),
+        cmocka_unit_test(test_a_step_is_work_and_exposed_communication),
+        cmocka_unit_test(test_nobody_measures_unasked),
+        cmocka_unit_test(test_a_report_has_the_most_of_any_rank),
+        cmocka_unit_test(test_exposed_on_the_cuda_device),
+    };
+    return cmocka_run_group_tests_name("exposed communication", tests, trainer_folder_setup,
+                                       trainer_folder_teardown);
+}

@@ -1,0 +1,297 @@
+/* test_nccl.c -- the communicator over NCCL with a table of functions in its place: what is asked
+ * of the library, in which order, and that verbs move what they should. What goes wrong is in
+ * test_nccl_ends.c, test_nccl_errors.c and test_nccl_waits.c. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/comm/nccl/nccl.h"
+#include "parallel/grid/grid.h"
+#include "tests/support/grid/fake_nccl.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A rank's open device; false: rank_wrong has been told. */
+static bool open_device(Comm *world, Device *dev)
+{
+    char err[512];
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .blas = BLAS_BUILTIN};
+    if (!nccl_open(err, sizeof err)) rank_wrong(world, "%s", err);
+    if (device_open(dev, "cpu", &options, err, sizeof err)) return true;
+    rank_wrong(world, "%s", err);
+    return false;
+}
+
+static void expect_log(const Comm *world, const char *expected)
+{
+    if (strcmp(fake_nccl_log(world->rank), expected) != 0)
+        rank_wrong(world, "asked NCCL for\n%snot for\n%s", fake_nccl_log(world->rank), expected);
+    fake_nccl_forget(world->rank);
+}
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+static const char *const opened[] = {
+    "GetUniqueId\nCommInitRankConfig 0 of 2, blocking, all\n"
+    "AllReduce 2 type 7 op 0 in place\nAllReduce 2 type 7 op 2 in place\n"
+    "ReduceScatter 1 type 7 op 0\nAllGather 1 type 7\nBroadcast 2 type 7 from 0 in place\n",
+    "CommInitRankConfig 1 of 2, blocking, all\n"
+    "AllReduce 2 type 7 op 0 in place\nAllReduce 2 type 7 op 2 in place\n"
+    "ReduceScatter 1 type 7 op 0\nAllGather 1 type 7\nBroadcast 2 type 7 from 0 in place\n"};
+
+/* Each verb is used before a step needs it; messages where there will be some. */
+static void run_life(Comm *world, void *context)
+{
+    static const char *const messages[] = {"GroupStart\nSend 1 type 7 to 1\nRecv 1 type 7 from 1\n"
+                                           "GroupEnd\nGroupStart\nSend 1 type 7 to 1\n"
+                                           "Recv 1 type 7 from 1\nGroupEnd\n",
+                                           "GroupStart\nSend 1 type 7 to 0\nRecv 1 type 7 from 0\n"
+                                           "GroupEnd\nGroupStart\nSend 1 type 7 to 0\n"
+                                           "Recv 1 type 7 from 0\nGroupEnd\n"};
+    Device dev;
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    for (int with = 0; with < 2; with++) {
+        char expected[1024];
+        Comm all = comm_split(world, "all", 0, world->rank);
+        nccl_connect(&all, &dev, with, 60);
+        snprintf(expected, sizeof expected, "%s%s", opened[world->rank],
+                 with ? messages[world->rank] : "");
+        expect_log(world, expected);
+        if (strcmp(all.ops->name, "nccl") != 0 || dev.held > 0)
+            rank_wrong(world, "%s, %zu bytes", all.ops->name, dev.held);
+        for (int verb = 0; verb < COMM_VERBS; verb++)
+            if (comm_counts(&all)->of[verb][F32].calls > 0)
+                rank_wrong(world, "a %s is counted", comm_verb_name[verb]);
+        comm_close(&all);
+        expect_log(world, "CommDestroy\n");
+    }
+    Comm own = comm_split(world, "own", world->rank, 0);
+    nccl_connect(&own, &dev, true, 60);
+    nccl_share(&own, &own);
+    comm_close(&own);
+    expect_log(world, "");
+    device_close(&dev);
+}
+
+static void test_first_uses_are_at_the_start(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(2, 60, run_life, NULL);
+    assert_int_equal(fake_nccl_open(), 0);
+}
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+static void expect(Comm *comm, const char *what, double got, double wanted)
+{
+    if (got != wanted) rank_wrong(comm, "%s: %g, not %g", what, got, wanted);
+}
+
+static void run_verbs(Comm *world, void *context)
+{
+    enum { RANKS = 3 };
+    Device dev;
+    double x[RANKS], whole[RANKS], part = 0;
+    uint8_t bytes[2] = {(uint8_t)world->rank, 7};
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    Comm all = comm_split(world, "all", 0, world->rank);
+    nccl_connect(&all, &dev, true, 60);
+    fake_nccl_forget(world->rank);
+    for (int i = 0; i < RANKS; i++)
+        x[i] = whole[i] = world->rank + 10 * i;
+    comm_all_reduce(&all, &dev, tensor_1d(x, F64, RANKS), REDUCE_SUM);
+    expect(&all, "sum", x[2], 63);
+    x[0] = world->rank;
+    comm_all_reduce(&all, &dev, tensor_1d(x, F64, 1), REDUCE_MAX);
+    expect(&all, "maximum", x[0], 2);
+    comm_reduce_scatter(&all, &dev, tensor_1d(&part, F64, 1), tensor_1d(whole, F64, RANKS));
+    expect(&all, "part", part, 3 + 30 * world->rank);
+    comm_all_gather(&all, &dev, tensor_1d(whole, F64, RANKS), tensor_1d(&part, F64, 1));
+    expect(&all, "whole", whole[2], 63);
+    comm_broadcast(&all, &dev, tensor_1d(bytes, U8, 2), 2);
+    expect(&all, "broadcast", bytes[0], 2);
+    expect_log(world, "AllReduce 3 type 8 op 0 in place\nAllReduce 1 type 8 op 2 in place\n"
+                      "ReduceScatter 1 type 8 op 0\nAllGather 1 type 8\n"
+                      "Broadcast 2 type 1 from 2 in place\n");
+    comm_all_reduce(&all, &dev, tensor_1d(x, F64, 0), REDUCE_SUM);
+    comm_reduce_scatter(&all, &dev, tensor_1d(x, F64, 0), tensor_1d(x, F64, 0));
+    comm_all_gather(&all, &dev, tensor_1d(x, F64, 0), tensor_1d(x, F64, 0));
+    comm_broadcast(&all, &dev, tensor_1d(x, F64, 0), 0);
+    if (world->rank == 0) comm_send(&all, &dev, tensor_1d(x, F64, 0), 1);
+    if (world->rank == 1) comm_receive(&all, &dev, tensor_1d(x, F64, 0), 0);
+    expect_log(world, "");
+    comm_close(&all);
+    device_close(&dev);
+}
+
+static void test_verbs_go_through_the_library(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(3, 60, run_verbs, NULL);
+}
+
+/* The host's calls stay the host's, in groups and out of them; a group of both is two. */
+static void run_hosts(Comm *world, void *context)
+{
+    Device dev;
+    int64_t n[2] = {world->rank, 5}, from = -1;
+    float x = (float)world->rank, y = -1;
+    int next = (world->rank + 1) % world->size,
+        before = (world->rank + world->size - 1) % world->size;
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    Comm all = comm_split(world, "all", 0, world->rank);
+    nccl_connect(&all, &dev, true, 60);
+    fake_nccl_forget(world->rank);
+    comm_all_reduce(&all, NULL, tensor_1d(n, I64, 1), REDUCE_MAX);
+    expect(&all, "the host's maximum", (double)n[0], 2);
+    comm_broadcast(&all, NULL, tensor_1d(n, I64, 2), 1);
+    comm_barrier(&all);
+    Comm pair = comm_split(&all, "pair", world->rank == 2, world->rank);
+    expect(&all, "a group of", pair.size, world->rank == 2 ? 1 : 2);
+    expect(&all, "is the host's", strcmp(pair.ops->name, "nccl") != 0, 1);
+    comm_close(&pair);
+    comm_group_begin(&all);
+    comm_group_end(&all);
+    n[0] = world->rank;
+    comm_group_begin(&all);
+    comm_send(&all, NULL, tensor_1d(n, I64, 1), next);
+    comm_receive(&all, NULL, tensor_1d(&from, I64, 1), before);
+    comm_group_end(&all);
+    expect(&all, "the host's message", (double)from, before);
+    expect_log(world, "");
+    from = -1;
+    comm_group_begin(&all);
+    comm_send(&all, NULL, tensor_1d(n, I64, 1), next);
+    comm_send(&all, &dev, tensor_1d(&x, F32, 1), next);
+    comm_receive(&all, NULL, tensor_1d(&from, I64, 1), before);
+    comm_receive(&all, &dev, tensor_1d(&y, F32, 1), before);
+    comm_group_end(&all);
+    expect(&all, "the host's message", (double)from, before);
+    expect(&all, "the device's message", y, before);
+    char expected[128];
+    snprintf(expected, sizeof expected,
+             "GroupStart\nSend 1 type 7 to %d\nRecv 1 type 7 from %d\nGroupEnd\n", next, before);
+    expect_log(world, expected);
+    comm_close(&all);
+    device_close(&dev);
+}
+
+static void test_what_is_the_hosts_stays_there(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(3, 60, run_hosts, NULL);
+}
+
+/* ---- a grid ---------------------------------------------------------------------------------- */
+
+static void count_inits(const Comm *world, const char *name, int *inits, int *places)
+{
+    char line[64];
+    const char *at = fake_nccl_log(world->rank);
+    snprintf(line, sizeof line, "blocking, %s\n", name);
+    *inits = 0;
+    for (*places = -1; (at = strstr(at, line)) != NULL; at++) {
+        (*inits)++;
+        *places = (int)(at - fake_nccl_log(world->rank));
+    }
+}
+
+/* A communicator for each axis and group of several ranks, in one order; messages along the stages
+ * alone; shard goes through dp's. */
+static void run_grid(Comm *world, void *context)
+{
+    static const char *const names[] = {"pp", "dp", "tp", "kv", "tie"};
+    Device dev;
+    int last = -1;
+    (void)context;
+    if (!open_device(world, &dev)) return;
+    GridGroups groups = {.kv = 1, .tied = true};
+    Grid grid = grid_open(world, (GridPlace){2, 2, 1, 2}, &groups);
+    grid_connect(&grid, &dev, 60);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int inits, place;
+        count_inits(world, names[i], &inits, &place);
+        if (inits != 1 || place <= last)
+            rank_wrong(world, "%s: %d communicators, at %d behind %d", names[i], inits, place,
+                       last);
+        last = place;
+    }
+    for (const char *at = fake_nccl_log(world->rank); (at = strstr(at, "Send")) != NULL; at++)
+        if (at > strstr(fake_nccl_log(world->rank), "blocking, dp"))
+            rank_wrong(world, "messages behind those of pp");
+    comm_barrier(world);
+    expect(world, "communicators", fake_nccl_open(), 8 * 5);
+    fake_nccl_forget(world->rank);
+    double x = 1;
+    comm_all_reduce(&grid.shard, &dev, tensor_1d(&x, F64, 1), REDUCE_SUM);
+    expect(world, "shard", x, 2);
+    expect_log(world, "AllReduce 1 type 8 op 0 in place\n");
+    expect(world, "calls of shard",
+           (double)comm_counts(&grid.shard)->of[COMM_ALL_REDUCE][F64].calls, 1);
+    expect(world, "calls of dp", (double)comm_counts(&grid.dp)->of[COMM_ALL_REDUCE][F64].calls, 0);
+    comm_barrier(world);
+    grid_close(&grid);
+    expect_log(world, "CommDestroy\nCommDestroy\nCommDestroy\nCommDestroy\nCommDestroy\n");
+    device_close(&dev);
+}
+
+static void test_grids_have_a_communicator_for_each_axis(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    thread_ranks(8, 60, run_grid, NULL);
+    assert_int_equal(fake_nccl_open(), 0);
+}
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+static void test_the_library_is_new_enough(void **state)
+{
+    char text[256];
+    (void)state;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+    unsetenv("NCCL_RAS_ENABLE");
+    setenv("NCCL_COMM_BLOCKING", "0", 1);
+    fake_nccl_use();
+    fake_nccl.version = 22808;
+    assert_false(nccl_open(text, sizeof text));
+    assert_non_null(strstr(text, "NCCL here is 2.28.8"));
+    assert_non_null(strstr(text, "install NCCL 2.28.9 or newer"));
+    fake_nccl.version = 23007; /* the first answer stays */
+    assert_false(nccl_open(text, sizeof text));
+    fake_nccl_use();
+    fake_nccl.version = 23007;
+    assert_true(nccl_open(text, sizeof text));
+    assert_string_equal(nccl_version(text, sizeof text), "NCCL 2.30.7");
+    assert_int_equal(strncmp(nccl_describe(text, sizeof text), "NCCL 2.30.7, ", 13), 0);
+    /* What the user has set stays. */
+    assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
+    assert_string_equal(getenv("NCCL_RAS_ENABLE"), "0");
+    assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "1"); /* but this */
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    fake_nccl_use();
+    assert_true(nccl_open(text, sizeof text));
+    assert_string_equal(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_uses_are_at_the_start),
+        cmocka_unit_test(test_verbs_go_through_the_library),
+        cmocka_unit_test(test_what_is_the_hosts_stays_there),
+        cmocka_unit_test(test_grids_have_a_communicator_for_each_axis),
+        cmocka_unit_test(test_the_library_is_new_enough),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

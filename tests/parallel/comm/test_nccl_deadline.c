@@ -1,0 +1,128 @@
+/* test_nccl_deadline.c -- whose deadline ends ranks of which some wait in NCCL and others, on the
+ * host, for those. What else takes too long is in test_nccl_waits.c. */
+#include "model/core/check.h"
+#include "parallel/comm/local/group.h"
+#include "parallel/comm/nccl/nccl.h"
+#include "tests/support/device/standing_device.h"
+#include "tests/support/grid/fake_nccl.h"
+#include "tests/support/grid/rank_ends.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+
+#include <cmocka.h>
+
+/* Seconds of a deadline that must not come. */
+static const double LONG = 60;
+
+/* The same ranks in a world whose hosts hold a deadline that comes long before NCCL's. */
+static Comm hasty(Comm *world)
+{
+    static LocalWorld *made;
+    if (world->rank == 0) made = local_world_create(world->size, 0.05);
+    comm_barrier(world);
+    return local_world_join(made, world->rank);
+}
+
+/* Until the next rank waits itself: its host in the world, or in NCCL. */
+static void wait_for_next(Comm *all)
+{
+    int next = all->rank + 1;
+    while (!(atomic_load(&fake_nccl.connect) >> next & 1) &&
+           !atomic_load(&local_group(all)->member[next].asleep))
+        sched_yield();
+}
+
+/* Rank 0's host waits for rank 1's, and that for rank 2's, which connects to rank 3, whose connect
+ * does not end. */
+static void hosts_wait_for_a_connect(Comm *world, void *context)
+{
+    Device dev;
+    float x = 0;
+    const double *timeout = context;
+    standing_device_open(world, &dev);
+    Comm all = hasty(world), high = comm_split(world, "high", world->rank < 2, world->rank);
+    if (world->rank > 1) nccl_connect(&high, &dev, false, *timeout);
+    if (*timeout > 0) wait_for_next(&all);
+    comm_receive(&all, NULL, tensor_1d(&x, F32, 1), world->rank + 1);
+}
+
+/* Rank 0's host waits for rank 1's, which stands nowhere: what it called has ended. Others stand in
+ * a connect. */
+static void a_host_behind_its_calls(Comm *world, void *context)
+{
+    Device dev;
+    float x = 0;
+    (void)context;
+    standing_device_open(world, &dev);
+    Comm all = hasty(world), dp = comm_split(world, "dp", world->rank > 1, world->rank);
+    nccl_connect(&dp, &dev, false, LONG);
+    if (world->rank == 0) comm_receive(&all, NULL, tensor_1d(&x, F32, 1), 1);
+    standing_device_hang();
+}
+
+/* Rank 0's host waits for rank 1's, whose device says nothing, not even to the watchdog. */
+static void a_watchdog_that_stands(Comm *world, void *context)
+{
+    Device dev;
+    float x = 0;
+    (void)context;
+    standing_device_open(world, &dev);
+    Comm all = hasty(world), dp = comm_split(world, "dp", world->rank > 0, world->rank);
+    nccl_connect(&dp, &dev, false, LONG);
+    standing_device_stand(world, 6);
+    standing_device_silence(true);
+    if (world->rank > 0) comm_all_reduce(&dp, &dev, standing_device_numbers(8), REDUCE_SUM);
+    comm_barrier(world);
+    if (world->rank == 0) comm_receive(&all, NULL, tensor_1d(&x, F32, 1), 1);
+    standing_device_hang();
+}
+
+/* Why a rank that stands in NCCL does not come is told by who knows it, at that call's deadline. */
+static void test_a_host_leaves_the_deadline_to_nccl(void **state)
+{
+    double limit = 0.4, none = 0;
+    (void)state;
+    fake_nccl_use();
+    fake_nccl.blocks = "CommInitRankConfig";
+    fake_nccl.blocks_on = 3;
+    rank_end_expect(&(RankEnd){"connect",
+                               hosts_wait_for_a_connect,
+                               4,
+                               EXIT_HANG,
+                               {"group high, call 0, connect: rank ",
+                                "has waited 0.4 s (parallel.timeout); ranks 2, 3 and their GPUs"}},
+                    LONG, &limit);
+    rank_end_expect(&(RankEnd){"connect without a limit",
+                               hosts_wait_for_a_connect,
+                               4,
+                               EXIT_HANG,
+                               {"group world, call 1, receive of 1 f32 in host memory from rank ",
+                                "has waited 0.05 s (parallel.timeout) for rank "}},
+                    LONG, &none);
+    rank_end_expect(&(RankEnd){"no call",
+                               a_host_behind_its_calls,
+                               4,
+                               EXIT_HANG,
+                               {"group world, call 1, receive of 1 f32 in host memory from rank 1: "
+                                "rank 0 has waited 0.05 s (parallel.timeout) for rank 1"}},
+                    LONG, NULL);
+    fake_nccl.blocks = NULL;
+    rank_end_expect(&(RankEnd){"a call of which nobody hears",
+                               a_watchdog_that_stands,
+                               3,
+                               EXIT_HANG,
+                               {"group world, call 1, receive of 1 f32 in host memory from rank 1: "
+                                "rank 0 has waited 0.05 s (parallel.timeout) for rank 1"}},
+                    LONG, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_host_leaves_the_deadline_to_nccl),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,145 @@
+/* test_gpus.c -- which GPU is whose, on devices that say they are GPUs: one for all, one for each,
+ * or a sentence that ends the program. */
+#include "model/core/check.h"
+#include "parallel/grid/gpus.h"
+#include "tests/support/grid/fake_nccl.h"
+#include "tests/support/grid/rank_ends.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A machine's GPUs: how many; those of numbers `twice` and 0 are one. */
+typedef struct {
+    int count, twice;
+    Gpus use;
+} Machine;
+
+static Machine machine;
+
+static int count_gpus(void)
+{
+    return machine.count;
+}
+
+static const char *bus_id(int index, char *buf, size_t n)
+{
+    snprintf(buf, n, "0000:%02x:00.0", index == machine.twice ? 0 : index);
+    return buf;
+}
+
+static Backend gpu_backend(void)
+{
+    return (Backend){.name = "gpu", .place = PLACE_DEVICE, .count = count_gpus, .bus_id = bus_id};
+}
+
+static void agree(Comm *world, void *context)
+{
+    Backend backend = gpu_backend();
+    if (context) backend.place = PLACE_HOST;
+    Device dev = {.backend = &backend, .index = world->rank};
+    Gpus use = gpus_agree(world, &dev);
+    if (use != machine.use) rank_wrong(world, "%d, not %d", (int)use, (int)machine.use);
+}
+
+static void test_ranks_share_one_gpu_or_have_one_each(void **state)
+{
+    static const Machine machines[] = {
+        {1, -1, GPUS_ONE}, {4, -1, GPUS_EACH}, {8, 7, GPUS_EACH}, {0, -1, GPUS_NONE}};
+    int cpu;
+    (void)state;
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        machine = machines[i];
+        fake_nccl_use();
+        thread_ranks(4, 60, agree, NULL);
+    }
+    machine = (Machine){4, -1, GPUS_NONE};
+    thread_ranks(4, 60, agree, &cpu);
+    thread_ranks(1, 60, agree, NULL);
+}
+
+static void test_other_numbers_are_refused(void **state)
+{
+    (void)state;
+    fake_nccl_use();
+    machine = (Machine){3, -1, GPUS_NONE};
+    rank_end_expect(
+        &(RankEnd){"three for four",
+                   agree,
+                   4,
+                   EXIT_CONFIG,
+                   {"error[78] 4 ranks cannot be shared out to 3 GPUs",
+                    "write --ranks 3 or less, or name one GPU in CUDA_VISIBLE_DEVICES\n"}},
+        60, NULL);
+    machine = (Machine){4, 2, GPUS_EACH};
+    RankEnd twice = {
+        "one twice",
+        agree,
+        4,
+        EXIT_CONFIG,
+        {"error[78] ranks 0 and 2 have the same GPU, 0000:00:00.0", "CUDA_VISIBLE_DEVICES"}};
+    rank_end_expect(&twice, 60, NULL);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "0", 1);
+    rank_end_expect(&twice, 60, NULL);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    thread_ranks(4, 60, agree, NULL);
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    machine.twice = -1;
+    fake_nccl_use();
+    fake_nccl.version = 21805;
+    rank_end_expect(&(RankEnd){"an old library",
+                               agree,
+                               4,
+                               EXIT_UNAVAILABLE,
+                               {"error[69] NCCL here is 2.18.5", "install NCCL 2.28.9 or newer",
+                                "or set CUDA_VISIBLE_DEVICES to one GPU"}},
+                    60, NULL);
+    fake_nccl_use();
+    fake_nccl.fails = "GetVersion";
+    fake_nccl.result = NCCL_SYSTEM_ERROR;
+    rank_end_expect(&(RankEnd){"a library that fails at once",
+                               agree,
+                               4,
+                               EXIT_UNAVAILABLE,
+                               {"error[69] NCCL (", "does not say its version: unhandled system"}},
+                    60, NULL);
+}
+
+/* Whether the launching thread has opened it, for its environment. */
+static bool prepared(int gpus, int ranks)
+{
+    const Backend backend = gpu_backend();
+    machine.count = gpus;
+    unsetenv("NCCL_RAS_ENABLE");
+    fake_nccl_use();
+    gpus_prepare(&backend, ranks);
+    return getenv("NCCL_RAS_ENABLE") != NULL;
+}
+
+static void test_nccl_is_opened_before_ranks_start(void **state)
+{
+    const Backend cpu = {.name = "cpu", .place = PLACE_HOST};
+    (void)state;
+    assert_true(prepared(4, 4));
+    assert_true(prepared(8, 2));
+    assert_false(prepared(1, 4));
+    assert_false(prepared(3, 4)); /* will be refused */
+    assert_false(prepared(8, 1));
+    gpus_prepare(NULL, 4);
+    gpus_prepare(&cpu, 4);
+    assert_null(getenv("NCCL_RAS_ENABLE"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
+        cmocka_unit_test(test_other_numbers_are_refused),
+        cmocka_unit_test(test_nccl_is_opened_before_ranks_start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,232 @@
+/* test_launch.c -- ranks as threads: who they are, how they are joined, and how all end when one
+ * does. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
+#include "tests/support/files/child.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#undef fail /* check.h's is meant */
+
+enum { LONGEST = 30 /* seconds */ };
+
+/* What ranks note of themselves. */
+typedef struct {
+    atomic_int bodies;
+    atomic_bool good[LAUNCH_MAX_RANKS];
+    pthread_t main;
+} Seen;
+
+static bool takes_signals(void)
+{
+    sigset_t held;
+    pthread_sigmask(SIG_BLOCK, NULL, &held);
+    return !sigismember(&held, SIGTERM);
+}
+
+static int look(Comm *world, void *context)
+{
+    Seen *seen = context;
+    char place[16] = "";
+    bool main = pthread_equal(pthread_self(), seen->main) != 0;
+    if (world->size > 1) snprintf(place, sizeof place, "dp %d", world->rank);
+    bool good = main == (world->rank == 0) && takes_signals() == main;
+    good = good && log_rank() == world->rank && strcmp(log_place(), place) == 0;
+    good = good && strcmp(world->name, "world") == 0;
+    good = good && control_sum(world, 1) == world->size;
+    atomic_store(&seen->good[world->rank], good);
+    atomic_fetch_add(&seen->bodies, 1);
+    return 40 + world->rank;
+}
+
+/* Every rank runs once, knows its place, and is joined; rank 0 is the caller, whose code counts. */
+static void test_ranks_know_their_places(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 5, LAUNCH_MAX_RANKS};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        Seen seen = {.main = pthread_self()};
+        LaunchOptions options = {.timeout = LONGEST};
+        assert_int_equal(launch_ranks(sizes[i], &options, look, &seen), 40);
+        assert_int_equal(atomic_load(&seen.bodies), sizes[i]);
+        for (int r = 0; r < sizes[i]; r++)
+            assert_true(atomic_load(&seen.good[r]));
+        assert_int_equal(log_rank(), 0);
+        assert_string_equal(log_place(), "");
+    }
+}
+
+static void test_a_place_names_the_axes_there_are(void **state)
+{
+    (void)state;
+    char text[64];
+    GridPlace size = {.pp = 2, .dp = 3, .cp = 1, .tp = 2};
+    assert_string_equal(grid_place_text(size, 0, text, sizeof text), "pp 0 dp 0 tp 0");
+    assert_string_equal(grid_place_text(size, 9, text, sizeof text), "pp 1 dp 1 tp 1");
+    assert_string_equal(grid_place_text(GRID_OF_ONE, 0, text, sizeof text), "");
+    assert_string_equal(grid_size_text(size, text, sizeof text), "pp 2 x dp 3 x tp 2");
+    size.cp = 4;
+    assert_string_equal(grid_size_text(size, text, sizeof text), "pp 2 x dp 3 x cp 4 x tp 2");
+    assert_string_equal(grid_size_text(GRID_OF_ONE, text, sizeof text), "");
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    LaunchBody body;
+    LaunchOptions options;
+} Launch;
+
+static void launch(void *context)
+{
+    const Launch *l = context;
+    int code = launch_ranks(3, &l->options, l->body, NULL);
+    fail((ExitCode)code, "after the ranks"); /* as a single rank again */
+}
+
+/* The exit code of a child that launches the body on three ranks, and what it said. */
+static int child(LaunchBody body, double timeout, char *text, size_t n)
+{
+    return child_run(launch, &(Launch){body, {.timeout = timeout}}, text, n);
+}
+
+static int wait_for_all(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    return EXIT_MISSING;
+}
+
+static int fail_on_the_last(Comm *world, void *context)
+{
+    if (world->rank == 2) fail(EXIT_DAMAGED, "a file is torn");
+    return wait_for_all(world, context);
+}
+
+static int fail_on_each(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    fail(EXIT_DAMAGED, "a file is torn");
+}
+
+static int leave_at_once(Comm *world, void *context)
+{
+    return world->rank == 0 ? EXIT_OK : wait_for_all(world, context);
+}
+
+static int come_never(Comm *world, void *context)
+{
+    if (world->rank == 1)
+        for (;;)
+            pause();
+    return wait_for_all(world, context);
+}
+
+static int fail_together(Comm *world, void *context)
+{
+    (void)context;
+    control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
+}
+
+static void test_one_ends_all(void **state)
+{
+    (void)state;
+    char text[4096];
+    assert_int_equal(child(wait_for_all, LONGEST, text, sizeof text), EXIT_MISSING);
+    assert_string_equal(text, "error[66] after the ranks\n");
+    assert_int_equal(child(fail_on_the_last, LONGEST, text, sizeof text), EXIT_DAMAGED);
+    assert_string_equal(text, "error[65] rank 2 dp 2: a file is torn\n");
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(child(fail_on_each, LONGEST, text, sizeof text), EXIT_DAMAGED);
+        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* a single line */
+    }
+    assert_int_equal(child(leave_at_once, LONGEST, text, sizeof text), EXIT_PEER_LOST);
+    assert_int_equal(child(come_never, 0.2, text, sizeof text), EXIT_HANG);
+    assert_int_equal(child(fail_together, LONGEST, text, sizeof text), EXIT_DIVERGED);
+    assert_string_equal(text, "error[88] all of 3 saw it\n");
+}
+
+/* ---- alike ranks ----------------------------------------------------------------------------- */
+
+static int compare(Comm *world, const char *odd)
+{
+    const char *value = world->rank == 2 ? odd : "avx512, 2 threads";
+    control_require_alike(world, "computes on", value, "set cpu.threads");
+    return EXIT_MISSING;
+}
+
+static int compare_alike(Comm *world, void *context)
+{
+    (void)context;
+    return compare(world, "avx512, 2 threads");
+}
+
+static int compare_different(Comm *world, void *context)
+{
+    (void)context;
+    return compare(world, "avx512, 1 thread");
+}
+
+/* A rank that computes otherwise is found out by all; both values are told, once. */
+static void test_ranks_that_differ_are_refused(void **state)
+{
+    (void)state;
+    char text[4096];
+    assert_int_equal(child(compare_alike, LONGEST, text, sizeof text), EXIT_MISSING);
+    assert_int_equal(child(compare_different, LONGEST, text, sizeof text), EXIT_CONFIG);
+    assert_string_equal(text, "error[78] ranks differ: rank 0 computes on avx512, 2 threads, rank "
+                              "2 computes on avx512, 1 thread; set cpu.threads\n");
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+static int open_a_device(Comm *world, void *context)
+{
+    Device dev = {0};
+    char err[512] = "";
+    DeviceOptions options = {.threads = 1,
+                             .local_ranks = world->size,
+                             .index = world->rank,
+                             .blas = *(BlasChoice *)context};
+    if (!device_open(&dev, "cpu", &options, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    char *name = must_strdup(device_describe(&dev, err, sizeof err));
+    control_require_alike(world, "computes on", name, "");
+    free(name);
+    device_close(&dev);
+    return EXIT_OK;
+}
+
+/* All at once, as a run's ranks do: the library is one for them. */
+static void test_ranks_open_their_devices_together(void **state)
+{
+    (void)state;
+    static const BlasChoice choice[] = {BLAS_AUTO, BLAS_BUILTIN};
+    LaunchOptions options = {.timeout = LONGEST};
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(launch_ranks(4, &options, open_a_device, (void *)&choice[i % 2]), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_know_their_places),
+        cmocka_unit_test(test_a_place_names_the_axes_there_are),
+        cmocka_unit_test(test_one_ends_all),
+        cmocka_unit_test(test_ranks_that_differ_are_refused),
+        cmocka_unit_test(test_ranks_open_their_devices_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

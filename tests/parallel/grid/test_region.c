@@ -1,0 +1,269 @@
+/* test_region.c -- the borders of a tensor-parallel region over thread ranks, against sums by hand:
+ * with whole rows and with the stream's rows cut, on the host and on the device that the
+ * environment names (TEST_DEVICE). */
+#include "model/core/check.h"
+#include "parallel/grid/tp.h"
+#include "tests/support/device/op_devices.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 12, COLS = 10 }; /* 1 to 4 ranks divide the rows */
+
+typedef struct {
+    bool sequence_parallel;
+    DType dtype;
+} Case;
+
+/* A rank, its device and region. */
+typedef struct {
+    Comm *world;
+    Device dev;
+    Region region;
+    const Case *c;
+} Here;
+
+/* Element i of what a rank brings: exact in every type, and so are sums of four. */
+static double brought(int rank, int64_t i)
+{
+    return (double)((i * 7 + rank * 13) % 31 - 15);
+}
+
+static double sum_of(int ranks, int64_t i)
+{
+    double sum = 0;
+    for (int r = 0; r < ranks; r++)
+        sum += brought(r, i);
+    return sum;
+}
+
+static double most_of(int ranks, int64_t i)
+{
+    double most = brought(0, i);
+    for (int r = 1; r < ranks; r++)
+        if (brought(r, i) > most) most = brought(r, i);
+    return most;
+}
+
+/* Rows [first, first + n) of what rank `from` brings. */
+static Tensor rows(Here *p, int64_t first, int64_t n, int from)
+{
+    Tensor host = tensor_2d(must_calloc((size_t)(n * COLS), sizeof(double)), p->c->dtype, n, COLS);
+    for (int64_t i = 0; i < n * COLS; i++)
+        dtype_set(host.dtype, host.data, i, brought(from, first * COLS + i));
+    Tensor there = device_put(&p->dev, host);
+    free(host.data);
+    return there;
+}
+
+/* Rows [first, ...) of the whole are what `want` says. */
+static void check(Here *p, const char *border, Tensor x, int64_t first,
+                  double (*want)(int rank, int64_t i), int rank)
+{
+    int64_t n = tensor_count(x);
+    Tensor host = tensor_2d(must_calloc((size_t)n, sizeof(double)), x.dtype, n / COLS, COLS);
+    device_copy(&p->dev, host, x);
+    device_synchronize(&p->dev);
+    for (int64_t i = 0; i < n; i++) {
+        double is = dtype_get(host.dtype, host.data, i), wanted = want(rank, first * COLS + i);
+        if (is != wanted)
+            rank_wrong(p->world, "%s, %s%s: element %lld is %g, not %g", border,
+                       dtype_name(x.dtype), p->c->sequence_parallel ? ", cut rows" : "",
+                       (long long)i, is, wanted);
+    }
+    free(host.data);
+}
+
+/* What the stream holds between regions: the same numbers on all ranks, rank 0's, or a part. */
+static void check_gathering(Here *p, const char *name,
+                            void (*border)(const Region *, Tensor, Tensor))
+{
+    int64_t n = ROWS / p->region.parts, first = n * p->region.part;
+    Tensor stream = rows(p, first, n, 0);
+    Tensor whole = p->region.parts > 1 ? rows(p, 0, ROWS, 9) : stream;
+    border(&p->region, whole, stream);
+    check(p, name, whole, 0, brought, 0);
+    device_drop(&p->dev, whole);
+    if (p->region.parts > 1) device_drop(&p->dev, stream);
+}
+
+/* Sums of what each rank has made in a region: into its own place there, and elsewhere. */
+static void check_summing(Here *p, const char *name, bool backward, bool elsewhere)
+{
+    int64_t n = ROWS / p->region.parts, first = n * p->region.part;
+    Tensor made = rows(p, 0, ROWS, p->world->rank),
+           stream = elsewhere ? rows(p, 0, n, 9) : region_rows(&p->region, made);
+    if (backward) {
+        region_enter_backward(&p->region, stream, made);
+        region_await(&p->region);
+    } else {
+        region_exit_forward(&p->region, stream, made);
+    }
+    check(p, name, stream, first, sum_of, p->world->size);
+    if (elsewhere) device_drop(&p->dev, stream);
+    device_drop(&p->dev, made);
+}
+
+static void check_reductions(Here *p)
+{
+    Tensor x = rows(p, 0, ROWS, p->world->rank), y = rows(p, 0, ROWS, p->world->rank);
+    region_reduce(&p->region, x, REDUCE_SUM);
+    check(p, "sum", x, 0, sum_of, p->world->size);
+    region_reduce(&p->region, y, REDUCE_MAX);
+    check(p, "maximum", y, 0, most_of, p->world->size);
+    device_drop(&p->dev, x);
+    device_drop(&p->dev, y);
+    if (p->world->size == 1) return; /* who has all has nothing to gather */
+    int64_t n = ROWS / p->world->size;
+    Tensor part = rows(p, n * p->world->rank, n, 0), whole = rows(p, 0, ROWS, 9);
+    region_gather(&p->region, whole, part);
+    check(p, "gather", whole, 0, brought, 0);
+    device_drop(&p->dev, part);
+    device_drop(&p->dev, whole);
+}
+
+static void open_here(Here *p, Comm *world, const Case *c)
+{
+    const char *name = getenv("TEST_DEVICE");
+    DeviceOptions options = {.threads = 1, .local_ranks = world->size, .index = world->rank};
+    char err[256];
+    *p = (Here){.world = world, .c = c};
+    if (!device_open(&p->dev, name && c->dtype != F64 ? name : "cpu", &options, err, sizeof err))
+        rank_wrong(world, "%s", err);
+    p->region = tp_region_open(world, &p->dev, c->sequence_parallel);
+}
+
+static void close_here(Here *p)
+{
+    tp_region_close(&p->region);
+    device_close(&p->dev);
+}
+
+static void on_rank(Comm *world, void *context)
+{
+    Here p;
+    open_here(&p, world, context);
+    check_gathering(&p, "enter forward", region_enter_forward);
+    check_gathering(&p, "exit backward", region_exit_backward);
+    for (int elsewhere = 0; elsewhere < 1 + (p.region.parts > 1); elsewhere++) {
+        check_summing(&p, "exit forward", false, elsewhere);
+        check_summing(&p, "enter backward", true, elsewhere);
+    }
+    check_reductions(&p);
+    close_here(&p);
+}
+
+static void test_borders_by_hand(void **state)
+{
+    (void)state;
+    static const DType dtypes[] = {F64, F32, BF16, F16};
+    for (int i = 0; i < 4 * 4 * 2; i++) {
+        Case c = {.dtype = dtypes[i / 2 % 4], .sequence_parallel = i % 2};
+        thread_ranks(1 + i / 8, 60, on_rank, &c);
+    }
+}
+
+/* ---- rows that are not cut, in a region of those that are ------------------------------------ */
+
+/* A decoding pass has all its few rows on every rank. */
+static void whole_rows_on_rank(Comm *world, void *context)
+{
+    Here p;
+    open_here(&p, world, context);
+    p.region.parts = 1;
+    p.region.part = 0;
+    check_gathering(&p, "enter forward, whole rows", region_enter_forward);
+    check_summing(&p, "exit forward, whole rows", false, false);
+    close_here(&p);
+}
+
+static void test_whole_rows_in_a_region_of_cut_ones(void **state)
+{
+    (void)state;
+    Case c = {.dtype = F32, .sequence_parallel = true};
+    for (int ranks = 1; ranks <= 4; ranks++)
+        thread_ranks(ranks, 60, whole_rows_on_rank, &c);
+}
+
+/* ---- what a step may not do ------------------------------------------------------------------ */
+
+static void count_on_rank(Comm *world, void *context)
+{
+    Here p;
+    open_here(&p, world, context);
+    int64_t n = ROWS / p.region.parts;
+    Tensor made = rows(&p, 0, ROWS, 0), stream = region_rows(&p.region, made);
+    int64_t waits = p.dev.waits, allocations = p.dev.allocations;
+    for (int i = 0; i < 3; i++) {
+        region_enter_forward(&p.region, made, stream);
+        region_exit_forward(&p.region, stream, made);
+        region_exit_backward(&p.region, made, stream);
+        region_enter_backward(&p.region, stream, made);
+        region_await(&p.region);
+        region_reduce(&p.region, tensor_slice_rows(made, 0, n), REDUCE_SUM);
+    }
+    if (p.dev.waits != waits || p.dev.allocations != allocations)
+        rank_wrong(world, "the host waited %lld times and allocated %lld times",
+                   (long long)(p.dev.waits - waits), (long long)(p.dev.allocations - allocations));
+    device_synchronize(&p.dev);
+    device_drop(&p.dev, made);
+    close_here(&p);
+}
+
+static void test_no_host_waits_or_allocates(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        Case c = {.dtype = F32, .sequence_parallel = i % 2};
+        thread_ranks(1 + i / 2, 60, count_on_rank, &c);
+    }
+}
+
+/* One sum at a time is on its way, and whoever awaits one has put it there. */
+static void forget_on_rank(Comm *world, void *context)
+{
+    Here p;
+    Case c = {.dtype = F32};
+    open_here(&p, world, &c);
+    Tensor made = rows(&p, 0, ROWS, 0);
+    region_enter_backward(&p.region, made, made);
+    if (*(bool *)context)
+        region_enter_backward(&p.region, made, made);
+    else
+        region_await(&p.region), region_await(&p.region);
+}
+
+static void test_a_forgotten_sum_ends_the_program(void **state)
+{
+    (void)state;
+    for (int twice = 0; twice < 2; twice++) {
+        int status = 0;
+        bool entered_twice = twice;
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
+            thread_ranks(2, 60, forget_on_rank, &entered_twice);
+            _exit(0);
+        }
+        waitpid(pid, &status, 0);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EXIT_BUG);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_borders_by_hand),
+        cmocka_unit_test(test_whole_rows_in_a_region_of_cut_ones),
+        cmocka_unit_test(test_no_host_waits_or_allocates),
+        cmocka_unit_test(test_a_forgotten_sum_ends_the_program),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/* test_plan_grids.c -- on every kind of grid each rank's memory plan is what its device holds: in
+ * sum, and class by class against formulas written by hand. */
+#include "parallel/memory/memory_plan.h"
+#include "parallel/trainer/evaluate.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A model of five blocks, or one for each run of layers; accumulation is the number of
+ * micro-batches, of two rows each. */
+typedef struct {
+    int dp, tp, pp, stage, chunks, accumulation;
+    bool sp, tied, bf16;
+    const char *schedule, *recompute;
+} GridCase;
+
+static const GridCase grids[] = {
+    {1, 1, 2, 0, 1, 4, false, true, false, "1f1b", "none"},
+    {1, 1, 2, 0, 1, 4, false, false, false, "gpipe", "none"},
+    {1, 1, 4, 0, 1, 3, false, true, false, "1f1b", "full"},
+    {1, 1, 4, 0, 1, 1, false, true, false, "gpipe", "full"},
+    {1, 1, 2, 0, 2, 4, false, true, false, "interleaved", "full"},
+    {1, 1, 2, 0, 2, 3, false, false, true, "interleaved", "selective"},
+    {1, 2, 1, 0, 1, 2, false, true, false, "1f1b", "none"},
+    {1, 2, 1, 0, 1, 2, true, false, false, "1f1b", "selective"},
+    {1, 4, 1, 0, 1, 1, true, true, false, "1f1b", "full"},
+    {2, 2, 1, 3, 1, 2, true, true, false, "1f1b", "none"},
+    {2, 2, 1, 2, 1, 2, false, true, true, "1f1b", "none"},
+    {2, 1, 2, 1, 1, 2, false, true, false, "1f1b", "none"},
+    {2, 1, 2, 2, 1, 4, false, true, false, "1f1b", "selective"},
+    {2, 1, 2, 3, 1, 4, false, false, false, "gpipe", "full"},
+    {2, 1, 2, 3, 2, 4, false, true, false, "interleaved", "none"},
+    {3, 1, 2, 3, 1, 2, false, true, true, "1f1b", "full"},
+    {1, 2, 2, 0, 1, 4, false, true, false, "1f1b", "none"},
+    {1, 2, 2, 0, 1, 4, true, true, false, "gpipe", "full"},
+    {1, 2, 2, 0, 2, 2, true, false, false, "interleaved", "selective"},
+    {2, 2, 2, 1, 1, 2, true, true, false, "1f1b", "none"},
+    {2, 2, 2, 2, 1, 3, false, true, false, "gpipe", "selective"},
+    {2, 2, 2, 3, 1, 2, true, true, true, "1f1b", "full"},
+    {2, 2, 2, 3, 2, 3, true, false, false, "interleaved", "full"},
+    {1, 4, 2, 0, 1, 2, true, true, false, "1f1b", "selective"},
+    {2, 1, 4, 3, 1, 5, false, true, false, "1f1b", "none"},
+    {1, 1, 16, 0, 1, 9, false, true, false, "1f1b", "none"},
+    {1, 1, 16, 0, 3, 17, false, true, true, "interleaved", "full"},
+    {2, 1, 16, 3, 1, 3, false, true, false, "1f1b", "selective"},
+};
+enum { GRIDS = sizeof grids / sizeof *grids };
+
+static int blocks_of(const GridCase *g)
+{
+    return g->pp * g->chunks > 5 ? g->pp * g->chunks : 5;
+}
+
+typedef struct {
+    Opened *opened;
+    const GridCase *grid;
+} Shared;
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* Bytes of the states that a rank of stage `at` keeps. A unit is padded to equal shards of whole
+ * alignments; a table that embedding and head of one stage share has two gradients in a
+ * micro-batch, so that it is kept whole. Each unit is a tensor of its own. */
+static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights, size_t *gradients,
+                           size_t *optimizer)
+{
+    const ParamTable *table = &t->session.table;
+    int at = t->session.grid.at.pp, stage = g->dp > 1 ? g->stage : 0;
+    size_t weight = g->bf16 ? 2 : 4, moments = g->bf16 ? 12 : 8;
+    *weights = *gradients = *optimizer = 0;
+    for (int u = 0; u < table->n_units; u++) {
+        const Home *home = &table->unit[u].home;
+        bool here = home->stage[0] == at || (home->n == 2 && home->stage[1] == at);
+        if (!here) continue;
+        int64_t end = 0, grain = 128 * g->dp;
+        for (int p = 0; p < table->n_params; p++) {
+            const Param *row = &table->param[p];
+            int64_t e = row->offset + row->local[0] * row->local[1];
+            if (row->unit == u && e > end) end = e;
+        }
+        size_t whole = (size_t)((end + grain - 1) / grain * grain), part = whole / (size_t)g->dp;
+        bool twice = g->tied && u == 0 && g->pp == 1;
+        *weights += aligned((stage >= 3 ? part : whole) * weight);
+        *gradients += aligned((stage >= 2 && !twice ? part : whole) * 4);
+        *optimizer += (stage >= 1 ? part : whole) * moments;
+    }
+}
+
+/* Micro-batches whose activations a stage keeps at once. */
+static int slots_by_hand(const GridCase *g, int stage)
+{
+    if (g->pp == 1) return 1;
+    if (strcmp(g->schedule, "gpipe") == 0) return g->accumulation;
+    int most = g->pp - stage;
+    return g->accumulation < most ? g->accumulation : most;
+}
+
+static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan, const GridCase *g)
+{
+    const Session *s = &t->session;
+    size_t weights, gradients, optimizer;
+    states_by_hand(t, g, &weights, &gradients, &optimizer);
+    if (plan->weights != weights || plan->gradients != gradients || plan->optimizer != optimizer)
+        rank_wrong(world,
+                   "weights %zu, gradients %zu, optimizer %zu planned; by hand %zu, %zu, %zu",
+                   plan->weights, plan->gradients, plan->optimizer, weights, gradients, optimizer);
+    GptBytes used = gpt_used(t->gpt);
+    if (plan->activations != used.activations || plan->scratch != used.scratch)
+        rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
+                   plan->scratch, used.activations, used.scratch);
+    /* Of several stages the bound counts every layer on each, and every transfer by itself: of many
+     * stages too much, which is still little. */
+    size_t list = step_plan_bytes(&s->step),
+           most = step_plan_most_bytes(t->config, g->accumulation);
+    if (list > most || (g->pp <= 4 && 2 * most > (g->pp > 1 ? 6 : 3) * list))
+        rank_wrong(world, "a list of %zu bytes, at most %zu were told", list, most);
+    if (g->chunks == 1 && s->room.slots[0] != slots_by_hand(g, s->grid.at.pp))
+        rank_wrong(world, "%d slots on stage %d", s->room.slots[0], s->grid.at.pp);
+    /* Between stages a residual stream travels, of this rank's rows: two of 16 tokens, 32 wide. */
+    ZeroBytes zero = zero_bytes(s->store);
+    size_t stream = aligned((size_t)(2 * 16 * 32 / (g->sp ? g->tp : 1)) * (g->bf16 ? 2 : 4));
+    if (plan->buffers - zero.gathered - zero.transient - zero.wire !=
+        (g->pp > 1 ? (size_t)s->room.buffers * stream : 0))
+        rank_wrong(world, "buffers %zu for %d streams of %zu", plan->buffers, s->room.buffers,
+                   stream);
+    if (plan->total - plan->reserve != s->dev.held)
+        rank_wrong(world, "a plan of %zu bytes, and %zu are held", plan->total, s->dev.held);
+}
+
+static void check_rank(Comm *world, void *context)
+{
+    const Shared *r = context;
+    char err[1024], *text;
+    Trainer t;
+    if (!trainer_open(&t, r->opened->config, world, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    MemoryPlan plan = memory_plan(&t, &r->opened->data);
+    if (!trainer_allocate(&t, r->opened->config, &r->opened->data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    /* All that a run does, so that every layout has been gone through. */
+    trainer_warm_up(&t);
+    trainer_step(&t);
+    trainer_evaluate(&t, 3);
+    text = trainer_sample(&t, "light and the day was upon the earth", 12);
+    if (text == NULL) rank_wrong(world, "no sample");
+    free(text);
+    check_classes(world, &t, &plan, r->grid);
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+static void check_grid(const Folder *folder, const GridCase *g)
+{
+    Opened o;
+    Shared shared = {.opened = &o, .grid = g};
+    char set[12][64];
+    const char *sets[13] = {0};
+    int n = 0, ranks = g->dp * g->tp * g->pp;
+    snprintf(set[n++], sizeof set[0], "model.num_layers=%d", blocks_of(g));
+    snprintf(set[n++], sizeof set[0], "parallel.tensor=%d", g->tp);
+    snprintf(set[n++], sizeof set[0], "parallel.pipeline=%d", g->pp);
+    snprintf(set[n++], sizeof set[0], "train_batch_size=%d", 2 * g->accumulation * g->dp);
+    snprintf(set[n++], sizeof set[0], "zero_optimization.stage=%d", g->stage);
+    snprintf(set[n++], sizeof set[0], "model.tie_word_embeddings=%s", g->tied ? "true" : "false");
+    snprintf(set[n++], sizeof set[0], "bf16.enabled=%s", g->bf16 ? "true" : "false");
+    snprintf(set[n++], sizeof set[0], "activation_checkpointing.policy=%s", g->recompute);
+    snprintf(set[n++], sizeof set[0], "parallel.sequence_parallel=%s", g->sp ? "true" : "false");
+    if (g->pp > 1) snprintf(set[n++], sizeof set[0], "parallel.schedule=%s", g->schedule);
+    if (g->chunks > 1) snprintf(set[n++], sizeof set[0], "parallel.pipeline_chunks=%d", g->chunks);
+    snprintf(set[n++], sizeof set[0], "zero_optimization.stage3_param_persistence_threshold=0");
+    for (int i = 0; i < n; i++)
+        sets[i] = set[i];
+    trainer_run_prepare(&o, folder, ranks, sets);
+    assert_int_equal(o.config->gradient_accumulation_steps, g->accumulation);
+    thread_ranks(ranks, 60, check_rank, &shared);
+    data_close(&o.data);
+    config_free(o.config);
+}
+
+static void test_each_rank_of_a_grid_holds_its_plan(void **state)
+{
+    for (int i = 0; i < GRIDS; i++)
+        check_grid(*state, &grids[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_rank_of_a_grid_holds_its_plan),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

@@ -1,0 +1,233 @@
+/* test_plan_memory.c -- the memory plan knows what a trainer will hold, whatever data it gets,
+ * however many micro-batches a step has, and on each of several ranks. */
+#include "parallel/memory/memory_plan.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* Fails unless the plan of a trainer over these data is what it takes, with a decoder or without.
+ * Returns the plan's sum. */
+static size_t check_plan(const Config *config, const DataSet *data, bool samples)
+{
+    char err[1024];
+    Trainer t;
+    assert_true(trainer_open(&t, config, NULL, err, sizeof err));
+    size_t total = memory_plan(&t, data).total;
+    assert_true(trainer_allocate(&t, config, data, err, sizeof err));
+    trainer_warm_up(&t);
+    assert_int_equal(total, t.session.dev.held);
+    assert_int_equal(t.decoder != NULL, samples);
+    trainer_close(&t);
+    return total;
+}
+
+/* A decoder for samples is part of both, or of neither: shards without a tokenizer need none, and
+ * drawn tokens, which stand for data that a dry run has not got, take the one that the run would.
+ */
+static void test_a_decoder_is_planned_where_one_is_made(void **state)
+{
+    Opened o;
+    DataSet drawn;
+    trainer_run_open(&o, *state, (const char *const[]){NULL});
+    const GptShape *s = &o.trainer.session.layers.shape;
+    DataSet bare = o.data;
+    bare.tokenizer = NULL;
+    data_open_random(&drawn, s->V);
+    size_t decoder = decoder_bytes(&o.trainer.session.layers, s->P);
+    size_t all = check_plan(o.config, &o.data, true);
+    assert_int_equal(check_plan(o.config, &bare, false), all - decoder);
+    assert_int_equal(check_plan(o.config, &drawn, true), all);
+    data_close(&drawn);
+    trainer_run_close(&o);
+}
+
+/* Micro-batches on their way take as much memory however many a step has. */
+static void test_slots_do_not_grow_with_accumulation(void **state)
+{
+    size_t held[2];
+    for (int i = 0; i < 2; i++) {
+        Opened o;
+        trainer_run_open(&o, *state,
+                         (const char *const[]){i ? "train_batch_size=400" : "seed=1", NULL});
+        assert_int_equal(o.config->gradient_accumulation_steps, i ? 200 : 2);
+        assert_int_equal(o.plan.host, trainer_run_host_bytes(&o));
+        held[i] = o.trainer.session.dev.host_held;
+        trainer_run_close(&o);
+    }
+    assert_int_equal(held[0], held[1]);
+}
+
+/* Each rank's own plan: a number of its own in every part. */
+static void add_up(Comm *world, void *context)
+{
+    (void)context;
+    size_t r = (size_t)world->rank + 1;
+    MemoryPlan own = {.weights = r,
+                      .gradients = 10 * r,
+                      .buffers = 100 * r,
+                      .optimizer = 1000 * r,
+                      .activations = 10000 * r,
+                      .scratch = 100000 * r,
+                      .other = 1000000 * r,
+                      .reserve = 10000000 * r,
+                      .total = r == 2 ? SIZE_MAX : 11111111 * r,
+                      .host = 7 * r,
+                      .checkpoint = 42,
+                      .ranks = 1};
+    MemoryPlan all = memory_plan_of_ranks(world, &own, 0);
+    MemoryPlan mine = memory_plan_of_ranks(world, &own, world->rank % 2);
+    if (all.weights != 6 || all.gradients != 60 || all.buffers != 600 || all.optimizer != 6000 ||
+        all.activations != 60000 || all.scratch != 600000 || all.other != 6000000 ||
+        all.reserve != 60000000 || all.total != SIZE_MAX || all.host != 42 || all.ranks != 3 ||
+        all.of != 3 || all.checkpoint != 42)
+        rank_wrong(world, "all take %zu, %zu on the host", all.total, all.host);
+    bool odd = world->rank == 1;
+    if (mine.total != (odd ? SIZE_MAX : 44444444) || mine.weights != (odd ? 2 : 4) ||
+        mine.ranks != (odd ? 1 : 2) || mine.of != 3 || mine.host != 42)
+        rank_wrong(world, "those of its device take %zu", mine.total);
+}
+
+/* Two stages of two data-parallel ranks, of which one takes most of each. */
+static void compare_stages(Comm *world, void *context)
+{
+    static const size_t total[] = {3, 9, 12, 4};
+    MemoryPlan largest[2], own = {.total = total[world->rank], .weights = 10 + (size_t)world->rank};
+    (void)context;
+    int most = memory_largest_of_stages(world, &own, (GridPlace){2, 2, 1, 1}, largest);
+    if (most != 1 || largest[0].total != 9 || largest[0].weights != 11 || largest[1].total != 12 ||
+        largest[1].weights != 12)
+        rank_wrong(world, "stage %d of %zu and %zu", most, largest[0].total, largest[1].total);
+}
+
+static void test_the_largest_rank_of_each_stage(void **state)
+{
+    (void)state;
+    thread_ranks(4, 60, compare_stages, NULL);
+}
+
+/* The ranks of one device share its memory, and no sum wraps around. */
+static void test_ranks_of_a_device_add_up(void **state)
+{
+    (void)state;
+    thread_ranks(3, 60, add_up, NULL);
+}
+
+/* ---- ranks that share a model ---------------------------------------------------------------- */
+
+/* What one rank keeps of the model's states, in elements: each unit is a multiple of 128 elements
+ * per rank, and a whole one or a rank's part is kept. */
+typedef struct {
+    int64_t weights, gradients, updated;
+} States;
+
+/* By hand, from the parameters' places. A tied table has two gradients in a micro-batch, so that it
+ * is kept whole beyond stage 1. */
+static States states_by_hand(const ParamTable *table, int64_t ranks, int stage, bool tied)
+{
+    States s = {0};
+    for (int u = 0; u < table->n_units; u++) {
+        int64_t end = 0, grain = 128 * ranks;
+        for (int p = 0; p < table->n_params; p++) {
+            const Param *row = &table->param[p];
+            int64_t e = row->offset + row->padded[0] * row->padded[1];
+            if (row->unit == u && e > end) end = e;
+        }
+        int64_t whole = (end + grain - 1) / grain * grain, part = whole / ranks;
+        s.weights += stage >= 3 ? part : whole;
+        s.gradients += stage >= 2 && !(tied && u == 0) ? part : whole;
+        s.updated += stage >= 1 ? part : whole;
+    }
+    return s;
+}
+
+/* A run, and what its dtypes take per element: AdamW keeps two moments in f32, and a master beside
+ * a weight in 16 bits. */
+typedef struct {
+    Opened *opened;
+    int stage;
+    bool tied;
+    size_t weight, gradient, optimizer;
+} Shared;
+
+static void check_rank(Comm *world, void *context)
+{
+    const Shared *r = context;
+    char err[1024];
+    Trainer t;
+    if (!trainer_open(&t, r->opened->config, world, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    MemoryPlan plan = memory_plan(&t, &r->opened->data);
+    States s = states_by_hand(&t.session.table, world->size, r->stage, r->tied);
+    if (plan.weights != (size_t)s.weights * r->weight ||
+        plan.gradients != (size_t)s.gradients * r->gradient ||
+        plan.optimizer != (size_t)s.updated * r->optimizer)
+        rank_wrong(world,
+                   "stage %d: weights %zu, gradients %zu, optimizer %zu bytes for %lld, %lld "
+                   "and %lld elements",
+                   r->stage, plan.weights, plan.gradients, plan.optimizer, (long long)s.weights,
+                   (long long)s.gradients, (long long)s.updated);
+    if (!trainer_allocate(&t, r->opened->config, &r->opened->data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    trainer_warm_up(&t);
+    trainer_step(&t);
+    if (plan.total - plan.reserve != t.session.dev.held)
+        rank_wrong(world, "stage %d: a plan of %zu bytes, of which buffers %zu, and %zu are held",
+                   r->stage, plan.total, plan.buffers, t.session.dev.held);
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+/* Every rank's plan is what its device holds, at every stage, and of that the states are ZeRO's
+ * formulas. With what is gathered ahead, and with gradients that travel in another type. */
+static void test_each_rank_holds_its_plan(void **state)
+{
+    enum { RANKS = 3, TYPES = 3, STAGES = 4 };
+    static const struct {
+        const char *set[2];
+        size_t weight, gradient, optimizer;
+    } types[TYPES] = {{{"bf16.enabled=false", "seed=1"}, 4, 4, 8},
+                      {{"bf16.enabled=true", "seed=1"}, 2, 4, 12},
+                      {{"bf16.enabled=false", "communication_data_type=bf16"}, 4, 4, 8}};
+    for (int i = 0; i < STAGES * TYPES * 2; i++) {
+        int type = i / STAGES % TYPES;
+        char stage[64], tied[64];
+        Opened o;
+        Shared r = {&o,
+                    i % STAGES,
+                    i / STAGES / TYPES,
+                    types[type].weight,
+                    types[type].gradient,
+                    types[type].optimizer};
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", r.stage);
+        snprintf(tied, sizeof tied, "model.tie_word_embeddings=%s", r.tied ? "true" : "false");
+        trainer_run_prepare(
+            &o, *state, RANKS,
+            (const char *const[]){stage, tied, types[type].set[0], types[type].set[1],
+                                  "train_batch_size=6", "gradient_accumulation_steps=null",
+                                  "zero_optimization.stage3_param_persistence_threshold=0", NULL});
+        thread_ranks(RANKS, 60, check_rank, &r);
+        data_close(&o.data);
+        config_free(o.config);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_decoder_is_planned_where_one_is_made),
+        cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
+        cmocka_unit_test(test_ranks_of_a_device_add_up),
+        cmocka_unit_test(test_the_largest_rank_of_each_stage),
+        cmocka_unit_test(test_each_rank_holds_its_plan),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

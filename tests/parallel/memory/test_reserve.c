@@ -1,0 +1,165 @@
+/* test_reserve.c -- NCCL's memory in the plan: an estimate for each communicator that a grid opens,
+ * which a run replaces by what it has measured. */
+#include "parallel/comm/nccl/nccl.h"
+#include "parallel/memory/memory_plan.h"
+#include "tests/support/files/child.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB ((size_t)1 << 20)
+
+/* Two neighbours are one where there are two ranks; multicast begins with three. */
+static void test_a_communicator(void **state)
+{
+    (void)state;
+    assert_int_equal(nccl_reserve(1, false), 0);
+    assert_int_equal(nccl_reserve(1, true), 0);
+    assert_int_equal(nccl_reserve(2, false), (8 + 24 * 12) * MIB);
+    assert_int_equal(nccl_reserve(2, true), (8 + 24 * 12 + 32 * 12) * MIB);
+    assert_int_equal(nccl_reserve(8, false), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2) * MIB);
+    assert_int_equal(nccl_reserve(8, true), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2 + 2 * 32 * 12) * MIB);
+}
+
+/* The user's settings make it smaller, as they make NCCL; others are NCCL's to judge. */
+static void test_settings_of_the_environment(void **state)
+{
+    (void)state;
+    setenv("NCCL_MAX_CTAS", "8", 1);
+    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 12) * MIB);
+    assert_int_equal(nccl_reserve(4, true), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
+    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers are 8 */
+    assert_int_equal(nccl_reserve(2, false), (8 + 8 * 10) * MIB);
+    setenv("NCCL_MAX_CTAS", "64", 1);
+    assert_int_equal(nccl_reserve(2, true), (8 + (24 + 32) * 10) * MIB);
+    setenv("NCCL_MAX_CTAS", "many", 1);
+    setenv("NCCL_BUFFSIZE", "-1", 1);
+    assert_int_equal(nccl_reserve(2, false), (8 + 24 * 12) * MIB);
+    unsetenv("NCCL_MAX_CTAS");
+    unsetenv("NCCL_BUFFSIZE");
+}
+
+/* ---- of a grid ------------------------------------------------------------------------------- */
+
+/* A grid, and how many communicators of how many ranks its rank `rank` has, pp's apart. */
+typedef struct {
+    GridPlace size;
+    GridGroups groups;
+    int rank, of_two, of_four, stages;
+} GridComms;
+
+static const GridComms grids[] = {
+    {{1, 4, 1, 1}, {4, true}, 0, 0, 1, 1},  /* dp; the shard's ranks are the same */
+    {{1, 1, 1, 4}, {4, true}, 3, 0, 1, 1},  /* tp */
+    {{1, 1, 1, 4}, {2, true}, 3, 1, 1, 1},  /* tp, and the two that share heads */
+    {{2, 1, 1, 1}, {4, false}, 1, 0, 0, 2}, /* pp */
+    {{2, 1, 1, 1}, {4, true}, 1, 1, 0, 2},  /* pp, and the tied table's ends */
+    {{4, 1, 1, 1}, {4, true}, 0, 1, 0, 4},  /* the same, */
+    {{4, 1, 1, 1}, {4, true}, 2, 0, 0, 4},  /* and a stage between */
+    {{2, 2, 1, 2}, {4, true}, 5, 3, 0, 2},  /* dp, tp, tie */
+    {{1, 2, 1, 4}, {1, false}, 6, 1, 2, 1}, /* dp, tp, kv of all four */
+};
+
+static void add_up(Comm *world, void *context)
+{
+    const GridComms *g = context;
+    Grid grid = grid_open(world, g->size, &g->groups);
+    size_t bytes = (size_t)g->of_two * nccl_reserve(2, false) +
+                   (size_t)g->of_four * nccl_reserve(4, false) + nccl_reserve(g->stages, true);
+    if (world->rank == g->rank && grid_reserve(&grid) != bytes)
+        rank_wrong(world, "%zu MiB in a grid of %d x %d x %d, by hand %zu",
+                   grid_reserve(&grid) / MIB, g->size.pp, g->size.dp, g->size.tp, bytes / MIB);
+    comm_barrier(world);
+    grid_close(&grid);
+}
+
+static void test_the_communicators_of_a_grid(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        GridPlace size = grids[i].size;
+        thread_ranks(size.pp * size.dp * size.tp, 60, add_up, (void *)&grids[i]);
+    }
+}
+
+/* ---- what a run measures --------------------------------------------------------------------- */
+
+enum { RANKS = 3, PLANNED = 300, OWN = 50, BESIDE = 2000 };
+
+/* What NCCL and kernels take on each rank's device, in MiB. */
+typedef struct {
+    size_t taken[RANKS];
+    size_t freed; /* by other processes meanwhile, of each */
+    bool reserve, breakdown;
+} Measured;
+
+/* Each rank's program itself takes OWN more; its plan has BESIDE beside the reserve. */
+static void measure(Comm *world, void *context)
+{
+    const Measured *m = context;
+    const Config config = {.memory_breakdown = m->breakdown};
+    size_t planned = m->reserve ? PLANNED * MIB : 0, taken = m->taken[world->rank] * MIB,
+           weights = BESIDE * MIB;
+    MemoryPlan plan = {.weights = weights, .reserve = planned, .total = weights + planned};
+    MemoryMark before = {.available = 9000 * MIB, .held = 7},
+               after = {.available = 9000 * MIB - taken - OWN * MIB + m->freed * MIB,
+                        .held = 7 + OWN * MIB};
+    taken = taken > m->freed * MIB ? taken - m->freed * MIB : 0;
+    memory_measure_reserve(world, &config, &plan, before, after);
+    if (!m->reserve) taken = 0;
+    if (plan.reserve != taken || plan.total != weights + taken || plan.weights != weights)
+        rank_wrong(world, "a reserve of %zu bytes in a plan of %zu, %zu were taken", plan.reserve,
+                   plan.total, taken);
+}
+
+static void measure_all(void *context)
+{
+    thread_ranks(RANKS, 60, measure, context);
+}
+
+static const char warning[] =
+    "warning: NCCL and the code of kernels take 557.0 MiB of the memory of rank 1's GPU, and the "
+    "plan had 300.0 MiB for NCCL and 256.0 MiB for code: ";
+static const char told[] =
+    "memory  reserve: NCCL and the code of kernels take 557.0 MiB of rank 1's GPU,\n"
+    "        the most of any, plan 300.0 MiB";
+
+static void check(Measured m, bool tells, bool warns)
+{
+    char said[4096];
+    if (child_run(measure_all, &m, said, sizeof said) != 0) fail_msg("%s", said);
+    if ((strstr(said, told) != NULL) != tells || (strstr(said, warning) != NULL) != warns ||
+        (!tells && !warns && said[0]))
+        fail_msg("says:\n%s", said);
+}
+
+/* More than was left for NCCL and for code is a warning; up to there code has its part. A plan
+ * without a reserve is left as it is. What other processes give back is not seen in what is taken,
+ * and more of it than that is nothing taken. */
+static void test_what_a_run_measures(void **state)
+{
+    (void)state;
+    check((Measured){{300, 557, 12}, 0, true, true}, true, true);
+    check((Measured){{300, 557, 12}, 0, true, false}, false, true);
+    check((Measured){{300, 556, 12}, 0, true, false}, false, false);
+    check((Measured){{0, 0, 0}, 0, true, false}, false, false);
+    check((Measured){{300, 557, 12}, 0, false, true}, false, false);
+    check((Measured){{300, 657, 12}, 100, true, true}, true, true);
+    check((Measured){{40, 0, 12}, 100, true, false}, false, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_communicator),
+        cmocka_unit_test(test_settings_of_the_environment),
+        cmocka_unit_test(test_the_communicators_of_a_grid),
+        cmocka_unit_test(test_what_a_run_measures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

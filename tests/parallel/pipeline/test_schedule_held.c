@@ -1,0 +1,174 @@
+/* test_schedule_held.c -- what each stage of a schedule holds at a time, counted from the order of
+ * its actions alone, for all kinds and sizes. */
+#include "model/core/check.h"
+#include "parallel/trainer/step_plan.h"
+#include "tests/support/files/data_support.h"
+#include "tests/support/grid/schedule_play.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of micro-batches that go through the chunks together: at least as many as there are stages. */
+static int64_t groups_of(const ScheduleSpec *spec)
+{
+    return spec->micros < spec->stages ? 1 : spec->micros / spec->stages;
+}
+
+static int64_t longest_group(const ScheduleSpec *spec)
+{
+    return (spec->micros + groups_of(spec) - 1) / groups_of(spec);
+}
+
+/* The chunks of a stage's forwards, in their order; those of its backwards are the last for the
+ * first. Free it. */
+static int *chunks_in_order(const ScheduleSpec *spec)
+{
+    int64_t m = spec->micros, groups = groups_of(spec), n = 0;
+    int *chunk = must_alloc((size_t)(m * spec->chunks) * sizeof *chunk);
+    for (int64_t g = 0; g < groups; g++)
+        for (int c = 0; c < spec->chunks; c++)
+            for (int64_t i = 0; i < m / groups + (g >= groups - m % groups); i++)
+                chunk[n++] = c;
+    return chunk;
+}
+
+/* Most micro-batches that a stage holds of each chunk at a time: it goes forward as long as the
+ * first one takes to the last stage and through the chunks in groups, and then in turns backward
+ * and forward. */
+static void count_slots(const ScheduleSpec *spec, int stage, int64_t *slots)
+{
+    int64_t all = spec->micros * spec->chunks, held[MOST_CHUNKS] = {0}, forwards = 0,
+            ahead = spec->stages - stage + (spec->chunks - 1) * longest_group(spec);
+    int *chunk = chunks_in_order(spec);
+    if (spec->kind == SCHEDULE_GPIPE) ahead = all;
+    for (int c = 0; c < spec->chunks; c++)
+        slots[c] = 0;
+    for (int64_t backwards = 0; backwards < all; backwards++) {
+        for (; forwards < least(all, backwards + ahead); forwards++)
+            held[chunk[forwards]]++;
+        for (int c = 0; c < spec->chunks; c++)
+            if (slots[c] < held[c]) slots[c] = held[c];
+        held[spec->chunks - 1 - chunk[backwards]]--;
+    }
+    free(chunk);
+}
+
+/* Most that are between their first chunk and their last, where none goes backward. */
+static int64_t count_batches(const ScheduleSpec *spec)
+{
+    int64_t most = 0, held = 0;
+    int *chunk = chunks_in_order(spec);
+    for (int64_t k = 0; k < spec->micros * spec->chunks; k++) {
+        held += chunk[k] == 0;
+        if (most < held) most = held;
+        held -= chunk[k] == spec->chunks - 1;
+    }
+    free(chunk);
+    return most;
+}
+
+/* A stage's slots, batches and buffers. Of a chunk it holds two groups at most, or parts of three
+ * where there are more chunks than a group has micro-batches. Buffers: one is read and one is
+ * written while all others of a group may have come and wait. */
+static void check_stage(const ScheduleSpec *spec, int stage, const Schedule *s)
+{
+    int64_t p = spec->stages, m = spec->micros, v = spec->chunks, longest = longest_group(spec),
+            slots[MOST_CHUNKS];
+    count_slots(spec, stage, slots);
+    for (int c = 0; c < v; c++) {
+        assert_int_equal(s->slots[c], spec->evaluate || p == 1 ? 1 : slots[c]);
+        if (v > 1 && v - 1 <= m / groups_of(spec)) assert_true(s->slots[c] <= 2 * longest);
+    }
+    if (!spec->evaluate && p > 1 && v == 1)
+        assert_int_equal(slots[0], spec->kind == SCHEDULE_GPIPE ? m : least(m, p - stage));
+    assert_int_equal(s->batches, spec->evaluate ? count_batches(spec) : s->slots[0]);
+    assert_true(s->buffers <= (v == 1 || longest < 2 ? 4 : longest + 2));
+}
+
+static void check_held(const ScheduleSpec *spec)
+{
+    Schedule *all = must_calloc((size_t)spec->stages, sizeof *all);
+    schedule_create_all(spec, all);
+    for (int stage = 0; stage < spec->stages; stage++) {
+        check_stage(spec, stage, &all[stage]);
+        schedule_free(&all[stage]);
+    }
+    free(all);
+}
+
+static void test_slots_and_batches(void **state)
+{
+    (void)state;
+    schedules_each(check_held);
+}
+
+/* Where the schedule of a step has room, those of its warm-up and of a dry run have it: of two
+ * micro-batches a stage, and of one. (Others of fewer may need more: those whose last group of
+ * interleaved micro-batches is a longer one.) */
+static void check_fewer(const ScheduleSpec *spec, int64_t micros)
+{
+    ScheduleSpec few = *spec;
+    few.micros = micros;
+    Schedule *all = must_calloc((size_t)spec->stages, sizeof *all),
+             *some = must_calloc((size_t)spec->stages, sizeof *some);
+    schedule_create_all(spec, all);
+    schedule_create_all(&few, some);
+    for (int stage = 0; stage < spec->stages; stage++) {
+        bool fits =
+            some[stage].batches <= all[stage].batches && some[stage].buffers <= all[stage].buffers;
+        for (int c = 0; c < spec->chunks; c++)
+            fits = fits && some[stage].slots[c] <= all[stage].slots[c];
+        if (!fits)
+            fail_msg("kind %d, stage %d of %d, %d chunks: %lld micro-batches need more than %lld",
+                     (int)spec->kind, stage, spec->stages, spec->chunks, (long long)micros,
+                     (long long)spec->micros);
+        schedule_free(&all[stage]);
+        schedule_free(&some[stage]);
+    }
+    free(all);
+    free(some);
+}
+
+static void check_shorter(const ScheduleSpec *spec)
+{
+    if (spec->evaluate) return;
+    check_fewer(spec, warm_up_micros((GridPlace){.pp = spec->stages}, spec->micros));
+    check_fewer(spec, 1);
+}
+
+static void test_a_warm_up_needs_no_more_room(void **state)
+{
+    (void)state;
+    schedules_each(check_shorter);
+    for (int p = 2; p <= 5; p++)
+        for (int m = 17; m <= 5 * p; m++)
+            schedules_of(p, m, 4, check_shorter);
+}
+
+/* Of sizes beyond those that are tried one and all. */
+static void test_drawn_sizes(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 30; i++) {
+        int p = 1 + (int)(drawn(7, 2 * i) % 64);
+        schedules_of(p, 1 + (int64_t)(drawn(7, 2 * i + 1) % 120), 2, check_held);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slots_and_batches),
+        cmocka_unit_test(test_drawn_sizes),
+        cmocka_unit_test(test_a_warm_up_needs_no_more_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,236 @@
+/* test_metrics_file.c -- where the lines of a run without a checkpoint go, and what metrics.jsonl
+ * and samples.txt must not be. */
+#include "model/core/check.h"
+#include "model/core/log.h"
+#include "parallel/report/metrics_file.h"
+#include "tests/support/files/faulty_fs.h"
+#include "tests/support/files/scratch.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void assert_text(const char *path, const char *expected)
+{
+    char *text = take_text(path);
+    if (text == NULL) fail_msg("%s is not there", path);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+#define LINE(event, step)                                                                          \
+    "{\"event\": \"" event "\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": "  \
+    "3, \"skipped\": 0}\n"
+#define TRAINED(step)                                                                              \
+    "{\"event\": \"train\", \"step\": " step ", \"updates\": 1, \"samples\": 2, \"tokens\": 3, "   \
+    "\"skipped\": 0, \"loss\": 2.5}\n"
+static const char start[] = LINE("start", "0"), both[] = LINE("start", "0") LINE("train", "1");
+
+static void open_at(int64_t upto, int attempt)
+{
+    char err[512];
+    MetricsFile f;
+    MetricsTail tail = {0};
+    if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", upto, attempt, &tail, err,
+                           sizeof err))
+        fail_msg("%s", err);
+    assert_int_equal(tail.last.step, upto);
+    metrics_file_close(&f);
+}
+
+static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
+{
+    (void)unused;
+    put_text("metrics.jsonl", both);
+    open_at(1, 3); /* a checkpoint of step 1: they stay */
+    assert_text("metrics.jsonl", both);
+    open_at(0, 3);
+    assert_text("metrics.jsonl", "");
+    assert_text("metrics.before-attempt-3.jsonl", both);
+    /* Nothing is lost from these. */
+    put_text("metrics.jsonl", start);
+    open_at(0, 4);
+    assert_text("metrics.jsonl", start);
+    assert_int_not_equal(access("metrics.before-attempt-4.jsonl", F_OK), 0);
+    /* Attempts are counted anew when the lock file is removed: no file is overwritten. */
+    put_text("metrics.jsonl", LINE("train", "7"));
+    open_at(0, 3);
+    assert_text("metrics.before-attempt-3.jsonl", both);
+    assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
+}
+
+/* A start that puts earlier lines aside, with the N-th change failing or the process dying there:
+ * the lines stand under one of the two names, and under one only. */
+static void lines_put_aside_survive_every_fault(void **unused)
+{
+    (void)unused;
+    static const Fault fault[] = {FAULT_NONE, FAULT_ONCE, FAULT_KILL};
+    int calls = 0;
+    for (int i = 0; i < 3; i++)
+        for (int at = 1; at <= (fault[i] == FAULT_NONE ? 1 : calls); at++) {
+            char log[4096] = "";
+            FaultyFs faulty;
+            faulty_fs_init(&faulty, fault[i], at, EIO);
+            faulty.log = log;
+            unlink("metrics.before-attempt-9.jsonl");
+            put_text("metrics.jsonl", both);
+            pid_t child = fault[i] == FAULT_KILL ? fork() : 0;
+            if (child == 0) {
+                char err[512] = "";
+                MetricsFile f;
+                MetricsTail tail = {0};
+                bool good = metrics_file_open(&f, &faulty.ops, ".", "metrics.jsonl", 0, 9, &tail,
+                                              err, sizeof err);
+                metrics_file_close(&f);
+                if (fault[i] == FAULT_KILL) _exit(0);
+                if (good != (fault[i] == FAULT_NONE)) fail_msg("call %d: %s", at, err);
+                if (!good) assert_non_null(strstr(err, strerror(EIO)));
+            } else {
+                int status;
+                assert_int_equal(waitpid(child, &status, 0), child);
+                assert_int_equal(WEXITSTATUS(status), FAULTY_KILLED);
+            }
+            if (fault[i] == FAULT_NONE) {
+                /* The new name lasts before the old one is used again. */
+                assert_string_equal(log, "r./metrics.before-attempt-9.jsonl s ");
+                calls = faulty.calls;
+            }
+            bool aside = access("metrics.before-attempt-9.jsonl", F_OK) == 0;
+            assert_text(aside ? "metrics.before-attempt-9.jsonl" : "metrics.jsonl", both);
+            if (aside && fault[i] != FAULT_NONE)
+                assert_int_not_equal(access("metrics.jsonl", F_OK), 0);
+        }
+    unlink("metrics.before-attempt-9.jsonl");
+}
+
+/* A new file whose first line the disk refuses once. */
+static void put_on_full_disk(MetricsFile *f, FaultyFs *faulty)
+{
+    char err[512];
+    faulty_fs_init(faulty, FAULT_ONCE, 1, ENOSPC);
+    unlink("metrics.jsonl");
+    if (!metrics_file_open(f, &faulty->ops, ".", "metrics.jsonl", -1, 0, NULL, err, sizeof err))
+        fail_msg("%s", err);
+    metrics_file_put(f, start, sizeof start - 1);
+    assert_text("metrics.jsonl", "");
+}
+
+/* A disk that takes half of a line, and then nothing: that half goes, and the line comes whole once
+ * there is room. */
+static void a_line_that_failed_comes_later(void **unused)
+{
+    (void)unused;
+    char err[512];
+    FaultyFs faulty;
+    MetricsFile f;
+    put_on_full_disk(&f, &faulty);
+    assert_true(metrics_file_sync(&f, err, sizeof err));
+    assert_text("metrics.jsonl", start);
+    faulty.calls = 0;
+    faulty.fault = FAULT_ALWAYS;
+    metrics_file_put(&f, start, sizeof start - 1);
+    assert_false(metrics_file_sync(&f, err, sizeof err));
+    assert_non_null(strstr(err, strerror(ENOSPC)));
+    assert_text("metrics.jsonl", start);
+    metrics_file_close(&f);
+}
+
+/* An end that another thread brings takes along what the disk refused before; it does not wait for
+ * a line that is never finished. */
+static void an_end_brings_lines_to_disk(void **unused)
+{
+    (void)unused;
+    FaultyFs faulty;
+    MetricsFile f;
+    put_on_full_disk(&f, &faulty);
+    pthread_mutex_lock(&f.busy);
+    metrics_file_end(&f);
+    assert_text("metrics.jsonl", "");
+    pthread_mutex_unlock(&f.busy);
+    metrics_file_end(&f);
+    assert_text("metrics.jsonl", start);
+    pthread_mutex_unlock(&f.busy); /* for the end: nobody adds a line after it */
+    metrics_file_close(&f);
+}
+
+/* What a start finds made of the last step, in a line of every kind behind those of the step
+ * before. */
+static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *line;
+        bool trained, evaluated, sampled;
+    } kind[] = {{LINE("start", "7"), false, false, false}, {LINE("val", "7"), false, true, false},
+                {LINE("sample", "7"), false, false, true}, {LINE("ckpt", "7"), false, false, false},
+                {LINE("speed", "7"), false, false, false}, {LINE("warn", "7"), false, false, false},
+                {LINE("zeta", "7"), false, false, false},  {TRAINED("7"), true, false, false}};
+    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+        char err[512], text[1024];
+        MetricsFile f;
+        MetricsTail tail = {0};
+        snprintf(text, sizeof text, "%s%s", TRAINED("6") LINE("val", "6") LINE("sample", "6"),
+                 kind[i].line);
+        put_text("metrics.jsonl", text);
+        if (!metrics_file_open(&f, &fs_system, ".", "metrics.jsonl", 7, 1, &tail, err, sizeof err))
+            fail_msg("%s", err);
+        metrics_file_close(&f);
+        assert_int_equal(tail.last.step, 7);
+        assert_int_equal(tail.last.tokens, 3);
+        assert_int_equal(tail.trained, kind[i].trained);
+        assert_int_equal(tail.evaluated, kind[i].evaluated);
+        assert_int_equal(tail.sampled, kind[i].sampled);
+        if (tail.trained) assert_true(tail.last.loss == 2.5);
+    }
+}
+
+static void links_pipes_and_folders_are_refused(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"metrics.jsonl", "samples.txt"};
+    for (int i = 0; i < 2; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            char err[512];
+            MetricsFile f;
+            MetricsTail tail = {0};
+            unlink(names[i]);
+            put_text("precious", both);
+            int made = kind == 0   ? symlink("precious", names[i])
+                       : kind == 1 ? symlink("nothing", names[i])
+                       : kind == 2 ? mkfifo(names[i], 0666)
+                                   : mkdir(names[i], 0777);
+            assert_int_equal(made, 0);
+            assert_false(metrics_file_open(&f, &fs_system, ".", names[i], i == 0 ? 0 : -1, 1, &tail,
+                                           err, sizeof err));
+            if (strstr(err, names[i]) == NULL) fail_msg("kind %d: %s", kind, err);
+            if (kind < 2) assert_non_null(strstr(err, "is a symbolic link"));
+            metrics_file_close(&f);
+            assert_text("precious", both);
+            assert_int_not_equal(access("nothing", F_OK), 0);
+            if (kind == 3) assert_int_equal(rmdir(names[i]), 0);
+        }
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_of_a_run_without_a_checkpoint_are_kept),
+        cmocka_unit_test(lines_put_aside_survive_every_fault),
+        cmocka_unit_test(a_line_that_failed_comes_later),
+        cmocka_unit_test(an_end_brings_lines_to_disk),
+        cmocka_unit_test(the_tail_tells_what_was_made_of_the_last_step),
+        cmocka_unit_test(links_pipes_and_folders_are_refused),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}

@@ -1,0 +1,311 @@
+/* test_run_ends.c -- signals and what a run answers them, how a run ends whose numbers have left
+ * it, and how it goes on after a step without targets. */
+#include "tests/support/trainer/run_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void interrupt_once(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+}
+
+static void hang_up(Run *run)
+{
+    (void)run;
+    raise(SIGHUP);
+    raise(SIGHUP);
+}
+
+static void hear_hang_up(void)
+{
+    signal(SIGHUP, SIG_DFL); /* the tests may be under nohup themselves */
+}
+
+static void ignore_hang_up(void)
+{
+    signal(SIGHUP, SIG_IGN);
+}
+
+/* Within the second micro-batch of step `step`. */
+static void disturb_step(int64_t step, void (*act)(Run *))
+{
+    disturbance = (Disturbance){.kind = WORK_STEP, .round = step - 1, .at = 1, .act = act};
+}
+
+/* The main thread prepares the answers, so none but it may give them: neither the pool's threads,
+ * nor the loader's, nor those of a library. */
+static void test_signals_are_the_main_threads(void **state)
+{
+    (void)state;
+    disturb_step(2, count_who_hears);
+    char *said = run_expecting("threads", (const char *const[]){"cpu.threads=4", NULL}, 0);
+    says(said, "more than 3 other threads: yes; 0 hear\n");
+    free(said);
+}
+
+static void test_the_first_signal_is_answered(void **state)
+{
+    (void)state;
+    disturb_step(3, interrupt_once);
+    char *said = run_expecting("once", NULL, EXIT_REQUEUE);
+    says(said, "finishing this step, then saving; Ctrl-C again quits at once\n");
+    says(said, "stopped after step 3;");
+    assert_true(is_there("once/checkpoints/step_00000003"));
+    free(said);
+    disturb_step(3, ask_by_signal);
+    said = run_expecting("term", NULL, EXIT_REQUEUE);
+    says(said, "SIGTERM: finishing this step, then saving; a second signal ends the run at once\n");
+    free(said);
+    disturbance = (Disturbance){.kind = WORK_EVALUATION, .at = 2, .act = interrupt_once};
+    said = run_expecting("within", NULL, EXIT_REQUEUE);
+    says(said, "ending this evaluation; Ctrl-C again quits at once\n");
+    free(said);
+    said = run_expecting("unsaved-yet", (const char *[]){"checkpoint.save_interval=0", NULL},
+                         EXIT_REQUEUE);
+    says(said, "ending this evaluation, then saving; Ctrl-C again quits at once\n");
+    assert_true(is_there("unsaved-yet/checkpoints/step_00000002"));
+    free(said);
+}
+
+/* A stop, and no save from here on: where the checkpoints were lies a file. */
+static void stop_and_block(Run *run)
+{
+    (void)run;
+    assert_int_equal(rename("blocked/checkpoints", "blocked/aside"), 0);
+    put_text("blocked/checkpoints", "");
+    raise(SIGTERM);
+}
+
+/* Stopped in the last step: what the same command will do hangs on what is saved. */
+static void test_a_stop_in_the_last_step(void **state)
+{
+    (void)state;
+    disturb_step(7, ask_by_signal);
+    char *said = run_expecting("whole", NULL, EXIT_REQUEUE);
+    says(said, "stopped after the last step, 7; the same command evaluates and ends the run\n");
+    assert_true(is_there("whole/checkpoints/step_00000007"));
+    free(said);
+    disturb_step(7, stop_and_block);
+    said = run_expecting("blocked", NULL, EXIT_INPUT_OUTPUT);
+    says(said, "stopped after step 7, which is not saved; ");
+    assert_null(strstr(said, "stopped after the last step"));
+    free(said);
+}
+
+static void test_the_second_signal_says_what_is_lost(void **state)
+{
+    (void)state;
+    disturb_step(4, interrupt_twice);
+    char *said = run_expecting("twice", NULL, 128 + SIGINT);
+    says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+    disturb_step(3, interrupt_twice);
+    said = run_expecting("lucky", NULL, 128 + SIGINT);
+    says(said, "quit at once; only step 3, which is under way, is lost\n");
+    free(said);
+    disturb_step(6, interrupt_twice);
+    said = run_expecting("unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
+                         128 + SIGINT);
+    says(said, "quit at once; steps 1 to 5 are not saved: there is no checkpoint\n");
+    free(said);
+    disturb_step(2, interrupt_twice); /* counted from where the attempt began */
+    said = run_expecting("twice", NULL, 128 + SIGINT);
+    says(said, "quit at once; step 3 is not saved: the newest checkpoint is of step 2\n");
+    free(said);
+}
+
+/* Right before the first micro-batch of a start or of a resume: the step is ended and saved. */
+static void test_a_signal_in_the_first_step(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.kind = WORK_STEP, .act = interrupt_once};
+    for (int step = 1; step <= 2; step++) {
+        char *said = run_expecting("early", NULL, EXIT_REQUEUE);
+        says(said, "finishing this step, then saving; Ctrl-C again quits at once\n");
+        says(said, step == 1 ? "stopped after step 1;" : "stopped after step 2;");
+        free(said);
+    }
+    disturbance.act = interrupt_twice;
+    char *said = run_expecting("earlier", NULL, 128 + SIGINT);
+    says(said, "quit at once; only step 1, which is under way, is lost\n");
+    free(said);
+}
+
+/* A terminal that closes is a stop, however often it says so; under nohup it is nothing. */
+static void test_a_hang_up(void **state)
+{
+    (void)state;
+    disturb_step(3, hang_up);
+    disturbance.first = hear_hang_up;
+    char *said = run_expecting("closed", NULL, EXIT_REQUEUE);
+    says(said, "SIGHUP: finishing this step, then saving\n");
+    assert_true(is_there("closed/checkpoints/step_00000003"));
+    free(said);
+    disturb_step(3, hang_up);
+    disturbance.first = ignore_hang_up;
+    free(run_expecting("nohup", NULL, 0));
+}
+
+/* ---- divergence ------------------------------------------------------------------------------ */
+
+enum { ROWS = 256, WIDTH = 16 }; /* of the tied table: as many rows as every text has bytes */
+
+/* NaN in a column of the tied table while steps 4 and 5 are made; then as before. */
+static void be_sick_for_two_steps(Run *run)
+{
+    static float kept[ROWS];
+    float *weight = run->trainer.weights[0].data.data;
+    for (int i = 0; i < ROWS; i++) {
+        float *x = &weight[i * WIDTH + 7];
+        if (run->trainer.steps == 3) {
+            kept[i] = *x;
+            *x = NAN;
+        }
+        if (run->trainer.steps == 5) *x = kept[i];
+    }
+}
+
+static void be_sick(Run *run)
+{
+    float *weight = run->trainer.weights[0].data.data;
+    if (run->trainer.steps >= 3)
+        for (int i = 0; i < ROWS * WIDTH; i++)
+            weight[i] = NAN;
+}
+
+/* The last steps' losses are finite and mean nothing. */
+static void blow_up(Run *run)
+{
+    float *weight = run->trainer.weights[0].data.data;
+    if (run->trainer.steps == 4)
+        for (int i = 0; i < ROWS * WIDTH; i++)
+            weight[i] *= 1e6f;
+}
+
+static void disturb_weights(void (*act)(Run *))
+{
+    disturbance = (Disturbance){.kind = WORK_STEP, .at = 0, .act = act, .each = true};
+}
+
+static const char *const keep_one[] = {"checkpoint.keep=1", NULL};
+
+static void test_skipped_updates_remove_no_checkpoint(void **state)
+{
+    (void)state;
+    disturb_weights(be_sick_for_two_steps);
+    char *said = run_expecting(
+        "sick-1", (const char *[]){"checkpoint.keep=1", "train_steps=5", NULL}, EXIT_DIVERGED);
+    says(said, "step 4: updates are being skipped, so no older checkpoint is removed\n");
+    says(said, "error[88] step 5 is the last, and its loss is not finite");
+    says(said, "sick-1/checkpoints/");
+    assert_true(is_there("sick-1/checkpoints/step_00000002"));
+    assert_true(is_there("sick-1/checkpoints/step_00000004"));
+    assert_true(is_there("sick-1/checkpoints/step_00000005"));
+    assert_false(is_there("sick-1/result.json"));
+    assert_int_equal(lines_of("sick-1", "val"), 2); /* that of step 4 is of no number */
+    free(said);
+    disturb_weights(be_sick_for_two_steps);
+    free(run_expecting("well-again", keep_one, 0));
+    assert_false(is_there("well-again/checkpoints/step_00000002"));
+    assert_false(is_there("well-again/checkpoints/step_00000006"));
+    assert_true(is_there("well-again/checkpoints/step_00000007"));
+}
+
+/* It ends with 88, and again when it is started again, where no step is left to make. */
+static void test_a_last_loss_that_is_no_number(void **state)
+{
+    (void)state;
+    /* Nothing is evaluated, so that training's own loss is all there is. */
+    static const char *const sets[] = {"checkpoint.keep=1", "data.val_fraction=0", NULL};
+    disturb_weights(be_sick);
+    free(run_expecting("sick", sets, EXIT_DIVERGED));
+    disturbance = (Disturbance){0};
+    char *said = run_expecting("sick", sets, EXIT_DIVERGED);
+    says(said, "resume  step 7");
+    says(said, "is not finite");
+    assert_true(is_there("sick/checkpoints/step_00000002"));
+    assert_false(is_there("sick/result.json"));
+    free(said);
+}
+
+static void test_a_loss_far_above_guessing(void **state)
+{
+    (void)state;
+    disturb_weights(blow_up);
+    char *said = run_expecting("blown-up", keep_one, 0);
+    says(said, "far above that of uniform guessing (5.598), so no older checkpoint is removed\n");
+    says(said, "the run ends at step 7 while the loss is ");
+    assert_false(is_there("blown-up/checkpoints/step_00000002"));
+    assert_true(is_there("blown-up/checkpoints/step_00000004"));
+    assert_true(is_there("blown-up/checkpoints/step_00000006"));
+    assert_true(is_there("blown-up/result.json"));
+    free(said);
+}
+
+/* ---- a step without targets ------------------------------------------------------------------ */
+
+/* The run's feed, which hides all targets of the third step. */
+static GptBatch hide_targets(void *context, const Action *action)
+{
+    Run *run = context;
+    GptBatch batch = feed_batch(&run->trainer.feed, action);
+    if (action->kind != ACT_EVALUATE && run->trainer.steps == 2)
+        memset(batch.targets.data, 0xFF, tensor_bytes(batch.targets)); /* -1 */
+    return batch;
+}
+
+static void take_feed(Run *run)
+{
+    Trainer *t = &run->trainer;
+    gpt_connect(t->gpt, hide_targets, run, &t->state->stats, &t->state->state.loss_seed);
+}
+
+/* Its update is skipped, which is no sign of divergence, and the run goes on. */
+static void test_a_step_without_targets(void **state)
+{
+    (void)state;
+    disturb_step(2, take_feed);
+    char *said =
+        run_expecting("hidden", (const char *[]){"max_consecutive_skipped_steps=1", NULL}, 0);
+    says(said, "step 3: none of its targets counts, update skipped\n");
+    assert_null(strstr(said, "not finite"));
+    assert_int_equal(lines_of("hidden", "train"), 7);
+    char *lines = events("hidden", "train");
+    says(lines, "\"step\": 3, \"updates\": 2, \"samples\": 12, ");
+    says(lines, "\"loss\": 0, ");
+    says(lines, "\"grad_norm\": 0, \"loss_scale\": 1, \"applied\": false}");
+    says(lines, "\"step\": 7, \"updates\": 6, \"samples\": 28, ");
+    assert_null(strstr(lines, "nonfinite"));
+    free(lines);
+    free(said);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_signals_are_the_main_threads),
+        cmocka_unit_test(test_the_first_signal_is_answered),
+        cmocka_unit_test(test_a_stop_in_the_last_step),
+        cmocka_unit_test(test_the_second_signal_says_what_is_lost),
+        cmocka_unit_test(test_a_signal_in_the_first_step),
+        cmocka_unit_test(test_a_hang_up),
+        cmocka_unit_test(test_skipped_updates_remove_no_checkpoint),
+        cmocka_unit_test(test_a_last_loss_that_is_no_number),
+        cmocka_unit_test(test_a_loss_far_above_guessing),
+        cmocka_unit_test(test_a_step_without_targets),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

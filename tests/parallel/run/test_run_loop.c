@@ -1,0 +1,209 @@
+/* test_run_loop.c -- what happens between steps and how a run ends: the program in a child process,
+ * with what disturbs it put at a certain micro-batch of a certain evaluation. */
+#include "tests/support/trainer/run_fixture.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void die(Run *run)
+{
+    (void)run;
+    raise(SIGKILL);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* The run that the others must equal in the end. */
+static void test_an_undisturbed_run(void **state)
+{
+    (void)state;
+    disturbance.act = NULL;
+    char *said = run_expecting("whole", NULL, 0);
+    assert_int_equal(lines_of("whole", "train"), 7);
+    assert_int_equal(lines_of("whole", "val"), 4);
+    assert_int_equal(lines_of("whole", "sample"), 4);
+    /* Each evaluation, the last one included, is of eval.steps micro-batches. */
+    char *val = events("whole", "val");
+    int n = 0;
+    for (const char *at = val; (at = strstr(at, "\"targets\": 160,")) != NULL; at++)
+        n++;
+    assert_int_equal(n, 4);
+    free(val);
+    /* A checkpoint is there before the evaluation of its step begins. */
+    char *saved = strstr(said, "saved   step 2"), *bits = strstr(said, "bits per byte");
+    assert_true(saved != NULL && bits != NULL && saved < bits);
+    saved = strstr(said, "saved   step 7");
+    bits = strstr(said, "bits per byte");
+    for (char *next = bits; next && next < strstr(said, "done ");
+         next = strstr(next + 1, "bits per"))
+        bits = next;
+    assert_true(saved != NULL && saved < bits);
+    free(said);
+}
+
+/* A stop within an evaluation or a sample, at an interval or at the end: 85, the step is saved, the
+ * unfinished work is no result, and the next start makes it and ends as if nothing had been. */
+static void test_a_stop_within_an_evaluation(void **state)
+{
+    (void)state;
+    static const struct {
+        WorkKind kind;
+        int64_t round, at;
+        void (*act)(Run *);
+        int64_t saved;
+        int evaluations, samples; /* that were whole */
+    } stops[] = {{WORK_EVALUATION, 0, 0, ask_by_signal, 2, 0, 0},
+                 {WORK_EVALUATION, 1, 3, ask_by_signal, 4, 1, 1},
+                 {WORK_EVALUATION, 1, 4, ask_by_file, 4, 1, 1},
+                 {WORK_SAMPLE, 1, 2, ask_by_file, 4, 2, 1},
+                 {WORK_EVALUATION, 3, 2, ask_by_file, 7, 3, 3},
+                 {WORK_EVALUATION, 3, 4, ask_by_signal, 7, 3, 3}};
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        char run[32], checkpoint[64], result[64];
+        snprintf(run, sizeof run, "stop-%zu", i);
+        snprintf(checkpoint, sizeof checkpoint, "%s/checkpoints/step_%08d", run,
+                 (int)stops[i].saved);
+        snprintf(result, sizeof result, "%s/result.json", run);
+        disturbance.kind = stops[i].kind;
+        disturbance.round = stops[i].round;
+        disturbance.at = stops[i].at;
+        disturbance.act = stops[i].act;
+        free(run_expecting(run, NULL, EXIT_REQUEUE));
+        assert_true(is_there(checkpoint));
+        assert_false(is_there(result));
+        assert_int_equal(lines_of(run, "train"), stops[i].saved);
+        assert_int_equal(lines_of(run, "val"), stops[i].evaluations);
+        assert_int_equal(lines_of(run, "sample"), stops[i].samples);
+        disturbance.act = NULL;
+        free(run_expecting(run, NULL, 0));
+        assert_true(is_there(result));
+        if (stops[i].kind == WORK_EVALUATION) same_runs("whole", run);
+    }
+}
+
+/* A stop while the start makes what an earlier stop left out: no step follows it, and the run ends
+ * as if nothing had been. */
+static void test_a_stop_while_catching_up_makes_no_step(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *run;
+        WorkKind kind;
+        int64_t steps;
+    } stops[] = {{"again-evaluation", WORK_EVALUATION, 4}, {"again-sample", WORK_SAMPLE, 4}};
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        const char *run = stops[i].run;
+        disturbance.kind = stops[i].kind;
+        disturbance.round = 1;
+        disturbance.at = 2;
+        disturbance.act = ask_by_signal;
+        free(run_expecting(run, NULL, EXIT_REQUEUE));
+        assert_int_equal(lines_of(run, "train"), stops[i].steps);
+        disturbance.round = 0;
+        for (int again = 0; again < 2; again++) {
+            disturbance.act = again ? ask_by_file : ask_by_signal;
+            free(run_expecting(run, NULL, EXIT_REQUEUE));
+            assert_int_equal(lines_of(run, "train"), stops[i].steps);
+        }
+        disturbance.act = NULL;
+        free(run_expecting(run, NULL, 0));
+        same_runs("whole", run);
+    }
+}
+
+/* A death within an evaluation loses nothing either: the step before it is saved. */
+static void test_a_death_within_an_evaluation(void **state)
+{
+    (void)state;
+    for (int64_t round = 0; round < 4; round += 3) {
+        char *run = text_format("death-%d", (int)round);
+        disturbance.kind = WORK_EVALUATION;
+        disturbance.round = round;
+        disturbance.at = 3;
+        disturbance.act = die;
+        free(run_expecting(run, NULL, 128 + SIGKILL));
+        disturbance.act = NULL;
+        char *said = run_expecting(run, NULL, 0);
+        char *from = text_format("resume  step %d from", round == 0 ? 2 : 7);
+        if (strstr(said, from) == NULL) fail_msg("not \"%s\" in:\n%s", from, said);
+        same_runs("whole", run);
+        free(from);
+        free(said);
+        free(run);
+    }
+}
+
+/* From `begin` up to `end`, which are there; the caller frees. */
+static char *between(const char *text, const char *begin, const char *end)
+{
+    const char *from = NULL, *next = text;
+    while ((next = strstr(next, begin)) != NULL)
+        from = next++;
+    const char *to = from ? strstr(from, end) : NULL;
+    if (to == NULL) fail_msg("no %s ... %s in:\n%s", begin, end, text);
+    return strndup(from, (size_t)(to - from));
+}
+
+/* A finished run shows its sample as it has shown it before, bytes that are no UTF-8 included. */
+static void test_the_sample_of_a_finished_run(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"eval.sample_tokens=60", "model.max_position_embeddings=128",
+                                       "train_steps=1", NULL};
+    disturbance.act = NULL;
+    char *first = run_expecting("shown", sets, 0), *again = run_expecting("shown", sets, 0);
+    char *sample = between(first, "  sample  ", "done  "),
+         *same = between(again, "  sample  ", "done  ");
+    assert_non_null(strstr(sample, "\\x"));
+    assert_string_equal(sample, same);
+    free(first);
+    free(again);
+    free(sample);
+    free(same);
+}
+
+/* The next command has no prompt where it would be empty or fill the screen. */
+static void test_the_next_command(void **state)
+{
+    (void)state;
+    static const char begin[] = "eval.sample_prompt=";
+    char set[sizeof begin + 401];
+    for (int i = 0; i < 3; i++) {
+        char run[16], *line;
+        int length = i == 0 ? 0 : 399 + i;
+        snprintf(run, sizeof run, "next-%d", i);
+        strcpy(set, begin);
+        memset(set + sizeof begin - 1, 'x', (size_t)length);
+        set[sizeof begin - 1 + (size_t)length] = '\0';
+        char *said = run_expecting(run, (const char *[]){"train_steps=1", set, NULL}, 0);
+        line = between(said, "next    ", "\n");
+        if (i == 1) {
+            assert_non_null(strstr(line, "next-1 --prompt xxx"));
+        } else {
+            assert_null(strstr(line, " --"));
+        }
+        free(line);
+        free(said);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_undisturbed_run),
+        cmocka_unit_test(test_a_stop_within_an_evaluation),
+        cmocka_unit_test(test_a_stop_while_catching_up_makes_no_step),
+        cmocka_unit_test(test_a_death_within_an_evaluation),
+        cmocka_unit_test(test_the_sample_of_a_finished_run),
+        cmocka_unit_test(test_the_next_command),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

@@ -1,0 +1,154 @@
+/* test_run_plan.c -- what a plan says: of a text that is read too often, and of a run that does not
+ * fit. */
+#include "tests/support/device/late_device.h"
+#include "tests/support/trainer/run_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What "--dry-run" says under the sets. */
+static char *dry(const char *a, const char *b, const char *c, int code)
+{
+    disturbance = (Disturbance){.dry = true};
+    return run_expecting("dry", (const char *[]){a, b, c, NULL}, code);
+}
+
+/* A step that alone is more than ten passes is not mended by fewer of them. */
+static void test_a_step_of_many_passes(void **state)
+{
+    (void)state;
+    char *said =
+        dry("gradient_accumulation_steps=20000", "train_micro_batch_size_per_gpu=1", NULL, 0);
+    says(said,
+         "give it more text, or a smaller gradient_accumulation_steps (now 20000: a step is ");
+    assert_null(strstr(said, "fewer train_steps"));
+    free(said);
+    /* Of micro-batches that are more than that, too: refused, but the warning comes first. */
+    said = dry("train_micro_batch_size_per_gpu=4000000", NULL, NULL, EXIT_NO_MEMORY);
+    says(said, "a smaller train_micro_batch_size_per_gpu (now 4000000: a step is ");
+    free(said);
+}
+
+/* A plan that is refused names what can help: not what is at its least, nor the batch of a model
+ * that is too large for itself. */
+static void test_a_refused_plan_says_what_helps(void **state)
+{
+    (void)state;
+    static const char one[] = "train_micro_batch_size_per_gpu=1",
+                      rows[] = "data.seq_length=300000000",
+                      full[] = "activation_checkpointing.policy=full";
+    char *said = dry("train_micro_batch_size_per_gpu=4000000", NULL, NULL, EXIT_NO_MEMORY);
+    says(said, "; lower train_micro_batch_size_per_gpu (now 4000000), data.seq_length (now 16), or "
+               "the model, or set activation_checkpointing.policy to \"selective\" or \"full\"");
+    free(said);
+    said = dry(one, rows, "activation_checkpointing.policy=selective", EXIT_NO_MEMORY);
+    says(said, "; lower data.seq_length (now 300000000), or the model, or set "
+               "activation_checkpointing.policy to \"full\"\n");
+    free(said);
+    said = dry(one, rows, full, EXIT_NO_MEMORY);
+    says(said, "; lower data.seq_length (now 300000000), or the model\n");
+    free(said);
+    said = dry("model.hidden_size=1000000", one, full, EXIT_NO_MEMORY);
+    says(said, ": 12.00 T parameters\n");
+    says(said, "; choose a smaller model: its weights, gradients and optimizer alone take ");
+    assert_null(strstr(said, "train_micro_batch_size_per_gpu"));
+    free(said);
+}
+
+/* The parts of a plan are told in the unit of their sum and make it up, but for their rounding. */
+static void test_the_parts_of_a_plan_make_its_sum(void **state)
+{
+    (void)state;
+    static const char *const part[] = {"weights ",     "gradients ", "optimizer ",
+                                       "activations ", "scratch ",   "other "};
+    char *text = dry(NULL, NULL, NULL, 0);
+    const char *plan = strstr(text, "memory  plan ");
+    assert_non_null(plan);
+    double whole = strtod(plan + strlen("memory  plan "), NULL), sum = 0;
+    assert_true(whole > 0);
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        const char *at = strstr(plan, part[i]);
+        assert_non_null(at);
+        sum += strtod(at + strlen(part[i]), NULL);
+    }
+    if (!(sum > whole - 0.36 && sum < whole + 0.36)) /* seven figures of one decimal */
+        fail_msg("parts of %g in all:\n%s", sum, text);
+    free(text);
+}
+
+static void all_have_room(void)
+{
+    late_devices_memory(3, 0);
+}
+
+/* 256 MiB are for the device itself. */
+static void the_second_is_full(void)
+{
+    late_devices_memory(1, ((size_t)256 << 20) + 1000);
+}
+
+static void the_last_is_full(void)
+{
+    late_devices_memory(2, 0);
+}
+
+/* Each rank looks at its own device: one that is too small is refused, in one sentence, wherever it
+ * stands. */
+static void test_every_device_has_room(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*first)(void);
+        int code;
+        const char *told;
+    } is[] = {
+        {all_have_room, 0, "dry run"},
+        {the_second_is_full, EXIT_NO_MEMORY, " and 1,000 bytes of GPU 1's memory are available"},
+        {the_last_is_full, EXIT_NO_MEMORY, " and 0 bytes of GPU 2's memory are available"}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        disturbance = (Disturbance){.dry = true, .ranks = 3, .first = is[i].first};
+        char *said =
+            run_expecting("dry", (const char *[]){"train_batch_size=12", NULL}, is[i].code);
+        says(said, is[i].told);
+        const char *first = strstr(said, "error[");
+        if (first && strstr(first + 1, "error[")) fail_msg("two sentences in:\n%s", said);
+        free(said);
+    }
+}
+
+/* What a checkpoint takes of the disk, and how many there will be; what of a step the stages wait:
+ * three quarters, where four of them have a single micro-batch. */
+static void test_a_plan_tells_of_disk_and_stages(void **state)
+{
+    (void)state;
+    char *said = dry("checkpoint.keep=0", NULL, NULL, 0);
+    says(said, " a checkpoint, all 4 kept"); /* of steps 2, 4, 6 and 7 */
+    free(said);
+    said = dry("checkpoint.keep=3", NULL, NULL, 0);
+    says(said, " a checkpoint, 3 kept");
+    free(said);
+    disturbance = (Disturbance){.dry = true, .ranks = 4};
+    said = run_expecting("dry",
+                         (const char *[]){"parallel.pipeline=4", "model.num_layers=4",
+                                          "gradient_accumulation_steps=1", NULL},
+                         0);
+    says(said, "bubble 75 %");
+    free(said);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_step_of_many_passes),
+        cmocka_unit_test(test_a_refused_plan_says_what_helps),
+        cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
+        cmocka_unit_test(test_every_device_has_room),
+        cmocka_unit_test(test_a_plan_tells_of_disk_and_stages),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

@@ -1,0 +1,123 @@
+/* test_start.c -- a start opens its device once and builds its table of parameters once: the memory
+ * plan is made over the objects that are then allocated. */
+#include "tests/support/device/late_device.h"
+#include "tests/support/trainer/run_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- counted calls: the linker sends them here (--wrap) -------------------------------------- */
+
+static _Atomic int n_devices, n_tables; /* ranks are threads */
+
+void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const LayersPart *part);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const LayersPart *part);
+void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
+                             const LayersPart *part)
+{
+    n_tables++;
+    __real_gpt_layers_build(layers, table, whole, part);
+}
+
+static void print_counts(void)
+{
+    printf("counted: %d devices, %d tables\n", late_devices_opened() - n_devices, n_tables);
+}
+
+static void count_until_exit(void)
+{
+    n_devices = late_devices_opened();
+    n_tables = 0;
+    atexit(print_counts);
+}
+
+/* ---- starts ---------------------------------------------------------------------------------- */
+
+static void counts(char *said, const char *expected)
+{
+    if (strstr(said, expected) == NULL) fail_msg("not \"%s\" in:\n%s", expected, said);
+    free(said);
+}
+
+static void test_a_start_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit};
+    counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
+    /* Finished: nothing is allocated. */
+    counts(run_expecting("run", NULL, 0), "counted: 1 devices, 1 tables\n");
+    disturbance.dry = true;
+    counts(run_expecting("dry", NULL, 0), "counted: 1 devices, 1 tables\n");
+}
+
+static void test_a_resume_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){
+        .kind = WORK_STEP, .round = 3, .act = ask_by_signal, .first = count_until_exit};
+    counts(run_expecting("stopped", NULL, EXIT_REQUEUE), "counted: 1 devices, 1 tables\n");
+    disturbance = (Disturbance){.first = count_until_exit};
+    counts(run_expecting("stopped", NULL, 0), "counted: 1 devices, 1 tables\n");
+}
+
+/* One that does not fit is refused before its weights are there. */
+static void test_a_refused_plan_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit};
+    const char *sets[] = {"model.hidden_size=1000000", NULL};
+    counts(run_expecting("large", sets, EXIT_NO_MEMORY), "counted: 1 devices, 1 tables\n");
+}
+
+static void refuse_one(void)
+{
+    count_until_exit();
+    late_devices_refuse(1);
+}
+
+/* Each rank opens its own; where one gets none, the others begin nothing that they do together. */
+static void test_a_start_on_three_ranks_opens_three(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.first = count_until_exit, .ranks = 3};
+    counts(run_expecting("three", NULL, 0), "counted: 3 devices, 3 tables\n");
+    disturbance.first = refuse_one;
+    char *said = run_expecting("two", NULL, EXIT_UNAVAILABLE);
+    assert_false(is_there("two"));
+    assert_non_null(strstr(said, "error[69] no device is left for rank 1\n"));
+    assert_ptr_equal(strstr(said, "error["), strstr(said, "error[69]"));
+    assert_null(strstr(strstr(said, "error[69]") + 1, "error["));
+    free(said);
+}
+
+static void test_generating_opens_once(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){0};
+    free(run_expecting("written", NULL, 0));
+    disturbance.first = count_until_exit;
+    counts(command_expecting((const char *[]){"generate", "written", "--tokens", "2", NULL}, 0),
+           "counted: 1 devices, 1 tables\n");
+    counts(command_expecting((const char *[]){"eval", "written", NULL}, 0),
+           "counted: 1 devices, 1 tables\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_start_opens_once),
+        cmocka_unit_test(test_a_resume_opens_once),
+        cmocka_unit_test(test_a_refused_plan_opens_once),
+        cmocka_unit_test(test_a_start_on_three_ranks_opens_three),
+        cmocka_unit_test(test_generating_opens_once),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

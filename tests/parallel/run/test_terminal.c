@@ -1,0 +1,239 @@
+/* test_terminal.c -- what a person sees of a run in a terminal of 80 columns: lines that fit it,
+ * one live line that leaves nothing behind, and words about work that takes long. */
+#include "model/core/log.h"
+#include "tests/support/trainer/run_fixture.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { COLUMNS = 80, MOST_LINES = 400, CELLS = 512 };
+
+/* What the screen and all that scrolled off it hold in the end. */
+typedef struct {
+    char line[MOST_LINES][CELLS];
+    int lines;   /* so many and the one of the cursor */
+    int redrawn; /* how often a line was begun anew */
+} Screen;
+
+/* Understands what the program sends: returns, line feeds, "erase to the end", colours. */
+static void screen_show(Screen *s, const char *text)
+{
+    int column = 0;
+    for (const char *p = text; *p; p++) {
+        char *line = s->line[s->lines];
+        if (*p == '\r') {
+            s->redrawn += p[1] != '\n' && p[1] != '\r';
+            column = 0;
+        } else if (*p == '\n') {
+            assert_true(++s->lines < MOST_LINES);
+        } else if (strncmp(p, "\033[K", 3) == 0) {
+            line[column] = '\0';
+            p += 2;
+        } else if (*p == '\033') {
+            p += strcspn(p, "m");
+            assert_int_equal(*p, 'm');
+        } else {
+            assert_true((unsigned char)*p >= 32 && column + 1 < CELLS);
+            if (line[column] == '\0') line[column + 1] = '\0';
+            line[column++] = *p;
+        }
+    }
+}
+
+static bool screen_has(const Screen *s, const char *text)
+{
+    for (int i = 0; i <= s->lines; i++)
+        if (strstr(s->line[i], text)) return true;
+    return false;
+}
+
+/* Every line but warnings, which are sentences, is narrower than the terminal. */
+static void fits(const Screen *s)
+{
+    for (int i = 0; i <= s->lines; i++)
+        if (strlen(s->line[i]) >= COLUMNS && strncmp(s->line[i], "warning: ", 9) != 0)
+            fail_msg("%zu columns: %s", strlen(s->line[i]), s->line[i]);
+}
+
+/* A run in a terminal; *sent is all it sent, which the caller frees. */
+static Screen *watch_run(const char *run, const char *const *sets, int code, char **sent)
+{
+    Screen *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    disturbance.columns = COLUMNS;
+    *sent = run_expecting(run, sets, code);
+    screen_show(s, *sent);
+    return s;
+}
+
+static void test_a_run_fits_the_terminal(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){0};
+    char *sent;
+    Screen *s = watch_run("seen",
+                          (const char *[]){"wall_clock_breakdown=true", "fp16.enabled=true",
+                                           "memory_breakdown=true", NULL},
+                          0, &sent);
+    fits(s);
+    assert_true(screen_has(s, "    step   tokens     loss       lr    gnorm   scale    tok/s"));
+    assert_true(screen_has(s, "       2      val   "));
+    assert_true(screen_has(s, "next    ./train generate seen --prompt"));
+    assert_non_null(strstr(sent, "\033[1m")); /* a terminal has colours */
+    free(sent);
+    memset(s, 0, sizeof *s);
+    sent = command_expecting((const char *[]){"ckpt", "list", "seen", NULL}, 0);
+    screen_show(s, sent);
+    fits(s);
+    assert_true(screen_has(s, "       6 ") &&
+                screen_has(s, " KiB  seen/checkpoints/step_00000006"));
+    free(sent);
+    free(s);
+}
+
+static void count(void)
+{
+    Progress p = progress_begin();
+    p.next = 1e300;
+    progress_print(&p, "too early");
+    p.next = 0;
+    log_set_level(LOG_NOTICE);
+    progress_print(&p, "too quiet");
+    log_set_level(LOG_INFO);
+    log_set_rank(1, NULL);
+    progress_print(&p, "another rank");
+    log_set_rank(0, NULL);
+    progress_print(&p, "counting %d of %d", 7, 9);
+    progress_end(&p);
+    puts("over");
+}
+
+/* Work is told when it is time, to who listens, by rank 0; its end takes its line away, whatever
+ * comes next. */
+static void test_progress_ends(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.first = count, .dry = true};
+    Screen *s = watch_run("counted", NULL, 0, &sent);
+    assert_non_null(strstr(sent, "  counting 7 of 9\033[K"));
+    assert_null(strstr(sent, "too "));
+    assert_null(strstr(sent, "another rank"));
+    assert_string_equal(s->line[0], "over");
+    free(sent);
+    free(s);
+}
+
+static void be_due(Run *run)
+{
+    run->progress.next = 0;
+}
+
+/* Long work is told in the live line, which the next result takes away. */
+static void test_work_is_told_and_leaves_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        WorkKind kind;
+        int64_t at;
+        const char *words;
+    } works[] = {{WORK_STEP, 1, "  step 1: micro-batch 1 of 2, "},
+                 {WORK_EVALUATION, 3, "  evaluating 3 of 5, "},
+                 {WORK_SAMPLE, 4, "  sampling 4 of 6 tokens, "}};
+    for (int i = 0; i < 3; i++) {
+        char run[32], *sent;
+        snprintf(run, sizeof run, "work-%d", i);
+        disturbance =
+            (Disturbance){.kind = works[i].kind, .at = works[i].at, .act = be_due, .each = true};
+        Screen *s = watch_run(run, NULL, 0, &sent);
+        if (strstr(sent, works[i].words) == NULL)
+            fail_msg("not \"%s\" in:\n%s", works[i].words, sent);
+        assert_non_null(strstr(sent, " left\033[K"));
+        assert_false(screen_has(s, " left"));
+        assert_false(screen_has(s, " of 7 ("));
+        assert_true(s->redrawn > 0);
+        fits(s);
+        free(sent);
+        free(s);
+        /* In a pipe it is a line a minute: none here, and nothing that only a terminal takes. */
+        disturbance.columns = 0;
+        disturbance.act = NULL;
+        snprintf(run, sizeof run, "pipe-%d", i);
+        sent = run_expecting(run, NULL, 0);
+        assert_null(strstr(sent, " left"));
+        assert_null(strpbrk(sent, "\r\033"));
+        free(sent);
+    }
+}
+
+static void interrupt(Run *run)
+{
+    be_due(run);
+    run_watch(run,
+              &(Work){.kind = WORK_EVALUATION, .done = 3, .all = 5}); /* the live line stands */
+    raise(SIGINT);
+}
+
+/* The answer to Ctrl-C stands in a line of its own, whatever stood there. */
+static void test_the_answer_has_its_own_line(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 1, .at = 3, .act = interrupt};
+    Screen *s = watch_run("answer", NULL, EXIT_REQUEUE, &sent);
+    int found = 0;
+    for (int i = 0; i <= s->lines; i++)
+        found += strcmp(s->line[i], "ending this evaluation; Ctrl-C again quits at once") == 0;
+    assert_int_equal(found, 1);
+    assert_false(screen_has(s, " left"));
+    fits(s);
+    free(sent);
+    free(s);
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static void test_the_plan_tells_passes_and_speed(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.dry = true};
+    Screen *s = watch_run("dry", NULL, 0, &sent);
+    fits(s);
+    assert_true(screen_has(s, "batch   2 x 16 tokens x 2 accumulation = 64 tokens a step"));
+    assert_true(screen_has(s, "        7 steps = 448 tokens = 0."));
+    assert_true(screen_has(s, " passes over "));
+    assert_true(screen_has(s, "speed   about "));
+    assert_true(screen_has(s, "7 steps and their evaluations take about "));
+    assert_false(screen_has(s, "warning"));
+    assert_false(is_there("dry"));
+    free(sent);
+    free(s);
+    s = watch_run("dry", (const char *[]){"train_steps=1000000", NULL}, 0, &sent);
+    fits(s);
+    assert_true(screen_has(s, "        1,000,000 steps = 64.00 M tokens = "));
+    assert_true(screen_has(s, "warning: the run reads its "));
+    assert_true(screen_has(s, "fewer train_steps (ten passes end with step "));
+    free(sent);
+    free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_run_fits_the_terminal),
+        cmocka_unit_test(test_work_is_told_and_leaves_nothing),
+        cmocka_unit_test(test_progress_ends),
+        cmocka_unit_test(test_the_answer_has_its_own_line),
+        cmocka_unit_test(test_the_plan_tells_passes_and_speed),
+    };
+    unsetenv("NO_COLOR");
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}

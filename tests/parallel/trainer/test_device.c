@@ -1,0 +1,356 @@
+/* test_device.c -- what a run promises on a device with memory of its own: everything is used once
+ * before the first step, the plan covers what opening takes, and saving neither allocates nor waits
+ * for more than its copy. Where CUDA is not built in, or there is no device, nothing is to be
+ * tested here. */
+#include "parallel/trainer/evaluate.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/support.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3 };
+
+/* A trainer on the device, of one layer; with one more setting, or NULL. */
+static void open_on_device(Opened *o, const Folder *p, const char *set)
+{
+    trainer_run_open(o, p,
+                     (const char *const[]){"device=cuda", "model.num_layers=1",
+                                           "eval.sample_prompt=of the water", set, NULL});
+}
+
+static bool is_emulated(void)
+{
+    return dlsym(RTLD_DEFAULT, "emu_count_allocations") != NULL;
+}
+
+/* What the emulated CUDA runtime has counted under `name`; 0 on a GPU. */
+static int64_t emulated(const char *name)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
+    return count ? count() : 0;
+}
+
+/* Whether emulated streams do nothing before they are waited for. */
+static bool streams_lag(void)
+{
+    const char *streams = getenv("EMU_STREAMS");
+    return is_emulated() && streams != NULL && strcmp(streams, "deferred") == 0;
+}
+
+/* Whether they may have work left that nobody waits for. */
+static bool streams_may_lag(void)
+{
+    const char *streams = getenv("EMU_STREAMS");
+    return is_emulated() && streams != NULL && strcmp(streams, "strict") != 0;
+}
+
+/* ---- warming up ------------------------------------------------------------------------------ */
+
+/* A micro-batch more than warming up takes; and a step whose phases are timed, for which the host
+ * waits. */
+static const char *const modes[] = {NULL, "fp16.enabled=true", "train_batch_size=6",
+                                    "wall_clock_breakdown=true"};
+enum { MODES = sizeof modes / sizeof *modes, TIMED = MODES - 1 };
+
+/* How far it is to the next that is made: with TEST_SAMPLE `sample`. */
+static int stride(int sample)
+{
+    return getenv("TEST_SAMPLE") ? sample : 1;
+}
+
+static void run_to_the_end(Opened *o, Trained *out)
+{
+    trainer_run_steps(o, out, STEPS);
+    trainer_run_read(o, out);
+    trainer_run_close(o);
+}
+
+/* Runs one step, saves and ends; then goes on in a new trainer that is warmed up first. */
+static void resumed(const Folder *p, const char *mode, Trained *out)
+{
+    Opened o;
+    Checkpoint *c = NULL;
+    char err[1024], *run = text_format("%s/run", p->folder);
+    open_on_device(&o, p, mode);
+    trainer_run_steps(&o, out, 1);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    trainer_run_close(&o);
+    open_on_device(&o, p, mode);
+    trainer_warm_up(&o.trainer);
+    if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
+        fail_msg("%s", err);
+    if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
+    checkpoint_close(c);
+    run_to_the_end(&o, out);
+    char *command = text_format("rm -rf '%s'", run);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(run);
+}
+
+/* A fresh and a resumed run have the bits of one that was never warmed up. */
+static void warming_up_changes_no_bit(void **state)
+{
+    cuda_needed();
+    for (int i = 0; i < TIMED; i += stride(2)) {
+        const char *what = modes[i] ? modes[i] : "f32";
+        Opened o;
+        Trained cold = {0}, warm = {0}, again = {0};
+        open_on_device(&o, *state, modes[i]);
+        run_to_the_end(&o, &cold);
+        open_on_device(&o, *state, modes[i]);
+        trainer_warm_up(&o.trainer);
+        run_to_the_end(&o, &warm);
+        resumed(*state, modes[i], &again);
+        trained_equal(&cold, &warm, what);
+        trained_equal(&cold, &again, what);
+        free(cold.bytes);
+        free(warm.bytes);
+        free(again.bytes);
+    }
+}
+
+/* The first step already finds all that it needs: it plans no product, takes no memory and makes no
+ * event, launches nothing for the first time, and the host waits for nothing, unless phases are
+ * timed; in a second step it waits for as many micro-batches as are more than there are slots, and
+ * only where the device lags. Nor does a sample or an evaluation plan, take or load anything. */
+static void the_first_step_plans_and_allocates_nothing(void **state)
+{
+    cuda_needed();
+    for (int i = 0; i < MODES; i += stride(TIMED)) {
+        Opened o;
+        size_t before, after, total;
+        open_on_device(&o, *state, modes[i]);
+        Device *dev = &o.trainer.session.dev;
+        assert_int_equal(device_plans(dev), 0);
+        emulated("emu_forget_kernels");
+        trainer_warm_up(&o.trainer);
+        int64_t kernels = emulated("emu_count_kernels");
+        int64_t plans = device_plans(dev), waits = dev->waits, allocations = dev->allocations;
+        int64_t emu_waits = emulated("emu_count_waits");
+        int64_t emu_allocations = emulated("emu_count_allocations");
+        assert_true(plans > 0);
+        assert_true(device_memory(dev, &before, &total));
+        int64_t more = 2 * o.config->gradient_accumulation_steps - FEED_SLOTS;
+        if (more < 0) more = 0;
+        trainer_step(&o.trainer);
+        if (i != TIMED) assert_int_equal(dev->waits, waits);
+        trainer_step(&o.trainer);
+        if (i != TIMED)
+            assert_in_range(dev->waits - waits, streams_lag() ? more : 0,
+                            is_emulated() && !streams_may_lag() ? 0 : more);
+        if (is_emulated())
+            assert_int_equal(emulated("emu_count_waits") - emu_waits, dev->waits - waits);
+        free(trainer_sample(&o.trainer, o.config->eval.sample_prompt, 3));
+        if (o.trainer.val) trainer_evaluate(&o.trainer, 0);
+        assert_true(device_memory(dev, &after, &total));
+        assert_int_equal(device_plans(dev), plans);
+        assert_int_equal(dev->allocations, allocations);
+        assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+        if (is_emulated()) assert_int_equal(before, after); /* a GPU may have other users */
+        assert_int_equal(emulated("emu_count_kernels"), kernels);
+        trainer_run_close(&o);
+    }
+}
+
+/* One rank of a grid; the first step of each, its evaluation and its sample find all they need. The
+ * host waits as above, for micro-batches without a slot. */
+static void first_step_of_rank(Comm *world, void *context)
+{
+    Opened *o = context;
+    Trainer t;
+    char err[1024];
+    if (!trainer_open(&t, o->config, world, err, sizeof err) ||
+        !trainer_allocate(&t, o->config, &o->data, err, sizeof err)) {
+        rank_wrong(world, "%s", err);
+        return;
+    }
+    Device *dev = &t.session.dev;
+    size_t plan = dev->held;
+    trainer_warm_up(&t);
+    comm_barrier(world); /* all are warm: from here on nobody loads a kernel for another */
+    int64_t kernels = emulated("emu_count_kernels"), events = emulated("emu_count_allocations");
+    comm_barrier(world);
+    int64_t plans = device_plans(dev), waits = dev->waits, allocations = dev->allocations;
+    trainer_step(&t);
+    int64_t more = o->config->gradient_accumulation_steps - FEED_SLOTS;
+    bool lags = !is_emulated() || streams_may_lag();
+    if (dev->waits - waits > (more > 0 && lags ? more : 0))
+        rank_wrong(world, "a step waits %lld times", (long long)(dev->waits - waits));
+    trainer_evaluate(&t, 0);
+    free(trainer_sample(&t, o->config->eval.sample_prompt, 3));
+    comm_barrier(world);
+    if (device_plans(dev) != plans || dev->allocations != allocations || dev->held != plan ||
+        emulated("emu_count_kernels") != kernels || emulated("emu_count_allocations") != events)
+        rank_wrong(world,
+                   "after warming up: products planned %lld, memory taken %lld times, kernels "
+                   "loaded %lld, allocations %lld",
+                   (long long)(device_plans(dev) - plans),
+                   (long long)(dev->allocations - allocations),
+                   (long long)(emulated("emu_count_kernels") - kernels),
+                   (long long)(emulated("emu_count_allocations") - events));
+    comm_barrier(world);
+    trainer_close(&t);
+}
+
+/* The warm-up is a schedule of its own, which opens every way between stages and ends on all. Five
+ * micro-batches of two chunks take a buffer more than it does. */
+static void the_first_step_of_stages_allocates_nothing(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *set[4];
+    } grids[] = {
+        {2, {"parallel.pipeline=2", "train_batch_size=6", NULL}},
+        {2, {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "train_batch_size=10", NULL}},
+        {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence_parallel=true", NULL}},
+        {4, {"parallel.pipeline=2", "zero_optimization.stage=3", "train_batch_size=12", NULL}},
+    };
+    cuda_needed();
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i += (size_t)stride(2)) {
+        Opened o;
+        const char *const *set = grids[i].set;
+        trainer_run_prepare(&o, *state, grids[i].ranks,
+                            (const char *const[]){"device=cuda", "model.num_layers=4",
+                                                  "eval.sample_prompt=of the water", set[0], set[1],
+                                                  set[2], NULL});
+        thread_ranks(grids[i].ranks, 120, first_step_of_rank, &o);
+        data_close(&o.data);
+        config_free(o.config);
+    }
+}
+
+/* The host's waits take nothing of a device's phases: it works on meanwhile. */
+static void phases_are_of_the_device_alone(void **state)
+{
+    cuda_needed();
+    Opened o;
+    open_on_device(&o, *state, "wall_clock_breakdown=true");
+    Session *session = &o.trainer.session;
+    Phases *p = &o.trainer.phases;
+    for (int64_t i = 0; i < p->n; i++)
+        phases_mark(p, session, 100 * (double)i); /* so many seconds waited for data */
+    phases_add(p, session, &session->step.schedule);
+    const PhaseSeconds *s = &p->seconds;
+    assert_true(s->forward >= 0 && s->backward >= 0 && s->optimizer >= 0);
+    assert_true(s->communication == 0 && s->exchange == 0 && s->bubble == 0);
+    trainer_run_close(&o);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What opening a trainer takes of the device's memory is the plan, to the byte; the runtime agrees
+ * where it is emulated (a GPU gives pages, and not to this process alone). */
+static void the_plan_is_what_opening_takes(void **state)
+{
+    cuda_needed();
+    for (int i = 0; i < MODES; i++) {
+        Opened o;
+        Device bare;
+        char err[512];
+        DeviceOptions options = {.threads = 1, .local_ranks = 1};
+        size_t alone, with, total;
+        assert_true(device_open(&bare, "cuda", &options, err, sizeof err));
+        assert_true(device_memory(&bare, &alone, &total));
+        assert_true(alone < total); /* its scratch is taken off */
+        device_close(&bare);
+        open_on_device(&o, *state, modes[i]);
+        size_t plan = o.plan.total;
+        assert_int_equal(o.trainer.session.dev.held, plan);
+        assert_int_equal(trainer_run_host_bytes(&o), o.plan.host);
+        assert_true(device_memory(&o.trainer.session.dev, &with, &total));
+        if (is_emulated()) assert_int_equal(alone - with, plan);
+        trainer_run_close(&o);
+    }
+}
+
+/* A save takes no memory, page-locked or of the device, and waits for its own copies only: the
+ * state, then piece by piece. */
+static void saving_neither_allocates_nor_drains_the_device(void **state)
+{
+    cuda_needed();
+    const Folder *p = *state;
+    Opened o;
+    char err[1024], *run = text_format("%s/saved", p->folder);
+    open_on_device(&o, p, NULL);
+    Device *dev = &o.trainer.session.dev;
+    StepRecord record[TRAINER_HISTORY];
+    trainer_step(&o.trainer);
+    trainer_read_all(&o.trainer, record);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    trainer_step(&o.trainer);
+    trainer_read_all(&o.trainer, record);
+    int64_t waits = dev->waits, allocations = dev->allocations;
+    int64_t emu_waits = emulated("emu_count_waits");
+    int64_t emu_allocations = emulated("emu_count_allocations");
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    int64_t pieces = o.trainer.session.table.n_params + o.trainer.n_slots;
+    assert_in_range(dev->waits - waits, 1, 1 + pieces); /* a piece may be there at once */
+    assert_int_equal(dev->allocations, allocations);
+    assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+    /* The state comes to pageable memory, and a device is drained stream by stream, of which it has
+     * five; a piece's copy waits at most once, and not at all where streams do not lag. */
+    assert_in_range(emulated("emu_count_waits") - emu_waits, 0,
+                    6 + (streams_may_lag() ? pieces : 0));
+    trainer_run_close(&o);
+    free(run);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* Rows farther apart than CUDA's largest pitch, 2^31 - 1 bytes: of memory that is never touched
+ * between them. */
+static void rows_far_apart_are_copied(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, COLS = 5 };
+    const int64_t LD = ((int64_t)1 << 29) + 64;
+    const size_t bytes = (size_t)((ROWS - 1) * LD + COLS) * sizeof(float);
+    cuda_needed();
+    Device dev;
+    DeviceOptions options = {.threads = 1, .local_ranks = 1};
+    char err[512];
+    assert_true(device_open(&dev, "cuda", &options, err, sizeof err));
+    float *wide = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(wide != MAP_FAILED);
+    float back[ROWS * COLS] = {0};
+    Tensor from = tensor_2d(wide, F32, ROWS, COLS), to = tensor_2d(back, F32, ROWS, COLS);
+    Tensor there = tensor_2d(device_alloc(&dev, sizeof back, "rows"), F32, ROWS, COLS);
+    from.ld = LD;
+    there.place = dev.backend->place;
+    for (int i = 0; i < ROWS * COLS; i++)
+        wide[i / COLS * LD + i % COLS] = (float)(i + 1);
+    device_copy(&dev, there, from);
+    device_copy(&dev, to, there);
+    device_synchronize(&dev);
+    for (int i = 0; i < ROWS * COLS; i++)
+        assert_true(back[i] == (float)(i + 1));
+    munmap(wide, bytes);
+    device_release(&dev, there.data, sizeof back);
+    device_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warming_up_changes_no_bit),
+        cmocka_unit_test(the_first_step_plans_and_allocates_nothing),
+        cmocka_unit_test(the_first_step_of_stages_allocates_nothing),
+        cmocka_unit_test(phases_are_of_the_device_alone),
+        cmocka_unit_test(the_plan_is_what_opening_takes),
+        cmocka_unit_test(saving_neither_allocates_nor_drains_the_device),
+        cmocka_unit_test(rows_far_apart_are_copied),
+    };
+    return cmocka_run_group_tests_name("device", tests, trainer_folder_setup,
+                                       trainer_folder_teardown);
+}

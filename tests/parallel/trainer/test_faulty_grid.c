@@ -1,0 +1,148 @@
+/* test_faulty_grid.c -- training by two stages of two tensor-parallel ranks, one of which fails,
+ * leaves or hangs in the middle of an exchange or of a sum inside a layer: all end at once, with a
+ * sentence that names the group, the call and who is missing. */
+#include "model/core/check.h"
+#include "parallel/grid/launch.h"
+#include "tests/support/files/child.h"
+#include "tests/support/grid/faulty_comm.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PATIENCE = 6 /* seconds */, STEPS = 3 };
+static const GridPlace size = {.pp = 2, .dp = 1, .cp = 1, .tp = 2};
+
+typedef struct {
+    CommFault fault;
+    ExitCode code;
+    const char *said;
+} Row;
+
+/* Ranks 0 and 1 are stage 0, 2 and 3 are stage 1; 0 and 2 exchange, and so do 1 and 3. With
+ * sequence parallelism; the table is tied, one head of keys and values serves both ranks. */
+static const Row rows[] = {
+    {{.kind = COMM_FAIL, COMM_SEND, "pp", 1, 3},
+     EXIT_UNAVAILABLE,
+     "rank 1 pp 0 tp 1: planted: send 3 of group pp\n"},
+    {{.kind = COMM_FAIL, COMM_REDUCE_SCATTER, "tp", 2, 9},
+     EXIT_UNAVAILABLE,
+     "rank 2 pp 1 tp 0: planted: reduce-scatter 9 of group tp\n"},
+    /* All that wait for it hear it at once, whichever speaks. */
+    {{.kind = COMM_LEAVE, COMM_RECEIVE, "pp", 3, 2},
+     EXIT_PEER_LOST,
+     ", which has left the group\n"},
+    {{.kind = COMM_LEAVE, COMM_SEND, "pp", 2, 2}, EXIT_PEER_LOST, ", which has left the group\n"},
+    {{.kind = COMM_LEAVE, COMM_ALL_GATHER, "tp", 0, 7},
+     EXIT_PEER_LOST,
+     ", which has left the group\n"},
+    {{.kind = COMM_LEAVE, COMM_ALL_REDUCE, "tie", 2, 1},
+     EXIT_PEER_LOST,
+     ", which has left the group\n"},
+    /* Its peer says so, or somebody who has waited longer: then for whom that one waits. */
+    {{.kind = COMM_HANG, COMM_SEND, "pp", 0, 2}, EXIT_HANG, ", which has not arrived"},
+    {{.kind = COMM_HANG, COMM_RECEIVE, "pp", 1, 3}, EXIT_HANG, ", which has not arrived"},
+    {{.kind = COMM_HANG, COMM_REDUCE_SCATTER, "tp", 3, 5}, EXIT_HANG, ", which has not arrived"},
+    {{.kind = COMM_HANG, COMM_ALL_REDUCE, "kv", 1, 1}, EXIT_HANG, ", which has not arrived"},
+    /* A message that is never sent: in the end both wait for one of the other. */
+    {{.kind = COMM_SKIP, COMM_SEND, "pp", 0, 1},
+     EXIT_HANG,
+     ", which has not arrived; they wait for each other\n"},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+typedef struct {
+    const Row *row;
+    Opened *prepared;
+} Job;
+
+static int train(Comm *world, void *context)
+{
+    const Job *job = context;
+    Comm comm = faulty_comm(world, &job->row->fault, 1);
+    Trainer trainer;
+    char err[1024];
+    if (!trainer_open(&trainer, job->prepared->config, &comm, err, sizeof err) ||
+        !trainer_allocate(&trainer, job->prepared->config, &job->prepared->data, err, sizeof err))
+        (fail)(EXIT_BUG, "%s", err);
+    for (int i = 0; i < STEPS; i++)
+        trainer_step(&trainer);
+    trainer_close(&trainer);
+    comm_close(&comm);
+    return EXIT_OK;
+}
+
+static void run_ranks(void *context)
+{
+    const Job *job = context;
+    LaunchOptions options = {.size = size, .timeout = job->row->code == EXIT_HANG ? PATIENCE : 0};
+    int code = launch_ranks(4, &options, train, context);
+    (fail)((ExitCode)code, "the fault did not show"); /* as a single rank again */
+}
+
+/* The sentence begins with the speaker's place and its call, "group tp, call 12, ...". */
+static bool names_a_call(const char *text)
+{
+    int rank, pp, tp, call;
+    char group[16];
+    return sscanf(text, "error[%*d] rank %d pp %d tp %d: group %15[a-z], call %d,", &rank, &pp, &tp,
+                  group, &call) == 5 &&
+           rank == pp * size.tp + tp && call > 0;
+}
+
+/* The rank that is missing in the end. */
+static int missing(const char *text)
+{
+    int rank = -1;
+    for (const char *at = text; (at = strstr(at, " for rank ")); at++)
+        sscanf(at, " for rank %d", &rank);
+    return rank;
+}
+
+static void expect_end(const Row *row, pid_t child, int said)
+{
+    char text[2048], what[64];
+    const CommFault *f = &row->fault;
+    int code = child_end(child, said, text, sizeof text);
+    snprintf(what, sizeof what, "%s %lld of %s on rank %d", comm_verb_name[f->verb],
+             (long long)f->call, f->group, f->rank);
+    if (code != (int)row->code) fail_msg("%s: %d, not %d: %s", what, code, row->code, text);
+    if (strstr(text, row->said) == NULL)
+        fail_msg("%s: \"%s\" is not in: %s", what, row->said, text);
+    if (strchr(text, '\n') != text + strlen(text) - 1) fail_msg("no single line: %s", text);
+    if (f->kind != COMM_FAIL && !names_a_call(text)) fail_msg("%s: no call in: %s", what, text);
+    if ((f->kind == COMM_LEAVE || f->kind == COMM_HANG) && missing(text) != f->rank)
+        fail_msg("%s: it is not named: %s", what, text);
+}
+
+static void test_bug_29_one_rank_of_a_grid_ends_all(void **state)
+{
+    Opened prepared;
+    pid_t child[ROWS];
+    int said[ROWS];
+    trainer_run_prepare(&prepared, *state, 4,
+                        (const char *[]){"parallel.tensor=2", "parallel.pipeline=2",
+                                         "parallel.sequence_parallel=true", "cpu.threads=1",
+                                         "model.num_key_value_heads=1", "train_batch_size=8",
+                                         "cpu.blas=builtin", NULL});
+    for (int i = 0; i < ROWS; i++)
+        child[i] = child_start(run_ranks, &(Job){&rows[i], &prepared}, &said[i]);
+    for (int i = 0; i < ROWS; i++)
+        expect_end(&rows[i], child[i], said[i]);
+    data_close(&prepared.data);
+    config_free(prepared.config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_29_one_rank_of_a_grid_ends_all),
+    };
+    return cmocka_run_group_tests_name("faulty grid", tests, trainer_folder_setup,
+                                       trainer_folder_teardown);
+}

@@ -1,0 +1,366 @@
+/* test_trainer.c -- the training step as a whole: resume, skipped steps, accumulation, and what
+ * must not touch training. */
+#include "optim/lr_schedule.h"
+#include "tests/support/trainer/trainer_fixture.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 6 };
+
+/* STEPS steps in one go. */
+static void uninterrupted(const Folder *p, const char *const *sets, Trained *out)
+{
+    Opened o;
+    *out = (Trained){0};
+    trainer_run_open(&o, p, sets);
+    trainer_run_steps(&o, out, STEPS);
+    trainer_run_read(&o, out);
+    trainer_run_close(&o);
+}
+
+/* STEPS steps with a save, an end and a new start after step k. */
+static void interrupted(const Folder *p, const char *const *sets, int64_t k, Trained *out)
+{
+    Opened o;
+    char err[1024];
+    char *run = text_format("%s/run_%lld", p->folder, (long long)k);
+    Checkpoint *c;
+    *out = (Trained){0};
+    trainer_run_open(&o, p, sets);
+    trainer_run_steps(&o, out, k);
+    if (!trainer_save(&o.trainer, run, "{}", "{}", err, sizeof err)) fail_msg("%s", err);
+    trainer_run_close(&o);
+    trainer_run_open(&o, p, sets);
+    if (!checkpoint_open_newest(&o.trainer.io, run, &c, err, sizeof err) || c == NULL)
+        fail_msg("%s", err);
+    if (!trainer_load(&o.trainer, c, err, sizeof err)) fail_msg("%s", err);
+    checkpoint_close(c);
+    assert_int_equal(o.trainer.steps, k);
+    trainer_run_steps(&o, out, STEPS);
+    trainer_run_read(&o, out);
+    trainer_run_close(&o);
+    char *command = text_format("rm -rf '%s'", run);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(run);
+}
+
+/* After every step; named devices may be emulated: after two of them, `first`
+ * and half the steps later. */
+static void check_resume(const Folder *p, const char *const *sets, int64_t first, const char *what)
+{
+    bool all = getenv("TEST_DEVICE") == NULL;
+    Trained whole, parts;
+    uninterrupted(p, sets, &whole);
+    for (int64_t k = all ? 1 : first; k < STEPS; k += all ? 1 : STEPS / 2) {
+        interrupted(p, sets, k, &parts);
+        trained_equal(&whole, &parts, what);
+        free(parts.bytes);
+    }
+    free(whole.bytes);
+}
+
+/* What changes the layouts of memory or the arithmetic; NULL ends each. */
+static const char *const modes[][3] = {
+    {"seed=1"},
+    {"fp64.enabled=true"},
+    {"bf16.enabled=true"},
+    {"fp16.enabled=true"},
+    {"activation_checkpointing.policy=selective"},
+    {"activation_checkpointing.policy=full"},
+    {"optimizer.type=SGD", "optimizer.params={\"lr\":0.1,\"momentum\":0.9}"}};
+enum { MODES = sizeof modes / sizeof *modes };
+
+/* Bugs 7, 41, 42, 44, 51: a resumed run is the uninterrupted one, at every step, in every dtype. */
+static void test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise(void **state)
+{
+    for (int i = 0; i < MODES; i++)
+        check_resume(*state, modes[i], 1 + i % 2, modes[i][0]);
+}
+
+/* Weights without masters are rounded by the number of the update, which a resume continues. */
+static const char *const no_masters[] = {"bf16.enabled=true",
+                                         "bf16.bf16_master_weights_and_grads=true", NULL};
+
+static void test_bug_42_resume_without_masters_is_bitwise(void **state)
+{
+    Trained whole, parts;
+    uninterrupted(*state, no_masters, &whole);
+    interrupted(*state, no_masters, 3, &parts);
+    trained_equal(&whole, &parts, "no masters");
+    free(whole.bytes);
+    free(parts.bytes);
+}
+
+/* fp16 whose first steps overflow: skips, hysteresis and the falling scale go through a resume, too
+ * (bugs 8, 11). */
+static void test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise(void **state)
+{
+    const char *const sets[] = {"fp16.enabled=true", "fp16.initial_scale_power=30",
+                                "fp16.loss_scale_window=2", NULL};
+    Trained whole;
+    uninterrupted(*state, sets, &whole);
+    assert_true(whole.state.skipped > 0);
+    assert_int_equal(whole.state.steps, STEPS);
+    assert_int_equal(whole.state.updates, STEPS - whole.state.skipped);
+    assert_true(whole.state.loss_scale < 0x1p30);
+    free(whole.bytes);
+    check_resume(*state, sets, 1, "fp16");
+}
+
+/* Bugs 26 and 50: evaluating and sampling leave training's bits alone. */
+static void test_bug_26_50_evaluation_changes_nothing(void **state)
+{
+    Opened o;
+    Trained whole, with = {0};
+    double last = INFINITY;
+    uninterrupted(*state, (const char *const[]){NULL}, &whole);
+    trainer_run_open(&o, *state, (const char *const[]){NULL});
+    for (int64_t s = 1; s <= STEPS; s++) {
+        trainer_run_steps(&o, &with, s);
+        EvalRecord e = trainer_evaluate(&o.trainer, s % 2 ? 0 : 1);
+        EvalRecord again = trainer_evaluate(&o.trainer, s % 2 ? 0 : 1);
+        double guessing = log((double)o.data.vocab_size);
+        assert_true(e.loss == again.loss && e.bits_per_byte == again.bits_per_byte);
+        if (!(e.loss < 1.02 * guessing && (s % 2 || e.loss < last)))
+            fail_msg("step %lld: validation loss %g after %g; guessing has %g", (long long)s,
+                     e.loss, last, guessing);
+        if (s % 2 == 0) last = e.loss; /* of the same batch, two updates before */
+        free(trainer_sample(&o.trainer, "the water", 8));
+    }
+    trainer_run_read(&o, &with);
+    trained_equal(&whole, &with, "evaluation");
+    free(whole.bytes);
+    free(with.bytes);
+    trainer_run_close(&o);
+}
+
+/* Bugs 1, 3 and 45: the same global batch in other micro-batches is the same training, to rounding
+ * (f64). */
+static void test_bug_1_3_45_micro_batches_do_not_matter(void **state)
+{
+    const char *const sizes[] = {"train_micro_batch_size_per_gpu=1",
+                                 "train_micro_batch_size_per_gpu=2",
+                                 "train_micro_batch_size_per_gpu=4"};
+    Trained out[3];
+    for (int i = 0; i < 3; i++)
+        uninterrupted(*state, (const char *const[]){"fp64.enabled=true", sizes[i], NULL}, &out[i]);
+    for (int i = 1; i < 3; i++) {
+        for (int s = 0; s < STEPS; s++) {
+            double a = out[0].record[s].loss, b = out[i].record[s].loss;
+            if (!(fabs(a - b) <= 1e-12 * a))
+                fail_msg("%s: loss %d is %.17g, not %.17g", sizes[i], s + 1, b, a);
+            a = out[0].record[s].grad_norm, b = out[i].record[s].grad_norm;
+            assert_true(fabs(a - b) <= 1e-11 * a);
+        }
+        assert_int_equal(out[i].state.samples, out[0].state.samples);
+    }
+    for (int i = 0; i < 3; i++)
+        free(out[i].bytes);
+}
+
+/* Bugs 10 and 11: a NaN skips the step, moves no weight and leaves nothing behind; the next step is
+ * as if alone. */
+static void test_bug_10_11_nan_skips_the_step(void **state)
+{
+    Opened a, b;
+    Trained after_skip = {0}, alone = {0};
+    trainer_run_open(&a, *state, (const char *const[]){NULL});
+    trainer_run_open(&b, *state, (const char *const[]){NULL});
+    Device *dev = &a.trainer.session.dev;
+    Tensor weight = tensor_1d((float *)a.trainer.weights[1].data.data + 5, F32, 1);
+    float kept, nan = NAN;
+    device_copy(dev, tensor_1d(&kept, F32, 1), weight);
+    Trained before;
+    trainer_run_read(&a, &before);
+    device_copy(dev, weight, tensor_1d(&nan, F32, 1));
+    trainer_run_steps(&a, &after_skip, 1);
+    assert_false(after_skip.record[0].applied);
+    assert_true(isnan(after_skip.record[0].loss));
+    assert_int_equal(after_skip.record[0].skips_in_row, 1);
+    device_copy(dev, weight, tensor_1d(&kept, F32, 1));
+    Trained unchanged;
+    trainer_run_read(&a, &unchanged);
+    assert_memory_equal(before.bytes, unchanged.bytes, before.size);
+    trainer_run_steps(&a, &after_skip, 2);
+    assert_true(after_skip.record[1].applied);
+    assert_int_equal(after_skip.record[1].skips_in_row, 0);
+    b.trainer.samples = b.trainer.constants.samples; /* the second batch first */
+    trainer_run_steps(&b, &alone, 1);
+    trainer_run_read(&a, &after_skip);
+    trainer_run_read(&b, &alone);
+    assert_memory_equal(after_skip.bytes, alone.bytes, alone.size);
+    assert_true(after_skip.record[1].loss == alone.record[0].loss);
+    free(before.bytes);
+    free(unchanged.bytes);
+    free(after_skip.bytes);
+    free(alone.bytes);
+    trainer_run_close(&a);
+    trainer_run_close(&b);
+}
+
+/* Bug 5: the loss of the log is the mean over all micro-batches; bug 41: so is the lr that of the
+ * schedule. */
+static void test_bug_5_41_records_tell_the_step(void **state)
+{
+    Opened o;
+    Trained out = {0};
+    double sum = 0;
+    trainer_run_open(&o, *state,
+                     (const char *const[]){"fp64.enabled=true", "data.shuffle=false",
+                                           "optimizer.params.lr=0", NULL});
+    trainer_run_steps(&o, &out, 1);
+    for (int micro = 0; micro < 2;
+         micro++) { /* each micro-batch alone, at weights that lr 0 did not move */
+        Batch batch;
+        char err[256];
+        double nats = 0;
+        assert_true(loader_next(o.trainer.train, 0, micro, &batch, err, sizeof err));
+        GptBatch b = {tensor_flat(batch.tokens), tensor_flat(batch.targets),
+                      tensor_flat(batch.positions)};
+        int64_t Vp = o.trainer.session.layers.shape.Vp, V = o.trainer.session.layers.shape.V;
+        Tensor z = tensor_2d(must_calloc((size_t)(32 * Vp), 8), F64, 32, Vp);
+        o.trainer.session.params->step_begin(o.trainer.session.params, NULL, 0);
+        gpt_logits(o.trainer.gpt, &b, z);
+        for (int64_t i = 0; i < 32; i++) {
+            double total = 0, *row = tensor_row(z, i);
+            for (int64_t v = 0; v < V; v++)
+                total += exp(row[v]);
+            nats += log(total) - row[((int32_t *)b.targets.data)[i]];
+        }
+        sum += nats / 64;
+        free(z.data);
+    }
+    assert_true(fabs(sum - out.record[0].loss) < 1e-12 * sum);
+    assert_true(out.record[0].lr == lr_schedule(o.config, 0));
+    assert_int_equal(out.record[0].samples, 4);
+    assert_int_equal(out.record[0].tokens, 64);
+    trainer_run_close(&o);
+}
+
+/* Bug 36: after one update every parameter has moved (warmup's first update has lr 0). */
+static void test_bug_36_every_parameter_moves(void **state)
+{
+    Opened o;
+    Trained a, b, out = {0};
+    trainer_run_open(&o, *state,
+                     (const char *const[]){"scheduler.type=Constant", "scheduler.params={}", NULL});
+    trainer_run_read(&o, &a);
+    trainer_run_steps(&o, &out, 1);
+    trainer_run_read(&o, &b);
+    size_t at = 0;
+    for (int i = 0; i < o.trainer.session.table.n_params; i++) {
+        size_t size = tensor_bytes(o.trainer.weights[i].data);
+        if (memcmp(a.bytes + at, b.bytes + at, size) == 0)
+            fail_msg("%s did not move", o.trainer.weights[i].name);
+        at += size;
+    }
+    free(a.bytes);
+    free(b.bytes);
+    trainer_run_close(&o);
+}
+
+/* The plan is what opening takes, to the byte where layouts are exact. */
+static void test_memory_plan_is_exact(void **state)
+{
+    for (int i = 0; i <= MODES; i++) {
+        Opened o;
+        trainer_run_open(&o, *state, i < MODES ? modes[i] : no_masters);
+        MemoryPlan plan = o.plan;
+        GptBytes gpt = gpt_bytes(&o.trainer.session.layers, NULL, 2, 16, GPT_TRAIN);
+        assert_int_equal(plan.optimizer, o.trainer.optimizer_bytes);
+        assert_int_equal(plan.activations, gpt.activations);
+        assert_int_equal(plan.scratch, gpt.scratch);
+        assert_int_equal(plan.total, o.trainer.session.dev.held);
+        assert_int_equal(plan.host, trainer_run_host_bytes(&o));
+        trainer_run_close(&o);
+    }
+}
+
+/* What the emulated CUDA runtime has counted under `name`; 0 where none is linked. */
+static int64_t emulated(const char *name)
+{
+    int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, name);
+    return count ? count() : 0;
+}
+
+/* Records are taken while the device goes on: whole, in order, and never waited for. */
+static void test_collecting_records_does_not_wait(void **state)
+{
+    Opened o;
+    Trained whole, some = {0};
+    uninterrupted(*state, (const char *const[]){NULL}, &whole);
+    trainer_run_open(&o, *state, (const char *const[]){NULL});
+    const Device *dev = &o.trainer.session.dev;
+    while (o.trainer.steps < STEPS) {
+        trainer_step(&o.trainer);
+        int64_t waits = dev->waits, emu_waits = emulated("emu_count_waits");
+        some.n += trainer_read(&o.trainer, some.record + some.n);
+        assert_int_equal(dev->waits, waits);
+        assert_int_equal(emulated("emu_count_waits"), emu_waits);
+    }
+    trainer_run_steps(&o, &some, STEPS);
+    trainer_run_read(&o, &some);
+    trained_equal(&whole, &some, "collected");
+    free(whole.bytes);
+    free(some.bytes);
+    trainer_run_close(&o);
+}
+
+/* Steps only give orders: no memory is asked for and no device waited for, once the first step has
+ * made what is made once; the host may be two steps ahead. */
+static void test_a_step_neither_waits_nor_allocates(void **state)
+{
+    static const char *const dtypes[][3] = {
+        {"seed=1"},
+        {"bf16.enabled=true"},
+        {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true"},
+        {"fp16.enabled=true"}};
+    for (int i = 0; i < 4; i++) {
+        Opened o;
+        trainer_run_open(&o, *state, dtypes[i]);
+        const Device *dev = &o.trainer.session.dev;
+        Trained first = {0};
+        trainer_run_steps(&o, &first, 1);
+        int64_t waits = dev->waits, allocations = dev->allocations;
+        int64_t emu_waits = emulated("emu_count_waits");
+        int64_t emu_allocations = emulated("emu_count_allocations");
+        trainer_step(&o.trainer);
+        trainer_step(&o.trainer);
+        assert_int_equal(dev->waits, waits);
+        assert_int_equal(dev->allocations, allocations);
+        assert_int_equal(emulated("emu_count_waits"), emu_waits);
+        assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
+        /* Every op stands in a range of its name for a profiler, and every range ends. */
+        assert_int_equal(emulated("emu_ranges_open"), 0);
+        assert_int_equal(emulated("emu_ranges_begun") > 0, emulated("emu_count_allocations") > 0);
+        trainer_run_close(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_7_41_42_44_51_resume_at_every_step_is_bitwise),
+        cmocka_unit_test(test_bug_42_resume_without_masters_is_bitwise),
+        cmocka_unit_test(test_bug_8_11_42_resume_with_skipped_fp16_steps_is_bitwise),
+        cmocka_unit_test(test_bug_26_50_evaluation_changes_nothing),
+        cmocka_unit_test(test_bug_1_3_45_micro_batches_do_not_matter),
+        cmocka_unit_test(test_bug_10_11_nan_skips_the_step),
+        cmocka_unit_test(test_bug_5_41_records_tell_the_step),
+        cmocka_unit_test(test_bug_36_every_parameter_moves),
+        cmocka_unit_test(test_memory_plan_is_exact),
+        cmocka_unit_test(test_collecting_records_does_not_wait),
+        cmocka_unit_test(test_a_step_neither_waits_nor_allocates),
+    };
+    return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
+}

@@ -1,0 +1,367 @@
+/* test_verify.c -- `./train verify`: every config here is proved equal to a single rank on up
+ * to 32 ranks, and what is not equal is named. */
+#include "parallel/verify/verify.h"
+#include "tests/support/grid/grid_faults.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MOST_SETS = 8, VERIFIED_STAGES = 4 };
+
+/* What a verify said, and its exit code. */
+typedef struct {
+    char text[4096];
+    int code;
+} Said;
+
+/* Verifies a config on so many ranks under `sets`, which end with NULL. */
+static Said verify_said(const char *config, int ranks, const char *const *sets, VerifyDtype dtype,
+                        const GridHooks *hooks)
+{
+    Said said = {0};
+    const char *item[MOST_SETS];
+    char path[] = "/tmp/test_verify_XXXXXX";
+    VerifyOptions options = {
+        .config = config, .set = {.item = item}, .ranks = ranks, .dtype = dtype};
+    for (; *sets; sets++)
+        item[options.set.count++] = *sets;
+    if (hooks) {
+        options.opened = hooks->opened;
+        options.context = hooks->context;
+    }
+    fflush(stdout);
+    int file = mkstemp(path), out = dup(1), err = dup(2);
+    unlink(path);
+    dup2(file, 1);
+    dup2(file, 2);
+    said.code = verify_config(&options);
+    fflush(stdout);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out);
+    close(err);
+    if (pread(file, said.text, sizeof said.text - 1, 0) < 0) said.text[0] = '\0';
+    close(file);
+    return said;
+}
+
+static void expect_said(const Said *said, int code, const char *words)
+{
+    if (said->code != code || strstr(said->text, words) == NULL)
+        fail_msg("exit code %d, not %d, or nothing of \"%s\" in\n%s", said->code, code, words,
+                 said->text);
+}
+
+static const char *const presets[] = {"configs/demo.json",       "configs/gpt2_124m.json",
+                                      "configs/gpt2_350m.json",  "configs/gpt2_774m.json",
+                                      "configs/gpt2_1558m.json", "configs/llama_160m.json",
+                                      "configs/llama_1b.json",   "configs/llama_8b.json"};
+
+/* Each preset with another number of ranks and another stage; their batches fit most of these
+ * numbers, and need not. */
+static void test_every_config_is_equal_on_some_grid(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i += getenv("TEST_SAMPLE") ? 5 : 1) {
+        char stage[64];
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i % VERIFIED_STAGES);
+        Said said =
+            verify_said(presets[i], 2 + i % 3, (const char *[]){stage, NULL}, VERIFY_DEFAULT, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
+/* Grids on which a preset is proved, and what is said of them. */
+static const struct {
+    int preset, ranks;
+    const char *sets[MOST_SETS], *words;
+} grids[] = {
+    {0,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence_parallel=true",
+      "zero_optimization.stage=3"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 3, 1f1b, sequence parallel\n"},
+    {0,
+     8,
+     {"parallel.tensor=4", "parallel.pipeline=2", "parallel.schedule=gpipe",
+      "parallel.pipeline_split=[1,3]", "gradient_accumulation_steps=3"},
+     "grid       8 ranks = pp 2 x tp 4 (threads), ZeRO 0, gpipe\n"},
+    {0,
+     6,
+     {"tensor_parallel.autotp_size=2", "pipeline.stages=3", "pipeline.partition=parameters"},
+     "grid       6 ranks = pp 3 x tp 2 (threads), ZeRO 0, 1f1b\n"},
+    {1,
+     6,
+     {"parallel.tensor=3", "zero_optimization.stage=2"},
+     "grid       6 ranks = dp 2 x tp 3 (threads), ZeRO 2\n"},
+    {1,
+     8,
+     {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "parallel.tensor=2",
+      "zero_optimization.stage=1"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 1, interleaved\n"},
+    {2,
+     4,
+     {"parallel.tensor=4", "parallel.sequence_parallel=true"},
+     "grid       4 ranks = tp 4 (threads), ZeRO 0, sequence parallel\n"},
+    {2,
+     6,
+     {"parallel.pipeline=3", "zero_optimization.stage=3"},
+     "grid       6 ranks = pp 3 x dp 2 (threads), ZeRO 3, 1f1b\n"},
+    {3,
+     10,
+     {"parallel.tensor=5", "zero_optimization.stage=3"},
+     "grid       10 ranks = dp 2 x tp 5 (threads), ZeRO 3\n"},
+    {4,
+     10,
+     {"parallel.tensor=5", "parallel.pipeline=2"},
+     "grid       10 ranks = pp 2 x tp 5 (threads), ZeRO 0, 1f1b\n"},
+    {4,
+     5,
+     {"parallel.tensor=5", "parallel.sequence_parallel=true", "data.seq_length=1000"},
+     "grid       5 ranks = tp 5 (threads), ZeRO 0, sequence parallel\n"},
+    {5,
+     12,
+     {"parallel.tensor=2", "parallel.pipeline=6", "parallel.schedule=gpipe"},
+     "grid       12 ranks = pp 6 x tp 2 (threads), ZeRO 0, gpipe\n"},
+    {5,
+     8,
+     {"parallel.tensor=4", "zero_optimization.stage=2", "parallel.sequence_parallel=true"},
+     "grid       8 ranks = dp 2 x tp 4 (threads), ZeRO 2, sequence parallel\n"},
+    {6, 16, {"parallel.tensor=16"}, "grid       16 ranks = tp 16 (threads), ZeRO 0\n"},
+    {6,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=2", "zero_optimization.stage=1",
+      "parallel.sequence_parallel=true"},
+     "grid       8 ranks = pp 2 x dp 2 x tp 2 (threads), ZeRO 1, 1f1b, sequence parallel\n"},
+    {7,
+     8,
+     {"parallel.tensor=4", "zero_optimization.stage=3"},
+     "grid       8 ranks = dp 2 x tp 4 (threads), ZeRO 3\n"},
+    {7,
+     8,
+     {"parallel.tensor=2", "parallel.pipeline=4", "parallel.pipeline_chunks=2"},
+     "grid       8 ranks = pp 4 x tp 2 (threads), ZeRO 0, interleaved\n"},
+    {0,
+     16,
+     {"parallel.pipeline=16", "model.num_layers=16", "train_micro_batch_size_per_gpu=1",
+      "gradient_accumulation_steps=5"},
+     "grid       16 ranks = pp 16 (threads), ZeRO 0, 1f1b\n"},
+    {0,
+     16,
+     {"parallel.pipeline=16", "model.num_layers=32", "parallel.pipeline_chunks=2",
+      "train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=17"},
+     "grid       16 ranks = pp 16 (threads), ZeRO 0, interleaved\n"},
+    {0,
+     32,
+     {"parallel.pipeline=16", "model.num_layers=16", "zero_optimization.stage=3",
+      "train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=4",
+      "activation_checkpointing.policy=full"},
+     "grid       32 ranks = pp 16 x dp 2 (threads), ZeRO 3, 1f1b\n"},
+};
+enum { GRIDS = sizeof grids / sizeof *grids };
+
+static void test_every_config_is_equal_on_grids_of_all_axes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < GRIDS; i += getenv("TEST_SAMPLE") ? 9 : 1) {
+        Said said = verify_said(presets[grids[i].preset], grids[i].ranks, grids[i].sets,
+                                VERIFY_DEFAULT, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        expect_said(&said, EXIT_OK, grids[i].words);
+    }
+}
+
+/* And where tensor-parallel ranks add what they have rounded to 16 bits. */
+static void test_grids_in_other_dtypes_are_equal(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"parallel.tensor=4", "parallel.pipeline=2", "bf16.enabled=true"},
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "fp16.enabled=true",
+         "bf16.enabled=false", "zero_optimization.stage=3"},
+        {"parallel.tensor=2", "parallel.pipeline=2", "bf16.enabled=false",
+         "communication_data_type=bf16", "zero_optimization.stage=2"},
+        {"parallel.tensor=4", "bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true",
+         "model.qk_norm=true", "model.num_key_value_heads=2"},
+        {"parallel.pipeline=8", "model.num_layers=16", "parallel.pipeline_chunks=2",
+         "fp16.enabled=true", "bf16.enabled=false"}};
+    for (int i = 0; i < 5; i++) {
+        Said said = verify_said(presets[0], 8, sets[i], VERIFY_CONFIG, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
+/* In f64 rows of the residual stream travel in f64, whatever type the config names for them. */
+static void test_a_type_for_rows_is_no_hindrance(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "bf16.enabled=true",
+         "seq_parallel_communication_data_type=bf16"},
+        {"parallel.tensor=2", "parallel.sequence_parallel=true", "bf16.enabled=false",
+         "seq_parallel_communication_data_type=fp32"}};
+    for (int i = 0; i < 2; i++)
+        for (VerifyDtype dtype = VERIFY_DEFAULT; dtype <= VERIFY_CONFIG; dtype++) {
+            Said said = verify_said(presets[0], 2, sets[i], dtype, NULL);
+            expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        }
+}
+
+/* Without RoPE a key bias has no gradient but rounding, which a small eps makes updates of: a
+ * config in f64 has the same floor below its eps whether its type is asked for or not. */
+static void test_noise_makes_no_updates(void **state)
+{
+    (void)state;
+    for (VerifyDtype dtype = VERIFY_DEFAULT; dtype <= VERIFY_CONFIG; dtype++) {
+        Said said = verify_said(
+            presets[1], 2,
+            (const char *[]){"parallel.tensor=2", "fp64.enabled=true", "bf16.enabled=false",
+                             "data.seq_length=5", "data_types.grad_accum_dtype=auto",
+                             "optimizer.params.eps=1e-8", "scheduler.type=Constant", NULL},
+            dtype, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+    }
+}
+
+/* What a config computes in is held to the bounds of its type. */
+static void test_every_dtype_is_equal(void **state)
+{
+    (void)state;
+    static const char *const sets[][3] = {
+        {"seed=1"},
+        {"bf16.enabled=true"},
+        {"fp16.enabled=true", "bf16.enabled=false"},
+        {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true"}};
+    for (int i = 0; i < 4; i++) {
+        Said said = verify_said(presets[0], 3, sets[i], VERIFY_CONFIG, NULL);
+        expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+        expect_said(&said, EXIT_OK, i == 0 ? " (bound 2e-05): " : ": gradients beside f32, step ");
+        assert_int_equal(strstr(said.text, "(bound") != NULL, i == 0);
+    }
+}
+
+/* Bug 1 and its like: what is planted is found, and told by name. */
+static void test_a_fault_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        GridFault fault;
+        const char *words;
+    } planted[] = {
+        {FAULT_SKIPPED_REDUCE, "the grid is not a single rank: norm of the gradients, step 1: "},
+        {FAULT_SKIPPED_UNIT, "weight of block.1."},
+        {FAULT_LOCAL_DECISION, "the grid is not a single rank: loss, step 1: "},
+    };
+    for (int i = 0; i < 3; i++) {
+        GridHooks hooks = grid_fault_hooks(planted[i].fault);
+        Said said = verify_said(presets[0], 2, (const char *[]){"zero_optimization.stage=1", NULL},
+                                VERIFY_DEFAULT, &hooks);
+        expect_said(&said, EXIT_REPLICAS, planted[i].words);
+        expect_said(&said, EXIT_REPLICAS, "error[89] ");
+        expect_said(&said, EXIT_REPLICAS, "; bound ");
+    }
+}
+
+/* Bug 16: what equals a single rank on the first rank alone is no proof; every stage. */
+static void test_bug_16_a_replica_that_drifts_is_told(void **state)
+{
+    (void)state;
+    GridHooks hooks = grid_fault_hooks(FAULT_DRIFT);
+    for (int i = 0; i < VERIFIED_STAGES; i++) {
+        char stage[64];
+        snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i);
+        Said said =
+            verify_said(presets[0], 3, (const char *[]){stage, NULL}, VERIFY_DEFAULT, &hooks);
+        expect_said(&said, EXIT_REPLICAS,
+                    "after 3 steps ranks have other weights than their replicas");
+        expect_said(&said, EXIT_REPLICAS, "error[89] ");
+    }
+}
+
+/* In 16 bits a wrong sum is farther from f32 than rounding is. */
+static void test_a_fault_is_seen_in_16_bits(void **state)
+{
+    (void)state;
+    GridHooks hooks = grid_fault_hooks(FAULT_SKIPPED_REDUCE);
+    Said said = verify_said(presets[0], 2, (const char *[]){"bf16.enabled=true", NULL},
+                            VERIFY_CONFIG, &hooks);
+    expect_said(&said, EXIT_REPLICAS, "a single rank is 0.");
+}
+
+/* Gradients that travel in a coarser type than they are kept in are rounded as the key says, and no
+ * farther: what is planted is beyond that. */
+static void test_what_travels_in_16_bits(void **state)
+{
+    (void)state;
+    static const char *const sets[][6] = {
+        {"communication_data_type=bf16", "bf16.enabled=false"},
+        {"communication_data_type=fp16", "bf16.enabled=false"},
+        {"communication_data_type=bf16", "bf16.enabled=false", "zero_optimization.stage=2",
+         "gradient_accumulation_steps=2"},
+        {"communication_data_type=fp16", "bf16.enabled=false", "zero_optimization.stage=3"},
+        {"communication_data_type=bf16", "bf16.enabled=false", "fp16.enabled=true"},
+        {"communication_data_type=bf16", "bf16.enabled=true"}};
+    GridHooks hooks = grid_fault_hooks(FAULT_SKIPPED_REDUCE);
+    for (int i = 0; i < 6; i++)
+        for (int ranks = 2; ranks <= 3; ranks++) {
+            Said said = verify_said(presets[0], ranks, sets[i], VERIFY_CONFIG, NULL);
+            expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");
+            said = verify_said(presets[0], ranks, sets[i], VERIFY_CONFIG, &hooks);
+            expect_said(&said, EXIT_REPLICAS, "the grid is not a single rank: ");
+        }
+}
+
+/* A step that both skip shows nothing: fp16's dynamic scale begins where none overflows, and a
+ * fixed one that is too large is told. */
+static void test_skipped_steps_are_not_equal(void **state)
+{
+    (void)state;
+    Said said = verify_said(presets[0], 2,
+                            (const char *[]){"fp16.enabled=true", "bf16.enabled=false",
+                                             "fp16.initial_scale_power=32", NULL},
+                            VERIFY_CONFIG, NULL);
+    expect_said(&said, EXIT_OK, ": gradients beside f32, step ");
+    said = verify_said(
+        presets[0], 2,
+        (const char *[]){"fp16.enabled=true", "bf16.enabled=false", "fp16.loss_scale=1e9", NULL},
+        VERIFY_CONFIG, NULL);
+    expect_said(&said, EXIT_CONFIG, "nothing was compared in step 1: ");
+    expect_said(&said, EXIT_CONFIG, "write a smaller fp16.loss_scale");
+    if (strstr(said.text, "equal ")) fail_msg("equal in\n%s", said.text);
+}
+
+/* A config that is refused ends as it does everywhere. */
+static void test_a_config_that_is_refused(void **state)
+{
+    (void)state;
+    Said said =
+        verify_said(presets[0], 2, (const char *[]){"train_steps=0", NULL}, VERIFY_DEFAULT, NULL);
+    expect_said(&said, EXIT_CONFIG, "train_steps");
+    said = verify_said("configs/none.json", 2, (const char *[]){NULL}, VERIFY_DEFAULT, NULL);
+    expect_said(&said, EXIT_MISSING, "configs/none.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_config_is_equal_on_some_grid),
+        cmocka_unit_test(test_every_config_is_equal_on_grids_of_all_axes),
+        cmocka_unit_test(test_grids_in_other_dtypes_are_equal),
+        cmocka_unit_test(test_a_type_for_rows_is_no_hindrance),
+        cmocka_unit_test(test_noise_makes_no_updates),
+        cmocka_unit_test(test_every_dtype_is_equal),
+        cmocka_unit_test(test_a_fault_is_named),
+        cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
+        cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
+        cmocka_unit_test(test_what_travels_in_16_bits),
+        cmocka_unit_test(test_skipped_steps_are_not_equal),
+        cmocka_unit_test(test_a_config_that_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,298 @@
+/* test_zero_grid.c -- the store on grids of pipeline, data and tensor-parallel ranks, over a table
+ * made by hand: every gradient is what a naive sum gives, wherever it is kept, and what travels and
+ * what is kept are the numbers of a naive count. */
+#include "model/core/check.h"
+#include "tests/support/files/child.h"
+#include "tests/support/grid/zero_grid.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Of many cases every how many: fewer where a run is slow. */
+static int sample_step(int all, int sample)
+{
+    return getenv("TEST_SAMPLE") ? sample : all;
+}
+
+/* Nothing is wrong; returns what came of it. */
+static ZeroGridResult expect_right(const ZeroGridCase *c)
+{
+    ZeroGridResult r = zero_grid_run(c);
+    if (r.wrong[0])
+        fail_msg("pp %d x dp %d x tp %d, kv %d, %s, stage %d%s: %s", c->size.pp, c->size.dp,
+                 c->size.tp, c->kv, c->tied ? "tied" : "untied", c->zero.stage,
+                 c->zero.sequence_parallel ? ", sequence parallel" : "", r.wrong);
+    return r;
+}
+
+static void run_right(const ZeroGridCase *c)
+{
+    ZeroGridResult r = expect_right(c);
+    zero_grid_free(&r);
+}
+
+/* Of all grids to 5 x 4 x 4 that have up to 16 ranks the i-th; false past the last. Shards of
+ * padding alone and ranks without a range are among them: units are small. */
+static bool grid_number(int i, GridPlace *size)
+{
+    for (int n = 0; n < 4 * 5 * 4; n++) {
+        *size = (GridPlace){n / 20 + 1, n / 4 % 5 + 1, 1, n % 4 + 1};
+        if (size->pp * size->dp * size->tp <= ZERO_GRID_RANKS && i-- == 0) return true;
+    }
+    return false;
+}
+
+static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
+{
+    (void)state;
+    GridPlace size;
+    int grids = 0;
+    for (; grid_number(grids, &size); grids++) {
+        if (grids % sample_step(1, 7) != 0) continue;
+        for (int stage = grids % 2; stage <= 3; stage += 2) {
+            ZeroGridCase c = zero_grid_case(size, stage);
+            run_right(&c);
+        }
+    }
+    assert_int_equal(grids, 49);
+}
+
+/* Every number of heads of keys and values that 4 ranks cut or share, tied and untied, with and
+ * without sequence parallelism. */
+static void test_every_kind_of_row_is_finished(void **state)
+{
+    (void)state;
+    static const int kv[] = {1, 2, 4, 8};
+    for (int i = 0; i < 4 * 2 * 2 * 4; i += sample_step(1, 11)) {
+        ZeroGridCase c = zero_grid_case(
+            (GridPlace){1 + (i + i / 4 + i / 16) % 2, 1 + (i / 2 + i / 8) % 2, 1, 4}, i / 16);
+        c.kv = kv[i % 4];
+        c.tied = i / 4 % 2;
+        c.zero.sequence_parallel = i / 8 % 2;
+        run_right(&c);
+    }
+}
+
+/* How units share collectives, and in what gradients travel over the data-parallel ranks. */
+static void test_buckets_and_types_on_the_wire(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 32; i += sample_step(1, 9)) {
+        ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 2 + i / 4 % 2}, i % 4);
+        c.dtype = c.zero.grad_dtype = F32;
+        c.zero.wire_dtype = i & 8 ? BF16 : F32;
+        c.zero.overlap_comm = i & 16;
+        c.zero.all_reduce = i & 4;
+        c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1000;
+        run_right(&c);
+    }
+}
+
+static void compare_bits(ZeroGridCase c, int from, int to)
+{
+    c.drawn = true;
+    c.zero.stage = from;
+    ZeroGridResult a = expect_right(&c);
+    for (c.zero.stage = from + 1; c.zero.stage <= to; c.zero.stage++) {
+        ZeroGridResult b = expect_right(&c);
+        if (memcmp(a.gradient, b.gradient, (size_t)a.elements * sizeof *a.gradient) != 0 ||
+            memcmp(&a.sq_norm, &b.sq_norm, sizeof a.sq_norm) != 0)
+            fail_msg("pp %d x dp %d x tp %d: stages %d and %d differ", c.size.pp, c.size.dp,
+                     c.size.tp, from, c.zero.stage);
+        zero_grid_free(&b);
+    }
+    zero_grid_free(&a);
+}
+
+/* A tied table on two stages: one gradient of both uses, and the same update on both. */
+static void test_bug_30_two_homes_have_one_sum(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * 2 * 4; i += sample_step(1, 7)) {
+        ZeroGridCase c = zero_grid_case((GridPlace){2 + i % 3, 1 + i / 3 % 2, 1, 2}, i / 6);
+        c.tied = true;
+        run_right(&c);
+    }
+}
+
+/* Sums of real numbers, which no order of addition leaves alone. */
+static void test_stages_have_the_same_bits(void **state)
+{
+    (void)state;
+    GridPlace size;
+    for (int i = 0; grid_number(i, &size); i += sample_step(3, 16)) {
+        ZeroGridCase c = zero_grid_case(size, 0);
+        compare_bits(c, 0, 1);
+        compare_bits(c, 2, 3);
+        c.micros = 1;
+        compare_bits(c, 0, 3);
+    }
+}
+
+/* ---- stages with other needs ------------------------------------------------------------------
+ */
+
+/* Elements of the largest two units that layers of a stage use one behind the other. */
+static int64_t largest_pair(const ZeroGridCase *c, int stage)
+{
+    ParamTable table;
+    int layer[16];
+    int64_t most = 0;
+    zero_grid_table(&table, c);
+    int n = zero_grid_layers(c, &table, stage, layer);
+    for (int i = 1; i < n; i++) {
+        int64_t pair =
+            zero_grid_padded(c, &table, layer[i - 1]) + zero_grid_padded(c, &table, layer[i]);
+        if (pair > most) most = pair;
+    }
+    param_table_free(&table);
+    return most;
+}
+
+static void run_case(void *context)
+{
+    ZeroGridResult r = zero_grid_run(context);
+    CHECK(!r.wrong[0], "%s", r.wrong);
+    zero_grid_free(&r);
+}
+
+/* A limit of gathered weights must do for all stages: what is asked for is the largest need, also
+ * where another stage could do with less. */
+static void test_a_limit_is_that_of_the_neediest_stage(void **state)
+{
+    (void)state;
+    ZeroGridCase c = zero_grid_case((GridPlace){3, 2, 1, 1}, 3);
+    char said[1024], number[32];
+    int64_t least = largest_pair(&c, 0), other = largest_pair(&c, 2);
+    assert_true(least != other);
+    if (least < other) least = other;
+    c.zero.gather.max_live_parameters = least;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), 0);
+    c.zero.gather.max_live_parameters = least - 1;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), EXIT_CONFIG);
+    snprintf(number, sizeof number, "have %lld elements", (long long)least);
+    if (strstr(said, number) == NULL) fail_msg("%s, not %s", said, number);
+    c.zero.gather.max_live_parameters = 1;
+    assert_int_equal(child_run(run_case, &c, said, sizeof said), EXIT_CONFIG);
+    if (strstr(said, number) == NULL) fail_msg("%s, not %s", said, number);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static void no_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
+{
+    (void)comm, (void)on, (void)x, (void)op;
+}
+
+/* The group's sums do not happen. */
+static void leave_out(Comm *comm)
+{
+    static _Thread_local CommOps ops;
+    ops = *comm->ops;
+    ops.all_reduce = no_all_reduce;
+    comm->ops = &ops;
+}
+
+static void leave_out_tp(Grid *grid, ParamTable *table)
+{
+    (void)table;
+    leave_out(&grid->tp);
+}
+static void leave_out_kv(Grid *grid, ParamTable *table)
+{
+    (void)table;
+    leave_out(&grid->kv);
+}
+static void leave_out_tie(Grid *grid, ParamTable *table)
+{
+    (void)table;
+    leave_out(&grid->tie);
+}
+
+/* Rows of one kind are declared to be of another. */
+static void declare(ParamTable *table, TpGrad kind, TpGrad other)
+{
+    for (int u = 0; u < table->n_units; u++)
+        for (int r = 0; r < table->unit[u].n_ranges; r++)
+            if (table->unit[u].range[r].tp_grad == kind) table->unit[u].range[r].tp_grad = other;
+}
+
+static void declare_partial_whole(Grid *grid, ParamTable *table)
+{
+    (void)grid;
+    declare(table, TP_GRAD_PARTIAL, TP_GRAD_WHOLE);
+}
+static void declare_norms_partial(Grid *grid, ParamTable *table)
+{
+    (void)grid;
+    declare(table, TP_GRAD_PARTIAL_IF_SP, TP_GRAD_PARTIAL);
+}
+
+/* Each of two homes takes itself for the first. */
+static void count_both_homes(Grid *grid, ParamTable *table)
+{
+    Home *home = &table->unit[0].home;
+    if (grid->at.pp == home->stage[1]) *home = (Home){{home->stage[1], home->stage[0]}, 2};
+}
+
+static void test_faults_are_seen(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *what, *says;
+        void (*plant)(Grid *grid, ParamTable *table);
+    } fault[] = {
+        {"tp sums left out", "", leave_out_tp},
+        {"kv subgroup not summed", "", leave_out_kv},
+        {"tied gradient on one stage only", "", leave_out_tie},
+        {"PARTIAL row declared WHOLE", "", declare_partial_whole},
+        {"WHOLE row declared PARTIAL", "", declare_norms_partial},
+        {"tied table counted twice", "counted", count_both_homes},
+    };
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) {
+        for (int stage = (int)i % sample_step(1, 4); stage <= 3; stage += sample_step(1, 4)) {
+            ZeroGridCase c = zero_grid_case((GridPlace){2, 2, 1, 4}, stage);
+            c.tied = true;
+            c.zero.sequence_parallel = false;
+            run_right(&c);
+            c.plant = fault[i].plant;
+            ZeroGridResult r = zero_grid_run(&c);
+            if (!r.wrong[0] || strstr(r.wrong, fault[i].says) == NULL)
+                fail_msg("%s, stage %d: \"%s\"", fault[i].what, stage, r.wrong);
+            zero_grid_free(&r);
+        }
+    }
+}
+
+/* A norm of what each rank updates counts a row that all tensor-parallel ranks hold as often. */
+static void test_a_row_counted_by_all_is_seen(void **state)
+{
+    (void)state;
+    for (int tp = 1; tp <= 2; tp++) {
+        ZeroGridCase c = zero_grid_case((GridPlace){1, 2, 1, tp}, 1);
+        c.counts = PURPOSE_UPDATE;
+        ZeroGridResult r = zero_grid_run(&c);
+        assert_int_equal(strstr(r.wrong, "counted") != NULL, tp == 2);
+        zero_grid_free(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bug_13_14_15_every_grid_sums_and_counts_once),
+        cmocka_unit_test(test_every_kind_of_row_is_finished),
+        cmocka_unit_test(test_buckets_and_types_on_the_wire),
+        cmocka_unit_test(test_bug_30_two_homes_have_one_sum),
+        cmocka_unit_test(test_stages_have_the_same_bits),
+        cmocka_unit_test(test_a_limit_is_that_of_the_neediest_stage),
+        cmocka_unit_test(test_faults_are_seen),
+        cmocka_unit_test(test_a_row_counted_by_all_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

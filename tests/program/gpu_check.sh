@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# gpu_check.sh -- scripts/gpu_check.sh itself: one sentence without a GPU; with stand-ins for the program, its tests and the
+# toolkit, one line per item, going on past one that fails or hangs. In a copy, so that a real run's results stay.
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck disable=SC2154 # lib.sh says where
+root=$(realpath "$here/../..")
+copy=$PWD/project
+mkdir -p "$copy/tests" bin tests
+cp -r "$root/scripts" "$copy/"
+cp -r "$root"/tests/{run,probe} "$copy/tests/"
+script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
+# stand_in NAME TEXT
+stand_in() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
+
+expect_code "gpu_check: an unknown item" 64 "$script" nonsense
+expect_code "gpu_check: the list" 0 "$script" --list
+check "gpu_check: cuBLASLt is asked early" test "$(sed -n 2p output | cut -d ' ' -f 1)" = probe
+
+# ---- what is there
+# bare COMMAND...: with the stand-ins in bin, and a toolkit of them
+bare() { env -u CHECK_TRAIN -u CHECK_TESTS -u CUDA_HOME PATH="$PWD/bin:$PATH" CHECK_LIMIT=5 "$@"; }
+stand_in bin/nvidia-smi 'exit 9'
+sed -i "s|/dev/nvidia\[0-9\]\*|$PWD/nodes/nvidia[0-9]*|" "$copy/scripts/cuda_lib.sh"
+stand_in bin/nvcc 'exit 0'
+expect_code "gpu_check: without a GPU" 69 bare "$script"
+check "gpu_check: one sentence" grep -qx 'gpu_check: there is no GPU here; nothing was checked' output
+stand_in bin/nvidia-smi 'echo 9.0'
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in bin/make 'case $* in *missing) echo "cmocka is missing: say so" ;; esac'
+expect_code "gpu_check: a library is missing" 69 bare "$script"
+check "gpu_check: it is named in a line" grep -qx 'gpu_check: cmocka is missing: say so; nothing was checked' output
+stand_in bin/make "echo \"\$@\" \"\$CUDA_HOME\" >>$PWD/made; case \$* in *missing) ;; *) echo 'x.cu: Error: no'; exit 2 ;; esac"
+expect_code "gpu_check: a build fails" 1 bare "$script"
+check "gpu_check: and it is said" grep -q '^FAIL *build .*exit 2' output
+check "gpu_check: with a closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+check "gpu_check: and kept" grep -q '^FAIL *build .*exit 2' "$results"
+# The toolkit behind a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
+mkdir -p toolkit/bin nodes
+mv bin/nvcc toolkit/bin/ && ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
+touch nodes/nvidia0
+stand_in bin/nvidia-smi 'exit 9'
+rm made
+bare "$script" >output 2>&1
+check "gpu_check: one architecture" grep -q 'ARCH=90a .*build/gpu/train' made
+check "gpu_check: the toolkit's folder is passed on" grep -q "build/gpu/train.* $PWD/toolkit$" made
+for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/trainer/test_trainer; do
+    check "gpu_check: $name is built" grep -q "build/gpu/$name " made
+done
+stand_in "$copy/build/gpu/train" 'echo "ok    cuda          cuda: a stand-in"'
+stand_in bin/make 'exit 0'
+expect_code "gpu_check: a test that its own build has not made" 1 bare "$script" goldens
+check "gpu_check: is a failure" grep -q '^FAIL *goldens ' output
+rm -r "$copy/build/gpu"
+# A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
+# without which its item is not run.
+mapfile -t sources < <(grep -o 'gpu/tests/[a-z]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
+for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
+mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
+grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
+check "gpu_check: tests skip for want of a GPU alone: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
+
+# ---- items
+good='case $1 in doctor) echo "ok    cuda          cuda: a stand-in" ;; esac'
+stand_in train "$good"
+stand_in tests/kernels/test_ops 'echo "[       OK ] one"; exit 1'
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in tests/model/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
+export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests CUDA_HOME=/toolkit
+expect_code "gpu_check: an item fails" 1 "$script" ops goldens
+check "gpu_check: it is said" grep -q '^FAIL *ops .*exit 1' output
+check "gpu_check: the next one is run" grep -q '^ok *goldens .*2 tests' output
+check "gpu_check: the device" grep -q '^ok *doctor .* cuda: a stand-in$' output
+check "gpu_check: every line an item's" test "$(grep -cvE '^(ok|FAIL) |^      \|' output)" -eq 1
+check "gpu_check: the closing line" test "$(tail -n 1 output)" = "2 passed, 1 failed, 0 skipped"
+check "gpu_check: the results are kept" grep -q '^ok *goldens .*2 tests' "$results"
+stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
+expect_code "gpu_check: a test that skips the GPU fails" 1 "$script" goldens
+check "gpu_check: and is named" grep -q 'test_golden did not use the GPU' output
+rm tests/model/test_golden
+expect_code "gpu_check: a test that nobody has built is skipped" 0 "$script" goldens
+check "gpu_check: and what builds it is named" \
+    grep -q "^skip *goldens .* $PWD/tests/model/test_golden is not built: make CUDA=emu test-programs$" output
+stand_in tests/model/test_golden 'sleep 60'
+expect_code "gpu_check: a test that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
+check "gpu_check: and it is said" grep -q '^FAIL *goldens .*stopped after 5 s' output
+
+# ---- grids of ranks: a stand-in that trains, on as many GPUs as it says
+# trains GPUS WORDS FACTOR: doctor knows so many; with --ranks it says WORDS of them, and its last loss is FACTOR times one rank's
+trains() {
+    stand_in train "
+        case \$1 in doctor) echo 'ok    cuda          cuda: a stand-in'; echo 'ok    gpus          $1: a, b, c'; exit ;; esac
+        factor=1
+        case \$* in *--ranks*) factor=$3; echo 'ranks   $2' ;; esac
+        case \$* in *--out*) while [ \$# -gt 1 ]; do shift; done ;; esac
+        echo \"\$CUDA_VISIBLE_DEVICES\" >>$PWD/visible
+        mkdir -p \$1
+        for i in 1 2 3 4 5 6; do
+            [ \$i -lt 6 ] || f=\$factor
+            echo \"{\\\"event\\\": \\\"train\\\", \\\"step\\\": \$i, \\\"loss\\\": \${f:-1}}\"
+        done >\$1/metrics.jsonl"
+}
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.000001
+expect_code "gpu_check: a grid on two GPUs" 0 "$script" nccl.2.ddp
+check "gpu_check: how far its losses are off" grep -qx "ok *nccl.2.ddp .* 6 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
+expect_code "gpu_check: grids for which GPUs are missing" 0 "$script" nccl.4
+check "gpu_check: each is skipped, and says why" \
+    test "$(grep -c 'skip *nccl\.4\.[a-z0-9]* .* it takes 4 GPUs, and there are 2$' output)" -eq 7 -a "$(tail -n 1 output)" = "1 passed, 0 failed, 7 skipped"
+rm -f visible
+expect_code "gpu_check: on the first of chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.tp2
+check "gpu_check: ... as many as there are ranks" test "$(sort -u visible)" = 7,5
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.0001
+expect_code "gpu_check: a grid that trains otherwise" 1 "$script" nccl.2.ddp
+check "gpu_check: it is said" grep -q "^ *| ERROR: in 6 steps losses are off one rank's by 1.0e-04" output
+trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' nan
+expect_code "gpu_check: a grid whose loss is no number" 1 "$script" nccl.2.ddp
+trains 2 '2 = dp 2 (threads, 1 thread each)' 1
+expect_code "gpu_check: a grid without NCCL" 1 "$script" nccl.2.zero3
+check "gpu_check: it should have had it" grep -q '^ *| ERROR: the run does not say: NCCL' output
+trains 1 'ranks share the GPU, and reach each other through its memory' 1
+expect_code "gpu_check: all grids of one GPU, and none of more" 0 "$script" nccl
+check "gpu_check: ranks that share it" grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
+check "gpu_check: seven grids on one GPU, and what takes more" test "$(tail -n 1 output)" = "8 passed, 0 failed, 14 skipped"
+
+# Whatever shares a GPU sees one.
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in tests/model/test_golden 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7'
+expect_code "gpu_check: other items have one of the GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" goldens
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in tests/cuda/test_cuda_gpus 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7,5'
+trains 3 unasked 1
+expect_code "gpu_check: a test of two GPUs has two" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.streams
+
+# ---- the sanitizer: few cases first, more while there is time
+# shellcheck disable=SC2016 # the stand-ins expand it
+{
+    stand_in bin/compute-sanitizer 'while [ "${1#*/tests/}" = "$1" ]; do shift; done; exec "$@"'
+    stand_in tests/kernels/test_ops 'echo "[       OK ] op $TEST_EVERY"; test "$TEST_EVERY" -gt "$SLOW" || exec sleep 60'
+}
+# checked SLOW CODE: memcheck of tests that hang where more than every SLOW-th case is tried
+checked() { expect_code "gpu_check: memcheck, slow from $1 on" "$2" env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck; }
+checked 0 0
+check "gpu_check: memcheck says how far it came" grep -q '^ok *memcheck .* no complaint over one case in 3 of every op$' output
+checked 8 0
+check "gpu_check: cut short, the few count" \
+    grep -q '^ok *memcheck .* one case in 24 of every op; no complaint over one case in 8 of the first 1 ops' output
+checked 24 0
+check "gpu_check: not even the few" grep -q '^skip *memcheck .* one case in 24 of the first 1 ops, then the time was over$' output
+stand_in tests/kernels/test_ops "trap '' TERM; echo '[       OK ] op'; sleep 60"
+checked 24 0
+check "gpu_check: a test that must be killed" grep -q '^skip *memcheck .* first 1 ops' output
+stand_in tests/kernels/test_ops "echo '========= Invalid __global__ read of size 4'; exec sleep 60"
+checked 24 1
+check "gpu_check: a complaint before the time is over" grep -q '^ *| ========= Invalid __global__ read' output
+
+# ---- a device that cannot be used
+stand_in train 'echo "--    cuda          built in; no device: none here"'
+expect_code "gpu_check: the program finds no GPU" 69 "$script" ops
+check "gpu_check: it says so" grep -qx 'gpu_check: built in; no device: none here; nothing was checked' output
+stand_in train 'echo "!!    cuda          built in; trouble: no cuBLASLt; the CPU path is ready"'
+expect_code "gpu_check: the program finds trouble" 1 "$script" ops
+check "gpu_check: trouble is a failed item" grep -q '^FAIL *doctor ' output
+check "gpu_check: its sentence" grep -q '^ *| ERROR: built in; trouble: no cuBLASLt' output
+check "gpu_check: trouble, closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+stand_in train 'echo "--    cuda          not built into this program"'
+expect_code "gpu_check: a build without CUDA is no absent GPU" 1 "$script" ops
+finish

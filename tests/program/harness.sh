@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# harness.sh -- scripts/run_tests.sh itself, with stand-ins for programs: what fails, crashes, hangs, runs nothing or skips
+# without saying why is seen, and what is skipped is said with its reason. scripts/test.sh: a name that no test has is an error.
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck disable=SC2154 # lib.sh says where
+run_tests=$here/../../scripts/run_tests.sh
+unset RESULTS LABEL JOBS
+
+# harness NAME CODE LAST STATEMENTS: a program (or, with a name that ends in .sh, a script) that does this ends the run with CODE,
+# and LAST is the closing line
+harness() {
+    printf '#!/bin/sh\n%s\n' "$4" >"./$1"
+    chmod +x "./$1"
+    expect_code "harness: $1" "$2" env LIMIT="${LIMIT:-60}" "$run_tests" "./$1"
+    check "harness: $1: $3" test "$(tail -n 1 output)" = "$3"
+}
+harness good 0 "2 passed, 0 failed, 0 skipped" 'echo "[  PASSED  ] 2 test(s)."'
+harness bad 1 "1 passed, 1 failed, 0 skipped" 'echo "[  PASSED  ] 1 test(s)."; echo "[  FAILED  ] 1 test(s), listed below:"; exit 1'
+harness crash 1 "2 passed, 1 failed, 0 skipped" 'echo "[  PASSED  ] 2 test(s)."; kill -SEGV $$'
+harness silent 1 "0 passed, 1 failed, 0 skipped" 'exit 0'
+LIMIT=1 harness hung 1 "0 passed, 1 failed, 0 skipped" 'exec sleep 60'
+harness skips 0 "1 passed, 0 failed, 3 skipped" 'echo "skipped: no moon"; echo "skipped: no moon"; echo "skipped: no sun"
+echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 3 test(s), listed below:"'
+check "harness: skips: each reason with its count" test "$(grep -cxE ' +skipped: no (moon \(2\)|sun \(1\))' output)" -eq 2
+harness mute 1 "1 passed, 1 failed, 2 skipped" 'echo "skipped: no moon"
+echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 2 test(s), listed below:"'
+harness good.sh 0 "1 passed, 0 failed, 1 skipped" 'echo "ok one"; echo "ok two # SKIP no sun"'
+check "harness: good.sh: the reason" grep -qx ' *ok two # SKIP no sun' output
+harness bad.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; echo "not ok two"; exit 1'
+harness short.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; exit 3'
+expect_code "harness: no program" 64 "$run_tests"
+expect_code "harness: a program that is not there" 1 "$run_tests" ./nobody
+check "harness: ... is a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
+expect_code "harness: programs with settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" ./good
+check "harness: ... are told by label and values" test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
+
+# ---- the choice of tests
+# shellcheck disable=SC2154
+root=$(realpath "$here/../..")
+expect_code "harness: every name in test.sh is a test's" 0 "$root/scripts/test.sh" --list
+sed 's/.* //' output >listed
+(cd "$root" && printf '%s\n' tests/*/test_*.c* tests/program/*.sh) | sed -E 's/\.(c|cc|cu)$//' | grep -v '/lib\.sh$' >there
+check "harness: ... and every test is run: $(grep -vxFf listed there | head -n 1)" test "$(grep -cvxFf listed there)" -eq 0
+expect_code "harness: a folder's tests" 0 "$root/scripts/test.sh" --list tests/core
+check "harness: ... and no others" test "$(grep -c ' tests/core/test_args$' output)" -ge 2 -a "$(grep -vc ' tests/core/test_' output)" -eq 0
+expect_code "harness: a word that fits no test" 64 "$root/scripts/test.sh" tests/nowhere
+check "harness: ... is named" grep -qx 'test.sh: no test is named tests/nowhere' output
+mkdir -p project/tests
+cp -r "$root"/{Makefile,scripts} project/
+for room in "$root"/tests/*/; do
+    [ "$(basename "$room")" = parallel ] || cp -r "$room" project/tests/
+done
+expect_code "harness: a row of test.sh whose tests are gone" 70 project/scripts/test.sh --list
+check "harness: ... is named" grep -qx 'test.sh: emu: no test is named tests/parallel/trainer/test_trainer' output
+# On a bare machine there is no make before setup.sh was there.
+mkdir bin
+for tool in bin/make project/scripts/setup.sh; do
+    printf '#!/bin/sh\necho "%s" >>"%s"\nexit 9\n' "$(basename "$tool")" "$PWD/called" >"$tool" && chmod +x "$tool"
+done
+expect_code "harness: test.sh where make does nothing" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
+check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = setup.sh
+
+# ---- the numbers in tests' names -------------------------------------------------------------------------------------
+# "NUMBER FILE": each number in a row of the table with each file that the row names, and each number in a test's name with its
+# file.
+sed -nE 's/^\| ([0-9, ]+) \|.*\|(.*)\|$/\1|\2/p' "$root/tests/README.md" | while IFS='|' read -r numbers files; do
+    for number in ${numbers//,/ }; do for file in ${files//[,\`]/ }; do echo "$number $file"; done; done
+done | sort -u >told
+(cd "$root/tests" && grep -oHE 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' ./*/test_*.c* run/*.sh) | sed -E 's/^\.\///; s/\.cc?:/:/' |
+    while IFS=: read -r file name; do for number in ${name//[^0-9]/ }; do echo "$number $file"; done; done | sort -u >named
+check "harness: tests/README.md tells which tests see which mistake, and they do: $(comm -3 told named | xargs)" cmp -s told named
+finish

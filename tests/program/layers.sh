@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# layers.sh -- scripts/check_layers.sh refuses each kind of wrong include, planted in a small tree, and nothing else.
+. "$(dirname "$0")/lib.sh"
+
+mkdir scripts
+# shellcheck disable=SC2154 # lib.sh says where
+cp "$here/../../scripts/check_layers.sh" scripts/
+
+# file PATH INCLUDE...: a file that includes these
+file() {
+    mkdir -p "$(dirname "$1")"
+    printf '#include "%s"\n' "${@:2}" >"$1"
+}
+# refused NAME WORDS: the check ends with 1 and says so; then the tree is sound again
+refused() {
+    expect_code "layers: $1" 1 scripts/check_layers.sh
+    check "layers: ... and it is said" grep -qF -- "$2" output
+    sound
+}
+sound() {
+    rm -rf model optim data configs parallel tests rooms train.[ch]
+    file model/core/fs.c model/core/check.h
+    file model/kernels/cpu/gemm.c model/kernels/ops.h model/core/check.h
+    file model/kernels/normal.h model/kernels/vmath.h
+    file data/text/prepare.c data/tokenizer/tokenizer.h data/loader.h
+    file data/loader.h data/text/meta.h
+    file model/gpt.c model/param/param.h model/kernels/ops.h
+    file parallel/zero/store.c model/param/store.h parallel/grid/grid.h
+    file parallel/run/open.c parallel/trainer/trainer.h model/gpt.h optim/optimizer.h
+    file train.c parallel/commands/commands.h
+    file tests/core/test_fs.c model/core/fs.h parallel/run/open.h
+    file tests/support/files/child.c train.c tests/support/files/child.h
+}
+sound
+expect_code "layers: a sound tree" 0 scripts/check_layers.sh
+check "layers: ... has no remarks" test ! -s output
+file model/core/fs.c model/kernels/ops.h
+refused "a higher floor" "model/core/fs.c:1: floor 0 includes model/kernels/ops.h of floor 1"
+file model/gpt.c model/core/check.h optim/optimizer.h
+refused "the strategy, from the model" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
+file optim/optimizer.c model/gpt.h
+refused "the model, from the strategy" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
+file model/gpt.c parallel/grid/grid.h
+refused "parallel/, from the model" "model/gpt.c:1: model/ includes nothing of parallel/"
+file configs/config.c data/loader.h
+file data/tokens/token_file.c configs/config.h
+file data/loader.h data/tokens/token_file.h configs/config.h
+file configs/config.c data/loader.h
+refused "a cycle of folders on one floor" "configs/config.c:1: configs includes data, of its own floor, in a cycle"
+file data/tokens/token_file.c data/text/prepare.h
+file data/tokenizer/tokenizer.h data/tokens/token_file.h
+refused "a cycle over three folders" "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
+file rooms/new.c model/core/check.h
+refused "a folder on no floor" "the folder rooms is on no floor"
+file parallel/run/open.c train.c
+refused "the program, from below" "floor 5 includes train.c of floor 7"
+file train.c tests/support/files/child.h
+refused "a test, from the program" "train.c:1: floor 7 includes tests/support/files/child.h of floor 8"
+file model/gpt.c gpt.h
+refused "a path that does not begin at the root" "include gpt.h from the root of the repository"
+file tests/support/files/child.c child.h
+refused "... in a test" "tests/support/files/child.c:1: include child.h from the root of the repository"
+file train.h && file train.c train.h
+refused "a second file at the root, from the program" "train.c:1: include train.h from the root of the repository"
+file model/gpt.c model/core/check.h && printf '#include <cuda_runtime.h>\n' >>model/gpt.c
+refused "a vendor's header" "model/gpt.c:2: a vendor header"
+finish

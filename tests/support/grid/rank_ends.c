@@ -1,0 +1,44 @@
+/* rank_ends.c -- see rank_ends.h. */
+#include "tests/support/grid/rank_ends.h"
+
+#include "tests/support/files/child.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    const RankEnd *end;
+    double timeout;
+    void *context;
+} Start;
+
+static void run_ranks(void *context)
+{
+    const Start *start = context;
+    thread_ranks(start->end->ranks, start->timeout, start->end->body, start->context);
+}
+
+pid_t rank_end_start(const RankEnd *end, double timeout, void *context, int *said)
+{
+    return child_start(run_ranks, &(Start){end, timeout, context}, said);
+}
+
+void rank_end_check(const RankEnd *end, pid_t child, int said)
+{
+    char text[2048];
+    int code = child_end(child, said, text, sizeof text);
+    if (code != end->code) fail_msg("%s: %d, not %d: %s", end->name, code, end->code, text);
+    for (int i = 0; i < 4 && end->said[i]; i++)
+        if (strstr(text, end->said[i]) == NULL)
+            fail_msg("%s: \"%s\" is not in: %s", end->name, end->said[i], text);
+}
+
+void rank_end_expect(const RankEnd *end, double timeout, void *context)
+{
+    int said;
+    pid_t child = rank_end_start(end, timeout, context, &said);
+    rank_end_check(end, child, said);
+}

@@ -1,0 +1,54 @@
+/* schedule_play.h -- the schedules of all stages played against each other by a simulation of its
+ * own, in which a group waits until its partners' groups are there; and the sizes of schedules that
+ * tests go through. */
+#ifndef TESTS_SUPPORT_GRID_SCHEDULE_PLAY_H
+#define TESTS_SUPPORT_GRID_SCHEDULE_PLAY_H
+
+#include "parallel/pipeline/schedule.h"
+
+enum { MOST_CHUNKS = 8 };
+
+/* What a buffer holds: what a run has made of a micro-batch. Zero: nothing. */
+typedef struct {
+    int run, kind; /* run + 1; an ActionKind */
+    int64_t micro;
+} Content;
+
+typedef struct {
+    Schedule s;
+    int64_t at; /* the action that comes next */
+    Content *buffer;
+    int64_t *slot[MOST_CHUNKS],
+        *batch; /* slots by chunk: whose micro-batch is there; -1: nobody's */
+    /* Of each transfer: that of the other side which it meets, -1 for none; the action that is its
+     * group; and whether the message has arrived, noted by its sender. */
+    int64_t *partner, *group;
+    bool *delivered;
+} PlayedStage;
+
+typedef struct {
+    const ScheduleSpec *spec;
+    PlayedStage *stage;
+    bool *done;      /* what has been done: played_done */
+    char wrong[256]; /* the first thing; "" */
+} Played;
+
+/* The schedules of all stages, which a test may change before they are played. */
+void played_open(Played *p, const ScheduleSpec *spec);
+void played_close(Played *p);
+/* Plays them from the beginning; what is wrong is in p->wrong. */
+void played_play(Played *p);
+/* What the check at a run's start says of them. */
+bool played_check(const Played *p, char *err, size_t n);
+bool *played_done(const Played *p, ActionKind kind, int run, int64_t micro);
+
+typedef void (*ScheduleVisit)(const ScheduleSpec *spec);
+
+/* Every kind, evaluation and number of chunks up to `chunks`, with so many stages and
+ * micro-batches. */
+void schedules_of(int stages, int64_t micros, int chunks, ScheduleVisit visit);
+/* All up to 8 stages, 16 micro-batches and MOST_CHUNKS chunks, and some of up to 64 stages. With
+ * GRID_MOST_RANKS (make grid) many more of up to so many stages. */
+void schedules_each(ScheduleVisit visit);
+
+#endif

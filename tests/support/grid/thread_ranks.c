@@ -1,0 +1,72 @@
+/* thread_ranks.c -- see thread_ranks.h. */
+#include "tests/support/grid/thread_ranks.h"
+
+#include "model/core/check.h"
+#include "model/core/log.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    LocalWorld *world;
+    pthread_barrier_t *all_closed;
+    int rank;
+    RankBody body;
+    void *context;
+} Rank;
+
+static pthread_mutex_t wrong_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char wrong[512];
+
+void rank_wrong(const Comm *comm, const char *fmt, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&wrong_mutex);
+    if (wrong[0] == '\0')
+        snprintf(wrong, sizeof wrong, "rank %d of %d in %s: %s", comm->rank, comm->size, comm->name,
+                 text);
+    pthread_mutex_unlock(&wrong_mutex);
+}
+
+static void *rank_main(void *arg)
+{
+    Rank *rank = arg;
+    log_set_rank(rank->rank, "");
+    Comm comm = local_world_join(rank->world, rank->rank);
+    rank->body(&comm, rank->context);
+    comm_close(&comm);
+    /* Where another rank ends the program a thread that has ended is a leak to ThreadSanitizer. */
+    pthread_barrier_wait(rank->all_closed);
+    return NULL;
+}
+
+void thread_ranks(int ranks, double timeout, RankBody body, void *context)
+{
+    LocalWorld *world = local_world_create(ranks, timeout);
+    Rank rank[LOCAL_MAX_RANKS];
+    pthread_t thread[LOCAL_MAX_RANKS];
+    pthread_barrier_t all_closed;
+    pthread_barrier_init(&all_closed, NULL, (unsigned)ranks);
+    wrong[0] = '\0';
+    for (int r = 0; r < ranks; r++)
+        rank[r] = (Rank){world, &all_closed, r, body, context};
+    ends_share(ranks > 1);
+    for (int r = 1; r < ranks; r++)
+        thread_start(&thread[r], rank_main, &rank[r], "a rank");
+    rank_main(&rank[0]);
+    for (int r = 1; r < ranks; r++)
+        pthread_join(thread[r], NULL);
+    ends_share(false);
+    pthread_barrier_destroy(&all_closed);
+    local_world_destroy(world);
+    if (wrong[0]) fail_msg("%s", wrong);
+}

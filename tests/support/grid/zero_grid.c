@@ -1,0 +1,400 @@
+/* zero_grid.c -- see zero_grid.h. */
+#include "tests/support/grid/zero_grid.h"
+
+#include "model/core/check.h"
+#include "model/param/extents.h"
+#include "optim/grad_norm.h"
+#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROWS = 64, MOST_USES = 256, STEPS = 2 };
+
+typedef struct {
+    const ZeroGridCase *c;
+    ZeroGridResult *result;
+    unsigned char *seen; /* per element: how often this rank has counted it, ... */
+    double *gradient;    /* ... and its last gradient */
+    char wrong[512];
+} Rank;
+
+/* What one rank works with. */
+typedef struct {
+    const ZeroGridCase *c;
+    Rank *rank;
+    Comm *world;
+    Device dev;
+    Grid grid;
+    ParamTable table;
+    int64_t before[MOST_ROWS]; /* logical elements of the rows before */
+    Use use[MOST_USES];
+    int64_t n_uses;
+    ZeroStore *store;
+    ParamStore *params;
+    int step;
+} Work;
+
+__attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt, ...)
+{
+    va_list args;
+    if (w->rank->wrong[0]) return;
+    int n = snprintf(w->rank->wrong, sizeof w->rank->wrong, "rank %d: ", w->world->rank);
+    va_start(args, fmt);
+    vsnprintf(w->rank->wrong + n, sizeof w->rank->wrong - (size_t)n, fmt, args);
+    va_end(args);
+}
+
+/* ---- this stage's uses --------------------------------------------------------------------- */
+
+/* Every micro-batch forward and then backward, as a stage of its own would. */
+static void list_uses(Work *w)
+{
+    int layer[16], n = zero_grid_layers(w->c, &w->table, w->grid.at.pp, layer);
+    for (int64_t m = 0; m < w->c->micros; m++) {
+        for (int i = 0; i < n; i++)
+            w->use[w->n_uses++] = (Use){.unit = layer[i], .weight = true};
+        for (int i = n; i-- > 0;)
+            w->use[w->n_uses++] = (Use){.unit = layer[i], .weight = true, .gradient = true};
+    }
+}
+
+/* ---- gradients by element -------------------------------------------------------------------- */
+
+/* Whose addends a row's gradient has on the tensor-parallel axis: ranks [first, first + n). */
+static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n)
+{
+    bool partial = p->tp_grad == TP_GRAD_PARTIAL ||
+                   (p->tp_grad == TP_GRAD_PARTIAL_IF_SP && w->c->zero.sequence_parallel);
+    int sharers = w->c->kv < w->c->size.tp ? w->c->size.tp / w->c->kv : 1;
+    *first = 0;
+    *n = partial ? w->c->size.tp : 1;
+    if (p->tp_grad != TP_GRAD_SUBGROUP) return;
+    *first = tp / sharers * sharers;
+    *n = sharers;
+}
+
+/* The addend of an element of a row: of a data-parallel rank, a micro-batch, a use of the unit
+ * (0: the embedding's; 1: the head's) and a tensor-parallel rank. */
+static double addend(const Work *w, int param, int64_t element, int dp, int64_t micro, int use,
+                     int tp)
+{
+    uint64_t stream = (uint64_t)(((param * 8 + dp) * 8 + (int)micro) * 2 + use) * 8 + (uint64_t)tp;
+    double x = drawn_uniform(stream * STEPS + (uint64_t)w->step, element) - 0.5;
+    return w->c->drawn ? x : floor(17 * x);
+}
+
+static double sum_of(const Work *w, int param, int64_t element, int tp)
+{
+    const Param *p = &w->table.param[param];
+    int first, n, uses = w->c->tied && p->unit == 0 ? 2 : 1;
+    double sum = 0;
+    addends_of(w, p, tp, &first, &n);
+    for (int use = 0; use < uses; use++)
+        for (int dp = 0; dp < w->c->size.dp; dp++)
+            for (int64_t m = 0; m < w->c->micros; m++)
+                for (int r = first; r < first + n; r++)
+                    sum += addend(w, param, element, dp, m, use, r);
+    return sum;
+}
+
+/* One release of a unit's gradient. */
+static void write_gradient(Work *w, int unit, int64_t micro, int use, bool accumulate)
+{
+    const Unit *rows = &w->table.unit[unit];
+    const GridPlace *at = &w->grid.at;
+    for (int i = rows->first; i < rows->first + rows->count; i++) {
+        const Param *p = &w->table.param[i];
+        Tensor g = w->params->grad(w->params, i, 1);
+        int first, n;
+        int64_t begin = param_part_first(p, at);
+        addends_of(w, p, at->tp, &first, &n);
+        for (int64_t e = 0; e < p->local[0] * p->local[1]; e++) {
+            int64_t whole = part_element(begin, p->local[1], p->dim[1], e);
+            double x = whole < param_count(p)
+                           ? addend(w, i, whole, at->dp, micro, use, n > 1 ? at->tp : first)
+                           : 0;
+            dtype_set(g.dtype, g.data, e, x + (accumulate ? dtype_get(g.dtype, g.data, e) : 0));
+        }
+    }
+}
+
+static void train(Work *w)
+{
+    ParamStore *s = w->params;
+    int64_t n = w->n_uses / w->c->micros;
+    zero_poison(w->store);
+    s->step_begin(s, w->use, w->n_uses);
+    for (int64_t i = 0; i < w->n_uses; i++) {
+        const Use *use = &w->use[i];
+        s->acquire(s, use->unit);
+        if (use->gradient) {
+            /* The head's is the first of a backward pass. */
+            bool head = use->unit == 0 && w->grid.at.pp == w->c->size.pp - 1 && i % n == n / 2;
+            bool accumulate = s->grad_acquire(s, use->unit);
+            write_gradient(w, use->unit, i / n, head && w->c->tied, accumulate);
+            s->grad_release(s, use->unit);
+        }
+        s->release(s, use->unit);
+    }
+    s->step_end(s);
+}
+
+/* ---- what comes of them ---------------------------------------------------------------------- */
+
+typedef void (*SeeElement)(Work *w, const Shard *shard, int64_t at, int param, int64_t element);
+
+static void walk(Work *w, Purpose purpose, SeeElement see)
+{
+    Shard shard[256];
+    ParamExtent run[MOST_ROWS];
+    int n = w->params->shards(w->params, purpose, shard, 256);
+    for (int i = 0; i < n; i++) {
+        int runs = param_extents(&w->table, &w->grid.at, shard[i].unit, shard[i].offset,
+                                 shard[i].count, run, MOST_ROWS);
+        for (int r = 0; r < runs; r++)
+            for (int64_t e = 0; e < run[r].count; e++)
+                see(w, &shard[i], run[r].offset - shard[i].offset + e, run[r].param,
+                    param_extent_element(&run[r], e));
+    }
+}
+
+static void see_sum(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+{
+    double sum = sum_of(w, param, element, w->grid.at.tp),
+           got = dtype_get(shard->grad.dtype, shard->grad.data, at),
+           bound = w->c->drawn ? 1e-14 * (double)(w->c->micros * ZERO_GRID_RANKS) : 0;
+    if (!(fabs(got - sum) <= bound))
+        wrong(w, "element %lld of %s: gradient %.17g, not %.17g", (long long)element,
+              w->table.param[param].name, got, sum);
+}
+
+static void see_counted(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+{
+    int64_t to = w->before[param] + element;
+    w->rank->seen[to]++;
+    w->rank->gradient[to] = dtype_get(shard->grad.dtype, shard->grad.data, at);
+}
+
+/* An update: the weights were 0. */
+static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+{
+    (void)w, (void)param, (void)element;
+    dtype_set(shard->weight.dtype, shard->weight.data, at,
+              dtype_get(shard->grad.dtype, shard->grad.data, at));
+}
+
+/* Weights are read as an evaluation does, which makes no gradients. */
+static void check_weights(Work *w)
+{
+    ParamStore *s = w->params;
+    Use use[MOST_USES];
+    int64_t n = 0;
+    for (int u = 0; u < w->table.n_units; u++) {
+        if (zero_grid_here(&w->table, u, &w->grid.at)) use[n++] = (Use){.unit = u, .weight = true};
+        s->publish(s, u);
+    }
+    s->step_begin(s, use, n);
+    for (int u = 0; u < w->table.n_units; u++) {
+        const Unit *rows = &w->table.unit[u];
+        if (!zero_grid_here(&w->table, u, &w->grid.at)) continue;
+        s->acquire(s, u);
+        for (int i = rows->first; i < rows->first + rows->count; i++) {
+            const Param *p = &w->table.param[i];
+            Tensor x = s->weight(s, i, 1);
+            int64_t begin = param_part_first(p, &w->grid.at);
+            Shard one = {.grad = x};
+            for (int64_t e = 0; e < p->local[0] * p->local[1]; e++) {
+                int64_t whole = part_element(begin, p->local[1], p->dim[1], e);
+                if (whole < param_count(p)) see_sum(w, &one, e, i, whole);
+            }
+        }
+        s->release(s, u);
+    }
+    s->step_end(s);
+}
+
+static void check_norm(Work *w)
+{
+    StepStats stats = {0};
+    GradNorm norm = grad_norm_create(w->params);
+    grad_norm_add(&norm, &w->dev, &stats);
+    comm_all_reduce(w->world, NULL, tensor_1d(&stats.sq_norm, F64, 1), REDUCE_SUM);
+    double exact = 0;
+    for (int i = 0; i < w->table.n_params; i++) {
+        const Param *p = &w->table.param[i];
+        /* Element e of a row that is cut by heads belongs to its part's ranks. */
+        int64_t part = p->tp_dim < 0 ? INT64_MAX : p->local[0] * p->local[1];
+        for (int64_t e = 0; e < param_count(p); e++)
+            exact += pow(sum_of(w, i, e, (int)(e / part) * p->sharers), 2);
+    }
+    if (!(fabs(stats.sq_norm / exact - 1) <= (w->c->drawn ? 1e-13 : 0)))
+        wrong(w, "the squared norm is %.17g, not %.17g", stats.sq_norm, exact);
+    if (w->world->rank == 0) w->rank->result->sq_norm = stats.sq_norm;
+    grad_norm_free(&norm);
+}
+
+/* ---- what travels, and what is kept ---------------------------------------------------------- */
+
+static void check_count(Work *w, const Comm *comm, ZeroGridSent want)
+{
+    CommCount got = {0};
+    int64_t steps = comm->size > 1 ? w->step + 1 : 0;
+    for (int v = 0; v < COMM_VERBS; v++)
+        for (int t = 0; t < DTYPE_COUNT; t++)
+            if (v == COMM_ALL_REDUCE && t == (int)w->c->dtype)
+                got = comm_counts(comm)->of[v][t];
+            else if (comm_counts(comm)->of[v][t].calls > 0)
+                wrong(w, "%s of %s over %s", comm_verb_name[v], dtype_name((DType)t), comm->name);
+    if (got.elements != want.elements * steps || got.calls != want.calls * steps)
+        wrong(w, "%s: %lld elements in %lld calls, not %lld in %lld in each of %lld steps",
+              comm->name, (long long)got.elements, (long long)got.calls, (long long)want.elements,
+              (long long)want.calls, (long long)steps);
+}
+
+static void check_wire(Work *w)
+{
+    ZeroGridWire wire = zero_grid_wire(w->c, &w->table, &w->grid.at);
+    check_count(w, &w->grid.tp, wire.tp);
+    check_count(w, &w->grid.kv, wire.kv);
+    check_count(w, &w->grid.tie, wire.tie);
+    if (w->c->size.dp == 1 || w->c->zero.stage == 0) return;
+    /* Behind the update or, with what training gathers, for the one look at the weights then. */
+    int64_t got = comm_counts(&w->grid.shard)->of[COMM_ALL_GATHER][w->c->dtype].elements,
+            uses = zero_grid_gathered(w->c, &w->table, w->use, w->n_uses),
+            want = wire.units + (w->c->zero.stage == 3 ? uses : 0);
+    want *= w->step + 1;
+    if (got != want) wrong(w, "%lld elements gathered, not %lld", (long long)got, (long long)want);
+}
+
+/* The states by ZeRO's formulas over padded units; of a tied table on one stage the gradient is
+ * whole. */
+static void check_bytes(Work *w)
+{
+    ZeroBytes b = zero_bytes(w->store);
+    int64_t weights = 0, gradients = 0, dp = w->c->size.dp, stage = dp > 1 ? w->c->zero.stage : 0;
+    for (int u = 0; u < w->table.n_units; u++) {
+        bool whole = stage < 2 || (w->c->tied && u == 0 && w->c->size.pp == 1);
+        if (!zero_grid_here(&w->table, u, &w->grid.at)) continue;
+        int64_t size = zero_grid_padded(w->c, &w->table, u);
+        weights += size / (stage == 3 ? dp : 1);
+        gradients += size / (whole ? 1 : dp);
+    }
+    int64_t each = (int64_t)dtype_size(w->c->dtype);
+    if ((int64_t)b.weights != each * weights || (int64_t)b.gradients != each * gradients)
+        wrong(w, "%zu bytes of weights, %zu of gradients, not %lld and %lld", b.weights,
+              b.gradients, (long long)(each * weights), (long long)(each * gradients));
+    if (b.weights + b.gradients + b.gathered + b.transient + b.wire != w->dev.held)
+        wrong(w, "the device holds %zu bytes", w->dev.held);
+}
+
+/* ---- all ranks ------------------------------------------------------------------------------- */
+
+static void rank_body(Comm *world, void *context)
+{
+    Work w = {.rank = (Rank *)context + world->rank, .world = world};
+    char err[256];
+    w.c = w.rank->c;
+    ZeroOptions options = w.c->zero;
+    DeviceOptions device = {.threads = 1};
+    GridGroups groups = {.kv = w.c->kv, .tied = w.c->tied};
+    if (!device_open(&w.dev, "cpu", &device, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    w.grid = grid_open(world, w.c->size, &groups);
+    zero_grid_table(&w.table, w.c);
+    if (w.c->plant) w.c->plant(&w.grid, &w.table);
+    for (int i = 1; i < w.table.n_params; i++)
+        w.before[i] = w.before[i - 1] + param_count(&w.table.param[i - 1]);
+    list_uses(&w);
+    options.uses = w.use;
+    options.n_uses = w.n_uses;
+    w.store = zero_create(&w.table, &w.grid, &options);
+    w.params = zero_params(w.store);
+    zero_allocate(w.store, &w.dev);
+    check_bytes(&w);
+    for (w.step = 0; w.step < STEPS; w.step++) {
+        train(&w);
+        walk(&w, PURPOSE_UPDATE, see_sum);
+        walk(&w, w.c->counts, see_counted);
+        check_norm(&w);
+        walk(&w, PURPOSE_UPDATE, update);
+        check_weights(&w);
+        check_wire(&w);
+        comm_barrier(world); /* nobody writes what another still reads */
+    }
+    zero_destroy(w.store);
+    param_table_free(&w.table);
+    grid_close(&w.grid);
+    device_close(&w.dev);
+}
+
+static int64_t count_elements(const ZeroGridCase *c)
+{
+    ParamTable table;
+    zero_grid_table(&table, c);
+    int64_t n = param_table_count(&table);
+    param_table_free(&table);
+    return n;
+}
+
+ZeroGridResult zero_grid_run(const ZeroGridCase *c)
+{
+    ZeroGridResult r = {.elements = count_elements(c)};
+    Rank rank[ZERO_GRID_RANKS] = {{0}};
+    int ranks = c->size.pp * c->size.dp * c->size.tp;
+    size_t n = (size_t)r.elements;
+    CHECK(ranks <= ZERO_GRID_RANKS, "%d ranks", ranks);
+    unsigned char *seen = must_calloc(n, (size_t)ranks);
+    double *gradient = must_calloc(n * (size_t)ranks, sizeof *gradient);
+    r.gradient = must_calloc(n, sizeof *r.gradient);
+    for (int i = 0; i < ranks; i++) {
+        rank[i].c = c;
+        rank[i].result = &r;
+        rank[i].seen = seen + (size_t)i * n;
+        rank[i].gradient = gradient + (size_t)i * n;
+    }
+    thread_ranks(ranks, 60, rank_body, rank);
+    for (size_t e = 0; e < n; e++) {
+        int times = 0;
+        for (int i = 0; i < ranks; i++) {
+            times += rank[i].seen[e];
+            if (rank[i].seen[e]) r.gradient[e] = rank[i].gradient[e];
+        }
+        if (times != STEPS && !r.wrong[0])
+            snprintf(r.wrong, sizeof r.wrong, "element %zu is counted %d times in %d steps", e,
+                     times, STEPS);
+    }
+    for (int i = 0; i < ranks && !r.wrong[0]; i++)
+        snprintf(r.wrong, sizeof r.wrong, "%s", rank[i].wrong);
+    free(seen);
+    free(gradient);
+    return r;
+}
+
+void zero_grid_free(ZeroGridResult *r)
+{
+    free(r->gradient);
+}
+
+ZeroGridCase zero_grid_case(GridPlace size, int stage)
+{
+    int even = (size.pp + size.dp + size.tp) % 2;
+    return (ZeroGridCase){
+        .size = size,
+        .kv = size.tp == 4 ? 2
+              : even       ? 1
+                           : size.tp,
+        .tied = size.dp % 2 == 1,
+        .micros = 2,
+        .dtype = F64,
+        .zero = {.gradients = true,
+                 .grad_dtype = F64,
+                 .wire_dtype = F64,
+                 .stage = stage,
+                 .sequence_parallel = even,
+                 .gather = {.max_live_parameters = INT64_MAX}},
+    };
+}

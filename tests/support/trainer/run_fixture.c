@@ -1,0 +1,221 @@
+/* run_fixture.c -- see run_fixture.h. */
+#include "tests/support/trainer/run_fixture.h"
+
+#include "tests/support/files/scratch.h"
+#include "tests/support/support.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- a folder with a text and a config ------------------------------------------------------- */
+
+/* The text of a file, which must be there; the caller frees. */
+static char *run_file(const char *name)
+{
+    char *text = take_text(name);
+    if (text == NULL) fail_msg("%s: %s", name, strerror(errno));
+    return text;
+}
+
+bool is_there(const char *name)
+{
+    struct stat st;
+    return lstat(name, &st) == 0;
+}
+
+void says(const char *text, const char *what)
+{
+    if (strstr(text, what) == NULL) fail_msg("not \"%s\" in:\n%s", what, text);
+}
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2,"
+    " \"position\": \"rope\"}, \"device\": \"cpu\", \"cpu\": {\"threads\": 1},"
+    " \"data\": {\"text\": \"text.txt\", \"tokenizer_vocab_size\": 270, \"seq_length\": 16,"
+    " \"val_fraction\": 0.2},"
+    " \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2,"
+    " \"train_steps\": 7, \"steps_per_print\": 1,"
+    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
+    " \"eval\": {\"interval\": 2, \"steps\": 5, \"sample_interval\": 2, \"sample_tokens\": 6,"
+    " \"sample_prompt\": \"the\"}, \"checkpoint\": {\"save_interval\": 2, \"keep\": 0}}";
+
+int run_fixture_setup(void **state)
+{
+    static const char *const words[] = {"light", "and", "the", "water", "was", "upon", "earth"};
+    if (enter_scratch(state) != 0) return -1;
+    char *text = must_calloc(1, 1 << 16), *at = text;
+    for (int i = 0; i < 2000; i++)
+        at += sprintf(at, "%s%c", words[(int)(7 * drawn_uniform(71, i))], i % 9 == 8 ? '\n' : ' ');
+    put_text("text.txt", text);
+    put_text("tiny.json", config);
+    free(text);
+    return 0;
+}
+
+/* ---- disturbances ---------------------------------------------------------------------------- */
+
+Disturbance disturbance;
+
+static bool disturbed_watch(void *context, const Work *work)
+{
+    Run *run = context;
+    if (work->kind == disturbance.kind && work->done == (work->kind == WORK_SAMPLE))
+        disturbance.rounds++;
+    if (work->kind == disturbance.kind && work->done == disturbance.at &&
+        (disturbance.each ? disturbance.rounds > disturbance.round
+                          : disturbance.rounds == disturbance.round + 1))
+        disturbance.act(run);
+    return run_watch(run, work);
+}
+
+static void put_watch(Run *run)
+{
+    if (run->world->rank == disturbance.rank) run->trainer.feed.watch = disturbed_watch;
+}
+
+void ask_by_signal(Run *run)
+{
+    (void)run;
+    raise(SIGTERM);
+}
+
+void ask_by_file(Run *run)
+{
+    char *path = text_format("%s/STOP", run->folder.path);
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL, "no %s", path);
+    fclose(f);
+    free(path);
+    run->stop_looked_at = -1; /* as if it were long ago */
+}
+
+void interrupt_twice(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+    raise(SIGINT);
+}
+
+/* Which of the four signals that end a run a thread does not hear: bits of SigBlk. */
+static unsigned long long held_by(const char *thread)
+{
+    char line[256];
+    unsigned long long held = 0;
+    bool told = false;
+    char *path = text_format("/proc/self/task/%s/status", thread);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL, "no %s", path);
+    while (fgets(line, sizeof line, f) != NULL)
+        told |= sscanf(line, "SigBlk: %llx", &held) == 1;
+    CHECK(told, "no SigBlk in %s", path);
+    fclose(f);
+    free(path);
+    return held & (1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1) |
+                   1ull << (SIGHUP - 1));
+}
+
+void count_who_hears(Run *run)
+{
+    int others = 0, hear = 0;
+    char self[32];
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL, "no /proc/self/task of %s", run->folder.path);
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    CHECK(held_by(self) == 0, "the main thread holds %llx", held_by(self));
+    for (struct dirent *e; (e = readdir(tasks)) != NULL;) {
+        if (e->d_name[0] == '.' || strcmp(e->d_name, self) == 0) continue;
+        others++;
+        hear += __builtin_popcountll(held_by(e->d_name)) != 4;
+    }
+    closedir(tasks);
+    printf("more than 3 other threads: %s; %d hear\n", others > 3 ? "yes" : "no", hear);
+}
+
+char *command_expecting(const char *const *arguments, int code)
+{
+    ChildPlace place = {.opened = disturbance.act ? put_watch : NULL,
+                        .first = disturbance.first,
+                        .columns = disturbance.columns};
+    ChildResult r = train_in_child(&place, arguments);
+    if (r.code != code)
+        fail_msg("%s: exit code %d, not %d:\n%s", arguments[0], r.code, code, r.text);
+    return r.text;
+}
+
+char *run_expecting(const char *run, const char *const *sets, int code)
+{
+    const char *arguments[32] = {"tiny.json", "--out", run};
+    char ranks[16];
+    int n = 3;
+    if (disturbance.ranks > 0) {
+        snprintf(ranks, sizeof ranks, "%d", disturbance.ranks);
+        arguments[n++] = "--ranks";
+        arguments[n++] = ranks;
+    }
+    if (disturbance.dry) arguments[n++] = "--dry-run";
+    for (; sets && *sets; sets++) {
+        arguments[n++] = "--set";
+        arguments[n++] = *sets;
+    }
+    return command_expecting(arguments, code);
+}
+
+/* ---- what a run leaves ----------------------------------------------------------------------- */
+
+/* The lines of RUN/metrics.jsonl of one event, without what differs between any two runs, one after
+ * the other. */
+char *events(const char *run, const char *event)
+{
+    char *name = text_format("%s/metrics.jsonl", run), *text = run_file(name), *out = text;
+    char *begin = text_format("{\"event\": \"%s\"", event);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, begin, strlen(begin)) != 0) continue;
+        char *attempt = strstr(line, "\"attempt\""), *rest = strstr(line, "\"t\": ");
+        char *seconds = strstr(line, "\"seconds\"");
+        assert_true(attempt != NULL && rest != NULL && rest > attempt);
+        rest = strchr(rest, ',');
+        size_t a = (size_t)(attempt - line);
+        memmove(out, line, a);
+        size_t b = seconds ? (size_t)(seconds - rest) : strlen(rest);
+        memmove(out + a, rest, b);
+        out += a + b;
+        *out++ = '\n';
+    }
+    *out = '\0';
+    free(begin);
+    free(name);
+    return text;
+}
+
+/* Both runs have the same training, evaluations and samples. */
+void same_runs(const char *a, const char *b)
+{
+    static const char *const compared[] = {"train", "val", "sample"};
+    for (int i = 0; i < 3; i++) {
+        char *x = events(a, compared[i]), *y = events(b, compared[i]);
+        assert_true(strlen(x) > 0);
+        assert_string_equal(x, y);
+        free(x);
+        free(y);
+    }
+}
+
+int lines_of(const char *run, const char *event)
+{
+    char *text = events(run, event);
+    int n = 0;
+    for (char *p = text; *p; p++)
+        n += *p == '\n';
+    free(text);
+    return n;
+}

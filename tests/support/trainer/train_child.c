@@ -1,0 +1,96 @@
+/* train_child.c -- see train_child.h. The program itself is part of this file, under other names.
+ */
+#include "tests/support/trainer/train_child.h"
+
+#include "model/core/check.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void (*hook)(Run *run);
+
+static void open_trainer_and_hook(Run *run)
+{
+    run_open_trainer(run);
+    if (hook) hook(run);
+}
+
+int train_main(int argc, char **argv);
+#define main             train_main
+#define run_open_trainer open_trainer_and_hook
+#include "train.c" /* NOLINT(bugprone-suspicious-include) */
+#undef main
+#undef run_open_trainer
+
+enum { MAX_ARGUMENTS = 64, MAX_TEXT = 1 << 20 };
+
+/* A pseudo-terminal of so many columns; its other end in *slave. */
+static int open_terminal(int columns, int *slave)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0, "no pseudo-terminal (%d)",
+          master);
+    *slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = 50};
+    CHECK(*slave >= 0 && ioctl(*slave, TIOCSWINSZ, &size) == 0, "no terminal of %d columns",
+          columns);
+    return master;
+}
+
+/* The child: its streams, its folder, the program. */
+static _Noreturn void live(const ChildPlace *place, int out, const char *const *arguments)
+{
+    char *argv[MAX_ARGUMENTS + 2] = {"./train"};
+    int argc = 1, in = place->columns ? out : open("/dev/null", O_RDONLY);
+    while (arguments[argc - 1] && argc <= MAX_ARGUMENTS) {
+        argv[argc] = (char *)(uintptr_t)arguments[argc - 1];
+        argc++;
+    }
+    if (place->columns && (setsid() < 0 || ioctl(out, TIOCSCTTY, 0) != 0)) _exit(EXIT_SYSTEM);
+    if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) _exit(EXIT_SYSTEM);
+    if (place->folder && chdir(place->folder) != 0) _exit(EXIT_SYSTEM);
+    close(out);
+    hook = place->opened;
+    if (place->first) place->first();
+    exit((place->program ? place->program : train_main)(argc, argv));
+}
+
+/* All but NULs that comes until nobody writes any more (of a terminal: an error). */
+static char *read_all(int fd)
+{
+    char *text = must_calloc(1, MAX_TEXT);
+    size_t n = 0, kept = 0;
+    ssize_t got = 1;
+    while (n + 1 < MAX_TEXT && (got = read(fd, text + n, MAX_TEXT - 1 - n)) > 0)
+        n += (size_t)got;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != '\0') text[kept++] = text[i];
+    text[kept] = '\0';
+    return text;
+}
+
+ChildResult train_in_child(const ChildPlace *place, const char *const *arguments)
+{
+    int end[2], status = 0;
+    if (place->columns)
+        end[0] = open_terminal(place->columns, &end[1]);
+    else
+        CHECK(pipe(end) == 0, "no pipe (%d)", place->columns);
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0, "no child (%d)", (int)child);
+    if (child == 0) {
+        close(end[0]);
+        live(place, end[1], arguments);
+    }
+    close(end[1]);
+    ChildResult r = {.text = read_all(end[0])};
+    CHECK(waitpid(child, &status, 0) == child, "child %d is lost", (int)child);
+    close(end[0]);
+    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return r;
+}

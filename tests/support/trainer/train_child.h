@@ -1,0 +1,25 @@
+/* train_child.h -- `./train ARGUMENTS` in a child process of a test, which may put a hook between
+ * the opening of the run and its first step, and a pseudo-terminal behind it. */
+#ifndef TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
+#define TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
+
+#include "parallel/run/loop.h"
+
+typedef struct {
+    int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */
+    const char *folder;                    /* where it runs; NULL: here */
+    int columns;                           /* of its terminal; 0: a pipe */
+    void (*opened)(Run *run); /* called in the child, on each rank, once the run is open;
+                                 or NULL */
+    void (*first)(void);      /* called in the child before all; or NULL */
+} ChildPlace;
+
+typedef struct {
+    int code;   /* exit code; 128 + N: ended by signal N */
+    char *text; /* what came on stdout and stderr, without NULs; the caller frees */
+} ChildResult;
+
+/* Runs it to its end; `arguments` end with NULL. */
+ChildResult train_in_child(const ChildPlace *place, const char *const *arguments);
+
+#endif
