@@ -1,4 +1,4 @@
-/* check.h -- the three ways to fail, and the exit codes of the program.
+/* check.h -- the three ways to fail; the codes that the program then ends with are exit_codes.h's.
  *
  * Programming errors: CHECK(cond, fmt, ...) prints both operands and aborts with EXIT_BUG; always
  * compiled in. Environment errors and user errors found late: fail(code, fmt, ...) prints one
@@ -7,39 +7,11 @@
 #ifndef MODEL_CORE_CHECK_H
 #define MODEL_CORE_CHECK_H
 
+#include "model/core/exit_codes.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
-
-/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table; what
- * nothing can end with yet is marked there, so that no script waits for it. */
-#define EXIT_CODE_LIST(X)                                                                          \
-    X(EXIT_OK, 0, "the target was reached")                                                        \
-    X(EXIT_USAGE, 64, "the command line is wrong")                                                 \
-    X(EXIT_DAMAGED, 65, "data or a checkpoint is damaged")                                         \
-    X(EXIT_MISSING, 66, "an input is missing")                                                     \
-    X(EXIT_UNAVAILABLE, 69, "a peer, a device or a library that is needed is not there")           \
-    X(EXIT_BUG, 70, "an internal invariant is broken: a bug")                                      \
-    X(EXIT_SYSTEM, 71, "the operating system or a device library reported an error")               \
-    X(EXIT_CANNOT_CREATE, 73, "an output cannot be created, or another run holds it")              \
-    X(EXIT_INPUT_OUTPUT, 74, "input or output failed, disk full included")                         \
-    X(EXIT_TEMPORARY, 75, "a temporary failure: a retry is useful")                                \
-    X(EXIT_PROTOCOL, 76,                                                                           \
-      "a peer speaks wrongly or is not authenticated (comes with several machines)")               \
-    X(EXIT_PERMISSION, 77, "permission is missing")                                                \
-    X(EXIT_CONFIG, 78, "the config is invalid")                                                    \
-    X(EXIT_REQUEUE, 85, "checkpointed on request: start again to go on")                           \
-    X(EXIT_HANG, 86, "a rank waited for another beyond parallel.timeout")                          \
-    X(EXIT_PEER_LOST, 87, "a rank ended while others waited for it")                               \
-    X(EXIT_DIVERGED, 88, "the numbers diverged")                                                   \
-    X(EXIT_REPLICAS, 89, "replicas, or a grid and its single rank, disagree")                      \
-    X(EXIT_NO_MEMORY, 90, "out of memory")
-
-typedef enum {
-#define X(name, number, meaning) name = number,
-    EXIT_CODE_LIST(X)
-#undef X
-} ExitCode;
 
 /* Prints "error[CODE] ...: fmt" on stderr with the rank prefix and exits; never returns. Where the
  * sentence passes on that the system refused permission, the code is EXIT_PERMISSION, whatever

@@ -104,7 +104,7 @@ while read -r code_name code; do
     grep -qE "^ *$code  .* \(comes with " out && marked=1
     if used "$code_name"; then check "cli: exit code $code, which something ends with, is not marked" test $marked -eq 0
     else check "cli: exit code $code, which nothing ends with, is marked" test $marked -eq 1; fi
-done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/check.h")
+done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/exit_codes.h")
 check "cli: all exit codes are looked at" test $rows -eq "$(wc -l <out)"
 help "--version" --version
 check "cli: --version names the commit" grep -q commit out

@@ -120,31 +120,6 @@ __device__ __forceinline__ void product_weighed(float (&sum)[MT][CT][4],
     }
 }
 
-/* s: scores, rows are queries from t on, columns keys from `key` on. They become -infinity where
- * the query does not see the key. The masks are read anew each time, which saves registers: few
- * tiles need them. */
-template <int MT, int NT>
-__device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const AttentionShape &shape,
-                                            int64_t b, int t, int key)
-{
-    t = unmoved(t) + threadIdx.x % WARP / 4;
-    key += threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int first, end;
-            keys_seen(shape, b, t + m * 16 + i * 8, &first, &end);
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    int at = key + n * 8 + e;
-                    if (at < first || at >= end) s[m][n][i * 2 + e] = -INFINITY;
-                }
-        }
-}
-
 /* The sum over the four lanes that share rows, with the same bits in all of them: neighbours first,
  * and a + b is b + a. */
 static __device__ __forceinline__ float quad_sum(float x)

@@ -3,7 +3,7 @@
  * owner and one order without atomics, semaphores or sums in global memory, at any number of heads:
  * a block that walks over all keys of a head itself makes five, but needs many heads to fill a GPU.
  */
-#include "model/kernels/cuda/flash.cuh"
+#include "model/kernels/cuda/flash_mask.cuh"
 
 /* Blocks that own queries: WARPS warps of 16 MT of them; tiles of 8 NT keys and values, two of
  * each: one in use, one arriving. All fit 99 KB of shared memory, the least that a GPU of compute

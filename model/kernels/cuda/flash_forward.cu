@@ -1,5 +1,5 @@
 /* flash_forward.cu -- attention forward on tensor cores, bf16 and f16. */
-#include "model/kernels/cuda/flash.cuh"
+#include "model/kernels/cuda/flash_mask.cuh"
 
 /* A block: WARPS warps of 16 MT queries, tiles of 8 NT keys. Two tiles of 16 rows to a warp halve
  * what it reads of keys and values per product; above 128 columns its sums leave no registers for
