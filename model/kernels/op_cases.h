@@ -42,7 +42,7 @@ typedef struct {
     int64_t dim[3];
     FillKind fill;
     double low, high;
-    bool derived; /* what a forward op left behind: stats, o, lse, losses */
+    bool derived; /* what a forward op left: stats, o, lse, losses */
     int alias_of; /* 1 + the operand whose memory it shares, 0 none */
     int sums_of;  /* 1 + the output whose columns it holds the sums of, as they came out; 0 none */
     double roundings, depth;

@@ -1,4 +1,4 @@
-/* op_cases_step.c -- operands of the ops behind a model's layers: losses and optimizers. */
+/* op_cases_step.c -- operands of the ops after a model's layers: losses and optimizers. */
 #include "model/kernels/op_specs.h"
 
 /* The losses of logits of which this rank has columns from c->first on. */

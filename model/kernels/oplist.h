@@ -1,5 +1,5 @@
 /* oplist.h -- the list of ops as rows: OP(name, (arguments)). The table of pointers, the names and
- * the front doors' dispatch are generated from it; the contracts stand in ops.h. Adding an op: a
+ * the front doors' dispatch are generated from it; the contracts are in ops.h. Adding an op: a
  * row here, a contract and a front door in ops.{h,c}, a CPU body, a case in op_cases.c with its
  * oracle.
  *

@@ -1,7 +1,7 @@
 /* ops.c -- the front doors: every op checks its operands here, once for all devices, and runs from
  * the device's table.
  *
- * A kernel may rely on what is checked here: presence, shapes, types, density. Contracts stand in
+ * A kernel may rely on what is checked here: presence, shapes, types, density. Contracts are in
  * ops.h. */
 #include "model/kernels/ops.h"
 

@@ -62,7 +62,7 @@ typedef struct {
 
 /* Stochastic rounding of a range's weights to bf16, by random bits that are a function of (seed,
  * stream, element of the whole parameter, update) alone: however parameters are packed, cut or
- * sharded, they round alike. The rule stands in rounding_rule.h. */
+ * sharded, they round alike. The rule is in rounding_rule.h. */
 typedef struct {
     uint64_t seed;
     Tensor segments; /* (S, SEGMENT_WORDS) i64 dense: Segments in ascending order of start */
@@ -172,7 +172,7 @@ void op_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Te
 void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                               Tensor bias, Tensor w, Tensor b, Norm norm);
 /* dx (N, K*W) storage =/+= as accumulate_dx; columns (W, if present; then K = 1) compute = the
- * column sums of dx as it now stands in storage: the gradient of a bias that was added to x, for
+ * column sums of dx as it is now in storage: the gradient of a bias that was added to x, for
  * linear_backward_weight. dw, db (W) grad =/+= as accumulate (db absent without a bias). x and
  * stats as forward had them. With "=" dx may be dy. */
 void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
@@ -185,7 +185,7 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
 
 /* y (N, O) = f(x (N, I) w (O, I)^T + bias (O, if present)), f as the epilogue; pre (N, O, if
  * present) = the value before f, rounded to storage. EPILOGUE_GELU applies gelu to the rounded
- * value: the bits of this op with EPILOGUE_NONE and op_activation_forward behind it.
+ * value: the bits of this op with EPILOGUE_NONE and op_activation_forward after it.
  * EPILOGUE_GELU_OF_SUM applies it to the sum in the compute type and rounds only y, as a product
  * and gelu in one kernel can: other bits in 16-bit storage. Where storage is the compute type the
  * two are one, bit for bit. */
@@ -269,7 +269,7 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
  * x dense. */
 void op_sq_norm(Device *dev, Tensor stats, Tensor x);
 /* Turns the step's sums into a decision and advances the state: overflow or non-finite gradients
- * skip the update (lr and t stand still, samples go on), the loss scale moves as DeepSpeed's, clip
+ * skip the update (lr and t do not advance, samples do), the loss scale moves as DeepSpeed's, clip
  * = max_norm / (norm + 1e-6) when below 1. lr_table (n) f64: lr of update i (the last one serves
  * for all later). Clears stats. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,

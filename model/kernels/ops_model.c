@@ -129,7 +129,7 @@ void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t 
     RUN(loss, logits.dtype, dev, losses, logits, targets, vocab_size, scale, backward);
 }
 
-/* logits (n, Vl), of whose columns the vocabulary's are told by first_col, and `most` (n). */
+/* logits (n, Vl), whose column 0 is column first_col of the vocabulary, and `most` (n). */
 static void check_cut_logits(OpId op, Operand logits, Operand most, int64_t first_col,
                              int64_t vocab_size)
 {

@@ -99,7 +99,7 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
         /* Queries before the first one that sees this strip are left out, in whole groups:
-         * scores stand in groups, and group_softmax does not read what its group cannot see. */
+         * scores are in groups, and group_softmax does not read what its group cannot see. */
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)

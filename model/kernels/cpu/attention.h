@@ -11,7 +11,7 @@
 #include "model/kernels/cpu/strips.h"
 #include "model/kernels/vmath.h"
 
-/* Largest block of scores. Queries come in groups: a group's scores stand side by side, and what
+/* Largest block of scores. Queries come in groups: a group's scores are side by side, and what
  * lies above the diagonal is left out in groups by strips of keys. Rows of scores are padded by a
  * group so that columns of them do not fall on a few sets of a cache. */
 enum { QUERY_BLOCK = 64, KEY_BLOCK = 256, GROUP = 16, SCORES_LD = QUERY_BLOCK + GROUP };
@@ -118,7 +118,7 @@ typedef struct {
 } HeadRows;
 
 /* Rows [t, t + n) of batch row b and head `head` of a (B, T, heads * D) tensor with T = length, in
- * whole vectors: in place, or copied to buffer (n, heads_ld) with zeros behind. */
+ * whole vectors: in place, or copied to buffer (n, heads_ld) followed by zeros. */
 static inline HeadRows head_load(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                                  int64_t head, int64_t t, int64_t n, real *buffer)
 {

@@ -13,7 +13,7 @@ typedef struct {
 } Factor;
 
 /* The front of every worker's workspace belongs to the built-in product; callers' scratch lies
- * behind it. */
+ * after it. */
 #define GEMM_SCRATCH ((size_t)8 << 20)
 
 /* Scratch of `bytes` for a task that also calls gemm. */

@@ -39,7 +39,7 @@ static inline void columns_pack(real *restrict to, const real *restrict from, in
 }
 
 /* Packs lines (rows of a, columns of b) [0, lines) of f (lines x depth) into panels of `width` of
- * them, each panel depth-major: panel[p][line]; what stands past the last line is of no account.
+ * them, each panel depth-major: panel[p][line]; what is past the last line does not matter.
  * Writes up to a vector past the end. */
 static inline __attribute__((always_inline)) void
 lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)

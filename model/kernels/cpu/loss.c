@@ -50,7 +50,7 @@ static void loss_body(void *context, int64_t task, int worker)
         }
         if (!job->backward) continue;
         /* Padding columns, and all of a row without a target, get the gradient 0: the products
-         * behind read whole rows. */
+         * after it read whole rows. */
         int64_t kept = target[row] >= 0 ? n : 0;
         memset(x + kept, 0, sizeof(real) * (size_t)(cols - kept));
         row_store(job->logits, row, x);

@@ -13,7 +13,7 @@ typedef struct {
     Tensor dx, dy;
     bool accumulate_dx, want_db, want_columns;
     real *partials; /* (tasks, SUMS, W) of each task's rows, where worker 0's workspace starts */
-    size_t shared;  /* bytes of partials: every worker's own rows lie behind them */
+    size_t shared;  /* bytes of partials: every worker's own rows come after them */
 } NormJob;
 
 /* What backward sums over rows. */
@@ -266,7 +266,7 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
     job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
     /* Partials lie at the start of worker 0's workspace, where all tasks write to them; each
-     * worker's own rows lie behind as many bytes of its own workspace, so that worker 0 does not
+     * worker's own rows come after as many bytes of its own workspace, so that worker 0 does not
      * overwrite them. */
     job.partials = pool_workspace(dev->pool, 0, job.shared);
     pool_run(dev->pool, job.tasks, backward_body, &job);

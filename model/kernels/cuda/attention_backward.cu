@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                      s.tq - t - y, s.head_size);
 #pragma unroll
     for (int i = 0; i < RA; i++)
-        /* Written for the kernel of the keys, which runs behind this one on the same stream. */
+        /* Written for the kernel of the keys, which runs after this one on the same stream. */
         if (x == 0 && t + y + i < s.tq) delta_of[y + i] = delta[i];
     keys_seen_by(s, at.b, t, OWNED, &start, &stop);
     for (int key = start; key < stop; key += WALKED) {

@@ -117,7 +117,7 @@ __device__ __forceinline__ void row_store(T *to, const float (&sum)[D / SIDE], f
     enum { STORE = N == 1 ? 1 : C::PACK };
 #pragma unroll
     for (int c = 0; c < C::ALL; c += STORE) {
-        /* A pack lies before `cols` or behind it as a whole: with N > 1 rows hold whole packs. */
+        /* A pack is before `cols` or past it as a whole: with N > 1 rows hold whole packs. */
         int col = c / C::PACK * C::STEP + threadIdx.x % SIDE * C::PACK + c % C::PACK;
         if (col >= cols) continue;
         float x[STORE] = {0};

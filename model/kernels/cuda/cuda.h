@@ -74,7 +74,8 @@ void cuda_gelu_of_sum(Device *dev, Tensor y, Tensor pre, Tensor sum, Tensor bias
  * be the product itself. (elementwise.cu) */
 void cuda_gelu_multiply(Device *dev, Tensor dx, Tensor product, Tensor pre);
 /* d (M, N) =/+= op(a) op(b) in f32, rounded once; a (M, K), or (K, M) when transposed; b (K, N), or
- * (N, K); d storage or f32; any strides. The plain kernel behind the library. (gemm_simt.cu) */
+ * (N, K); d storage or f32; any strides. The plain kernel that replaces the library. (gemm_simt.cu)
+ */
 void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b, bool b_transposed,
                   bool accumulate);
 

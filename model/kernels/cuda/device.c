@@ -97,7 +97,7 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 }
 
 /* Every rank waits for what the communication streams do, so they go before the compute stream; the
- * sums inside a layer, behind which nothing can be hidden, go first. */
+ * sums inside a layer, which nothing can hide, go first. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;

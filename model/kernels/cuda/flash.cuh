@@ -47,8 +47,8 @@ template <class T> __device__ __forceinline__ const T *lane_columns(const T *til
     return tile + (lane / 16 * 8 + lane % 8) * ld + lane / 8 % 2 * 8;
 }
 
-/* Starts to copy `rows` rows of `cols` columns, D with zeros behind, into a tile; rows from `real`
- * on are zeros. real > 0; cols is a multiple of CHUNK. All threads of the block call it. */
+/* Starts to copy `rows` rows of `cols` columns, D with zeros after them, into a tile; rows from
+ * `real` on are zeros. real > 0; cols is a multiple of CHUNK. All threads of the block call it. */
 template <class T, int D, int ROWS, int N_THREADS>
 __device__ __forceinline__ void tile_copy(T *tile, const T *from, int64_t ld, int real, int cols)
 {

@@ -53,7 +53,7 @@ static __device__ __forceinline__ void deltas(float (&delta)[MT][2], const T *do
         }
 }
 
-/* Starts to copy rows [at, at + ROWS) of two operands of a head into two tiles, one behind the
+/* Starts to copy rows [at, at + ROWS) of two operands of a head into two tiles, one after the
  * other. */
 template <class T, int D, int ROWS, int N_THREADS>
 static __device__ __forceinline__ void tiles_copy(T *tile, const T *x, int64_t x_ld, const T *y,
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
             int query = t + m * 16 + i * 8 + (int)(threadIdx.x % WARP / 4);
             bool real = query < s.tq;
             lse[m][i] = real ? lse_of[(int64_t)at.pair * s.tq + query] * LOG2E : 0;
-            /* Written for the kernel of the keys, which runs behind this one on the same stream. */
+            /* Written for the kernel of the keys, which runs after this one on the same stream. */
             if (real && threadIdx.x % 4 == 0)
                 delta_of[(int64_t)at.local * s.tq + query] = delta[m][i];
             factor[m][i] = s.scale;
@@ -196,7 +196,7 @@ typedef struct {
 } QueryWalk;
 
 /* Moves on from (head, t), itself included, to a tile of queries that see any of the keys [key, key
- * + n): heads of the group and a head's queries in ascending order. False behind the last. Warps
+ * + n): heads of the group and a head's queries in ascending order. False past the last. Warps
  * agree. */
 template <int WALKED>
 static __device__ __forceinline__ bool walk_find(QueryWalk &w, const AttentionShape &s, int64_t b,

@@ -46,7 +46,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[MT][NT][4], Flash
             float base = top > -INFINITY ? top * scale : 0;
             float rescale = exp2_approx(rows.top[m][i] * scale - base);
             rows.top[m][i] = top;
-            /* A lane's own columns alone: the four lanes' sums are added once, behind the last
+            /* A lane's own columns alone: the four lanes' sums are added once, after the last
              * tile. */
             rows.sum[m][i] *= rescale;
 #pragma unroll

@@ -1,5 +1,5 @@
 /* flash_mask.cuh -- the mask of flash attention, laid over a tile of scores: causal, and from the
- * first key that a query's document has. Which keys a query sees is told by keys_seen
+ * first key that a query's document has. Which keys a query sees is decided by keys_seen
  * (attention.cuh), which the plain kernels share. */
 #ifndef MODEL_KERNELS_CUDA_FLASH_MASK_CUH
 #define MODEL_KERNELS_CUDA_FLASH_MASK_CUH

@@ -3,7 +3,7 @@
  *
  * What follows a product keeps the contract's roundings. GELU of the rounded value, which backward
  * and recomputation see, is the activation's kernel; GELU of the sum is the library's epilogue, or
- * a kernel behind the product in f32; so is gelu' of backward. The bias joins the sum before it is
+ * a kernel after the product in f32; so is gelu' of backward. The bias joins the sum before it is
  * rounded. */
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
@@ -139,7 +139,7 @@ void cuda_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     }
     p.epilogue = LT_DGELU;
     p.aux = pre;
-    /* Refused, the product is made in f32 and gelu' by a kernel behind it: the same single
+    /* Refused, the product is made in f32 and gelu' by a kernel after it: the same single
      * rounding. */
     bool done = dx.dtype != F32 && lt_product(dev, &p);
     if (!done) product_then_gelu(dev, dx, dy, w, pre);

@@ -147,7 +147,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
 #define SHARED_DEFAULT ((size_t)48 << 10)
 
 /* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments). A kernel with several template
- * arguments stands in parentheses. Every kernel says __launch_bounds__(threads). */
+ * arguments is in parentheses. Every kernel says __launch_bounds__(threads). */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
     do {                                                                                           \
         size_t launch_shared = (shared);                                                           \

@@ -1,5 +1,6 @@
-/* lt_product.c -- products through cuBLASLt: row-major operands told in its column-major terms, and
- * one plan (descriptors and an algorithm) per kind of product, kept for the life of the device.
+/* lt_product.c -- products through cuBLASLt: row-major operands described in its column-major
+ * terms, and one plan (descriptors and an algorithm) per kind of product, kept for the life of the
+ * device.
  *
  * A row-major matrix (R, C) is a column-major one of C rows. So d = a b becomes d^T = b^T a^T: the
  * library's A is our b, its B is our a, its m is d's columns. */
@@ -43,7 +44,7 @@ static cudaDataType_t library_type(DType t)
 }
 
 /* The largest power of two that divides an address, up to 256: the most that algorithms ask for.
- * What the heuristics are not told they take to be 256. 0 for an absent tensor. */
+ * An alignment that is not given is taken to be 256. 0 for an absent tensor. */
 static int64_t alignment_of(Tensor t)
 {
     /* x & -x is the lowest set bit of x; 256 set beforehand is the limit. */
@@ -100,7 +101,7 @@ static void set(const Lt *lt, const LtPlan *plan, cublasLtMatmulDescAttributes_t
     LT_CHECK(lt, lt->MatmulDescSetAttribute(plan->product, which, value, bytes));
 }
 
-/* Where bias and aux lie is told call by call. */
+/* The places of bias and aux are set at each call. */
 static void set_pointers(const Lt *lt, const LtPlan *plan, const LtProduct *p)
 {
     const void *bias = p->bias.data, *aux = p->aux.data;

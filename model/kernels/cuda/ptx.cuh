@@ -115,7 +115,7 @@ static __device__ __forceinline__ void ldmatrix_2_trans(uint32_t (&r)[2], const 
 /* Starts a copy of the first `bytes` of 16 bytes from global to shared memory and fills the rest
  * with zeros: 16 copies all, 0 reads nothing. Both pointers are aligned to 16, and `global` is one
  * into device memory even when nothing is read. The bytes are there for the calling thread after a
- * cp_async_wait that covers the copy, for the block after a barrier behind that. */
+ * cp_async_wait that covers the copy, for the block after a barrier after that. */
 static __device__ __forceinline__ void cp_async_16(void *shared, const void *global, int bytes = 16)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(

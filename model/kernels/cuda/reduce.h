@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 /* d (W) and e (W, if present), one float type, =/+= as `accumulate`, and f (W, if present) f32 =,
- * the column sums of partials f32: rows of W for each of them that is present, in this order. The
+ * the column sums of partials f32: rows of W for each one that is present, in this order. The
  * order of the sum is fixed by the number of rows. */
 void cuda_partials_sum(Device *dev, Tensor d, Tensor e, Tensor f, Tensor partials, bool accumulate);
 
