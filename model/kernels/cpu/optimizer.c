@@ -1,10 +1,12 @@
 /* optimizer.c -- the gradient norm, the step's decision, AdamW and SGD, each in one pass over flat
  * ranges. */
 #include "model/kernels/cpu/spans.h"
+/* Before update_rule.h, which asks for real_sqrt. */
+#include "model/kernels/vmath.h"
+
 #include "model/kernels/decision_rule.h"
 #include "model/kernels/rounding_rule.h"
 #include "model/kernels/update_rule.h"
-#include "model/kernels/vmath.h"
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
