@@ -68,7 +68,7 @@ utilisation() {
     [ -z "$of" ] || awk -v a="$(value gflops 0.001)" -v b="$(value gflops12 0.001)" -v p="$of" \
         'BEGIN { printf "MFU6 %.1f %%, MFU12 %.1f %% of %s TFLOP/s", 100 * a / p, 100 * b / p, p }'
 }
-# The table of `bench ops`: behind the name, columns stand apart by blanks
+# The table of `bench ops`: after the name, columns are separated by blanks
 ops_rows() {
     sed -nE 's/^ceilings: copy loop ([0-9.]+ GB\/s); (.*) ([0-9.]+ GFLOP\/s)$/| copy | | \1 | ceiling |\n| \2 | | \3 | ceiling |/p' "$scratch/ops"
     sed -nE 's/^(.*[^ ]) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$/| \1 | \2 ms | \4 GB\/s, \5 GFLOP\/s | \6 % |/p' "$scratch/ops"

@@ -5,7 +5,7 @@
 #
 # LIMIT: seconds for each (default 300). JOBS: how many at a time (default 1); each tells its results when it ends. RESULTS: a
 # file that gets "SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because somebody else
-# adds up. LABEL: put before the names; settings before a program are its environment, and their values stand behind its name.
+# adds up. LABEL: put before the names; settings before a program are its environment, and their values follow its name.
 # A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
 # without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
 set -u

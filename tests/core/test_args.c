@@ -141,7 +141,7 @@ static const ArgCommand group = {.name = "x",
                                  .commands = commands,
                                  .n_commands = ARG_ROWS(commands)};
 
-/* What a line comes to: what was printed, and behind "! " the sentences. */
+/* What a line comes to: what was printed, and after "! " the sentences. */
 typedef struct {
     int code;
     char text[2048];
@@ -305,7 +305,7 @@ static void what_may_be_meant(void **state)
     assert_null(nearest_name(longest, rows, 4, sizeof *rows));
 }
 
-/* Whether the text is one of the line's arguments, or stands behind the '=' of one. */
+/* Whether the text is one of the line's arguments, or follows the '=' of one. */
 static bool of_line(const char *text, char *const *line, int count)
 {
     for (int i = 1; i < count; i++) {

@@ -315,7 +315,7 @@ static void test_lines_fit_and_lose_nothing(void **state)
     }
 }
 
-/* Exactly as many digits as are asked for, and nothing behind them. */
+/* Exactly as many digits as are asked for, and nothing after them. */
 static void test_hashes_are_read_to_the_letter(void **state)
 {
     (void)state;

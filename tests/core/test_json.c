@@ -46,7 +46,7 @@ static void accepts_comments_and_trailing_commas(void **state)
     json_free(&json);
 }
 
-/* Each node's end is the first node behind its own children, whatever stood before it. */
+/* Each node's end is the first node after its own children, whatever came before it. */
 static void siblings_end_where_they_end(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void siblings_end_where_they_end(void **state)
     Json row = read_good(many, strlen(many));
     assert_int_equal(row.n_nodes, JSON_MAX_DEPTH + 2);
     json_free(&row);
-    /* The members behind an array, and their values. */
+    /* The members after an array, and their values. */
     const char *text = cases[0].text;
     Json json = read_good(text, strlen(text));
     int b = json.node[1].end;
@@ -146,7 +146,7 @@ static void reads_integers_exactly_or_not_at_all(void **state)
     }
 }
 
-static void finds_duplicates_behind_escapes(void **state)
+static void finds_duplicates_written_with_escapes(void **state)
 {
     (void)state;
     const char *text = "{\"lr\": 1, \"LR\": 2, \"l\\u0072\": 3}";
@@ -334,7 +334,7 @@ int main(void)
         cmocka_unit_test(siblings_end_where_they_end),
         cmocka_unit_test(counts_characters_not_bytes),
         cmocka_unit_test(reads_integers_exactly_or_not_at_all),
-        cmocka_unit_test(finds_duplicates_behind_escapes),
+        cmocka_unit_test(finds_duplicates_written_with_escapes),
         cmocka_unit_test(refuses_bytes),
         cmocka_unit_test(bounds_size_and_depth_and_keys),
         cmocka_unit_test(quotes_so_that_it_reads_back),

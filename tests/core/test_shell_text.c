@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* What bash makes of these words, each with the zero byte behind it. */
+/* What bash makes of these words, each with the zero byte after it. */
 static char *say_by_shell(char *const *words, int count, size_t *bytes)
 {
     char path[] = "/tmp/args.XXXXXX";
@@ -99,7 +99,7 @@ static void a_shell_reads_words_back(void **state)
         {"--out", "--out"},
         {"\n", NULL},
         {"\\\n'\"$x`\n", NULL},
-        {"1\n23", NULL}, /* a digit behind an escape */
+        {"1\n23", NULL}, /* a digit after an escape */
         {"\x01"
          "23",
          NULL},

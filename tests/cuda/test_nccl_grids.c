@@ -130,7 +130,7 @@ void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
 
 /* A gather writes the whole weights, the shards in them too, from which masters are copied: in
  * streams that put off their work it would be under way then. */
-static void test_masters_begin_behind_the_first_gather(void **state)
+static void test_masters_are_copied_after_the_first_gather(void **state)
 {
     (void)state;
     GridCase c;
@@ -149,7 +149,7 @@ static void test_masters_begin_behind_the_first_gather(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masters_begin_behind_the_first_gather),
+        cmocka_unit_test(test_masters_are_copied_after_the_first_gather),
         cmocka_unit_test(test_bug_16_31_a_gpu_for_each_rank),
     };
     setenv("TEST_DEVICE", "cuda", 1);

@@ -92,7 +92,7 @@ static uint64_t hash_weights(Trainer *t)
     return hash;
 }
 
-/* Steps one behind the other, at which no host looks before the last; an evaluation; a drawn text.
+/* Steps one after the other, at which no host looks before the last; an evaluation; a drawn text.
  */
 static void train(Comm *world, void *context)
 {

@@ -334,7 +334,7 @@ static void queries_without_keys_disturb_no_other(void **state)
         device_drop(&pair_cuda, sums);
         device_drop(&pair_cuda, keys);
     }
-    pair_same_bits(seeing[0], seeing[1], "what queries behind blind ones see");
+    pair_same_bits(seeing[0], seeing[1], "what queries after blind ones see");
     for (int i = 0; i < 3; i++)
         device_drop(&pair_cuda, in[i]);
     free(made[0].data);

@@ -137,7 +137,7 @@ static bool worth_making(int calls[3][2], int size, DType storage)
 /* Tiles of 64 keys and 32 queries to a warp; of 32 and 32; of 32 and 16. */
 static const int64_t head_size[] = {64, 128, 192};
 
-/* Keys that end one short of a tile, and causal borders one before, at and behind one. */
+/* Keys that end one short of a tile, and causal borders one before, at and after one. */
 static void keys_end_where_tiles_do(void **state)
 {
     static const int64_t keys[] = {2 * GRAIN - 1, 3 * GRAIN - 1};
@@ -157,7 +157,7 @@ static void keys_end_where_tiles_do(void **state)
             }
 }
 
-/* First keys one before, at and one behind a tile, for all queries or from the last of a warp on.
+/* First keys one before, at and one after a tile, for all queries or from the last of a warp on.
  */
 static void keys_begin_where_tiles_do(void **state)
 {

@@ -1,5 +1,5 @@
 /* test_ops_cuda_portions.c -- ops whose scratch does not hold all of their work at once, which goes
- * on in portions then: pairs of attention's backward pass, slices of rows behind a product, partial
+ * on in portions then: pairs of attention's backward pass, slices of rows after a product, partial
  * sums. A device opened with little scratch answers as one with enough, which test_ops.c holds to
  * the oracle: where the order of sums is the same, with the same bits. Skipped where no CUDA device
  * is built in and there. */

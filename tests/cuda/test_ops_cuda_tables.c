@@ -18,7 +18,7 @@
 enum { ROWS = 600, FEW = 61, MANY = 300, FREQUENT = 3, ABSENT = 7 };
 
 /* Index n of a table of `table` rows that begins at first_row: half are one frequent row, one in
- * ABSENT of the table's rows never comes, and with `outside` some lie before or behind. */
+ * ABSENT of the table's rows never comes, and with `outside` some lie before it or past it. */
 static int32_t drawn_index(int64_t n, int64_t table, int64_t first_row, bool outside)
 {
     int64_t around = outside ? 9 : 0;

@@ -117,7 +117,7 @@ template <int S>
 static __device__ __forceinline__ void look_at_stage(uint4 *out, const uint4 *stages)
 {
     int i = threadIdx.x;
-    cp_async_wait<STAGES - S>(); /* the groups of the stages behind it, and the empty one */
+    cp_async_wait<STAGES - S>(); /* the groups of the later stages, and the empty one */
     out[2 * S * COPIERS + i] = stages[S * COPIERS + i];
     __syncthreads();
     out[(2 * S + 1) * COPIERS + i] = stages[S * COPIERS + COPIERS - 1 - i];

@@ -12,10 +12,10 @@
 #include <cmocka.h>
 
 /* Twice as many as an encoder remembers and some more; a part of the first and of the last of them
- * come again behind. */
+ * come again later. */
 enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, LETTERS = 7, FEW = 10000 };
 
-/* Word `i` of six letters behind a space, no two alike: i in base 26, its digits turned by each
+/* Word `i` of six letters after a space, no two alike: i in base 26, its digits turned by each
  * other so that words near each other share little. */
 static void distinct_word(char *to, int64_t i)
 {

@@ -47,7 +47,7 @@ static void test_bug_2_last_validation_batch_is_masked(void **state)
 
 /* Validation that ends before its data does, within a micro-batch: two ranks see these windows
  * once, and no other. */
-static void test_validation_ends_behind_max_windows(void **state)
+static void test_validation_ends_after_max_windows(void **state)
 {
     (void)state;
     enum { T = 4, B = 2, DP = 2, WINDOWS = 9, MOST = 5 };
@@ -94,7 +94,7 @@ static void test_too_little_data_is_a_sentence(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bug_2_last_validation_batch_is_masked),
-    cmocka_unit_test(test_validation_ends_behind_max_windows),
+    cmocka_unit_test(test_validation_ends_after_max_windows),
     cmocka_unit_test(test_too_little_data_is_a_sentence),
 };
 

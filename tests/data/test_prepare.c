@@ -249,8 +249,8 @@ static void test_shards_find_their_tokenizer(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Bytes behind the targets of all validation windows are the text less its first token and what no
- * window uses. */
+/* Bytes that the targets of all validation windows stand for are the text less its first token and
+ * what no window uses. */
 static void test_target_bytes_add_up(void **state)
 {
     (void)state;

@@ -90,7 +90,7 @@ static void corpus_close(Corpus *c)
     free(c->bytes);
 }
 
-static void a_call_that_fails_leaves_nothing_behind(void **state)
+static void a_failing_call_leaves_no_files(void **state)
 {
     (void)state;
     Corpus c;
@@ -157,7 +157,7 @@ static void writes_of_few_bytes_are_no_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_that_fails_leaves_nothing_behind),
+        cmocka_unit_test(a_failing_call_leaves_no_files),
         cmocka_unit_test(a_process_that_dies_is_not_in_the_way),
         cmocka_unit_test(writes_of_few_bytes_are_no_failure),
     };

@@ -56,7 +56,7 @@ static void test_prepared_files_follow_the_umask(void **state)
     }
 }
 
-/* What a run that was killed left behind under the first names must not be in the way. */
+/* Files that a killed run left under the first names must not be in the way. */
 static void test_temporary_names_that_are_taken(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void said_while_preparing(const PrepareRequest *request, char **said)
     free(path);
 }
 
-/* Lines that begin with `begin`, say a share in percent behind `before`, and never fall back:
+/* Lines that begin with `begin`, say a share in percent after `before`, and never fall back:
  * returns the last share, and how many different ones there were in *n. */
 static int shares(const char *said, const char *begin, const char *before, int *n)
 {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Any bytes as a config file; what stands behind the first NUL byte is one --set. Returns 1 if they
+/* Any bytes as a config file; what follows the first NUL byte is one --set. Returns 1 if they
  * are accepted, 0 if they are refused; aborts if an accepted config does not read back from its own
  * print to the same values, or a refused one comes without a sentence. */
 int fuzz_config(const uint8_t *data, size_t n);

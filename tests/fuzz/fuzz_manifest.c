@@ -1,5 +1,5 @@
 /* fuzz_manifest.c -- any bytes as manifest.json; the checksum in the last line is put right, so
- * that the parser behind it is reached. What is accepted must survive being printed and read again.
+ * that the parser after it is reached. What is accepted must survive being printed and read again.
  */
 #include "tests/fuzz/fuzz_checkpoint.h"
 

@@ -1,5 +1,5 @@
 /* fuzz_safetensors.c -- any bytes as the JSON of a safetensors header; the length before it is put
- * right, so that the fuzzer spends its time behind that door. */
+ * right, so that the fuzzer spends its time past that check. */
 #include "tests/fuzz/fuzz_checkpoint.h"
 
 #include "model/core/check.h"

@@ -288,7 +288,7 @@ static void terms_of_one_number(Device *dev)
                   tensor_1d(spare[1] + 9, F32, 2), 0, 5);
 }
 
-static void a_part_behind_its_place(Device *dev)
+static void a_part_past_its_place(Device *dev)
 {
     op_normal(dev, here(0, 1, 4), 1, &(Segment){.start = 1}, 1);
 }
@@ -323,7 +323,7 @@ static void front_doors_refuse_by_name(void **state)
     expect_refusal(an_added_slope, "op_linear_backward_input", "+= goes without an epilogue");
     expect_refusal(columns_before_the_first, "op_loss_max", "got -1");
     expect_refusal(terms_of_one_number, "op_loss_terms", "not dense with 4 elements");
-    expect_refusal(a_part_behind_its_place, "op_normal", "got 1");
+    expect_refusal(a_part_past_its_place, "op_normal", "got 1");
     expect_refusal(a_part_wider_than_the_whole, "op_normal", "got 3");
     expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
 }

@@ -1,5 +1,5 @@
-/* test_ops_gelu.c -- the two gelus behind a product, one of the rounded value, one of the sum, and
- * gelu' behind the product of backward. What tells them from each other, or from other forms of
+/* test_ops_gelu.c -- the two gelus after a product, one of the rounded value, one of the sum, and
+ * gelu' after the product of backward. What tells them from each other, or from other forms of
  * gelu, lies within test_ops.c's bounds, so here the sums are exact. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
@@ -233,6 +233,6 @@ int main(void)
         cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
         cmocka_unit_test(the_two_gelus_are_one_in_f32_and_f64),
     };
-    return cmocka_run_group_tests_name("gelu behind a product", tests, devices_setup,
+    return cmocka_run_group_tests_name("gelu after a product", tests, devices_setup,
                                        devices_teardown);
 }

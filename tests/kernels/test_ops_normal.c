@@ -107,7 +107,7 @@ static double whole_normal(const double *whole, DType type, int64_t e)
 }
 
 /* The columns [first, first + cols) of a parameter of ROWS x WHOLE in runs of `step` elements, with
- * other memory before and behind that must stay. */
+ * other memory before and after that must stay. */
 static void check_part(TestDevice *d, DType type, const double *whole, int64_t first, int64_t cols,
                        int64_t step)
 {

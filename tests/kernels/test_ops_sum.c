@@ -247,7 +247,7 @@ static void a_maximum_keeps_what_does_not_compare(void **state)
         }
 }
 
-/* One source, or none, begins an element behind where a pack of them would. */
+/* One source, or none, begins an element after where a pack of them would. */
 static void a_maximum_reads_sources_from_any_place(void **state)
 {
     (void)state;

@@ -78,7 +78,7 @@ static bool write_token(void *context, int32_t token)
 }
 
 /* Logits (V) after the last of `length` tokens, by the whole model over all of them anew. What
- * stands behind them is not seen. */
+ * follows them is not seen. */
 static void forward_anew(Fixture *f, const int32_t *seen, int64_t length, double *logits)
 {
     const GptShape *s = &f->layers.shape;

@@ -21,7 +21,7 @@ typedef struct {
     double *logits; /* (PASSES, V), of one rank */
 } Job;
 
-/* Feeds the tokens; the logits behind each pass. */
+/* Feeds the tokens; the logits after each pass. */
 static void decode(Fixture *f, Comm *world, double *logits)
 {
     int64_t V = f->layers.shape.V, fed = 0;

@@ -178,7 +178,7 @@ static void check_apart(const Rows *want, const double *first)
                 fail_msg("%s and %s have the same numbers", want->row[i].name, want->row[k].name);
 }
 
-/* Rows of a table behind the vocabulary, which pad it to whole tiles. */
+/* Rows of a table past the vocabulary, which pad it to whole tiles. */
 static void check_padding(Session *s, const char *name)
 {
     int at = param_find(&s->table, name);

@@ -103,7 +103,7 @@ static void test_bug_37_rows(void **state)
 /* What a rank of four has of each row of a block with biases and QK-norm, by hand: a quarter of the
  * heads, of the mlp and of the padded vocabulary; where two ranks share one of two heads of keys
  * and values half of these, whose gradients the two finish; all of norms and of biases that are
- * added behind a sum. */
+ * added after a sum. */
 static void test_rows_of_a_rank_by_hand(void **state)
 {
     (void)state;

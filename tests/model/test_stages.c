@@ -110,7 +110,7 @@ static void forget(Tensor x)
 }
 
 /* All micro-batches forward through every chunk, then all backward: two under way, each in a slot
- * of its own. What an action has read is poison behind it, and so is scratch. The slots are handed
+ * of its own. What an action has read is poisoned after it, and so is scratch. The slots are handed
  * out last to first, to be told from micro-batches. */
 static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
 {
@@ -166,7 +166,7 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
 }
 
 /* Without biases the same ops see the same operands, so all bits are those of the whole model. A
- * bias has its column sums from the norm behind it, or, at a border, from a sum of its own. */
+ * bias has its column sums from the norm after it, or, at a border, from a sum of its own. */
 static void check_chunks(const GptShape *shape, const int *border)
 {
     Fixture f;
@@ -233,7 +233,7 @@ static void test_memory_of_slots(void **state)
                  many = gpt_bytes(&chunks, (const int[]){3, 2, 1}, B, T, GPT_TRAIN);
         size_t stream = (size_t)(B * T * s.C) * 8;
         stream = (stream + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-        /* Six streams either way: the one behind a chunk is the first of the next. */
+        /* Six streams either way: the one after a chunk is the first of the next. */
         assert_int_equal(one.activations, cut.activations);
         assert_int_equal(cut.scratch, one.scratch);
         assert_int_equal(many.scratch, cut.scratch);

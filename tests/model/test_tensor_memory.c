@@ -58,7 +58,7 @@ static size_t most(size_t a, size_t b)
 }
 
 /* Of a block: the two products' outputs, in which a region's gathered input lies, too; in backward
- * one half's gradients behind them. */
+ * one half's gradients after them. */
 static size_t block_scratch(const GptShape *s, const Local *l)
 {
     size_t mlp = bytes_of(TOKENS * l->up) + bytes_of(TOKENS * l->C);

@@ -240,7 +240,7 @@ static void check_count(Comm *world, const char *what, CommCount is, int64_t cal
 
 /* Of each micro-batch. A layer: with whole rows four sums, two of them forward; with cut rows six
  * gathers and four sums that are scattered, two and two of them forward; full recompute goes
- * forward twice, but for the sum behind the down product. The embedding's and the head's borders
+ * forward twice, but for the sum after the down product. The embedding's and the head's borders
  * are one each way, and each chunk of logits has its maxima and, two numbers a row, its sums. */
 static void count_on_rank(Comm *world, void *context)
 {

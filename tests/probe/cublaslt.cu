@@ -1,7 +1,7 @@
 /* cublaslt.cu -- what cuBLASLt offers a GPT-2 block: each of its products and the head's, with each
  * epilogue, bf16 and f32 outputs, beta 0 and 1. One line a combination: TFLOP/s of the best of the
  * first 16 heuristics, its microseconds and its kernels, or that it is not supported; and for each
- * product the algorithm behind its fastest combination. */
+ * product the algorithm of its fastest combination. */
 #include "tests/probe/cublaslt_gpt2.h"
 #include <time.h>
 

@@ -1,6 +1,6 @@
 /* cublaslt_product.h -- one matrix product through cuBLASLt, as the cublasLt probes ask for it:
  * D = epilogue(op(A) op(B) + beta C) in the library's column-major terms, A and B bf16 and packed,
- * the sum in f32; the plans its heuristics offer, their times, and the kernels behind a plan (from
+ * the sum in f32; the plans its heuristics offer, their times, and the kernels of a plan (from
  * the nodes of a captured graph). */
 #ifndef TESTS_PROBE_CUBLASLT_PRODUCT_H
 #define TESTS_PROBE_CUBLASLT_PRODUCT_H

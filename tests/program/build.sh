@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh -- what the Makefile finds: libraries with and without pkg-config, in folders that it is told of, and the toolkit
-# behind a link. Nothing is built: make says what it would do.
+# reached through a link. Nothing is built: make says what it would do.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where
@@ -36,7 +36,7 @@ PATH=$PWD/bin:$PATH CUDA_HOME='' "${make[@]}" CUDA=1 CJSON_PREFIX=/far CMOCKA_PR
 check "build: prefixes, headers" grep -q -- '-I/far/include .*-I/away/include .*test_core.c' commands
 check "build: prefixes, libraries" grep -q -- '/build/tests/core/programs .*-L/far/lib .*-L/away/lib .*-lcmocka' commands
 check "build: prefixes, for nvcc" grep -q -- "toolkit/bin/nvcc .*-I/away/include .*test_ptx.cu" commands
-check "build: the toolkit behind a link" grep -q -- "/build/tests/core/programs .*-L$PWD/toolkit/lib64 " commands
+check "build: the toolkit through a link" grep -q -- "/build/tests/core/programs .*-L$PWD/toolkit/lib64 " commands
 check "build: and its headers" grep -q -- "-isystem $PWD/toolkit/include .*cuda/device.c" commands
 check "build: for the GPU that is there" grep -q 'code for sm_90a, PTX' commands
 

@@ -54,10 +54,10 @@ for command in $("$TRAIN" --help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
 done
 check "cli: the help names the commands" test ${#every[@]} -ge 16
 
-# refused_next ARGUMENT...: an unknown option behind these arguments is the first that is wrong with the line
+# refused_next ARGUMENT...: an unknown option after these arguments is the first that is wrong with the line
 refused_next() { "$TRAIN" "$@" --nope 2>&1 >/dev/null </dev/null | grep -q '^error\[64\] --nope: .* has no such option'; }
 
-# both_forms OPTION COMMAND...: it takes some value behind it, and the same values behind an equals sign
+# both_forms OPTION COMMAND...: it takes some value after it, and the same values after an equals sign
 both_forms() {
     local option=$1 value apart='' joined=''
     shift
@@ -84,8 +84,8 @@ for command in "${every[@]}"; do
         if [ -n "$value" ]; then both_forms "$option" "${words[@]}"
         else said "$command: $option=1" "$option takes no value" "${words[@]}" "$option=1"; fi
     done 9<options
-    help "$command: help behind a word" "${words[@]}" x.json --help
-    help "$command: help behind a mistake" "${words[@]}" --nope -h
+    help "$command: help after a word" "${words[@]}" x.json --help
+    help "$command: help after a mistake" "${words[@]}" --nope -h
     said "$command: a slip in --help" 'did you mean "--help"?' "${words[@]}" --hlep
     said "$command: an unknown option" "has no such option; see ./train" "${words[@]}" --nope --
     check "cli: $command: -- ends the options" test -z "$("$TRAIN" "${words[@]}" -- --nope --nope 2>&1 </dev/null | grep -- 'no such option')"
@@ -130,7 +130,7 @@ for command in config data ckpt bench doctor; do misuse "$command nonsense" $com
 for command in config data ckpt bench generate eval; do misuse "$command without arguments" $command; done
 
 said "a slip in a command" 'did you mean "generate"?' genrate out/demo --prompt x
-said "a slip in a command behind an option" 'did you mean "generate"?' --dry-run genrate
+said "a slip in a command after an option" 'did you mean "generate"?' --dry-run genrate
 said "a path to nothing" 'is neither a command nor a config file' configs/nothing
 said "train is no command" './train CONFIG.json trains' train "$TINY"
 said "a folder for a config" '. is a folder: give a config file' .
@@ -171,7 +171,7 @@ make_text
 rm -r out
 ln -s "$TRAIN" train
 few=(--set=train_steps=6 --set eval.interval=0 --set=eval.sample_interval=0 --set eval.sample_tokens=2)
-# pasted LABEL: the line of "output" behind this label, in a shell; its output goes to "pasted"
+# pasted LABEL: the line of "output" after this label, in a shell; its output goes to "pasted"
 pasted() {
     local line
     line=$(sed -nE "s/^$1(\\.\\/train .*)/\\1/p" output)

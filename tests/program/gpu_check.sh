@@ -35,7 +35,7 @@ expect_code "gpu_check: a build fails" 1 bare "$script"
 check "gpu_check: and it is said" grep -q '^FAIL *build .*exit 2' output
 check "gpu_check: with a closing line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 check "gpu_check: and kept" grep -q '^FAIL *build .*exit 2' "$results"
-# The toolkit behind a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
+# The toolkit through a link; no nvidia-smi, but a device's file: Hopper is built for, and nothing else.
 mkdir -p toolkit/bin nodes
 mv bin/nvcc toolkit/bin/ && ln -s "$PWD/toolkit/bin/nvcc" bin/nvcc
 touch nodes/nvidia0

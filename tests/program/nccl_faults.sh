@@ -26,7 +26,7 @@ children+=($!)
 disown # no word of its end
 now() { awk -v n="$(stat -c %s clock)" 'BEGIN { print n / 10 }'; }
 
-# stamped: copies lines behind the time at which they come
+# stamped: copies lines, each after the time at which it comes
 stamped() {
     local line
     while IFS= read -r line; do echo "$(now) $line"; done
@@ -63,11 +63,11 @@ fault "a call fails" 1:AllReduce:9:error=3 1 71 "rank 1 tp 1: $in_tp: NCCL on ra
 fault "a call has lost a peer" 1:ReduceScatter:4:error=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an error that no call returns" 1:AllReduce:9:async=2 1 71 \
     "rank 1 tp 1: $in_tp: NCCL on rank 1 says: unhandled system error" parallel.tensor=2
-fault "a peer lost behind a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
+fault "a peer lost after a call" 1:ReduceScatter:4:async=6 1 87 "rank 1 dp 1: $in_dp: NCCL on rank 1 says: $remote"
 fault "an init never ends" 1:CommInitRankConfig:1:never 2 86 "${place}group dp, call 0, connect: $(waited 2)"
 fault "a collective never ends" 1:AllReduce:9:never 1 86 "$place${in_tp% of ranks*}: $(waited 1)" parallel.tensor=2
 # The hosts are a micro-batch ahead, about 100 calls.
-EMU_STREAMS=deferred fault "a collective far behind its host" 1:AllReduce:60:never 1 86 \
+EMU_STREAMS=deferred fault "a collective of which the host is far ahead" 1:AllReduce:60:never 1 86 \
     "${place}group tp, call 63, all-reduce of 1024 f32: $(waited 1)${all_came/LIST/0, 1}" \
     parallel.tensor=2 model.num_layers=12
 fault "a group never ends" 0:GroupEnd:4:never 1 86 "$place${in_dp% of ranks*}: $(waited 1)"

@@ -29,7 +29,7 @@ check "numbers: bits per byte are nats over ln 2 and bytes" \
     equal 1e-12 "$bits" "$(awk -v n="$last" -v t=$((32 * windows)) -v b="$bytes" 'BEGIN { printf "%.17g", n * t / log(2) / b }')"
 # Of the validation text one token is no target, and less than a window is left at its end.
 text=$(sed -nE 's/.*"val": \{"bytes": ([0-9]+),.*/\1/p' "$(find . -name meta.json | head -n 1)")
-check "numbers: $bytes of $text bytes are behind the targets" test "$bytes" -lt "$text" -a "$bytes" -gt $((text - 40 * (text / tokens + 1)))
+check "numbers: $bytes of $text bytes are in the targets" test "$bytes" -lt "$text" -a "$bytes" -gt $((text - 40 * (text / tokens + 1)))
 check "numbers: result.json has the last evaluation" \
     equal 1e-14 "$(sed -nE 's/.*"val_loss":[[:space:]]*([0-9.e+-]+).*/\1/p' all/result.json)" "$last"
 expect_code "numbers: ./train eval" 0 "$TRAIN" eval all

@@ -54,7 +54,7 @@ NCCL_MAX_CTAS=9 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: less room" 90
 check "reserve: NCCL can take less" grep -qF ", or set NCCL_MAX_CTAS=8 in the environment: NCCL has 116.0 MiB of it" output
 NCCL_MAX_CTAS=8 EMU_DEVICES=2 EMU_MEMORY=440 expect_code "reserve: as little room" 90 "$TRAIN" "$TINY" --dry-run --ranks 2 --set device=cuda
 check "reserve: NCCL takes as little already" bash -c '! grep -qF NCCL_MAX_CTAS output'
-# One GPU has less than the other, and runs full only behind the plan: what NCCL takes is more than its estimate.
+# One GPU has less than the other, and runs full only after the plan: what NCCL takes is more than its estimate.
 # full NAME MIB,MIB RESERVED PLACE SENTENCE: NCCL takes so many MiB; who says what
 full() {
     expect_code "reserve: $1" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \

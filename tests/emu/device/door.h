@@ -23,7 +23,7 @@ void emu_die(const char *format, ...) __attribute__((noreturn, format(printf, 1,
 int emu_current_device(void);
 /* The device of a stream; -1: it is none, or none any more. */
 int emu_stream_device(cudaStream_t stream);
-/* Puts a function of the host's behind all that the stream was asked for; it may wait for somebody,
+/* Puts a host function after all that the stream was asked for; it may wait for somebody,
  * and runs on a copy of the context in a thread that may be any: before the call returns where the
  * streams are strict. */
 void emu_stream_do_host(cudaStream_t stream, void (*work)(void *context), const void *context,

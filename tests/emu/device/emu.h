@@ -36,7 +36,7 @@ enum {
     EMU_SHARED_MOST = 232448, /* bytes of dynamic shared memory per block: 227 KiB */
     EMU_SIGNAL_STACK = 64 << 10,
     EMU_PAGE = 4096,
-    EMU_GUARD = 1 << 20, /* bytes of nothing before and behind memory; they cost only addresses */
+    EMU_GUARD = 1 << 20, /* bytes of nothing before memory and past it; they cost only addresses */
     EMU_POISON = 0xff    /* every byte of fresh memory: NaN in all float types */
 };
 
@@ -128,7 +128,7 @@ extern __thread EmuThread *emu_thread;
 
 /* ---- for kernels ----------------------------------------------------------------------------- */
 
-/* Ends the program unless p is NULL or in (or right behind) memory that the launch's device may
+/* Ends the program unless p is NULL or in (or right past) memory that the launch's device may
  * use: an argument of a kernel. */
 void emu_check_pointer(const EmuLaunch *launch, const void *p);
 /* Ends the program when the launch asks for what no GPU grants. */
@@ -177,14 +177,14 @@ int emu_launch_bounds(const void *function);
 /* shared.cc: a block's dynamic shared memory */
 char *emu_shared_space(void);
 void emu_shared_prepare(EmuBlock *block); /* places and poisons it */
-void emu_shared_check(EmuBlock *block);   /* ends the program if somebody wrote behind it */
+void emu_shared_check(EmuBlock *block);   /* ends the program if somebody wrote past it */
 
 /* memory.cc: device memory answers only between open and close, which nest, across OS threads too.
  * Closes device memory until the next kernel or copy, whatever its size. */
 void emu_memory_host_waits(void);
 /* Ends the program if the kernel wrote beside an allocation. */
 void emu_memory_check(const EmuLaunch *launch);
-/* Whether p is in (or right behind) device memory, of which device, and how many bytes there are
+/* Whether p is in (or right past) device memory, of which device, and how many bytes there are
  * from it to the allocation's end. */
 bool emu_memory_find(const void *p, size_t *bytes, int *device);
 /* Whether p is in device memory that was freed, or in the guards around some. */

@@ -1,7 +1,7 @@
 /* memory.cc -- device memory: pages of its own, guarded, poisoned, and out of the host's reach.
  *
  * An allocation ends at a guard, up to the slack that 256-byte alignment leaves; what is left
- * before and behind it is looked at after every kernel. Fresh pages are a private view of a file of
+ * before and past it is checked after every kernel. Fresh pages are a private view of a file of
  * 0xff bytes and cost nothing until they are written. While no kernel and no copy runs the pages
  * answer nobody, so that host code which follows a device pointer dies as it does on a GPU. Closing
  * costs time in proportion to the memory: it is done after each of the first CLOSINGS kernels and
@@ -333,12 +333,12 @@ void emu_memory_check(const EmuLaunch *launch)
         const char *start = a->map + EMU_GUARD, *end = a->map + a->map_bytes - EMU_GUARD;
         if (a->freed) continue;
         const char *before = unpoisoned(start, (size_t)(a->base - start));
-        const char *behind = unpoisoned(a->base + a->bytes, (size_t)(end - a->base) - a->bytes);
-        if (before != NULL || behind != NULL)
+        const char *past = unpoisoned(a->base + a->bytes, (size_t)(end - a->base) - a->bytes);
+        if (before != NULL || past != NULL)
             emu_die("kernel %s (launched at %s:%d) wrote %zd bytes %s an allocation of %zu bytes",
                     launch->kernel, launch->file, launch->line,
-                    before ? a->base - before : behind - a->base - (ptrdiff_t)a->bytes,
-                    before ? "before" : "behind", a->bytes);
+                    before ? a->base - before : past - a->base - (ptrdiff_t)a->bytes,
+                    before ? "before" : "past", a->bytes);
     }
     pthread_rwlock_unlock(&table_lock);
 }
@@ -369,7 +369,7 @@ bool emu_memory_describe(const void *p, char *buf, size_t n)
         else if (at < a->base)
             snprintf(buf, n, "%zd bytes before device memory of %zu bytes", a->base - at, a->bytes);
         else if (at >= a->base + a->bytes)
-            snprintf(buf, n, "%zd bytes behind device memory of %zu bytes",
+            snprintf(buf, n, "%zd bytes past device memory of %zu bytes",
                      at - a->base - (ptrdiff_t)a->bytes, a->bytes);
         else
             snprintf(buf, n, "device memory (byte %zd of %zu)", at - a->base, a->bytes);

@@ -17,7 +17,7 @@
 
 enum { PATIENCE = 400 }; /* milliseconds */
 
-/* A piece of work with its context behind it. */
+/* A piece of work followed by its context. */
 struct EmuOp {
     void (*work)(void *context); /* NULL: waits for the EmuPoint that is its context */
     struct EmuOp *next;
@@ -103,7 +103,7 @@ static bool advance(EmuPoint to, bool asks)
         } else if (asks) {
             return false;
         } else if (pthread_equal(stream->runner, pthread_self())) {
-            emu_die("a stream's work waits for work behind it");
+            emu_die("a stream's work waits for later work of its own");
         } else {
             pthread_cond_wait(&moved, &lock);
         }

@@ -50,7 +50,7 @@ void emu_shared_check(EmuBlock *block)
     sanitizer_allow(block->shared_space, SPACE);
     for (const unsigned char *p = block->shared + block->launch->shared; p < end; p++)
         if (*p != EMU_POISON)
-            emu_die("kernel %s (launched at %s:%d), block (%u,%u,%u), wrote %zd bytes behind its "
+            emu_die("kernel %s (launched at %s:%d), block (%u,%u,%u), wrote %zd bytes past its "
                     "%zu bytes of shared memory",
                     block->launch->kernel, block->launch->file, block->launch->line, block->index.x,
                     block->index.y, block->index.z, p - block->shared - block->launch->shared,

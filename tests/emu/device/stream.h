@@ -1,4 +1,4 @@
-/* stream.h -- what streams are inside the emulation: queues of work (queue.cc) behind their calls
+/* stream.h -- what streams are inside the emulation: queues of work (queue.cc) that calls fill
  * (stream.cc), points of which are recorded by events (event.cc). */
 #ifndef TESTS_EMU_DEVICE_STREAM_H
 #define TESTS_EMU_DEVICE_STREAM_H

@@ -139,7 +139,7 @@ static void test_shared_memory(void **)
     assert_int_equal(wrong_orders(THREADS, run_fresh_sum<true>, one), 0);
     assert_int_equal(wrong_orders(THREADS, run_fresh_sum<false>, one), ORDER_COUNT);
     DIES(LAUNCH(shared_write_kernel, 1, THREADS, 100, 0, out, 25),
-         "wrote 0 bytes behind its 100 bytes of shared memory|use-after-poison",
+         "wrote 0 bytes past its 100 bytes of shared memory|use-after-poison",
          "shared_write_kernel");
     DIES(LAUNCH(shared_write_kernel, 1, THREADS, 100, 0, out, 4096),
          "from the start of its 100 bytes of shared memory|use-after-poison",
@@ -151,12 +151,12 @@ static void test_shared_memory(void **)
 static void test_device_memory(void **)
 {
     DIES(LAUNCH(write_kernel, 1, THREADS, 0, 0, out, FLOATS),
-         "0 bytes behind device memory of 2048 bytes", "write_kernel", "thread (5,0,0)");
+         "0 bytes past device memory of 2048 bytes", "write_kernel", "thread (5,0,0)");
     DIES(LAUNCH(write_kernel, 1, THREADS, 0, 0, out, -1), "wrote 4 bytes before an allocation");
     DIES(LAUNCH(write_kernel, 1, THREADS, 0, 0, out, -4096), "before device memory");
     DIES(LAUNCH(write_kernel, 1, THREADS, 0, 0, device_copy_of<float>(NULL, 10), 11),
-         "wrote 4 bytes behind an allocation of 40 bytes");
-    DIES(LAUNCH(read_kernel, 1, THREADS, 0, 0, out, out, FLOATS + 8), "32 bytes behind");
+         "wrote 4 bytes past an allocation of 40 bytes");
+    DIES(LAUNCH(read_kernel, 1, THREADS, 0, 0, out, out, FLOATS + 8), "32 bytes past");
     DIES(LAUNCH(vector_kernel, 1, THREADS, 0, 0, out, out, 1), "not aligned|misaligned address");
     DIES(float x = 1; LAUNCH(read_kernel, 1, THREADS, 0, 0, out, &x, 0),
                       "is no pointer into device memory", "read_kernel");

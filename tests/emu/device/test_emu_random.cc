@@ -76,7 +76,7 @@ static bool is_as_asked(const Turns *t)
     return same;
 }
 
-/* Whether stream a was two turns before b, and later two behind it, all in the first half. */
+/* Whether stream a was two turns before b, and later two after it, all in the first half. */
 static bool lead_changes(const Turns *t, int a, int b)
 {
     int n = 0;

@@ -1,4 +1,4 @@
-/* lt.h -- the descriptors behind the stand-in for cuBLASLt, and what its files share. */
+/* lt.h -- the descriptors of the stand-in for cuBLASLt, and what its files share. */
 #ifndef TESTS_EMU_LT_LT_H
 #define TESTS_EMU_LT_LT_H
 

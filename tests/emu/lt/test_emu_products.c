@@ -95,7 +95,7 @@ static double worst(Bench *b, Tensor got, double (*f)(double))
     return most;
 }
 
-/* What one call makes of y and, behind a gelu, of pre; both held NaN before. */
+/* What one call makes of y and, after a gelu, of pre; both held NaN before. */
 static double forward(Bench *b, Epilogue epilogue)
 {
     bool gelu = epilogue != EPILOGUE_NONE;

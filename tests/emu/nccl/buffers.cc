@@ -34,7 +34,7 @@ static void check_range(const Bytes &bytes)
         emu_die("%s: the %s buffer is memory of device %d, the communicator is device %d's", name,
                 what, memory.device, bytes.call->comm->device);
     if (bytes.to > memory.base + memory.bytes)
-        emu_die("%s: the %s buffer's last %td bytes are behind its allocation of %zu", name, what,
+        emu_die("%s: the %s buffer's last %td bytes are past its allocation of %zu", name, what,
                 bytes.to - (memory.base + memory.bytes), memory.bytes);
     if ((uintptr_t)bytes.from % type_size(bytes.call->type) != 0)
         emu_die("%s: the %s buffer %p is not aligned to its type's %zu bytes", name, what,

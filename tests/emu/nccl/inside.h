@@ -2,7 +2,7 @@
  *
  * A call is queued in its thread's group; the outermost group end makes one plan per communicator
  * of it: its collectives in order, then all its messages at once. A plan is one piece of work on a
- * stream (emu_stream_do_host), joined with the others of its streams by events, behind the
+ * stream (emu_stream_do_host), joined with the others of its streams by events, after the
  * communicator's plan before. Two TCP connections go to each peer: one for what streams carry, one
  * for what the host waits for: the first use of a verb, of a peer. */
 #ifndef TESTS_EMU_NCCL_INSIDE_H

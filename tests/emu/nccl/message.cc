@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 /* What is said to and by one peer. First come the headers of all messages of the plan, then, as the
- * peer's headers come, the data, each behind a header of its own. */
+ * peer's headers come, the data, each after a header of its own. */
 typedef struct {
     ncclComm *comm;
     Link *link;

@@ -19,7 +19,7 @@ void OrderGraph::find_ahead(int at, int64_t end, std::vector<int> &seen, std::ma
             if (nodes[to].place <= end && parent.emplace(to, seen[i]).second) seen.push_back(to);
 }
 
-void OrderGraph::find_behind(int at, int64_t start, std::vector<int> &seen)
+void OrderGraph::find_later(int at, int64_t start, std::vector<int> &seen)
 {
     std::set<int> known = {at};
     seen.push_back(at);
@@ -37,7 +37,7 @@ bool OrderGraph::edge(int from, int to, std::vector<int> &circle)
     nodes[to].from.push_back(from);
     if (nodes[from].place < nodes[to].place) return true;
 
-    std::vector<int> ahead, behind;
+    std::vector<int> ahead, later;
     std::map<int, int> parent = {{to, -1}};
     find_ahead(to, nodes[from].place, ahead, parent);
     if (parent.count(from)) {
@@ -46,18 +46,19 @@ bool OrderGraph::edge(int from, int to, std::vector<int> &circle)
         std::reverse(circle.begin(), circle.end());
         return false;
     }
-    find_behind(from, nodes[to].place, behind);
-    /* What is behind the edge takes the first of the places of both, what is ahead the rest. */
+    find_later(from, nodes[to].place, later);
+    /* What comes after the edge takes the first of the places of both, what comes before it the
+     * rest. */
     auto earlier = [this](int a, int b) { return nodes[a].place < nodes[b].place; };
-    std::sort(behind.begin(), behind.end(), earlier);
+    std::sort(later.begin(), later.end(), earlier);
     std::sort(ahead.begin(), ahead.end(), earlier);
-    behind.insert(behind.end(), ahead.begin(), ahead.end());
+    later.insert(later.end(), ahead.begin(), ahead.end());
     std::vector<int64_t> places;
-    for (int i : behind)
+    for (int i : later)
         places.push_back(nodes[i].place);
     std::sort(places.begin(), places.end());
-    for (size_t i = 0; i < behind.size(); i++)
-        nodes[behind[i]].place = places[i];
+    for (size_t i = 0; i < later.size(); i++)
+        nodes[later[i]].place = places[i];
     return true;
 }
 
@@ -67,7 +68,7 @@ std::string OrderGraph::describe(const std::vector<int> &circle) const
     for (int i : circle) {
         int before = nodes[i].before;
         text += (text.empty() ? "" : "; ") + launches[i].device + " launches " + launches[i].text;
-        if (before >= 0) text += " behind " + launches[before].text;
+        if (before >= 0) text += " after " + launches[before].text;
     }
     return text;
 }

@@ -51,7 +51,7 @@ class OrderGraph
     };
     bool edge(int from, int to, std::vector<int> &circle);
     void find_ahead(int at, int64_t end, std::vector<int> &seen, std::map<int, int> &parent);
-    void find_behind(int at, int64_t start, std::vector<int> &seen);
+    void find_later(int at, int64_t start, std::vector<int> &seen);
     std::string describe(const std::vector<int> &circle) const;
     std::vector<OrderLaunch> launches;
     std::vector<Node> nodes;

@@ -36,7 +36,7 @@ static void reduce_in_place(Rank *r)
     rank_close(r);
 }
 
-static void behind_the_allocation(Rank *r)
+static void past_the_allocation(Rank *r)
 {
     rank_open(r);
     OK(r->nccl->AllGather(r->x, r->y, WORLD_ROOM / 2 + r->planted, ncclFloat32, r->comm,
@@ -157,9 +157,9 @@ static const Violation violations[] = {
      {0}},
     {"vi",
      "a buffer longer than its allocation",
-     behind_the_allocation,
+     past_the_allocation,
      2,
-     "the receive buffer's last 8 bytes are behind its allocation of 256",
+     "the receive buffer's last 8 bytes are past its allocation of 256",
      {0}},
     {"vi", "host memory", host_memory, 2, "is not in live device memory", {0}},
     {"vi", "memory that was freed", freed_memory, 2, "is not in live device memory", {0}},

@@ -127,7 +127,7 @@ static double trial_expected(const Trial *t, const Rank *r, size_t i)
     }
 }
 
-/* The result, and nothing behind it. */
+/* The result, and nothing past it. */
 static void trial_run(const Trial *t, Rank *r)
 {
     char *send, *recv;
@@ -150,8 +150,8 @@ static void trial_run(const Trial *t, Rank *r)
                     get(t->type, t->got, i), trial_expected(t, r, i));
             _exit(98);
         }
-    bool sends_behind = t->in_place && t->verb == REDUCE_SCATTER;
-    for (size_t i = got * size; i < (got + GUARD) * size && !sends_behind; i++)
+    bool sends_past_it = t->in_place && t->verb == REDUCE_SCATTER;
+    for (size_t i = got * size; i < (got + GUARD) * size && !sends_past_it; i++)
         MUST(((const unsigned char *)t->got)[i] == 0x55);
 }
 

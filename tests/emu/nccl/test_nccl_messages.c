@@ -155,7 +155,7 @@ static void group_body(Rank *r)
 }
 
 /* Only the stream that is named is waited for: calls of one communicator are done in their order on
- * whichever streams; a group starts behind all that its streams were asked for before, and comes
+ * whichever streams; a group starts after all that its streams were asked for before, and comes
  * before all that they are asked for later. */
 static void streams_body(Rank *r)
 {

@@ -34,8 +34,8 @@ static void different_orders_are_a_circle(void **state)
             graph.add(launch(1, planted ? "B1" : "A1", {collective(1 + planted, 0)})).c_str(), "");
         std::string circle =
             graph.add(launch(1, planted ? "A1" : "B1", {collective(2 - planted, 0)}));
-        assert_string_equal(circle.c_str(), planted ? "device 0 launches B1 behind A1; device 1 "
-                                                      "launches A1 behind B1"
+        assert_string_equal(circle.c_str(), planted ? "device 0 launches B1 after A1; device 1 "
+                                                      "launches A1 after B1"
                                                     : "");
     }
 }
@@ -63,7 +63,7 @@ static void a_group_is_one_launch(void **state)
     assert_string_equal(graph.add(launch(1, "F", {collective(1, 2)})).c_str(), "");
     assert_string_equal(graph.add(launch(1, "H", {collective(3, 1)})).c_str(), "");
     assert_string_equal(graph.add(launch(1, "G", {collective(2, 2)})).c_str(),
-                        "device 0 launches H behind F+G; device 1 launches G behind H");
+                        "device 0 launches H after F+G; device 1 launches G after H");
 }
 
 /* Messages: a chain of them goes on when its own ends are there; two that cross do not, alone. */
@@ -81,7 +81,7 @@ static void messages_wait_for_their_two_ranks(void **state)
     assert_string_equal(crossed.add(launch(1, "s10", {{1, 1, 0, 0}})).c_str(), "");
     assert_string_equal(crossed.add(launch(0, "r10", {{1, 1, 0, 0}})).c_str(), "");
     assert_string_equal(crossed.add(launch(1, "r01", {{1, 0, 1, 0}})).c_str(),
-                        "device 0 launches r10 behind s01; device 1 launches r01 behind s10");
+                        "device 0 launches r10 after s01; device 1 launches r01 after s10");
 }
 
 /* Lets devices do their launches; whether all come to an end. */

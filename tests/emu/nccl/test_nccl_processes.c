@@ -31,7 +31,7 @@ static void wait_for_ids(Shared *shared)
         sched_yield();
 }
 
-/* With LAZY_ROOT set, the threads behind the ids share the rank's core and give way to it. They
+/* With LAZY_ROOT set, the threads that serve the ids share the rank's core and give way to it. They
  * must get on all the same where others want the core: SCHED_IDLE would keep them from it. */
 static void *make_ids(void *context)
 {
