@@ -223,6 +223,20 @@ const char *config_word(const Config *config, const char *key)
                               *(const int *)option_field(&option_table[row], config));
 }
 
+GridPlace config_grid(const Config *config, int64_t ranks)
+{
+    GridPlace grid = {(int)config->parallel.pipeline, 1, 1, (int)config->parallel.tensor};
+    grid.dp = (int)(ranks > 0 ? ranks / grid_ranks(grid) : config->parallel.data);
+    return grid;
+}
+
+const char *config_grid_key(int number)
+{
+    for (int i = 0; i < option_count; i++)
+        if ((option_table[i].flags & OPTION_GRID) != 0 && number-- == 0) return option_table[i].key;
+    return NULL;
+}
+
 DType config_dtype(const Config *config)
 {
     return config->fp64.enabled   ? F64

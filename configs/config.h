@@ -6,6 +6,7 @@
 #ifndef CONFIGS_CONFIG_H
 #define CONFIGS_CONFIG_H
 
+#include "configs/grid_place.h"
 #include "model/core/check.h"
 #include "model/core/dtype.h"
 #include "model/core/kinds.h"
@@ -311,6 +312,16 @@ int64_t config_likely_vocab(const Config *config);
  * of that are timed; without `samples` no room is kept for drawing any. Shares the strings of
  * `config`, which must outlive it, and is not freed. */
 Config config_of_one_micro_batch(const Config *config, bool samples);
+
+/* The grid of so many ranks that the config asks for, in the sizes of its axes: dp is what stages
+ * and tensor-parallel ranks leave of the ranks, rounded down, so 0 where there are fewer. With
+ * ranks 0 dp is parallel.data. This is the only place that knows how ranks, dp, tp and pp hang
+ * together. */
+GridPlace config_grid(const Config *config, int64_t ranks);
+/* The keys that make a grid, which say how several ranks share the work, in table order from number
+ * 0; NULL after the last. A config that leaves them all out (or has null for them) is for a single
+ * rank, or for data-parallel ranks at ZeRO 0. */
+const char *config_grid_key(int number);
 
 /* Training dtype of weights and activations: F64 when fp64, BF16, F16, else F32. */
 DType config_dtype(const Config *config);

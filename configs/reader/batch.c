@@ -1,4 +1,5 @@
-/* batch.c -- ranks and the three batch keys: what follows from what, and what does not fit. */
+/* batch.c -- the three batch keys (train_batch_size = micro-batch x accumulation x data-parallel
+ * ranks): what follows from what, and what does not fit. How many ranks there are: world.c. */
 #include "configs/reader/load.h"
 
 #include <stdio.h>
@@ -17,6 +18,14 @@ static bool batch_unusable(const Load *load)
                           (const char *const[]){train_key, micro_key, accum_key, data_key, NULL});
 }
 
+/* How many ranks the config's grid has with so many data-parallel ones. */
+static int64_t ranks_with(const Config *c, int64_t dp)
+{
+    GridPlace grid = config_grid(c, 0);
+    grid.dp = 1;
+    return dp * grid_ranks(grid);
+}
+
 /* What the three factors make; numbers of which each is sound may make one that is beyond all. */
 static int64_t product(int64_t rows, int64_t times, int64_t dp)
 {
@@ -25,52 +34,6 @@ static int64_t product(int64_t rows, int64_t times, int64_t dp)
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
-
-/* The data-parallel size of the three batch keys where all are given; 0 where they say none. */
-static int64_t data_of_batch(const Load *load)
-{
-    const Config *c = load->config;
-    if (!load_given(load, train_key) || !load_given(load, micro_key) ||
-        !load_given(load, accum_key) || batch_unusable(load))
-        return 0;
-    int64_t micros = c->train_micro_batch_size_per_gpu * c->gradient_accumulation_steps;
-    return c->train_batch_size % micros == 0 ? c->train_batch_size / micros : 0;
-}
-
-/* parallel.data from the number of ranks; or both from what the config says of either. */
-void derive_world(Load *load)
-{
-    Config *c = load->config;
-    int64_t *data = &c->parallel.data, cut = c->parallel.tensor * c->parallel.pipeline,
-            world = load->context.world;
-    bool given = load_given(load, data_key);
-    if (!given || load_wrong(load, data_key)) *data = 1;
-    if (load_any_wrong(
-            load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
-        return;
-    if (!check_cut(load)) {
-        load->origin[option_find(data_key)].wrong = true;
-        return;
-    }
-    if (world > 0 && given && *data * cut != world) {
-        char ranks[64] = "";
-        if (*data * cut <= CONFIG_MAX_RANKS)
-            snprintf(ranks, sizeof ranks, "--ranks %lld, or ", (long long)(*data * cut));
-        if (load->context.alone)
-            WRONG(load, data_key, "%lld, but there is 1 rank here; leave the key out",
-                  (long long)*data);
-        else
-            WRONG(load, data_key,
-                  "%lld, but there %s %lld rank%s; write %s%lld here, or leave the key out",
-                  (long long)*data, world == 1 ? "is" : "are", (long long)world,
-                  world == 1 ? "" : "s", ranks, (long long)(world / cut));
-        load->origin[option_find(data_key)].wrong = true;
-        return;
-    }
-    if (world == 0) world = (given ? *data : data_of_batch(load)) * cut;
-    c->world = world;
-    load_follow(load, data_key, data, world > 0 ? world / cut : 1);
-}
 
 /* The micro-batch of a file that leaves it to a trainer: the largest power of two up to 8 (Hugging
  * Face's default) that goes into what a rank has to do in a step. */
@@ -153,17 +116,19 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
     one_or_two(low, high, out, n);
 }
 
-/* Ranks of which each data-parallel one is `cut`: as many that share `total` evenly, nearest to
- * those there are, as "2 or 4 ranks"; false where a run has not as many. */
+/* The numbers of ranks nearest to the config's whose data-parallel ranks share `total` evenly, as
+ * "2 or 4 ranks"; false where a run cannot have so many. */
 static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
 {
-    int64_t cut = c->parallel.tensor * c->parallel.pipeline, low, high;
+    int64_t low, high;
     nearest_divisors(total, c->parallel.data, &low, &high);
-    if (low * cut > CONFIG_MAX_RANKS) return false;
-    if (high * cut > CONFIG_MAX_RANKS) high = 0;
-    one_or_two(low * cut, high * cut, out, n);
+    low = ranks_with(c, low);
+    high = ranks_with(c, high);
+    if (low > CONFIG_MAX_RANKS) return false;
+    if (high > CONFIG_MAX_RANKS) high = 0;
+    one_or_two(low, high, out, n);
     if (n > strlen(out))
-        snprintf(out + strlen(out), n - strlen(out), " rank%s", low * cut + high == 1 ? "" : "s");
+        snprintf(out + strlen(out), n - strlen(out), " rank%s", low + high == 1 ? "" : "s");
     return true;
 }
 
@@ -194,9 +159,9 @@ static void refuse_three(Load *load)
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(remedy, sizeof remedy, ", or leave %s out with micro %s", accum_key, near);
     } else if (batch % (rows * times) == 0 && !load_given(load, data_key) &&
-               batch / (rows * times) * (c->world / dp) <= CONFIG_MAX_RANKS)
+               ranks_with(c, batch / (rows * times)) <= CONFIG_MAX_RANKS)
         snprintf(remedy, sizeof remedy, ", or --ranks %lld",
-                 (long long)(batch / (rows * times) * (c->world / dp)));
+                 (long long)ranks_with(c, batch / (rows * times)));
     WRONG(load, train_key, "%lld is not micro %lld x accum %lld x dp %lld = %lld; write %s %lld%s",
           (long long)batch, (long long)rows, (long long)times, (long long)dp, made, train_key, made,
           remedy);

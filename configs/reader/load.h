@@ -93,8 +93,9 @@ bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace a
  * value. */
 void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
                   ConfigPlace value_at);
-/* batch.c: ranks and the three batch keys, what follows from what and what does not fit. */
+/* world.c: how many ranks there are, and parallel.data. */
 void derive_world(Load *load);
+/* batch.c: the three batch keys, what follows from what and what does not fit. */
 void derive_batch(Load *load);
 void check_batch(Load *load);
 /* The divisors of `total` nearest to x from below and from above, as "a or b". */

@@ -31,6 +31,7 @@ typedef enum {
     OPTION_FOLLOWS = 64, /* where it is derived, a printed config shows it as a comment only (or as
                             the "auto" that it was given as), so that it is derived anew when the
                             text is read beside other values */
+    OPTION_GRID = 128,   /* says how several ranks share the work: part of what makes a grid */
 } OptionFlags;
 
 /* One value of a choice; the list ends with name NULL. */

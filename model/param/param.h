@@ -8,6 +8,7 @@
 #ifndef MODEL_PARAM_PARAM_H
 #define MODEL_PARAM_PARAM_H
 
+#include "configs/grid_place.h"
 #include "model/core/dtype.h"
 
 #include <stdbool.h>
@@ -110,15 +111,6 @@ int param_find(const ParamTable *table, const char *name);
 /* Logical elements of one row, of all rows. */
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
-
-/* The axes of the grid of ranks: pipeline, data, context and tensor parallel. Once as the axes'
- * sizes, once as a rank's coordinates. */
-typedef struct {
-    int pp, dp, cp, tp;
-} GridPlace;
-
-/* The sizes of a grid of one rank. */
-#define GRID_OF_ONE ((GridPlace){1, 1, 1, 1})
 
 /* The one owner rule, for norms and checkpoints: whether the rank at `at` in a grid of `size`
  * counts row `param`, which it holds. All ranks of a tensor-parallel group hold a row that is not

@@ -74,7 +74,7 @@ static const Config *load_config(const Arguments *a, int way)
     ConfigReport report = {0};
     const ConfigContext context = {.on_cuda = session_on_cuda, .world = ranks};
     char own[MOST_OWN_SETS][96];
-    const char **sets = must_calloc((size_t)a->set.count + MOST_OWN_SETS, sizeof *sets);
+    const char **sets = must_calloc((size_t)a->set.count + 2 * MOST_OWN_SETS, sizeof *sets);
     int n = 0;
     for (; n < a->set.count; n++)
         sets[n] = a->set.item[n];
@@ -88,17 +88,19 @@ static const Config *load_config(const Arguments *a, int way)
                  {"parallel.data", ranks_on(a, way, DATA)},
                  {"parallel.tensor", ranks_on(a, way, TENSOR)},
                  {"parallel.pipeline", ranks_on(a, way, PIPELINE)},
-                 {"parallel.pipeline_chunks", 1},
                  {"zero_optimization.stage", ways[way].stage}};
-    /* What else a config may say of its own grid. */
-    static const char *const plain[] = {"parallel.pipeline_split=null", "parallel.schedule=1f1b",
-                                        "pipeline.partition=best"};
+    char cleared[MOST_OWN_SETS][96];
+    const char *key;
+    /* Whatever the config says of a grid goes; what this way needs of one comes after it. */
+    for (int i = 0; (key = config_grid_key(i)) != NULL; i++) {
+        CHECK(i < MOST_OWN_SETS, "%d keys make a grid", i);
+        snprintf(cleared[i], sizeof cleared[i], "%s=null", key);
+        sets[n++] = cleared[i];
+    }
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         snprintf(own[i], sizeof own[i], "%s=%lld", fixed[i].key, fixed[i].value);
         sets[n++] = own[i];
     }
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        sets[n++] = plain[i];
     sets[n++] =
         ways[way].sequence ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
@@ -175,16 +177,13 @@ static void measure_round(const Arguments *a, int round, Result *r)
 {
     for (int way = 0; way < WAYS; way++) {
         Measured m = {.config = load_config(a, way)};
-        const GridPlace size = {.pp = (int)ranks_on(a, way, PIPELINE),
-                                .dp = (int)ranks_on(a, way, DATA),
-                                .cp = 1,
-                                .tp = (int)ranks_on(a, way, TENSOR)};
         r->possible[way] = m.config != NULL;
         if (m.config == NULL) continue;
+        GridPlace size = config_grid(m.config, 0);
+        int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        session_prepare_ranks(m.config, ways[way].axis == ALONE ? 1 : (int)a->ranks);
-        launch_ranks(ways[way].axis == ALONE ? 1 : (int)a->ranks,
-                     &(LaunchOptions){.timeout = m.config->parallel.timeout, .size = size},
+        session_prepare_ranks(m.config, ranks);
+        launch_ranks(ranks, &(LaunchOptions){.timeout = m.config->parallel.timeout, .size = size},
                      measure_rank, &m);
         r->seconds[way][round] = m.seconds;
         r->communication[way][round] = m.communication;

@@ -40,7 +40,7 @@ static const Config *load_aloud(const char *path, const Arguments *a, int *code)
 /* For which ranks a config was looked at: "on 4 ranks", ... */
 static const char *looked_at(const Config *config, int64_t asked, char *out, size_t n)
 {
-    long long world = config->world, least = config->parallel.tensor * config->parallel.pipeline;
+    long long world = config->world, least = grid_ranks(config_grid(config, 0));
     if (world > LAUNCH_MAX_RANKS)
         snprintf(out, n,
                  "on %lld ranks, as its batch or parallel.data says; a run has no more than %d yet",

@@ -170,7 +170,7 @@ int opened_run_on(const OpenedRun *run, OpenedBody body, void *context)
     Opening opening = {.run = run, .body = body, .context = context};
     int ranks = (int)run->config->world;
     const LaunchOptions options = {.timeout = run->config->parallel.timeout,
-                                   .size = session_grid_size(run->config, ranks)};
+                                   .size = config_grid(run->config, ranks)};
     session_prepare_ranks(run->config, ranks);
     return launch_ranks(ranks, &options, open_rank, &opening);
 }

@@ -51,10 +51,10 @@ static void print_batch(const Config *c, const DataSet *data)
     double all = step * (double)c->train_steps, there = (double)data->train.n_tokens;
     double passes = data->random ? 0 : all / there;
     char ranks[40] = "";
-    bool data_alone = c->parallel.tensor * c->parallel.pipeline == 1;
-    if (c->parallel.data > 1)
-        snprintf(ranks, sizeof ranks, data_alone ? " x %lld ranks" : " x dp %lld",
-                 (long long)c->parallel.data);
+    GridPlace grid = config_grid(c, 0);
+    bool data_alone = grid_ranks(grid) == grid.dp;
+    if (grid.dp > 1)
+        snprintf(ranks, sizeof ranks, data_alone ? " x %d ranks" : " x dp %d", grid.dp);
     log_field("batch", "%lld x %lld tokens x %lld accumulation%s = %s tokens a step",
               (long long)c->train_micro_batch_size_per_gpu, (long long)c->data.seq_length,
               (long long)c->gradient_accumulation_steps, ranks, figure_count(step).text);

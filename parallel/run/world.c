@@ -35,7 +35,7 @@ int run_on_ranks(Run *run, int (*rank)(Run *run))
 {
     int n = (int)run->arguments.ranks;
     LaunchOptions options = {.timeout = run->config->parallel.timeout,
-                             .size = session_grid_size(run->config, n)};
+                             .size = config_grid(run->config, n)};
     Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
     for (int i = 1; i < n; i++)
         ranks.run[i] = *run;

@@ -59,19 +59,12 @@ bool session_connects(const Session *s)
     return s->gpus == GPUS_EACH;
 }
 
-GridPlace session_grid_size(const Config *config, int ranks)
-{
-    int64_t tp = config->parallel.tensor, pp = config->parallel.pipeline;
-    CHECK(ranks % (tp * pp) == 0, "%d ranks in %d stages of %d", ranks, (int)pp, (int)tp);
-    return (GridPlace){(int)pp, (int)(ranks / (tp * pp)), 1, (int)tp};
-}
-
 static Grid open_grid(const Config *config, Comm *world)
 {
     if (world == NULL) return grid_single();
     GridGroups groups = {.kv = (int)config->model.num_key_value_heads,
                          .tied = config->model.tie_word_embeddings};
-    return grid_open(world, session_grid_size(config, world->size), &groups);
+    return grid_open(world, config_grid(config, world->size), &groups);
 }
 
 /* What row `row` of the table of layers costs. */

@@ -43,9 +43,6 @@ void session_prepare_ranks(const Config *config, int ranks);
  * session_open on. */
 bool session_connects(const Session *session);
 
-/* The grid of so many ranks that the config asks for: those that tensor and pipeline ranks leave
- * are data-parallel. */
-GridPlace session_grid_size(const Config *config, int ranks);
 /* Where each run of layers begins that the config cuts the model into, and the last ends: runs + 1
  * rows of the layers' table (layers.h), malloc'ed. config->model.vocab_size is known. */
 int *session_borders(const Config *config, int runs);

@@ -88,22 +88,12 @@ static void set_small_model(Settings *s, const Config *c)
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
 
-/* One rank, whatever the config and its aliases say. */
+/* One rank, whatever the config says of a grid. */
 static void set_one_rank(Settings *s)
 {
-    static const char *const sizes[] = {"parallel.data",
-                                        "parallel.tensor",
-                                        "parallel.pipeline",
-                                        "parallel.pipeline_chunks",
-                                        "pipeline.stages",
-                                        "tensor_parallel.autotp_size",
-                                        "tensor_parallel.tp.tp_size"};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        set_number(s, sizes[i], 1);
-    set_text(s, "parallel.sequence_parallel", "false");
-    set_text(s, "parallel.schedule", "1f1b");
-    set_text(s, "parallel.pipeline_split", "null");
-    set_number(s, "zero_optimization.stage", 0);
+    const char *key;
+    for (int i = 0; (key = config_grid_key(i)) != NULL; i++)
+        set_text(s, key, "null");
 }
 
 /* Nothing is kept, or sent, in 16 bits. */
@@ -173,8 +163,8 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
     *c = (Configs){.given = load_given(o, &s, code)};
     if (c->given) {
         const Config *g = c->given;
-        int64_t rows = micro_rows(o, g),
-                dp = max_i64(o->ranks / (g->parallel.tensor * g->parallel.pipeline), 1);
+        /* Ranks that are no whole grid are refused below, with a batch that fits one replica. */
+        int64_t rows = micro_rows(o, g), dp = max_i64(config_grid(g, o->ranks).dp, 1);
         int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
         bool f64 = o->dtype == VERIFY_F64 || g->fp64.enabled ||
                    (o->dtype == VERIFY_DEFAULT && !session_on_cuda(g));
@@ -319,7 +309,7 @@ static int verify_rank(Comm *world, void *context)
 static void print_subject(const Proof *p)
 {
     const Config *c = p->configs.grid, *given = p->configs.given;
-    GridPlace size = {(int)c->parallel.pipeline, (int)c->parallel.data, 1, (int)c->parallel.tensor};
+    GridPlace size = config_grid(c, 0);
     char axes[64];
     grid_size_text(size, axes, sizeof axes);
     printf("grid       %lld rank%s = %s (threads), ZeRO %lld", (long long)p->options->ranks,
@@ -382,7 +372,7 @@ int verify_config(const VerifyOptions *options)
     if (load_all(&p.configs, options, &code)) {
         const Config *grid = p.configs.grid;
         /* No deadline: the others wait while rank 0 makes the steps of a single rank. */
-        LaunchOptions launch = {.size = session_grid_size(grid, (int)grid->world)};
+        LaunchOptions launch = {.size = config_grid(grid, grid->world)};
         data_open_random(&p.data, grid->model.vocab_size);
         print_subject(&p);
         fflush(stdout);

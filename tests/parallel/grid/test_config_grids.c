@@ -107,7 +107,7 @@ static void grids_that_are_taken_can_be_cut(void **state)
     for (int i = 0; i < draws; i++) {
         const Config *c = draw_config(&at);
         if (c == NULL) continue;
-        GridPlace size = session_grid_size(c, (int)c->world);
+        GridPlace size = config_grid(c, c->world);
         ScheduleSpec spec = step_spec(c);
         int runs = spec.stages * spec.chunks, *border = session_borders(c, runs);
         int64_t counted = 0, layers = 0, all = 0;

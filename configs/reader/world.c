@@ -1,0 +1,74 @@
+/* world.c -- how many ranks there are, and so parallel.data: the command line says it, or the
+ * config does by parallel.data or by its batch. */
+#include "configs/reader/load.h"
+
+#include <stdio.h>
+
+static const char data_key[] = "parallel.data", train_key[] = "train_batch_size",
+                  micro_key[] = "train_micro_batch_size_per_gpu",
+                  accum_key[] = "gradient_accumulation_steps";
+
+/* The data-parallel size that follows from the three batch keys where all are given; 0 where they
+ * do not say. */
+static int64_t data_of_batch(const Load *load)
+{
+    static const char *const keys[] = {train_key, micro_key, accum_key, data_key, NULL};
+    const Config *c = load->config;
+    if (!load_given(load, train_key) || !load_given(load, micro_key) ||
+        !load_given(load, accum_key) || load_any_wrong(load, keys))
+        return 0;
+    int64_t micros = c->train_micro_batch_size_per_gpu * c->gradient_accumulation_steps;
+    return c->train_batch_size % micros == 0 ? c->train_batch_size / micros : 0;
+}
+
+/* parallel.data is given and makes another number of ranks than there are: `ranks`. */
+static void refuse_data(Load *load, int64_t ranks)
+{
+    const Config *c = load->config;
+    int64_t world = load->context.world;
+    char instead[64] = "";
+    /* --ranks is offered only where a run can have so many. */
+    if (ranks <= CONFIG_MAX_RANKS)
+        snprintf(instead, sizeof instead, "--ranks %lld, or ", (long long)ranks);
+    if (load->context.alone)
+        load_error(load, load_place(load, data_key), data_key,
+                   "%lld, but there is 1 rank here; leave the key out",
+                   (long long)c->parallel.data);
+    else
+        load_error(load, load_place(load, data_key), data_key,
+                   "%lld, but there %s %lld rank%s; write %s%d here, or leave the key out",
+                   (long long)c->parallel.data, world == 1 ? "is" : "are", (long long)world,
+                   world == 1 ? "" : "s", instead, config_grid(c, world).dp);
+    load->origin[option_find(data_key)].wrong = true;
+}
+
+/* parallel.data from the number of ranks; or both from what the config says of either. */
+void derive_world(Load *load)
+{
+    Config *c = load->config;
+    int64_t *data = &c->parallel.data, world = load->context.world;
+    bool given = load_given(load, data_key);
+    if (!given || load_wrong(load, data_key)) *data = 1;
+    if (load_any_wrong(
+            load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
+        return;
+    /* Whoever refused these sizes has said what would fit; a second sentence about the batch or the
+     * data-parallel ranks, which follow from them, would speak of a grid that will not be. */
+    if (!check_cut(load)) {
+        load->origin[option_find(data_key)].wrong = true;
+        return;
+    }
+    GridPlace grid = config_grid(c, 0);
+    if (world > 0 && given && grid_ranks(grid) != world) {
+        refuse_data(load, grid_ranks(grid));
+        return;
+    }
+    /* Nobody said how many ranks there are, so the config is looked at for those that it asks for
+     * itself; 0: it asks for none, and holds for one as for many. */
+    if (world == 0) {
+        grid.dp = (int)(given ? *data : data_of_batch(load));
+        world = grid_ranks(grid);
+    }
+    c->world = world;
+    load_follow(load, data_key, data, world > 0 ? config_grid(c, world).dp : 1);
+}
