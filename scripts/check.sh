@@ -30,6 +30,7 @@ check_tidy() { printf '%s\n' "${tidied[@]}" | xargs -P "$(nproc)" -n 3 scripts/t
 tool clang-format && part format clang-format --dry-run -Werror "${sources[@]}"
 part layers scripts/check_layers.sh
 part habits scripts/check_text.sh
+part links scripts/check_links.sh
 tool shellcheck && part shellcheck shellcheck --severity=warning "${scripts[@]}"
 tool clang-tidy && part clang-tidy check_tidy
 exit $bad
