@@ -1,5 +1,6 @@
-/* gather.c -- weights that are kept as shards are gathered for their uses: by the plan of the step,
- * ahead of time; where no uses were told, when they are acquired, and dropped when released. */
+/* gather.c -- weights that are kept as shards are gathered for their uses. In a step with planned
+ * uses they are gathered ahead of time, as prefetch.c has planned it; in any other pass they are
+ * gathered when they are acquired and dropped when they are released. */
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "parallel/zero/state.h"
@@ -13,7 +14,9 @@ static void choose_sharded(ZeroStore *s)
     int64_t whole = 0;
     for (int i = 0; i < table->n_units; i++) {
         int64_t size = table->unit[i].size;
-        if (!s->unit[i].here) continue;
+        if (!s->unit[i].at_home) continue;
+        /* A small unit's gather is mostly latency, and its shards save little memory. The first in
+         * the table stay whole, as many as fit the bound together. */
         bool small = size <= s->options.param_persistence_threshold &&
                      whole + size <= s->options.model_persistence_threshold;
         s->unit[i].sharded = s->options.stage == 3 && !small;
@@ -22,7 +25,7 @@ static void choose_sharded(ZeroStore *s)
     }
 }
 
-/* Without uses any two units may be held at once. */
+/* Room for a pass whose uses are not known: any two units may be held at once. */
 static int64_t largest_pair(const int64_t *size, int n)
 {
     int64_t most = 0, second = 0;
@@ -51,7 +54,8 @@ void zero_plan_gathers(ZeroStore *s)
     if (o->n_uses == 0) {
         s->room = largest_pair(size, units);
     } else {
-        /* Stages have other units: the largest need of all, so that one answer helps all. */
+        /* Stages have different units. The largest need of all goes into the sentence, so that the
+         * value it names is right for every stage. */
         int64_t least = control_max(&s->grid->pp, gathers_least(size, o->uses, o->n_uses));
         if (o->gather.max_live_parameters < least)
             control_fail(
@@ -60,6 +64,7 @@ void zero_plan_gathers(ZeroStore *s)
                 "that are used one behind the other have %lld elements; write at least that",
                 (long long)o->gather.max_live_parameters, (long long)least);
         s->plan = gathers_plan(size, o->uses, o->n_uses, &o->gather);
+        /* The caller may free its uses, and every later step is compared with them. */
         s->planned = must_calloc((size_t)o->n_uses, sizeof *s->planned);
         memcpy(s->planned, o->uses, (size_t)o->n_uses * sizeof *s->planned);
         s->n_planned = o->n_uses;
@@ -68,7 +73,7 @@ void zero_plan_gathers(ZeroStore *s)
     free(size);
 }
 
-bool zero_uses_planned(const ZeroStore *s, const Use *uses, int64_t n)
+static bool follows_plan(const ZeroStore *s, const Use *uses, int64_t n)
 {
     if (n == 0 || n > s->n_planned) return false;
     for (int64_t i = 0; i < n; i++)
@@ -77,75 +82,85 @@ bool zero_uses_planned(const ZeroStore *s, const Use *uses, int64_t n)
     return true;
 }
 
-void zero_forget_gathered(ZeroStore *s)
+void zero_drop_weights(UnitState *u)
 {
+    u->weight = NO_TENSOR;
+    u->weight_state = WEIGHTS_AWAY;
+}
+
+void zero_begin_plan(ZeroStore *s, const Use *uses, int64_t n)
+{
+    s->by_plan = follows_plan(s, uses, n);
     s->point = s->next_stay = 0;
     for (int i = 0; i < s->base.table->n_units; i++)
-        if (s->unit[i].sharded) s->unit[i].weight = NO_TENSOR;
+        if (s->unit[i].sharded) zero_drop_weights(&s->unit[i]);
 }
 
-static void gather_to(ZeroStore *s, int unit, int64_t offset)
+/* Asks for the unit's weights at this place in the buffer of gathered weights. */
+static void ask_at(ZeroStore *s, int unit, int64_t offset)
 {
     UnitState *u = &s->unit[unit];
-    CHECK(!u->acquired && offset + u->size <= s->room, "unit %d at element %lld of %lld", unit,
-          (long long)offset, (long long)s->room);
+    CHECK(u->weight_state == WEIGHTS_AWAY && offset + u->size <= s->room,
+          "unit %d at element %lld of %lld", unit, (long long)offset, (long long)s->room);
     u->weight = tensor_slice_rows(s->gathered, offset, u->size);
-    zero_bucket_gather(s, &s->gathering, unit, s->options.allgather_bucket_size);
+    zero_queue_gather(s, &s->gathering, unit);
 }
 
-/* The stays that begin now, or of them only those of units that are used at this point. What lay in
- * their places was used before it, and the comm stream waits for what the compute stream has been
- * given up to here. What is used now does not wait for what is gathered ahead. */
-static void gather_by_plan(ZeroStore *s, bool ahead)
+/* Asks for the stays that the plan begins at this point; without `ahead` only for those whose unit
+ * is used at this point. Their places were last used before it, and the comm stream waits for all
+ * that the compute stream has been given so far, so nothing that is still read is overwritten.
+ * What is used now and what is gathered ahead go out as separate groups, so that the use does not
+ * wait for both. */
+static void ask_by_plan(ZeroStore *s, bool ahead)
 {
     for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
          s->next_stay++) {
         const Gather *g = &s->plan.gather[s->next_stay];
         if (g->first > s->point) {
-            zero_bucket_finish(s, &s->gathering);
+            zero_issue_gathers(s, &s->gathering);
             if (!ahead) return;
         }
         s->unit[g->unit].last = g->last;
-        gather_to(s, g->unit, g->offset);
+        ask_at(s, g->unit, g->offset);
     }
-    zero_bucket_finish(s, &s->gathering);
+    zero_issue_gathers(s, &s->gathering);
 }
 
-static void gather_between_uses(ZeroStore *s, bool ahead)
+static void ask_between_uses(ZeroStore *s, bool ahead)
 {
-    if (s->by_plan && s->options.overlap_comm && s->next_use < s->n_uses) gather_by_plan(s, ahead);
+    if (s->by_plan && s->options.overlap_comm && s->next_use < s->n_uses) ask_by_plan(s, ahead);
 }
 
-void zero_gather_next(ZeroStore *s)
+void zero_ask_for_next_use(ZeroStore *s)
 {
-    gather_between_uses(s, false);
+    ask_between_uses(s, false);
 }
 
-void zero_gather_ahead(ZeroStore *s)
+void zero_ask_ahead(ZeroStore *s)
 {
-    gather_between_uses(s, true);
+    ask_between_uses(s, true);
 }
 
-/* A place at one end of the buffer, beside the unit at the other. */
-static void gather_now(ZeroStore *s, int unit)
+/* Asks for the unit's weights at one end of the buffer; the other end may have another unit's. */
+static void ask_at_an_end(ZeroStore *s, int unit)
 {
     int64_t size = s->unit[unit].size;
     CHECK(s->low < 0 || s->high < 0, "units %d, %d and %d at once", s->low, s->high, unit);
     int other = s->low < 0 ? s->high : s->low;
     CHECK(size + (other < 0 ? 0 : s->unit[other].size) <= s->room, "no room for units %d and %d",
           unit, other);
-    gather_to(s, unit, s->low < 0 ? 0 : s->room - size);
+    ask_at(s, unit, s->low < 0 ? 0 : s->room - size);
     *(s->low < 0 ? &s->low : &s->high) = unit;
 }
 
-void zero_gather_for_use(ZeroStore *s, int unit)
+void zero_ask_for_use(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
     if (s->by_plan)
-        gather_by_plan(s, true);
+        ask_by_plan(s, true);
     else if (u->sharded)
-        gather_now(s, unit);
-    zero_bucket_finish(s, &s->gathering);
+        ask_at_an_end(s, unit);
+    zero_issue_gathers(s, &s->gathering);
     u->used = s->point++;
     CHECK(tensor_present(u->weight), "unit %d used where no stay was planned", unit);
 }
@@ -156,5 +171,5 @@ void zero_drop_after_use(ZeroStore *s, int unit)
     if (!u->sharded) return;
     if (s->low == unit) s->low = -1;
     if (s->high == unit) s->high = -1;
-    if (!s->by_plan || u->last == u->used) u->weight = NO_TENSOR;
+    if (!s->by_plan || u->last == u->used) zero_drop_weights(u);
 }

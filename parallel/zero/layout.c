@@ -1,5 +1,5 @@
-/* layout.c -- how the store lays out units: padding and shards, memory, gaps, and this rank's
- * runs. */
+/* layout.c -- how the store lays out units: padding and shards, gaps, memory, and the pieces of
+ * units that this rank counts and updates. */
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
@@ -13,6 +13,9 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     int64_t at = 0;
     u->first_gap = s->n_gaps;
     while (at < u->size) {
+        /* Rows lie in the unit in another order than in the table, so the row that begins here, and
+         * else the next one, is looked for among all. Padding rows belong to their parameter, which
+         * writes their gradients. */
         int64_t next = u->size, end = at;
         for (int i = unit->first; i < unit->first + unit->count; i++) {
             const Param *p = &table->param[i];
@@ -25,10 +28,10 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     u->n_gaps = s->n_gaps - u->first_gap;
 }
 
-/* Which units' gradients are made in a buffer and summed at every release. One that has several
- * releases in a micro-batch on this stage, a tied table's that has its embedding and its head here,
- * would hold a buffer from the first to the last, and is kept whole. Every unit has one release in
- * a micro-batch at least, so those with the fewest have one. */
+/* Chooses the units whose gradients are transient: made in a slot and summed at every release. That
+ * needs a single release in a micro-batch. A tied table with embedding and head on this stage has
+ * two and would hold a slot from the first to the last, so it is kept whole. Every unit has at
+ * least one release in a micro-batch, so the units with the fewest in the step have exactly one. */
 static void choose_transient(ZeroStore *s)
 {
     const ZeroOptions *o = &s->options;
@@ -39,37 +42,40 @@ static void choose_transient(ZeroStore *s)
     for (int64_t i = 0; i < o->n_uses; i++)
         releases[o->uses[i].unit] += o->uses[i].gradient;
     for (int i = 0; i < s->base.table->n_units; i++)
-        if (s->unit[i].here) fewest = min_i64(fewest, releases[i]);
+        if (s->unit[i].at_home) fewest = min_i64(fewest, releases[i]);
     CHECK(fewest > 0, "a unit without a gradient in a step");
     for (int i = 0; i < s->base.table->n_units; i++)
-        s->unit[i].transient = s->unit[i].here && releases[i] == fewest;
+        s->unit[i].transient = s->unit[i].at_home && releases[i] == fewest;
     free(releases);
 }
 
-/* A sum, or a gather, is waited for with all of its group. With overlap_comm groups are small
- * enough that most of them are under way while gradients are still made and weights are used
- * already, on a model of any size. */
-static void choose_buckets(ZeroStore *s)
+/* A sum or a gather is waited for together with all of its bucket. With overlap_comm buckets are
+ * small enough, on a model of any size, that most of the sums are under way while other gradients
+ * are still made, and most of the gathers while other weights are already used. */
+static void create_buckets(ZeroStore *s)
 {
-    const int64_t GROUPS = 8;
-    ZeroOptions *o = &s->options;
-    int64_t all = 0;
-    if (!o->overlap_comm) return;
-    for (int i = 0; i < s->base.table->n_units; i++)
+    const int64_t AT_LEAST = 8; /* buckets, with overlap_comm */
+    const ZeroOptions *o = &s->options;
+    int units = s->base.table->n_units;
+    int64_t all = 0, most = INT64_MAX;
+    for (int i = 0; i < units; i++)
         all += s->unit[i].size;
-    o->reduce_bucket_size = min_i64(o->reduce_bucket_size, all / GROUPS + 1);
-    o->allgather_bucket_size = min_i64(o->allgather_bucket_size, all / GROUPS + 1);
+    if (o->overlap_comm) most = all / AT_LEAST + 1;
+    s->summing = bucket_create(units, min_i64(o->reduce_bucket_size, most));
+    s->publishing = bucket_create(units, min_i64(o->allgather_bucket_size, most));
+    s->gathering = bucket_create(units, min_i64(o->allgather_bucket_size, most));
 }
 
-/* Gathers are done in the order in which they are asked for, so that of the unit which a step uses
- * first must not be behind others: a tied table comes first in the parameters' table, and on the
- * last stage it is used last. */
+/* Updated weights are gathered in the order of the table, and gathers are done in the order in
+ * which they are issued. A unit that a step uses late must not be in front of those it uses first:
+ * on the last stage a tied table is the first unit of the table and the last that is used. */
 static void find_used_late(ZeroStore *s)
 {
     bool *used = must_calloc((size_t)s->base.table->n_units, sizeof *used);
     int highest = -1; /* of the units used so far */
     for (int64_t i = 0; i < s->options.n_uses; i++) {
         const Use *use = &s->options.uses[i];
+        /* Only the first use decides when the weights must be there. */
         if (!use->weight || used[use->unit]) continue;
         used[use->unit] = true;
         s->unit[use->unit].used_late = use->unit < highest;
@@ -81,17 +87,18 @@ static void find_used_late(ZeroStore *s)
 void zero_layout_units(ZeroStore *s)
 {
     const ParamTable *table = s->base.table;
+    /* Every rank's shard begins at an aligned element and has as many as every other's. */
     int64_t grain = PARAM_ALIGNMENT * s->grid->shard.size;
     s->gap = must_calloc((size_t)(table->n_params + table->n_units), sizeof *s->gap);
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
-        u->here = home_is(&table->unit[i].home, s->grid->at.pp);
-        if (!u->here) continue;
+        u->at_home = home_is(&table->unit[i].home, s->grid->at.pp);
+        if (!u->at_home) continue;
         u->size = (table->unit[i].size + grain - 1) / grain * grain;
         u->part = u->size / s->grid->shard.size;
         find_gaps(s, &table->unit[i], u);
     }
-    choose_buckets(s);
+    create_buckets(s);
     find_used_late(s);
     choose_transient(s);
     zero_plan_gathers(s);
@@ -112,9 +119,10 @@ static int64_t wire_elements(const ZeroStore *s)
     int64_t largest = largest_unit(s, false), all = 0;
     for (int i = 0; i < s->base.table->n_units; i++)
         all += s->unit[i].size;
-    /* From stage 2 on a bucket is of one layer, of two units at most. */
+    /* From stage 2 on a bucket is issued at the end of each layer, which has two units at most. */
     if (s->options.stage >= 2) all = min_i64(all, 2 * largest);
-    return max_i64(largest, min_i64(s->options.reduce_bucket_size, all));
+    /* A unit that is larger than a bucket has one to itself. */
+    return max_i64(largest, min_i64(s->summing.most, all));
 }
 
 static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
@@ -122,9 +130,10 @@ static void layout_gradients(ZeroStore *s, ZeroArenas *arenas)
     DType dtype = s->options.grad_dtype;
     for (int i = 0; i < s->base.table->n_units; i++) {
         UnitState *u = &s->unit[i];
-        if (!u->here) continue;
+        if (!u->at_home) continue;
         Tensor kept =
             arena_tensor(&arenas->gradients, dtype, 1, u->transient ? u->part : u->size, 0, 0);
+        /* A transient gradient gets a slot when it is made; what stays is the sum's shard. */
         u->grad = u->transient ? NO_TENSOR : kept;
         u->grad_part = u->transient ? kept : zero_part(s, kept);
     }
@@ -140,9 +149,11 @@ void zero_layout_memory(ZeroStore *s, ZeroArenas *arenas)
     const ParamTable *table = s->base.table;
     for (int i = 0; i < table->n_units; i++) {
         UnitState *u = &s->unit[i];
-        if (!u->here) continue;
+        if (!u->at_home) continue;
         Tensor kept = arena_tensor(&arenas->weights, table->unit[i].dtype, 1,
                                    u->sharded ? u->part : u->size, 0, 0);
+        /* Whole weights have their shard in them, so an update of the shard needs no copy. */
+        u->weight_state = u->sharded ? WEIGHTS_AWAY : WEIGHTS_HERE;
         u->weight = u->sharded ? NO_TENSOR : kept;
         u->weight_part = u->sharded ? kept : zero_part(s, kept);
     }
@@ -157,7 +168,7 @@ Tensor zero_part(const ZeroStore *s, Tensor whole)
     return tensor_slice_rows(whole, part * s->grid->shard.rank, part);
 }
 
-/* Whether this rank counts a range of a unit: all rows of a range are cut alike, so its first row
+/* Whether this rank counts a range of a unit. All rows of a range are cut alike, so its first row
  * answers for all. */
 static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
 {
@@ -168,27 +179,31 @@ static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *rang
     return param_owned_here(table, i, &s->grid->size, &s->grid->at);
 }
 
-/* Every piece of a range is a shard of its own: one optimizer group. The last range has the tail,
- * so that every rank's shard is covered, were it of padding alone. At stage 0 a rank counts what it
- * would own at stage 1: both sum the same numbers in the same order. */
+/* ParamStore.shards. Every piece of a range is a shard of its own, for it has one optimizer group.
+ */
 int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
 {
     const ZeroStore *s = (ZeroStore *)base;
+    /* At stage 0 a rank updates everything. It counts what it would own at stage 1, so that both
+     * stages add up the same numbers in the same order. */
+    bool all = s->options.stage == 0 && purpose == PURPOSE_UPDATE;
     int n = 0;
     for (int i = 0; i < base->table->n_units; i++) {
         const Unit *unit = &base->table->unit[i];
         const UnitState *u = &s->unit[i];
-        if (!u->here) continue;
-        bool all = s->options.stage == 0 && purpose == PURPOSE_UPDATE;
+        if (!u->at_home) continue;
         int64_t begin = all ? 0 : u->part * s->grid->shard.rank;
         int64_t end = all ? u->size : begin + u->part;
         for (int r = 0; r < unit->n_ranges; r++) {
             const Range *range = &unit->range[r];
+            /* The last range has the unit's tail, so that every element has an owner, on a rank
+             * whose shard is padding alone, too. */
             bool last = r + 1 == unit->n_ranges;
             int64_t from = max_i64(begin, range->offset);
             int64_t to = min_i64(end, last ? u->size : range->offset + range->count);
             if (from >= to) continue;
             if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
+            /* Past `max` shards are only counted: the caller asks for their number first. */
             if (n++ >= max) continue;
             Tensor weight = all ? u->weight : u->weight_part;
             Tensor grad = all ? u->grad : u->grad_part;

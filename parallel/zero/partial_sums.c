@@ -1,15 +1,18 @@
-/* partial_sums.c -- gradients that are partial sums over ranks which hold the same weights for
- * other tokens or heads, or for another use: rows that tensor-parallel ranks have whole (TpGrad),
- * and units of two pipeline stages.
+/* partial_sums.c -- gradients of tied tables and tensor-parallel partial gradients are summed, once
+ * a step.
  *
- * Once a step, behind the sum over the data-parallel ranks, on this rank's shard: the ranks of such
- * a group have units of one layout and shards of one rank of it, so their shards line up, and only
- * what a rank will update travels. At stage 0, where gradients are whole, the same sums are made of
- * the whole: element by element, so the bits are those of the shards. */
+ * Ranks that hold the same weights may each have a part of the gradient. Tensor-parallel ranks do
+ * where rows are whole on all of them, for each has seen other tokens or other heads (TpGrad). The
+ * first and the last stage do where a table is tied, for each has one of its two uses.
+ *
+ * These sums follow the sum over the data-parallel ranks and are made on this rank's shard. The
+ * ranks of such a group have units of one layout and the same shard of each, so their shards line
+ * up, and only what a rank will update travels. At stage 0, where gradients are whole, the same
+ * sums are made of the whole: element by element, so the bits are those of the shards. */
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
-/* The ranks that have the addends of such rows; NULL: the rank has the sum. */
+/* The ranks that have the addends of rows of this kind; NULL: each rank has the sum. */
 static Comm *addends(const ZeroStore *s, TpGrad kind)
 {
     Grid *grid = s->grid;
@@ -23,7 +26,7 @@ static Comm *addends(const ZeroStore *s, TpGrad kind)
     return NULL;
 }
 
-/* What this rank keeps of a unit's gradient between elements `from` and `to` of it. */
+/* What this rank keeps of elements [from, to) of a unit's gradient; NO_TENSOR: none of them. */
 static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from, int64_t to)
 {
     bool whole = s->options.stage == 0;
@@ -35,7 +38,8 @@ static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from,
                      : NO_TENSOR;
 }
 
-/* Sums the unit's rows whose addends are on these ranks. Ranges of one kind lie side by side. */
+/* Sums the unit's rows whose addends are on these ranks. Ranges of one kind follow each other and
+ * go out as one tensor. */
 static void sum_rows(ZeroStore *s, int unit, Comm *comm)
 {
     const Unit *rows = &s->base.table->unit[unit];
@@ -55,7 +59,9 @@ static void sum_over(ZeroStore *s, Comm *comm)
     comm_group_begin(comm);
     for (int i = 0; i < s->base.table->n_units; i++) {
         const UnitState *u = &s->unit[i];
-        if (!u->here) continue;
+        if (!u->at_home) continue;
+        /* Of a tied table both homes have a part of every row; elsewhere only some rows have
+         * several addends. */
         if (comm != &s->grid->tie)
             sum_rows(s, i, comm);
         else if (s->base.table->unit[i].home.n > 1)
@@ -65,13 +71,13 @@ static void sum_over(ZeroStore *s, Comm *comm)
     zero_await_sums(s, comm);
 }
 
-bool zero_needs_finish(const ZeroStore *s)
+bool zero_has_partial_sums(const ZeroStore *s)
 {
     const Grid *grid = s->grid;
     return s->makes_gradients && (grid->tp.size > 1 || grid->kv.size > 1 || grid->tie.size > 1);
 }
 
-void zero_finish(ZeroStore *s)
+void zero_sum_partials(ZeroStore *s)
 {
     sum_over(s, &s->grid->tp);
     sum_over(s, &s->grid->kv);

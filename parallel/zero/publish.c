@@ -1,11 +1,13 @@
-/* publish.c -- whole weights are gathered from the ranks that own them, in buckets, on the comm
- * stream: after an update while the next forward pass begins, and for gather.c before a use. */
+/* publish.c -- whole weights are gathered from the ranks that own their shards, in buckets, on the
+ * comm stream: updated weights while the next forward pass begins, and sharded weights before a use
+ * (gather.c). */
 #include "model/core/check.h"
 #include "parallel/zero/state.h"
 
-void zero_bucket_finish(ZeroStore *s, Bucket *bucket)
+void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
 {
     if (bucket->n == 0) return;
+    /* The shards must be written, and the places of the whole weights must be read no more. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     comm_group_begin(&s->grid->shard);
@@ -17,55 +19,57 @@ void zero_bucket_finish(ZeroStore *s, Bucket *bucket)
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
         device_event_record(&s->comm, &u->ready);
-        u->arriving = true;
-        u->queued = false;
+        u->weight_state = WEIGHTS_ARRIVING;
         if (!s->options.overlap_comm) zero_await_weights(s, bucket->unit[i]);
     }
-    bucket->n = 0;
-    bucket->elements = 0;
+    bucket_clear(bucket);
 }
 
-void zero_bucket_gather(ZeroStore *s, Bucket *bucket, int unit, int64_t most)
+void zero_queue_gather(ZeroStore *s, Bucket *bucket, int unit)
 {
-    int64_t size = s->unit[unit].size;
-    if (s->unit[unit].queued) return; /* it goes with its bucket, whose turn is later than now */
-    if (bucket->elements + size > most) zero_bucket_finish(s, bucket);
-    bucket->unit[bucket->n++] = unit;
-    bucket->elements += size;
-    s->unit[unit].queued = true;
-    if (bucket->elements >= most) zero_bucket_finish(s, bucket);
+    UnitState *u = &s->unit[unit];
+    CHECK(u->weight_state == WEIGHTS_AWAY, "weights of unit %d asked for twice", unit);
+    if (!bucket_has_room(bucket, u->size)) zero_issue_gathers(s, bucket);
+    bucket_add(bucket, unit, u->size);
+    u->weight_state = WEIGHTS_QUEUED;
+    if (bucket_is_full(bucket)) zero_issue_gathers(s, bucket);
 }
 
-static void publish_now(ZeroStore *s, int unit)
+/* Asks for the updated weights of a unit that is kept whole, if nobody has yet. */
+static void ask_for_update(ZeroStore *s, int unit)
 {
-    if (!s->unit[unit].put_off) return;
-    s->unit[unit].put_off = false;
-    zero_bucket_gather(s, &s->publishing, unit, s->options.allgather_bucket_size);
+    const UnitState *u = &s->unit[unit];
+    if (!u->at_home || u->sharded || u->weight_state != WEIGHTS_AWAY) return;
+    zero_queue_gather(s, &s->publishing, unit);
 }
 
 void zero_publish(ParamStore *base, int unit)
 {
     ZeroStore *s = (ZeroStore *)base;
     UnitState *u = &s->unit[unit];
-    CHECK(!u->acquired, "unit %d published while acquired", unit);
+    CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
     if (u->sharded)
-        u->weight = NO_TENSOR;                /* what was gathered is old */
-    else if (u->here && s->options.stage > 0) /* else every rank has made the same update */
-        u->put_off = true;
-    if (!u->used_late) publish_now(s, unit);
+        zero_drop_weights(u); /* what was gathered is out of date */
+    else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)
+        /* At stage 0 every rank has made the same update. Where a gather is queued already it is
+         * issued after this update, too, and brings it. */
+        u->weight_state = WEIGHTS_AWAY;
+    /* Gathers are done in the order in which they are issued. A unit that is used late would keep
+     * those waiting that the next forward pass needs first. */
+    if (!u->used_late) ask_for_update(s, unit);
     if (unit < base->table->n_units - 1) return;
     for (int i = 0; i <= unit; i++)
-        publish_now(s, i);
-    /* Behind the table's last unit nobody knows of a next one to wait for. */
-    zero_bucket_finish(s, &s->publishing);
+        ask_for_update(s, i);
+    /* After the table's last unit no other will come to fill the bucket. */
+    zero_issue_gathers(s, &s->publishing);
 }
 
 void zero_await_weights(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
-    publish_now(s, unit);
-    if (u->queued) zero_bucket_finish(s, &s->publishing);
-    if (!u->arriving) return;
+    ask_for_update(s, unit);
+    if (u->weight_state == WEIGHTS_QUEUED) zero_issue_gathers(s, &s->publishing);
+    if (u->weight_state != WEIGHTS_ARRIVING) return;
     comm_await(&s->grid->shard, s->dev, &u->ready);
-    u->arriving = false;
+    u->weight_state = WEIGHTS_HERE;
 }

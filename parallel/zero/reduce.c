@@ -1,15 +1,15 @@
-/* reduce.c -- gradients are summed over the data-parallel ranks, in buckets, on the comm stream:
- * those that are kept whole once a step, behind the last release; the others at every release, into
- * this rank's shard. */
+/* reduce.c -- gradients are summed over the data-parallel ranks, in buckets, on the comm stream.
+ * Those that are kept whole are summed once a step, after the last release; transient ones at every
+ * release, into this rank's shard. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
 
-/* What travels of the i-th unit of the bucket: its gradient, or its place in the wire buffer,
- * behind those of the bucket before it. */
+/* What goes between ranks for the i-th unit of the bucket: its gradient, or its place in the wire
+ * buffer, after those of the units before it. */
 static Tensor travelling(const ZeroStore *s, int i)
 {
-    const Bucket *bucket = &s->reducing;
+    const Bucket *bucket = &s->summing;
     int64_t before = 0;
     if (!tensor_present(s->wire)) return s->unit[bucket->unit[i]].grad;
     for (int k = 0; k < i; k++)
@@ -17,21 +17,30 @@ static Tensor travelling(const ZeroStore *s, int i)
     return tensor_slice_rows(s->wire, before, s->unit[bucket->unit[i]].size);
 }
 
-/* Whether the sum can be written where it is kept, and nowhere else before. */
-static bool straight(const ZeroStore *s, const UnitState *u)
+/* Whether a transient gradient, which is released and summed once a micro-batch, has had a sum in
+ * this step: then its shard is added to. */
+static bool has_sum(const UnitState *u)
 {
-    return u->transient && !u->summed && !tensor_present(s->wire) && !s->options.all_reduce;
+    return u->released > 1;
 }
 
-/* The sum over the ranks, of the whole or of this rank's part of it, in place. */
+/* Whether the reduce-scatter can write the sum where it is kept: nothing is there yet that it must
+ * be added to, and it has the type that is kept. */
+static bool sums_in_place(const ZeroStore *s, const UnitState *u)
+{
+    return u->transient && !has_sum(u) && !tensor_present(s->wire) && !s->options.all_reduce;
+}
+
+/* The sum over the ranks, of the whole or of this rank's part of it; in place but for
+ * sums_in_place. */
 static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
 {
     Comm *comm = &s->grid->shard;
     if (s->options.stage == 0 || s->options.all_reduce)
         comm_all_reduce(comm, &s->comm, whole, REDUCE_SUM);
     else
-        comm_reduce_scatter(comm, &s->comm, straight(s, u) ? u->grad_part : zero_part(s, whole),
-                            whole);
+        comm_reduce_scatter(comm, &s->comm,
+                            sums_in_place(s, u) ? u->grad_part : zero_part(s, whole), whole);
 }
 
 /* Brings the sum from where it was made to where it is kept. */
@@ -44,30 +53,33 @@ static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
             op_copy(&s->comm, u->grad, whole);
         else
             op_copy(&s->comm, u->grad_part, sum);
-    } else if (u->summed) { /* the micro-batches before are there: added in the kept type */
+    } else if (has_sum(u)) {
+        /* Micro-batches add up in the type that is kept, whatever type the sum has come in. */
         Tensor staged = zero_part(s, u->grad);
         if (sum.data != staged.data) op_copy(&s->comm, staged, sum);
         op_add(&s->comm, u->grad_part, u->grad_part, staged);
-    } else if (!straight(s, u)) {
+    } else if (!sums_in_place(s, u)) {
         op_copy(&s->comm, u->grad_part, sum);
     }
 }
 
-/* The bucket has been summed: its buffers will be free. */
-static void let_go(ZeroStore *s, UnitState *u)
+/* The unit's sum is on the comm stream: when that is done its slot is free. */
+static void end_sum(ZeroStore *s, UnitState *u)
 {
+    u->grad_state = GRAD_SUMMED;
     if (!u->transient) return;
-    u->summed = true;
     u->grad = NO_TENSOR;
-    s->slot[u->slot].held = false;
+    s->slot[u->slot].taken = false;
     device_event_record(&s->comm, &s->slot[u->slot].free);
 }
 
-static void reduce_bucket(ZeroStore *s)
+/* Puts the sums of the bucket on the comm stream, and empties it. */
+static void issue_sums(ZeroStore *s)
 {
-    Bucket *bucket = &s->reducing;
+    Bucket *bucket = &s->summing;
     bool cast = tensor_present(s->wire);
     if (bucket->n == 0) return;
+    /* The gradients must be complete. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     for (int i = 0; i < bucket->n && cast; i++)
@@ -76,29 +88,29 @@ static void reduce_bucket(ZeroStore *s)
     for (int i = 0; i < bucket->n; i++)
         sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
     comm_group_end(&s->grid->shard);
+    /* No sum is there before its group has ended. */
     for (int i = 0; i < bucket->n; i++)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
+    /* Only now, for `travelling` and `keep_sum` read the gradients of the slots. */
     for (int i = 0; i < bucket->n; i++)
-        let_go(s, &s->unit[bucket->unit[i]]);
+        end_sum(s, &s->unit[bucket->unit[i]]);
     if (!s->options.overlap_comm) zero_await_sums(s, &s->grid->shard);
-    bucket->n = 0;
-    bucket->elements = 0;
+    bucket_clear(bucket);
 }
 
-void zero_reduce(ZeroStore *s, int unit)
+void zero_queue_sum(ZeroStore *s, int unit)
 {
-    Bucket *bucket = &s->reducing;
+    Bucket *bucket = &s->summing;
     int64_t size = s->unit[unit].size;
     if (s->grid->shard.size == 1) return;
-    if (bucket->elements + size > s->options.reduce_bucket_size) reduce_bucket(s);
-    bucket->unit[bucket->n++] = unit;
-    bucket->elements += size;
-    if (bucket->elements >= s->options.reduce_bucket_size) reduce_bucket(s);
+    if (!bucket_has_room(bucket, size)) issue_sums(s);
+    bucket_add(bucket, unit, size);
+    if (bucket_is_full(bucket)) issue_sums(s);
 }
 
-void zero_reduce_layer(ZeroStore *s)
+void zero_issue_layer_sums(ZeroStore *s)
 {
-    if (s->options.stage >= 2) reduce_bucket(s);
+    if (s->options.stage >= 2) issue_sums(s);
 }
 
 void zero_await_sums(ZeroStore *s, Comm *comm)
@@ -107,27 +119,30 @@ void zero_await_sums(ZeroStore *s, Comm *comm)
     comm_await(comm, s->dev, &s->reduced);
 }
 
-void zero_reduce_finish(ZeroStore *s)
+void zero_end_sums(ZeroStore *s)
 {
-    bool shared = s->grid->shard.size > 1, partial = zero_needs_finish(s);
+    bool shared = s->grid->shard.size > 1, partial = zero_has_partial_sums(s);
     if (shared) {
-        reduce_bucket(s);
-        /* The waits for the other sums are for these, too, but count on other axes. */
+        issue_sums(s);
+        /* The waits for partial sums are waits for these sums, too, but are counted on other axes:
+         * where waiting is measured, this one has a wait of its own. */
         if (!partial || s->grid->shard.exposed) zero_await_sums(s, &s->grid->shard);
     } else if (partial) {
+        /* Partial sums follow sums on the comm stream; without any it waits for the gradients
+         * here. */
         device_event_record(s->dev, &s->computed);
         device_event_wait(&s->comm, &s->computed);
     }
-    if (partial) zero_finish(s);
+    if (partial) zero_sum_partials(s);
 }
 
 void zero_take_slot(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
     Slot *slot = &s->slot[s->next_slot];
-    CHECK(!slot->held, "more than %d units make gradients at once", ZERO_SLOTS);
+    CHECK(!slot->taken, "more than %d units make gradients at once", ZERO_SLOTS);
     comm_await(&s->grid->shard, s->dev, &slot->free);
-    slot->held = true;
+    slot->taken = true;
     u->slot = s->next_slot;
     u->grad = tensor_slice_rows(slot->memory, 0, u->size);
     s->next_slot = (s->next_slot + 1) % ZERO_SLOTS;

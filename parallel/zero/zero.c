@@ -1,5 +1,6 @@
-/* zero.c -- the store's contract: what may be asked for when, checked at every call against the
- * uses told at step_begin. How numbers travel stands in reduce.c, publish.c and gather.c. */
+/* zero.c -- the store's contract: every call is checked against the uses that step_begin was given.
+ * How gradients are summed is in reduce.c and partial_sums.c, how weights are gathered in publish.c
+ * and gather.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -19,29 +20,29 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->n_uses = n;
     s->next_use = 0;
     s->makes_gradients = false;
-    s->by_plan = zero_uses_planned(s, uses, n);
-    zero_bucket_finish(s, &s->publishing);
-    zero_forget_gathered(s);
+    zero_issue_gathers(s, &s->publishing);
+    zero_begin_plan(s, uses, n);
     for (int u = 0; u < base->table->n_units; u++) {
-        s->unit[u].releases = 0;
-        s->unit[u].written = s->unit[u].summed = false;
+        s->unit[u].releases = s->unit[u].released = 0;
+        s->unit[u].grad_state = GRAD_NONE;
     }
     for (int64_t i = 0; i < n; i++) {
         s->unit[uses[i].unit].releases += uses[i].gradient;
         s->makes_gradients |= uses[i].gradient;
     }
-    zero_gather_ahead(s); /* what comes first may be a wait for another stage */
+    /* The step may begin with a wait for another stage; its first weights come meanwhile. */
+    zero_ask_ahead(s);
 }
 
-/* Advances over the uses told at step_begin: the next one must be of this unit and kind. Where none
- * were told, weights are read in any order. */
+/* Advances over the uses given to step_begin: the next one must be of this unit and kind. Without
+ * any, weights are read in any order. */
 static void follow(ZeroStore *s, int unit, bool gradient)
 {
     if (s->n_uses == 0) return;
-    if (gradient &&
-        s->next_use > 0) { /* a use with weights and gradient was entered by its acquire */
+    if (gradient && s->next_use > 0) {
+        /* A use of both weights and gradient was advanced over when its weights were acquired. */
         const Use *last = &s->uses[s->next_use - 1];
-        if (last->weight && last->gradient && s->unit[unit].acquired) return;
+        if (last->weight && last->gradient && s->unit[unit].weight_state == WEIGHTS_HELD) return;
     }
     CHECK(s->next_use < s->n_uses, "unit %d used after the step's %lld uses", unit,
           (long long)s->n_uses);
@@ -53,33 +54,34 @@ static void follow(ZeroStore *s, int unit, bool gradient)
 static void zero_acquire(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
-    CHECK(!s->unit[unit].acquired, "unit %d acquired twice", unit);
-    CHECK(s->unit[unit].here, "unit %d is of another stage", unit);
+    CHECK(s->unit[unit].weight_state != WEIGHTS_HELD, "unit %d acquired twice", unit);
+    CHECK(s->unit[unit].at_home, "unit %d is of another stage", unit);
     follow(s, unit, false);
-    zero_reduce_layer(s);
-    if (s->room > 0) zero_gather_for_use(s, unit);
+    zero_issue_layer_sums(s);
+    if (s->room > 0) zero_ask_for_use(s, unit);
     zero_await_weights(s, unit);
-    s->unit[unit].acquired = true;
+    s->unit[unit].weight_state = WEIGHTS_HELD;
     s->held++;
 }
 
-/* A layer is done when nothing of it is held any more. What the next one needs, and what this one
- * has made, goes on its way here and not when the next one begins: between them the compute stream
- * may have been told to wait for another stage, and collectives go behind what it has been given.
- * They are done in their order: what the next use needs comes first, then sums, whose buffers are
- * filled again by the use behind it, then what is used later. */
+/* A layer is done when nothing of it is held any more. Its sums are issued then, and the gathers
+ * for the next layer, and not when the next layer begins: by then the compute stream may have been
+ * given a wait for another stage, and collectives wait for all that it has been given. Collectives
+ * are done in the order in which they are issued. What the next use needs was issued first
+ * (zero_grad_release). Then come the sums, whose slots are filled again two uses later, and then
+ * what the plan gathers ahead. */
 static void end_layer(ZeroStore *s)
 {
     if (s->held > 0) return;
-    zero_reduce_layer(s);
-    zero_gather_ahead(s);
+    zero_issue_layer_sums(s);
+    zero_ask_ahead(s);
 }
 
 static void zero_release(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
-    CHECK(s->unit[unit].acquired, "unit %d released but not acquired", unit);
-    s->unit[unit].acquired = false;
+    CHECK(s->unit[unit].weight_state == WEIGHTS_HELD, "unit %d released but not acquired", unit);
+    s->unit[unit].weight_state = WEIGHTS_HERE;
     s->held--;
     zero_drop_after_use(s, unit);
     end_layer(s);
@@ -107,7 +109,8 @@ static Tensor zero_weight(ParamStore *base, int param, int n)
 {
     ZeroStore *s = store_of(base);
     UnitState *u = &s->unit[base->table->param[param].unit];
-    CHECK(u->acquired, "%s asked for without its unit", base->table->param[param].name);
+    CHECK(u->weight_state == WEIGHTS_HELD, "%s asked for without its unit",
+          base->table->param[param].name);
     return rows_of(base->table, u->weight, param, n);
 }
 
@@ -115,18 +118,18 @@ static bool zero_grad_acquire(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
     UnitState *u = &s->unit[unit];
-    CHECK(s->options.gradients && !u->grad_acquired, "gradient of unit %d: %s", unit,
-          u->grad_acquired ? "acquired twice" : "none is kept");
-    CHECK(u->here, "unit %d is of another stage", unit);
+    bool twice = u->grad_state == GRAD_HELD, add = u->grad_state == GRAD_KEPT;
+    CHECK(s->options.gradients && !twice, "gradient of unit %d: %s", unit,
+          twice ? "acquired twice" : "none is kept");
+    CHECK(u->at_home, "unit %d is of another stage", unit);
     follow(s, unit, true);
-    zero_reduce_layer(s);
-    u->grad_acquired = true;
+    zero_issue_layer_sums(s);
+    u->grad_state = GRAD_HELD;
     s->held++;
-    if (u->transient)
-        zero_take_slot(s, unit);
-    else if (u->written)
-        return true;
-    /* What no parameter covers is nobody's to write, and is summed all the same. */
+    if (add) return true;
+    /* A slot's former gradient was another micro-batch's or another unit's: it is written anew. */
+    if (u->transient) zero_take_slot(s, unit);
+    /* No layer writes what no parameter covers, and it is summed all the same. */
     for (const Gap *g = s->gap + u->first_gap; g < s->gap + u->first_gap + u->n_gaps; g++)
         op_fill(s->dev, tensor_slice_rows(u->grad, g->offset, g->count), 0.0);
     return false;
@@ -136,7 +139,7 @@ static Tensor zero_grad(ParamStore *base, int param, int n)
 {
     ZeroStore *s = store_of(base);
     UnitState *u = &s->unit[base->table->param[param].unit];
-    CHECK(u->grad_acquired, "gradient of %s asked for without its unit",
+    CHECK(u->grad_state == GRAD_HELD, "gradient of %s asked for without its unit",
           base->table->param[param].name);
     return rows_of(base->table, u->grad, param, n);
 }
@@ -145,17 +148,18 @@ static void zero_grad_release(ParamStore *base, int unit)
 {
     ZeroStore *s = store_of(base);
     UnitState *u = &s->unit[unit];
-    CHECK(u->grad_acquired && u->releases > 0, "gradient of unit %d released, %d releases told",
-          unit, u->releases);
-    u->grad_acquired = false;
-    u->written = true;
+    CHECK(u->grad_state == GRAD_HELD && u->released < u->releases,
+          "gradient of unit %d released, %d releases told", unit, u->releases - u->released);
+    u->grad_state = u->transient ? GRAD_IN_SLOT : GRAD_KEPT;
+    u->released++;
     s->held--;
-    /* Nothing but this unit's weights is held, which are of no more use: the layer is done, but for
-     * its sums, which the next use does not wait for. */
-    if (s->held == (int)u->acquired) zero_gather_next(s);
-    /* Of a gradient that is kept whole earlier releases would reduce sums that still grow: a tied
-     * table is released twice a micro-batch, and every unit once a micro-batch of the step. */
-    if (--u->releases == 0 || u->transient) zero_reduce(s, unit);
+    /* Where only this unit's weights are still held, the layer has computed all it will: the
+     * weights of the next use are asked for before this layer's sums, which that use need not wait
+     * for. */
+    if (s->held == (int)(u->weight_state == WEIGHTS_HELD)) zero_ask_for_next_use(s);
+    /* A gradient that is kept whole grows with every release: once or twice a micro-batch, for each
+     * micro-batch of the step. Only the last release makes it complete. */
+    if (u->released == u->releases || u->transient) zero_queue_sum(s, unit);
     end_layer(s);
 }
 
@@ -165,10 +169,11 @@ static void zero_step_end(ParamStore *base)
     CHECK(s->next_use == s->n_uses, "%lld of %lld uses happened", (long long)s->next_use,
           (long long)s->n_uses);
     for (int u = 0; u < base->table->n_units; u++)
-        CHECK(s->unit[u].releases == 0, "unit %d lacks %d gradient releases", u,
-              s->unit[u].releases);
-    zero_reduce_finish(s);
-    /* Weights that nobody came to use: their shards may be updated only when no rank reads them. */
+        CHECK(s->unit[u].released == s->unit[u].releases, "unit %d lacks %d gradient releases", u,
+              s->unit[u].releases - s->unit[u].released);
+    zero_end_sums(s);
+    /* Weights that were asked for and never used: the update may write their shards only when no
+     * gather reads them any more. */
     for (int u = 0; u < base->table->n_units; u++)
         zero_await_weights(s, u);
 }
@@ -214,9 +219,6 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->options = *options;
     if (grid->shard.size == 1) s->options.stage = 0;
     s->unit = must_calloc(units, sizeof *s->unit);
-    s->reducing.unit = must_calloc(units, sizeof *s->reducing.unit);
-    s->publishing.unit = must_calloc(units, sizeof *s->publishing.unit);
-    s->gathering.unit = must_calloc(units, sizeof *s->gathering.unit);
     zero_layout_units(s);
     zero_layout_memory(s, &arenas);
     s->options.uses = NULL; /* the caller's */
@@ -282,9 +284,9 @@ void zero_destroy(ZeroStore *s)
 {
     if (s == NULL) return;
     if (s->dev) give_back(s);
-    free(s->reducing.unit);
-    free(s->publishing.unit);
-    free(s->gathering.unit);
+    bucket_free(&s->summing);
+    bucket_free(&s->publishing);
+    bucket_free(&s->gathering);
     free(s->planned);
     gathers_free(&s->plan);
     free(s->gap);
@@ -307,10 +309,11 @@ static void poison(ZeroStore *s, void *memory, size_t bytes)
 void zero_poison(ZeroStore *s)
 {
     int gathered = 0;
-    zero_reduce_layer(s);
+    /* Slots and the wire buffer hold nothing once their sums are done. */
+    zero_issue_layer_sums(s);
     zero_await_sums(s, &s->grid->shard);
     for (int u = 0; u < s->base.table->n_units; u++)
-        if (s->unit[u].sharded && tensor_present(s->unit[u].weight)) gathered++;
+        if (s->unit[u].sharded && s->unit[u].weight_state != WEIGHTS_AWAY) gathered++;
     if (gathered == 0) poison(s, s->gathered_memory, s->bytes.gathered);
     poison(s, s->transient, s->bytes.transient);
     poison(s, s->wire_memory, s->bytes.wire);

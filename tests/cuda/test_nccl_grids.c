@@ -120,7 +120,7 @@ void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
     device_event_synchronize(dev, &here);
     device_event_destroy(dev, &here);
     for (int i = 0; store && i < store->base.table->n_units; i++) {
-        if (!store->unit[i].arriving) continue;
+        if (store->unit[i].weight_state != WEIGHTS_ARRIVING) continue;
         gathers++;
         early += !device_event_reached(&store->comm, &store->unit[i].ready);
     }

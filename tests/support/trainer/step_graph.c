@@ -44,7 +44,7 @@ static int unit_of(const ZeroStore *z, const CommSpied *call)
 {
     if (call->comm != &z->grid->shard) return -1;
     if (call->verb != COMM_ALL_GATHER)
-        return call->call < z->reducing.n ? z->reducing.unit[call->call] : -1;
+        return call->call < z->summing.n ? z->summing.unit[call->call] : -1;
     for (int u = 0; u < z->base.table->n_units; u++)
         if (z->unit[u].weight.data == call->x.data && call->x.data != NULL) return u;
     return -1;
