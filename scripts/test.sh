@@ -3,18 +3,24 @@
 # again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
 # skipped". About thirteen minutes on two cores.
 #
-#   scripts/test.sh [--list] [FOLDER|PROGRAM|SCRIPT...]
+#   scripts/test.sh [--list] [quick] [ROOM|FOLDER|PROGRAM|SCRIPT...]
 #
-# Only these: tests/core, tests/parallel/trainer/test_trainer, tests/program/cli.sh, ... (default: all). --list: says what would run.
+# quick: a first answer, two minutes on two cores after the build: the release program without the CUDA backend, most tests of
+# every room, thinned. Names choose among the tests: parallel/zero (or tests/parallel/zero), model/test_golden, program/cli.sh
+# (default: all). --list: prints what would run.
 set -u
 cd "$(dirname "$0")/.." || exit 71
-only_list=
-if [ "${1:-}" = --list ]; then
-    only_list=yes
-    shift
-fi
-wanted=("${@%/}")
-[ $# -gt 0 ] || wanted=(tests)
+only_list='' tier=rows wanted=()
+for word; do
+    case $word in
+    --list) only_list=yes ;;
+    quick) tier=quick_rows ;;
+    -*) echo "test.sh: unknown option $word"; exit 64 ;;
+    tests | tests/*) wanted+=("${word%/}") ;;
+    *) wanted+=("tests/${word%/}") ;;
+    esac
+done
+[ ${#wanted[@]} -gt 0 ] || wanted=(tests)
 
 # ---- which tests run in which flavour --------------------------------------------------------------------------------
 # row FLAVOUR SETTINGS TESTS...: these run in that flavour with these settings (NAME=VALUE...). A folder means all its tests. What
@@ -69,9 +75,17 @@ rows() {
     row release '' tests
 }
 
+# Left out: what checks the scripts for GPUs, what waits for deadlines, and grids of which the thinned rows have the like.
+quick_rows() {
+    row cpu 'TEST_SAMPLE=1 STEPS=8' tests/program/cli.sh tests/program/learns.sh
+    row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' tests/equivalence
+}
+
 # make_settings FLAVOUR: those of its build
 make_settings() {
     case $1 in
+    # What does not know of CUDA is compiled once, whether CUDA is built in or not.
+    cpu) echo CUDA=0 FLAVOUR=release COMMON=build/release ;;
     emu) echo CUDA=emu FLAVOUR=release ;;
     emu_asan) echo CUDA=emu FLAVOUR=asan ;;
     *) echo "FLAVOUR=$1" ;;
@@ -134,7 +148,7 @@ row() {
 # First of all: on a bare machine there is no make yet, which knows the tests.
 [ -n "$only_list" ] || scripts/setup.sh || echo "test.sh: going on with what is there"
 set -f # patterns are tests', not files'
-rows
+$tier
 set +f
 for want in "${wanted[@]}"; do
     [ -n "${found[$want]:-}" ] || { echo "test.sh: no test is named $want"; exit 64; }

@@ -8,7 +8,7 @@ root=$(realpath "$here/../..")
 copy=$PWD/project
 mkdir -p "$copy/tests" bin tests
 cp -r "$root/scripts" "$copy/"
-cp -r "$root"/tests/{run,probe} "$copy/tests/"
+cp -r "$root"/tests/{program,probe} "$copy/tests/"
 script=$copy/scripts/gpu_check.sh results=$copy/build/gpu_check/results.md
 # stand_in NAME TEXT
 stand_in() { mkdir -p "$(dirname "$1")" && printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
@@ -54,7 +54,7 @@ check "gpu_check: is a failure" grep -q '^FAIL *goldens ' output
 rm -r "$copy/build/gpu"
 # A test that skips fails its item, so that nothing but a missing GPU (cuda_needed, pair_needed) may make one skip, or a second one,
 # without which its item is not run.
-mapfile -t sources < <(grep -o 'gpu/tests/[a-z]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
+mapfile -t sources < <(grep -o 'gpu/tests/[a-z/]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
 grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips

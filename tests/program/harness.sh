@@ -40,10 +40,21 @@ check "harness: ... are told by label and values" test "$(grep -cE '^ok +(here:g
 root=$(realpath "$here/../..")
 expect_code "harness: every name in test.sh is a test's" 0 "$root/scripts/test.sh" --list
 sed 's/.* //' output >listed
-(cd "$root" && printf '%s\n' tests/*/test_*.c* tests/program/*.sh) | sed -E 's/\.(c|cc|cu)$//' | grep -v '/lib\.sh$' >there
+(cd "$root" && find tests -name 'test_*.c' -o -name 'test_*.c[cu]' -o -path 'tests/program/*.sh') | sed -E 's/\.(c|cc|cu)$//' | grep -v '/lib\.sh$' >there
 check "harness: ... and every test is run: $(grep -vxFf listed there | head -n 1)" test "$(grep -cvxFf listed there)" -eq 0
 expect_code "harness: a folder's tests" 0 "$root/scripts/test.sh" --list tests/core
 check "harness: ... and no others" test "$(grep -c ' tests/core/test_args$' output)" -ge 2 -a "$(grep -vc ' tests/core/test_' output)" -eq 0
+mv output folder
+expect_code "harness: the same folder without tests/" 0 "$root/scripts/test.sh" core/ --list
+check "harness: ... the same tests" cmp -s folder output
+expect_code "harness: an unknown option" 64 "$root/scripts/test.sh" --quick
+expect_code "harness: the quick tests" 0 "$root/scripts/test.sh" --list quick
+check "harness: ... need one build" test "$(cut -d : -f 1 output | sort -u)" = cpu
+rooms_of() { sed -nE 's|.* (tests/.*)/[^/]*$|\1|p' "$1" | grep -vE '^tests/(cuda|emu)\b' | sort -u; }
+sed 's|^|- |' there >rooms
+check "harness: ... of every room but the emulated device's" test "$(rooms_of output)" = "$(rooms_of rooms)"
+expect_code "harness: the quick tests of a room" 0 "$root/scripts/test.sh" quick --list parallel/zero
+check "harness: ... and no others" test "$(grep -c '^cpu: .* tests/parallel/zero/test_' output)" -ge 5 -a "$(grep -vc ' tests/parallel/zero/test_' output)" -eq 0
 expect_code "harness: a word that fits no test" 64 "$root/scripts/test.sh" tests/nowhere
 check "harness: ... is named" grep -qx 'test.sh: no test is named tests/nowhere' output
 mkdir -p project/tests
@@ -67,7 +78,7 @@ check "harness: ... has called setup.sh before" test "$(head -n 1 called)" = set
 sed -nE 's/^\| ([0-9, ]+) \|.*\|(.*)\|$/\1|\2/p' "$root/tests/README.md" | while IFS='|' read -r numbers files; do
     for number in ${numbers//,/ }; do for file in ${files//[,\`]/ }; do echo "$number $file"; done; done
 done | sort -u >told
-(cd "$root/tests" && grep -oHE 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' ./*/test_*.c* run/*.sh) | sed -E 's/^\.\///; s/\.cc?:/:/' |
+(cd "$root/tests" && grep -roHE --include='test_*.c' --include='test_*.c[cu]' --include='*.sh' 'bug(_[0-9]+)+|"[a-z]+: bug [0-9]+' .) | sed -E 's/^\.\///; s/\.cc?:/:/' |
     while IFS=: read -r file name; do for number in ${name//[^0-9]/ }; do echo "$number $file"; done; done | sort -u >named
 check "harness: tests/README.md tells which tests see which mistake, and they do: $(comm -3 told named | xargs)" cmp -s told named
 finish

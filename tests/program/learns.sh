@@ -71,7 +71,7 @@ near "eval's targets" "$(sed -nE 's/.* over ([0-9]+) targets .*/\1/p' output)" "
 expect_code "learns: ckpt verify" 0 "$TRAIN" ckpt verify run
 check "learns: ... both checkpoints" test "$(grep -c '^run/checkpoints/step_00000[0-9]*: whole (60 tensors, ' output)" -eq 2
 # shellcheck disable=SC2154 # lib.sh says where
-python3 "$here/../support/read_safetensors.py" run/checkpoints/step_00000150/model.safetensors >weights
+python3 "$here/../support/files/read_safetensors.py" run/checkpoints/step_00000150/model.safetensors >weights
 check "learns: Python reads the weights" test "$(wc -l <weights)" -eq 20
 expect_code "learns: the stored config is a config" 0 "$TRAIN" config check run/config.json
 check "learns: ... and said to be good" grep -q '^run/config.json: good' output
