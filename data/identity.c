@@ -40,7 +40,7 @@ char *data_identity(const DataSet *d, char *err, size_t n)
     return text;
 }
 
-/* Length of the part (up to ";") at the start of `at`; *next is where the part behind it begins. */
+/* Length of the part (up to ";") at the start of `at`; *next is where the next part begins. */
 static int part_of(const char *at, const char **next)
 {
     size_t length = strcspn(at, ";");

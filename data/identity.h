@@ -7,7 +7,7 @@
 
 /* "tokenizer HASH; train N tokens HASH; val N tokens HASH": hashes of contents in 16 hexadecimal
  * digits, "none" for what is not there. Names and places of files do not count. Tokens prepared
- * from text are hashed whole; their hash stands in meta.json since they were written, and they are
+ * from text are hashed whole; their hash is in meta.json since they were written, and they are
  * read only where an old meta.json has none (`data inspect --verify` reads them always). Of shards
  * that were given as such, which may be large, only the size and the first and last 64 KiB are
  * hashed. The caller frees; NULL with a sentence if a shard cannot be read. */

@@ -1,7 +1,7 @@
 /* loader.c -- see loader.h.
  *
  * Batches lie in a ring of hold + 1 buffers: `hold` that the caller may still read, and the one
- * behind the batch that was handed out last, which the thread fills. There is one request at a
+ * after the batch that was handed out last, which the thread fills. There is one request at a
  * time, {samples, micro} for the buffer `next`. While it is REQUEST_WANTED, the thread alone
  * touches the buffer and what is asked for, without the lock; in every other state the caller does,
  * with the lock. */
@@ -67,8 +67,8 @@ static bool read_window(Loader *l, int64_t window, char *err, size_t n)
     return true;
 }
 
-/* Bytes of text behind these ids. Ids beyond the tokenizer's (a padded vocabulary has some) have
- * none. */
+/* Bytes of text that these ids stand for. Ids beyond the tokenizer's (a padded vocabulary has some)
+ * have none. */
 static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
 {
     int64_t bytes = 0;
@@ -166,7 +166,7 @@ bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *er
     *out = buffer->batch;
     if (good) {
         bool last = micro + 1 >= o->micros;
-        /* The buffer behind this one is the oldest that was handed out: `hold` calls ago. */
+        /* The buffer after this one is the oldest that was handed out: `hold` calls ago. */
         l->next = (l->next + 1) % l->n_buffers;
         request(l, last ? samples + (micro + 1) * o->dp_size * o->B : samples,
                 last ? 0 : micro + 1);

@@ -23,7 +23,7 @@ typedef struct {
     uint64_t seed;
     bool shuffle; /* training only: validation is always in order */
     int64_t dp_rank, dp_size;
-    int64_t max_windows; /* validation ends behind so many windows; 0: with the data */
+    int64_t max_windows; /* validation ends after so many windows; 0: with the data */
     int64_t micros; /* micro-batches per step; the next step begins with micros dp B samples more */
     int hold;       /* batches that stay valid: the latest `hold` ones; 0 means 1 */
 } LoaderOptions;
@@ -34,7 +34,7 @@ typedef struct {
     Tensor targets;       /* (B, T) i32; -1 in rows past the end of validation */
     Tensor positions;     /* (B*T) i32, 0 ... T-1 in each row */
     int64_t n_targets;    /* targets that are not -1 */
-    int64_t target_bytes; /* bytes of text behind them; 0 without a tokenizer */
+    int64_t target_bytes; /* bytes of text that they stand for; 0 without a tokenizer */
 } Batch;
 
 /* False if the split has no complete window: the sentence says how many tokens it has and how many

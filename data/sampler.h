@@ -21,7 +21,7 @@ typedef struct {
 int64_t sampler_windows(int64_t n_tokens, int64_t T);
 /* The window of a sample (>= 0); needs n_windows >= 1. */
 int64_t sampler_window(const Sampler *s, int64_t sample);
-/* The permutation of [0, n) behind it: a bijection for each (seed, epoch), computed in O(1). */
+/* The permutation of [0, n) that it uses: a bijection for each (seed, epoch), computed in O(1). */
 int64_t sampler_permute(uint64_t seed, uint64_t epoch, int64_t n, int64_t i);
 /* Global sample index of a row: samples done before the step, micro-batch, rank on the data axis,
  * row of B. */

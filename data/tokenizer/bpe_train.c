@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-/* A pair of ids that stand beside each other somewhere. */
+/* A pair of ids that are neighbours somewhere. */
 typedef struct {
     Merge pair;
     int64_t count; /* of places in the text, overlapping ones included */
@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
     WordTable words;
-    int64_t *frequency; /* (words) how often each stands in the text */
+    int64_t *frequency; /* (words) how often each occurs in the text */
     int64_t frequency_capacity;
     int32_t *symbol;    /* ids of all words; those of word w begin at words.word[w].start */
     int64_t *n_symbols; /* (words) how many ids are left of each: one a byte at first */
@@ -161,7 +161,7 @@ static void training_free(BpeTraining *t)
  * The token is always a new one, so nobody has to look for two merges that make the same bytes.
  * Merges replace every occurrence of a pair, from left to right, inside the words: a string of
  * bytes that no token reaches into from outside is therefore cut in one and the same way wherever
- * it stands. Once a pair has made it one token, no other pair spells it. */
+ * it occurs. Once a pair has made it one token, no other pair spells it. */
 static bool next_merge(BpeTraining *t, int32_t *pair)
 {
     while (t->heap.n > 0) {

@@ -71,8 +71,8 @@ int32_t tokenizer_end_of_text(const Tokenizer *t);
 const uint8_t *tokenizer_token(const Tokenizer *t, int32_t id, int64_t *size);
 /* Name of a special token; NULL for an ordinary one. */
 const char *tokenizer_special(const Tokenizer *t, int32_t id);
-/* Bytes of text behind each id, (vocab) i32; specials have 0. Borrowed: lives as long as the
- * tokenizer. */
+/* Bytes of text that each id stands for, (vocab) i32; specials have 0. Borrowed: lives as long as
+ * the tokenizer. */
 const int32_t *tokenizer_token_bytes(const Tokenizer *t);
 /* Hash of everything that decides how text becomes ids. */
 uint64_t tokenizer_hash(const Tokenizer *t);
@@ -83,13 +83,13 @@ void encoder_free(Encoder *e);
 /* Appends the ids of `size` bytes to `out`. Any bytes are allowed; special tokens are never made
  * from text. */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* The same for the first words only: it stops at the first word that ends at or behind byte `most`,
+/* The same for the first words only: it stops at the first word that ends at or after byte `most`,
  * and returns how many bytes are done. `text` must go on to its real end, because what follows
  * decides where a word ends; then encoding piece by piece gives the ids of the whole. */
 int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
                             TokenBuffer *out);
 /* Appends the ids of a prompt. A model needs a token to begin from: an empty prompt is the
- * end-of-text token, behind which a document begins, or id 0 in a vocabulary without one. */
+ * end-of-text token, after which a document begins, or id 0 in a vocabulary without one. */
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
 /* Appends one id. */
 void token_buffer_add(TokenBuffer *b, int32_t id);

@@ -93,7 +93,7 @@ int64_t word_length(const uint8_t *s, int64_t n)
     int length;
     int64_t last;
     CharClass kind = next_class(s, n, &length);
-    if (s[0] == ' ' && n > 1) { /* " ?" takes one space to the word behind it */
+    if (s[0] == ' ' && n > 1) { /* " ?" takes one space to the word after it */
         CharClass after = next_class(s + 1, n - 1, &length);
         if (after != CLASS_SPACE) return run_end(s, n, 1, after, &last);
     }

@@ -80,7 +80,7 @@ static LineState unknown_option(CommandLine *l, const char *argument, size_t n)
     return LINE_WRONG;
 }
 
-/* The value behind an option, or NULL with a sentence. */
+/* The value after an option, or NULL with a sentence. */
 static const char *value_of(CommandLine *l, const ArgOption *o, const char *equals)
 {
     char advice[128];
@@ -249,7 +249,7 @@ static LineState end_of_line(CommandLine *l)
     return LINE_GOOD;
 }
 
-/* Whether the line asks for help behind its first mistake: then the help is printed, not the
+/* Whether the line asks for help after its first mistake: then the help is printed, not the
  * sentence about the mistake. */
 static bool help_follows(const CommandLine *l)
 {

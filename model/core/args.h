@@ -10,7 +10,7 @@
  *     return args_run(&cmd_generate, argc, argv);
  *
  * The grammar is the same everywhere. "--name value" and "--name=value" mean the same; options may
- * stand before, between and after words; "--" ends them, so that what follows are words whatever
+ * come before, between and after words; "--" ends them, so that what follows are words whatever
  * they begin with; a lone "-" is a word; --help and -h show the help. The value of an option may
  * not begin with "--", which would be the next option after one whose value was forgotten;
  * "--name=--value" says that it is meant. */

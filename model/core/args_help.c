@@ -7,7 +7,7 @@
 /* What options do begins in this column, or further right where an option is longer. */
 enum { LEFT = 2, GAP = 2, COLUMN = 21, SUMMARY = 6 };
 
-/* Prints the text, every line but the first behind `indent` spaces. */
+/* Prints the text, every line but the first after `indent` spaces. */
 static void print_indented(FILE *to, const char *text, int indent)
 {
     for (const char *at = text; *at; at++) {

@@ -18,7 +18,7 @@ const Backend *backend_linked(int i)
 }
 
 /* The next backend that is called `name` ("auto": anything) and is usable, from number *i on; *i
- * becomes the number behind it. NULL with the sentence of the last one tried. device->trouble says
+ * becomes the number after it. NULL with the sentence of the last one tried. device->trouble says
  * what is wrong with the first one that was passed over. */
 static const Backend *next_usable(Device *device, const char *name, int *i, char *err, size_t n)
 {

@@ -48,12 +48,12 @@ void ends_wait(void)
 static void end_begin(ExitCode code)
 {
     if (!atomic_load(&ends.shared)) return;
-    if (ending_with >= 0) _exit(ending_with); /* the end itself failed: its cause stands */
+    if (ending_with >= 0) _exit(ending_with); /* the end itself failed: its cause is printed */
     if (atomic_exchange(&ends.begun, true)) ends_wait();
     ending_with = (int)code;
 }
 
-/* Brings out what stands printed, ahead of what is to be said. Another rank may be printing there,
+/* Writes out what is already printed, ahead of what comes next. Another rank may be printing there,
  * and may wait for its reader for ever. */
 static void flush_output(void)
 {
@@ -84,7 +84,7 @@ static void end_shared(ExitCode code)
 
 /* ---- sentences ------------------------------------------------------------------------------- */
 
-/* Prints the sentence behind its exit code, which it returns. */
+/* Prints the sentence after its exit code, which it returns. */
 static ExitCode print_sentence(ExitCode code, const char *fmt, va_list args)
 {
     flush_output();

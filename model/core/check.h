@@ -68,7 +68,7 @@ void *must_realloc(void *old, size_t bytes);
 char *must_strdup(const char *text);
 /* asprintf that cannot fail; the caller frees. */
 char *text_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* A stream into memory that cannot fail to open. What is printed to it stands in *text, a string of
+/* A stream into memory that cannot fail to open. What is printed to it is in *text, a string of
  * *bytes bytes, once it is flushed or closed; the caller frees. */
 FILE *text_stream(char **text, size_t *bytes);
 

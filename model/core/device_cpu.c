@@ -136,8 +136,8 @@ static bool cpu_open(Device *device, const DeviceOptions *options, char *err, si
 static void *cpu_alloc(Device *device, size_t bytes)
 {
     (void)device;
-    /* A huge page more than asked for, so that a border of one lies inside; what stands before
-     * it and behind the block is given back. */
+    /* A huge page more than asked for, so that a border of one lies inside; what is before
+     * it and past the block is given back. */
     size_t slack = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 0;
     if (bytes > SIZE_MAX - slack) return NULL;
     char *p = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -49,7 +49,7 @@ Figure figure_short(double value)
 {
     static const char unit[] = "MBTPE";
     Figure f = {""};
-    /* What would round to a million is told in millions; NaN goes the first way. */
+    /* What would round to a million is given in millions; NaN goes the first way. */
     if (!(value >= 999999.5)) return figure_count(round(value));
     value /= 1e6;
     int u = unit_of(&value, 1e3, (int)sizeof unit - 2);

@@ -27,9 +27,9 @@ Figure figure_ending(int status);
 /* "0:42", "12:07", "3:05:09", "2d 21h", "412 d"; "-" when it is not known (negative, NaN). */
 Figure figure_duration(double seconds);
 
-/* The text, broken into lines of at most LINE_COLUMNS columns. The first line begins behind `used`
+/* The text, broken into lines of at most LINE_COLUMNS columns. The first line begins after `used`
  * columns, the others are indented by `indent`. Lines end at spaces; WRAP_FIGURES prefers two
- * spaces in a row, or a space behind a comma, a colon or a semicolon. A word that is longer than a
+ * spaces in a row, or a space after a comma, a colon or a semicolon. A word that is longer than a
  * line stays whole, so that it can be copied; WRAP_HARD breaks it. The caller frees. */
 enum { LINE_COLUMNS = 79 };
 typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD } Wrap;

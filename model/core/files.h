@@ -28,7 +28,7 @@ bool file_read_open(int fd, size_t size, const char *path, char **contents, char
  * ("-"); the caller frees. NULL with the reason in *why. */
 char *file_read_input(const char *path, size_t most, size_t *size, const char **why);
 /* The beginning of a file whose size is not known beforehand, as much as fits into text[0..n) with
- * a zero behind it; "" if it cannot be read. Allocates nothing. */
+ * a zero after it; "" if it cannot be read. Allocates nothing. */
 void file_head(const char *path, char *text, size_t n);
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ typedef struct {
 } AtomicFile;
 bool atomic_file_open(AtomicFile *f, const FsOps *fs, const char *path, char *err, size_t n);
 bool atomic_file_write(AtomicFile *f, const void *data, size_t bytes, char *err, size_t n);
-/* The next write goes over the first bytes again: a header that says what came behind it. */
+/* The next write goes over the first bytes again: a header that says what came after it. */
 bool atomic_file_rewind(AtomicFile *f, char *err, size_t n);
 /* Frees what the file holds, too, whether it succeeds or not. */
 bool atomic_file_commit(AtomicFile *f, char *err, size_t n);
@@ -62,7 +62,7 @@ char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 /* The files that patterns name, in their order, sorted within a glob. A pattern that matches
  * nothing is an error, and so is one whose braces would take for ever to try. */
 bool file_list(const StringList *patterns, StringList *out, char *err, size_t n);
-/* What stands behind the last slash: the name of a file or folder. Part of `path`. */
+/* What follows the last slash: the name of a file or folder. Part of `path`. */
 const char *path_name(const char *path);
 /* "folder of path/name"; the caller frees. */
 char *path_beside(const char *path, const char *name);

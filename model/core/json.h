@@ -1,4 +1,4 @@
-/* json.h -- JSON that people write: a strict reader over cJSON that knows where everything stands.
+/* json.h -- JSON that people write: a strict reader over cJSON that knows where everything is.
  *
  * cJSON turns text into values. Around it, one scan of our own accepts comments (#, //, slash-star)
  * and trailing commas by blanking them in place, refuses all that cJSON would let through (01, NaN,

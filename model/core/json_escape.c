@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Reads four hexadecimal digits from text[*at], and goes behind them; false at what is none. */
+/* Reads four hexadecimal digits from text[*at], and goes past them; false at what is none. */
 static bool read_digits(const char *text, size_t n, size_t *at, uint32_t *out)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";

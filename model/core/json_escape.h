@@ -9,7 +9,7 @@
 typedef enum {
     ESCAPE_GOOD,
     ESCAPE_UNKNOWN,   /* another letter than those of JSON, or the text ends */
-    ESCAPE_NO_DIGIT,  /* fewer than four hexadecimal digits behind \u */
+    ESCAPE_NO_DIGIT,  /* fewer than four hexadecimal digits after \u */
     ESCAPE_HALF_PAIR, /* a surrogate without its other half names no character */
     ESCAPE_NUL,       /* \u0000: strings here end at a NUL */
 } EscapeKind;

@@ -89,7 +89,7 @@ static bool scan_escape(Scan *s)
     uint32_t code;
     size_t length;
     EscapeKind kind = json_escape(s->json->text + s->at, s->json->length - s->at, &code, &length);
-    /* Too few digits behind the first \u make it no escape, behind the second no pair. */
+    /* Too few digits after the first \u make it no escape, after the second no pair. */
     if (kind == ESCAPE_UNKNOWN || (kind == ESCAPE_NO_DIGIT && length < 6))
         return SCAN_FAIL(s, s->at, "there is no such escape in JSON; a backslash is written \\\\");
     if (kind == ESCAPE_NUL) return SCAN_FAIL(s, s->at, "a NUL character has no place in a config");
@@ -209,7 +209,7 @@ static bool scan_separator(Scan *s, char close, bool *more)
         return SCAN_FAIL(s, s->at,
                          "a comma is missing before this (Hjson does without, JSON does not)");
     }
-    /* Whether it is one too many shows only behind the white space and comments that follow. */
+    /* Whether it is one too many shows only after the white space and comments that follow. */
     size_t comma = s->at++;
     if (!skip_space(s)) return false;
     if (peek(s) == close)
@@ -249,7 +249,7 @@ static bool scan_members(Scan *s, int self, char close)
         if (close == '}' && ++n_keys > JSON_MAX_KEYS)
             return SCAN_FAIL(s, s->at, "more than %d keys in one object", JSON_MAX_KEYS);
         if (close == '}' && !scan_key(s)) return false;
-        /* Before its value is read, so that a node stands before its children. */
+        /* Before its value is read, so that a node comes before its children. */
         int child = add_node(s, close == '}' ? key_at : s->at);
         if (!scan_value(s)) return false;
         s->json->node[child].end = s->json->n_nodes;

@@ -1,7 +1,7 @@
 /* json_tree.h -- small JSON files that programs write (meta.json, tokenizer.json, result.json,
  * lines of a text in JSONL) as cJSON's tree, without places: a bad one is refused as a whole.
  *
- * cJSON alone would let through text behind the value, and cut a string at a NUL. (What people
+ * cJSON alone would let through text after the value, and cut a string at a NUL. (What people
  * write: json.h; checkpoint headers: json_cursor.h.) */
 #ifndef MODEL_CORE_JSON_TREE_H
 #define MODEL_CORE_JSON_TREE_H

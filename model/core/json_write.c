@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The one byte as it stands within quotes; its length. Control characters must be escaped; DEL is,
- * because terminals act on it. */
+/* The one byte as it is written within quotes; its length. Control characters must be escaped; DEL
+ * is, because terminals act on it. */
 static size_t escape_byte(unsigned char c, char out[8])
 {
     static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";

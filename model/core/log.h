@@ -1,5 +1,5 @@
 /* log.h -- messages, with the rank that prints them. Rank 0 prints all; other ranks print errors
- * only, with their place: what all ranks would say is said once.
+ * only, with their place: what all ranks would print is printed once.
  *
  * The log level, the hook that clears the live line and the thread's rank are globals; the rank and
  * its log file are thread-local, because ranks may be threads. */
@@ -37,7 +37,7 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 /* "kind[code] rank R place: text\n", to the thread's log file, too; used by check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 
-/* While a live line stands on the terminal, messages must start below it: the console, which is
+/* While a live line is on the terminal, messages must start below it: the console, which is
  * rank 0's, registers what clears it. Another rank leaves the line where it is, and writes below.
  */
 void log_set_clear_line(void (*clear)(void));

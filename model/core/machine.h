@@ -1,4 +1,4 @@
-/* machine.h -- the machine a run stands on: memory it may use, and what a run folder keeps of it.
+/* machine.h -- the machine that a run uses: memory it may use, and what a run folder keeps of it.
  */
 #ifndef MODEL_CORE_MACHINE_H
 #define MODEL_CORE_MACHINE_H
@@ -6,9 +6,9 @@
 #include "model/core/device.h"
 
 /* Bytes this process may still use: the smaller of the kernel's MemAvailable and what the control
- * group leaves. SIZE_MAX when neither is told. */
+ * group leaves. SIZE_MAX if neither is known. */
 size_t memory_available(void);
-/* The number behind `key` in one of the kernel's files of "key number" lines (key "": the first
+/* The number after `key` in one of the kernel's files of "key number" lines (key "": the first
  * line that begins with a number), SIZE_MAX where there is none. */
 size_t kernel_number(const char *path, const char *key);
 /* "AMD EPYC 7B13": the CPU's name as the kernel tells it, "unknown" else. */

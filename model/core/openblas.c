@@ -38,10 +38,10 @@ enum { TRIAL_SIDE = 128 };
 enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 
 /* The library is one for all devices of the process: the calls at once that it has memory for, and
- * whether it was told to start no threads. */
+ * whether it was asked to start no threads. */
 static struct {
     int callers;
-    bool told;
+    bool asked;
 } process;
 
 /* Sets (or, with NULL, clears) a variable of the environment; no write when it is so already. */
@@ -96,8 +96,8 @@ static bool find_functions(CpuDevice *cpu, void *library)
     BlasSgemm sgemm = (BlasSgemm)dlsym(library, "cblas_sgemm");
     BlasDgemm dgemm = (BlasDgemm)dlsym(library, "cblas_dgemm");
     if (set_threads == NULL || config == NULL || sgemm == NULL || dgemm == NULL) return false;
-    if (!process.told) set_threads(1);
-    process.told = true;
+    if (!process.asked) set_threads(1);
+    process.asked = true;
     cpu->library = library;
     cpu->sgemm = sgemm;
     cpu->dgemm = dgemm;
@@ -207,7 +207,7 @@ static void try_and_exit(int threads, size_t rest)
     _exit(left == MAP_FAILED ? TRIAL_REFUSED : TRIAL_GOOD);
 }
 
-/* Opens it in a child. True if nothing stands against doing so here. */
+/* Opens it in a child. True if nothing prevents that here. */
 static bool trial(int threads, size_t rest, char *why, size_t n)
 {
     int status = 0;

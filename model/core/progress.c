@@ -13,7 +13,7 @@ static const double first_after = 1, terminal_every = 0.5, message_every = 60;
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Columns of the terminal behind `to`; 80 where it is none or does not say. */
+/* Columns of the terminal that `to` is; 80 if it is none or does not say. */
 static int terminal_width(FILE *to)
 {
     struct winsize size;
@@ -30,7 +30,7 @@ static void clear_stdout(void)
 void live_line_show(FILE *to, const char *text)
 {
     /* One column less than there are: a text as wide as the terminal would begin a new line. What
-     * the line held before goes behind the text, not ahead of it, so that nothing flickers. */
+     * the line held before is cleared after the text, not ahead of it, so that nothing flickers. */
     fprintf(to, "\r%.*s\033[K", terminal_width(to) - 1, text);
     fflush(to);
     log_set_clear_line(clear_stdout);

@@ -8,7 +8,7 @@
  *     }
  *     progress_end(&p);
  *
- * Where stdout is a terminal the text stands in one line, redrawn twice a second at most, and goes
+ * On a terminal the text is one line, redrawn twice a second at most, and goes
  * when a message comes; elsewhere it is a message once a minute. Work of less than a second shows
  * nothing, nor does a rank other than 0 or a log quieter than LOG_INFO. */
 #ifndef MODEL_CORE_PROGRESS_H
@@ -38,7 +38,7 @@ void progress_end(Progress *progress);
 /* Draws `text` in the line of the cursor, cut to the terminal's width, and has the next message
  * clear it. */
 void live_line_show(FILE *to, const char *text);
-/* Afterwards the cursor stands at the start of an empty line. For terminals only. */
+/* Afterwards the cursor is at the start of an empty line. For terminals only. */
 void live_line_clear(FILE *to);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a text is written: as it stands; "in these", if nothing in it is special there; 'in these',
+/* How a text is written: as it is; "in these", if nothing in it is special there; 'in these',
  * which keep all but themselves; $'in these', where every byte has a name. */
 typedef enum { QUOTE_NONE, QUOTE_DOUBLE, QUOTE_SINGLE, QUOTE_BYTES } Quote;
 
