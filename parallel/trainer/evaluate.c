@@ -3,6 +3,7 @@
 
 #include "model/core/clock.h"
 #include "model/core/min_max.h"
+#include "parallel/trainer/decide.h"
 
 #include <math.h>
 #include <stdlib.h>

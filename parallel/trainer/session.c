@@ -196,18 +196,6 @@ void session_close(Session *s)
     *s = (Session){0};
 }
 
-void session_sum_stats(Session *s, StepStats *stats)
-{
-    Grid *grid = &s->grid;
-    Tensor sums = tensor_1d(stats, F64, 3);
-    /* All ranks of a tensor-parallel group read the same targets and know their whole loss. */
-    if (grid->at.tp > 0) op_fill(&s->dev, tensor_slice_rows(sums, 1, 2), 0.0);
-    comm_all_reduce(&grid->tp, &s->dev, sums, REDUCE_SUM);
-    comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
-    comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
-    comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
-}
-
 const Relay *session_relay(const Session *s)
 {
     return s->grid.size.pp > 1 ? &s->relay : NULL;

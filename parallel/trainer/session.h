@@ -63,9 +63,6 @@ bool session_open(Session *session, const Config *config, Comm *world, bool grad
 void session_allocate(Session *session);
 void session_close(Session *session);
 
-/* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
- * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
-void session_sum_stats(Session *session, StepStats *stats);
 /* How a decoder's passes go through the stages; NULL: a single one. */
 const Relay *session_relay(const Session *session);
 /* Seconds that this rank has spent so far in what a device carries of communication (CommCounts):

@@ -5,6 +5,7 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/pipeline/pipeline.h"
+#include "parallel/trainer/decide.h"
 #include "parallel/trainer/evaluate.h"
 #include "parallel/trainer/save.h"
 
@@ -58,31 +59,6 @@ static void open_state(Trainer *t)
     t->constants = step_constants(c, t->session.grid.size.dp);
 }
 
-/* An event is made when it is first recorded: here, so that no step makes one. */
-static Event *open_events(Device *dev, int64_t n)
-{
-    Event *events = must_calloc((size_t)n, sizeof *events);
-    for (int64_t i = 0; i < n; i++)
-        device_event_record(dev, &events[i]);
-    return events;
-}
-
-static void close_events(Device *dev, Event *events, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        device_event_destroy(dev, &events[i]);
-    free(events);
-}
-
-/* The ring through which steps' records come to the host. Page-locked, or the copies would wait for
- * the device. */
-static void open_records(Trainer *t)
-{
-    Device *dev = &t->session.dev;
-    t->records = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->records, "steps' records");
-    t->recorded = open_events(dev, TRAINER_HISTORY);
-}
-
 static void open_optimizer(Trainer *t)
 {
     t->optimizer_memory = device_alloc(&t->session.dev, t->optimizer_bytes, "optimizer state");
@@ -133,7 +109,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     session_allocate(s);
     if (!open_loaders(t, err, n)) return false;
     open_state(t);
-    open_records(t);
+    decide_open(t);
     t->gpt =
         gpt_create(&s->dev, &s->layers, s->params, &s->tp, config->train_micro_batch_size_per_gpu,
                    config->data.seq_length, GPT_TRAIN, s->room.slots);
@@ -170,8 +146,7 @@ void trainer_close(Trainer *t)
         device_release(dev, t->lr_memory, t->lr_bytes);
         feed_close(&t->feed);
         phases_close(&t->phases, &t->session);
-        close_events(dev, t->recorded, TRAINER_HISTORY);
-        device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
+        decide_close(t);
         device_release(dev, t->state, sizeof *t->state);
     }
     session_close(&t->session);
@@ -200,32 +175,6 @@ static void run_actions(Trainer *t)
     }
 }
 
-/* From the step's gradients to its decision. All of it stays on the device: after an overflow
- * neither t nor the learning rate moves on, which a host that is ahead could not know. */
-static void decide(Trainer *t)
-{
-    Device *dev = &t->session.dev;
-    grad_norm_add(&t->norm, dev, &t->state->stats);
-    session_sum_stats(&t->session, &t->state->stats);
-    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
-                   &t->constants);
-}
-
-/* Sends the step's record on its way to the host, which reads it when the event says that it is
- * there: to wait for it here would cost the host's head start over the device. */
-static void record_step(Trainer *t)
-{
-    Device *dev = &t->session.dev;
-    int64_t at = t->steps % TRAINER_HISTORY;
-    /* A place is written again once its record was read: the caller reads in time. */
-    CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
-          (long long)(t->steps - t->steps_read));
-    device_copy_words(dev, &t->records[at].decision, &t->state->decision,
-                      sizeof t->state->decision);
-    device_copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
-    device_event_record(dev, &t->recorded[at]);
-}
-
 void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -234,10 +183,10 @@ void trainer_step(Trainer *t)
     params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);
     params->step_end(params); /* all gradients are final */
-    decide(t);
+    trainer_decide(t);
     /* Always ordered; the decision makes a skipped one write nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
-    record_step(t);
+    trainer_record(t);
     if (t->config->wall_clock_breakdown) {
         mark_phase(t);
         phases_add(&t->phases, &t->session, &t->session.step.schedule);
@@ -280,7 +229,7 @@ void trainer_warm_up(Trainer *t)
     if (dev->backend->place == PLACE_HOST) return;
     StepState kept = trainer_state(t);
     warm_up_model(t);
-    decide(t);
+    trainer_decide(t);
     /* The update runs on a decision to skip: its kernels are loaded, and no weight is touched. */
     device_copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
@@ -295,43 +244,6 @@ void trainer_warm_up(Trainer *t)
     device_synchronize(dev);
     t->feed.seconds = feed.seconds;
     t->feed.target_bytes = feed.target_bytes;
-}
-
-static StepRecord step_record(const TrainerRecord *r)
-{
-    const StepDecision *d = &r->decision;
-    const StepState *s = &r->after;
-    return (StepRecord){.step = s->steps,
-                        .updates = s->updates,
-                        .samples = s->samples,
-                        .tokens = s->tokens,
-                        .skipped = s->skipped,
-                        .skips_in_row = s->skips_in_row,
-                        .stop = s->stop != 0,
-                        .loss = d->loss,
-                        .lr = d->lr,
-                        .grad_norm = d->grad_norm,
-                        .loss_scale = d->loss_scale,
-                        .applied = d->apply != 0};
-}
-
-int trainer_read(Trainer *t, StepRecord *out)
-{
-    int n = 0;
-    for (; t->steps_read < t->steps; t->steps_read++) {
-        int64_t at = t->steps_read % TRAINER_HISTORY;
-        /* Steps end in their order: the first that has not keeps all later ones back. */
-        if (!device_event_reached(&t->session.dev, &t->recorded[at])) break;
-        out[n++] = step_record(&t->records[at]);
-    }
-    return n;
-}
-
-int trainer_read_all(Trainer *t, StepRecord *out)
-{
-    if (t->steps_read < t->steps)
-        device_event_synchronize(&t->session.dev, &t->recorded[(t->steps - 1) % TRAINER_HISTORY]);
-    return trainer_read(t, out);
 }
 
 void trainer_set_state(Trainer *t, StepState state)

@@ -3,6 +3,7 @@
  * counts. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
+#include "parallel/trainer/decide.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
 

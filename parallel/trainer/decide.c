@@ -1,0 +1,103 @@
+/* decide.c -- see decide.h. */
+#include "parallel/trainer/decide.h"
+
+#include <stdlib.h>
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+void session_sum_stats(Session *s, StepStats *stats)
+{
+    Grid *grid = &s->grid;
+    Tensor sums = tensor_1d(stats, F64, 3);
+    /* All ranks of a tensor-parallel group read the same targets and know their whole loss. */
+    if (grid->at.tp > 0) op_fill(&s->dev, tensor_slice_rows(sums, 1, 2), 0.0);
+    comm_all_reduce(&grid->tp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->dp, &s->dev, sums, REDUCE_SUM);
+    comm_all_reduce(&grid->pp, &s->dev, sums, REDUCE_SUM);
+}
+
+void trainer_decide(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    grad_norm_add(&t->norm, dev, &t->state->stats);
+    session_sum_stats(&t->session, &t->state->stats);
+    /* All of it stays on the device: after an overflow neither Adam's t nor the learning rate moves
+     * on, which a host that runs ahead could not know. */
+    op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
+                   &t->constants);
+}
+
+/* ---- its way to the host --------------------------------------------------------------------- */
+
+void decide_open(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    /* Page-locked, or the copies would wait for the device. */
+    t->records = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->records, "steps' records");
+    t->recorded = must_calloc(TRAINER_HISTORY, sizeof *t->recorded);
+    /* An event is made when it is first recorded: here, so that no step makes one. */
+    for (int i = 0; i < TRAINER_HISTORY; i++)
+        device_event_record(dev, &t->recorded[i]);
+}
+
+void decide_close(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    for (int i = 0; i < TRAINER_HISTORY; i++)
+        device_event_destroy(dev, &t->recorded[i]);
+    free(t->recorded);
+    device_host_release(dev, t->records, TRAINER_HISTORY * sizeof *t->records);
+}
+
+void trainer_record(Trainer *t)
+{
+    Device *dev = &t->session.dev;
+    int64_t at = t->steps % TRAINER_HISTORY;
+    /* A place is written again once its record was read: the caller reads in time. */
+    CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
+          (long long)(t->steps - t->steps_read));
+    device_copy_words(dev, &t->records[at].decision, &t->state->decision,
+                      sizeof t->state->decision);
+    device_copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
+    /* The host reads the place when this event says that the copies are there: to wait for them
+     * here would cost the host's head start over the device. */
+    device_event_record(dev, &t->recorded[at]);
+}
+
+static StepRecord step_record(const TrainerRecord *r)
+{
+    const StepDecision *d = &r->decision;
+    const StepState *s = &r->after;
+    return (StepRecord){.step = s->steps,
+                        .updates = s->updates,
+                        .samples = s->samples,
+                        .tokens = s->tokens,
+                        .skipped = s->skipped,
+                        .skips_in_row = s->skips_in_row,
+                        .stop = s->stop != 0,
+                        .loss = d->loss,
+                        .lr = d->lr,
+                        .grad_norm = d->grad_norm,
+                        .loss_scale = d->loss_scale,
+                        .applied = d->apply != 0};
+}
+
+int trainer_read(Trainer *t, StepRecord *out)
+{
+    int n = 0;
+    for (; t->steps_read < t->steps; t->steps_read++) {
+        int64_t at = t->steps_read % TRAINER_HISTORY;
+        /* Steps end in their order: the first that has not keeps all later ones back. */
+        if (!device_event_reached(&t->session.dev, &t->recorded[at])) break;
+        out[n++] = step_record(&t->records[at]);
+    }
+    return n;
+}
+
+int trainer_read_all(Trainer *t, StepRecord *out)
+{
+    if (t->steps_read < t->steps)
+        device_event_synchronize(&t->session.dev, &t->recorded[(t->steps - 1) % TRAINER_HISTORY]);
+    return trainer_read(t, out);
+}
