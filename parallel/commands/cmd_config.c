@@ -6,7 +6,7 @@
 #include "model/core/nearest.h"
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
-#include "parallel/run/world.h"
+#include "parallel/run/print_ranks.h"
 #include "parallel/trainer/session.h"
 
 #include <stdio.h>

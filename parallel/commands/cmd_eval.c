@@ -4,7 +4,7 @@
 #include "model/core/progress.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
-#include "parallel/run/ranks.h"
+#include "parallel/run/ranks_option.h"
 #include "parallel/trainer/evaluate.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "model/generate.h"
 #include "parallel/commands/commands.h"
 #include "parallel/run/opened_run.h"
-#include "parallel/run/ranks.h"
+#include "parallel/run/ranks_option.h"
 
 typedef struct {
     const char *run, *prompt;

@@ -1,6 +1,6 @@
 /* cmd_verify.c -- `./train verify CONFIG`: whether the config's grid trains as a single rank. */
 #include "parallel/commands/commands.h"
-#include "parallel/run/ranks.h"
+#include "parallel/run/ranks_option.h"
 #include "parallel/verify/verify.h"
 
 #include "model/core/check.h"

@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/nearest.h"
 #include "model/core/version.h"
-#include "parallel/run/ranks.h"
+#include "parallel/run/ranks_option.h"
 #include "parallel/run/run.h"
 
 #include <stdio.h>

@@ -4,9 +4,10 @@
 #include "model/core/shell_text.h"
 #include "parallel/grid/control.h"
 #include "parallel/report/console.h"
+#include "parallel/run/between_steps.h"
 #include "parallel/run/identity.h"
-#include "parallel/run/loop.h"
-#include "parallel/run/world.h"
+#include "parallel/run/run_ranks.h"
+#include "parallel/run/step_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,34 +18,35 @@
 static void run_close(Run *run)
 {
     if (run->lead) ends_set_flush(NULL, NULL);
-    metrics_close(run->metrics);
+    metrics_close(run->output.metrics);
     trainer_close(&run->trainer);
     run_close_log(run);
     run_folder_close(&run->folder);
-    free(run->config_text);
-    free(run->machine);
-    free(run->sample);
+    free(run->origin.config_text);
+    free(run->origin.machine);
+    free(run->records.sample);
 }
 
 /* What starting again leads to when the last step is not saved. */
 static const char *way_on_unsaved(const Run *run)
 {
-    return run->saved_step >= 0 ? "the same command goes on from the checkpoint before it"
-                                : "no checkpoint was written, so the same command begins anew";
+    return run->saving.saved_step >= 0
+               ? "the same command goes on from the checkpoint before it"
+               : "no checkpoint was written, so the same command begins anew";
 }
 
 int run_leave(Run *run)
 {
     char err[512];
     run_read_records(run);
-    run->last_try = true; /* the process ends behind this save: no other follows */
-    if (run->saved_step != run->trainer.steps) run_save(run);
-    bool saved = run->save_error == EXIT_OK;
+    run->saving.last_try = true; /* the process ends behind this save: no other follows */
+    if (run->saving.saved_step != run->trainer.steps) run_save(run);
+    bool saved = run->saving.error == EXIT_OK;
     run_print_comms(run);
     if (run->lead) {
-        metrics_note(run->metrics, "end", run->trainer.steps,
+        metrics_note(run->output.metrics, "end", run->trainer.steps,
                      saved ? "stopped on request" : "stopped, not saved");
-        metrics_flush(run->metrics, err, sizeof err);
+        metrics_flush(run->output.metrics, err, sizeof err);
     }
     if (saved && run->trainer.steps >= run->config->train_steps)
         log_info("stopped after the last step, %lld; the same command evaluates and ends the run",
@@ -55,7 +57,7 @@ int run_leave(Run *run)
     else
         log_warning("stopped after step %lld, which is not saved; %s",
                     (long long)run->trainer.steps, way_on_unsaved(run));
-    ExitCode code = saved ? EXIT_REQUEUE : run->save_error;
+    ExitCode code = saved ? EXIT_REQUEUE : run->saving.error;
     run_close(run);
     return (int)code;
 }
@@ -64,17 +66,17 @@ int run_leave(Run *run)
 static RunResult result_of(const Run *run)
 {
     RunResult r = {.steps = run->trainer.steps,
-                   .tokens = run->last.tokens,
-                   .loss = run->last.loss,
+                   .tokens = run->records.last.tokens,
+                   .loss = run->records.last.loss,
                    .val_loss = NAN,
                    .bits_per_byte = NAN};
     if (run->trainer.val) {
-        r.val_loss = run->eval.loss;
-        r.bits_per_byte = run->eval.bits_per_byte;
+        r.val_loss = run->records.eval.loss;
+        r.bits_per_byte = run->records.eval.bits_per_byte;
     }
-    if (run->sample) {
+    if (run->records.sample) {
         r.prompt = must_strdup(run->config->eval.sample_prompt);
-        r.sample = must_strdup(run->sample);
+        r.sample = must_strdup(run->records.sample);
     }
     return r;
 }
@@ -144,8 +146,8 @@ static void check_last(Run *run, const char *what, double loss)
     char err[512];
     if (isfinite(loss)) return;
     if (run->lead) {
-        metrics_note(run->metrics, "end", run->trainer.steps, "diverged");
-        metrics_flush(run->metrics, err, sizeof err);
+        metrics_note(run->output.metrics, "end", run->trainer.steps, "diverged");
+        metrics_flush(run->output.metrics, err, sizeof err);
     }
     control_fail(
         run->world, EXIT_DIVERGED,
@@ -158,7 +160,7 @@ static void check_last(Run *run, const char *what, double loss)
 /* Warns when most updates were skipped, or the last ones: the figures alone do not show it. */
 static void warn_updates(const Run *run)
 {
-    const StepRecord *r = &run->last;
+    const StepRecord *r = &run->records.last;
     Figure skipped = figure_count((double)r->skipped);
     Figure in_row = figure_count((double)r->skips_in_row);
     if (r->skipped > 0 && r->updates == 0)
@@ -179,7 +181,7 @@ static void write_result(Run *run)
 {
     char err[2048];
     RunResult result = result_of(run);
-    if (!metrics_flush(run->metrics, err, sizeof err) ||
+    if (!metrics_flush(run->output.metrics, err, sizeof err) ||
         !run_folder_finish(&run->folder, &result, err, sizeof err))
         control_fail(run->world, EXIT_INPUT_OUTPUT,
                      "the run reached its goal, but its result is not written: %s", err);
@@ -193,19 +195,20 @@ int run_finish(Run *run)
     char why[160];
     run_read_records(run);
     /* Saved before all that takes time, so that a death in it loses no step. */
-    if (run->saved_step != run->trainer.steps) run_save(run);
-    if (run->last_known) check_last(run, "its loss", run->last.loss);
+    if (run->saving.saved_step != run->trainer.steps) run_save(run);
+    if (run->records.last_known) check_last(run, "its loss", run->records.last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
-    if (run->trainer.val) check_last(run, "the validation loss", run->eval.loss);
-    if (run->last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
+    if (run->trainer.val) check_last(run, "the validation loss", run->records.eval.loss);
+    if (run->records.last.skips_in_row == 0 && !run_is_healthy(run, why, sizeof why))
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
-    run->last_try = true;
-    if (run->save_error != EXIT_OK) run_save(run); /* a full disk may have room by now */
+    run->saving.last_try = true;
+    if (run->saving.error != EXIT_OK) run_save(run); /* a full disk may have room by now */
     run_print_comms(run);
-    if (run->lead) metrics_note(run->metrics, "end", run->trainer.steps, "train_steps reached");
-    if (run->save_error != EXIT_OK)
-        control_fail(run->world, run->save_error,
+    if (run->lead)
+        metrics_note(run->output.metrics, "end", run->trainer.steps, "train_steps reached");
+    if (run->saving.error != EXIT_OK)
+        control_fail(run->world, run->saving.error,
                      "the run reached its goal, but its last checkpoint is not written (see the "
                      "warning above); when that can be done, %s",
                      way_on_unsaved(run));

@@ -1,4 +1,6 @@
 /* open.c -- from a config to a trainer that is ready to step. */
+#include "parallel/run/open.h"
+
 #include "model/core/clock.h"
 #include "model/core/figures.h"
 #include "model/core/json_write.h"
@@ -8,11 +10,11 @@
 #include "model/core/version.h"
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
+#include "parallel/run/between_steps.h"
 #include "parallel/run/disk.h"
 #include "parallel/run/identity.h"
-#include "parallel/run/loop.h"
+#include "parallel/run/run_ranks.h"
 #include "parallel/run/signals.h"
-#include "parallel/run/world.h"
 #include "parallel/trainer/save.h"
 
 #include <errno.h>
@@ -78,7 +80,7 @@ void run_open_data(Run *run)
     }
 }
 
-static void open_trainer(Run *run, const Config *config)
+void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
     Device *dev = &run->trainer.session.dev;
@@ -101,8 +103,7 @@ static void open_trainer(Run *run, const Config *config)
               figure_of(dropped, "token").text, dropped == 1 ? "s" : "");
 }
 
-/* What will take time, as far as the config tells. */
-static Pace run_pace(const Run *run, int64_t accumulation)
+Pace run_pace(const Run *run, int64_t accumulation)
 {
     const Config *c = run->config;
     Pace pace = {.train_steps = c->train_steps,
@@ -116,81 +117,6 @@ static Pace run_pace(const Run *run, int64_t accumulation)
     int64_t batches = loader_batches(run->trainer.val);
     pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward costs twice forward */
     return pace;
-}
-
-/* How much slower a stage is when all work at once than when one does, on cores that do not suffice
- * for all ranks. */
-static double crowding(const Trainer *t, int ranks)
-{
-    double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
-    double all = ranks * threads / cores, one = all / t->session.grid.size.pp;
-    return fmax(all, 1) / fmax(one, 1);
-}
-
-/* Seconds that a step of the run takes, from the trainer's steps since the last time, of one
- * micro-batch each. */
-static double take_seconds(Run *run)
-{
-    Trainer *t = &run->trainer;
-    const Config *c = run->config;
-    PhaseSeconds *s = &t->phases.seconds;
-    bool immediate = t->session.dev.backend->place == PLACE_HOST;
-    /* Elsewhere the phases have the wait for data. */
-    double data = immediate ? t->feed.seconds : 0;
-    int stages = t->session.grid.size.pp;
-    StepTimes one = phases_times(s, data);
-    one.fill = (double)(stages - 1) / t->session.layers.n_chunks;
-    if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
-    *s = (PhaseSeconds){0};
-    t->feed.seconds = 0;
-    double seconds =
-        pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
-    /* The slowest stage's. */
-    return stages == 1 ? seconds : 1e-9 * (double)control_max(run->world, (int64_t)(1e9 * seconds));
-}
-
-/* How fast a run would be. The first step touches memory for the first time, so that a second one
- * is measured, unless the first took so long that it hardly matters. */
-static void print_speed(Run *run)
-{
-    enum { LONG_ENOUGH = 10 };
-    StepRecord record[TRAINER_HISTORY];
-    Trainer *t = &run->trainer;
-    const Config *c = run->config;
-    const PhaseSeconds *s = &t->phases.seconds;
-    bool again = s->forward + s->backward + s->optimizer < LONG_ENOUGH && c->train_steps > 1;
-    double seconds = take_seconds(run);
-    /* A step is all ranks' or none's, and each has its own clock. */
-    if (control_max(run->world, again) != 0) {
-        trainer_step(t);
-        trainer_read_all(t, record);
-        seconds = take_seconds(run);
-    }
-    Pace pace = run_pace(run, c->gradient_accumulation_steps);
-    double tokens = (double)step_tokens(c);
-    log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
-              figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
-              figure_duration(pace_seconds_left(&pace, 0, seconds)).text);
-}
-
-int run_dry(Run *run)
-{
-    StepRecord record[TRAINER_HISTORY];
-    const Config *c = run->config;
-    const Config micro = config_of_one_micro_batch(c, true);
-    open_trainer(run, &micro);
-    trainer_step(&run->trainer);
-    trainer_read_all(&run->trainer, record);
-    log_field("dry run: ",
-              "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
-              run->data.title, record[0].loss, log((double)c->model.vocab_size));
-    print_speed(run);
-    trainer_close(&run->trainer);
-    if (run->no_data != EXIT_OK && run->lead)
-        return error_print(run->no_data,
-                           "all but the data is ready: they are %s, see the warning above",
-                           run->no_data == EXIT_MISSING ? "missing" : "not usable");
-    return EXIT_OK;
 }
 
 /* A checkpoint named by --resume is looked at before anything is written. */
@@ -281,14 +207,15 @@ static void open_metrics(Run *run, int64_t resumed_step)
                               .tokens_per_step = step_tokens(c),
                               .attempt = run->folder.attempt,
                               .loss_scale_shown = c->fp16.enabled};
-    if (!metrics_open(&run->metrics, &options, err, sizeof err)) fail(EXIT_INPUT_OUTPUT, "%s", err);
+    if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
+        fail(EXIT_INPUT_OUTPUT, "%s", err);
     char *name = json_string(c->name);
     char *fields = text_format("\"name\":%s,\"commit\":\"%s\",\"machine\":%s", name,
-                               program_commit(), run->machine);
-    metrics_start(run->metrics, fields);
+                               program_commit(), run->origin.machine);
+    metrics_start(run->output.metrics, fields);
     free(fields);
     free(name);
-    ends_set_flush(flush_metrics, run->metrics);
+    ends_set_flush(flush_metrics, run->output.metrics);
 }
 
 /* What the folder must be and hold before anything is allocated; rank 0's part. */
@@ -306,7 +233,7 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     char err[2048];
     disk_check_first_save(run->config, run->plan.checkpoint, run->folder.path, run->trainer.io.fs,
                           checkpoint);
-    if (!run_folder_describe(&run->folder, run->config, run->machine, err, sizeof err))
+    if (!run_folder_describe(&run->folder, run->config, run->origin.machine, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     if (run->data.tokenizer) {
         char *path = text_format("%s/tokenizer.json", run->folder.path);
@@ -322,20 +249,21 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     StepState s = trainer_state(&run->trainer);
-    MetricsTail tail = run->lead ? metrics_tail(run->metrics) : (MetricsTail){0};
-    run->last_known = same_run && tail.trained && tail.last.step == s.steps;
-    run->last = (StepRecord){.step = s.steps,
-                             .updates = s.updates,
-                             .tokens = s.tokens,
-                             .skipped = s.skipped,
-                             .skips_in_row = s.skips_in_row,
-                             .loss = run->last_known ? tail.last.loss : NAN};
-    control_share(run->world, &run->last_known, sizeof run->last_known);
-    control_share(run->world, &run->last.loss, sizeof run->last.loss);
+    MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
+    run->records.last_known = same_run && tail.trained && tail.last.step == s.steps;
+    run->records.last = (StepRecord){.step = s.steps,
+                                     .updates = s.updates,
+                                     .tokens = s.tokens,
+                                     .skipped = s.skipped,
+                                     .skips_in_row = s.skips_in_row,
+                                     .loss = run->records.last_known ? tail.last.loss : NAN};
+    control_share(run->world, &run->records.last_known, sizeof run->records.last_known);
+    control_share(run->world, &run->records.last.loss, sizeof run->records.last.loss);
     log_field("resume", "step %lld from %s", (long long)run->trainer.steps,
               checkpoint_folder(checkpoint));
     if (run->lead)
-        metrics_note(run->metrics, "resume", run->trainer.steps, checkpoint_folder(checkpoint));
+        metrics_note(run->output.metrics, "resume", run->trainer.steps,
+                     checkpoint_folder(checkpoint));
 }
 
 void run_open_trainer(Run *run)
@@ -343,26 +271,26 @@ void run_open_trainer(Run *run)
     char err[2048];
     if (run->lead) check_folder(run);
     comm_barrier(run->world); /* nobody allocates for a run that is refused */
-    open_trainer(run, run->config);
+    run_allocate_trainer(run, run->config);
     /* Nothing in the folder changes before it is known that the run can go on and save. */
     Checkpoint *checkpoint = find_checkpoint(run);
     bool ok = checkpoint == NULL || trainer_load(&run->trainer, checkpoint, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     bool same_run = checkpoint && run->folder.state == RUN_RESUMED;
-    run->config_text = config_text(run->config);
-    run->machine = machine_json(&run->trainer.session.dev);
+    run->origin.config_text = config_text(run->config);
+    run->origin.machine = machine_json(&run->trainer.session.dev);
     if (run->lead) describe_run(run, checkpoint, same_run);
     if (checkpoint) take_up(run, checkpoint, same_run);
     log_field("run", "%s", run->folder.path);
     /* The checkpoint of another run is none of this one's: nothing is saved here yet. */
-    run->saved_step = same_run ? run->trainer.steps : -1;
+    run->saving.saved_step = same_run ? run->trainer.steps : -1;
     checkpoint_close(checkpoint);
-    run->first_step = run->trainer.steps;
+    run->saving.first_step = run->trainer.steps;
     run->trainer.feed.watch = run_watch;
     run->trainer.feed.watch_context = run;
-    run->progress = progress_begin();
+    run->work.progress = progress_begin();
     run_take_place(run);
-    run->window_start = run->shown_at = seconds_now();
+    run->clock.start = run->clock.shown_at = seconds_now();
     if (!run->lead) return;
     /* Signals only now: before, the default action ends a start at once, and nothing is lost. */
     run_prepare_answers(run, NULL);

@@ -7,7 +7,8 @@
 #include "optim/step_constants.h"
 #include "parallel/grid/control.h"
 #include "parallel/run/disk.h"
-#include "parallel/run/world.h"
+#include "parallel/run/print_ranks.h"
+#include "parallel/run/run_ranks.h"
 
 #include <math.h>
 #include <stdio.h>

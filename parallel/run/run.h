@@ -27,43 +27,71 @@ typedef struct {
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 
+/* What the run has come to, as the newest records say it. */
 typedef struct {
+    StepRecord last;     /* the newest step's */
+    bool last_known;     /* `last` has its loss; false: totals only, from a checkpoint */
+    StepRecord diverged; /* the first record that ends the run; step 0: none so far */
+    EvalRecord eval;     /* the newest evaluation's */
+    char *sample;        /* the newest sample; NULL: none yet */
+} RunRecords;
+
+/* The clock of speed: of the steps since the last report. */
+typedef struct {
+    double start, seconds; /* since when it runs, in seconds_now's time; seconds before that */
+    int64_t steps;
+    double shown_at; /* when the live line was drawn last */
+} RunClock;
+
+/* What checkpoints the run has, and how its saves go. */
+typedef struct {
+    int64_t first_step;  /* where this attempt began */
+    int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
+    ExitCode error;      /* why the last save failed; EXIT_OK: it did not */
+    bool last_try;       /* the next save is the run's last */
+    bool keeping_warned; /* a warning has named the bad numbers for which older ones stay */
+} RunSaving;
+
+/* The work under way: a step, an evaluation or a sample. */
+typedef struct {
+    Progress progress;
+    double start;
+    double stop_looked_at; /* when RUN/STOP was looked for last */
+} RunWork;
+
+/* Where the run speaks. */
+typedef struct {
+    Metrics *metrics;  /* the console and metrics.jsonl, rank 0's; NULL on other ranks */
+    FILE *log;         /* --log-ranks: this rank's; NULL without */
+    bool console_lost; /* standard output cannot be written, and a warning has said so */
+} RunOutput;
+
+/* What checkpoints keep of the run's origin. */
+typedef struct {
+    char *config_text, *machine;
+} RunOrigin;
+
+typedef struct {
+    /* Shared by all ranks, which only read them. */
     RunArguments arguments;
     const Config *config;
     DataSet data;
-    /* The three above are shared by all ranks, which only read them. */
+    ExitCode no_data; /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
+
     Comm *world; /* of all ranks; NULL before they start */
     /* Rank 0: has the folder and its lock, writes all but its share of checkpoints, hears signals,
-     * speaks. Of the others `metrics` is NULL, and `folder` has path, state and attempt alone. */
+     * speaks. The others' `folder` has path, state and attempt alone. */
     bool lead;
-    FILE *log; /* --log-ranks */
     MemoryPlan plan;
     RunFolder folder;
     Trainer trainer;
-    Metrics *metrics;
-    char *config_text, *machine; /* what checkpoints keep of the run's origin */
-    /* What the run has come to. */
-    StepRecord last; /* the newest step's */
-    bool last_known; /* `last` has its loss; false: totals only, from a checkpoint */
-    EvalRecord eval; /* the newest evaluation's */
-    char *sample;    /* the newest sample */
-    /* Speed: seconds of the host in steps since the last report, and those steps. */
-    double window_start, window_seconds;
-    int64_t window_steps;
-    double shown_at; /* when the live line was drawn last */
-    /* Saving. */
-    int64_t first_step;  /* where this attempt began */
-    int64_t saved_step;  /* of the newest checkpoint; -1: there is none */
-    ExitCode save_error; /* why the last save failed; EXIT_OK: it did not */
-    bool last_try;       /* the next save is the run's last */
-    bool keeping_warned; /* a warning has said that older checkpoints stay: the numbers are bad */
-    /* The work under way: a step, an evaluation or a sample. */
-    Progress progress;
-    double work_start;
-    double stop_looked_at; /* when RUN/STOP was looked for last */
-    StepRecord diverged;   /* the first record that ends the run; step 0: none so far */
-    bool console_lost;     /* standard output cannot be written, and a warning has said so */
-    ExitCode no_data;      /* why a dry run goes on with random tokens; EXIT_OK: it has its data */
+
+    RunOrigin origin;
+    RunRecords records;
+    RunClock clock;
+    RunSaving saving;
+    RunWork work;
+    RunOutput output;
 } Run;
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -89,12 +89,13 @@ void run_watch_signals(void)
  * checkpoint is of step 10", or else what is under way: a step, or other work. */
 static void format_lost(char *out, size_t n, const Run *run, bool step)
 {
-    bool any = run->saved_step >= 0;
-    int64_t from = (any ? run->saved_step : run->first_step) + 1, to = run->trainer.steps;
+    bool any = run->saving.saved_step >= 0;
+    int64_t from = (any ? run->saving.saved_step : run->saving.first_step) + 1,
+            to = run->trainer.steps;
     char newest[64] = "there is no checkpoint";
     if (any)
         snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld",
-                 (long long)run->saved_step);
+                 (long long)run->saving.saved_step);
     if (to < from && step)
         snprintf(out, n, "quit at once; only step %lld, which is under way, is lost",
                  (long long)to + 1);
@@ -134,9 +135,9 @@ bool run_stop_asked_within(Run *run)
     double now = seconds_now();
     if (watch.asked != 0) return true;
     if (!run->lead) return false;
-    if (now < run->stop_looked_at + every) return false;
+    if (now < run->work.stop_looked_at + every) return false;
     /* When the file is there the time is not noted, so that the next call sees it at once, too. */
     if (run_folder_stop_asked(&run->folder)) return true;
-    run->stop_looked_at = now;
+    run->work.stop_looked_at = now;
     return false;
 }

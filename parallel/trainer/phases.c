@@ -74,22 +74,49 @@ void phases_mark(Phases *p, Session *session, double data)
     p->at[p->next++] = (PhaseClocks){.comm = session_comm_seconds(session), .data = data};
 }
 
-/* Adds the time between two borders to `phase`, less what others took of it where the device stands
- * still meanwhile. */
-static void add_phase(Phases *p, Session *session, int64_t i, double *phase)
+/* What lies between two borders. */
+typedef enum { PHASE_FORWARD, PHASE_BACKWARD, PHASE_EXCHANGE, PHASE_UPDATE } Phase;
+
+static Phase phase_of(ActionKind kind)
+{
+    return kind == ACT_FORWARD    ? PHASE_FORWARD
+           : kind == ACT_BACKWARD ? PHASE_BACKWARD
+                                  : PHASE_EXCHANGE;
+}
+
+/* The clock that has the time of a phase. */
+static double *clock_of(PhaseSeconds *s, Phase phase, bool immediate)
+{
+    switch (phase) {
+    case PHASE_FORWARD: return &s->forward;
+    case PHASE_BACKWARD: return &s->backward;
+    case PHASE_UPDATE: return &s->optimizer;
+    case PHASE_EXCHANGE: break;
+    }
+    /* On a device an exchange is not the compute stream's: the two marks around it are almost one,
+     * and what is between them is counted with the backward passes. */
+    return immediate ? &s->exchange : &s->backward;
+}
+
+/* Adds the time from border i to the next. Where calls finish before they return, what others took
+ * of it is taken off, and has clocks of its own. */
+static void add_phase(Phases *p, Session *session, int64_t i, Phase phase)
 {
     Device *dev = &session->dev;
     const PhaseClocks *a = &p->at[i], *b = &p->at[i + 1];
     PhaseSeconds *s = &p->seconds;
-    *phase += device_event_seconds(dev, &p->border[i], &p->border[i + 1]);
-    if (dev->backend->place != PLACE_HOST) return;
+    bool immediate = dev->backend->place == PLACE_HOST;
+    double *clock = clock_of(s, phase, immediate);
+    *clock += device_event_seconds(dev, &p->border[i], &p->border[i + 1]);
+    if (!immediate) return;
     double communication = b->comm.collectives - a->comm.collectives,
            tensor = b->comm.tensor - a->comm.tensor,
            exchange = b->comm.exchanges - a->comm.exchanges,
            bubble = b->comm.stages - a->comm.stages;
-    *phase -= tensor + communication + exchange + bubble + b->data - a->data;
-    /* The update's, of norms and of gradients that are partial sums, are of no layer. */
-    *(phase == &s->optimizer ? &s->communication : &s->layers) += tensor;
+    *clock -= tensor + communication + exchange + bubble + b->data - a->data;
+    /* What tensor-parallel ranks send in the update, for norms and for gradients that are partial
+     * sums, belongs to no layer. */
+    *(phase == PHASE_UPDATE ? &s->communication : &s->layers) += tensor;
     s->communication += communication;
     s->exchange += exchange;
     s->bubble += bubble;
@@ -97,23 +124,16 @@ static void add_phase(Phases *p, Session *session, int64_t i, double *phase)
 
 void phases_add(Phases *p, Session *session, const Schedule *schedule)
 {
-    PhaseSeconds *s = &p->seconds;
     CHECK(p->next == schedule->n + 2, "%lld borders for %lld actions", (long long)p->next,
           (long long)schedule->n);
-    /* On a device an exchange is not the compute stream's, where two marks around it are one. */
-    double *exchange = session->dev.backend->place == PLACE_HOST ? &s->exchange : &s->backward;
-    for (int64_t i = 0; i < schedule->n; i++) {
-        ActionKind kind = schedule->action[i].kind;
-        add_phase(p, session, i,
-                  kind == ACT_FORWARD    ? &s->forward
-                  : kind == ACT_BACKWARD ? &s->backward
-                                         : exchange);
-    }
-    add_phase(p, session, schedule->n, &s->optimizer);
+    for (int64_t i = 0; i < schedule->n; i++)
+        add_phase(p, session, i, phase_of(schedule->action[i].kind));
+    add_phase(p, session, schedule->n, PHASE_UPDATE);
     p->next = 0;
+    /* The measuring of waits ends with the step: evaluations and samples are not part of it. */
     measure_exposed(p, false);
     for (int a = 0; a < EXPOSED_AXES; a++)
-        if (p->exposed[a]) s->exposed[a] += exposed_take(p->exposed[a]);
+        if (p->exposed[a]) p->seconds.exposed[a] += exposed_take(p->exposed[a]);
 }
 
 StepTimes phases_times(const PhaseSeconds *s, double data)

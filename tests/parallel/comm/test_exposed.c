@@ -4,7 +4,7 @@
  * counted under its axis; on the CUDA device, where times are what they are. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
-#include "parallel/run/world.h"
+#include "parallel/run/step_report.h"
 #include "tests/support/device/late_device.h"
 #include "tests/support/grid/comm_spy.h"
 #include "tests/support/grid/thread_ranks.h"

@@ -133,7 +133,7 @@ static void test_progress_ends(void **state)
 
 static void be_due(Run *run)
 {
-    run->progress.next = 0;
+    run->work.progress.next = 0;
 }
 
 /* Long work is told in the live line, which the next result takes away. */

@@ -96,7 +96,7 @@ void ask_by_file(Run *run)
     CHECK(f != NULL, "no %s", path);
     fclose(f);
     free(path);
-    run->stop_looked_at = -1; /* as if it were long ago */
+    run->work.stop_looked_at = -1; /* as if it were long ago */
 }
 
 void interrupt_twice(Run *run)

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 #define TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 
-#include "parallel/run/loop.h"
+#include "parallel/run/between_steps.h"
 
 typedef struct {
     int (*program)(int argc, char **argv); /* instead of the whole one; or NULL */

@@ -1,6 +1,6 @@
-/* ranks.h -- the option --ranks, which several commands take. */
-#ifndef PARALLEL_RUN_RANKS_H
-#define PARALLEL_RUN_RANKS_H
+/* ranks_option.h -- the option --ranks, which several commands take. */
+#ifndef PARALLEL_RUN_RANKS_OPTION_H
+#define PARALLEL_RUN_RANKS_OPTION_H
 
 #include "model/core/args.h"
 #include "parallel/grid/launch.h"
@@ -17,7 +17,7 @@
         .most = LAUNCH_MAX_RANKS,                                                                  \
     }
 
-/* Behind what a command says of the run that it opens. */
+/* The end of the help of a command that opens a run. */
 #define OPENED_GRID                                                                                \
     "Whatever grid\nit was trained on, it opens on one rank or on --ranks N: its "                 \
     "parallel.tensor\n"                                                                            \

@@ -1,0 +1,232 @@
+/* between_steps.c -- see between_steps.h. */
+#include "parallel/run/between_steps.h"
+
+#include "model/core/clock.h"
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "model/core/progress.h"
+#include "model/core/utf8.h"
+#include "parallel/grid/control.h"
+#include "parallel/run/run_ranks.h"
+#include "parallel/run/signals.h"
+#include "parallel/run/step_report.h"
+#include "parallel/trainer/evaluate.h"
+#include "parallel/trainer/save.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A loss so many times that of uniform guessing is no start of a training and no noise of a batch:
+ * the run has left its course. */
+enum { MUCH_WORSE = 4 };
+
+/* Begins to print progress. The live line stays as it is until the first of it is due. */
+static void begin_progress(Run *run)
+{
+    progress_again(&run->work.progress);
+    run->work.start = seconds_now();
+}
+
+static void begin_work(Run *run, const char *doing)
+{
+    begin_progress(run);
+    run_prepare_answers(run, doing);
+}
+
+static void end_work(Run *run)
+{
+    progress_end(&run->work.progress);
+    run_prepare_answers(run, NULL);
+}
+
+/* Prints how far the work is, and how long the rest will take at the pace so far. For a step that
+ * is the pace of the host: to ask the device, which may be behind, would be to wait for it. */
+static void print_work(Run *run, const Work *work)
+{
+    double each = (seconds_now() - run->work.start) / (double)(work->done > 0 ? work->done : 1);
+    Figure done = figure_count((double)work->done), all = figure_count((double)work->all);
+    Figure left = figure_duration(work->done > 0 ? each * (double)(work->all - work->done) : -1);
+    switch (work->kind) {
+    case WORK_STEP:
+        progress_print(&run->work.progress, "step %lld: micro-batch %s of %s, %s left",
+                       (long long)run->trainer.steps + 1, done.text, all.text, left.text);
+        break;
+    case WORK_EVALUATION:
+        progress_print(&run->work.progress, "evaluating %s of %s, %s left", done.text, all.text,
+                       left.text);
+        break;
+    case WORK_SAMPLE:
+        progress_print(&run->work.progress, "sampling %s of %s tokens, %s left", done.text,
+                       all.text, left.text);
+        break;
+    }
+}
+
+bool run_watch(void *context, const Work *work)
+{
+    Run *run = context;
+    if (run->lead && work->kind == WORK_STEP && work->done == 0) begin_progress(run);
+    if (run->lead && progress_due(&run->work.progress)) print_work(run, work);
+    return work->kind == WORK_STEP || !run_stop_asked_within(run);
+}
+
+bool run_evaluate(Run *run, bool final)
+{
+    if (run->trainer.val == NULL) return true;
+    run_read_records(run); /* before the clock stops: what the device still does is step time */
+    run_pause_clock(run);
+    bool saved = run->saving.saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
+    EvalRecord r = trainer_evaluate(&run->trainer, 0);
+    end_work(run);
+    if (!r.cut) {
+        run->records.eval = r;
+        run->records.eval.final = final;
+        if (run->lead) metrics_eval(run->output.metrics, &run->records.eval);
+        memory_print_use(run->config, &run->plan, "after an evaluation");
+    }
+    run_resume_clock(run);
+    return !r.cut;
+}
+
+bool run_sample(Run *run)
+{
+    const Config *c = run->config;
+    run_read_records(run);
+    run_pause_clock(run);
+    bool saved = run->saving.saved_step == run->trainer.steps;
+    begin_work(run, saved ? "ending this sample" : "ending this sample, then saving");
+    char *text = trainer_sample(&run->trainer, c->eval.sample_prompt, c->eval.sample_tokens);
+    end_work(run);
+    if (text) {
+        if (run->lead)
+            metrics_sample(run->output.metrics, run->trainer.steps, seconds_now() - run->work.start,
+                           c->eval.sample_prompt, text);
+        free(run->records.sample);
+        run->records.sample =
+            utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
+    }
+    bool whole = text != NULL || !run_stop_asked(run);
+    free(text);
+    run_resume_clock(run);
+    return whole;
+}
+
+bool run_is_healthy(const Run *run, char *why, size_t n)
+{
+    double uniform = log((double)run->config->model.vocab_size);
+    if (run->records.last.skips_in_row > 0) return error_set(why, n, "updates are being skipped");
+    if (!run->records.last_known) return true;
+    if (!isfinite(run->records.last.loss)) return error_set(why, n, "the loss is not finite");
+    if (run->records.last.loss > MUCH_WORSE * uniform)
+        return error_set(why, n, "the loss is %.4g, far above that of uniform guessing (%.4g)",
+                         run->records.last.loss, uniform);
+    return true;
+}
+
+/* When a save that failed is tried again, if ever. */
+static const char *next_try(const Run *run)
+{
+    const Config *c = run->config;
+    int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
+    if (run->saving.last_try || run_stop_seen(run)) return "";
+    if (step >= c->train_steps) return "; trying again before the run ends";
+    bool again = interval > 0 && interval <= c->train_steps &&
+                 step - step % interval <= c->train_steps - interval;
+    return again ? "; trying again at the next interval" : "; trying again after the last step";
+}
+
+/* Warns that an older checkpoint stays which this save would otherwise remove. Once only, for as
+ * long as the numbers stay bad. */
+static void warn_keeping(Run *run, const char *why)
+{
+    char ignored[512];
+    int64_t *steps, keep = run->config->checkpoint.keep, others = 0;
+    if (!run->trainer.keep_all) run->saving.keeping_warned = false;
+    if (!run->lead || !run->trainer.keep_all || run->saving.keeping_warned || keep <= 0) return;
+    int n = checkpoint_list(run->folder.path, &steps, ignored, sizeof ignored);
+    for (int i = 0; i < n; i++)
+        others += steps[i] < run->trainer.steps;
+    free(steps);
+    if (others < keep) return;
+    log_warning("step %lld: %s, so no older checkpoint is removed", (long long)run->trainer.steps,
+                why);
+    run->saving.keeping_warned = true;
+}
+
+void run_save(Run *run)
+{
+    char err[2048], why[160];
+    run_read_records(run);
+    /* While the numbers are bad the older checkpoints are the good ones: none is removed. */
+    run->trainer.keep_all = !run_is_healthy(run, why, sizeof why);
+    warn_keeping(run, why);
+    double start = seconds_now();
+    run_pause_clock(run);
+    begin_work(run, "finishing this save");
+    /* Another run may have been let in since, by a lock file that somebody removed: two of them
+     * saving here would prune each other's checkpoints. */
+    bool ok = !run->lead || run_folder_hold(&run->folder, err, sizeof err);
+    run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
+    /* Metrics first: a resume cuts metrics.jsonl back to its checkpoint's step, and could not make
+     * up for lines that never reached the disk. */
+    ok = !run->lead || metrics_flush(run->output.metrics, err, sizeof err);
+    ok = control_agree(run->world, ok, err, sizeof err) &&
+         trainer_save(&run->trainer, run->folder.path, run->origin.config_text, run->origin.machine,
+                      err, sizeof err);
+    run->saving.error = ok ? EXIT_OK : error_exit_code(err, EXIT_INPUT_OUTPUT);
+    if (ok) {
+        char *path = checkpoint_path(run->folder.path, run->trainer.steps);
+        run->saving.saved_step = run->trainer.steps;
+        if (run->lead)
+            metrics_saved(run->output.metrics, run->trainer.steps, seconds_now() - start, path);
+        free(path);
+    } else {
+        log_warning("step %lld is not saved: %s%s", (long long)run->trainer.steps, err,
+                    next_try(run));
+        if (run->lead) metrics_note(run->output.metrics, "warn", run->trainer.steps, err);
+    }
+    end_work(run);
+    run_resume_clock(run);
+}
+
+static bool evaluation_due(const Run *run)
+{
+    const Config *c = run->config;
+    return run_is_due(run->trainer.steps, c->eval.interval) && run->trainer.steps < c->train_steps;
+}
+
+static bool sample_due(const Run *run)
+{
+    const Config *c = run->config;
+    return run_is_due(run->trainer.steps, c->eval.sample_interval) &&
+           run->trainer.steps < c->train_steps;
+}
+
+void run_evaluate_if_due(Run *run)
+{
+    if (evaluation_due(run)) run_evaluate(run, false);
+}
+
+void run_sample_if_due(Run *run)
+{
+    if (sample_due(run)) run_sample(run);
+}
+
+void run_catch_up(Run *run)
+{
+    if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
+    MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
+    bool known = tail.last.step == run->trainer.steps;
+    bool evaluated = known && tail.evaluated, sampled = known && tail.sampled;
+    control_share(run->world, &evaluated, sizeof evaluated);
+    control_share(run->world, &sampled, sizeof sampled);
+    if (evaluation_due(run) && !evaluated) run_evaluate(run, false);
+    if (sample_due(run) && !sampled) run_sample(run);
+}
+
+void run_save_if_due(Run *run)
+{
+    if (run_is_due(run->trainer.steps, run->config->checkpoint.save_interval)) run_save(run);
+}

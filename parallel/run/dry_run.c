@@ -1,0 +1,84 @@
+/* dry_run.c -- `--dry-run`: one micro-batch with everything allocated, and how fast a run would be.
+ */
+#include "model/core/figures.h"
+#include "model/core/log.h"
+#include "optim/step_constants.h"
+#include "parallel/grid/control.h"
+#include "parallel/run/open.h"
+
+#include <math.h>
+
+/* How much slower a stage is when all work at once than when one does, on cores that do not suffice
+ * for all ranks. */
+static double crowding(const Trainer *t, int ranks)
+{
+    double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
+    double all = ranks * threads / cores, one = all / t->session.grid.size.pp;
+    return fmax(all, 1) / fmax(one, 1);
+}
+
+/* Seconds that a step of the run takes, from the trainer's steps since the last time, of one
+ * micro-batch each. */
+static double take_seconds(Run *run)
+{
+    Trainer *t = &run->trainer;
+    const Config *c = run->config;
+    PhaseSeconds *s = &t->phases.seconds;
+    bool immediate = t->session.dev.backend->place == PLACE_HOST;
+    /* Elsewhere the phases have the wait for data. */
+    double data = immediate ? t->feed.seconds : 0;
+    int stages = t->session.grid.size.pp;
+    StepTimes one = phases_times(s, data);
+    one.fill = (double)(stages - 1) / t->session.layers.n_chunks;
+    if (immediate && stages > 1) one.micro_batch *= crowding(t, run->world->size);
+    *s = (PhaseSeconds){0};
+    t->feed.seconds = 0;
+    double seconds =
+        pace_step_seconds(&one, c->gradient_accumulation_steps, c->zero_optimization.stage);
+    /* The slowest stage's. */
+    return stages == 1 ? seconds : 1e-9 * (double)control_max(run->world, (int64_t)(1e9 * seconds));
+}
+
+/* How fast a run would be. The first step touches memory for the first time, so that a second one
+ * is measured, unless the first took so long that it hardly matters. */
+static void print_speed(Run *run)
+{
+    enum { LONG_ENOUGH = 10 };
+    StepRecord record[TRAINER_HISTORY];
+    Trainer *t = &run->trainer;
+    const Config *c = run->config;
+    const PhaseSeconds *s = &t->phases.seconds;
+    bool again = s->forward + s->backward + s->optimizer < LONG_ENOUGH && c->train_steps > 1;
+    double seconds = take_seconds(run);
+    /* A step is all ranks' or none's, and each has its own clock. */
+    if (control_max(run->world, again) != 0) {
+        trainer_step(t);
+        trainer_read_all(t, record);
+        seconds = take_seconds(run);
+    }
+    Pace pace = run_pace(run, c->gradient_accumulation_steps);
+    double tokens = (double)step_tokens(c);
+    log_field("speed", "about %s tokens/s; %s steps and their evaluations take about %s",
+              figure_count(round(tokens / seconds)).text, figure_count((double)c->train_steps).text,
+              figure_duration(pace_seconds_left(&pace, 0, seconds)).text);
+}
+
+int run_dry(Run *run)
+{
+    StepRecord record[TRAINER_HISTORY];
+    const Config *c = run->config;
+    const Config micro = config_of_one_micro_batch(c, true);
+    run_allocate_trainer(run, &micro);
+    trainer_step(&run->trainer);
+    trainer_read_all(&run->trainer, record);
+    log_field("dry run: ",
+              "one micro-batch of %s, loss %.4f (uniform guessing: %.4f); no run was started",
+              run->data.title, record[0].loss, log((double)c->model.vocab_size));
+    print_speed(run);
+    trainer_close(&run->trainer);
+    if (run->no_data != EXIT_OK && run->lead)
+        return error_print(run->no_data,
+                           "all but the data is ready: they are %s, see the warning above",
+                           run->no_data == EXIT_MISSING ? "missing" : "not usable");
+    return EXIT_OK;
+}

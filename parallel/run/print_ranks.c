@@ -1,0 +1,56 @@
+/* print_ranks.c -- see print_ranks.h. */
+#include "parallel/run/print_ranks.h"
+
+#include "model/core/log.h"
+#include "parallel/comm/nccl/nccl.h"
+#include "parallel/grid/control.h"
+#include "parallel/pipeline/schedule_order.h"
+
+#include <stdio.h>
+
+void run_check_schedules(const Config *config)
+{
+    char err[1024];
+    ScheduleSpec spec = step_spec(config);
+    if (spec.stages == 1) return;
+    CHECK(schedule_check(&spec, err, sizeof err), "the schedule of a step: %s", err);
+    spec.evaluate = true;
+    int64_t group = evaluate_group((GridPlace){.pp = spec.stages});
+    for (spec.micros = 1; spec.micros <= group; spec.micros++)
+        CHECK(schedule_check(&spec, err, sizeof err), "the schedule of an evaluation: %s", err);
+}
+
+char *run_schedule_text(const Config *config, char *text, size_t n)
+{
+    const ScheduleSpec spec = step_spec(config);
+    char chunks[32] = "";
+    if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
+    snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%",
+             config_word(config, "parallel.schedule"), chunks, (long long)spec.micros,
+             spec.micros == 1 ? "" : "es", 100 * timeline_bubble(&spec));
+    return text;
+}
+
+void run_print_ranks(Run *run)
+{
+    char text[256], schedule[96], transport[32] = "";
+    const Config *config = run->config;
+    const Device *dev = &run->trainer.session.dev;
+    int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
+    if (ranks == 1) return;
+    control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
+                          "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
+    grid_size_text(run->trainer.session.grid.size, text, sizeof text);
+    bool rows = config->parallel.sequence_parallel && config->parallel.tensor > 1,
+         stages = config->parallel.pipeline > 1 && run->lead; /* one plays all stages' schedules */
+    if (session_connects(&run->trainer.session)) nccl_version(transport, sizeof transport);
+    log_field("ranks", "%d = %s (threads, %s%s%d thread%s each), ZeRO %lld%s%s%s", ranks, text,
+              transport, transport[0] ? ", " : "", threads, threads == 1 ? "" : "s",
+              (long long)config->zero_optimization.stage, rows ? ", sequence parallel" : "",
+              stages ? ", " : "",
+              stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
+    if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
+    if (ranks > cores && dev->backend->place == PLACE_HOST)
+        log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
+                  ranks, cores, cores == 1 ? "" : "s");
+}

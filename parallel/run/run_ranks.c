@@ -1,0 +1,109 @@
+/* run_ranks.c -- see run_ranks.h. */
+#include "parallel/run/run_ranks.h"
+
+#include "model/core/log.h"
+#include "parallel/grid/control.h"
+#include "parallel/grid/launch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+typedef struct {
+    Run *run; /* by rank */
+    int (*rank)(Run *run);
+    Run *opened;
+} Ranks;
+
+static int live(Comm *world, void *context)
+{
+    const Ranks *ranks = context;
+    Run *run = world->rank == 0 ? ranks->opened : &ranks->run[world->rank];
+    run->world = world;
+    run->lead = world->rank == 0;
+    run_speak_for_all(run);
+    return ranks->rank(run);
+}
+
+int run_on_ranks(Run *run, int (*rank)(Run *run))
+{
+    int n = (int)run->arguments.ranks;
+    LaunchOptions options = {.timeout = run->config->parallel.timeout,
+                             .size = config_grid(run->config, n)};
+    Ranks ranks = {.run = must_calloc((size_t)n, sizeof *ranks.run), .rank = rank, .opened = run};
+    for (int i = 1; i < n; i++)
+        ranks.run[i] = *run;
+    session_prepare_ranks(run->config, n);
+    int code = launch_ranks(n, &options, live, &ranks);
+    free(ranks.run);
+    data_close(&run->data);
+    config_free(run->config);
+    run_arguments_free(&run->arguments);
+    return code;
+}
+
+/* ---- agreeing -------------------------------------------------------------------------------- */
+
+void run_require(const Run *run, bool good, ExitCode code, char *err, size_t n)
+{
+    if (!control_agree(run->world, good, err, n)) control_fail(run->world, code, "%s", err);
+}
+
+void run_share_folder(Run *run)
+{
+    struct {
+        RunState state;
+        int attempt;
+    } told = {run->folder.state, run->folder.attempt};
+    control_share(run->world, &told, sizeof told);
+    char *path = control_share_text(run->world, run->folder.path);
+    if (run->lead) {
+        free(path);
+        return;
+    }
+    run->folder = (RunFolder){
+        .path = path, .state = told.state, .lock = FOLDER_LOCK_NONE, .attempt = told.attempt};
+}
+
+/* ---- speaking ---------------------------------------------------------------------------------
+ */
+
+void run_take_place(const Run *run)
+{
+    char place[64];
+    if (run->lead && run->world->size > 1)
+        log_set_rank(0, grid_place_text(run->trainer.session.grid.size, 0, place, sizeof place));
+}
+
+void run_speak_for_all(const Run *run)
+{
+    if (run->lead) log_set_rank(0, NULL);
+}
+
+void run_open_log(Run *run)
+{
+    char err[1024] = "";
+    if (!run->arguments.log_ranks) return;
+    char *folder = text_format("%s/logs", run->folder.path);
+    char *path = text_format("%s/rank_%03d.log", folder, run->world->rank);
+    bool good = !run->lead || fs_make_folders(&fs_system, folder, err, sizeof err);
+    run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
+    run->output.log = fopen(path, "a");
+    good = run->output.log != NULL ||
+           error_set(err, sizeof err, "cannot open %s: %s", path, strerror(errno));
+    run_require(run, good, EXIT_CANNOT_CREATE, err, sizeof err);
+    log_set_file(run->output.log);
+    free(path);
+    free(folder);
+}
+
+void run_close_log(Run *run)
+{
+    if (run->output.log == NULL) return;
+    log_set_file(NULL);
+    fclose(run->output.log);
+    run->output.log = NULL;
+}

@@ -1,0 +1,204 @@
+/* step_report.c -- see step_report.h. */
+#include "parallel/run/step_report.h"
+
+#include "model/core/clock.h"
+#include "model/core/log.h"
+#include "optim/step_constants.h"
+#include "parallel/grid/control.h"
+#include "parallel/run/signals.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool run_is_due(int64_t step, int64_t interval)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+/* Notes the first record that ends the run: gradients overflow at the smallest loss scale, or too
+ * many steps in a row were skipped for gradients that are not finite. */
+static void note_divergence(Run *run, const StepRecord *r)
+{
+    const Config *c = run->config;
+    bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
+    too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
+    if (run->records.diverged.step == 0 && (r->stop || too_many)) run->records.diverged = *r;
+}
+
+/* Ends the run (EXIT_DIVERGED) by that record. */
+static void end_diverged(Run *run)
+{
+    char err[512];
+    const StepRecord *r = &run->records.diverged;
+    bool scaled = run->config->fp16.enabled && r->loss_scale > 1; /* and it cannot fall */
+    const char *scale =
+        r->stop ? "write a smaller fp16.min_loss_scale, " : "write a smaller fp16.loss_scale, ";
+    char *why =
+        r->stop ? text_format("gradients overflow at the smallest loss scale (%g)", r->loss_scale)
+        : r->skips_in_row == 1
+            ? text_format("its gradients are not finite")
+            : text_format("%lld steps in a row had gradients that are not finite",
+                          (long long)r->skips_in_row);
+    if (run->lead) {
+        metrics_note(run->output.metrics, "end", r->step, why);
+        metrics_flush(run->output.metrics, err, sizeof err);
+    }
+    control_fail(
+        run->world, EXIT_DIVERGED,
+        "step %lld: %s; %slower optimizer.params.lr, or start again from an older checkpoint in %s",
+        (long long)r->step, why, scaled ? scale : "", run->folder.path);
+}
+
+/* A step that was skipped although its norm is finite had no target that counts. */
+static void warn_skipped(const StepRecord *r)
+{
+    if (r->applied) return;
+    if (isfinite(r->grad_norm))
+        log_warning("step %lld: none of its targets counts, update skipped", (long long)r->step);
+    else
+        log_warning("step %lld: gradients are not finite, update skipped (%lld in a row)",
+                    (long long)r->step, (long long)r->skips_in_row);
+}
+
+/* Takes the records of the steps that have ended, or waits for all. Up to the one that ends the
+ * run all go to metrics.jsonl. */
+static void take_records(Run *run, bool all)
+{
+    StepRecord record[TRAINER_HISTORY];
+    int n = (all ? trainer_read_all : trainer_read)(&run->trainer, record);
+    for (int i = 0; i < n && run->records.diverged.step == 0; i++) {
+        if (run->lead) metrics_step(run->output.metrics, &record[i]);
+        warn_skipped(&record[i]);
+        note_divergence(run, &record[i]);
+    }
+    if (n > 0) run->records.last = record[n - 1];
+    run->records.last_known |= n > 0;
+    run->clock.steps += n;
+}
+
+void run_read_records(Run *run)
+{
+    take_records(run, true);
+    if (run->records.diverged.step > 0) end_diverged(run);
+}
+
+/* Reads the records that have come, on all ranks. A record is the same on all, but not every rank's
+ * may have come: what one has found, the others wait for, and all end at the same step. How many a
+ * rank has still to read is its own affair: it asks the others in any case. */
+static void read_what_has_come(Run *run)
+{
+    take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
+    if (control_max(run->world, run->records.diverged.step > 0) != 0) run_read_records(run);
+}
+
+/* ---- speed -------------------------------------------------------------------------------------
+ */
+
+void run_pause_clock(Run *run)
+{
+    run->clock.seconds += seconds_now() - run->clock.start;
+}
+
+void run_resume_clock(Run *run)
+{
+    run->clock.start = seconds_now();
+}
+
+/* The live line, between printed steps twice a second at most. */
+static void show_live(Run *run, bool print)
+{
+    double now = seconds_now(), seconds = run->clock.seconds + now - run->clock.start;
+    if (!run->lead || run->clock.steps == 0 || (!print && now - run->clock.shown_at < 0.5)) return;
+    metrics_live(run->output.metrics, &run->records.last, seconds / (double)run->clock.steps);
+    run->clock.shown_at = now;
+}
+
+void run_compare_ranks(const Run *run, SpeedRecord *s)
+{
+    int ranks = run->world->size;
+    enum { WORK = EXPOSED_AXES, FIELDS };
+    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer};
+    double(*all)[FIELDS] = must_calloc((size_t)ranks, sizeof *all);
+    memcpy(own, s->exposed, sizeof s->exposed);
+    comm_all_gather(run->world, NULL, tensor_1d(all, F64, (int64_t)ranks * FIELDS),
+                    tensor_1d(own, F64, FIELDS));
+    s->ranks = ranks;
+    for (int r = 0; r < ranks; r++) {
+        s->mean_work += all[r][WORK] / ranks;
+        if (all[r][WORK] > all[s->slowest][WORK]) s->slowest = r;
+        for (int a = 0; a < EXPOSED_AXES; a++)
+            s->exposed[a] = fmax(s->exposed[a], all[r][a]);
+    }
+    s->most_work = all[s->slowest][WORK];
+    free(all);
+}
+
+static void report(Run *run)
+{
+    const Config *c = run->config;
+    Trainer *t = &run->trainer;
+    PhaseSeconds *phases = &t->phases.seconds;
+    bool breakdown = c->wall_clock_breakdown;
+    run_pause_clock(run);
+    SpeedRecord speed = {.seconds = run->clock.seconds,
+                         .steps = run->clock.steps,
+                         .tokens = run->clock.steps * step_tokens(c),
+                         .flops_per_token =
+                             gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length),
+                         .forward = breakdown ? phases->forward : -1,
+                         .backward = breakdown ? phases->backward : -1,
+                         .optimizer = breakdown ? phases->optimizer : -1,
+                         .communication = phases->layers + phases->communication,
+                         .exchange = phases->exchange,
+                         .bubble = phases->bubble,
+                         .data = breakdown ? t->feed.seconds : -1};
+    memcpy(speed.exposed, phases->exposed, sizeof speed.exposed);
+    if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
+    if (run->lead) metrics_report(run->output.metrics, &speed);
+    *phases = (PhaseSeconds){0};
+    t->feed.seconds = 0;
+    run->clock.seconds = 0;
+    run->clock.steps = 0;
+    run_resume_clock(run);
+}
+
+void run_check_console(Run *run)
+{
+    if (!run->lead || run->output.console_lost || !ferror(stdout)) return;
+    run->output.console_lost = true;
+    log_warning("standard output cannot be written: what the run prints is lost, its metrics.jsonl "
+                "has all figures");
+}
+
+void run_print_comms(const Run *run)
+{
+    const Session *s = &run->trainer.session;
+    if (!run->config->comms_logger.enabled || !run->lead || run->world->size == 1) return;
+    const Comm *group[1 + GRID_COMMS] = {s->world};
+    grid_comms(&s->grid, group + 1);
+    metrics_comms(run->output.metrics, run->trainer.steps, group, 1 + GRID_COMMS);
+}
+
+void run_report(Run *run)
+{
+    const Config *c = run->config;
+    int64_t step = run->trainer.steps;
+    bool print = run_is_due(step, c->steps_per_print) || step == c->train_steps;
+    /* The device is waited for when its step is to be printed, and else only where no further
+     * record would fit. */
+    if (print)
+        run_read_records(run);
+    else
+        read_what_has_come(run);
+    show_live(run, print);
+    run_prepare_answers(run, NULL);
+    if (print && c->steps_per_print > 0) {
+        report(run);
+        memory_print_use(run->config, &run->plan, "after a step");
+        run_print_comms(run);
+    }
+    run_check_console(run);
+}
