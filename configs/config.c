@@ -135,19 +135,12 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     return NULL;
 }
 
-const Config *config_parse_in(const ConfigContext *context, const char *path, const char *text,
-                              size_t length, int n_sets, const char *const *sets,
-                              ConfigReport *report)
+const Config *config_parse(const ConfigContext *context, const char *path, const char *text,
+                           size_t length, int n_sets, const char *const *sets, ConfigReport *report)
 {
     Load load = {.path = path ? path : "config", .sets = sets, .n_sets = n_sets};
     if (context != NULL) load.context = *context;
     return parse(&load, text, length, report);
-}
-
-const Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
-                           const char *const *sets, ConfigReport *report)
-{
-    return config_parse_in(NULL, path, text, length, n_sets, sets, report);
 }
 
 const Config *config_load(const char *path, int n_sets, const char *const *sets,

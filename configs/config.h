@@ -240,14 +240,10 @@ typedef struct {
  * report->n_errors > 0. Never exits. The caller frees both. */
 const Config *config_load(const char *path, int n_sets, const char *const *sets,
                           const ConfigContext *context, ConfigReport *report);
-/* The same as config_load from memory, `path` being what messages call it, with nothing known
- * beside the text; for tests and fuzzing. */
-const Config *config_parse(const char *path, const char *text, size_t length, int n_sets,
-                           const char *const *sets, ConfigReport *report);
-/* The same with a context. */
-const Config *config_parse_in(const ConfigContext *context, const char *path, const char *text,
-                              size_t length, int n_sets, const char *const *sets,
-                              ConfigReport *report);
+/* The same as config_load from memory, `path` being what messages call it. */
+const Config *config_parse(const ConfigContext *context, const char *path, const char *text,
+                           size_t length, int n_sets, const char *const *sets,
+                           ConfigReport *report);
 void config_free(const Config *config);
 void config_report_free(ConfigReport *report);
 /* The exit code of a load that gave no config: EXIT_CONFIG; for a file that is not there or cannot

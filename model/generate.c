@@ -156,7 +156,8 @@ size_t decoder_used(const Decoder *d)
     return d->fixed.peak + d->scratch.peak;
 }
 
-void decoder_reset(Decoder *d)
+/* Forgets the sequence. */
+static void decoder_reset(Decoder *d)
 {
     d->length = 0;
 }

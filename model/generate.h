@@ -16,11 +16,9 @@ void decoder_destroy(Decoder *decoder);
 /* Device bytes it takes, for the memory plan. */
 size_t decoder_bytes(const GptLayers *layers, int64_t max_tokens);
 
-/* A test aid: what of decoder_bytes has been used so far, by the layout and by the passes since. */
+/* For tests: what of decoder_bytes has been used so far, by the layout and by the passes since. */
 size_t decoder_used(const Decoder *decoder);
 
-/* Forgets the sequence. */
-void decoder_reset(Decoder *decoder);
 /* For how many more tokens there is room. */
 int64_t decoder_room(const Decoder *decoder);
 /* Appends n >= 1 tokens (n <= room) and returns the logits (V) in the compute dtype after the last,

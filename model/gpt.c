@@ -221,37 +221,22 @@ void gpt_destroy(Gpt *g)
     free(g);
 }
 
-static void poison(Device *dev, void *memory, size_t bytes)
+GptInside gpt_inside(const Gpt *g, int chunk, int slot)
 {
-    int64_t count = (int64_t)bytes;
-    void *host = must_alloc(bytes);
-    memset(host, 0xFF, bytes);
-    device_copy(dev, tensor_1d(memory, U8, count), tensor_1d(host, U8, count));
-    device_synchronize(dev);
-    free(host);
-}
-
-void gpt_poison_scratch(Gpt *g)
-{
-    poison(g->pass.dev, g->scratch_memory, g->bytes.scratch);
-}
-
-void gpt_poison_slot(Gpt *g, const Action *action)
-{
-    const size_t *border = &g->layout.chunk[action->chunk].border[action->slot];
-    poison(g->pass.dev, (char *)g->slot_memory + border[0], border[1] - border[0]);
-}
-
-void gpt_poison(Gpt *g)
-{
-    poison(g->pass.dev, g->slot_memory, g->bytes.activations);
-    gpt_poison_scratch(g);
-}
-
-GptBytes gpt_used(const Gpt *g)
-{
-    return (GptBytes){
-        .activations = g->slot.peak, .scratch = g->scratch.peak, .angles = g->angles.peak};
+    const Chunk *c = &g->layout.chunk[chunk];
+    char *slots = g->slot_memory;
+    size_t from = c->border[slot], bytes = c->border[slot + 1] - from;
+    GptInside inside = {.work = g->work,
+                        .slots = tensor_1d(slots, U8, (int64_t)g->bytes.activations),
+                        .slot = tensor_1d(slots ? slots + from : NULL, U8, (int64_t)bytes),
+                        .scratch = tensor_1d(g->scratch_memory, U8, (int64_t)g->bytes.scratch),
+                        .used = {.activations = g->slot.peak,
+                                 .scratch = g->scratch.peak,
+                                 .angles = g->angles.peak}};
+    inside.work.first = c->first;
+    inside.work.x = streams_of(c, slot);
+    inside.work.acts = acts_of(c, slot);
+    return inside;
 }
 
 void gpt_set_stats(Gpt *g, StepStats *stats)
@@ -319,11 +304,6 @@ Stage gpt_stage(Gpt *g)
         .forward = stage_forward, .backward = stage_backward, .evaluate = stage_forward, .self = g};
 }
 
-int64_t gpt_max_uses(const GptShape *s, int64_t n_actions)
-{
-    return n_actions * layers_max_uses(s);
-}
-
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses)
 {
     int64_t k = 0;
@@ -331,15 +311,4 @@ int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use 
         if (actions[i].kind != ACT_EXCHANGE)
             k += layers_uses(layers, actions[i].kind, actions[i].chunk, uses ? uses + k : NULL);
     return k;
-}
-
-void gpt_logits(Gpt *g, const GptBatch *batch, Tensor logits)
-{
-    const Chunk *c = g->layout.chunk;
-    LayerWork work = g->work;
-    CHECK(c->begins && c->ends, "logits of a part of the layers");
-    set_batch(g, batch);
-    work.x = streams_of(c, 0);
-    work.acts = acts_of(c, 0);
-    layers_logits(&work, 0, logits);
 }

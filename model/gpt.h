@@ -45,24 +45,18 @@ void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, d
 void gpt_set_stats(Gpt *gpt, StepStats *stats);
 /* This rank's part as a stage. */
 Stage gpt_stage(Gpt *gpt);
-/* The uses of units that the actions will make, in order (exchanges make none); uses has room for
- * gpt_max_uses(), or is NULL. Returns their number. */
+/* The uses of units that the actions will make, in order (exchanges make none), into `uses` unless
+ * it is NULL. Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
-int64_t gpt_max_uses(const GptShape *shape, int64_t n_actions);
-/* Logits (N, Vp) of one batch where all layers are one chunk, for tests and inspection: a forward
- * pass of its own. */
-void gpt_logits(Gpt *gpt, const GptBatch *batch, Tensor logits);
 
-/* A test aid: fills all activations and all scratch with 0xFF bytes, NaN in every type. Where no
- * micro-batch is between its forward and its backward nothing there is read again, so no result may
- * change by it; between any two actions none by scratch alone, and before a forward none by the
- * slot that it will fill. */
-void gpt_poison(Gpt *gpt);
-void gpt_poison_scratch(Gpt *gpt);
-void gpt_poison_slot(Gpt *gpt, const Action *action);
-
-/* A test aid: what of gpt_bytes has been used so far, by the layout and by the steps since. */
-GptBytes gpt_used(const Gpt *gpt);
+/* For tests: the memory of a model, as tensors of bytes on its device, and the work of a chunk on
+ * one of its slots. */
+typedef struct {
+    LayerWork work;              /* without a batch */
+    Tensor slots, slot, scratch; /* all slots; the one asked for */
+    GptBytes used;               /* of gpt_bytes so far, by the layout and by the steps since */
+} GptInside;
+GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
 
 /* A place for the table of rotary angles, (P, D) in the compute dtype; NO_TENSOR with learned
  * positions. */

@@ -238,11 +238,6 @@ void layers_run(const LayerWork *w, ActionKind kind, int chunk)
     }
 }
 
-int64_t layers_max_uses(const GptShape *shape)
-{
-    return shape->L + 4; /* two of the embedding, one of each block, two of the head */
-}
-
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses)
 {
     int64_t n = 0;

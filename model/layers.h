@@ -91,9 +91,8 @@ static inline bool layers_end(const GptLayers *layers, int chunk)
 /* Runs every layer of a chunk of this stage that takes part in an action of this kind: first to
  * last, or last to first backward. Acquires and releases their units. */
 void layers_run(const LayerWork *work, ActionKind kind, int chunk);
-/* The uses that layers_run makes of units, in order. Writes at most layers_max_uses, none where
- * uses is NULL; returns their number. */
-int64_t layers_max_uses(const GptShape *shape);
+/* The uses that layers_run makes of units, in order, into `uses` unless it is NULL. Returns their
+ * number. */
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses);
 /* Runs the layers of a chunk forward; with the head, logits (n, Vp) = those of the last n rows of
  * the stream. */

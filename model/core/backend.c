@@ -199,11 +199,6 @@ bool device_memory(Device *device, size_t *available, size_t *total)
     return true;
 }
 
-int64_t device_plans(const Device *device)
-{
-    return device->backend->plans ? device->backend->plans(device) : 0;
-}
-
 const char *device_describe(const Device *device, char *buf, size_t n)
 {
     return device->backend->describe(device, buf, n);

@@ -80,7 +80,8 @@ typedef struct Backend {
     void (*synchronize)(Device *device);
     /* Bytes of device memory, free and in all; NULL where it is the host's own. */
     void (*memory)(Device *device, size_t *available, size_t *total);
-    /* For how many kinds of matrix product an algorithm is remembered; NULL: none ever is. */
+    /* For tests: for how many kinds of matrix product (shape, layout, types, epilogue, alignment)
+     * an algorithm is remembered; a full table is emptied and begins anew. NULL: none ever is. */
     int64_t (*plans)(const Device *device);
     const char *(*describe)(const Device *device, char *buf,
                             size_t n); /* "avx512, OpenBLAS 0.3.21, 2 threads" */
@@ -187,9 +188,6 @@ void *device_host_alloc(Device *device, size_t bytes, const char *what);
 void device_host_release(Device *device, void *p, size_t bytes);
 /* Bytes of device memory, free now and in all. False where it is the host's own. */
 bool device_memory(Device *device, size_t *available, size_t *total);
-/* A test aid: for how many kinds of product (shape, layout, types, epilogue, alignment) the device
- * holds a chosen algorithm. A full table is emptied and begins anew. */
-int64_t device_plans(const Device *device);
 const char *device_describe(const Device *device, char *buf, size_t n);
 
 /* How many devices of the open one's kind the process sees. */

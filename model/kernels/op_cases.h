@@ -24,7 +24,7 @@ typedef enum {
     FILL_UNIFORM,   /* [low, high) */
     FILL_INTEGER,   /* low .. high - 1 */
     FILL_FIRST_KEY, /* per query an integer up to the last key it sees */
-    FILL_SEGMENTS   /* op_case_segment_word of the element */
+    FILL_SEGMENTS   /* a table of CASE_SEGMENTS segments, which the caller chooses */
 } FillKind;
 
 /* One tensor operand. The error allowed on an output element is
@@ -95,9 +95,6 @@ AdamW op_case_adamw(const OpCase *c);
 Sgd op_case_sgd(const OpCase *c);
 /* The seed of stochastic cases, and how many segments their table has. */
 enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
-/* A test aid: word `word` of that table, where a segment begins before the range, one cuts columns
- * from an odd border on, and one begins at a multiple of 4. */
-int64_t op_case_segment_word(const OpCase *c, int64_t word);
 /* Word `word` of a table as one rank has it, for timing: whole parameters, begun at multiples of
  * 128. */
 int64_t op_bench_segment_word(const OpCase *c, int64_t word);
@@ -105,9 +102,6 @@ int64_t op_bench_segment_word(const OpCase *c, int64_t word);
  * masters to add up for. */
 DType op_case_grad(const OpCase *c, DType storage);
 
-/* A test aid: odd, tiny and irregular calls for checking; returns how many there are. They stand
- * beside the calls for timing, so that who adds an op gives it both. */
-int op_cases_check(const OpCase **cases);
 /* Calls of a GPT-2 124M step for timing, at 1024 tokens. */
 int op_cases_bench(const OpCase **cases);
 /* One of these at other counts of tokens: as many rows, sequences of attention, logits. Below 1024

@@ -39,13 +39,6 @@ Sgd op_case_sgd(const OpCase *c)
                  .nesterov = c->variant};
 }
 
-int64_t op_case_segment_word(const OpCase *c, int64_t word)
-{
-    const int64_t words[CASE_SEGMENTS][5] = {
-        {11, -3, 0, 7, 7}, {12, c->n / 3 | 1, 5, 9, 20}, {13, c->n / 2 / 4 * 4 + 4, 0, 16, 16}};
-    return words[word / SEGMENT_WORDS][word % SEGMENT_WORDS];
-}
-
 int64_t op_bench_segment_word(const OpCase *c, int64_t word)
 {
     const int64_t segment = word / SEGMENT_WORDS, share = c->n / CASE_SEGMENTS / 128 * 128;

@@ -116,13 +116,6 @@ void param_table_free(ParamTable *table)
     *table = (ParamTable){0};
 }
 
-int param_find(const ParamTable *table, const char *name)
-{
-    for (int i = 0; i < table->n_params; i++)
-        if (strcmp(table->param[i].name, name) == 0) return i;
-    return -1;
-}
-
 int64_t param_count(const Param *param)
 {
     return param->dim[0] * param->dim[1];

@@ -106,8 +106,6 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
 void param_table_layout(ParamTable *table);
 void param_table_free(ParamTable *table);
 
-/* A test aid: the row called `name`, or -1. */
-int param_find(const ParamTable *table, const char *name);
 /* Logical elements of one row, of all rows. */
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);

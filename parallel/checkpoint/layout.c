@@ -14,7 +14,8 @@ const Piece *contents_piece(const CheckpointContents *c, int piece)
     return piece < c->n_weights ? &c->weights[piece] : &c->slots[piece - c->n_weights];
 }
 
-int layout_writers(const CheckpointContents *contents, int ranks)
+/* How many ranks write. */
+static int layout_writers(const CheckpointContents *contents, int ranks)
 {
     int writers = contents->writers > 0 ? contents->writers : 1;
     if (writers > CHECKPOINT_MAX_WRITERS) writers = CHECKPOINT_MAX_WRITERS;

@@ -31,8 +31,7 @@ void layout_free(Layout *layout);
 
 /* The header's row for a piece, without its offset. */
 SafetensorsEntry layout_entry(const Piece *piece);
-/* How many ranks write, and which the k-th of them is: spread evenly, the first is rank 0. */
-int layout_writers(const CheckpointContents *contents, int ranks);
+/* Which rank is the k-th of the writers: spread evenly, the first is rank 0. */
 int layout_writer(int k, int writers, int ranks);
 /* Cuts tensors of these bytes into `files` runs: run k is [first[k], first[k + 1]). None is empty
  * unless there are no tensors; then files is 1. */

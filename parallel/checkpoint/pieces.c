@@ -22,36 +22,12 @@ void piece_fill(Piece *piece, const ParamExtent *run, Tensor flat, int64_t offse
     piece->data = tensor_slice_rows(flat, run->offset - offset, run->count);
 }
 
-Piece piece_whole(const char *name, Tensor tensor)
-{
-    int64_t count = tensor_count(tensor);
-    CHECK(tensor_is_dense(tensor), "%s has gaps between its rows", name);
-    Piece piece = {.name = name,
-                   .dtype = tensor.dtype,
-                   .ndim = tensor.ndim,
-                   .run = {.count = count, .cols = count, .whole_cols = count},
-                   .data = tensor_flat(tensor)};
-    memcpy(piece.dim, tensor.dim, sizeof piece.dim);
-    return piece;
-}
-
 int64_t piece_elements(const Piece *piece)
 {
     int64_t n = 1;
     for (int d = 0; d < piece->ndim; d++)
         n *= piece->dim[d];
     return n;
-}
-
-Tensor piece_tensor(const Piece *piece)
-{
-    CHECK(piece->run.count == piece_elements(piece), "%s: %lld of %lld elements are here",
-          piece->name, (long long)piece->run.count, (long long)piece_elements(piece));
-    Tensor t = piece->data;
-    t.ndim = piece->ndim;
-    memcpy(t.dim, piece->dim, sizeof t.dim);
-    t.ld = tensor_cols(t);
-    return t;
 }
 
 bool run_stretch(const ParamExtent *run, int64_t from, int64_t end, Stretch *out)

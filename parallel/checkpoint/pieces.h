@@ -22,10 +22,6 @@ typedef struct {
 Piece piece_of_row(const char *name, const Param *row, DType dtype);
 /* Gives the piece `run`, whose elements lie in `flat`; flat[0] is element `offset` of the unit. */
 void piece_fill(Piece *piece, const ParamExtent *run, Tensor flat, int64_t offset);
-/* A dense tensor that this rank has the whole of. */
-Piece piece_whole(const char *name, Tensor tensor);
-/* A test aid: the tensor of a piece that is whole. */
-Tensor piece_tensor(const Piece *piece);
 /* Elements of the whole tensor. */
 int64_t piece_elements(const Piece *piece);
 

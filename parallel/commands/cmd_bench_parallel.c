@@ -104,8 +104,8 @@ static const Config *load_config(const Arguments *a, int way)
     sets[n++] =
         ways[way].sequence ? "parallel.sequence_parallel=true" : "parallel.sequence_parallel=false";
     const Config *c = a->config ? config_load(a->config, n, sets, &context, &report)
-                                : config_parse_in(&context, "GPT-2 124M", gpt2_124m,
-                                                  strlen(gpt2_124m), n, sets, &report);
+                                : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
+                                               n, sets, &report);
     free(sets);
     if (c == NULL && ways[way].axis > DATA) {
         config_report_free(&report);

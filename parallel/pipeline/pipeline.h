@@ -24,7 +24,7 @@ void pipeline_destroy(Pipeline *pipeline);
 void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
                   const Transfer *transfers);
 
-/* A test aid: fills all buffers that hold nothing, by the actions run so far, with NaN. They are
+/* For tests: fills all buffers that hold nothing, by the actions run so far, with NaN. They are
  * written anew before they are read, so no result may change by it. */
 void pipeline_poison(Pipeline *pipeline);
 

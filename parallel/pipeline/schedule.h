@@ -44,13 +44,8 @@ void schedule_free(Schedule *schedule);
  * and buffers that hold what they should and nothing that is still needed. False with a sentence:
  * a bug. Linear in the actions of all stages. */
 bool schedule_check(const ScheduleSpec *spec, char *err, size_t n);
-/* The same of given schedules, one for each stage: a test aid. */
+/* For tests, too: the same of given schedules, one for each stage. */
 bool schedule_check_all(const ScheduleSpec *spec, const Schedule *of_stage, char *err, size_t n);
-/* How long the step takes by logical clocks, beyond a stage's own work and relative to it: 0.25 for
- * a quarter more. forward and backward: what an action of one chunk costs; messages cost nothing.
- * Of the whole time, x / (1 + x) is bubble. A test aid: what a run says is timeline_bubble's. */
-double schedule_bubble(const ScheduleSpec *spec, double forward, double backward);
-
 /* Draws it, a line for each stage and time from left to right, as if a backward took as long as two
  * forwards: "F0 F1       B0--- F2 B1--- ". F forward, B backward, E evaluation, the micro-batch,
  * and where a stage has several chunks, the chunk's letter. Where `width` columns (0: no limit) do

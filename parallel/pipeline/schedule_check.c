@@ -1,5 +1,4 @@
-/* schedule_check.c -- plays the schedules of all stages against each other, to check them and to
- * take the time. */
+/* schedule_check.c -- plays the schedules of all stages against each other, to check them. */
 #include "model/core/check.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -14,7 +13,6 @@ enum { MOST_TRANSFERS = 3, RING = MOST_TRANSFERS + 1, EMPTY = -1 };
 typedef struct {
     int64_t sends, receives; /* posted */
     int tag[RING];
-    double clock[RING]; /* of the sender, at its group */
 } Channel;
 
 /* How far a stage is, and what its places hold: micro-batches, buffers tags; or EMPTY. */
@@ -23,15 +21,13 @@ typedef struct {
     int64_t at;
     bool posted;                    /* the group at `at` */
     int64_t number[MOST_TRANSFERS]; /* of the group's messages, each in its channel */
-    double clock;
-    int64_t *forwards, *backwards; /* per chunk */
+    int64_t *forwards, *backwards;  /* per chunk */
     int64_t **slot, *batch;
     int64_t *buffer;
 } Player;
 
 typedef struct {
     const ScheduleSpec *spec;
-    double forward, backward; /* costs */
     Player *player;
     Channel *channel; /* [from * stages + to] */
     char *err;
@@ -117,7 +113,6 @@ static bool compute(Game *g, int stage, const Action *a)
         return wrong(g, stage, "micro-batch %lld in place of %lld", (long long)a->micro,
                      (long long)*next);
     ++*next;
-    p->clock += back ? g->backward : g->forward;
     return use_places(g, stage, a) && use_buffers(g, stage, a, a->chunk * g->spec->stages + stage);
 }
 
@@ -141,10 +136,7 @@ static bool post(Game *g, int stage, const Action *a)
                          t->tag);
         Channel *c = channel(g, stage, t);
         p->number[i] = t->send ? c->sends : c->receives;
-        if (t->send) {
-            c->tag[c->sends % RING] = t->tag;
-            c->clock[c->sends % RING] = p->clock;
-        }
+        if (t->send) c->tag[c->sends % RING] = t->tag;
         ++*(t->send ? &c->sends : &c->receives);
     }
     p->posted = true;
@@ -175,7 +167,6 @@ static bool finish(Game *g, int stage, const Action *a)
         if (c->tag[at] != t->tag)
             return wrong(g, stage, "receives %d where stage %d sends %d", t->tag, t->peer,
                          c->tag[at]);
-        if (p->clock < c->clock[at]) p->clock = c->clock[at];
     }
     p->posted = false;
     return true;
@@ -249,12 +240,10 @@ static bool check_done(Game *g, int stage)
     return true;
 }
 
-/* The latest clock; below 0 with a sentence. */
-static double play_all(const ScheduleSpec *spec, const Schedule *all, double forward,
-                       double backward, char *err, size_t n)
+bool schedule_check_all(const ScheduleSpec *spec, const Schedule *all, char *err, size_t n)
 {
     int p = spec->stages;
-    Game g = {.spec = spec, .forward = forward, .backward = backward, .err = err, .err_size = n};
+    Game g = {.spec = spec, .err = err, .err_size = n};
     g.player = must_calloc((size_t)p, sizeof *g.player);
     g.channel = must_calloc((size_t)(p * p), sizeof *g.channel);
     for (int i = 0; i < p; i++)
@@ -265,15 +254,13 @@ static double play_all(const ScheduleSpec *spec, const Schedule *all, double for
         for (int i = 0; i < p && good; i++)
             good = play(&g, i, &moved);
     }
-    double end = 0;
     for (int i = 0; i < p; i++) {
         good = good && check_done(&g, i);
-        if (end < g.player[i].clock) end = g.player[i].clock;
         close_player(&g.player[i], spec->chunks);
     }
     free(g.player);
     free(g.channel);
-    return good ? end : -1;
+    return good;
 }
 
 static Schedule *create_all(const ScheduleSpec *spec)
@@ -290,26 +277,10 @@ static void free_all(Schedule *all, int stages)
     free(all);
 }
 
-bool schedule_check_all(const ScheduleSpec *spec, const Schedule *of_stage, char *err, size_t n)
-{
-    return play_all(spec, of_stage, 1, 2, err, n) >= 0;
-}
-
 bool schedule_check(const ScheduleSpec *spec, char *err, size_t n)
 {
     Schedule *all = create_all(spec);
     bool good = schedule_check_all(spec, all, err, n);
     free_all(all, spec->stages);
     return good;
-}
-
-double schedule_bubble(const ScheduleSpec *spec, double forward, double backward)
-{
-    char err[256];
-    Schedule *all = create_all(spec);
-    double end = play_all(spec, all, forward, backward, err, sizeof err);
-    CHECK(end >= 0, "%s", err);
-    free_all(all, spec->stages);
-    double micro = forward + (spec->evaluate ? 0 : backward);
-    return end / (micro * (double)(spec->micros * spec->chunks)) - 1;
 }

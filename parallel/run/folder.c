@@ -275,7 +275,7 @@ const Config *run_folder_config(const char *path, char *err, size_t n)
     char *name = text_format("%s/config.json", path);
     ConfigReport report = {0};
     const Config *config =
-        config_parse_in(&(ConfigContext){.stored = true}, name, text, bytes, 0, NULL, &report);
+        config_parse(&(ConfigContext){.stored = true}, name, text, bytes, 0, NULL, &report);
     if (config == NULL)
         error_set(err, n, "the config that this run was started with is not understood: %s",
                   report.n_errors > 0 ? report.error[0] : name);

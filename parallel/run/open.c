@@ -138,8 +138,8 @@ static void check_resume_path(const Run *run)
     free(manifest);
     if (!checkpoint_open(path, &checkpoint, err, sizeof err)) fail(EXIT_DAMAGED, "%s", err);
     const char *text = checkpoint_manifest(checkpoint)->config;
-    const Config *stored = config_parse_in(&(ConfigContext){.stored = true}, path, text,
-                                           strlen(text), 0, NULL, &report);
+    const Config *stored =
+        config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);
     if (stored) identity_check_start_config(path, stored, run->config);
     identity_check_start_data(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);

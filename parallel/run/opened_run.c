@@ -106,8 +106,8 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
     ConfigDifference *d;
-    const Config *stored = config_parse_in(&(ConfigContext){.stored = true}, path, text,
-                                           strlen(text), 0, NULL, &report);
+    const Config *stored =
+        config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);
     config_report_free(&report);
     int n = stored ? config_diff(stored, config, &d) : 0;
     for (int i = 0; i < n; i++)

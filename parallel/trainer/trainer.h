@@ -48,7 +48,7 @@ typedef struct {
     void *optimizer_memory, *lr_memory;
     size_t optimizer_bytes, lr_bytes;
     Piece *slots;   /* all that this rank keeps of the optimizer's */
-    Piece *weights; /* a test aid: the same of the weights */
+    Piece *weights; /* for tests: the same of the weights */
     char **slot_names;
     int n_slots;
     CheckpointIo io;
@@ -59,7 +59,7 @@ typedef struct {
  * memory plan is asked of that. All ranks of `world` call it, and the world outlives the trainer;
  * NULL: a single rank. False with a sentence when there is no such device. */
 bool trainer_open(Trainer *trainer, const Config *config, Comm *world, char *err, size_t n);
-/* A test aid: the same without a device, for those that only want the plan. */
+/* For tests: the same without a device, where only the memory plan is asked for. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates it, opens the data, and initialises weights and optimizer from the seed. `config` is
  * the one measured, or one that differs in the number of micro-batches and their clocks alone, as a

@@ -25,15 +25,6 @@ void capture_free(Capture *c)
     *c = (Capture){0};
 }
 
-int capture_param(const ParamTable *table, int64_t i, int64_t *element)
-{
-    int p = 0;
-    while (i >= param_count(&table->param[p]))
-        i -= param_count(&table->param[p++]);
-    *element = i;
-    return p;
-}
-
 /* Where parameter p begins in a capture. */
 static int64_t begin_of(const ParamTable *table, int p)
 {

@@ -28,7 +28,5 @@ void capture_weights(Capture *out, Trainer *trainer);
  * ones what is not cut, and shared heads of keys and values; first and last stage a tied table. All
  * ranks call it together. */
 const char *capture_drift(Trainer *trainer);
-/* Which parameter element i of a capture belongs to; *element: its number in that one. */
-int capture_param(const ParamTable *table, int64_t i, int64_t *element);
 
 #endif

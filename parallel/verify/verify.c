@@ -225,7 +225,7 @@ static void refuse(const Comm *world, const char *err)
     fail(EXIT_UNAVAILABLE, "%s", err);
 }
 
-/* `hooked`: with the options' test aid. Config NULL: nothing. */
+/* `hooked`: with the options' hook for tests. Config NULL: nothing. */
 static void open_side(Side *side, const Proof *p, const Config *config, Comm *world, bool hooked)
 {
     char err[1024];

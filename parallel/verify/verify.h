@@ -14,7 +14,7 @@ typedef struct {
     int64_t ranks;
     bool full;         /* the model as it is; else a small one of its kind */
     VerifyDtype dtype; /* by default f64, on CUDA the config's */
-    /* A test aid: called by every rank with the trainer of the grid before it is allocated. */
+    /* For tests: called by every rank with the trainer of the grid before it is allocated. */
     void (*opened)(Trainer *trainer, void *context);
     void *context;
 } VerifyOptions;

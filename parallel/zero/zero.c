@@ -294,29 +294,18 @@ void zero_destroy(ZeroStore *s)
     free(s);
 }
 
-static void poison(ZeroStore *s, void *memory, size_t bytes)
+int zero_idle_buffers(ZeroStore *s, Tensor idle[ZERO_MOST_IDLE])
 {
-    if (bytes == 0) return;
-    unsigned char *nan = must_alloc(bytes);
-    memset(nan, 0xff, bytes);
-    Tensor there = tensor_1d(memory, U8, (int64_t)bytes);
-    there.place = s->dev->backend->place;
-    device_copy(s->dev, there, tensor_1d(nan, U8, (int64_t)bytes));
-    device_synchronize(s->dev);
-    free(nan);
-}
-
-void zero_poison(ZeroStore *s)
-{
-    int gathered = 0;
+    int gathered = 0, n = 0;
     /* Slots and the wire buffer hold nothing once their sums are done. */
     zero_issue_layer_sums(s);
     zero_await_sums(s, &s->grid->shard);
     for (int u = 0; u < s->base.table->n_units; u++)
         if (s->unit[u].sharded && s->unit[u].weight_state != WEIGHTS_AWAY) gathered++;
-    if (gathered == 0) poison(s, s->gathered_memory, s->bytes.gathered);
-    poison(s, s->transient, s->bytes.transient);
-    poison(s, s->wire_memory, s->bytes.wire);
+    if (gathered == 0) idle[n++] = tensor_1d(s->gathered_memory, U8, (int64_t)s->bytes.gathered);
+    idle[n++] = tensor_1d(s->transient, U8, (int64_t)s->bytes.transient);
+    idle[n++] = tensor_1d(s->wire_memory, U8, (int64_t)s->bytes.wire);
+    return n;
 }
 
 ParamStore *zero_params(ZeroStore *store)

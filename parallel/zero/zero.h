@@ -63,9 +63,10 @@ ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates them on the device, zeroed; shards asked for before are void. */
 void zero_allocate(ZeroStore *store, Device *dev);
 void zero_destroy(ZeroStore *store);
-/* A test aid: fills all buffers that hold nothing between two uses with 0xFF bytes, NaN in every
- * type. No result may change by it. */
-void zero_poison(ZeroStore *store);
+/* For tests: the buffers that hold nothing until the next use, as tensors of bytes on the device,
+ * once all sums under way have ended. Returns how many. */
+enum { ZERO_MOST_IDLE = 3 };
+int zero_idle_buffers(ZeroStore *store, Tensor idle[ZERO_MOST_IDLE]);
 /* The contract the model sees. */
 ParamStore *zero_params(ZeroStore *store);
 

@@ -35,8 +35,8 @@ static void expect_error(const char *text, bool whole, int n_sets, const char *c
     char *full = whole ? must_strdup(text)
                        : text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8%s%s}",
                                      join, text);
-    const Config *config = config_parse_in(&(ConfigContext){.world = world}, "c.json", full,
-                                           strlen(full), n_sets, sets, &report);
+    const Config *config = config_parse(&(ConfigContext){.world = world}, "c.json", full,
+                                        strlen(full), n_sets, sets, &report);
     if (config != NULL) fail_msg("%s\naccepted, instead of\n%s", full, sentence);
     if (report.n_errors != 1 || strcmp(report.error[0], sentence) != 0)
         fail_msg("%s\n%d errors:\n%s\ninstead of\n%s", full, report.n_errors, report.error[0],
@@ -82,7 +82,7 @@ static void says_everything_at_once_in_order(void **state)
     const char *places[] = {"c.json:2:22: ", "c.json:3:12: ", "c.json:3:39: ",  "c.json:4:2: ",
                             "c.json:4:11: ", "c.json:5:38: ", "--set seed=x: ", "--set zero=1: "};
     ConfigReport report;
-    assert_null(config_parse("c.json", text, strlen(text), 2, sets, &report));
+    assert_null(config_parse(NULL, "c.json", text, strlen(text), 2, sets, &report));
     assert_int_equal(report.n_errors, 8);
     for (int i = 0; i < 8; i++)
         if (strncmp(report.error[i], places[i], strlen(places[i])) != 0)
@@ -99,7 +99,7 @@ static void bounds_its_complaints(void **state)
         at += sprintf(at, "%s\"key%d\": 1", i ? "," : "", i);
     sprintf(at, "}");
     ConfigReport report;
-    assert_null(config_parse("c.json", text, strlen(text), 0, NULL, &report));
+    assert_null(config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report));
     assert_int_equal(report.n_errors, 100);
     config_report_free(&report);
     free(text);
@@ -202,7 +202,7 @@ static void reads_files_made_for_other_trainers(void **state)
 
     text = config_test_file("tests/golden/config_auto.json");
     ConfigReport report;
-    assert_null(config_parse("a.json", text, strlen(text), 0, NULL, &report));
+    assert_null(config_parse(NULL, "a.json", text, strlen(text), 0, NULL, &report));
     assert_int_equal(report.n_errors, 4);
     assert_true(mentions(report.error, 4, "a.json:1:1: data: nothing to train on"));
     assert_true(mentions(report.error, 4, "a.json:4:53: optimizer.params.lr: \"auto\""));
@@ -232,7 +232,7 @@ static void reads_files_made_for_other_trainers(void **state)
         "flops_profiler.enabled"};
     text = config_test_file("tests/golden/config_monitors.json");
     const ConfigContext one = {.world = 1};
-    assert_null(config_parse_in(&one, "m.json", text, strlen(text), 0, NULL, &report));
+    assert_null(config_parse(&one, "m.json", text, strlen(text), 0, NULL, &report));
     assert_int_equal(report.n_errors, 8);
     for (int i = 0; i < 8; i++)
         if (!mentions(report.error, 8, refused[i])) fail_msg("nothing about %s", refused[i]);

@@ -36,7 +36,7 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
         "\"parallel\": {%s}}",
         asked->layers, asked->heads, sizes);
     const ConfigContext context = {.world = asked->world};
-    const Config *c = config_parse_in(&context, "c.json", text, strlen(text), 0, NULL, report);
+    const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, report);
     free(text);
     return c;
 }

@@ -231,8 +231,8 @@ static char *printed(const char *keys, const char *set, bool verbose)
     char *out = NULL;
     size_t size = 0;
     FILE *to = open_memstream(&out, &size);
-    const Config *c = config_parse_in(&(ConfigContext){.world = 1}, "c.json", text, strlen(text),
-                                      set != NULL, &set, &report);
+    const Config *c = config_parse(&(ConfigContext){.world = 1}, "c.json", text, strlen(text),
+                                   set != NULL, &set, &report);
     if (c == NULL) fail_msg("%s\n%s", text, report.error[0]);
     config_report_print(&report, verbose, to);
     fclose(to);

@@ -15,7 +15,7 @@
 static const Config *parse(const ConfigContext *context, const char *text, const char *set,
                            ConfigReport *report)
 {
-    return config_parse_in(context, "c.json", text, strlen(text), set != NULL, &set, report);
+    return config_parse(context, "c.json", text, strlen(text), set != NULL, &set, report);
 }
 
 /* A good config but for what these keys do to it. */

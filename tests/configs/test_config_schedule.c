@@ -280,7 +280,7 @@ static void takes_what_fills_the_run(void **state)
             sprintf(got + strlen(got), k ? " %.3g" : "%.3g", lr_schedule(c, k));
         assert_string_equal(got, cases[i].rates);
         config_free(c);
-        assert_null(config_parse("c.json", bad, strlen(bad), 0, NULL, &report));
+        assert_null(config_parse(NULL, "c.json", bad, strlen(bad), 0, NULL, &report));
         config_report_free(&report);
         free(good);
         free(bad);
@@ -308,7 +308,7 @@ static void notices_a_warmup_that_outlasts_the_run(void **state)
                                  "\"gradient_clipping\": 1,\n\"train_steps\": 100, "
                                  "\"scheduler\": %s}",
                                  cases[i].scheduler);
-        config_free(config_parse("c.json", text, strlen(text), 0, NULL, &report));
+        config_free(config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report));
         int expected = cases[i].notice != NULL;
         if (report.n_errors != 0 || report.n_notices != expected ||
             (expected && strcmp(report.notice[0], cases[i].notice) != 0))

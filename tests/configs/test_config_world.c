@@ -20,7 +20,7 @@
 static const Config *parse_in(ConfigContext context, const char *text)
 {
     ConfigReport report;
-    const Config *c = config_parse_in(&context, "c.json", text, strlen(text), 0, NULL, &report);
+    const Config *c = config_parse(&context, "c.json", text, strlen(text), 0, NULL, &report);
     config_report_free(&report);
     return c;
 }
@@ -157,7 +157,7 @@ static void prints_its_own_defaults_to_be_read(void **state)
     assert_batch(c, 2, 16, 8, 1);
     char *text = config_text(c);
     const char *set = "data.text=x";
-    const Config *again = config_parse("c.json", text, strlen(text), 1, &set, &report);
+    const Config *again = config_parse(NULL, "c.json", text, strlen(text), 1, &set, &report);
     if (again == NULL) fail_msg("%s", report.error[0]);
     assert_batch(again, 1, 8, 8, 1);
     config_report_free(&report);
@@ -230,8 +230,8 @@ static void says_how_many_will_write(void **state)
         "c.json:2:16: notice: checkpoint.writers: 3, but there are 2 ranks, so 2 write", "", ""};
     for (int world = 0; world <= 4; world++) {
         ConfigReport report;
-        const Config *c = config_parse_in(&(ConfigContext){.world = world}, "c.json", text,
-                                          strlen(text), 0, NULL, &report);
+        const Config *c = config_parse(&(ConfigContext){.world = world}, "c.json", text,
+                                       strlen(text), 0, NULL, &report);
         assert_int_equal(report.n_errors, 0);
         assert_int_equal(report.n_notices, *notice[world] != '\0');
         if (report.n_notices > 0) assert_string_equal(report.notice[0], notice[world]);

@@ -38,8 +38,8 @@ static void says_nothing_to_shard_of_one_rank_alone(void **state)
                                "\"gradient_clipping\": 1, \"zero_optimization\": {\"stage\": 3}}";
     for (int64_t world = 0; world <= 2; world++) {
         ConfigReport report;
-        config_free(config_parse_in(&(ConfigContext){.world = world}, "c.json", text, strlen(text),
-                                    0, NULL, &report));
+        config_free(config_parse(&(ConfigContext){.world = world}, "c.json", text, strlen(text), 0,
+                                 NULL, &report));
         assert_int_equal(report.n_errors, 0);
         assert_int_equal(report.n_notices, world == 1);
         config_report_free(&report);

@@ -13,6 +13,7 @@
 #include "tests/support/files/source_places.h"
 #include "tests/support/grid/grid_case.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -106,7 +107,7 @@ static void train(Comm *world, void *context)
           "%s", err);
     wait_sites_note(&shared->waits);
     for (int i = 0; i < STEPS; i++) {
-        gpt_poison(t.gpt);
+        model_poison(t.gpt);
         trainer_step(&t);
     }
     CHECK(trainer_read_all(&t, record) == STEPS, "not %d records", STEPS);

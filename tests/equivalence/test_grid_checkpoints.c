@@ -4,6 +4,7 @@
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/trainer/save.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/grid/grid_world.h"
 #include "tests/support/grid/thread_ranks.h"

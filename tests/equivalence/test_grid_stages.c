@@ -5,6 +5,7 @@
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/trainer/decide.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
 #include <math.h>
@@ -33,9 +34,9 @@ typedef struct {
 static GptBatch poisoning_feed(void *context, const Action *action)
 {
     Trainer *t = context;
-    gpt_poison_scratch(t->gpt);
+    model_poison_scratch(t->gpt);
     if (t->session.pipeline) pipeline_poison(t->session.pipeline);
-    if (action->kind == ACT_FORWARD) gpt_poison_slot(t->gpt, action);
+    if (action->kind == ACT_FORWARD) model_poison_slot(t->gpt, action);
     return feed_batch(&t->feed, action);
 }
 

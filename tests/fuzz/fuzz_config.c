@@ -61,7 +61,7 @@ static void check_round_trip(const Config *config, int64_t world, size_t draw)
         ConfigReport report;
         ConfigDifference *difference;
         const Config *again =
-            config_parse_in(&context[i], "again", text, strlen(text), 0, NULL, &report);
+            config_parse(&context[i], "again", text, strlen(text), 0, NULL, &report);
         CHECK(again != NULL || i >= 4, "%s\n%s", report.error[0], text);
         if (again != NULL) check_sound(again, context[i].stored);
         CHECK(context[i].opened == 0 || again->world == context[i].opened, "%lld ranks",
@@ -80,8 +80,7 @@ static bool fuzz_in_world(int64_t world, const char *text, size_t length, const 
 {
     const ConfigContext context = {.world = world};
     ConfigReport report;
-    const Config *config =
-        config_parse_in(&context, "fuzz", text, length, set != NULL, &set, &report);
+    const Config *config = config_parse(&context, "fuzz", text, length, set != NULL, &set, &report);
     bool accepted = config != NULL;
     CHECK(accepted == (report.n_errors == 0), "%d errors", report.n_errors);
     if (accepted) check_sound(config, false);

@@ -161,7 +161,7 @@ const Config *fuzz_model_config(const uint8_t *data, size_t n, ModelSize model, 
     }
     ConfigReport report;
     const Config *config =
-        config_parse("drawn", base[model], strlen(base[model]), n_sets, sets, &report);
+        config_parse(NULL, "drawn", base[model], strlen(base[model]), n_sets, sets, &report);
     if (config == NULL && report.n_errors > 0 && used < size)
         snprintf(shown + used, size - used, "\n%s", report.error[0]);
     config_report_free(&report);

@@ -6,6 +6,7 @@
  * TEST_EVERY=n tries every n-th case of each op: enough for tools that slow it down a lot. */
 #include "model/core/check.h"
 #include "tests/support/device/op_devices.h"
+#include "tests/support/oracle/checked_cases.h"
 #include "tests/support/oracle/oracle.h"
 #include "tests/support/support.h"
 
@@ -58,7 +59,7 @@ static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i
     case FILL_NORMAL: return s->low + s->high * drawn_normal(stream, i);
     case FILL_UNIFORM: return s->low + (s->high - s->low) * u;
     case FILL_INTEGER: return s->low + floor((s->high - s->low) * u);
-    case FILL_SEGMENTS: return (double)op_case_segment_word(c, i);
+    case FILL_SEGMENTS: return (double)checked_segment_word(c, i);
     default: {
         int64_t last = i % c->tq + c->attention.causal_offset;
         if (last > c->tk - 1) last = c->tk - 1;
@@ -370,7 +371,7 @@ static void check_op(void **state)
     OpId op = *(const OpId *)*state;
     const OpCase *cases;
     const char *word = getenv("TEST_EVERY");
-    int count = op_cases_check(&cases), runs = 0, found = 0,
+    int count = checked_cases(&cases), runs = 0, found = 0,
         every = word && atoi(word) > 0 ? atoi(word) : 1;
     for (int k = 0; k < count; k++)
         if (cases[k].op == op && found++ % every == 0) runs += check_case(&cases[k], k);

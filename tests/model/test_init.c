@@ -4,7 +4,9 @@
  * What is expected is written down here by the rows' names, not taken from the code. */
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/files/config_support.h"
+#include "tests/support/model/param_rows.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,6 +2,7 @@
 #include "model/core/check.h"
 #include "model/param/extents.h"
 #include "tests/support/model/model_fixture.h"
+#include "tests/support/model/param_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/device/op_devices.h"
 #include "tests/support/model/model_fixture.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
 
 #include <setjmp.h>
@@ -51,7 +52,7 @@ typedef struct {
 static void check_plan(const Fixture *f, const Gpt *gpt, GptMode mode)
 {
     const GptShape *s = &f->layers.shape;
-    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = gpt_used(gpt);
+    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = model_used(gpt);
     if (plan.scratch != used.scratch || plan.activations != used.activations ||
         plan.angles != used.angles)
         fail_msg("%s, %s, %s: planned %zu, %zu, %zu bytes and used %zu, %zu, %zu",

@@ -2,6 +2,7 @@
  * several micro-batches under way are the whole model's mathematics. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
+#include "tests/support/model/model_inside.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -135,13 +136,13 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
             n += 2;
         }
     }
-    Use *uses = must_calloc((size_t)gpt_max_uses(&layers->shape, n), sizeof *uses);
+    Use *uses = must_calloc((size_t)gpt_uses(layers, actions, n, NULL), sizeof *uses);
     double scale = f->scale;
     StepStats stats = {0};
     gpt_connect(gpt, batch_of, &batches, &stats, &scale);
     Stage stage = gpt_stage(gpt);
     f->params->step_begin(f->params, uses, gpt_uses(layers, actions, n, uses));
-    gpt_poison(gpt);
+    model_poison(gpt);
     for (int i = 0; i < n; i++) {
         const Action *a = &actions[i];
         bool back = a->kind == ACT_BACKWARD;
@@ -151,7 +152,7 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
         if (tensor_present(out)) forget(out);
         (back ? stage.backward : stage.forward)(stage.self, a, in, out);
         if (tensor_present(in)) forget(in);
-        gpt_poison_scratch(gpt);
+        model_poison_scratch(gpt);
     }
     f->params->step_end(f->params);
     f->stats = stats;
@@ -191,7 +192,7 @@ static void check_chunks(const GptShape *shape, const int *border)
             fail_msg("gradient %zu is %.17g in chunks, %.17g whole (bias %d, recompute %d)", i,
                      have[i], want[i], shape->bias, shape->recompute);
     }
-    GptBytes plan = gpt_bytes(&layers, slots, B, T, GPT_TRAIN), used = gpt_used(gpt);
+    GptBytes plan = gpt_bytes(&layers, slots, B, T, GPT_TRAIN), used = model_used(gpt);
     assert_int_equal(plan.activations, used.activations);
     assert_int_equal(plan.scratch, used.scratch);
     free(want);

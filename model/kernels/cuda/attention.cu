@@ -109,8 +109,8 @@ static void forward_launch(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k
            (const T *)k.data, k.ld, (const T *)v.data, v.ld, s, (int)pairs);
 }
 
-void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
-                             Attention attention, Tensor first_key)
+static void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                    Attention attention, Tensor first_key)
 {
     Tensor operand[] = {q, k, v, o};
     bool packs = heads_in_packs(operand, 4, attention.head_size);

@@ -14,9 +14,7 @@ extern "C" {
 /* Largest head that either way takes. */
 enum { ATTENTION_MAX_HEAD = 256 };
 
-/* Contracts of all four: op_attention_forward and op_attention_backward in ops.h. */
-void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
-                             Attention attention, Tensor first_key);
+/* Contracts of all three: op_attention_forward and op_attention_backward in ops.h. */
 void plain_attention_backward(Device *dev, Tensor dq, Tensor dk, Tensor dv, bool accumulate,
                               Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse,
                               Attention attention, Tensor first_key);

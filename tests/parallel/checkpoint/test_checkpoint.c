@@ -4,6 +4,7 @@
 #include "model/core/device.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/trainer/train_child.h"
 
 #include <setjmp.h>

@@ -3,6 +3,7 @@
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/grid/thread_ranks.h"
 
 #include <setjmp.h>

@@ -5,6 +5,7 @@
 #include "model/core/log.h"
 #include "parallel/checkpoint/layout.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/support.h"
 

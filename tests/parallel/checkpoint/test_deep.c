@@ -6,6 +6,7 @@
 #include "optim/optimizer.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,8 @@
  * the seed, and ends at the end of text. */
 #include "model/core/check.h"
 #include "parallel/commands/commands.h"
+#include "tests/support/checkpoint/whole_pieces.h"
+#include "tests/support/model/param_rows.h"
 #include "tests/support/model/plain_sampling.h"
 #include "tests/support/trainer/trainer_fixture.h"
 

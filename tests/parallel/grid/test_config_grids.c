@@ -62,7 +62,7 @@ static const Config *draw_config(int *at)
         schedule[draw(at, 0, 3)], by[draw(at, 0, 2)], draw(at, 1, 4), draw(at, 1, 6));
     const ConfigContext context = {.world = tp * pp * dp};
     const Config *c =
-        config_parse_in(&context, "c.json", looking_at, strlen(looking_at), 0, NULL, &report);
+        config_parse(&context, "c.json", looking_at, strlen(looking_at), 0, NULL, &report);
     config_report_free(&report);
     return c;
 }

@@ -4,6 +4,7 @@
 #include "parallel/grid/tp.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_fixture.h"
+#include "tests/support/model/param_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "parallel/memory/memory_plan.h"
 #include "parallel/trainer/evaluate.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
 #include <setjmp.h>
@@ -114,7 +115,7 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
         rank_wrong(world,
                    "weights %zu, gradients %zu, optimizer %zu planned; by hand %zu, %zu, %zu",
                    plan->weights, plan->gradients, plan->optimizer, weights, gradients, optimizer);
-    GptBytes used = gpt_used(t->gpt);
+    GptBytes used = model_used(t->gpt);
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);

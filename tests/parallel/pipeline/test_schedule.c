@@ -46,7 +46,7 @@ static void check_bubble(const ScheduleSpec *spec)
     double p = spec->stages, v = spec->chunks, m = (double)spec->micros;
     double least_bubble = p == 1 ? 0 : fmax((p - 1) / (v * m), (p * v + m - 1) / (v * m) - 1);
     for (int i = 0; i < 4; i++) {
-        double bubble = schedule_bubble(spec, cost[i][0], cost[i][1]);
+        double bubble = played_bubble(spec, cost[i][0], cost[i][1]);
         if (i == 0 || v == 1 ? fabs(bubble - least_bubble) > 1e-12 : bubble < least_bubble - 1e-12)
             fail_msg("kind %d, %g stages of %g, %g micro-batches, costs %g and %g: %g, not %g",
                      (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
@@ -71,7 +71,7 @@ static void test_bubble(void **state)
                                 : i == 1 ? SCHEDULE_1F1B
                                          : SCHEDULE_INTERLEAVED;
             ScheduleSpec spec = {kind, p, i < 2 ? 1 : 2 * (i - 1), 8, false};
-            b[i] = schedule_bubble(&spec, 1, 2);
+            b[i] = played_bubble(&spec, 1, 2);
         }
         print_message("%6d %6.1f%% %6.1f%% %8.1f%% %8.1f%%\n", p, 100 * b[0], 100 * b[1],
                       100 * b[2], 100 * b[3]);

@@ -13,8 +13,7 @@
 static const Config *config_in(ConfigContext context, const char *text)
 {
     ConfigReport report = {0};
-    const Config *config =
-        config_parse_in(&context, "c.json", text, strlen(text), 0, NULL, &report);
+    const Config *config = config_parse(&context, "c.json", text, strlen(text), 0, NULL, &report);
     if (config == NULL) fail_msg("%s\n%s", text, report.error[0]);
     config_report_free(&report);
     return config;

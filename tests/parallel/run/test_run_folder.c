@@ -27,7 +27,7 @@ static const Config *config_of(const char *name, const char *set)
         "\"vocab_size\": 300}, \"data\": {\"text\": \"text.txt\", \"seq_length\": 32}, "
         "\"train_micro_batch_size_per_gpu\": 2, \"train_steps\": 10}";
     ConfigReport report = {0};
-    const Config *config = config_parse(name, text, strlen(text), set != NULL, &set, &report);
+    const Config *config = config_parse(NULL, name, text, strlen(text), set != NULL, &set, &report);
     if (config == NULL) fail_msg("%s", report.error[0]);
     config_report_free(&report);
     return config;

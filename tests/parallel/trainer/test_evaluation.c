@@ -1,5 +1,6 @@
 /* test_evaluation.c -- evaluations against a sum of the test's own: windows cut from the token file
  * one by one, logits and text added up in double (tests/support/trainer/own_training.h). */
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/trainer/own_training.h"
 #include "tests/support/trainer/trainer_fixture.h"
 

@@ -1,6 +1,7 @@
 /* test_trainer.c -- the training step as a whole: resume, skipped steps, accumulation, and what
  * must not touch training. */
 #include "optim/lr_schedule.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
 #include <dlfcn.h>
@@ -230,7 +231,7 @@ static void test_bug_5_41_records_tell_the_step(void **state)
         int64_t Vp = o.trainer.session.layers.shape.Vp, V = o.trainer.session.layers.shape.V;
         Tensor z = tensor_2d(must_calloc((size_t)(32 * Vp), 8), F64, 32, Vp);
         o.trainer.session.params->step_begin(o.trainer.session.params, NULL, 0);
-        gpt_logits(o.trainer.gpt, &b, z);
+        model_logits(o.trainer.gpt, &b, z);
         for (int64_t i = 0; i < 32; i++) {
             double total = 0, *row = tensor_row(z, i);
             for (int64_t v = 0; v < V; v++)

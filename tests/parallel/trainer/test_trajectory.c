@@ -2,6 +2,7 @@
  * windows that it cuts itself (tests/support/trainer/own_training.h), and against numbers recorded
  * once: first steps, resumes with another batch, what a seed decides, steps without targets. */
 #include "data/sampler.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/trainer/own_training.h"
 #include "tests/support/trainer/trainer_fixture.h"
 

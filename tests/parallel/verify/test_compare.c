@@ -2,6 +2,7 @@
  * good, what lies just beyond is named. */
 #include "model/core/check.h"
 #include "parallel/verify/compare.h"
+#include "tests/support/model/param_rows.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -159,7 +160,7 @@ static CompareWire of_grid(const char *keys, int ranks, bool each)
                              keys);
     ConfigContext context = {.world = ranks};
     ConfigReport report = {0};
-    const Config *c = config_parse_in(&context, "a grid", text, strlen(text), 0, NULL, &report);
+    const Config *c = config_parse(&context, "a grid", text, strlen(text), 0, NULL, &report);
     if (c == NULL) fail_msg("%s", report.error[0]);
     CompareWire wire = compare_grid(c, each);
     config_report_free(&report);
@@ -283,7 +284,7 @@ static void test_elements_of_a_capture(void **state)
     (void)state;
     for (int64_t i = 0; i < ALL; i++) {
         int64_t element;
-        assert_int_equal(capture_param(&table, i, &element), i >= FIRST);
+        assert_int_equal(param_of_element(&table, i, &element), i >= FIRST);
         assert_int_equal(element, i >= FIRST ? i - FIRST : i);
     }
 }

@@ -3,6 +3,7 @@
 
 #include "model/core/check.h"
 #include "parallel/commands/commands.h"
+#include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/files/faulty_fs.h"
 #include "tests/support/files/scratch.h"
 

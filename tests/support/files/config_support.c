@@ -25,7 +25,7 @@ char *config_test_file(const char *path)
 const Config *config_test_parse(const char *text, int n_sets, const char *const *sets)
 {
     ConfigReport report;
-    const Config *config = config_parse("c.json", text, strlen(text), n_sets, sets, &report);
+    const Config *config = config_parse(NULL, "c.json", text, strlen(text), n_sets, sets, &report);
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     config_report_free(&report);
     return config;
@@ -50,8 +50,8 @@ const Config *config_test_says(const char *keys, const char *set, const char *no
     char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
                              "\"gradient_clipping\": 1%s\n%s}",
                              *keys ? "," : "", keys);
-    const Config *c = config_parse_in(&(ConfigContext){.world = 1}, "c.json", text, strlen(text),
-                                      set != NULL, &set, &report);
+    const Config *c = config_parse(&(ConfigContext){.world = 1}, "c.json", text, strlen(text),
+                                   set != NULL, &set, &report);
     int expected = *notice != '\0';
     if (c == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     if (report.n_notices != expected || (expected && strcmp(report.notice[0], notice) != 0))
@@ -93,7 +93,7 @@ int config_test_errors(const char *key, const char *value, int *n_notices)
 {
     ConfigReport report;
     char *text = config_of(key, value);
-    config_free(config_parse("c.json", text, strlen(text), 0, NULL, &report));
+    config_free(config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report));
     int n = report.n_errors;
     *n_notices = report.n_notices;
     config_report_free(&report);

@@ -270,7 +270,7 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     ConfigContext context = {.world = grid_case_ranks(c)};
     ConfigReport report = {0};
     Config *config =
-        (Config *)config_parse_in(&context, "grid case", text, strlen(text), 0, NULL, &report);
+        (Config *)config_parse(&context, "grid case", text, strlen(text), 0, NULL, &report);
     if (config == NULL) fail(EXIT_CONFIG, "%s\n%s", text, report.error[0]);
     config_report_free(&report);
     free(text);

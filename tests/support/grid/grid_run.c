@@ -4,6 +4,8 @@
 #include "data/sampler.h"
 #include "model/core/hash.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/model/model_inside.h"
+#include "tests/support/model/param_rows.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -51,8 +53,8 @@ static void take_steps(Trainer *t, const Job *job)
     bool lead = t->session.world->rank == 0;
     for (int i = 0; i < job->steps; i++) {
         /* What nothing was kept in may hold anything. */
-        zero_poison(t->session.store);
-        gpt_poison(t->gpt);
+        store_poison(t->session.store, &t->session.dev);
+        model_poison(t->gpt);
         trainer_step(t);
         if (i < GRID_COMPARED) {
             Capture capture = capture_create(&t->session.table);
@@ -256,7 +258,7 @@ bool grid_runs_equal(const GridRun *a, const GridRun *b, double norm, char *why,
                              x->loss, y->loss, x->grad_norm, y->grad_norm);
         for (int64_t k = 0; k < x->n; k++) {
             int64_t at;
-            int p = capture_param(&a->table, k, &at);
+            int p = param_of_element(&a->table, k, &at);
             if (memcmp(&x->gradient[k], &y->gradient[k], sizeof(double)) != 0 ||
                 memcmp(&x->weight[k], &y->weight[k], sizeof(double)) != 0)
                 return error_set(why, n,

@@ -78,6 +78,7 @@ static void act(Played *p, int at, const Action *a)
         wrong(p, at, "before the micro-batch before it");
     if (back && !*played_done(p, ACT_FORWARD, run, a->micro)) wrong(p, at, "before its forward");
     *played_done(p, a->kind, run, a->micro) = true;
+    stage->clock += back ? p->backward : p->forward;
     use_buffers(p, at, a, run);
     if (!evaluates) hold(p, at, &stage->slot[a->chunk][a->slot], !back, back, a->micro, "slot");
     hold(p, at, &stage->batch[a->batch], a->chunk == 0 && !back,
@@ -98,6 +99,8 @@ static void check_apart(Played *p, int stage, const Action *a)
 static bool meet(Played *p, int stage, const Action *a)
 {
     check_apart(p, stage, a);
+    for (int64_t i = a->transfer; i < a->transfer + a->n_transfers; i++)
+        p->stage[stage].sent_at[i] = p->stage[stage].clock;
     for (int64_t i = a->transfer; i < a->transfer + a->n_transfers; i++) {
         const Transfer *t = &p->stage[stage].s.transfer[i];
         const PlayedStage *peer = &p->stage[t->peer];
@@ -112,6 +115,17 @@ static bool meet(Played *p, int stage, const Action *a)
         if (peer->at < peer->group[other]) return false;
     }
     return true;
+}
+
+/* Whoever receives goes on no earlier than the sender reached its group. */
+static void await_senders(Played *p, int stage, const Action *a)
+{
+    PlayedStage *here = &p->stage[stage];
+    for (int64_t i = a->transfer; i < a->transfer + a->n_transfers; i++) {
+        const Transfer *t = &here->s.transfer[i];
+        double at = t->send ? 0 : p->stage[t->peer].sent_at[here->partner[i]];
+        if (here->clock < at) here->clock = at;
+    }
 }
 
 /* Of a group that is complete: what is sent leaves its buffer for that of the other side, which
@@ -131,6 +145,7 @@ static void deliver(Played *p, int from, int64_t sent, int to, int64_t received)
 
 static void deliver_group(Played *p, int stage, const Action *a)
 {
+    await_senders(p, stage, a);
     for (int64_t i = a->transfer; i < a->transfer + a->n_transfers; i++) {
         const Transfer *t = &p->stage[stage].s.transfer[i];
         int64_t other = p->stage[stage].partner[i];
@@ -173,8 +188,10 @@ static void reset(Played *p)
         PlayedStage *stage = &p->stage[i];
         const Schedule *s = &stage->s;
         stage->at = 0;
+        stage->clock = 0;
         memset(stage->buffer, 0, (size_t)s->buffers * sizeof *stage->buffer);
         memset(stage->delivered, 0, (size_t)s->n_transfers);
+        memset(stage->sent_at, 0, (size_t)s->n_transfers * sizeof *stage->sent_at);
         memset(stage->batch, 0xFF, (size_t)s->batches * sizeof *stage->batch);
         for (int c = 0; c < spec->chunks; c++)
             memset(stage->slot[c], 0xFF, (size_t)s->slots[c] * sizeof *stage->slot[c]);
@@ -226,11 +243,28 @@ void played_open(Played *p, const ScheduleSpec *spec)
         stage->partner = must_calloc(transfers, sizeof *stage->partner);
         stage->group = must_calloc(transfers, sizeof *stage->group);
         stage->delivered = must_calloc(transfers, sizeof *stage->delivered);
+        stage->sent_at = must_calloc(transfers, sizeof *stage->sent_at);
         CHECK(spec->chunks <= MOST_CHUNKS, "%d chunks", spec->chunks);
         for (int c = 0; c < spec->chunks; c++)
             stage->slot[c] = must_calloc((size_t)s[i].slots[c], sizeof *stage->slot[c]);
     }
     free(s);
+}
+
+double played_bubble(const ScheduleSpec *spec, double forward, double backward)
+{
+    Played p;
+    double end = 0;
+    played_open(&p, spec);
+    p.forward = forward;
+    p.backward = backward;
+    played_play(&p);
+    CHECK(p.wrong[0] == '\0', "%s", p.wrong);
+    for (int i = 0; i < spec->stages; i++)
+        if (end < p.stage[i].clock) end = p.stage[i].clock;
+    played_close(&p);
+    double micro = forward + (spec->evaluate ? 0 : backward);
+    return end / (micro * (double)(spec->micros * spec->chunks)) - 1;
 }
 
 bool played_check(const Played *p, char *err, size_t n)
@@ -255,6 +289,7 @@ void played_close(Played *p)
         free(stage->partner);
         free(stage->group);
         free(stage->delivered);
+        free(stage->sent_at);
     }
     free(p->stage);
     free(p->done);

@@ -24,13 +24,15 @@ typedef struct {
      * group; and whether the message has arrived, noted by its sender. */
     int64_t *partner, *group;
     bool *delivered;
+    double clock, *sent_at; /* the stage's time; of each transfer, when its group was reached */
 } PlayedStage;
 
 typedef struct {
     const ScheduleSpec *spec;
     PlayedStage *stage;
-    bool *done;      /* what has been done: played_done */
-    char wrong[256]; /* the first thing; "" */
+    bool *done;               /* what has been done: played_done */
+    double forward, backward; /* what an action of one chunk costs; messages cost nothing */
+    char wrong[256];          /* the first thing; "" */
 } Played;
 
 /* The schedules of all stages, which a test may change before they are played. */
@@ -38,6 +40,9 @@ void played_open(Played *p, const ScheduleSpec *spec);
 void played_close(Played *p);
 /* Plays them from the beginning; what is wrong is in p->wrong. */
 void played_play(Played *p);
+/* How long a step of this schedule takes by the stages' clocks, beyond a stage's own work and
+ * relative to it: 0.25 for a quarter more. Of the whole time, x / (1 + x) is bubble. */
+double played_bubble(const ScheduleSpec *spec, double forward, double backward);
 /* What the check at a run's start says of them. */
 bool played_check(const Played *p, char *err, size_t n);
 bool *played_done(const Played *p, ActionKind kind, int run, int64_t micro);

@@ -5,6 +5,7 @@
 #include "model/param/extents.h"
 #include "optim/grad_norm.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -127,7 +128,7 @@ static void train(Work *w)
 {
     ParamStore *s = w->params;
     int64_t n = w->n_uses / w->c->micros;
-    zero_poison(w->store);
+    store_poison(w->store, &w->dev);
     s->step_begin(s, w->use, w->n_uses);
     for (int64_t i = 0; i < w->n_uses; i++) {
         const Use *use = &w->use[i];

@@ -92,7 +92,7 @@ const Config *golden_config(const Golden *golden, bool f64)
     ConfigReport report = {0};
     const char *text = safetensors_metadata(&golden->header, "config"),
                *sets[] = {"data.text=unused.txt", "fp64.enabled=false"};
-    const Config *c = config_parse("golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
+    const Config *c = config_parse(NULL, "golden", text, strlen(text), f64 ? 1 : 2, sets, &report);
     if (c == NULL) {
         config_report_print(&report, true, stderr);
         fail(EXIT_CONFIG, "the golden config is not accepted");

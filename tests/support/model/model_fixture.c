@@ -8,6 +8,7 @@
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/schedule.h"
 #include "tests/support/device/op_devices.h"
+#include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -104,7 +105,7 @@ static GptBatch feed(void *context, const Action *action)
     Fixture *f = context;
     int64_t N = f->B * f->T, at = action->micro * N;
     if (action->kind == ACT_BACKWARD) return f->batch; /* with its forward's activations */
-    if (f->poison) gpt_poison(f->gpt), zero_poison(f->store);
+    if (f->poison) model_poison(f->gpt), store_poison(f->store, &f->dev);
     device_copy(&f->dev, f->batch.tokens, tensor_1d(f->tokens + at, I32, N));
     device_copy(&f->dev, f->batch.targets, tensor_1d(f->targets + at, I32, N));
     device_copy(&f->dev, f->batch.positions, tensor_1d(f->positions + at, I32, N));
@@ -229,7 +230,7 @@ static void open_model(Fixture *f, const ZeroOptions *zero, const GptShape *shap
     /* The store is laid out for the uses of fixture_backward. */
     ZeroOptions options = *zero;
     Schedule s = schedule_of(micros, true);
-    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, s.n), sizeof *uses);
+    Use *uses = must_calloc((size_t)gpt_uses(&f->layers, s.action, s.n, NULL), sizeof *uses);
     options.uses = uses;
     options.n_uses = gpt_uses(&f->layers, s.action, s.n, uses);
     f->store = zero_create(&f->table, &f->grid, &options);
@@ -335,7 +336,7 @@ unsigned char *fixture_gradients(Fixture *f, size_t *bytes)
 static double run(Fixture *f, bool backward)
 {
     Schedule s = schedule_of(f->micros, backward);
-    Use *uses = must_calloc((size_t)gpt_max_uses(&f->layers.shape, s.n), sizeof *uses);
+    Use *uses = must_calloc((size_t)gpt_uses(&f->layers, s.action, s.n, NULL), sizeof *uses);
     int64_t n_uses = gpt_uses(&f->layers, s.action, s.n, uses);
     Stage stage = gpt_stage(f->gpt);
     struct FixtureFar near = {.scale = f->scale};
@@ -366,6 +367,6 @@ void fixture_logits(Fixture *f, int64_t micro, Tensor logits)
     GptBatch batch = feed(f, &(Action){.micro = micro});
     f->params->step_begin(f->params, NULL, 0);
     Tensor far = device_put(&f->dev, logits);
-    gpt_logits(f->gpt, &batch, far);
+    model_logits(f->gpt, &batch, far);
     device_take(&f->dev, logits, far);
 }

@@ -2,6 +2,7 @@
 #include "tests/support/model/tensor_ranks.h"
 
 #include "model/core/check.h"
+#include "tests/support/model/model_inside.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -234,7 +235,7 @@ static void check_logits(Fixture *f, const Seen *seen)
 /* The plan of memory is what was used, to the byte. */
 static void check_plan(const Fixture *f, const Seen *seen, const Gpt *gpt, GptMode mode)
 {
-    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = gpt_used(gpt);
+    GptBytes plan = gpt_bytes(&f->layers, NULL, f->B, f->T, mode), used = model_used(gpt);
     if (plan.activations != used.activations || plan.scratch != used.scratch)
         rank_wrong(seen->world, "%s, %s: planned %zu and %zu bytes, used %zu and %zu",
                    seen->job->c->what, mode == GPT_TRAIN ? "training" : "evaluation",

@@ -41,7 +41,7 @@ void rank_run_open(RankRun *run, const Folder *folder, int ranks, const char *co
         if (used < sizeof run->name)
             used += (size_t)snprintf(run->name + used, sizeof run->name - used, ", %s", *sets);
     }
-    run->config = config_parse_in(&world, "test", base, strlen(base), n, all, &report);
+    run->config = config_parse(&world, "test", base, strlen(base), n, all, &report);
     if (run->config == NULL) {
         config_report_print(&report, true, stderr);
         fail_msg("the config of %s is refused", run->name);

@@ -79,7 +79,7 @@ void trainer_run_prepare(Opened *o, const Folder *p, int ranks, const char *cons
         all[n++] = device;
     while (*sets)
         all[n++] = *sets++;
-    o->config = config_parse_in(&context, "test", base, strlen(base), n, all, &report);
+    o->config = config_parse(&context, "test", base, strlen(base), n, all, &report);
     if (o->config == NULL) {
         config_report_print(&report, true, stderr);
         fail_msg("the config of this test is refused");
