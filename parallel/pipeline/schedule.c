@@ -1,5 +1,8 @@
-/* schedule.c -- one stage's actions, read off the time line of all stages: its own beginnings are
- * its actions, and what ends in a tick and goes from or to it is that tick's group. */
+/* schedule.c -- a stage's list of actions with its exchanges, buffers and slots; the order of the
+ * actions (1F1B, GPipe, interleaved) is schedule_order.c's.
+ *
+ * The list is made from the events of all stages: an action where one of this stage begins, and a
+ * group of transfers at every tick in which something ends that goes from this stage or to it. */
 #include "parallel/pipeline/schedule.h"
 
 #include "model/core/check.h"
@@ -117,7 +120,7 @@ static void count_places(Builder *b, ActionKind kind, int chunk)
     b->batches_in_flight -= kind == ACT_EVALUATE ? last_chunk : chunk == 0 && kind == ACT_BACKWARD;
 }
 
-static void begin(Builder *b, const TimelineEvent *e)
+static void begin(Builder *b, const ScheduleEvent *e)
 {
     int run = e->chunk * b->spec->stages + b->stage;
     Action action = {.kind = e->kind, .chunk = e->chunk, .micro = e->micro, .in = -1, .out = -1};
@@ -132,7 +135,7 @@ static void begin(Builder *b, const TimelineEvent *e)
     add_action(b, action);
 }
 
-static void end(Builder *b, const TimelineEvent *e)
+static void end(Builder *b, const ScheduleEvent *e)
 {
     const ScheduleSpec *spec = b->spec;
     int run = e->chunk * spec->stages + e->stage, to = reader(spec, e->kind, run);
@@ -151,7 +154,7 @@ static void end(Builder *b, const TimelineEvent *e)
                                .tag = (int)(tag & INT_MAX)});
 }
 
-static void build(Builder *b, const TimelineEvent *event)
+static void build(Builder *b, const ScheduleEvent *event)
 {
     if (!event->ends || event->tick != b->group_tick) close_group(b);
     b->group_tick = event->tick;
@@ -196,14 +199,14 @@ typedef struct {
     int first, n;
 } Builders;
 
-static void tell(const Builders *all, int stage, const TimelineEvent *event)
+static void tell(const Builders *all, int stage, const ScheduleEvent *event)
 {
     if (stage >= all->first && stage < all->first + all->n)
         build(&all->builder[stage - all->first], event);
 }
 
 /* An event is its stage's, and its end also that of the stage that reads what was made. */
-static bool build_all(void *context, const TimelineEvent *event)
+static bool build_all(void *context, const ScheduleEvent *event)
 {
     const Builders *all = context;
     const ScheduleSpec *spec = all->builder->spec;
@@ -219,7 +222,7 @@ static void create(const ScheduleSpec *spec, int first, int n, Schedule *out)
     Builders all = {must_calloc((size_t)n, sizeof *all.builder), first, n};
     for (int i = 0; i < n; i++)
         open_builder(&all.builder[i], spec, first + i);
-    timeline_play(spec, build_all, &all);
+    schedule_play(spec, build_all, &all);
     for (int i = 0; i < n; i++)
         out[i] = close_builder(&all.builder[i]);
     free(all.builder);

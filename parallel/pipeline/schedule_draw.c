@@ -26,7 +26,7 @@ static char *place(const Drawing *d, int stage, int64_t tick)
 
 /* "F12", or with its chunk, where there are several, "F12b"; as a letter "F", or that of the chunk,
  * a capital where it goes backward. */
-static int write_action(const Drawing *d, const TimelineEvent *e, char *text, size_t n)
+static int write_action(const Drawing *d, const ScheduleEvent *e, char *text, size_t n)
 {
     bool chunks = d->spec->chunks > 1;
     char kind = "FBE"[e->kind], chunk = schedule_chunk_letter(e->chunk);
@@ -37,13 +37,13 @@ static int write_action(const Drawing *d, const TimelineEvent *e, char *text, si
 }
 
 /* An action from its beginning on; of one that goes on behind the last tick its beginning. */
-static bool draw(void *context, const TimelineEvent *e)
+static bool draw(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
     char text[32];
     if (e->ends) return true;
     if (e->tick >= d->ticks) return false;
-    int ticks = timeline_ticks(e->kind), n = write_action(d, e, text, sizeof text);
+    int ticks = schedule_ticks(e->kind), n = write_action(d, e, text, sizeof text);
     if (ticks > d->ticks - e->tick) ticks = (int)(d->ticks - e->tick);
     char *at = place(d, e->stage, e->tick);
     if (e->kind == ACT_BACKWARD) memset(at, '-', (size_t)(ticks * d->cell - !d->letters));
@@ -58,7 +58,7 @@ static int cell_columns(const ScheduleSpec *spec)
 }
 
 /* Ticks until stage 0 has gone backward once, or an evaluation's first micro-batch is through. */
-static bool watch_first(void *context, const TimelineEvent *e)
+static bool watch_first(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
     bool first = e->kind == ACT_EVALUATE
@@ -71,7 +71,7 @@ static bool watch_first(void *context, const TimelineEvent *e)
 static int64_t first_ticks(const ScheduleSpec *spec)
 {
     Drawing d = {.spec = spec};
-    timeline_play(spec, watch_first, &d);
+    schedule_play(spec, watch_first, &d);
     return d.ticks;
 }
 
@@ -79,7 +79,7 @@ static int64_t first_ticks(const ScheduleSpec *spec)
 static bool fit(Drawing *d, int columns)
 {
     int64_t room = (columns - (int)strlen("...")) / d->cell;
-    d->ticks = timeline_length(d->spec);
+    d->ticks = schedule_length(d->spec);
     if (d->ticks * d->cell <= columns) return true;
     d->ticks = room > 1 ? room : 1;
     return false;
@@ -102,7 +102,7 @@ void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
     size_t columns = (size_t)(d.ticks * d.cell);
     d.line = must_alloc((size_t)spec->stages * columns);
     memset(d.line, ' ', (size_t)spec->stages * columns);
-    timeline_play(spec, draw, &d);
+    schedule_play(spec, draw, &d);
     for (int i = 0; i < spec->stages; i++) {
         size_t n = columns;
         while (all && n > 0 && place(&d, i, 0)[n - 1] == ' ')

@@ -27,7 +27,7 @@ char *run_schedule_text(const Config *config, char *text, size_t n)
     if (spec.chunks > 1) snprintf(chunks, sizeof chunks, " x %d", spec.chunks);
     snprintf(text, n, "%s%s, %lld micro-batch%s, bubble %.0f %%",
              config_word(config, "parallel.schedule"), chunks, (long long)spec.micros,
-             spec.micros == 1 ? "" : "es", 100 * timeline_bubble(&spec));
+             spec.micros == 1 ? "" : "es", 100 * schedule_bubble_share(&spec));
     return text;
 }
 

@@ -52,7 +52,7 @@ static void check_bubble(const ScheduleSpec *spec)
                      (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
     }
     /* What is told is of the whole time. */
-    double told = timeline_bubble(spec);
+    double told = schedule_bubble_share(spec);
     if (fabs(told - least_bubble / (1 + least_bubble)) > 1e-12)
         fail_msg("kind %d, %g stages of %g, %g micro-batches: %g of the time, not %g",
                  (int)spec->kind, p, v, m, told, least_bubble / (1 + least_bubble));
@@ -242,7 +242,7 @@ static void test_telling_takes_no_memory(void **state)
     FILE *to = fmemopen(text, sizeof text, "w");
     assert_non_null(to);
     int64_t before = most_memory();
-    double told = timeline_bubble(&spec);
+    double told = schedule_bubble_share(&spec);
     schedule_draw(&spec, to, 120);
     fclose(to);
     assert_true(fabs(told - 7.0 / (MANY + 7)) < 1e-12);
