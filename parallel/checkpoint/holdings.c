@@ -8,30 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run as it is sent. */
+/* An extent as it is sent. */
 typedef struct {
     int64_t piece, from, count, first, cols, whole_cols;
 } Sent;
 enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 
-static int64_t own_runs(const CheckpointContents *contents, int n_pieces, Sent *out)
+static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sent *out)
 {
     int64_t n = 0;
     for (int i = 0; i < n_pieces; i++) {
         const Piece *p = contents_piece(contents, i);
-        if (p->run.count == 0) continue;
-        CHECK(tensor_count(p->data) == p->run.count && p->data.dtype == p->dtype,
-              "%s: %lld elements for a run of %lld", p->name, (long long)tensor_count(p->data),
-              (long long)p->run.count);
-        out[n++] =
-            (Sent){i, p->run.from, p->run.count, p->run.first, p->run.cols, p->run.whole_cols};
+        if (p->extent.count == 0) continue;
+        CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
+              "%s: %lld elements for an extent of %lld", p->name, (long long)tensor_count(p->data),
+              (long long)p->extent.count);
+        out[n++] = (Sent){i,
+                          p->extent.from,
+                          p->extent.count,
+                          p->extent.first,
+                          p->extent.cols,
+                          p->extent.whole_cols};
     }
     return n;
 }
 
-/* All ranks' runs, one rank's behind the other's; the caller frees. *count: how many of each. */
-static Sent *all_runs(CheckpointIo *io, const Sent *own, int64_t n_own, int64_t **count,
-                      int64_t *total)
+/* All ranks' extents, one rank's after the other's; the caller frees. *count: how many of each. */
+static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64_t **count,
+                         int64_t *total)
 {
     int ranks = checkpoint_io_ranks(io), rank = checkpoint_io_rank(io);
     int64_t *n = must_calloc((size_t)ranks, sizeof *n), before = 0;
@@ -60,7 +64,7 @@ static void check_cover(const Holdings *h, const CheckpointContents *contents, i
         const Piece *p = contents_piece(contents, i);
         int64_t count = 0;
         for (int k = h->first[i]; k < h->first[i + 1]; k++)
-            count += h->of[k].run.count;
+            count += h->of[k].extent.count;
         CHECK(count == piece_elements(p), "%s: all ranks together have %lld of its %lld elements",
               p->name, (long long)count, (long long)piece_elements(p));
     }
@@ -70,8 +74,8 @@ void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *
 {
     int n_pieces = contents->n_weights + contents->n_slots;
     Sent *own = must_calloc((size_t)n_pieces + 1, sizeof *own);
-    int64_t *count, total, n_own = own_runs(contents, n_pieces, own);
-    Sent *all = all_runs(io, own, n_own, &count, &total);
+    int64_t *count, total, n_own = own_extents(contents, n_pieces, own);
+    Sent *all = all_extents(io, own, n_own, &count, &total);
     int *next = out->first = must_calloc((size_t)n_pieces + 2, sizeof *out->first);
     out->of = must_calloc((size_t)total + 1, sizeof *out->of);
     /* Counted, then put where they belong: by piece, and of one piece in the order of ranks. While
@@ -87,11 +91,11 @@ void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *
         }
         const Sent *s = &all[i];
         out->of[next[s->piece + 1]++] = (Holding){.rank = (int)rank,
-                                                  .run = {.from = s->from,
-                                                          .count = s->count,
-                                                          .first = s->first,
-                                                          .cols = s->cols,
-                                                          .whole_cols = s->whole_cols}};
+                                                  .extent = {.from = s->from,
+                                                             .count = s->count,
+                                                             .first = s->first,
+                                                             .cols = s->cols,
+                                                             .whole_cols = s->whole_cols}};
     }
     check_cover(out, contents, n_pieces);
     free(own);

@@ -7,7 +7,7 @@
 
 typedef struct {
     int rank;
-    ParamExtent run;
+    ParamExtent extent;
 } Holding;
 
 typedef struct {

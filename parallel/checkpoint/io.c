@@ -59,12 +59,13 @@ void *checkpoint_io_inbox(const CheckpointIo *io)
     return (char *)io->staging + CHECKPOINT_STAGING_BYTES / 2;
 }
 
-int64_t run_count(const ParamExtent *run, int64_t from, int64_t end, Stretch *first, bool *one)
+int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
+                     bool *one)
 {
     Stretch s;
     int64_t count = 0;
     *one = false;
-    for (; run_stretch(run, from, end, &s); from = s.at + s.count) {
+    for (; extent_stretch(extent, from, end, &s); from = s.at + s.count) {
         *one = count == 0;
         if (*one) *first = s;
         count += s.count;
@@ -114,7 +115,7 @@ void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int6
     size_t size = dtype_size(piece->dtype), used = 0;
     bool host = piece->data.place == PLACE_HOST;
     Stretch s;
-    for (int64_t at = from; run_stretch(&piece->run, at, end, &s); at = s.at + s.count) {
+    for (int64_t at = from; extent_stretch(&piece->extent, at, end, &s); at = s.at + s.count) {
         char *there = (char *)to + (packed ? used : (size_t)(s.at - from) * size);
         size_t bytes = (size_t)s.count * size;
         if (host)
@@ -132,7 +133,7 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
     size_t size = dtype_size(piece->dtype);
     bool host = piece->data.place == PLACE_HOST, any = false;
     Stretch s;
-    for (int64_t at = from; run_stretch(&piece->run, at, end, &s); at = s.at + s.count) {
+    for (int64_t at = from; extent_stretch(&piece->extent, at, end, &s); at = s.at + s.count) {
         const char *there = (const char *)window + (size_t)(s.at - from) * size;
         if (host)
             memmove(data_of(piece, s).data, there, (size_t)s.count * size);
@@ -143,12 +144,12 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
     if (!host && any) await_copies(io);
 }
 
-void checkpoint_io_spread(const ParamExtent *run, int64_t from, int64_t end, size_t size,
+void checkpoint_io_spread(const ParamExtent *extent, int64_t from, int64_t end, size_t size,
                           const void *packed, void *window)
 {
     const char *next = packed;
     Stretch s;
-    for (int64_t at = from; run_stretch(run, at, end, &s); at = s.at + s.count) {
+    for (int64_t at = from; extent_stretch(extent, at, end, &s); at = s.at + s.count) {
         size_t bytes = (size_t)s.count * size;
         memcpy((char *)window + (size_t)(s.at - from) * size, next, bytes);
         next += bytes;

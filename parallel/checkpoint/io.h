@@ -29,8 +29,10 @@ size_t checkpoint_io_window(const CheckpointIo *io);
 /* Where a writer receives what does not come in one stretch, as large as a window. */
 void *checkpoint_io_inbox(const CheckpointIo *io);
 
-/* Elements of [from, end) that are in the run; *one: they are one stretch, which is in *first. */
-int64_t run_count(const ParamExtent *run, int64_t from, int64_t end, Stretch *first, bool *one);
+/* Elements of [from, end) that are in the extent; *one: they are one stretch, which is in *first.
+ */
+int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
+                     bool *one);
 /* Where the host can read `s`, a stretch of the piece: in the piece itself, or `there`, which
  * must have room for it and to which it has been copied. */
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
@@ -43,7 +45,7 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
                        const void *window);
 /* Brings another rank's stretches in [from, end), packed as above, to their places in the window.
  */
-void checkpoint_io_spread(const ParamExtent *run, int64_t from, int64_t end, size_t size,
+void checkpoint_io_spread(const ParamExtent *extent, int64_t from, int64_t end, size_t size,
                           const void *packed, void *window);
 
 #endif

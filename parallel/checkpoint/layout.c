@@ -34,7 +34,8 @@ void layout_cut(const int64_t *bytes, int n, int files, int *first)
         total += bytes[i];
     first[0] = 0;
     for (int k = 1, i = 0; k <= files; k++) {
-        /* A tensor goes to the run in whose share its middle lies; the runs behind keep one each.
+        /* A tensor goes to the file in whose share its middle lies; the files after it keep one
+         * each.
          */
         int least = i + (n > 0), most = n - (files - k);
         while (i < most && (i < least || k == files ||

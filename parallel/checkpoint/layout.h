@@ -1,8 +1,8 @@
 /* layout.h -- which file of a checkpoint holds which tensor, and which rank writes it: all ranks
  * work out the same. Private to parallel/checkpoint.
  *
- * Each part's tensors, in the order in which they are given, are cut into as many runs as there are
- * writers, of bytes as equal as whole tensors let them be; a part with fewer tensors has fewer
+ * Each part's tensors, in the order in which they are given, are cut into as many files as there
+ * are writers, of bytes as equal as whole tensors let them be; a part with fewer tensors has fewer
  * files. */
 #ifndef PARALLEL_CHECKPOINT_LAYOUT_H
 #define PARALLEL_CHECKPOINT_LAYOUT_H
@@ -33,8 +33,8 @@ void layout_free(Layout *layout);
 SafetensorsEntry layout_entry(const Piece *piece);
 /* Which rank is the k-th of the writers: spread evenly, the first is rank 0. */
 int layout_writer(int k, int writers, int ranks);
-/* Cuts tensors of these bytes into `files` runs: run k is [first[k], first[k + 1]). None is empty
- * unless there are no tensors; then files is 1. */
+/* Cuts tensors of these bytes into `files` files: file k gets [first[k], first[k + 1]). None is
+ * empty unless there are no tensors; then files is 1. */
 void layout_cut(const int64_t *bytes, int n, int files, int *first);
 
 #endif

@@ -13,13 +13,13 @@ Piece piece_of_row(const char *name, const Param *row, DType dtype)
     return piece;
 }
 
-void piece_fill(Piece *piece, const ParamExtent *run, Tensor flat, int64_t offset)
+void piece_fill(Piece *piece, const ParamExtent *extent, Tensor flat, int64_t offset)
 {
-    CHECK(piece->run.count == 0, "%s: a second run on one rank", piece->name);
+    CHECK(piece->extent.count == 0, "%s: a second extent on one rank", piece->name);
     CHECK(flat.dtype == piece->dtype, "%s is %s in memory and %s in files", piece->name,
           dtype_name(flat.dtype), dtype_name(piece->dtype));
-    piece->run = *run;
-    piece->data = tensor_slice_rows(flat, run->offset - offset, run->count);
+    piece->extent = *extent;
+    piece->data = tensor_slice_rows(flat, extent->offset - offset, extent->count);
 }
 
 int64_t piece_elements(const Piece *piece)
@@ -30,21 +30,21 @@ int64_t piece_elements(const Piece *piece)
     return n;
 }
 
-bool run_stretch(const ParamExtent *run, int64_t from, int64_t end, Stretch *out)
+bool extent_stretch(const ParamExtent *extent, int64_t from, int64_t end, Stretch *out)
 {
-    if (run->count == 0) return false; /* its other fields may be 0, too */
+    if (extent->count == 0) return false; /* its other fields may be 0, too */
     int64_t k = 0; /* of this rank's part: the first element that is `from` or behind it */
-    if (from > run->first) {
-        int64_t row = (from - run->first) / run->whole_cols,
-                col = (from - run->first) % run->whole_cols;
-        k = row * run->cols + (col < run->cols ? col : run->cols);
+    if (from > extent->first) {
+        int64_t row = (from - extent->first) / extent->whole_cols,
+                col = (from - extent->first) % extent->whole_cols;
+        k = row * extent->cols + (col < extent->cols ? col : extent->cols);
     }
-    int64_t i = k > run->from ? k - run->from : 0;
-    if (i >= run->count) return false;
-    int64_t at = param_extent_element(run, i), left = run->count - i;
+    int64_t i = k > extent->from ? k - extent->from : 0;
+    if (i >= extent->count) return false;
+    int64_t at = param_extent_element(extent, i), left = extent->count - i;
     if (at >= end) return false;
-    if (run->cols < run->whole_cols) {
-        int64_t of_row = run->cols - (run->from + i) % run->cols;
+    if (extent->cols < extent->whole_cols) {
+        int64_t of_row = extent->cols - (extent->from + i) % extent->cols;
         if (left > of_row) left = of_row;
     }
     *out = (Stretch){.at = at, .within = i, .count = left < end - at ? left : end - at};

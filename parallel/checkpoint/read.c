@@ -74,7 +74,7 @@ static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t
     size_t size = dtype_size(t->entry.dtype);
     Stretch s;
     bool one;
-    int64_t count = run_count(&dst->run, from, end, &s, &one);
+    int64_t count = extent_count(&dst->extent, from, end, &s, &one);
     if (count == 0 && crc == NULL) return true;
     if (crc == NULL) {
         from = s.at;

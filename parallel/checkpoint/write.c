@@ -124,7 +124,7 @@ static void send_window(Writing *w, Window at, int writer)
     const Piece *piece = contents_piece(w->contents, w->layout->piece[at.tensor]);
     Stretch s;
     bool one;
-    int64_t count = run_count(&piece->run, at.from, at.end, &s, &one);
+    int64_t count = extent_count(&piece->extent, at.from, at.end, &s, &one);
     const void *data = w->io->staging;
     if (count == 0) return;
     if (one)
@@ -140,11 +140,11 @@ static void receive_window(Writing *w, Window at, const Holding *h, size_t size)
     Stretch s;
     bool one;
     char *window = w->io->staging;
-    int64_t count = run_count(&h->run, at.from, at.end, &s, &one);
+    int64_t count = extent_count(&h->extent, at.from, at.end, &s, &one);
     if (count == 0) return;
     void *to = one ? window + (size_t)(s.at - at.from) * size : checkpoint_io_inbox(w->io);
     comm_receive(w->io->world, NULL, message(to, count, size), h->rank);
-    if (!one) checkpoint_io_spread(&h->run, at.from, at.end, size, to, window);
+    if (!one) checkpoint_io_spread(&h->extent, at.from, at.end, size, to, window);
 }
 
 /* All ranks' parts of the window, where its writer can read them. */
@@ -153,7 +153,7 @@ static const void *gather_window(Writing *w, Window at)
     int p = w->layout->piece[at.tensor];
     const Piece *piece = contents_piece(w->contents, p);
     Stretch s;
-    if (run_stretch(&piece->run, at.from, at.end, &s) && s.count == at.end - at.from)
+    if (extent_stretch(&piece->extent, at.from, at.end, &s) && s.count == at.end - at.from)
         return checkpoint_io_fetch(w->io, piece, s, w->io->staging);
     for (int i = w->holdings.first[p]; i < w->holdings.first[p + 1]; i++) {
         const Holding *h = &w->holdings.of[i];

@@ -180,7 +180,7 @@ static void save_many(Comm *world, void *context)
     StepState state = {.steps = 1, .hysteresis = 1, .last_overflow = -1, .loss_scale = 1};
     for (int i = 0; i < MANY; i++) {
         piece[i] = piece_whole(text_format("block.%0240d.weight", i), tensor_1d(value, F32, 1));
-        if (world->rank > 0) piece[i].run.count = 0;
+        if (world->rank > 0) piece[i].extent.count = 0;
     }
     CheckpointContents contents = test_run_contents(&texts);
     contents.weights = piece;

@@ -211,12 +211,12 @@ static void save_large(Comm *world, void *context)
     int64_t own = COLS / (world->size - 1);
     float *data = must_alloc((size_t)(ROWS * own) * sizeof *data);
     Piece large = {.name = "large", .dtype = F32, .ndim = 2, .dim = {ROWS, COLS}};
-    large.run = (ParamExtent){
+    large.extent = (ParamExtent){
         .count = ROWS * own, .first = world->rank * own, .cols = own, .whole_cols = COLS};
-    if (none) large.run = (ParamExtent){0};
-    large.data = tensor_1d(data, F32, large.run.count);
-    for (int64_t i = 0; i < large.run.count; i++)
-        data[i] = (float)(param_extent_element(&large.run, i) % 8191);
+    if (none) large.extent = (ParamExtent){0};
+    large.data = tensor_1d(data, F32, large.extent.count);
+    for (int64_t i = 0; i < large.extent.count; i++)
+        data[i] = (float)(param_extent_element(&large.extent, i) % 8191);
     Comm through = *world;
     through.ops = &watched;
     CheckpointIo io;
@@ -236,8 +236,8 @@ static void save_large(Comm *world, void *context)
     if (!checkpoint_open_newest(&io, r->run, &c, err, sizeof err) ||
         !checkpoint_read(&io, c, CHECKPOINT_WEIGHTS, &large, 1, err, sizeof err))
         rank_wrong(world, "%s", err);
-    for (int64_t i = 0; i < large.run.count; i++)
-        if (data[i] != (float)(param_extent_element(&large.run, i) % 8191))
+    for (int64_t i = 0; i < large.extent.count; i++)
+        if (data[i] != (float)(param_extent_element(&large.extent, i) % 8191))
             rank_wrong(world, "element %lld came back as %g", (long long)i, (double)data[i]);
     checkpoint_close(c);
     checkpoint_io_close(&io);
@@ -311,7 +311,7 @@ static void a_reader_has_few_files_open(void **state)
 
 /* ---- what is where --------------------------------------------------------------------------- */
 
-/* Every tensor is in one run of the cut, none is empty, and none is more than a tensor too large.
+/* Every tensor is in one file of the cut, none is empty, and none is more than a tensor too large.
  */
 static void tensors_are_shared_out_by_bytes(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_pieces.c -- the stretches of a run: each of its elements is in one, at its own place. */
+/* test_pieces.c -- the stretches of an extent: each of its elements is in one, at its own place. */
 #include "parallel/checkpoint/pieces.h"
 #include "tests/support/support.h"
 
@@ -14,8 +14,8 @@ static int64_t drawn_int(uint64_t stream, int64_t i, int64_t least, int64_t most
     return least + (int64_t)(drawn_uniform(stream, i) * (double)(most - least + 1));
 }
 
-/* Drawn runs of small tensors, with columns cut and whole, seen through windows of any size. */
-static void every_element_of_a_run_is_in_one_stretch(void **state)
+/* Drawn extents of small tensors, with columns cut and whole, seen through windows of any size. */
+static void every_element_of_an_extent_is_in_one_stretch(void **state)
 {
     (void)state;
     int cut = 0, several = 0;
@@ -24,26 +24,26 @@ static void every_element_of_a_run_is_in_one_stretch(void **state)
                 cols = drawn_int(1, 8 * i + 2, 1, whole), part = rows * cols,
                 column = drawn_int(1, 8 * i + 3, 0, whole - cols),
                 from = drawn_int(1, 8 * i + 4, 0, part - 1);
-        ParamExtent run = {.from = from,
-                           .count = drawn_int(1, 8 * i + 5, 0, part - from),
-                           .first = column,
-                           .cols = cols,
-                           .whole_cols = whole};
+        ParamExtent extent = {.from = from,
+                              .count = drawn_int(1, 8 * i + 5, 0, part - from),
+                              .first = column,
+                              .cols = cols,
+                              .whole_cols = whole};
         int64_t window = drawn_int(1, 8 * i + 6, 1, rows * whole), seen = 0, stretches = 0;
         for (int64_t at = 0; at < rows * whole; at += window) {
             Stretch s;
-            for (int64_t next = at; run_stretch(&run, next, at + window, &s);
+            for (int64_t next = at; extent_stretch(&extent, next, at + window, &s);
                  next = s.at + s.count) {
                 assert_true(s.count > 0 && s.at >= next && s.at + s.count <= at + window);
                 assert_int_equal(s.within, seen); /* ascending, none left out */
                 for (int64_t e = 0; e < s.count; e++)
-                    assert_int_equal(param_extent_element(&run, s.within + e), s.at + e);
+                    assert_int_equal(param_extent_element(&extent, s.within + e), s.at + e);
                 seen += s.count;
                 stretches++;
             }
         }
-        assert_int_equal(seen, run.count);
-        if (cols == whole && run.count > 0)
+        assert_int_equal(seen, extent.count);
+        if (cols == whole && extent.count > 0)
             assert_in_range(stretches, 1, (rows * whole - 1) / window + 1);
         cut += cols < whole;
         several += stretches > 1;
@@ -52,21 +52,21 @@ static void every_element_of_a_run_is_in_one_stretch(void **state)
 }
 
 /* What a rank has that has nothing: all zeros, or a place without elements. */
-static void a_run_of_no_elements_has_no_stretch(void **state)
+static void an_extent_of_no_elements_has_no_stretch(void **state)
 {
     (void)state;
     const ParamExtent none[] = {{0}, {.from = 5, .first = 2, .cols = 3, .whole_cols = 6}};
     Stretch s;
     for (int i = 0; i < 2; i++)
         for (int64_t from = 0; from < 20; from++)
-            assert_false(run_stretch(&none[i], from, 20, &s));
+            assert_false(extent_stretch(&none[i], from, 20, &s));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_of_a_run_is_in_one_stretch),
-        cmocka_unit_test(a_run_of_no_elements_has_no_stretch),
+        cmocka_unit_test(every_element_of_an_extent_is_in_one_stretch),
+        cmocka_unit_test(an_extent_of_no_elements_has_no_stretch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

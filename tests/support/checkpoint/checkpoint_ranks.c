@@ -41,11 +41,12 @@ static void parts_open(Parts *p, const TestRanks *r, Comm *world)
     *p = (Parts){0};
     for (int i = 0; i < N_ALL; i++) {
         const TestTensor *t = &test_tensors[i];
-        ParamExtent run = part_of(t, r, world->rank);
-        p->piece[i] = (Piece){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .run = run};
+        ParamExtent extent = part_of(t, r, world->rank);
+        p->piece[i] =
+            (Piece){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .extent = extent};
         memcpy(p->piece[i].dim, t->dim, sizeof t->dim);
-        p->piece[i].data = tensor_1d(must_calloc((size_t)run.count + 1, dtype_size(t->dtype)),
-                                     t->dtype, run.count);
+        p->piece[i].data = tensor_1d(must_calloc((size_t)extent.count + 1, dtype_size(t->dtype)),
+                                     t->dtype, extent.count);
     }
     p->device = (Device){.backend = &test_offset_backend};
     checkpoint_io_open(&p->io, r->on_device ? &p->device : NULL, world);
@@ -80,10 +81,10 @@ static const char *parts_each(Parts *p, int64_t step, bool fill)
     for (int i = 0; i < N_ALL; i++) {
         const Piece *piece = &p->piece[i];
         size_t size = dtype_size(piece->dtype);
-        for (int64_t e = 0; e < piece->run.count; e++) {
+        for (int64_t e = 0; e < piece->extent.count; e++) {
             char *own = (char *)piece->data.data + (size_t)e * size;
             const char *value = (char *)whole.tensor[i].data.data +
-                                (size_t)param_extent_element(&piece->run, e) * size;
+                                (size_t)param_extent_element(&piece->extent, e) * size;
             if (fill)
                 memcpy(own, value, size);
             else if (memcmp(own, value, size) != 0 && wrong == NULL)

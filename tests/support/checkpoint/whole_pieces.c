@@ -12,7 +12,7 @@ Piece piece_whole(const char *name, Tensor tensor)
     Piece piece = {.name = name,
                    .dtype = tensor.dtype,
                    .ndim = tensor.ndim,
-                   .run = {.count = count, .cols = count, .whole_cols = count},
+                   .extent = {.count = count, .cols = count, .whole_cols = count},
                    .data = tensor_flat(tensor)};
     memcpy(piece.dim, tensor.dim, sizeof piece.dim);
     return piece;
@@ -20,8 +20,8 @@ Piece piece_whole(const char *name, Tensor tensor)
 
 Tensor piece_tensor(const Piece *piece)
 {
-    CHECK(piece->run.count == piece_elements(piece), "%s: %lld of %lld elements are here",
-          piece->name, (long long)piece->run.count, (long long)piece_elements(piece));
+    CHECK(piece->extent.count == piece_elements(piece), "%s: %lld of %lld elements are here",
+          piece->name, (long long)piece->extent.count, (long long)piece_elements(piece));
     Tensor t = piece->data;
     t.ndim = piece->ndim;
     memcpy(t.dim, piece->dim, sizeof t.dim);
