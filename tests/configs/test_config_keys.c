@@ -95,7 +95,7 @@ static char *outcome(const Config *base, const char *key, const char *value)
     char *said = NULL, *text = text_format("{%s, \"%s\": %s}", rest, key, value);
     ConfigReport report;
     ConfigDifference *d;
-    const Config *c = config_parse("c.json", text, strlen(text), 0, NULL, &report);
+    const Config *c = config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report);
     const char *finding = c == NULL ? report.error[0] : notice_of(&report, key);
     int n = c ? config_diff(base, c, &d) : 0;
     char *sentence = finding ? sentence_of(finding, key, value) : NULL;
@@ -122,7 +122,7 @@ static void print_other_name(FILE *to, const KnownKey *known)
         char *text = text_format("{%s, \"%s\": %s, \"%s\": %s}", rest, known->stands_for,
                                  values[i][0], known->key, values[i][1]);
         ConfigReport report;
-        const Config *c = config_parse("c.json", text, strlen(text), 0, NULL, &report);
+        const Config *c = config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report);
         const char *said = c ? NULL : strstr(report.error[0], "another name of");
         if (said != NULL)
             fprintf(to, "%s | beside it | refused: %.*s\n", known->key, (int)strcspn(said, ","),
@@ -237,7 +237,7 @@ static const Config *read_case(const OptionCase *c, bool changed)
     if (changed) set[n++] = last;
     ConfigReport report;
     const ConfigContext context = {.world = c->ranks > 0 ? c->ranks : 1};
-    const Config *config = config_parse_in(&context, "c.json", text, strlen(text), n, set, &report);
+    const Config *config = config_parse(&context, "c.json", text, strlen(text), n, set, &report);
     config_report_free(&report);
     free(last);
     return config;

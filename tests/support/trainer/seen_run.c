@@ -28,7 +28,7 @@ static const char base[] =
     " \"steps_per_print\": 1, \"gradient_clipping\": 1.0,\n"
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},\n"
     " \"eval\": {\"interval\": 2, \"steps\": 2, \"sample_interval\": 2, \"sample_tokens\": 8},\n"
-    " \"checkpoint\": {\"save_interval\": 2, \"keep\": 2}}\n";
+    " \"checkpoint\": {\"save_interval\": 2, \"keep\": 3}}\n";
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
@@ -157,6 +157,9 @@ static void take_record(Seen *out, const cJSON *record)
                                  cJSON_GetNumberValue(step), cJSON_GetNumberValue(targets));
         append(&out->files, line);
         free(line);
+        line = text_format("%.0f %.17g", cJSON_GetNumberValue(step), cJSON_GetNumberValue(loss));
+        append(&out->evaluations, line);
+        free(line);
     }
 }
 
@@ -177,6 +180,12 @@ static void append_checkpoints(char **list, const char *checkpoints)
 void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
               const char *const *more)
 {
+    seen_resume(out, run, NULL, ranks, sets, more);
+}
+
+void seen_resume(Seen *out, const char *run, const char *from, int ranks, const char *const *sets,
+                 const char *const *more)
+{
     const char *argv[MAX_ARGUMENTS] = {"base.json", "--out", run};
     int argc = 3;
     char number[16];
@@ -184,6 +193,10 @@ void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
     if (ranks > 0) {
         argv[argc++] = "--ranks";
         argv[argc++] = number;
+    }
+    if (from != NULL) {
+        argv[argc++] = "--resume";
+        argv[argc++] = from;
     }
     const char *const *lists[] = {sets, more};
     for (int l = 0; l < 2; l++) {
@@ -197,7 +210,10 @@ void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
     assert_int_equal(system(clean), 0);
     free(clean);
     ChildResult ended = train_in_child(&(ChildPlace){.opened = write_plan}, argv);
-    *out = (Seen){.files = must_strdup(""), .code = ended.code, .console = ended.text};
+    *out = (Seen){.files = must_strdup(""),
+                  .evaluations = must_strdup(""),
+                  .code = ended.code,
+                  .console = ended.text};
     char *checkpoints = text_format("%s/checkpoints", run),
          *samples = text_format("%s/samples.txt", run),
          *metrics = text_format("%s/metrics.jsonl", run);
@@ -225,6 +241,7 @@ void seen_free(Seen *seen)
 {
     free(seen->samples);
     free(seen->plan);
+    free(seen->evaluations);
     free(seen->files);
     free(seen->wire);
     free(seen->console);

@@ -15,6 +15,7 @@ typedef struct {
     double losses[SEEN_LOSSES]; /* of training, every digit; NAN where the number was none */
     char *samples;              /* all of samples.txt */
     char *plan;                 /* every figure of the memory plan, in bytes */
+    char *evaluations;          /* the step and loss of each, every digit */
     char *files;   /* names in the run's folder, and how much each evaluation looked at */
     char *wire;    /* lines of comms_logger on what the data-parallel ranks told each other */
     char *console; /* both streams, runs of blanks as one */
@@ -28,6 +29,9 @@ int seen_folder_setup(void **state);
  * be NULL), on so many ranks (0: without --ranks), in the folder RUN, which is removed first. */
 void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
               const char *const *more);
+/* The same from the checkpoint in the folder `from`. */
+void seen_resume(Seen *out, const char *run, const char *from, int ranks, const char *const *sets,
+                 const char *const *more);
 void seen_free(Seen *seen);
 
 /* Whether two runs had the same losses, bit for bit. */
