@@ -2,6 +2,7 @@
 #
 # Variables: DEBUG=1, CJSON_PREFIX=/path and CMOCKA_PREFIX=/path (where neither pkg-config nor the compiler finds them), CC,
 # BUILD (folder of a flavour's objects).
+# CCACHE=ccache: what gcc, g++ and nvcc are run by when they compile; scripts/test.sh sets it where ccache is installed.
 # CUDA=0|1|emu: without the CUDA backend; with it (what is chosen where there is an nvcc: $CUDA_HOME/bin, PATH,
 # /usr/local/cuda); with it, its kernels executed on the CPU by tests/emu, for tests. ARCH="80 90a 100": what kernels are
 # compiled for, besides PTX of compute capability 8.0 for every other GPU (default: this machine's GPUs; without one "80 90a
@@ -17,6 +18,10 @@ CC       := gcc
 endif
 PKG_CONFIG ?= pkg-config
 FLAVOUR  ?= release
+# A CC that is ccache's already does not go through it twice.
+cached    = $(if $(findstring ccache,$(1)),,$(CCACHE)) $(1)
+# For nvcc it reads the list of headers that nvcc writes: what nvcc's preprocessor prints lacks the code for other GPUs.
+cached_nvcc = $(if $(CCACHE),CCACHE_DEPEND=1 $(CCACHE)) $(NVCC)
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
 # Where pkg-config is missing or does not know a library, its header is asked of the compiler: $(call header,cjson/cJSON.h) is
@@ -210,7 +215,7 @@ define C_RULE
 $(1)/%.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$<"
-	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
+	$$(Q)$$(call cached,$$(CC)) $$(CPPFLAGS) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
 	$$(NAME_MAIN)
 endef
 $(foreach folder,$(sort $(COMMON) $(BUILD)),$(eval $(call C_RULE,$(folder))))
@@ -227,11 +232,11 @@ define KERNEL_RULES
 $(COMMON)/%.$(1).f32.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f32"
-	$(Q)$(KCC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32 -MMD -MP -c -o $$@ $$<
+	$(Q)$(call cached,$(KCC)) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=float -DREAL_DTYPE=F32 -DREAL_SUFFIX=f32 -MMD -MP -c -o $$@ $$<
 $(COMMON)/%.$(1).f64.o: %.c
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< $(1) f64"
-	$(Q)$(KCC) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=double -DREAL_DTYPE=F64 -DREAL_SUFFIX=f64 -MMD -MP -c -o $$@ $$<
+	$(Q)$(call cached,$(KCC)) $(CPPFLAGS) -std=c11 $(KOPT) $(WARN) $(KSAN) $(FLAGS_$(1)) -DCPU_LEVEL=$(1) -DREAL=double -DREAL_DTYPE=F64 -DREAL_SUFFIX=f64 -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
@@ -251,14 +256,14 @@ $(UNCONTRACTED): NVFLAGS += -fmad=false
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
-	$(Q)$(NVCC) $(NVFLAGS) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
+	$(Q)$(cached_nvcc) $(NVFLAGS) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
 	$(NAME_MAIN)
 endif
 ifeq ($(CUDA),emu)
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  EMU   $<"
-	$(Q)g++ $(EMUFLAGS) -include tests/emu/include/cuda_runtime.h -MMD -MP -c -o $@ -x c++ $<
+	$(Q)$(call cached,g++) $(EMUFLAGS) -include tests/emu/include/cuda_runtime.h -MMD -MP -c -o $@ -x c++ $<
 	$(NAME_MAIN)
 
 # What plays the device is no kernel: it takes most of the tests' time, and alignment is the kernels'.
@@ -266,7 +271,7 @@ $(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(DEBUG),$(EMUFLAGS),$(patsubst 
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
 	@echo "  C++   $<"
-	$(Q)g++ $(EMUFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(call cached,g++) $(EMUFLAGS) -MMD -MP -c -o $@ $<
 	$(NAME_MAIN)
 
 $(NCCL_OBJECTS): EMUFLAGS += -fPIC -fvisibility=hidden
@@ -287,7 +292,7 @@ $(BUILD)/tests/$(1)/programs.o: PROGRAMS := $$(patsubst %,PROGRAM(%),$$(room_nam
 $(BUILD)/tests/$(1)/programs.o: tests/programs.c tests/$(1)
 	@mkdir -p $$(@D)
 	@echo "  CC    $$< ($(1))"
-	$$(Q)$$(CC) $$(CPPFLAGS) '-DPROGRAMS=$$(PROGRAMS)' $$(CFLAGS) -c -o $$@ $$<
+	$$(Q)$$(call cached,$$(CC)) $$(CPPFLAGS) '-DPROGRAMS=$$(PROGRAMS)' $$(CFLAGS) -c -o $$@ $$<
 
 $(BUILD)/tests/$(1)/programs: $(BUILD)/tests/$(1)/programs.o $$(call test_objects,$$(room_sources)) $(TEST_HELPER_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $$@"

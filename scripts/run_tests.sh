@@ -4,8 +4,8 @@
 #   scripts/run_tests.sh ['NAME=VALUE... ']PROGRAM|SCRIPT...
 #
 # LIMIT: seconds for each (default 300). JOBS: how many at a time (default 1); each tells its results when it ends. RESULTS: a
-# file that gets "SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because somebody else
-# adds up. LABEL: put before the names; settings before a program are its environment, and their values follow its name.
+# file that gets "SECONDS PROCESSOR_SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because
+# somebody else adds up. LABEL: put before the names; settings before a program are its environment, and their values follow its name.
 # A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
 # without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
 set -u
@@ -36,32 +36,32 @@ reasons() {
     grep -E '^skipped: ' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)/\2 (\1)/'
 }
 
-# tell LOG CODE SECONDS NAME PROGRAM: its line, with its last words if it failed
+# tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: its line, with its last words if it failed
 tell() {
-    local log=$1 code=$2 seconds=$3 name=$4 word=ok passed failed skipped
-    if [[ $5 == *.sh ]]; then count_script "$log"; else count_program "$log"; fi
+    local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok passed failed skipped
+    if [[ $6 == *.sh ]]; then count_script "$log"; else count_program "$log"; fi
     # A crash, a time-out or a sanitizer's report counts as a failure of its own.
     if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
     if [ "$code" -eq 0 ] && [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; echo "no test was run" >>"$log"; fi
-    if [[ $5 != *.sh ]] && [ "$skipped" -gt "$(grep -c '^skipped: ' "$log")" ]; then
+    if [[ $6 != *.sh ]] && [ "$skipped" -gt "$(grep -c '^skipped: ' "$log")" ]; then
         failed=$((failed + 1))
         echo "tests are skipped without a line \"skipped: why\"" >>"$log"
     fi
     [ "$failed" -eq 0 ] || word=FAIL
-    printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds"
+    printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s %7s s busy\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds" "$busy"
     reasons "$log" | sed 's/^/     /'
     if [ "$failed" -ne 0 ]; then
         [ "$code" -eq 124 ] && echo "     stopped after $limit seconds"
         echo "     exit code $code; its last lines:"
         grep -vE '^\[ RUN      \]|^\[       OK \]' "$log" | tail -n 60 | sed 's/^/     | /'
     fi
-    echo "$seconds $passed $failed $skipped $name" >>"$results"
+    echo "$seconds $busy $passed $failed $skipped $name" >>"$results"
     [ "$failed" -eq 0 ]
 }
 
 # run_one ENTRY: a program with its settings
 run_one() {
-    local words name values='' log start code seconds text setting
+    local words name values='' log code seconds busy text setting TIMEFORMAT='%R %U %S'
     read -ra words <<<"$1"
     local program=${words[-1]} settings=("${words[@]:0:${#words[@]}-1}")
     name=$label
@@ -75,11 +75,10 @@ run_one() {
     name+=$(basename "$program")$values
     [[ $program == */* ]] || program=./$program
     log=$(mktemp -p "$folder")
-    start=$(date +%s.%N)
-    env "${settings[@]}" timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1 </dev/null
+    { time env "${settings[@]}" timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1 </dev/null; } 2>"$log.times"
     code=$?
-    seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
-    text=$(tell "$log" $code "$seconds" "$name" "$program")
+    read -r seconds busy < <(tail -n 1 "$log.times" | awk '{ printf "%.1f %.1f\n", $1, $2 + $3 }')
+    text=$(tell "$log" $code "$seconds" "$busy" "$name" "$program")
     code=$?
     printf '%s\n' "$text" # at once: others tell, too
     return $code
@@ -90,5 +89,5 @@ bad=0
 # shellcheck disable=SC2016 # $1 is the inner shell's
 printf '%s\0' "$@" | xargs -0 -r -n 1 -P "${JOBS:-1}" bash -c 'set -u; run_one "$1" || exit 1' run_one || bad=1
 
-[ -n "${RESULTS:-}" ] || awk '{ p += $2; f += $3; s += $4 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$results"
+[ -n "${RESULTS:-}" ] || awk '{ p += $3; f += $4; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$results"
 exit $bad

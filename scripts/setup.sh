@@ -43,6 +43,7 @@ need bible-kjv has bible
 if [ $mode = all ]; then
     need libcmocka-dev has_module cmocka
     need g++ has g++
+    need ccache has ccache
     need clang-format has clang-format
     need clang-tidy has clang-tidy
     need strace has strace
