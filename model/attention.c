@@ -126,6 +126,7 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     Linear qkv[2], out = linear_bind(store, &params->out, false, false);
     bind_qkv(store, params, qkv, false, false);
     norm_forward(pass, &params->norm, a->normed, a->stats, x);
+    /* The region begins: every rank computes its own heads of all rows. */
     region_enter_forward(pass->tp, a->in, a->normed);
     linear_forward_columns(pass, qkv, params->n_qkv, a->qkv, a->in);
     heads_forward(pass, params, a);
@@ -153,8 +154,8 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
     bind_qkv(store, params, qkv, true, accumulate);
     size_t mark = arena_mark(pass->scratch);
     AttentionGrads d = attention_backward_layout(s, B * T, pass->scratch);
-    /* grad->d is not used up: it is the gradient of the residual path, too, to which the norm's
-     * backward adds at the end. */
+    /* grad->d is also the gradient of the residual path, so it stays, and the norm's backward adds
+     * to it at the end. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
     linear_backward_rows(pass, &out, d.dout, dsum, a->o, residual_columns(pass, grad),
@@ -170,6 +171,8 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
         op_rope(pass->dev, tensor_slice_cols(d.dqkv, 0, (s->H + s->G) * s->D), pass->rope_table,
                 pass->positions, true);
     if (s->qk_norm) qk_norm_backward(pass, params, a, dheads.q, dheads.k, accumulate);
+    /* Where rows are cut, the memory of `in` has had the projection's output since forward, so the
+     * rows are gathered again. */
     region_enter_forward(pass->tp, a->in, a->normed);
     Tensor dnormed = region_rows(pass->tp, d.dnormed);
     linear_backward_columns(pass, qkv, params->n_qkv, dnormed, d.dnormed, d.dqkv, a->in);

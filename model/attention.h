@@ -13,7 +13,7 @@
 typedef struct {
     NormParams norm;
     LinearParams qkv[2]; /* q | k | v of one pack; where ranks share heads of keys and values q of
-                            one and k | v of another, whose gradients are finished differently */
+                            one and k | v of another, whose gradients are summed differently */
     int n_qkv;
     LinearParams out;
     NormParams q_norm, k_norm; /* over a head, weights shared by the heads; only with qk_norm */

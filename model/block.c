@@ -52,8 +52,8 @@ static int add_vector(const Adding *a, const char *what, int pack, int64_t rows,
 /* Packs within a block; numbers only need to differ between packs of one unit. */
 enum { PACK_QKV, PACK_QKV_BIAS, PACK_KV, PACK_KV_BIAS, PACK_UP, PACK_UP_BIAS };
 
-/* Whether tensor-parallel ranks share heads of keys and values: then their gradients are finished
- * over those who share one, and k and v are a pack of their own. */
+/* Whether tensor-parallel ranks share heads of keys and values: then the ranks that share a head
+ * sum their gradients of it, and k and v are a pack of their own. */
 static bool kv_shared(const Adding *a)
 {
     return a->shape->G < a->table->tp;
@@ -62,12 +62,16 @@ static bool kv_shared(const Adding *a)
 static void add_matrices(const Adding *a, Block *block)
 {
     const GptShape *s = a->shape;
+    /* Two matrices of each block write to the residual stream. Their smaller weights keep its
+     * variance from growing with the number of blocks (GPT-2, section 2.3). */
     double std = s->init_std, residual = s->init_std / sqrt(2.0 * (double)s->L);
     int64_t q = s->H * s->D, k = s->G * s->D;
     bool gated = s->activation == ACTIVATION_SWIGLU;
     bool shared = kv_shared(a);
     int kv_pack = shared ? PACK_KV : PACK_QKV;
     TpGrad cut = TP_GRAD_CUT, kv_grad = shared ? TP_GRAD_SUBGROUP : cut;
+    /* The rows of a pack share (tp_grad, group), without which they would not be adjacent. Where
+     * those of k and v differ from q's, one product becomes two. */
     LinearParams *qkv = block->attention.qkv;
     block->attention.n_qkv = shared ? 2 : 1;
     qkv[0] = (LinearParams){.bias = -1, .rows = shared ? 1 : 3};
@@ -79,6 +83,7 @@ static void add_matrices(const Adding *a, Block *block)
     block->attention.out.weight =
         add_matrix(a, "attn.out.weight", -1, s->C, q, residual, true, cut);
     block->mlp.up = (LinearParams){.bias = -1, .rows = gated ? 2 : 1};
+    /* The gate comes first: op_activation_forward reads gate | up. */
     if (gated)
         block->mlp.up.weight =
             add_matrix(a, "mlp.gate.weight", PACK_UP, s->F, s->C, std, false, cut);

@@ -67,6 +67,7 @@ void embedding_forward(const Pass *pass, const Embedding *e, Tensor x)
     Tensor found = whole_rows(pass->shape, pass_rows(pass), x, pass->scratch);
     op_token_forward(pass->dev, found, store->weight(store, e->token, 1), pass->tokens,
                      vocab_first_row(store, e->token));
+    /* Every token is on one rank, and the others' rows are zero: their sum has it. */
     region_exit_forward(pass->tp, x, found);
     if (e->position >= 0)
         op_position_add(pass->dev, x, store->weight(store, e->position, 1),
@@ -79,6 +80,7 @@ void embedding_backward(const Pass *pass, const Embedding *e, Tensor d, const bo
     ParamStore *store = pass->store;
     size_t mark = arena_mark(pass->scratch);
     Tensor dfound = whole_rows(pass->shape, pass_rows(pass), d, pass->scratch);
+    /* Positions were added after the sum over the ranks, to this rank's rows. */
     if (e->position >= 0)
         op_position_backward(pass->dev, store->grad(store, e->position, 1), d,
                              region_rows(pass->tp, pass->positions), accumulate[1]);

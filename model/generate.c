@@ -190,10 +190,11 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
           (long long)decoder_room(d));
     for (int64_t i = 0; i < n; i++) {
         CHECK(tokens[i] >= 0 && tokens[i] < s->V, "token %d of %lld", tokens[i], (long long)s->V);
-        d->history[d->length + i] =
-            tokens[i]; /* ascending: tokens may be a later part of history itself */
+        /* In ascending order, for tokens may be a later part of the history itself. */
+        d->history[d->length + i] = tokens[i];
         d->host_positions[i] = (int32_t)(d->length + i);
     }
+    /* The activations of the last pass are of no more use; what lives on is in the cache. */
     arena_rewind(&d->scratch, 0);
     layout_pass(s, n, &d->scratch, &acts);
     d->pass.T = n;
@@ -201,6 +202,8 @@ Tensor decoder_feed(Decoder *d, const int32_t *tokens, int64_t n)
     d->pass.positions = tensor_slice_rows(d->positions, 0, n);
     device_copy(d->pass.dev, d->pass.tokens, tensor_1d(d->history + d->length, I32, n));
     device_copy(d->pass.dev, d->pass.positions, tensor_1d(d->host_positions, I32, n));
+    /* Nothing is kept for a backward pass: blocks share their activations, and two streams take
+     * turns. */
     for (int64_t l = 0; l < s->L; l++) {
         d->x[l] = acts.x[l % 2];
         d->acts[l] = acts.acts;
@@ -233,7 +236,7 @@ static int by_logit(const void *a, const void *b, void *context)
 int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, int32_t *order)
 {
     int64_t V = logits.dim[0], n = V, last = 0;
-    /* Sorted, ties by id, so that the draw depends on logits and seed alone. */
+    /* Sorted, with ties by id, so that the draw depends on logits and seed alone. */
     for (int64_t i = 0; i < V; i++)
         order[i] = (int32_t)i;
     qsort_r(order, (size_t)V, sizeof *order, by_logit, &logits);
@@ -243,8 +246,8 @@ int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, in
     for (int64_t i = 0; i < n; i++)
         total +=
             exp((dtype_get(logits.dtype, logits.data, order[i]) - top) / sampling->temperature);
-    for (last = 0; last < n - 1;
-         last++) { /* the nucleus ends with the token that brings its mass to top_p */
+    /* The nucleus ends with the token that brings its mass to top_p. */
+    for (last = 0; last < n - 1; last++) {
         mass +=
             exp((dtype_get(logits.dtype, logits.data, order[last]) - top) / sampling->temperature);
         if (mass >= sampling->top_p * total) break;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The activations of a chunk of layers: `slots` sets of them, each of `blocks` blocks and the
- * stream before each and behind the last. */
+ * stream before each and after the last. */
 typedef struct {
     int slots, first, blocks;
     bool begins, ends; /* with the embedding, with the head */
@@ -99,8 +99,8 @@ static Tensor stream_tensor(const GptShape *s, int64_t N, Arena *arena)
     return arena_tensor(arena, s->dtype, 2, shape_stream_rows(s, N), s->C, 0);
 }
 
-/* One set of a chunk's activations. The stream behind its last block is the head's to read, or
- * another stage's, and then it is written where that fetches it. */
+/* One set of a chunk's activations. The stream after its last block is read by the head, or by
+ * another stage; then it is written where the pipeline sends it from. */
 static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, const Chunk *c,
                         int slot, Arena *saved, Arena *scratch)
 {
@@ -118,10 +118,10 @@ static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, c
     }
 }
 
-/* Scratch begins with the gradient of the residual stream, which all layers hand on. Behind it
- * blocks and the head share one region, for the head runs when no block does: in it lie the fields
- * that blocks do not keep, or all of the head's. `scratch` is left behind the fields of a block,
- * where the block's backward takes its own. */
+/* Scratch begins with the gradient of the residual stream, which all layers pass on. After it comes
+ * a region that blocks and the head use in turn, for they never run at the same time: it has the
+ * fields that blocks do not keep, or all fields of the head. `scratch` ends up after the fields of
+ * a block, where the block's backward takes its own. */
 static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptMode mode,
                         Arena *saved, Arena *scratch)
 {
@@ -185,8 +185,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
     Gpt *g = must_calloc(1, sizeof *g);
     g->layers = layers;
     g->mode = mode;
-    /* Measured by the layouts that then hand out the memory: one that took more than it had said
-     * would end the program (arena.h). */
+    /* The functions that measure are those that hand out the memory below. A layout that took more
+     * than it has measured would end the program (arena.h). */
     g->bytes = gpt_bytes(layers, slots, B, T, mode);
     if (g->bytes.activations > 0)
         g->slot_memory = device_alloc(dev, g->bytes.activations, "activations");
@@ -289,8 +289,8 @@ static void stage_backward(void *self, const Action *action, Tensor dout, Tensor
     Gpt *g = self;
     LayerWork work = work_of(g, action, NO_TENSOR);
     ResidualGrad grad = g->layout.grad;
-    /* What goes to another stage is made where it is fetched from. Nobody has summed the columns of
-     * what comes from one. */
+    /* A gradient for another stage is made where the pipeline sends it from. One that has come from
+     * another stage has no column sums yet. */
     if (tensor_present(din)) grad.d = din;
     if (tensor_present(dout)) op_copy(g->pass.dev, grad.d, dout);
     grad.summed = false;

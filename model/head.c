@@ -45,6 +45,7 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
     DType compute = dtype_compute(s->dtype);
     a->normed = arena_tensor(shared, s->dtype, 2, S, s->C, 0);
     a->stats = arena_tensor(shared, compute, 2, S, 2, 0);
+    /* Unlike a block's, `in` has memory of its own: every chunk reads it again. */
     a->in = s->row_parts > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : a->normed;
     a->dnormed = backward ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     a->logits = arena_tensor(shared, s->dtype, 2, a->chunk, s->Vp, 0);
@@ -84,8 +85,8 @@ static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor l
 }
 
 /* Loss of one chunk of rows and, with backward, its gradients; the first chunk decides = or += of
- * dtable. Behind the last chunk dnormed is whole, and its sum over the ranks goes its way while
- * dtable is computed: region_await is the caller's. */
+ * dtable. After the last chunk dnormed is whole, and its sum over the ranks is made while dtable is
+ * computed; the caller calls region_await. */
 static void chunk_loss(const Pass *pass, const Head *h, HeadActs *a, int64_t first, int64_t n,
                        Tensor scale, bool backward, bool accumulate)
 {
@@ -132,8 +133,8 @@ void head_logits(const Pass *pass, const Head *h, HeadActs *a, Tensor x, Tensor 
         op_linear_forward(pass->dev, logits, in, table, NO_TENSOR, EPILOGUE_NONE, NO_TENSOR);
         return;
     }
-    /* A row at a time, for its columns must lie one rank's behind the other's; a decoding pass has
-     * one. */
+    /* One row at a time: a gather puts whole parts side by side, so only within a row are columns
+     * in their order. A decoding pass has one row. */
     for (int64_t i = 0; i < tensor_rows(in); i++) {
         Tensor part = tensor_slice_rows(a->logits, 0, 1);
         op_linear_forward(pass->dev, part, tensor_slice_rows(in, i, 1), table, NO_TENSOR,

@@ -73,7 +73,8 @@ static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {
     Embedding *e = &m->embedding;
     int next = embedding_add_params(e, table, &m->whole, unit);
-    /* The gradient of a table needs no weights: they are not gathered again for it. */
+    /* The gradient of a table needs no weights, so backward does not acquire them: at ZeRO stage 3
+     * they would be gathered again. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
                                   .block = -1,
@@ -134,6 +135,7 @@ static void share_out(GptLayers *m, ParamTable *table, const LayersPart *part)
     CHECK(border[0] == 0 && border[stages * part->chunks] == m->n_rows,
           "runs of layers from %d to %d of %d", border[0], border[stages * part->chunks],
           m->n_rows);
+    /* Runs go round the stages, so a stage's chunks are `stages` runs apart (interleaved 1F1B). */
     m->n_chunks = part->chunks;
     m->chunk = must_calloc((size_t)m->n_chunks, sizeof *m->chunk);
     for (int u = 0; u < table->n_units; u++)
@@ -218,7 +220,7 @@ static void run_layer(const LayerWork *w, const Layer *layer, ActionKind kind, L
 
 LayerRange layers_blocks(const GptLayers *layers, int chunk)
 {
-    /* The embedding is before all blocks, and the head behind them. */
+    /* The first row is the embedding and the last the head, so block l is row l + 1. */
     int blocks = layers->n_rows - 2, first = layers->chunk[chunk].first - 1,
         end = layers->chunk[chunk].end - 1;
     return (LayerRange){first < 0 ? 0 : first, end > blocks ? blocks : end};

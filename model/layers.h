@@ -1,5 +1,6 @@
 /* layers.h -- the model as a table of layers in their order, and the one walk over it: training,
- * evaluation, decoding and the uses of units told to the store all follow the rows of this table.
+ * evaluation, decoding and the uses of units that the store is given all follow the rows of this
+ * table.
  */
 #ifndef MODEL_LAYERS_H
 #define MODEL_LAYERS_H
@@ -18,7 +19,7 @@ typedef struct Layer Layer;
 typedef struct {
     const Pass *pass;
     const GptLayers *layers;
-    int first; /* block of the chunk, or of none behind its embedding: acts[0] and x[0] are its */
+    int first; /* block of the chunk, or of none after its embedding: acts[0] and x[0] are its */
     Tensor *x; /* one for each block and one more: the residual stream before it, and at the end */
     BlockActs *acts; /* one for each block */
     HeadActs *head;
@@ -49,7 +50,7 @@ struct GptLayers {
     GptShape whole;    /* of the model: FLOPs, names, logical dimensions */
     GptShape shape;    /* of this rank's part, which tensors and layouts follow; one tensor-parallel
                           rank has the whole */
-    LayerRange *chunk; /* this stage's runs of layers: chunk c of stage s is run c * stages + s */
+    LayerRange *chunk; /* of this stage: chunk c of stage s is run c * stages + s of the model */
     int n_chunks;
     Embedding embedding;
     Block *block; /* L */
@@ -76,7 +77,7 @@ void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whol
                       const LayersPart *part);
 void gpt_layers_free(GptLayers *layers);
 
-/* The blocks of a chunk: indices [first, end), where there is none between those before and behind
+/* The blocks of a chunk: indices [first, end), where there is none between those before and after
  * it. Whether it begins with the embedding, and ends with the head. */
 LayerRange layers_blocks(const GptLayers *layers, int chunk);
 static inline bool layers_begin(const GptLayers *layers, int chunk)

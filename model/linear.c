@@ -46,7 +46,8 @@ void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tenso
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x)
 {
-    /* The input gradient comes first, so that its sum over the ranks hides behind the others. */
+    /* The input gradient comes first, so that its sum over the ranks runs while the weights'
+     * gradients are computed. */
     for (int i = 0; i < n; i++)
         op_linear_backward_input(pass->dev, dx, columns_of(linear, i, dy), linear[i].weight,
                                  EPILOGUE_NONE, NO_TENSOR, i > 0);

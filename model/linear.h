@@ -36,8 +36,8 @@ void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Ten
                           Tensor columns, Epilogue epilogue, Tensor pre);
 /* Backward of the column-cut linears that begin a region, n of them side by side in the columns of
  * dy (N, sum of O), of one x (N, I): dx (N, I) = the sum of dy weight; dstream = its sum over the
- * ranks, which goes its way (region_enter_backward) while dweight, dbias =/+= are computed, and has
- * arrived behind this call. */
+ * ranks, which is made (region_enter_backward) while dweight, dbias =/+= are computed, and may be
+ * read after this call. */
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x);
 

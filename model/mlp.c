@@ -66,11 +66,15 @@ void mlp_backward(const Pass *pass, const MlpParams *params, const MlpActs *a, T
     size_t mark = arena_mark(pass->scratch);
     bool gelu = s->activation == ACTIVATION_GELU;
     MlpGrads d = mlp_backward_layout(s, pass_rows(pass), pass->scratch);
+    /* Where rows are cut, d.dnormed has all ranks' rows of the stream's gradient until the product
+     * that reads them is done. */
     Tensor dsum = s->row_parts > 1 ? d.dnormed : grad->d;
     region_exit_backward(pass->tp, dsum, grad->d);
     linear_backward_rows(pass, &down, d.dact, dsum, a->act, residual_columns(pass, grad),
                          gelu ? EPILOGUE_GELU : EPILOGUE_NONE, gelu ? a->pre : NO_TENSOR);
     if (!gelu) op_activation_backward(pass->dev, d.dpre, d.dact, a->pre, s->activation);
+    /* Where rows are cut, the memory of `in` has had the down product's output since forward, so
+     * the rows are gathered again. */
     region_enter_forward(pass->tp, a->in, a->normed);
     Tensor dnormed = region_rows(pass->tp, d.dnormed);
     linear_backward_columns(pass, &up, 1, dnormed, d.dnormed, d.dpre, a->in);

@@ -22,6 +22,7 @@ void residual_norm_backward(const Pass *pass, ResidualGrad *grad, bool add,
                             Tensor stats)
 {
     NormTensors norm = norm_bind(pass->store, params, true);
+    /* The op writes each element of d once and sums its columns in passing. */
     op_norm_backward(pass->dev, grad->d, add, grad->columns, norm.dweight, norm.dbias, accumulate,
                      dy, x, stats, norm.weight, pass->shape->norm);
     grad->summed = tensor_present(grad->columns);

@@ -5,17 +5,17 @@
 #include "model/norm.h"
 
 /* d (rows of the stream, C) storage, and the sums of its columns (C) compute: the gradient of the
- * bias that was added to the stream just before. The norm's backward that writes d has them for
- * nothing; whoever stores to d in another way clears `summed`.
+ * bias that was added to the stream just before. The norm's backward that writes d computes
+ * them at no cost; whoever stores to d in another way clears `summed`.
  *
  * They are sums over this rank's rows: a bias is added after the reduction that ends a
- * tensor-parallel region, so its gradient is made of d as it stands before region_exit_backward,
+ * tensor-parallel region, so its gradient is made of d as it is before region_exit_backward,
  * and where the rows are cut (sequence parallel) the ranks' sums are added up later
  * (TP_GRAD_PARTIAL_IF_SP). */
 typedef struct {
     Tensor d;
     Tensor columns; /* absent: the model has no such biases */
-    bool summed;    /* columns are those of d as it stands */
+    bool summed;    /* columns are those of the present d */
 } ResidualGrad;
 
 /* Memory for the gradient of this rank's rows of N; nothing is summed yet. */

@@ -38,7 +38,10 @@ GptShape gpt_shape(const Config *config, int tp)
                   .grad_dtype = config_grad_dtype(config),
                   .tp = 1,
                   .row_parts = 1};
+    /* The tokenizer decides it, so it is unknown until config_settle. */
     CHECK(s.V > 0, "a vocabulary of %lld", (long long)s.V);
+    /* The padding depends on tp, but no number of the model does: padding rows are zero, are in no
+     * checkpoint and have no logits in the loss. */
     s.Vp = padded_vocabulary(s.V, tp);
     return s;
 }
@@ -50,6 +53,7 @@ GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel)
           "%lld heads, %lld of keys and values, mlp of %lld, vocabulary of %lld over %d ranks",
           (long long)s.H, (long long)s.G, (long long)s.F, (long long)s.Vp, tp);
     s.H /= tp;
+    /* With fewer heads of keys and values than ranks, neighbouring ranks share one. */
     s.G = s.G > tp ? s.G / tp : 1;
     s.F /= tp;
     s.Vp /= tp;

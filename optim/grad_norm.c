@@ -7,8 +7,8 @@
 
 GradNorm grad_norm_create(ParamStore *store)
 {
-    /* Not the shards of the update: a parameter that several ranks keep a copy of is updated by
-     * each and counted by one. */
+    /* These are not the shards of the update: a parameter of which several ranks keep a copy is
+     * updated by all of them and counted by one. */
     GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
     norm.shard = must_calloc((size_t)norm.n_shards, sizeof *norm.shard);
     store->shards(store, PURPOSE_COUNT, norm.shard, norm.n_shards);
@@ -23,8 +23,8 @@ void grad_norm_free(GradNorm *norm)
 
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats)
 {
-    /* One sum that every shard continues, in the order of the list: no sums of shards to add up in
-     * another order on a rerun, and no number that the host waits for. */
+    /* Every shard continues one sum, in the order of the list. So the order of additions is the
+     * same on every run, and the host need not wait for any number. */
     Tensor sum = tensor_1d(&stats->sq_norm, F64, 1);
     for (int i = 0; i < norm->n_shards; i++)
         op_sq_norm(dev, sum, norm->shard[i].grad);

@@ -16,7 +16,7 @@ static OptimizerConstants adamw_constants(const Config *config, double weight_de
                   .bias_correction = config->optimizer.params.bias_correction}};
 }
 
-/* As in DeepSpeed: "Adam" is decoupled too unless told otherwise, "AdamW" always. */
+/* As in DeepSpeed: "Adam" is decoupled too unless adam_w_mode is false, "AdamW" always. */
 static OptimizerConstants adam_constants(const Config *config, double weight_decay)
 {
     OptimizerConstants k = adamw_constants(config, weight_decay);

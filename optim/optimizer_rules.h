@@ -1,7 +1,7 @@
 /* optimizer_rules.h -- the optimizers as a table, one row each: what state it keeps per parameter,
  * the constants of its arithmetic, and the op that updates a range.
  *
- * All that the program knows of an optimizer stands in its row: memory plans, checkpoints and
+ * All that the program knows of an optimizer is in its row: memory plans, checkpoints and
  * benchmarks walk it. The arithmetic itself is the op's (model/kernels/update_rule.h). */
 #ifndef OPTIM_OPTIMIZER_RULES_H
 #define OPTIM_OPTIMIZER_RULES_H
@@ -10,8 +10,8 @@
 #include "model/kernels/ops.h"
 
 /* Slots are the tensors of state that go with a weight, each of its length. The first is the master
- * copy of 16-bit weights, which depends on their storage and not on the optimizer; behind it lie
- * the optimizer's own, in the order of its row. */
+ * copy of 16-bit weights, which depends on their storage and not on the optimizer; the
+ * optimizer's own follow, in the order of its row. */
 enum { SLOT_MASTER, SLOT_FIRST, SLOT_OWN_MAX = 2, SLOT_MAX = SLOT_FIRST + SLOT_OWN_MAX };
 
 /* What an op needs beside the step's decision. */
@@ -23,7 +23,7 @@ typedef union {
 /* The operands of one update: flat, dense, of equal length. */
 typedef struct {
     Tensor weight, grad;
-    const Tensor *slot; /* SLOT_MAX of them; absent where there is no such state */
+    const Tensor *slot; /* SLOT_MAX tensors; absent where there is no such state */
     const OptimizerConstants *constants;
     const StepDecision *decision; /* on the device */
     const Rounding *rounding;     /* NULL: weights are rounded to nearest */
@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     const char *name;               /* as optimizer.type writes it */
-    const char *slot[SLOT_OWN_MAX]; /* names of its own slots; NULL behind the last */
+    const char *slot[SLOT_OWN_MAX]; /* names of its own slots; NULL after the last */
     /* Whether it does without its own slots under this config; NULL: it never does. */
     bool (*stateless)(const Config *config);
     OptimizerConstants (*constants)(const Config *config, double weight_decay);

@@ -10,12 +10,14 @@ int rounding_segments(const ParamTable *table, const GridPlace *at, int unit, in
                       int64_t count, Segment *segment, int max)
 {
     int n = 0;
-    for (const Param *p = param_behind(table, unit, -1), *next; p != NULL; p = next) {
+    for (const Param *p = param_next_in_unit(table, unit, -1), *next; p != NULL; p = next) {
         int64_t elements = p->padded[0] * p->padded[1];
-        next = param_behind(table, unit, p->offset);
-        /* Parameters that end before the range, or begin behind it. One that began earlier
-         * counts: the range may start inside it, or in the gap behind it. */
+        next = param_next_in_unit(table, unit, p->offset);
+        /* Skipped: parameters whose successor begins at or before the range, and those that begin
+         * after it. One that begins before the range is listed even if it ends there, too: the
+         * range may start in the gap that follows it. */
         if ((next != NULL && next->offset <= offset) || p->offset >= offset + count) continue;
+        /* The element's number is part of the random number's address, which has so many bits. */
         if (elements > ROUNDING_ELEMENTS)
             fail(EXIT_CONFIG,
                  "%s has %lld elements, and stochastic rounding tells at most %lld apart; write "

@@ -1,7 +1,7 @@
 /* extents.c -- see extents.h. */
 #include "model/param/extents.h"
 
-const Param *param_behind(const ParamTable *table, int unit, int64_t after)
+const Param *param_next_in_unit(const ParamTable *table, int unit, int64_t after)
 {
     const Unit *u = &table->unit[unit];
     const Param *next = NULL;
@@ -30,23 +30,23 @@ static int64_t logical_elements(const Param *p, const GridPlace *at)
 }
 
 int param_extents(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
-                  int64_t count, ParamExtent *run, int max)
+                  int64_t count, ParamExtent *extent, int max)
 {
     int n = 0;
-    for (const Param *p = param_behind(table, unit, -1); p != NULL;
-         p = param_behind(table, unit, p->offset)) {
+    for (const Param *p = param_next_in_unit(table, unit, -1); p != NULL;
+         p = param_next_in_unit(table, unit, p->offset)) {
         int64_t begin = p->offset, end = p->offset + logical_elements(p, at);
         if (begin < offset) begin = offset;
         if (end > offset + count) end = offset + count;
         if (begin >= end) continue;
         if (n++ >= max) continue;
-        run[n - 1] = (ParamExtent){.param = (int)(p - table->param),
-                                   .offset = begin,
-                                   .count = end - begin,
-                                   .from = begin - p->offset,
-                                   .first = param_part_first(p, at),
-                                   .cols = p->local[1],
-                                   .whole_cols = p->dim[1]};
+        extent[n - 1] = (ParamExtent){.param = (int)(p - table->param),
+                                      .offset = begin,
+                                      .count = end - begin,
+                                      .from = begin - p->offset,
+                                      .first = param_part_first(p, at),
+                                      .cols = p->local[1],
+                                      .whole_cols = p->dim[1]};
     }
     return n;
 }

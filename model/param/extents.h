@@ -10,31 +10,31 @@
 #include "model/param/param.h"
 
 /* Consecutive elements of one parameter, where they lie in its unit. With k = from + i, element i
- * of the run is row k / cols, column k % cols of this rank's part of the parameter, and element
+ * of the extent is row k / cols, column k % cols of this rank's part of the parameter, and element
  * first + row * whole_cols + column of the whole logical one (param_extent_element). Where
- * columns are not cut, cols == whole_cols, and the run is elements first + from + i. */
+ * columns are not cut, cols == whole_cols, and the extent is elements first + from + i. */
 typedef struct {
     int param;
     int64_t offset, count;           /* elements into the unit */
-    int64_t from;                    /* elements of this rank's part before the run */
+    int64_t from;                    /* elements of this rank's part before the extent */
     int64_t first, cols, whole_cols; /* of this rank's part in the whole, as in Segment */
 } ParamExtent;
 
-/* The runs in elements [offset, offset + count) of a unit, in ascending order: one for each
+/* The extents in elements [offset, offset + count) of a unit, in ascending order: one for each
  * parameter that has logical elements there. Gaps and padding rows are in none. `at` is this rank's
  * place in the grid. Writes the first `max` and returns how many there are, at most the unit's
  * number of parameters. */
 int param_extents(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
-                  int64_t count, ParamExtent *run, int max);
-/* Element i of a run in the whole logical parameter, row-major. */
-static inline int64_t param_extent_element(const ParamExtent *run, int64_t i)
+                  int64_t count, ParamExtent *extent, int max);
+/* Element i of an extent in the whole logical parameter, row-major. */
+static inline int64_t param_extent_element(const ParamExtent *extent, int64_t i)
 {
-    return part_element(run->first, run->cols, run->whole_cols, run->from + i);
+    return part_element(extent->first, extent->cols, extent->whole_cols, extent->from + i);
 }
 
-/* The row of the unit with the lowest offset above `after` (-1: of all); NULL past the last. Rows
- * lie in a unit in another order than in the table. */
-const Param *param_behind(const ParamTable *table, int unit, int64_t after);
+/* The row of the unit with the lowest offset above `after` (-1: above none); NULL after the last.
+ * Rows lie in a unit in another order than in the table. */
+const Param *param_next_in_unit(const ParamTable *table, int unit, int64_t after);
 /* The element of the whole parameter at which this rank's part of it begins. */
 int64_t param_part_first(const Param *param, const GridPlace *at);
 

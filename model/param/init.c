@@ -8,14 +8,16 @@
 
 #include <stdlib.h>
 
-/* One run of a shard: x is its weights. */
-static void init_run(Device *dev, const Param *p, const ParamExtent *run, Tensor x, uint64_t seed)
+/* x = the first weights of one extent. They are drawn by their number in the whole parameter, so
+ * that they do not depend on how it is cut. */
+static void init_extent(Device *dev, const Param *p, const ParamExtent *extent, Tensor x,
+                        uint64_t seed)
 {
     Segment part = {.stream = rng_stream(p->name),
-                    .start = -run->from,
-                    .first = run->first,
-                    .cols = run->cols,
-                    .whole_cols = run->whole_cols};
+                    .start = -extent->from,
+                    .first = extent->first,
+                    .cols = extent->cols,
+                    .whole_cols = extent->whole_cols};
     switch (p->init) {
     case INIT_ZERO: break;
     case INIT_ONE: op_fill(dev, x, 1.0); break;
@@ -27,15 +29,17 @@ static void init_shard(Device *dev, const ParamStore *store, const Shard *shard,
 {
     const ParamTable *table = store->table;
     int most = table->unit[shard->unit].count;
-    ParamExtent *run = must_calloc((size_t)most, sizeof *run);
-    int n = param_extents(table, &store->at, shard->unit, shard->offset, shard->count, run, most);
-    /* What is in no run is a gap or a padding row. */
+    ParamExtent *extent = must_calloc((size_t)most, sizeof *extent);
+    int n =
+        param_extents(table, &store->at, shard->unit, shard->offset, shard->count, extent, most);
+    /* Elements in no extent are gaps and padding rows, which stay zero. */
     op_fill(dev, shard->weight, 0.0);
     for (int i = 0; i < n; i++) {
-        Tensor x = tensor_slice_rows(shard->weight, run[i].offset - shard->offset, run[i].count);
-        init_run(dev, &table->param[run[i].param], &run[i], x, seed);
+        Tensor x =
+            tensor_slice_rows(shard->weight, extent[i].offset - shard->offset, extent[i].count);
+        init_extent(dev, &table->param[extent[i].param], &extent[i], x, seed);
     }
-    free(run);
+    free(extent);
 }
 
 void param_init(Device *dev, ParamStore *store, uint64_t seed)
@@ -46,6 +50,7 @@ void param_init(Device *dev, ParamStore *store, uint64_t seed)
     for (int i = 0; i < n; i++)
         init_shard(dev, store, &shard[i], seed);
     free(shard);
+    /* All ranks publish all units, also those of which they have no shard. */
     for (int u = 0; u < store->table->n_units; u++)
         store->publish(store, u);
 }

@@ -31,7 +31,7 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
         table->capacity = table->capacity ? 2 * table->capacity : 64;
         table->param = must_realloc(table->param, (size_t)table->capacity * sizeof *table->param);
     }
-    /* A unit is a run of the table's rows, so its rows are added one behind the other. */
+    /* The rows of a unit are adjacent in the table: a unit is its first row and their number. */
     CHECK(unit == table->n_units || unit == table->n_units - 1, "unit %d after %d", unit,
           table->n_units - 1);
     if (unit == table->n_units) {
@@ -93,6 +93,7 @@ void param_table_layout(ParamTable *table)
     for (int u = 0; u < table->n_units; u++) {
         Unit *unit = &table->unit[u];
         int64_t offset = 0;
+        /* In the order of their keys, so ranges of one tp_grad are adjacent. */
         unit->range = must_calloc((TP_GRAD_SUBGROUP + 1) * GROUP_COUNT, sizeof *unit->range);
         for (int key = 0; key < (TP_GRAD_SUBGROUP + 1) * GROUP_COUNT; key++) {
             int64_t end = layout_rows(table, unit, key, offset);
@@ -135,7 +136,7 @@ bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
     CHECK(at->tp < size->tp, "coordinate %d of %d tensor-parallel ranks", at->tp, size->tp);
     const Param *row = &table->param[param];
     const Home *home = &table->unit[row->unit].home;
-    /* Of several stages that hold it, equal on all of them, the first. */
+    /* Two stages may hold a tied table, with equal values: the first counts it. */
     if (home->n > 1 && at->pp != home->stage[0]) return false;
     return row->tp_dim < 0 ? at->tp == 0 : at->tp % row->sharers == 0;
 }

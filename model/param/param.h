@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How the gradient of a row is finished over the tensor-parallel axis. */
+/* What a rank computes of the gradient of a row, and what is summed over tensor-parallel ranks. */
 typedef enum {
     TP_GRAD_CUT,           /* each rank has its own part: nothing to do */
     TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; no row has it yet */
@@ -49,7 +49,7 @@ typedef struct {
     float std;
 } Param;
 
-/* A run of a unit in which all rows have equal (tp_grad, group), gaps included. */
+/* A part of a unit in which all rows have equal (tp_grad, group), gaps included. */
 typedef struct {
     int64_t offset, count;
     ParamGroup group;

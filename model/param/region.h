@@ -44,8 +44,9 @@ static inline void region_exit_forward(const Region *region, Tensor dst, Tensor 
 }
 
 /* Transpose of the entry: dst, the gradient of the entry's src, = the sum over the group of src,
- * the gradient of its dst, or this rank's rows of it. It is put on its way behind what the compute
- * stream has been given so far; dst is there, and src may be written again, behind region_await. */
+ * the gradient of its dst, or this rank's rows of it. The sum begins when the compute stream has
+ * done what it was given before this call, and runs beside what it is given next. After
+ * region_await dst may be read and src written again. */
 static inline void region_enter_backward(const Region *region, Tensor dst, Tensor src)
 {
     region->enter_backward(region->self, dst, src);
@@ -69,7 +70,7 @@ static inline void region_reduce(const Region *region, Tensor x, ReduceOp op)
     region->reduce(region->self, x, op);
 }
 
-/* whole = the parts of all ranks of the group, one behind the other; dense. */
+/* whole = the parts of all ranks of the group, in the order of the ranks; dense. */
 static inline void region_gather(const Region *region, Tensor whole, Tensor part)
 {
     region->gather(region->self, whole, part);

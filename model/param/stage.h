@@ -25,7 +25,7 @@ typedef struct {
 /* One entry of a schedule. */
 typedef struct {
     ActionKind kind;
-    int chunk;     /* which run of layers of this stage */
+    int chunk;     /* which of this stage's chunks of adjacent layers */
     int64_t micro; /* micro-batch of the step, or of the evaluation */
     int slot;      /* which of the chunk's sets of saved activations */
     int batch;   /* which of the stage's places for tokens, from the first forward of a micro-batch
@@ -36,7 +36,7 @@ typedef struct {
 } Action;
 
 /* A part of the model, and what can be done with a micro-batch there. in: what the layers before it
- * have made; out: = what the layers behind it read; dout: the gradient of out; din: = the gradient
+ * have made; out: = what the layers after it read; dout: the gradient of out; din: = the gradient
  * of in. Each is of the residual stream's shape in the storage type, and absent where the model
  * begins or ends. They are the caller's again when the call returns (in the order of the compute
  * stream). */
@@ -50,8 +50,8 @@ typedef struct {
 /* How a decoding pass goes through the stages, all of which run it together. Implemented by
  * parallel/pipeline; NULL: one stage. */
 typedef struct {
-    /* x = the stream (n, C) from the run of layers before `chunk` of this stage; goes to the one
-     * behind it. */
+    /* x = the stream (n, C) from the layers before `chunk` of this stage; and x sent to those
+     * after it. */
     void (*receive)(void *self, int chunk, Tensor x);
     void (*send)(void *self, int chunk, Tensor x);
     /* logits (1, Vp) = those of the last stage, on all stages. */

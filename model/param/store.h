@@ -1,9 +1,9 @@
 /* store.h -- ParamStore, the first of the three contracts that the model asks for (region.h and
  * stage.h are the others): when weights are needed, and when gradients are done.
  *
- * The model walks its units in an order that it tells beforehand. Where the numbers lie between
- * two uses, and what must be communicated to bring them together, is the store's affair: sharding
- * and prefetch hide behind it. Implemented by parallel/zero.
+ * The model announces the order in which a step will use its units. Where the numbers are between
+ * two uses, and what ranks must send each other for a use, is decided by the store alone: the model
+ * sees neither shards nor prefetch. Implemented by parallel/zero.
  *
  * A weight is valid between acquire and release and no longer. Who reads and writes weights besides
  * the model (checkpoints, initial weights, the optimizer) does so over shards, which are resident.
@@ -37,8 +37,8 @@ typedef struct ParamStore ParamStore;
 struct ParamStore {
     const ParamTable *table;
     GridPlace at; /* this rank's place: which part of a cut row it holds */
-    /* The step's uses in order. They tell which release of a unit's gradient is the first of the
-     * step (write, =) and which the last (reduce over the ranks). A use that comes out of this
+    /* The step's uses in order. They determine which release of a unit's gradient is the first of
+     * the step (write, =) and which the last (reduce over the ranks). A use that comes out of this
      * order ends the program. n = 0: weights are read in any order, and no gradients are used. */
     void (*step_begin)(ParamStore *, const Use *uses, int64_t n);
     /* Full weights of the unit, ready on the compute stream, until release. */

@@ -87,10 +87,11 @@ char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *meta
         print_entry(to, &entry[i]);
     }
     fputc('}', to);
-    /* Spaces up to a multiple of 8, so that the data behind them are aligned. */
+    /* Spaces up to a multiple of 8, so that the data after them are aligned. */
     while (ftello(to) % 8 != 0)
         fputc(' ', to);
     CHECK(fclose(to) == 0, "no memory for the header of %d tensors", n);
+    /* Byte by byte: the format is little-endian on every machine. */
     for (size_t i = 0, length = *bytes - 8; i < 8; i++, length >>= 8)
         text[i] = (char)(length & 0xff);
     return text;
@@ -148,6 +149,8 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
         while (k < 3 && strcmp(keys[k], key) != 0)
             k++;
         free(key);
+        /* Other readers might take the last of two equal keys, or know a key that this one skips:
+         * then they would see other tensors. */
         if (k == 3 || (seen & 1 << k))
             return json_error(j, "%s: an unknown or repeated key", e->name);
         seen |= 1 << k;
@@ -161,6 +164,7 @@ static bool parse_entry(JsonCursor *j, SafetensorsEntry *e)
     int64_t bytes;
     if (!safetensors_size(e->dtype, e->ndim, e->dim, &bytes))
         return json_error(j, "%s: its size overflows", e->name);
+    /* The two say the same thing twice, and a reader may follow either. */
     if (bytes != e->bytes)
         return json_error(j, "%s: its shape takes %lld bytes, its offsets leave %lld", e->name,
                           (long long)bytes, (long long)e->bytes);
@@ -180,7 +184,7 @@ static void add_metadata(Safetensors *s, const char *text)
 static bool parse_metadata(JsonCursor *j, Safetensors *s)
 {
     if (s->metadata != NULL) return json_error(j, "__metadata__ is there twice");
-    s->metadata = must_strdup(""); /* no longer NULL: seen */
+    s->metadata = must_strdup(""); /* no longer NULL: a second one will be refused */
     if (!json_expect(j, '{')) return false;
     if (json_take(j, '}')) return true;
     int pairs = 0;
@@ -214,6 +218,7 @@ static bool parse_all(JsonCursor *j, Safetensors *s)
             if (!json_expect(j, ':') || !parse_metadata(j, s)) return false;
             continue;
         }
+        /* Doubled, for a header of 64 MiB may have a million tensors. */
         if (s->n == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             s->entry = must_realloc(s->entry, (size_t)capacity * sizeof *s->entry);
@@ -241,7 +246,7 @@ static int by_name(const void *a, const void *b)
 
 /* Sorts the entries by their place in the data. They must cover all of it, each beginning where the
  * one before it ends, so nothing overlaps and no bytes are hidden between tensors. Names are
- * compared in sorted order: a header of 64 MiB may have a million. */
+ * compared in sorted order, for there may be a million. */
 static bool check_cover(Safetensors *s, char *err, size_t err_n)
 {
     if (s->n > 0) qsort(s->entry, (size_t)s->n, sizeof *s->entry, by_place);

@@ -8,7 +8,7 @@
 
 typedef struct {
     int *unit, n;     /* units in the order in which they were added */
-    int64_t elements; /* of all of them */
+    int64_t elements; /* of all units in it */
     int64_t most;     /* elements up to which units share a group */
 } Bucket;
 

@@ -19,7 +19,7 @@ typedef struct {
     int64_t n;      /* points */
     int *unit;      /* used at each point */
     int64_t *next;  /* point of the same unit's next use; n: none */
-    int64_t *live;  /* elements in the buffer at each point, one behind the last included */
+    int64_t *live;  /* elements in the buffer at each point, and at one more */
     int64_t *ahead; /* of these, gathered and not used yet */
     bool *joined;   /* the unit stays from this use to the next */
 } Draft;
@@ -146,6 +146,7 @@ static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
             g.last = d->next[g.last];
             begun[g.last] = true;
         }
+        /* The unit's next stay must not begin before this one has ended. */
         if (d->next[g.last] < d->n) free_at[d->next[g.last]] = g.last + 2;
         if (earliest < free_at[i]) earliest = free_at[i];
         if (ahead) g.at = begin_earlier(d, i, earliest, limit);
@@ -172,7 +173,7 @@ static void take_out_ended(const GatherPlan *plan, Placed *placed, int64_t point
     placed->n = n;
 }
 
-/* First fit. */
+/* Gives each stay the first place that is long enough. */
 static void place_all(const Draft *d, GatherPlan *plan)
 {
     Placed placed = {.stay = must_calloc((size_t)plan->n + 1, sizeof(int64_t))};
@@ -229,7 +230,7 @@ GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
     GatherPlan plan = {.gather = must_calloc((size_t)d.n + 1, sizeof *plan.gather)};
     CHECK(most >= least, "%lld elements for gathers that need %lld", (long long)most,
           (long long)least);
-    /* Where all units together fit the limit, there is nothing to be had from a larger one. */
+    /* No more can live than all units together, so a larger limit changes nothing. */
     int64_t all = 0;
     for (int64_t i = 0; i < d.n; i++)
         if (d.next[i] == d.n) all += size_at(&d, i);
@@ -237,6 +238,7 @@ GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,
     for (int eighths = 8; eighths >= 0; eighths--) {
         int64_t limit = least + (most - least) / 8 * eighths;
         if (eighths == 8) limit = most;
+        /* The last attempt, without joining or gathering ahead, has two stays at a time at most. */
         start_alone(&d);
         if (eighths > 0) join_stays(&d, limit);
         list_stays(&d, &plan, eighths > 0, limit);

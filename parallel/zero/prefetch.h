@@ -29,8 +29,8 @@ typedef struct {
     int64_t elements; /* of the buffer: never more than max_live_parameters */
 } GatherPlan;
 
-/* The least max_live_parameters for these uses: the largest pair of units in use one behind the
- * other. size[unit] is 0 for a unit that need not be gathered. */
+/* The least max_live_parameters for these uses: the largest pair of units that are used in
+ * succession. size[unit] is 0 for a unit that need not be gathered. */
 int64_t gathers_least(const int64_t *size, const Use *uses, int64_t n_uses);
 /* Free with gathers_free. */
 GatherPlan gathers_plan(const int64_t *size, const Use *uses, int64_t n_uses,

@@ -51,8 +51,8 @@ ZeroOptions zero_options(const Config *config, bool gradients);
  * in use. A store of weights and, if options->gradients, gradients, laid out without memory: its
  * shards have sizes, and addresses that must not be touched. Table and grid must outlive it. */
 ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
-/* Bytes that this rank will hold, for the memory plan. The states are weights and gradients, whole
- * or as shards; beside them are the room for gathered weights, two buffers in which gradients of a
+/* Bytes that this rank will hold, for the memory plan. Weights and gradients are kept whole or as
+ * shards; beside them are the room for gathered weights, two buffers in which gradients of a
  * micro-batch are made that are not kept whole, and copies of gradients that travel in another
  * type. */
 typedef struct {

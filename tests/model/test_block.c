@@ -131,7 +131,7 @@ static void test_block_input_gradient(void **state)
 
 /* The column sums that come with a gradient are used and replaced by those of what goes on; sums
  * that are not d's are not looked at. */
-static void test_column_sums_go_with_their_gradient(void **state)
+static void test_column_sums_accompany_their_gradient(void **state)
 {
     (void)state;
     Alone a;
@@ -178,20 +178,20 @@ typedef struct {
     Alone *one;
 } Over;
 
-static void compare_with_one(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
-                             void *context)
+static void compare_with_one(Fixture *f, const Shard *shard, const ParamExtent *extent,
+                             Tensor values, void *context)
 {
     Comm *world = ((void **)context)[0];
     const Over *over = ((void **)context)[1];
     if (shard->unit != over->one->block->unit) return;
-    Tensor want = fixture_grad(&over->one->f, run->param);
-    for (int64_t i = 0; i < run->count; i++) {
-        int64_t element = param_extent_element(run, i);
-        double is = ((double *)values.data)[run->offset - shard->offset + i],
+    Tensor want = fixture_grad(&over->one->f, extent->param);
+    for (int64_t i = 0; i < extent->count; i++) {
+        int64_t element = param_extent_element(extent, i);
+        double is = ((double *)values.data)[extent->offset - shard->offset + i],
                one = ((double *)want.data)[element];
         if (!(fabs(is - one) <= 1e-12 * (1 + fabs(one))))
             rank_wrong(world, "gradient of %s[%lld]: %.17g, one rank has %.17g",
-                       f->table.param[run->param].name, (long long)element, is, one);
+                       f->table.param[extent->param].name, (long long)element, is, one);
     }
 }
 
@@ -211,7 +211,7 @@ static void block_on_rank(Comm *world, void *context)
     alone_forward(&a, 0);
     alone_backward(&a);
     alone_end(&a);
-    visit_runs(&a.f, true, compare_with_one, both);
+    visit_extents(&a.f, true, compare_with_one, both);
     const double *d = a.grad.d.data, *one = over->one->grad.d.data;
     for (int64_t i = 0; i < tensor_count(a.grad.d); i++)
         if (!(fabs(d[i] - one[a.first + i]) <= 1e-12 * (1 + fabs(d[i]))))
@@ -220,9 +220,9 @@ static void block_on_rank(Comm *world, void *context)
     alone_close(&a);
 }
 
-/* A gradient whose columns nobody has summed, as it comes from another stage: the row-cut biases'
+/* A gradient that has come from another stage, without the sums of its columns: the row-cut biases'
  * gradients are sums of this rank's rows, never of the rows that a region has gathered. */
-static void test_unsummed_gradients_over_ranks(void **state)
+static void test_gradients_without_column_sums_over_ranks(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -244,8 +244,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_block_input_gradient),
-        cmocka_unit_test(test_column_sums_go_with_their_gradient),
-        cmocka_unit_test(test_unsummed_gradients_over_ranks),
+        cmocka_unit_test(test_column_sums_accompany_their_gradient),
+        cmocka_unit_test(test_gradients_without_column_sums_over_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,24 +10,24 @@
 
 #include <cmocka.h>
 
-enum { MOST_RUNS = 64 };
+enum { MOST_EXTENTS = 64 };
 
-/* Marks what a run holds: seen[param][element of the whole] counts. Checks that the run lies inside
+/* Marks what an extent holds: seen[param][element of the whole] counts. Checks that it lies inside
  * the piece and that places and elements belong together. */
-static void mark(const ParamTable *table, int unit, const ParamExtent *run, int64_t offset,
+static void mark(const ParamTable *table, int unit, const ParamExtent *extent, int64_t offset,
                  int64_t count, unsigned char **seen)
 {
-    const Param *p = &table->param[run->param];
+    const Param *p = &table->param[extent->param];
     assert_int_equal(p->unit, unit);
-    assert_true(run->count > 0 && run->offset >= offset &&
-                run->offset + run->count <= offset + count);
-    for (int64_t i = 0; i < run->count; i++) {
-        int64_t e = param_extent_element(run, i);
+    assert_true(extent->count > 0 && extent->offset >= offset &&
+                extent->offset + extent->count <= offset + count);
+    for (int64_t i = 0; i < extent->count; i++) {
+        int64_t e = param_extent_element(extent, i);
         assert_true(e >= 0 && e < param_count(p));
         /* The element's place in the unit, from the table alone. */
         int64_t place = p->offset + e / p->dim[1] * p->local[1] + e % p->dim[1];
-        assert_int_equal(place, run->offset + i);
-        seen[run->param][e]++;
+        assert_int_equal(place, extent->offset + i);
+        seen[extent->param][e]++;
     }
 }
 
@@ -44,12 +44,14 @@ static void check_cover(const ParamTable *table, int parts, int64_t grain)
         for (int64_t begin = 0; begin < part * parts; begin += part) {
             int64_t odd = part * 2 / 3 + 1, cut[3] = {begin, begin + odd, begin + part};
             for (int c = 0; c < 2; c++) {
-                ParamExtent run[MOST_RUNS];
-                int n = param_extents(table, &at, u, cut[c], cut[c + 1] - cut[c], run, MOST_RUNS);
+                ParamExtent extent[MOST_EXTENTS];
+                int n =
+                    param_extents(table, &at, u, cut[c], cut[c + 1] - cut[c], extent, MOST_EXTENTS);
                 assert_true(n <= table->unit[u].count);
                 for (int i = 0; i < n; i++) {
-                    assert_true(i == 0 || run[i].offset >= run[i - 1].offset + run[i - 1].count);
-                    mark(table, u, &run[i], cut[c], cut[c + 1] - cut[c], seen);
+                    assert_true(i == 0 ||
+                                extent[i].offset >= extent[i - 1].offset + extent[i - 1].count);
+                    mark(table, u, &extent[i], cut[c], cut[c + 1] - cut[c], seen);
                 }
             }
         }
@@ -62,7 +64,7 @@ static void check_cover(const ParamTable *table, int parts, int64_t grain)
     free(seen);
 }
 
-static void test_bug_35_every_element_in_one_run(void **state)
+static void test_bug_35_every_element_in_one_extent(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i += 5) {
@@ -100,18 +102,18 @@ static void test_padding_and_order(void **state)
     (void)state;
     GridPlace at = {0, 0, 0, 0};
     ParamTable table = {0};
-    ParamExtent run[4];
+    ParamExtent extent[4];
     make_odd_table(&table);
     for (int parts = 1; parts <= 8; parts++)
         check_cover(&table, parts, 1);
-    /* Padding rows and tails are in no run. */
-    assert_int_equal(param_extents(&table, &at, 0, 17 * 3, 1000, run, 4), 0);
-    assert_int_equal(param_extents(&table, &at, 0, 17 * 3 - 1, 1000, run, 4), 1);
-    assert_int_equal(param_extent_element(&run[0], 0), 50);
-    /* The matrix is laid out first, and how many there are is told without room for them. */
+    /* Padding rows and tails are in no extent. */
+    assert_int_equal(param_extents(&table, &at, 0, 17 * 3, 1000, extent, 4), 0);
+    assert_int_equal(param_extents(&table, &at, 0, 17 * 3 - 1, 1000, extent, 4), 1);
+    assert_int_equal(param_extent_element(&extent[0], 0), 50);
+    /* The matrix is laid out first, and their number is returned without room for them. */
     assert_int_equal(param_extents(&table, &at, 1, 0, 1000, NULL, 0), 2);
-    assert_int_equal(param_extents(&table, &at, 1, 0, 1000, run, 1), 2);
-    assert_int_equal(run[0].param, 2);
+    assert_int_equal(param_extents(&table, &at, 1, 0, 1000, extent, 1), 2);
+    assert_int_equal(extent[0].param, 2);
     param_table_free(&table);
 }
 
@@ -122,26 +124,26 @@ static void test_parts_of_cut_parameters(void **state)
     (void)state;
     GridPlace at = {.tp = 1};
     ParamTable table = {0};
-    ParamExtent run[4];
+    ParamExtent extent[4];
     make_odd_table(&table);
     table.param[0].local[0] = 12;
     table.param[2].dim[1] = 8;
     table.param[2].local[1] = 4;
-    assert_int_equal(param_extents(&table, &at, 0, 2, 1000, run, 4), 1);
-    assert_int_equal(run[0].count, 5 * 3 - 2);
-    assert_int_equal(param_extent_element(&run[0], 0), 12 * 3 + 2);
-    assert_int_equal(param_extents(&table, &at, 1, 3, 17, run, 4), 1);
-    assert_int_equal(run[0].count, 17);
-    assert_int_equal(param_extent_element(&run[0], 0), 7);  /* row 0, last column */
-    assert_int_equal(param_extent_element(&run[0], 1), 12); /* row 1, first of this part */
-    assert_int_equal(param_extent_element(&run[0], 16), 8 * 4 + 4 + 3);
+    assert_int_equal(param_extents(&table, &at, 0, 2, 1000, extent, 4), 1);
+    assert_int_equal(extent[0].count, 5 * 3 - 2);
+    assert_int_equal(param_extent_element(&extent[0], 0), 12 * 3 + 2);
+    assert_int_equal(param_extents(&table, &at, 1, 3, 17, extent, 4), 1);
+    assert_int_equal(extent[0].count, 17);
+    assert_int_equal(param_extent_element(&extent[0], 0), 7);  /* row 0, last column */
+    assert_int_equal(param_extent_element(&extent[0], 1), 12); /* row 1, first of this part */
+    assert_int_equal(param_extent_element(&extent[0], 16), 8 * 4 + 4 + 3);
     param_table_free(&table);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_35_every_element_in_one_run),
+        cmocka_unit_test(test_bug_35_every_element_in_one_extent),
         cmocka_unit_test(test_padding_and_order),
         cmocka_unit_test(test_parts_of_cut_parameters),
     };

@@ -77,8 +77,8 @@ static bool write_token(void *context, int32_t token)
     return true;
 }
 
-/* Logits (V) after the last of `length` tokens, by the whole model over all of them anew. What
- * follows them is not seen. */
+/* Logits (V) after the last of `length` tokens, computed by the whole model from all tokens,
+ * without a cache. The model does not see what follows them. */
 static void forward_anew(Fixture *f, const int32_t *seen, int64_t length, double *logits)
 {
     const GptShape *s = &f->layers.shape;

@@ -70,7 +70,7 @@ static void one_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-static void test_decoding_is_that_of_one_rank(void **state)
+static void test_decoding_equals_one_rank(void **state)
 {
     (void)state;
     static const int kv[] = {12, 1, 12};
@@ -92,6 +92,6 @@ static void test_decoding_is_that_of_one_rank(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_decoding_is_that_of_one_rank)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_decoding_equals_one_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

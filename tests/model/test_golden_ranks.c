@@ -28,14 +28,14 @@ typedef struct {
     Comm *world;
 } Here;
 
-static void load(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void load(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                  void *context)
 {
     const Here *here = context;
-    Tensor x = golden_tensor(here->job->golden, f->table.param[run->param].name);
-    for (int64_t i = 0; i < run->count; i++)
-        dtype_set(values.dtype, values.data, run->offset - shard->offset + i,
-                  ((double *)x.data)[param_extent_element(run, i)]);
+    Tensor x = golden_tensor(here->job->golden, f->table.param[extent->param].name);
+    for (int64_t i = 0; i < extent->count; i++)
+        dtype_set(values.dtype, values.data, extent->offset - shard->offset + i,
+                  ((double *)x.data)[param_extent_element(extent, i)]);
 }
 
 static Tensor gradient_of(const Golden *golden, const char *row)
@@ -54,18 +54,18 @@ static double rms_of(const double *x, int64_t n)
 }
 
 /* The bound is test_golden.c's. */
-static void compare(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void compare(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                     void *context)
 {
     const Here *here = context;
-    const char *name = f->table.param[run->param].name;
+    const char *name = f->table.param[extent->param].name;
     Tensor want = gradient_of(here->job->golden, name);
     const double *x = want.data;
     double all = here->job->rms, bound = 1e-9 * fmax(rms_of(x, tensor_count(want)), 1e-6 * all);
     bound = fmax(bound, 32 * dtype_info[F64].roundoff * all);
-    for (int64_t i = 0; i < run->count; i++) {
-        int64_t element = param_extent_element(run, i);
-        double is = ((double *)values.data)[run->offset - shard->offset + i];
+    for (int64_t i = 0; i < extent->count; i++) {
+        int64_t element = param_extent_element(extent, i);
+        double is = ((double *)values.data)[extent->offset - shard->offset + i];
         if (!(fabs(is - x[element]) <= bound))
             rank_wrong(here->world, "gradient of %s[%lld]: %.17g, PyTorch says %.17g", name,
                        (long long)element, is, x[element]);
@@ -105,7 +105,7 @@ static void on_rank(Comm *world, void *context)
     Here here = {job, world};
     Fixture f;
     ranked_open(&f, world, &job->shape, &job->c);
-    visit_runs(&f, false, load, &here);
+    visit_extents(&f, false, load, &here);
     for (int u = 0; u < f.table.n_units; u++)
         f.params->publish(f.params, u);
     set_batch(&f, job->golden);
@@ -113,7 +113,7 @@ static void on_rank(Comm *world, void *context)
     double loss = fixture_backward(&f), want = *(double *)golden_tensor(job->golden, "loss").data;
     if (!(fabs(loss - want) <= 1e-12 * fabs(want)))
         rank_wrong(world, "loss %.17g, PyTorch says %.17g", loss, want);
-    visit_runs(&f, true, compare, &here);
+    visit_extents(&f, true, compare, &here);
     fixture_close(&f);
 }
 

@@ -1,5 +1,5 @@
-/* test_layers.c -- the walk over the table of layers: what it acquires is what is told to the store
- * beforehand, and every tensor-parallel region is entered and left. */
+/* test_layers.c -- the walk over the table of layers: what it acquires is what it has announced to
+ * the store, and every tensor-parallel region is entered and left. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "tests/support/model/model_fixture.h"
@@ -70,39 +70,42 @@ static GptBatch same_batch(void *context, const Action *action)
     return *(GptBatch *)context;
 }
 
-static void check_same_uses(const Use *told, int64_t n, const Noting *noting)
+static void check_same_uses(const Use *announced, int64_t n, const Noting *noting)
 {
     assert_int_equal(noting->held, 0);
     assert_int_equal(noting->n, n);
     for (int i = 0; i < n; i++)
-        if (told[i].unit != noting->seen[i].unit || told[i].weight != noting->seen[i].weight ||
-            told[i].gradient != noting->seen[i].gradient)
-            fail_msg("use %d: unit %d told, unit %d seen", i, told[i].unit, noting->seen[i].unit);
+        if (announced[i].unit != noting->seen[i].unit ||
+            announced[i].weight != noting->seen[i].weight ||
+            announced[i].gradient != noting->seen[i].gradient)
+            fail_msg("use %d: unit %d announced, unit %d seen", i, announced[i].unit,
+                     noting->seen[i].unit);
 }
 
 /* Logits take the same layers as an evaluation, in the same order. */
 static void check_logits_uses(Fixture *f, Gpt *gpt, Noting *noting)
 {
-    Use told[16];
+    Use announced[16];
     const GptShape *s = &f->layers.shape;
     Tensor logits = tensor_2d(must_calloc((size_t)(2 * s->Vp), sizeof(double)), F64, 2, s->Vp);
     noting->n = 0;
     model_logits(gpt, &f->batch, logits);
-    check_same_uses(told, gpt_uses(&f->layers, &(Action){.kind = ACT_EVALUATE}, 1, told), noting);
+    check_same_uses(announced, gpt_uses(&f->layers, &(Action){.kind = ACT_EVALUATE}, 1, announced),
+                    noting);
     free(logits.data);
 }
 
-/* The uses of an action beside those of its blocks: two of the embedding, two of the head. */
+/* The uses of an action that are not of blocks: two of the embedding, two of the head. */
 enum { MOST_TABLE_USES = 4 };
 
-/* The uses that gpt_uses tells are those that the model makes, unit for unit, and nothing is kept
- * from one action to the next. */
+/* gpt_uses lists the uses that the model makes, unit for unit, and the model holds no unit between
+ * two actions. */
 static void check_uses(const GptShape *shape)
 {
     static const ActionKind kinds[] = {ACT_FORWARD, ACT_BACKWARD, ACT_EVALUATE, ACT_FORWARD,
                                        ACT_BACKWARD};
     Fixture f;
-    Use told[64];
+    Use announced[64];
     StepStats stats = {0};
     double scale = 1;
     fixture_open(&f, shape, 1, 2, 1, 1, 0);
@@ -120,24 +123,24 @@ static void check_uses(const GptShape *shape)
     Action actions[5];
     for (int i = 0; i < 5; i++)
         actions[i] = (Action){.kind = kinds[i]};
-    int64_t n = gpt_uses(&f.layers, actions, 5, told);
+    int64_t n = gpt_uses(&f.layers, actions, 5, announced);
     assert_int_equal(gpt_uses(&f.layers, actions, 5, NULL), n);
     assert_true(n <= 5 * (shape->L + MOST_TABLE_USES));
-    f.params->step_begin(f.params, told, n);
+    f.params->step_begin(f.params, announced, n);
     for (int i = 0; i < 5; i++) {
         pipeline_run(NULL, &stage, &actions[i], 1, NULL);
         assert_int_equal(noting.held, 0);
     }
     f.params->step_end(f.params);
-    check_same_uses(told, n, &noting);
+    check_same_uses(announced, n, &noting);
     f.params->step_begin(f.params, NULL, 0);
     check_logits_uses(&f, gpt, &noting);
     gpt_destroy(gpt);
     fixture_close(&f);
 }
 
-/* For every kind of model; and for one of them against a list written by hand. */
-static void test_uses_told_are_uses_made(void **state)
+/* For every kind of model; and for one model against a list written by hand. */
+static void test_announced_uses_are_the_uses_made(void **state)
 {
     (void)state;
     for (int i = 0; i < FIXTURE_VARIANTS; i++) {
@@ -149,17 +152,17 @@ static void test_uses_told_are_uses_made(void **state)
     static const Use want[] = {
         {0, true, false}, {1, true, false}, {2, true, false}, {3, true, false}, {4, true, true},
         {0, true, true},  {3, true, true},  {2, true, true},  {0, false, true}, {1, false, true}};
-    Use told[16];
+    Use announced[16];
     fixture_open(&f, &s, 1, 2, 1, 1, 0);
     Action actions[] = {{.kind = ACT_FORWARD}, {.kind = ACT_BACKWARD}};
-    assert_int_equal(gpt_uses(&f.layers, actions, 2, told), 10);
+    assert_int_equal(gpt_uses(&f.layers, actions, 2, announced), 10);
     for (int i = 0; i < 10; i++) {
-        assert_int_equal(told[i].unit, want[i].unit);
-        assert_int_equal(told[i].weight, want[i].weight);
-        assert_int_equal(told[i].gradient, want[i].gradient);
+        assert_int_equal(announced[i].unit, want[i].unit);
+        assert_int_equal(announced[i].weight, want[i].weight);
+        assert_int_equal(announced[i].gradient, want[i].gradient);
     }
     /* No action makes more uses than backward with learned positions. */
-    assert_int_equal(gpt_uses(&f.layers, actions + 1, 1, told), s.L + MOST_TABLE_USES);
+    assert_int_equal(gpt_uses(&f.layers, actions + 1, 1, announced), s.L + MOST_TABLE_USES);
     fixture_close(&f);
 }
 
@@ -239,7 +242,7 @@ static void test_regions_are_entered_and_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_uses_told_are_uses_made),
+        cmocka_unit_test(test_announced_uses_are_the_uses_made),
         cmocka_unit_test(test_regions_are_entered_and_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

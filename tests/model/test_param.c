@@ -101,10 +101,10 @@ static void test_bug_37_rows(void **state)
     }
 }
 
-/* What a rank of four has of each row of a block with biases and QK-norm, by hand: a quarter of the
- * heads, of the mlp and of the padded vocabulary; where two ranks share one of two heads of keys
- * and values half of these, whose gradients the two finish; all of norms and of biases that are
- * added after a sum. */
+/* What a rank of four has of each row of a block with biases and QK-norm, by hand. It has a quarter
+ * of the heads, of the mlp and of the padded vocabulary. Of two heads of keys and values, each
+ * shared by two ranks that sum its gradients, it has one. It has all of norms and of biases that
+ * are added after a sum. */
 static void test_rows_of_a_rank_by_hand(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void test_count_of_gpt2(void **state)
 
 /* Each tensor-parallel rank has an equal share of the rows or columns that are cut, padding
  * included, and the whole of what is not. */
-static void test_cut_rows_are_shared_out(void **state)
+static void test_cut_rows_are_divided_among_ranks(void **state)
 {
     (void)state;
     ParamTable table = {.tp = 4};
@@ -226,19 +226,19 @@ static void test_init_by_global_index(void **state)
 static void count_owned(const ParamTable *table, GridPlace size, int row, int *times)
 {
     int u = table->param[row].unit;
-    ParamExtent run[8];
+    ParamExtent extent[8];
     for (int tp = 0; tp < size.tp; tp++) {
         GridPlace at = {.tp = tp};
         if (!param_owned_here(table, row, &size, &at)) continue;
-        int n = param_extents(table, &at, u, 0, table->unit[u].size, run, 8);
+        int n = param_extents(table, &at, u, 0, table->unit[u].size, extent, 8);
         for (int r = 0; r < n; r++)
-            for (int64_t i = 0; run[r].param == row && i < run[r].count; i++)
-                times[param_extent_element(&run[r], i)]++;
+            for (int64_t i = 0; extent[r].param == row && i < extent[r].count; i++)
+                times[param_extent_element(&extent[r], i)]++;
     }
 }
 
-/* With fewer heads of keys and values than ranks, ranks share a head: the first of them counts it,
- * as of what all hold the first does, and of what is cut everyone his part. */
+/* With fewer heads of keys and values than ranks, ranks share a head: the first such rank counts
+ * it, as of what all hold the first does, and of what is cut everyone his part. */
 static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
 {
     (void)state;
@@ -300,7 +300,7 @@ int main(void)
         cmocka_unit_test(test_rows_of_a_rank_by_hand),
         cmocka_unit_test(test_decay_on_all),
         cmocka_unit_test(test_count_of_gpt2),
-        cmocka_unit_test(test_cut_rows_are_shared_out),
+        cmocka_unit_test(test_cut_rows_are_divided_among_ranks),
         cmocka_unit_test(test_init_by_global_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

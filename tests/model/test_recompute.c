@@ -145,7 +145,7 @@ static bool asked_in(int n, DType dtype)
 }
 
 /* Bug 53: recompute must not change a bit. */
-static void test_bug_53_recompute_on_is_off_bitwise(void **state)
+static void test_bug_53_recompute_changes_no_bit(void **state)
 {
     (void)state;
     for (int i = 0; i < VARIANTS; i += variant_stride()) {
@@ -166,7 +166,7 @@ static void test_bug_53_recompute_of_other_sizes(void **state)
         GptShape mqa = fixture_with_dtype(fixture_mqa_shape(), all_dtypes[t]);
         mqa.qk_norm = true;
         if (asked_in(0, all_dtypes[t])) check_policies(&mqa, VARIANTS);
-        /* Both norms, with all that they can stand beside. */
+        /* Both norms, with everything they can be combined with. */
         for (int i = 0; i < 6; i += thinned() ? 3 : 1) {
             GptShape wide = fixture_with_dtype(variant(30 + i % 2 + 64 * (i / 2)), all_dtypes[t]);
             wide.C = 132;
@@ -255,7 +255,7 @@ static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
 
 /* ops.h promises it, and selective recompute calls the single ops where forward called the fused
  * ones. */
-static void test_fused_words_have_the_bits_of_single_ones(void **state)
+static void test_fused_ops_have_the_bits_of_single_ones(void **state)
 {
     (void)state;
     static const int64_t cols[] = {1, 7, 64, 136, 768, 1030, 3072};
@@ -360,9 +360,9 @@ static void count_calls(RecomputePolicy policy, Profile *profile)
     fixture_close(&f);
 }
 
-/* The policy is followed: full calls a block's forward again up to the down product, selective
- * norms and the activation alone. */
-static void test_words_are_called_again_as_the_policy_says(void **state)
+/* Full calls the ops of a block's forward pass again, up to the down product; selective only the
+ * norms and the activation. */
+static void test_ops_are_repeated_as_the_policy_says(void **state)
 {
     (void)state;
     Profile none, selective, full;
@@ -382,13 +382,13 @@ static void test_words_are_called_again_as_the_policy_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_53_recompute_on_is_off_bitwise),
+        cmocka_unit_test(test_bug_53_recompute_changes_no_bit),
         cmocka_unit_test(test_bug_53_recompute_of_other_sizes),
-        cmocka_unit_test_setup_teardown(test_fused_words_have_the_bits_of_single_ones,
-                                        devices_setup, devices_teardown),
+        cmocka_unit_test_setup_teardown(test_fused_ops_have_the_bits_of_single_ones, devices_setup,
+                                        devices_teardown),
         cmocka_unit_test(test_selective_keeps_less_than_none_and_more_than_full),
         cmocka_unit_test(test_memory_of_gpt2),
-        cmocka_unit_test(test_words_are_called_again_as_the_policy_says),
+        cmocka_unit_test(test_ops_are_repeated_as_the_policy_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_stages.c -- a model cut into runs of layers: what each stage has of it, and that chunks with
- * several micro-batches under way are the whole model's mathematics. */
+/* test_stages.c -- a model cut into chunks of layers: what each stage has of it; and chunks with
+ * several micro-batches under way compute what the whole model computes. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/model_inside.h"
@@ -111,8 +111,8 @@ static void forget(Tensor x)
 }
 
 /* All micro-batches forward through every chunk, then all backward: two under way, each in a slot
- * of its own. What an action has read is poisoned after it, and so is scratch. The slots are handed
- * out last to first, to be told from micro-batches. */
+ * of its own. What an action has read is poisoned after it, and so is scratch. Slots are
+ * given out last to first, so that a slot never has the number of its micro-batch. */
 static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
 {
     Batches batches = {.f = f};
@@ -166,8 +166,9 @@ static void run_chunks(Fixture *f, const GptLayers *layers, Gpt *gpt)
     }
 }
 
-/* Without biases the same ops see the same operands, so all bits are those of the whole model. A
- * bias has its column sums from the norm after it, or, at a border, from a sum of its own. */
+/* Without biases the same ops see the same operands, so all bits equal the whole model's. The
+ * column sums of a bias come from the norm that follows it, or at a border from a separate sum,
+ * which rounds differently. */
 static void check_chunks(const GptShape *shape, const int *border)
 {
     Fixture f;
@@ -203,7 +204,7 @@ static void check_chunks(const GptShape *shape, const int *border)
     fixture_close(&f);
 }
 
-static void test_chunks_are_the_whole_model(void **state)
+static void test_chunks_equal_the_whole_model(void **state)
 {
     (void)state;
     static const int cut[][RUNS + 1] = {{0, 2, 4, 7}, {0, 1, 6, 7}, {0, 3, 6, 7}};
@@ -253,7 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_units_live_where_their_layers_run),
         cmocka_unit_test(test_layers_share_the_operations),
-        cmocka_unit_test(test_chunks_are_the_whole_model),
+        cmocka_unit_test(test_chunks_equal_the_whole_model),
         cmocka_unit_test(test_memory_of_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

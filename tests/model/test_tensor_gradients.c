@@ -20,29 +20,29 @@ typedef struct {
     double slope, square; /* of this rank's gradients: along the direction, of their size */
 } Along;
 
-static double direction(const ParamExtent *run, int64_t i)
+static double direction(const ParamExtent *extent, int64_t i)
 {
-    return drawn_normal((uint64_t)run->param + 500, param_extent_element(run, i));
+    return drawn_normal((uint64_t)extent->param + 500, param_extent_element(extent, i));
 }
 
-static void move(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void move(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                  void *context)
 {
     const Along *along = context;
-    double *w = (double *)values.data + (run->offset - shard->offset);
+    double *w = (double *)values.data + (extent->offset - shard->offset);
     (void)f;
-    for (int64_t i = 0; i < run->count; i++)
-        w[i] += along->step * direction(run, i);
+    for (int64_t i = 0; i < extent->count; i++)
+        w[i] += along->step * direction(extent, i);
 }
 
-static void add_slope(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void add_slope(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                       void *context)
 {
     Along *along = context;
-    const double *g = (double *)values.data + (run->offset - shard->offset);
-    if (!param_owned_here(&f->table, run->param, &f->grid.size, &f->grid.at)) return;
-    for (int64_t i = 0; i < run->count; i++) {
-        along->slope += g[i] * direction(run, i);
+    const double *g = (double *)values.data + (extent->offset - shard->offset);
+    if (!param_owned_here(&f->table, extent->param, &f->grid.size, &f->grid.at)) return;
+    for (int64_t i = 0; i < extent->count; i++) {
+        along->slope += g[i] * direction(extent, i);
         along->square += g[i] * g[i];
     }
 }
@@ -50,7 +50,7 @@ static void add_slope(Fixture *f, const Shard *shard, const ParamExtent *run, Te
 static double loss_after(Fixture *f, double step)
 {
     Along along = {.step = step};
-    visit_runs(f, false, move, &along);
+    visit_extents(f, false, move, &along);
     for (int u = 0; u < f->table.n_units; u++)
         f->params->publish(f->params, u);
     return fixture_loss(f);
@@ -71,7 +71,7 @@ static void check_on_rank(Comm *world, void *context)
     for (int64_t i = 0; i < f.micros * f.B * f.T; i += 5)
         f.targets[i] = -1; /* a masked target has no gradient */
     fixture_backward(&f);
-    visit_runs(&f, true, add_slope, &along);
+    visit_extents(&f, true, add_slope, &along);
     double sums[] = {along.slope, along.square};
     comm_all_reduce(world, NULL, tensor_1d(sums, F64, 2), REDUCE_SUM);
     /* Fourth order: the error of the two-point rule would hide small gradients. */

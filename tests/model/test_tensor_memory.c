@@ -34,7 +34,8 @@ static Local local_of(const GptShape *s, int tp, bool sp)
                    .Vp = s->Vp / tp};
 }
 
-/* Of a block: what recompute makes again, or nobody; and the rest that backward reads. */
+/* Bytes of a block: what recompute makes again, if the policy asks for it; and `kept`, the rest of
+ * what backward reads. */
 static size_t remade(const GptShape *s, const Local *l)
 {
     size_t bytes = 2 * bytes_of(l->rows * l->C) + 2 * bytes_of(2 * l->rows); /* both norms */
@@ -57,8 +58,8 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Of a block: the two products' outputs, in which a region's gathered input lies, too; in backward
- * one half's gradients after them. */
+/* Bytes of a block: the two products' outputs, whose memory a region's gathered input uses, too; in
+ * backward one half's gradients follow them. */
 static size_t block_scratch(const GptShape *s, const Local *l)
 {
     size_t mlp = bytes_of(TOKENS * l->up) + bytes_of(TOKENS * l->C);

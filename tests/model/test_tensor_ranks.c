@@ -47,7 +47,7 @@ static GptShape combination(int i, RankedCase *c)
     return s;
 }
 
-static void test_every_kind_of_model_is_that_of_one_rank(void **state)
+static void test_every_kind_of_model_equals_one_rank(void **state)
 {
     (void)state;
     /* 41 shares no factor with the radices: every three choices come together. */
@@ -175,19 +175,19 @@ static void test_bug_27_heads_keep_their_rows(void **state)
     }
 }
 
-/* Bug 19: what all ranks hold gets the same bits of gradient on all of them. */
-static void compare_copies(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+/* Bug 19: rows that all ranks hold have the same bits of gradient on all ranks. */
+static void compare_copies(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                            void *context)
 {
-    int64_t n = run->count, first = run->offset - shard->offset;
+    int64_t n = extent->count, first = extent->offset - shard->offset;
     double *mine = must_alloc((size_t)n * sizeof *mine), *his = must_alloc((size_t)n * sizeof *his);
-    if (f->table.param[run->param].tp_dim < 0) {
+    if (f->table.param[extent->param].tp_dim < 0) {
         for (int64_t i = 0; i < n; i++)
             his[i] = mine[i] = dtype_get(values.dtype, values.data, first + i);
         comm_broadcast(&f->grid.tp, NULL, tensor_1d(his, F64, n), 0);
         if (memcmp(mine, his, (size_t)n * sizeof *his) != 0)
             rank_wrong(context, "%s: copies of the gradient differ",
-                       f->table.param[run->param].name);
+                       f->table.param[extent->param].name);
     }
     free(mine);
     free(his);
@@ -201,7 +201,7 @@ static void on_rank_with_copies(Comm *world, void *context)
     s.qk_norm = true;
     ranked_open(&f, world, &s, c);
     fixture_backward(&f);
-    visit_runs(&f, true, compare_copies, world);
+    visit_extents(&f, true, compare_copies, world);
     fixture_close(&f);
 }
 
@@ -238,10 +238,11 @@ static void check_count(Comm *world, const char *what, CommCount is, int64_t cal
                    (long long)elements);
 }
 
-/* Of each micro-batch. A layer: with whole rows four sums, two of them forward; with cut rows six
- * gathers and four sums that are scattered, two and two of them forward; full recompute goes
- * forward twice, but for the sum after the down product. The embedding's and the head's borders
- * are one each way, and each chunk of logits has its maxima and, two numbers a row, its sums. */
+/* What a micro-batch sends. A layer with whole rows makes four sums, two in the forward pass. With
+ * cut rows it makes six gathers and four scattered sums, two and two in the forward pass. Full
+ * recompute goes forward twice, except for the sum after the down product. The embedding's and the
+ * head's borders are one each way, and each chunk of logits has its maxima and, two numbers a row,
+ * its sums. */
 static void count_on_rank(Comm *world, void *context)
 {
     const Counted *job = context;
@@ -344,7 +345,7 @@ static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind_of_model_is_that_of_one_rank),
+        cmocka_unit_test(test_every_kind_of_model_equals_one_rank),
         cmocka_unit_test(test_with_data_parallel_ranks_and_shards),
         cmocka_unit_test(test_bug_20_row_cut_biases_are_added_once),
         cmocka_unit_test(test_bug_21_22_23_vocabularies_of_any_size),

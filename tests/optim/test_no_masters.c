@@ -1,6 +1,6 @@
-/* test_no_masters.c -- training bf16 weights that have no f32 masters: a model learns by stochastic
- * rounding where rounding to nearest stands still, about as well as with masters; and what the
- * optimizer keeps for it. */
+/* test_no_masters.c -- training bf16 weights that have no f32 masters: with stochastic rounding a
+ * model learns about as well as with masters, where rounding to nearest would change no weight; and
+ * what the optimizer keeps for it. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "optim/optimizer.h"
@@ -69,7 +69,7 @@ static double last_losses(Way way, double lr, double *first)
 
 /* Steps so small that to nearest few weights move: stochastic rounding loses nothing of what
  * masters learn to speak of. */
-static void test_learns_where_nearest_stands_still(void **state)
+static void test_learns_where_rounding_to_nearest_does_not(void **state)
 {
     (void)state;
     double first, masters = last_losses(MASTERS, 2e-5, &first),
@@ -193,7 +193,7 @@ static void test_no_master_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_learns_where_nearest_stands_still),
+        cmocka_unit_test(test_learns_where_rounding_to_nearest_does_not),
         cmocka_unit_test(test_bug_7_tiny_updates_move_the_mean),
         cmocka_unit_test(test_segments_name_every_element),
         cmocka_unit_test(test_no_master_is_kept),

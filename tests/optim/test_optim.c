@@ -231,7 +231,7 @@ static void test_loss_scale_traces(void **state)
     check_trace(&c, "0110", "128/2 128/2 128/2 128/2");
 }
 
-static void test_rules_of_a_config(void **state)
+static void test_step_constants_of_a_config(void **state)
 {
     (void)state;
     Config c = fp16_config(16, 1000, 2, true);
@@ -265,7 +265,7 @@ static void test_rules_of_a_config(void **state)
 
 /* The config's word for an optimizer chooses the row of that name, and the row's constants are what
  * the config says: only Adam listens to adam_w_mode. */
-static void test_rows_are_the_configs_optimizers(void **state)
+static void test_a_row_for_each_optimizer_of_the_config(void **state)
 {
     (void)state;
     for (int type = OPTIMIZER_ADAMW; type <= OPTIMIZER_SGD; type++) {
@@ -302,8 +302,8 @@ int main(void)
         cmocka_unit_test(test_one_cycle),
         cmocka_unit_test(test_constant_and_wsd),
         cmocka_unit_test(test_loss_scale_traces),
-        cmocka_unit_test(test_rules_of_a_config),
-        cmocka_unit_test(test_rows_are_the_configs_optimizers),
+        cmocka_unit_test(test_step_constants_of_a_config),
+        cmocka_unit_test(test_a_row_for_each_optimizer_of_the_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

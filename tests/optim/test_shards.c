@@ -45,7 +45,7 @@ static Config config_of(const Way *way)
     return c;
 }
 
-/* The gradients of an update: of an element of the whole parameter, whoever has it; gaps and
+/* The gradients of an update: a function of the element's number in the whole parameter; gaps and
  * padding rows are zero. */
 static void draw_gradients(CutStore *s, int update)
 {

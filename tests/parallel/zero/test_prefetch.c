@@ -1,5 +1,5 @@
-/* test_prefetch.c -- the plan of gathers: nothing is used that is not there, nothing lies where
- * something else does, and DeepSpeed's limits hold. */
+/* test_prefetch.c -- the plan of gathers: every unit is there when it is used, no two units
+ * share memory at the same time, and DeepSpeed's limits hold. */
 #include "model/core/check.h"
 #include "parallel/zero/prefetch.h"
 #include "tests/support/support.h"
@@ -137,7 +137,7 @@ static void test_each_key_does_what_it_says(void **state)
     assert_int_equal(plan.n, points);
     assert_int_equal(plan.elements, 40);
     for (int64_t i = 2; i < plan.n; i++) {
-        /* Three points behind its last use the last block is needed again, and has just gone. */
+        /* Three points after its last use the last block is needed again, and has just gone. */
         bool again = i > 3 && plan.gather[i].unit == plan.gather[i - 3].unit;
         assert_int_equal(plan.gather[i].at, plan.gather[i].first - (again ? 1 : 2));
     }
@@ -149,7 +149,7 @@ static void test_each_key_does_what_it_says(void **state)
     gathers_free(&plan);
 }
 
-/* The last block is used again behind the head's two units: over a distance of 20. */
+/* The last block is used again after the head's two units: over a distance of 20. */
 static void test_reuse_distance_is_counted_in_elements(void **state)
 {
     (void)state;
@@ -169,8 +169,8 @@ static void test_reuse_distance_is_counted_in_elements(void **state)
     gathers_free(&plan);
 }
 
-/* Two big units in use one behind the other are the least there must be room for, and at that
- * limit no hole between places costs more. */
+/* There must be room for the two largest units that are used in succession. That limit is enough:
+ * no hole between places needs more. */
 static void test_the_least_limit_is_the_largest_pair(void **state)
 {
     (void)state;

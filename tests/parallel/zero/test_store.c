@@ -1,4 +1,4 @@
-/* test_store.c -- the resident store checks its contract: who asks out of turn ends the program. */
+/* test_store.c -- the store checks its contract: a call out of turn ends the program. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 

@@ -17,7 +17,7 @@
 static const int worlds[] = {1, 2, 3, 5};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-/* Of many cases every how many: fewer where a run is slow. */
+/* Every how-many-th case is run: fewer cases where a run is slow. */
 static int sample_step(int all, int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : all;
@@ -71,7 +71,7 @@ static void test_bug_35_36_every_weight_moves(void **state)
             ZeroResult r = zero_run(&c);
             for (int64_t e = 0; e < r.elements; e++)
                 if (dtype_get(F64, r.first, e) == dtype_get(F64, r.weights, e))
-                    fail_msg("shape %d, stage %d: weight %lld stands still", i, stage,
+                    fail_msg("shape %d, stage %d: weight %lld did not change", i, stage,
                              (long long)e);
             zero_result_free(&r);
         }
@@ -142,7 +142,7 @@ static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *
 
 /* How collectives are grouped, put off and spelled moves no bit. Bug 39: a bucket's border must not
  * lose or repeat a tail. */
-static void test_bug_39_buckets_and_overlap_move_no_bit(void **state)
+static void test_bug_39_buckets_and_overlap_change_no_bit(void **state)
 {
     (void)state;
     static const int64_t bucket[] = {1, 700, 3000, 1000000000};
@@ -189,7 +189,7 @@ static int64_t largest_two(const GptShape *shape, int ranks)
 
 /* What is gathered ahead, kept for the next use, or kept whole moves no bit. Bug 38: nothing that
  * was gathered before an update, or has been let go, is used after. */
-static void test_bug_38_gathers_move_no_bit(void **state)
+static void test_bug_38_gathers_change_no_bit(void **state)
 {
     (void)state;
     static const int64_t elements[] = {0, 700, 6000, 1000000000};
@@ -236,7 +236,7 @@ static void test_too_small_a_limit_is_refused(void **state)
 {
     (void)state;
     ZeroCase c = zero_case(fixture_shape(), 2, 3);
-    /* Blocks are the largest; two of them follow each other. */
+    /* Blocks are the largest units, and are used in succession. */
     int64_t pair = largest_two(&c.shape, 2);
     c.zero.gather.max_live_parameters = pair;
     assert_int_equal(exit_of(&c), 0);
@@ -252,8 +252,8 @@ int main(void)
         cmocka_unit_test(test_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_stages_are_close_with_several_micro_batches),
-        cmocka_unit_test(test_bug_39_buckets_and_overlap_move_no_bit),
-        cmocka_unit_test(test_bug_38_gathers_move_no_bit),
+        cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
+        cmocka_unit_test(test_bug_38_gathers_change_no_bit),
         cmocka_unit_test(test_too_small_a_limit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

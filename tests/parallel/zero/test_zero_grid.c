@@ -64,7 +64,7 @@ static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
 
 /* Every number of heads of keys and values that 4 ranks cut or share, tied and untied, with and
  * without sequence parallelism. */
-static void test_every_kind_of_row_is_finished(void **state)
+static void test_partial_sums_of_every_kind_of_row(void **state)
 {
     (void)state;
     static const int kv[] = {1, 2, 4, 8};
@@ -110,7 +110,7 @@ static void compare_bits(ZeroGridCase c, int from, int to)
 }
 
 /* A tied table on two stages: one gradient of both uses, and the same update on both. */
-static void test_bug_30_two_homes_have_one_sum(void **state)
+static void test_bug_30_both_homes_have_the_same_sum(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * 2 * 4; i += sample_step(1, 7)) {
@@ -134,10 +134,9 @@ static void test_stages_have_the_same_bits(void **state)
     }
 }
 
-/* ---- stages with other needs ------------------------------------------------------------------
- */
+/* ---- stages with different needs ------------------------------------------------------------- */
 
-/* Elements of the largest two units that layers of a stage use one behind the other. */
+/* Elements of the two largest units that layers of a stage use in succession. */
 static int64_t largest_pair(const ZeroGridCase *c, int stage)
 {
     ParamTable table;
@@ -163,7 +162,7 @@ static void run_case(void *context)
 
 /* A limit of gathered weights must do for all stages: what is asked for is the largest need, also
  * where another stage could do with less. */
-static void test_a_limit_is_that_of_the_neediest_stage(void **state)
+static void test_the_limit_is_the_largest_of_all_stages(void **state)
 {
     (void)state;
     ZeroGridCase c = zero_grid_case((GridPlace){3, 2, 1, 1}, 3);
@@ -286,11 +285,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_13_14_15_every_grid_sums_and_counts_once),
-        cmocka_unit_test(test_every_kind_of_row_is_finished),
+        cmocka_unit_test(test_partial_sums_of_every_kind_of_row),
         cmocka_unit_test(test_buckets_and_types_on_the_wire),
-        cmocka_unit_test(test_bug_30_two_homes_have_one_sum),
+        cmocka_unit_test(test_bug_30_both_homes_have_the_same_sum),
         cmocka_unit_test(test_stages_have_the_same_bits),
-        cmocka_unit_test(test_a_limit_is_that_of_the_neediest_stage),
+        cmocka_unit_test(test_the_limit_is_the_largest_of_all_stages),
         cmocka_unit_test(test_faults_are_seen),
         cmocka_unit_test(test_a_row_counted_by_all_is_seen),
     };

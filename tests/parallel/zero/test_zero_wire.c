@@ -1,4 +1,4 @@
-/* test_zero_wire.c -- what travels between ranks that share a model, and what each of them keeps:
+/* test_zero_wire.c -- what travels between ranks that share a model, and what each rank keeps,
  * counted by hand; and gradients that travel in fewer bits. */
 #include "model/core/check.h"
 #include "tests/support/trainer/zero_run.h"
@@ -83,7 +83,7 @@ typedef struct {
     int64_t wire;               /* of the buffer for gradients that travel in another type */
 } Volume;
 
-/* How stage 3 is told to keep weights: never, from the first use of a step to the last, or whole.
+/* How stage 3 keeps weights: never, from the first use of a step to the last, or whole.
  */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
 
@@ -178,7 +178,7 @@ static void check_volumes(int shape, int stage, int ranks, int way, int send)
     zero_result_free(&r);
 }
 
-static void test_volumes_and_bytes_are_those_counted_by_hand(void **state)
+static void test_volumes_and_bytes_match_a_count_by_hand(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -193,7 +193,7 @@ static void test_volumes_and_bytes_are_those_counted_by_hand(void **state)
 }
 
 /* What a config says of the wire is what the store does. */
-static void test_keys_say_how_gradients_travel(void **state)
+static void test_keys_choose_how_gradients_travel(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -211,8 +211,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_40_gradients_travel_in_bf16),
         cmocka_unit_test(test_bug_18_the_norm_is_of_the_sums_as_kept),
-        cmocka_unit_test(test_volumes_and_bytes_are_those_counted_by_hand),
-        cmocka_unit_test(test_keys_say_how_gradients_travel),
+        cmocka_unit_test(test_volumes_and_bytes_match_a_count_by_hand),
+        cmocka_unit_test(test_keys_choose_how_gradients_travel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

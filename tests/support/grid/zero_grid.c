@@ -145,22 +145,22 @@ static void train(Work *w)
     s->step_end(s);
 }
 
-/* ---- what comes of them ---------------------------------------------------------------------- */
+/* ---- what comes out -------------------------------------------------------------------------- */
 
 typedef void (*SeeElement)(Work *w, const Shard *shard, int64_t at, int param, int64_t element);
 
 static void walk(Work *w, Purpose purpose, SeeElement see)
 {
     Shard shard[256];
-    ParamExtent run[MOST_ROWS];
+    ParamExtent extent[MOST_ROWS];
     int n = w->params->shards(w->params, purpose, shard, 256);
     for (int i = 0; i < n; i++) {
-        int runs = param_extents(&w->table, &w->grid.at, shard[i].unit, shard[i].offset,
-                                 shard[i].count, run, MOST_ROWS);
-        for (int r = 0; r < runs; r++)
-            for (int64_t e = 0; e < run[r].count; e++)
-                see(w, &shard[i], run[r].offset - shard[i].offset + e, run[r].param,
-                    param_extent_element(&run[r], e));
+        int extents = param_extents(&w->table, &w->grid.at, shard[i].unit, shard[i].offset,
+                                    shard[i].count, extent, MOST_ROWS);
+        for (int r = 0; r < extents; r++)
+            for (int64_t e = 0; e < extent[r].count; e++)
+                see(w, &shard[i], extent[r].offset - shard[i].offset + e, extent[r].param,
+                    param_extent_element(&extent[r], e));
     }
 }
 
@@ -324,7 +324,7 @@ static void rank_body(Comm *world, void *context)
         walk(&w, PURPOSE_UPDATE, update);
         check_weights(&w);
         check_wire(&w);
-        comm_barrier(world); /* nobody writes what another still reads */
+        comm_barrier(world); /* no rank writes what another still reads */
     }
     zero_destroy(w.store);
     param_table_free(&w.table);

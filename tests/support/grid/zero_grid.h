@@ -1,5 +1,5 @@
 /* zero_grid.h -- the store on a grid of ranks without a model: a table made by hand has rows of
- * every kind, gradients are drawn by element, and all that comes of them is summed naively. */
+ * every kind, gradients are drawn by element, and a naive simulation says what must come out. */
 #ifndef TESTS_SUPPORT_GRID_ZERO_GRID_H
 #define TESTS_SUPPORT_GRID_ZERO_GRID_H
 
@@ -20,14 +20,14 @@ typedef struct {
     Purpose counts; /* PURPOSE_UPDATE: a rank takes all that it updates for what it counts */
 } ZeroGridCase;
 
-/* Of the logical elements of all rows, one behind the other in the table's order. */
+/* What comes out, for the logical elements of all rows in the table's order. */
 typedef struct {
     int64_t elements;
     double *gradient; /* as the ranks that count them have them; the caller frees */
     double sq_norm;   /* sum over the ranks */
-    /* The first thing that is not as a naive simulation has it; "" where all is: an element's sum,
-     * on any rank that updates it; how often it is counted; the norm; a weight behind its update,
-     * wherever it is used; the numbers of elements that travel; the bytes that are kept. */
+    /* The first difference to the naive simulation; "": there is none. Compared are an element's
+     * sum on every rank that updates it; how often it is counted; the norm; a weight after its
+     * update, wherever it is used; the numbers of elements that travel; the bytes that are kept. */
     char wrong[512];
 } ZeroGridResult;
 

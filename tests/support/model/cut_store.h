@@ -1,5 +1,5 @@
 /* cut_store.h -- a ParamStore over flat units that are cut into pieces at odd elements, of which a
- * rank updates, and counts, one: what must not depend on how weights are cut is tried with it.
+ * rank updates, and counts, one, for tests of what must not depend on how weights are cut.
  *
  * Pieces begin within rows and within packs of what moves at once. Of every third unit the last
  * piece is padding alone, and of every other third the later pieces are nothing at all. The pieces'
@@ -13,7 +13,7 @@ enum { CUT_MOST_UNITS = 16 };
 
 typedef struct {
     ParamStore base; /* first: the contract's pointer is the store's */
-    Tensor weight[CUT_MOST_UNITS], grad[CUT_MOST_UNITS]; /* with a tail behind the unit */
+    Tensor weight[CUT_MOST_UNITS], grad[CUT_MOST_UNITS]; /* with a tail after the unit */
     int parts, part;
     int published; /* units, which are published in order, from 0 on; set it back to 0 */
 } CutStore;
@@ -27,10 +27,10 @@ void cut_store_close(CutStore *store);
 int64_t cut_store_border(const CutStore *store, int unit, int part);
 
 /* Parameters of which every rank has some rows (padding rows are the last ones'), some columns,
- * half of the rows or all, three units of them, of this type, over `tp` tensor-parallel ranks: 1, 2
+ * half of the rows or all, in three units, of this type, over `tp` tensor-parallel ranks: 1, 2
  * or 4. */
 void cut_table(ParamTable *table, int tp, DType dtype);
-/* Element k of this rank's part of a parameter as an element of the whole one, padding rows behind
+/* Element k of this rank's part of a parameter as an element of the whole one, padding rows after
  * the logical ones. */
 int64_t cut_element(const Param *param, GridPlace at, int64_t k);
 

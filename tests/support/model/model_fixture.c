@@ -133,16 +133,16 @@ void fixture_store(Fixture *f, Tensor t, Tensor host)
  * symmetry. By element, so that all grids draw the same. */
 static void move_vectors(Fixture *f, const Shard *shard)
 {
-    ParamExtent run[64];
+    ParamExtent extent[64];
     int n =
-        param_extents(&f->table, &f->grid.at, shard->unit, shard->offset, shard->count, run, 64);
+        param_extents(&f->table, &f->grid.at, shard->unit, shard->offset, shard->count, extent, 64);
     Tensor w = fixture_fetch(f, shard->weight);
     for (int r = 0; r < n; r++) {
-        if (f->table.param[run[r].param].ndim != 1) continue;
-        for (int64_t i = 0; i < run[r].count; i++) {
-            int64_t at = run[r].offset - shard->offset + i;
-            double moved =
-                0.1 * drawn_normal((uint64_t)run[r].param + 100, param_extent_element(&run[r], i));
+        if (f->table.param[extent[r].param].ndim != 1) continue;
+        for (int64_t i = 0; i < extent[r].count; i++) {
+            int64_t at = extent[r].offset - shard->offset + i;
+            double moved = 0.1 * drawn_normal((uint64_t)extent[r].param + 100,
+                                              param_extent_element(&extent[r], i));
             dtype_set(w.dtype, w.data, at, dtype_get(w.dtype, w.data, at) + moved);
         }
     }

@@ -20,51 +20,52 @@ GptShape ranked_shape(void)
 
 /* ---- of one rank or of many ------------------------------------------------------------------ */
 
-/* The runs that lie in a shard, and its values. */
-typedef void (*VisitShard)(Fixture *f, const Shard *shard, const ParamExtent *run, int runs,
+/* Called with the extents that lie in a shard, and its values. */
+typedef void (*VisitShard)(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
                            Tensor values, void *context);
 
 static void visit_shards(Fixture *f, bool gradients, VisitShard shard_of, void *context)
 {
     Shard shards[512];
-    ParamExtent run[64];
+    ParamExtent extent[64];
     int n = f->params->shards(f->params, PURPOSE_UPDATE, shards, 512);
     for (int i = 0; i < n; i++) {
         const Shard *s = &shards[i];
-        int runs = param_extents(&f->table, &f->grid.at, s->unit, s->offset, s->count, run, 64);
+        int extents =
+            param_extents(&f->table, &f->grid.at, s->unit, s->offset, s->count, extent, 64);
         Tensor values = fixture_fetch(f, gradients ? s->grad : s->weight);
-        shard_of(f, s, run, runs, values, context);
+        shard_of(f, s, extent, extents, values, context);
         if (!gradients) fixture_store(f, s->weight, values);
         free(values.data);
     }
 }
 
 typedef struct {
-    VisitRun run_of;
+    VisitExtent extent_of;
     void *context;
-} EachRun;
+} EachExtent;
 
-static void each_run(Fixture *f, const Shard *shard, const ParamExtent *run, int runs,
-                     Tensor values, void *context)
+static void each_extent(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
+                        Tensor values, void *context)
 {
-    const EachRun *each = context;
-    for (int r = 0; r < runs; r++)
-        each->run_of(f, shard, &run[r], values, each->context);
+    const EachExtent *each = context;
+    for (int r = 0; r < extents; r++)
+        each->extent_of(f, shard, &extent[r], values, each->context);
 }
 
-void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context)
+void visit_extents(Fixture *f, bool gradients, VisitExtent extent_of, void *context)
 {
-    visit_shards(f, gradients, each_run, &(EachRun){run_of, context});
+    visit_shards(f, gradients, each_extent, &(EachExtent){extent_of, context});
 }
 
-static void change_run(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
-                       void *context)
+static void change_extent(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
+                          void *context)
 {
     const RankedCase *c = context;
-    for (int64_t i = run->offset - shard->offset; i < run->offset - shard->offset + run->count;
-         i++) {
+    for (int64_t i = extent->offset - shard->offset;
+         i < extent->offset - shard->offset + extent->count; i++) {
         double weight = dtype_get(values.dtype, values.data, i);
-        c->change(&f->table.param[run->param], &weight);
+        c->change(&f->table.param[extent->param], &weight);
         dtype_set(values.dtype, values.data, i, weight);
     }
 }
@@ -73,7 +74,7 @@ static void change_weights(Fixture *f, const RankedCase *c)
 {
     if (c->change == NULL) return;
     RankedCase changing = *c;
-    visit_runs(f, false, change_run, &changing);
+    visit_extents(f, false, change_extent, &changing);
     for (int u = 0; u < f->table.n_units; u++)
         f->params->publish(f->params, u);
 }
@@ -94,18 +95,18 @@ typedef struct {
     double loss, evaluated;
     ParamTable table;    /* of that rank */
     double **gradient;   /* by row of it: the logical elements */
-    double rms, largest; /* of all of them */
+    double rms, largest; /* of all rows */
     double *logits;      /* (B T, V) of the first micro-batch */
 } WholeModel;
 
-static void keep(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void keep(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                  void *context)
 {
     WholeModel *m = context;
     (void)f;
-    for (int64_t i = 0; i < run->count; i++)
-        m->gradient[run->param][param_extent_element(run, i)] =
-            dtype_get(values.dtype, values.data, run->offset - shard->offset + i);
+    for (int64_t i = 0; i < extent->count; i++)
+        m->gradient[extent->param][param_extent_element(extent, i)] =
+            dtype_get(values.dtype, values.data, extent->offset - shard->offset + i);
 }
 
 static WholeModel whole_model(const GptShape *shape, const RankedCase *c)
@@ -120,7 +121,7 @@ static WholeModel whole_model(const GptShape *shape, const RankedCase *c)
     m.gradient = must_calloc((size_t)f.table.n_params, sizeof *m.gradient);
     for (int p = 0; p < f.table.n_params; p++)
         m.gradient[p] = must_calloc((size_t)param_count(&f.table.param[p]), sizeof(double));
-    visit_runs(&f, true, keep, &m);
+    visit_extents(&f, true, keep, &m);
     for (int p = 0; p < f.table.n_params; p++)
         for (int64_t i = 0; i < param_count(&f.table.param[p]); i++, count++)
             squares += m.gradient[p][i] * m.gradient[p][i],
@@ -175,26 +176,26 @@ static double bound_of(const Job *job, int row)
     return fmax(bound, 32 * dtype_info[job->shape->grad_dtype].roundoff * job->whole->largest);
 }
 
-static void compare(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
+static void compare(Fixture *f, const Shard *shard, const ParamExtent *extent, Tensor values,
                     void *context)
 {
     Seen *seen = context;
     const Job *job = seen->job;
-    const char *name = f->table.param[run->param].name;
-    double bound = bound_of(job, run->param);
-    for (int64_t i = 0; i < run->count; i++) {
-        int64_t element = param_extent_element(run, i), at = run->offset - shard->offset + i;
+    const char *name = f->table.param[extent->param].name;
+    double bound = bound_of(job, extent->param);
+    for (int64_t i = 0; i < extent->count; i++) {
+        int64_t element = param_extent_element(extent, i), at = extent->offset - shard->offset + i;
         double is = dtype_get(values.dtype, values.data, at),
-               want = job->whole->gradient[run->param][element];
+               want = job->whole->gradient[extent->param][element];
         if (!(fabs(is - want) <= bound))
             rank_wrong(seen->world, "%s: gradient of %s[%lld] %.17g, one rank has %.17g",
                        job->c->what, name, (long long)element, is, want);
     }
-    seen->seen[run->param] += run->count;
+    seen->seen[extent->param] += extent->count;
 }
 
-/* What no run covers, gaps and padding rows of the vocabulary, is zero. */
-static void check_padding(Fixture *f, const Shard *shard, const ParamExtent *run, int runs,
+/* What no extent covers, gaps and padding rows of the vocabulary, is zero. */
+static void check_padding(Fixture *f, const Shard *shard, const ParamExtent *extent, int extents,
                           Tensor values, void *context)
 {
     const Seen *seen = context;
@@ -202,8 +203,8 @@ static void check_padding(Fixture *f, const Shard *shard, const ParamExtent *run
     for (int64_t e = 0; e < shard->count; e++) {
         int64_t at = shard->offset + e;
         bool logical = false;
-        for (int r = 0; r < runs; r++)
-            logical |= at >= run[r].offset && at < run[r].offset + run[r].count;
+        for (int r = 0; r < extents; r++)
+            logical |= at >= extent[r].offset && at < extent[r].offset + extent[r].count;
         if (!logical && dtype_get(values.dtype, values.data, e) != 0)
             rank_wrong(seen->world, "%s: unit %d has a gradient at %lld, where nothing is",
                        seen->job->c->what, shard->unit, (long long)at);
@@ -285,7 +286,7 @@ static void on_rank(Comm *world, void *context)
     ranked_open(&f, world, job->shape, job->c);
     Seen seen = {job, world, must_calloc((size_t)f.table.n_params, sizeof *seen.seen)};
     check_loss(&seen, "loss", loss_of_all(&f, fixture_backward(&f)), job->whole->loss);
-    visit_runs(&f, true, compare, &seen);
+    visit_extents(&f, true, compare, &seen);
     for (int p = 0; p < f.table.n_params && job->c->zero_stage == 0; p++) {
         const Param *row = &f.table.param[p];
         int64_t parts = row->tp_dim < 0 ? 1 : job->c->tp / row->sharers;

@@ -21,11 +21,11 @@ typedef struct {
 /* A shape that up to four ranks divide: 12 heads of 4, an mlp of 48, a vocabulary padded to 384. */
 GptShape ranked_shape(void);
 
-/* Calls run_of for every run of parameters' elements in this rank's shards, with a host copy of the
- * shard's weights, which are written back, or gradients. */
-typedef void (*VisitRun)(Fixture *f, const Shard *shard, const ParamExtent *run, Tensor values,
-                         void *context);
-void visit_runs(Fixture *f, bool gradients, VisitRun run_of, void *context);
+/* Calls extent_of for every extent in this rank's shards, with a host copy of the shard's
+ * gradients, or of its weights, which are written back. */
+typedef void (*VisitExtent)(Fixture *f, const Shard *shard, const ParamExtent *extent,
+                            Tensor values, void *context);
+void visit_extents(Fixture *f, bool gradients, VisitExtent extent_of, void *context);
 /* Opens this rank's fixture of the case. */
 void ranked_open(Fixture *f, Comm *world, const GptShape *shape, const RankedCase *c);
 /* Trains and evaluates on the ranks of the case, all scratch poisoned before each micro-batch:

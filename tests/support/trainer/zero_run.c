@@ -59,21 +59,21 @@ GptShape zero_shape(int i)
 static void collect(Rank *rank, Fixture *f, bool gradients, unsigned char *out)
 {
     Shard shards[512];
-    ParamExtent run[64];
+    ParamExtent extent[64];
     int n = f->params->shards(f->params, PURPOSE_COUNT, shards, 512);
     for (int i = 0; i < n; i++) {
         Tensor flat = fixture_fetch(f, gradients ? shards[i].grad : shards[i].weight);
         size_t size = dtype_size(flat.dtype);
-        int runs = param_extents(&f->table, &f->grid.at, shards[i].unit, shards[i].offset,
-                                 shards[i].count, run, 64);
-        for (int r = 0; r < runs; r++) {
+        int extents = param_extents(&f->table, &f->grid.at, shards[i].unit, shards[i].offset,
+                                    shards[i].count, extent, 64);
+        for (int r = 0; r < extents; r++) {
             int64_t before = 0;
-            for (int p = 0; p < run[r].param; p++)
+            for (int p = 0; p < extent[r].param; p++)
                 before += param_count(&f->table.param[p]);
-            for (int64_t e = 0; e < run[r].count; e++) {
-                int64_t to = before + param_extent_element(&run[r], e);
+            for (int64_t e = 0; e < extent[r].count; e++) {
+                int64_t to = before + param_extent_element(&extent[r], e);
                 memcpy(out + (size_t)to * size,
-                       (char *)flat.data + (size_t)(run[r].offset - shards[i].offset + e) * size,
+                       (char *)flat.data + (size_t)(extent[r].offset - shards[i].offset + e) * size,
                        size);
                 if (rank->seen) rank->seen[to]++;
             }
@@ -160,7 +160,8 @@ static void train(Rank *rank, Fixture *f, Comm *world)
     device_release(&f->dev, far, sizeof *far);
 }
 
-/* The model with its last weights: an evaluation, and logits, for which no uses are told. */
+/* The model with its last weights: an evaluation, and logits, neither of which announces its uses.
+ */
 static void see_model(Rank *rank, Fixture *f, Comm *world)
 {
     const GptShape *shape = &rank->c->shape;

@@ -14,12 +14,13 @@ typedef struct {
     ZeroOptions zero; /* grad_dtype is the shape's; wire_dtype too, unless wire is true */
     bool wire;
     double factor; /* on the loss, and so on all gradients */
-    /* Before each use of what the store keeps between two uses. */
+    /* Before each use, buffers in which the store keeps nothing between two uses are filled with
+     * NaN. */
     bool poison;
 } ZeroCase;
 
-/* Weights and last gradients of all parameters, one behind the other in the table's order and their
- * own types, put together from the runs that the ranks count: each element from one rank. */
+/* Weights and last gradients of all parameters, in the table's order and their own types, put
+ * together from the extents that the ranks count: each element from one rank. */
 typedef struct {
     double loss[ZERO_MOST_STEPS], sq_norm[ZERO_MOST_STEPS]; /* sums over the ranks */
     double after;                                           /* the loss with the last weights */
