@@ -1,5 +1,5 @@
 /* comm.c -- the front door of all communicators: what every transport may rely on is checked here,
- * and every call is counted. */
+ * every call is counted, and the host's calls go to the communicator that carries them. */
 #include "parallel/comm/comm.h"
 
 #include "model/core/check.h"
@@ -26,6 +26,12 @@ static void count(Comm *comm, CommVerb verb, Tensor x)
     c->bytes += (int64_t)tensor_bytes(x);
 }
 
+/* Who carries a call: the host's go to the host's own communicator, where there is one. */
+static Comm *carrier(Comm *comm, const Device *on)
+{
+    return on == NULL && comm->host ? comm->host : comm;
+}
+
 /* A call begins: the clock, and how long this communicator has waited so far. */
 typedef struct {
     double start, waited;
@@ -48,7 +54,7 @@ static Clock call_begins(const Comm *comm, const Device *on)
     return clock_start(comm);
 }
 
-/* Behind a call that has begun then. */
+/* Adds what has passed since the call began. */
 static void count_seconds(Comm *comm, Clock begun)
 {
     comm->counts->seconds += seconds_now() - begun.start;
@@ -57,7 +63,7 @@ static void count_seconds(Comm *comm, Clock begun)
 
 static void call_ends(Comm *comm, const Device *on, Clock begun)
 {
-    if (on == NULL) return;
+    if (on == NULL) return; /* hosts agree between steps: that is not communication of a step */
     exposed_end(exposed_of(comm, on));
     count_seconds(comm, begun);
     comm->carried = true;
@@ -86,7 +92,8 @@ void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     count(comm, COMM_ALL_REDUCE, x);
     Clock begun = call_begins(comm, on);
-    comm->ops->all_reduce(comm, on, x, op);
+    Comm *by = carrier(comm, on);
+    by->ops->all_reduce(by, on, x, op);
     call_ends(comm, on, begun);
 }
 
@@ -95,7 +102,8 @@ void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
     count(comm, COMM_REDUCE_SCATTER, whole);
     check_part(comm, part, whole);
     Clock begun = call_begins(comm, on);
-    comm->ops->reduce_scatter(comm, on, part, whole);
+    Comm *by = carrier(comm, on);
+    by->ops->reduce_scatter(by, on, part, whole);
     call_ends(comm, on, begun);
 }
 
@@ -104,7 +112,8 @@ void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
     count(comm, COMM_ALL_GATHER, whole);
     check_part(comm, part, whole);
     Clock begun = call_begins(comm, on);
-    comm->ops->all_gather(comm, on, whole, part);
+    Comm *by = carrier(comm, on);
+    by->ops->all_gather(by, on, whole, part);
     call_ends(comm, on, begun);
 }
 
@@ -113,7 +122,8 @@ void comm_broadcast(Comm *comm, Device *on, Tensor x, int root)
     count(comm, COMM_BROADCAST, x);
     check_rank(comm, root);
     Clock begun = call_begins(comm, on);
-    comm->ops->broadcast(comm, on, x, root);
+    Comm *by = carrier(comm, on);
+    by->ops->broadcast(by, on, x, root);
     call_ends(comm, on, begun);
 }
 
@@ -122,7 +132,8 @@ void comm_send(Comm *comm, Device *on, Tensor x, int to)
     count(comm, COMM_SEND, x);
     check_rank(comm, to);
     Clock begun = call_begins(comm, on);
-    comm->ops->send(comm, on, x, to);
+    Comm *by = carrier(comm, on);
+    by->ops->send(by, on, x, to);
     call_ends(comm, on, begun);
 }
 
@@ -131,13 +142,16 @@ void comm_receive(Comm *comm, Device *on, Tensor x, int from)
     count(comm, COMM_RECEIVE, x);
     check_rank(comm, from);
     Clock begun = call_begins(comm, on);
-    comm->ops->receive(comm, on, x, from);
+    Comm *by = carrier(comm, on);
+    by->ops->receive(by, on, x, from);
     call_ends(comm, on, begun);
 }
 
 void comm_group_begin(Comm *comm)
 {
+    /* Which of the two the next call goes to is not known yet, so both begin a group. */
     comm->ops->group_begin(comm);
+    if (comm->host) comm->host->ops->group_begin(comm->host);
     comm->carried = false;
 }
 
@@ -145,17 +159,30 @@ void comm_group_end(Comm *comm)
 {
     Clock begun = clock_start(comm);
     comm->ops->group_end(comm);
+    if (comm->host) comm->host->ops->group_end(comm->host);
     if (comm->carried) count_seconds(comm, begun);
 }
 
 void comm_barrier(Comm *comm)
 {
-    comm->ops->barrier(comm);
+    Comm *by = carrier(comm, NULL);
+    by->ops->barrier(by);
 }
 
 Comm comm_split(Comm *comm, const char *name, int color, int key)
 {
-    return comm->ops->split(comm, name, color, key);
+    Comm *by = carrier(comm, NULL);
+    return by->ops->split(by, name, color, key);
+}
+
+void comm_carry(Comm *comm, const CommOps *ops, void *impl)
+{
+    CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);
+    Comm *host = must_alloc(sizeof *host);
+    *host = *comm; /* with the same counts, which are freed once */
+    comm->host = host;
+    comm->ops = ops;
+    comm->impl = impl;
 }
 
 const CommCounts *comm_counts(const Comm *comm)
@@ -166,6 +193,9 @@ const CommCounts *comm_counts(const Comm *comm)
 void comm_close(Comm *comm)
 {
     comm->ops->close(comm);
+    if (comm->host) comm->host->ops->close(comm->host);
+    free(comm->host);
     free(comm->counts);
+    comm->host = NULL;
     comm->counts = NULL;
 }

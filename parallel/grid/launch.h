@@ -8,7 +8,7 @@
 
 /* More ranks than this are refused: each has a device, a loader and threads of its own. */
 enum { LAUNCH_MAX_RANKS = CONFIG_MAX_RANKS };
-_Static_assert((int)LAUNCH_MAX_RANKS <= (int)LOCAL_MAX_RANKS, "a world has room for them");
+_Static_assert((int)LAUNCH_MAX_RANKS <= (int)COMM_MAX_RANKS, "a world has room for them");
 
 typedef struct {
     double timeout; /* seconds that a rank waits for another; 0: for ever */

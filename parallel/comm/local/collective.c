@@ -8,7 +8,7 @@
 /* Sums go block by block, so that what is written to the peers still lies in a core's cache. */
 enum { BLOCK_BYTES = 64 << 10 };
 
-_Static_assert((int)LOCAL_MAX_RANKS <= (int)SUM_SOURCES,
+_Static_assert((int)COMM_MAX_RANKS <= (int)SUM_SOURCES,
                "op_sum and op_maximum take all ranks' tensors");
 
 /* Elements [first, first + n) of a dense tensor. */
@@ -74,7 +74,7 @@ static void combine(Tensor dst, const Tensor *src, int ranks, ReduceOp op)
 static void reduce(Comm *comm, Device *on, Tensor dst, int64_t first, int64_t n, ReduceOp op)
 {
     LocalGroup *group = local_group(comm);
-    Tensor src[LOCAL_MAX_RANKS];
+    Tensor src[COMM_MAX_RANKS];
     for (int i = 0; i < comm->size; i++)
         src[i] = slice(group->member[i].call.in, first, n);
     if (on && op == REDUCE_SUM)

@@ -1,5 +1,5 @@
-/* group.h -- inside comm_local: a group of thread ranks, what its members are about, and how
- * they meet. */
+/* group.h -- inside parallel/comm/local: a group of thread ranks, what its members are doing, and
+ * how they meet. */
 #ifndef PARALLEL_COMM_LOCAL_GROUP_H
 #define PARALLEL_COMM_LOCAL_GROUP_H
 
@@ -46,9 +46,9 @@ typedef struct LocalMessage {
  * writes before it counts. */
 typedef struct {
     LocalMessage *first, *last; /* not yet taken; the sender's own, while it makes the list */
-    Event before, after; /* the sender's stream at its sends; the receiver's behind its copies */
+    Event before, after; /* the sender's stream at its sends; the receiver's after its copies */
     _Atomic int64_t sent, taken; /* messages; taken: the receiver's copy is on its stream */
-    _Atomic int64_t seen;        /* of these the sender's stream has been told to wait for */
+    _Atomic int64_t seen;        /* those of `taken` that the sender's stream waits for */
     const void *reader;          /* the stream of `after`; the receiver's own */
 } LocalPair;
 
@@ -63,9 +63,9 @@ typedef struct {
     pthread_cond_t woken;
     int64_t arrived;  /* meetings it has come to */
     int64_t calls;    /* its own count, for messages */
-    int64_t finished; /* collectives behind it, guarded by the mutex */
+    int64_t finished; /* collectives it is through with, guarded by the mutex */
     LocalCall call;   /* written before a call's first meeting, read by others until its last */
-    LocalGroup *made; /* by its last split; written between meetings, read behind the last */
+    LocalGroup *made; /* by its last split; written between meetings, read after the last */
     Event before, after;
     Device device; /* the first it named: for the end of its events */
     bool noting;   /* between group_begin and group_end */
@@ -107,24 +107,25 @@ void local_begin(Comm *comm, LocalCall call);
  * program where the members do not make the same call. */
 void local_meet(Comm *comm);
 /* Returns once the counter has come to `count`: looks a few times, then sleeps until somebody wakes
- * this member. Ends the program where that lasts too long (time in which the process was stopped
- * does not count, and the wait begins anew where it leaves the deadline to NCCL's) or somebody has
- * left for whom it waits. */
+ * this member. Ends the program where a rank for which it waits has left, or where the wait lasts
+ * too long: time in which the process was stopped does not count, and the wait begins anew where it
+ * leaves the deadline to another transport's. */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  LocalWaitingFor waiting_for);
-/* local_end.c. With the group's mutex held: ends the program for a member that waits in vain, for
- * those of whom its waiting_for and `lost` (they have left) are true. */
+/* waits.c. With the group's mutex held: ends the program for a member that waits in vain, `lost`:
+ * for ranks that have left. */
 void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
-/* With the group's mutex held, which it gives up meanwhile: whether one of those for whom a member
- * waits, or for whom these wait in turn, has a call of NCCL's under way. Why they do not come is
- * told at that call's deadline, then. */
+/* With the group's mutex held, which it gives up meanwhile: whether a rank for which a member
+ * waits, or for which that one waits in turn, is in a call of another transport that has a deadline
+ * of its own (deadline_held_elsewhere). The end of that call then says why the rank does not come.
+ */
 bool local_leaves_deadline(Comm *comm);
 /* "all-reduce (max) of 1 i64 in host memory", "receive of 12 f32 from rank 2", "barrier". Returns
  * text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
-/* Of who has counted, without the mutex: the member looks again. */
+/* Called by whoever has counted, without the mutex: the member looks again. */
 void local_wake(LocalGroup *group, LocalMember *member);
-/* The same with the mutex held, for all of them. */
+/* The same with the mutex held, for all members. */
 void local_wake_all(LocalGroup *group);
 
 /* The point that the stream of `on` has reached, and a stream that waits for such a point; nothing

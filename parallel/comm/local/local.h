@@ -10,12 +10,10 @@
 
 typedef struct LocalWorld LocalWorld;
 
-/* Of one world. */
-enum { LOCAL_MAX_RANKS = 64 };
-
-/* The meeting place of `size` ranks. No wait is longer than `timeout` seconds (0: for ever): then
- * the rank says what it waits for and who has not come, and ends the program (EXIT_HANG). A rank
- * that closes its communicator while others wait for it ends it with EXIT_PEER_LOST. */
+/* The meeting place of `size` ranks, at most COMM_MAX_RANKS. No wait is longer than `timeout`
+ * seconds (0: for ever): then the rank says what it waits for and who has not come, and ends the
+ * program (EXIT_HANG). A rank that closes its communicator while others wait for it ends it with
+ * EXIT_PEER_LOST. */
 LocalWorld *local_world_create(int size, double timeout);
 /* The communicator of `rank`, to be used by its thread and closed by it. */
 Comm local_world_join(LocalWorld *world, int rank);

@@ -1,15 +1,15 @@
 /* meet.c -- how members of a group of thread ranks meet and wait for each other. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
+#include "parallel/comm/deadline.h"
 #include "parallel/comm/local/group.h"
 
 #include <math.h>
 #include <sched.h>
 #include <string.h>
-#include <time.h>
 
-/* A wait of parallel.timeout seconds is slept in so many slices, or more: none is longer than a
- * second. */
+/* A wait of parallel.timeout seconds is slept in at least so many slices, none longer than a
+ * second: of the time in which the process was stopped, one slice counts at most. */
 enum { SLICES = 16 };
 
 static bool same_call(const LocalCall *a, const LocalCall *b)
@@ -19,7 +19,7 @@ static bool same_call(const LocalCall *a, const LocalCall *b)
            (a->made == NULL || strcmp(a->made, b->made) == 0);
 }
 
-/* Of the last who comes: all calls are there to be read. */
+/* Called by the last member that comes, when all calls are there to be read. */
 static void check_calls(const LocalGroup *group)
 {
     const LocalMember *first = &group->member[0];
@@ -33,8 +33,8 @@ static void check_calls(const LocalGroup *group)
     }
 }
 
-/* With the mutex held, and what the member waits for not there: sleeps until somebody wakes it or a
- * while is over, which is taken off its patience, or ends the program. */
+/* With the mutex held, while what the member waits for has not come: sleeps until somebody wakes it
+ * or a slice of time is over, which is taken off its patience; or ends the program. */
 static void sleep_a_while(Comm *comm, double *patience)
 {
     LocalGroup *group = local_group(comm);
@@ -47,18 +47,11 @@ static void sleep_a_while(Comm *comm, double *patience)
         *patience = group->world->timeout;
         return; /* its peers may have come meanwhile */
     }
-    if (isfinite(*patience)) {
-        /* A process that was stopped, and its peers with it, wakes up long after the end of a
-         * slice: of that time the slice alone counts. */
-        double slice = fmin(*patience, fmin(1, group->world->timeout / SLICES));
-        double start = seconds_now(), end = start + slice;
-        struct timespec until = {.tv_sec = (time_t)end};
-        until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
-        pthread_cond_timedwait(&self->woken, &group->mutex, &until);
-        *patience -= fmin(slice, seconds_now() - start);
-    } else {
+    if (isfinite(*patience))
+        *patience -= deadline_sleep(&self->woken, &group->mutex,
+                                    fmin(*patience, fmin(1, group->world->timeout / SLICES)));
+    else
         pthread_cond_wait(&self->woken, &group->mutex);
-    }
 }
 
 static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,

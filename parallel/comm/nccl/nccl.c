@@ -1,5 +1,5 @@
-/* nccl.c -- the verbs over NCCL: what a device carries is put on its stream there, the rest goes
- * through the communicator of before. How calls are watched stands in nccl_watch.c. */
+/* nccl.c -- the verbs over NCCL, put on the stream of the device that carries them, and the life of
+ * a communicator. How calls are watched is in watchdog.c. */
 #include "parallel/comm/nccl/nccl.h"
 
 #include "model/core/log.h"
@@ -11,7 +11,7 @@
 
 /* A Comm's own. */
 typedef struct {
-    Comm host; /* of before; its counts are the Comm's */
+    const char *name; /* of the Comm, for messages */
     NcclGroup *group;
     bool shared; /* the group is another Comm's */
     bool noting; /* between group_begin and group_end */
@@ -33,7 +33,7 @@ static NcclType type_of(DType dtype)
     return of[dtype];
 }
 
-/* Sums of what NCCL has a type for; to move them 16 bits are 16 bits. */
+/* NCCL can move any 16 bits, but adds only what it has a type for. */
 static NcclType summed_type(DType dtype)
 {
     CHECK(dtype != U16, "a reduction of %s over NCCL", dtype_name(dtype));
@@ -45,7 +45,7 @@ static void require(NcclGroup *g, NcclResult result)
     if (result != NCCL_SUCCESS) nccl_end_failed(g, g->calls - 1, result);
 }
 
-/* A mark before the call, one behind it once it has come back. */
+/* One mark is recorded before the call, another once it has come back. */
 static void begins(NcclGroup *g, Device *on, NcclCall call)
 {
     device_event_record(on, &g->mark[g->calls % NCCL_RING].before);
@@ -54,20 +54,20 @@ static void begins(NcclGroup *g, Device *on, NcclCall call)
 
 static void ends(NcclGroup *g, Device *on)
 {
-    device_event_record(on, &g->mark[(g->calls - 1) % NCCL_RING].behind);
+    device_event_record(on, &g->mark[(g->calls - 1) % NCCL_RING].after);
     nccl_call_ends(g);
 }
 
-/* NCCL's groups are the thread's: whose has begun, and not ended. */
+/* NCCL's groups belong to a thread: the member whose group has begun and not ended. */
 static _Thread_local const Member *grouping;
 
 /* Before each of NCCL's calls for a device. */
 static void begin(Member *m, Device *on, NcclCall call)
 {
     NcclGroup *g = m->group;
-    call.group = m->host.name;
+    call.group = m->name;
     CHECK(grouping == NULL || grouping == m, "%s of %s inside a group of %s", call.name, call.group,
-          grouping->host.name);
+          grouping->name);
     if (!m->noting) {
         begins(g, on, call);
         return;
@@ -84,7 +84,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     require(g, nccl_library()->group_start());
 }
 
-/* Behind it. */
+/* After it. */
 static void end(Member *m, Device *on, NcclResult result)
 {
     require(m->group, result);
@@ -104,13 +104,8 @@ static NcclCall with_peer(const Member *m, CommVerb verb, Tensor x, int peer)
     return call;
 }
 
-/* Nothing to move: NCCL would drop the call, too. */
-static bool empty(const Device *on, Tensor x)
-{
-    return on && tensor_count(x) == 0;
-}
-
-/* ---- verbs ----------------------------------------------------------------------------------- */
+/* ---- verbs -----------------------------------------------------------------------------------
+ * Calls that move nothing go no further: NCCL would drop them, too. */
 
 static void *stream_of(const Device *on)
 {
@@ -120,11 +115,7 @@ static void *stream_of(const Device *on)
 static void nccl_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     Member *m = member(comm);
-    if (empty(on, x)) return;
-    if (on == NULL) {
-        m->host.ops->all_reduce(&m->host, NULL, x, op);
-        return;
-    }
+    if (tensor_count(x) == 0) return;
     NcclCall call = of_verb(COMM_ALL_REDUCE, x);
     call.op = op;
     begin(m, on, call);
@@ -137,11 +128,7 @@ static void nccl_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 static void nccl_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
     Member *m = member(comm);
-    if (empty(on, part)) return;
-    if (on == NULL) {
-        m->host.ops->reduce_scatter(&m->host, NULL, part, whole);
-        return;
-    }
+    if (tensor_count(part) == 0) return;
     begin(m, on, of_verb(COMM_REDUCE_SCATTER, whole));
     end(m, on,
         nccl_library()->reduce_scatter(whole.data, part.data, (size_t)tensor_count(part),
@@ -152,11 +139,7 @@ static void nccl_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whol
 static void nccl_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 {
     Member *m = member(comm);
-    if (empty(on, part)) return;
-    if (on == NULL) {
-        m->host.ops->all_gather(&m->host, NULL, whole, part);
-        return;
-    }
+    if (tensor_count(part) == 0) return;
     begin(m, on, of_verb(COMM_ALL_GATHER, whole));
     end(m, on,
         nccl_library()->all_gather(part.data, whole.data, (size_t)tensor_count(part),
@@ -166,11 +149,7 @@ static void nccl_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
 static void nccl_broadcast(Comm *comm, Device *on, Tensor x, int root)
 {
     Member *m = member(comm);
-    if (empty(on, x)) return;
-    if (on == NULL) {
-        m->host.ops->broadcast(&m->host, NULL, x, root);
-        return;
-    }
+    if (tensor_count(x) == 0) return;
     begin(m, on, with_peer(m, COMM_BROADCAST, x, root));
     end(m, on,
         nccl_library()->broadcast(x.data, x.data, (size_t)tensor_count(x), type_of(x.dtype), root,
@@ -181,11 +160,7 @@ static void nccl_send(Comm *comm, Device *on, Tensor x, int to)
 {
     Member *m = member(comm);
     CHECK(to != comm->rank, "a message of rank %d to itself", to);
-    if (empty(on, x)) return;
-    if (on == NULL) {
-        m->host.ops->send(&m->host, NULL, x, to);
-        return;
-    }
+    if (tensor_count(x) == 0) return;
     begin(m, on, with_peer(m, COMM_SEND, x, to));
     end(m, on,
         nccl_library()->send(x.data, (size_t)tensor_count(x), type_of(x.dtype), to,
@@ -196,11 +171,7 @@ static void nccl_receive(Comm *comm, Device *on, Tensor x, int from)
 {
     Member *m = member(comm);
     CHECK(from != comm->rank, "a message of rank %d to itself", from);
-    if (empty(on, x)) return;
-    if (on == NULL) {
-        m->host.ops->receive(&m->host, NULL, x, from);
-        return;
-    }
+    if (tensor_count(x) == 0) return;
     begin(m, on, with_peer(m, COMM_RECEIVE, x, from));
     end(m, on,
         nccl_library()->receive(x.data, (size_t)tensor_count(x), type_of(x.dtype), from,
@@ -213,7 +184,6 @@ static void nccl_group_begin(Comm *comm)
     CHECK(!m->noting, "group_begin inside a group of %s", comm->name);
     m->noting = true;
     m->on = (Device){0};
-    m->host.ops->group_begin(&m->host);
 }
 
 static void nccl_group_end(Comm *comm)
@@ -226,24 +196,11 @@ static void nccl_group_end(Comm *comm)
         require(m->group, nccl_library()->group_end());
         ends(m->group, &m->on);
     }
-    m->host.ops->group_end(&m->host);
-}
-
-static void nccl_barrier(Comm *comm)
-{
-    Member *m = member(comm);
-    m->host.ops->barrier(&m->host);
-}
-
-static Comm nccl_split(Comm *comm, const char *name, int color, int key)
-{
-    Member *m = member(comm);
-    return m->host.ops->split(&m->host, name, color, key);
 }
 
 /* ---- the life of a communicator -------------------------------------------------------------- */
 
-/* A call of the host's alone: NCCL waits in it for the peers. */
+/* A call that no stream carries: the host waits in it for the peers. */
 static void host_call(NcclGroup *g, const char *name)
 {
     nccl_call_begins(g, (NcclCall){.name = name, .group = g->name, .elements = -1, .peer = -1});
@@ -259,7 +216,7 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
 static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
 {
     NcclGroup *g = must_calloc(1, sizeof *g);
-    CHECK(comm->size <= NCCL_MOST_RANKS, "%d ranks", comm->size);
+    CHECK(comm->size <= COMM_MAX_RANKS, "%d ranks", comm->size);
     *g = (NcclGroup){.rank = comm->rank,
                      .size = comm->size,
                      .timeout = timeout,
@@ -275,7 +232,7 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
                           tensor_1d(&rank, I32, 1));
     for (int i = 0; i < NCCL_RING; i++) {
         device_event_record(dev, &g->mark[i].before);
-        device_event_record(dev, &g->mark[i].behind);
+        device_event_record(dev, &g->mark[i].after);
     }
     memcpy(g->asked, g->mark, sizeof g->asked);
     return g;
@@ -310,7 +267,7 @@ static void group_close(NcclGroup *g)
     nccl_unwatch(g);
     for (int i = 0; i < NCCL_RING; i++) {
         device_event_destroy(g->device, &g->mark[i].before);
-        device_event_destroy(g->device, &g->mark[i].behind);
+        device_event_destroy(g->device, &g->mark[i].after);
     }
     pthread_mutex_destroy(&g->mutex);
     free(g->world_rank);
@@ -322,7 +279,6 @@ static void nccl_close(Comm *comm)
     Member *m = member(comm);
     CHECK(!m->noting, "the end of %s inside a group", comm->name);
     if (!m->shared) group_close(m->group);
-    m->host.ops->close(&m->host);
     free(m);
     comm->impl = NULL;
 }
@@ -339,13 +295,11 @@ static void take_over(Comm *comm, NcclGroup *group, bool shared)
                                  .receive = nccl_receive,
                                  .group_begin = nccl_group_begin,
                                  .group_end = nccl_group_end,
-                                 .barrier = nccl_barrier,
-                                 .split = nccl_split,
                                  .close = nccl_close};
     Member *m = must_calloc(1, sizeof *m);
-    *m = (Member){.host = *comm, .group = group, .shared = shared};
-    comm->impl = m;
-    comm->ops = &nccl;
+    *m = (Member){.group = group, .shared = shared};
+    comm_carry(comm, &nccl, m);
+    m->name = comm->host->name; /* which stays where it is when the Comm moves */
 }
 
 /* Each verb once, so that no step waits for NCCL to open what it needs. */

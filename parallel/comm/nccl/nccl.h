@@ -1,8 +1,8 @@
-/* nccl.h -- ranks with a GPU each: what a device carries goes through NCCL, what is the host's
- * through the communicator of before.
+/* nccl.h -- ranks with a GPU each: what a device carries goes through NCCL; the host's calls stay
+ * with the communicator that was there before.
  *
  * libnccl.so.2 is opened when the first ranks ask for it, 2.28.9 or newer; its functions are
- * declared in nccl_library.h, so that no build needs its own header. One thread issues the calls of
+ * declared in library.h, so that no build needs its own header. One thread issues the calls of
  * a device. NCCL has no deadlines of its own: one thread of the process asks all communicators for
  * errors and holds parallel.timeout. What fails ends the process, with NCCL's own words and what
  * was called; nothing is retried.
@@ -37,12 +37,6 @@ void nccl_connect(Comm *comm, Device *dev, bool messages, double timeout);
 /* The same for a group of the same ranks in the same order as `connected`, through whose
  * communicator its calls go; it is closed before that one. */
 void nccl_share(Comm *comm, const Comm *connected);
-
-/* Whether one of these n ranks of the world has a call under way, in this process, which may take
- * no longer than a `timeout`. Who waits for the rank somewhere else need not hold a deadline of his
- * own: this one ends, or its end says who is late. False, after two seconds, where the thread that
- * would end it does not go on itself. */
-bool nccl_holds_deadline(const int *ranks, int n);
 
 /* Bytes of device memory that a communicator of so many ranks takes, about; 0 of one. `messages`:
  * those with the next and the previous rank are counted, too. NCCL_MAX_CTAS and NCCL_BUFFSIZE in

@@ -1,14 +1,14 @@
 /* watchdog.c -- one thread of the process looks after all communicators of NCCL's: it asks them
  * for errors that no call returns, and ends the program where a call takes longer than
  * parallel.timeout: on the host or, once it has come back there, on the device. */
-#include "model/core/clock.h"
 #include "model/core/pool.h"
+#include "parallel/comm/deadline.h"
 #include "parallel/comm/nccl/group.h"
 
 #include <math.h>
 #include <time.h>
 
-/* How often it looks, in seconds: so many times within a deadline, or oftener. */
+/* Seconds between two looks: it looks at least LOOKS times within a deadline. */
 static const double longest_look = 0.25, shortest_look = 0.005;
 enum { LOOKS = 16 };
 
@@ -62,10 +62,10 @@ static void look_for_progress(NcclGroup *g)
     if (g->finished == issued) return;
     nccl_enter(g);
     if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
-    if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].behind))
+    if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].after))
         g->finished = issued;
     while (g->finished < issued &&
-           device_event_reached(&g->view, &g->asked[g->finished % NCCL_RING].behind))
+           device_event_reached(&g->view, &g->asked[g->finished % NCCL_RING].after))
         g->finished++;
 }
 
@@ -109,13 +109,7 @@ static void *watch_main(void *context)
     (void)context;
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
-        /* A process that was stopped, and its peers with it, wakes up long after this time is over:
-         * of that time it alone counts. */
-        double slice = look_after(), start = seconds_now(), end = start + slice;
-        struct timespec until = {.tv_sec = (time_t)end};
-        until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
-        pthread_cond_timedwait(&watch.woken, &watch.mutex, &until);
-        double passed = fmin(slice, seconds_now() - start);
+        double passed = deadline_sleep(&watch.woken, &watch.mutex, look_after());
         for (NcclGroup *g = watch.groups; g; g = g->next)
             look_for_error(g);
         for (NcclGroup *g = watch.groups; g; g = g->next)
@@ -143,6 +137,7 @@ void nccl_watch(NcclGroup *g)
     g->watched = -1;
     pthread_mutex_lock(&watch.life);
     if (watch.groups == NULL) start_thread();
+    deadline_add_holder(nccl_holds_deadline);
     pthread_mutex_lock(&watch.mutex);
     g->next = watch.groups;
     watch.groups = g;

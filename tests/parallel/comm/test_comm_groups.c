@@ -257,7 +257,7 @@ static void run_many(Comm *world, void *context)
 static void test_as_many_ranks_as_there_may_be(void **state)
 {
     (void)state;
-    each_world(LOCAL_MAX_RANKS, LOCAL_MAX_RANKS, run_many);
+    each_world(COMM_MAX_RANKS, COMM_MAX_RANKS, run_many);
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */

@@ -1,0 +1,94 @@
+/* blame.c -- see blame.h. */
+#include "parallel/comm/blame.h"
+
+/* A rank that is waited for, and by whom in which call. */
+typedef struct {
+    int rank, by;
+    const void *group; /* NULL: in the wait that is being followed */
+    bool device;
+} Link;
+
+typedef struct {
+    const BlameTransport *transport;
+    void *world;
+    Link link[COMM_MAX_RANKS];
+    int n;
+    bool seen[COMM_MAX_RANKS];
+} Walk;
+
+static void add(Walk *w, Link link)
+{
+    if (w->seen[link.rank]) return;
+    w->seen[link.rank] = true;
+    w->link[w->n++] = link;
+}
+
+/* Adds those for whom `wait` lasts. */
+static void add_wait(Walk *w, const BlameWait *wait, const void *group)
+{
+    int n = w->transport->devices && wait->n > 1 ? 1 : wait->n;
+    for (int i = 0; i < n; i++)
+        add(w, (Link){wait->who[i], wait->rank, group, wait->lack == BLAME_DEVICES});
+}
+
+static Walk start(const BlameTransport *transport, void *world, const BlameWait *wait)
+{
+    Walk w = {.transport = transport, .world = world};
+    /* A host that waits here waits nowhere else: to come back to it closes a circle. */
+    if (!transport->devices) w.seen[wait->rank] = true;
+    add_wait(&w, wait, NULL);
+    return w;
+}
+
+/* Whether that rank waits itself, in *group; if so, adds for whom. *stands: it is in a call to
+ * which all have come. */
+static bool follow(Walk *w, int rank, const void **group, bool *stands)
+{
+    BlameWait wait = {.rank = rank};
+    *stands = false;
+    *group = w->transport->waits_in(w->world, rank);
+    if (*group == NULL || !w->transport->lacks(w->world, *group, rank, &wait)) return false;
+    *stands = wait.lack == BLAME_NOTHING;
+    if (!*stands) add_wait(w, &wait, *group);
+    return true;
+}
+
+void blame_find(const BlameTransport *transport, void *world, const BlameWait *wait, Blame *blame)
+{
+    Walk w = start(transport, world, wait);
+    *blame = (Blame){.kind = BLAME_CIRCLE};
+    /* Breadth first: the list grows while it is read, and each rank is on it once, so it ends. The
+     * first rank that waits for nobody is the nearest cause. */
+    for (int i = 0; i < w.n; i++) {
+        const Link *link = &w.link[i];
+        const void *group;
+        bool stands;
+        if (follow(&w, link->rank, &group, &stands)) {
+            if (!stands) continue;
+            *blame = (Blame){.kind = BLAME_CALL, .by = link->rank};
+            transport->describe(world, group, link->rank, blame->call, sizeof blame->call);
+            return;
+        }
+        /* The wait's own sentence names its ranks already. */
+        *blame = (Blame){.kind = link->group ? BLAME_RANK : BLAME_THEMSELVES,
+                         .rank = link->rank,
+                         .by = link->by,
+                         .device = link->device};
+        if (link->group)
+            transport->describe(world, link->group, link->by, blame->call, sizeof blame->call);
+        return;
+    }
+}
+
+int blame_reach(const BlameTransport *transport, void *world, const BlameWait *wait,
+                int rank[COMM_MAX_RANKS])
+{
+    Walk w = start(transport, world, wait);
+    const void *group;
+    bool stands;
+    for (int i = 0; i < w.n; i++)
+        follow(&w, w.link[i].rank, &group, &stands);
+    for (int i = 0; i < w.n; i++)
+        rank[i] = w.link[i].rank;
+    return w.n;
+}

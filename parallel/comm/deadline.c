@@ -1,0 +1,108 @@
+/* deadline.c -- see deadline.h. */
+#include "parallel/comm/deadline.h"
+
+#include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/rank_list.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+/* What a library does in a call to which all have come, it alone can tell. */
+static const char details[] = "run with NCCL_DEBUG=INFO for details";
+
+double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds)
+{
+    double start = seconds_now(), end = start + seconds;
+    struct timespec until = {.tv_sec = (time_t)end};
+    until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
+    pthread_cond_timedwait(condition, mutex, &until);
+    return fmin(seconds, seconds_now() - start);
+}
+
+/* ---- sentences ------------------------------------------------------------------------------- */
+
+/* "; rank 2 waits for rank 3 (group tp, call 7, all-reduce of 64 f32)" */
+static const char *cause_text(const Blame *blame, char *text, size_t n)
+{
+    text[0] = '\0';
+    switch (blame->kind) {
+    case BLAME_THEMSELVES: break;
+    case BLAME_RANK:
+        snprintf(text, n, "; rank %d waits for %srank %d (%s)", blame->by,
+                 blame->device ? "the GPU of " : "", blame->rank, blame->call);
+        break;
+    case BLAME_CALL:
+        snprintf(text, n, "; rank %d stands in %s, to which all have come; %s", blame->by,
+                 blame->call, details);
+        break;
+    case BLAME_CIRCLE: snprintf(text, n, "; they wait for each other"); break;
+    }
+    return text;
+}
+
+void deadline_end_waiting(const BlameWait *wait, double timeout, const Blame *blame)
+{
+    char list[RANK_LIST_BYTES], cause[384];
+    const char *have = wait->n > 1 ? "have" : "has";
+    rank_list(wait->who, wait->n, list, sizeof list);
+    switch (wait->lack) {
+    case BLAME_HOSTS:
+        fail(EXIT_HANG,
+             "%s: rank %d has waited %g s (parallel.timeout) for %s, which %s not arrived%s",
+             wait->call, wait->rank, timeout, list, have, cause_text(blame, cause, sizeof cause));
+    case BLAME_DEVICES:
+        fail(EXIT_HANG,
+             "%s: rank %d has waited %g s (parallel.timeout); all its ranks have called it, but "
+             "the GPU%s of %s %s not come to it%s",
+             wait->call, wait->rank, timeout, wait->n > 1 ? "s" : "", list, have,
+             cause_text(blame, cause, sizeof cause));
+    case BLAME_NOTHING: break;
+    }
+    fail(EXIT_HANG,
+         "%s: rank %d has waited %g s (parallel.timeout); %s and their GPUs have all come to it, "
+         "and it does not end; %s",
+         wait->call, wait->rank, timeout, list, details);
+}
+
+void deadline_end_lost(const BlameWait *wait)
+{
+    char list[RANK_LIST_BYTES];
+    fail(EXIT_PEER_LOST, "%s: rank %d waits for %s, which %s left the group", wait->call,
+         wait->rank, rank_list(wait->who, wait->n, list, sizeof list),
+         wait->n > 1 ? "have" : "has");
+}
+
+/* ---- whose deadline -------------------------------------------------------------------------- */
+
+/* One place per transport of the process. */
+enum { MOST_HOLDERS = 4 };
+static struct {
+    pthread_mutex_t mutex;
+    DeadlineHolder holds[MOST_HOLDERS];
+    int n;
+} holders = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+void deadline_add_holder(DeadlineHolder holds)
+{
+    bool known = false;
+    pthread_mutex_lock(&holders.mutex);
+    for (int i = 0; i < holders.n; i++)
+        known = known || holders.holds[i] == holds;
+    CHECK(known || holders.n < MOST_HOLDERS, "more than %d transports hold deadlines",
+          MOST_HOLDERS);
+    if (!known) holders.holds[holders.n++] = holds;
+    pthread_mutex_unlock(&holders.mutex);
+}
+
+bool deadline_held_elsewhere(const int *rank, int n)
+{
+    pthread_mutex_lock(&holders.mutex);
+    int count = holders.n;
+    pthread_mutex_unlock(&holders.mutex);
+    /* Without the mutex: an answer may take seconds, and nobody is ever taken off the list. */
+    for (int i = 0; i < count; i++)
+        if (holders.holds[i](rank, n)) return true;
+    return false;
+}

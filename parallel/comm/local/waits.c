@@ -1,0 +1,136 @@
+/* waits.c -- in which call a thread rank waits and for whom: what blame.h asks of this transport,
+ * and the end of a rank that waits in vain. */
+#include "model/core/check.h"
+#include "parallel/comm/deadline.h"
+#include "parallel/comm/local/group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n)
+{
+    FILE *to = fmemopen(text, n, "w");
+    CHECK(to != NULL, "no stream over %zu bytes", n);
+    fputs(call->name, to);
+    if (call->op == REDUCE_MAX) fputs(" (max)", to);
+    if (call->made) fprintf(to, " into %s", call->made);
+    if (call->count >= 0)
+        fprintf(to, " of %lld %s%s", (long long)call->count, dtype_name(call->dtype),
+                call->backend ? "" : " in host memory");
+    if (call->root >= 0)
+        fprintf(to, " %s rank %d", strcmp(call->name, "send") == 0 ? "to" : "from",
+                group->member[call->root].world_rank);
+    fclose(to);
+    return text;
+}
+
+/* ---- with the group's mutex held ------------------------------------------------------------- */
+
+/* The member of the group that is this rank and asleep there, or NULL. */
+static const LocalMember *asleep_in(const LocalGroup *group, int rank)
+{
+    for (int i = 0; i < group->size; i++)
+        if (group->member[i].world_rank == rank && atomic_load(&group->member[i].asleep))
+            return &group->member[i];
+    return NULL;
+}
+
+/* wait->who = those for whom the member waits; lost: those among them who have left. */
+static void find_peers(const LocalGroup *group, const LocalMember *self, bool lost, BlameWait *wait)
+{
+    int rank = (int)(self - group->member);
+    wait->lack = BLAME_HOSTS;
+    wait->n = 0;
+    for (int i = 0; i < group->size; i++)
+        if (self->waiting_for(group, rank, i) && (!lost || group->member[i].closed))
+            wait->who[wait->n++] = group->member[i].world_rank;
+}
+
+static void describe_call(const LocalGroup *group, const LocalMember *self, char *text, size_t n)
+{
+    char call[128];
+    snprintf(text, n, "group %s, call %lld, %s", group->name, (long long)self->calls,
+             local_describe(group, &self->call, call, sizeof call));
+}
+
+/* The wait of the calling thread's own rank. */
+static BlameWait own_wait(Comm *comm, bool lost)
+{
+    const LocalMember *self = local_member(comm);
+    BlameWait wait = {.rank = self->world_rank};
+    find_peers(local_group(comm), self, lost, &wait);
+    describe_call(local_group(comm), self, wait.call, sizeof wait.call);
+    return wait;
+}
+
+/* ---- for blame.h, with the world's mutex held: no group goes meanwhile ----------------------- */
+
+static bool lacks(void *world, const void *of, int rank, BlameWait *wait)
+{
+    LocalGroup *group = (LocalGroup *)of;
+    (void)world;
+    wait->n = 0;
+    pthread_mutex_lock(&group->mutex);
+    const LocalMember *self = asleep_in(group, rank);
+    if (self) find_peers(group, self, false, wait);
+    pthread_mutex_unlock(&group->mutex);
+    /* A member that is asleep and waits for nobody is about to be woken. */
+    return wait->n > 0;
+}
+
+static const void *waits_in(void *of, int rank)
+{
+    const LocalWorld *world = of;
+    BlameWait wait;
+    if (lacks(of, world->all, rank, &wait)) return world->all;
+    for (const LocalGroup *group = world->groups; group; group = group->next)
+        if (lacks(of, group, rank, &wait)) return group;
+    return NULL;
+}
+
+static void describe(void *world, const void *of, int rank, char *text, size_t n)
+{
+    LocalGroup *group = (LocalGroup *)of;
+    (void)world;
+    text[0] = '\0';
+    pthread_mutex_lock(&group->mutex);
+    const LocalMember *self = asleep_in(group, rank);
+    if (self) describe_call(group, self, text, n);
+    pthread_mutex_unlock(&group->mutex);
+}
+
+static const BlameTransport transport = {
+    .waits_in = waits_in, .lacks = lacks, .describe = describe};
+
+/* ---- a wait that is too long ----------------------------------------------------------------- */
+
+bool local_leaves_deadline(Comm *comm)
+{
+    LocalGroup *group = local_group(comm);
+    LocalWorld *world = group->world;
+    BlameWait wait = own_wait(comm, false);
+    int rank[COMM_MAX_RANKS];
+    /* The mutex of the world comes before those of groups; and another transport may take long to
+     * answer, while peers of this group should go on. */
+    pthread_mutex_unlock(&group->mutex);
+    pthread_mutex_lock(&world->mutex);
+    int n = blame_reach(&transport, world, &wait, rank);
+    pthread_mutex_unlock(&world->mutex);
+    bool leaves = deadline_held_elsewhere(rank, n);
+    pthread_mutex_lock(&group->mutex);
+    return leaves;
+}
+
+void local_end_waiting(Comm *comm, bool lost)
+{
+    LocalGroup *group = local_group(comm);
+    LocalWorld *world = group->world;
+    BlameWait wait = own_wait(comm, lost);
+    Blame blame;
+    pthread_mutex_unlock(&group->mutex);
+    if (lost) deadline_end_lost(&wait);
+    pthread_mutex_lock(&world->mutex);
+    blame_find(&transport, world, &wait, &blame);
+    pthread_mutex_unlock(&world->mutex);
+    deadline_end_waiting(&wait, world->timeout, &blame);
+}
