@@ -80,7 +80,7 @@ static void call(Comm *world, Mine *p, int verb, int64_t bytes)
         comm_receive(world, &p->dev, other, (world->rank + n - 1) % n);
         comm_group_end(world);
         break;
-    default:
+    default: /* ONE_WAY: the last of an odd number of ranks has no partner */
         if (world->rank % 2 == 1)
             comm_receive(world, &p->dev, other, world->rank - 1);
         else if (world->rank + 1 < n)
@@ -88,9 +88,10 @@ static void call(Comm *world, Mine *p, int verb, int64_t bytes)
     }
 }
 
-/* Seconds of one call, of so many behind each other. */
+/* Seconds of one call, of so many one after the other. */
 static double time_calls(Comm *world, Mine *p, int verb, int64_t bytes, int64_t calls)
 {
+    /* All begin together: who comes late would count as the others' communication. */
     comm_barrier(world);
     double from = seconds_now();
     for (int64_t c = 0; c < calls; c++)
@@ -104,6 +105,7 @@ static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int re
 {
     const double takes_long = 0.01;
     double seconds[BENCH_MOST_REPETITIONS];
+    /* Enough calls for the clock to be exact; one where a call is already long. */
     int64_t calls = bytes < 1 << 20 ? 100 : bytes < LARGEST ? 10 : 1;
     time_calls(world, p, verb, bytes, 1); /* the first of its kind */
     if (control_max(world, time_calls(world, p, verb, bytes, 1) > takes_long) != 0) calls = 1;
@@ -119,6 +121,7 @@ static double memory_rate(Comm *world, Mine *p, int repetitions)
     double seconds[BENCH_MOST_REPETITIONS];
     int64_t n = LARGEST / (int64_t)sizeof(float);
     Tensor x = tensor_1d(p->x, F32, n), y = tensor_1d(p->y, F32, n);
+    /* The first round only touches the pages. */
     for (int i = -1; i < repetitions; i++) {
         comm_barrier(world);
         double from = seconds_now();
@@ -147,6 +150,7 @@ static int rank_main(Comm *world, void *context)
     int repetitions = (int)r->a->repetitions;
     double memory = memory_rate(world, &p, repetitions);
     Comm all = comm_split(world, "all", 0, world->rank); /* it ends before the device does */
+    /* Where ranks have a GPU each the same calls go through NCCL, as in a run. */
     if (gpus == GPUS_EACH) nccl_connect(&all, &p.dev, true, (double)r->a->timeout);
     for (int verb = 0; verb < VERBS; verb++)
         for (int s = 0; s < SIZES; s++) {
@@ -176,6 +180,7 @@ static void print_row(const Result *r, bool shared, int verb, int size)
                                          : comm_verb_name[verb];
     double bytes = (double)bytes_of(size), seconds = r->seconds[verb][size];
     double rate = 1e-9 * bytes / seconds;
+    /* Of the fastest that memory allows: a call that moves no bytes twice reaches 1. */
     double share = streams_of(verb, (int)r->a->ranks) * bytes / r->memory / seconds;
     if (r->a->json) {
         printf("%s{\"verb\":\"%s\",\"bytes\":%.0f,\"us\":%.6g,\"gb_per_s\":%.6g,"

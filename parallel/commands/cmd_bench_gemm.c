@@ -32,6 +32,8 @@ static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
     double seconds[2][BENCH_MOST_REPETITIONS], rate[2] = {0, 0};
     Operands o = operands_create(&dev[1], c, a->dtype);
     char text[160];
+    /* In turns, so that whatever else the machine does slows both alike; the first round warms up.
+     */
     for (int i = -1; i < a->repetitions; i++) {
         for (int d = 0; d < 2; d++) {
             if (dev[d].backend == NULL) continue;
@@ -52,6 +54,8 @@ static double gemm_line(Device dev[2], const OpCase *c, const BenchArguments *a)
 
 static int bench_gemm(const void *values)
 {
+    /* The products of a block of GPT-2 124M (qkv, projection, up, down) and one chunk of its head.
+     */
     static const OpId op[] = {OP_linear_forward, OP_linear_backward_input,
                               OP_linear_backward_weight};
     static const int64_t shape[][2] = {
@@ -63,6 +67,7 @@ static int bench_gemm(const void *values)
     double share[SHAPES * OPS * ROWS];
     char text[160];
     int lines = 0;
+    /* Without OpenBLAS the built-in products are still worth a table. */
     bool openblas = open_cpu(&dev[0], a, BLAS_OPENBLAS);
     open_cpu(&dev[1], a, BLAS_BUILTIN);
     printf("%s, %s, medians of %lld, in turns\n",

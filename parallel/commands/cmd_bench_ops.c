@@ -54,12 +54,14 @@ static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a
     return bench_median(seconds, (int)a->repetitions);
 }
 
-/* One line: the time, the least it could be at the ceilings, what was reached of them. */
+/* One line: the time, the least time that the ceilings allow, and the share of it that was reached.
+ */
 static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, MemoryCopy *blocks,
                       double copy, double product)
 {
     char text[160];
     double seconds = case_seconds(dev, c, a, blocks);
+    /* A call is bound by its arithmetic or by what it moves, not by both. */
     double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
     printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
@@ -77,7 +79,7 @@ static int bench_ops(const void *values)
     open_device(&dev, a);
     MemoryCopy blocks = memory_copy_open(&dev, op_bench_scaled(MEMORY_COPY_BYTES, a->tokens));
     double copy = copy_rate(&dev, &blocks, a->repetitions);
-    /* A GPU wants it deep and wide. */
+    /* The ceiling of arithmetic: a product large enough to keep the device busy. */
     int64_t width = op_bench_scaled(dev.backend->place == PLACE_HOST ? 768 : 4096, a->tokens);
     const OpCase large = {OP_linear_forward, .n = a->tokens, .cols = width, .outputs = 4 * width};
     double product = op_case_flops(&large) / case_seconds(&dev, &large, a, &blocks);
@@ -91,6 +93,7 @@ static int bench_ops(const void *values)
            "% ceiling");
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a->tokens);
+        /* Only bf16 weights are rounded at random. */
         if (c.stochastic && a->dtype != BF16) continue;
         case_line(&dev, &c, a, &blocks, copy, product);
     }

@@ -32,7 +32,7 @@ typedef struct {
     DType dtype;
 } Replay;
 
-/* What every round measures, in seconds; behind these the ops. */
+/* What every round measures, in seconds; the ops come last. */
 enum { ROW_STEP, ROW_FORWARD, ROW_BACKWARD, ROW_UPDATE, ROW_PRODUCTS, ROW_LOOP, ROW_OP };
 enum { ROWS = ROW_OP + OP_COUNT };
 
@@ -48,6 +48,7 @@ typedef struct {
 /* The next O x I weights of the walk. */
 static Tensor next_weight(Replay *r, int64_t outputs, int64_t inputs)
 {
+    /* As in a step, no weight is used twice in a row: it would come from the cache. */
     if (r->at + outputs * inputs > r->n_weights) r->at = 0;
     Tensor t =
         tensor_2d((char *)r->w + (size_t)r->at * dtype_size(r->dtype), r->dtype, outputs, inputs);
@@ -115,12 +116,13 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
         memset(profile->seconds, 0, sizeof profile->seconds);
         profile->n_products = 0;
     }
+    /* A profile puts two marks around every op, which take time: the step that counts has none. */
     dev->profile = profile;
     stopwatch_start(dev, watch);
     trainer_step(t);
     double seconds = stopwatch_stop(dev, watch);
     dev->profile = NULL;
-    trainer_read_all(t, record);
+    trainer_read_all(t, record); /* makes room for the next step's record */
     if (profile) profile_collect(dev, profile);
     return seconds;
 }
@@ -185,7 +187,7 @@ static Result measure(Trainer *t, int steps)
     double(*round)[ROWS] = must_calloc((size_t)steps, sizeof *round);
     timed_step(t, &watch, profile); /* warm: pages, plans */
     stopwatch_close(dev, &watch);
-    double held = (double)dev->held;
+    double held = (double)dev->held; /* before the benchmark's own buffers */
     int64_t n = param_table_count(&t->session.table);
     replay_open(&replay, dev, t->session.layers.shape.dtype, profile, n);
     double bytes = update_bytes(t, n);
@@ -217,6 +219,8 @@ static Rates rates_of(const Trainer *t, const Result *r)
     const Config *c = t->config;
     const GptShape *s = &t->session.layers.shape;
     Rates rates = {.tokens = (double)(c->train_micro_batch_size_per_gpu * c->data.seq_length)};
+    /* Attention's products over the pairs of a query and a key that it may see; the masked pairs,
+     * which MFU12 counts as well, are as many again. */
     double square = 6.0 * (double)(s->L * s->H * s->D * c->data.seq_length) * rates.tokens;
     rates.flops = gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length) * rates.tokens;
     rates.flops12 = rates.flops + square;
@@ -300,6 +304,8 @@ static const Config *bench_config(const Arguments *a)
         exit(config_report_code(&report));
     }
     config_report_free(&report);
+    /* The data are not opened: a tokenizer that is still to be trained has the size that is asked
+     * for. */
     ConfigFacts facts = {.vocab_size = c->data.tokenizer_vocab_size};
     return c->model.vocab_size > 0 ? c : config_settle(c, &facts, NULL, 0);
 }

@@ -54,6 +54,7 @@ static int find(const char *path, char ***found, int *code)
 {
     char err[1024];
     int64_t *steps;
+    /* The path of a run, or else of one of its checkpoints. */
     int n = checkpoint_list(path, &steps, err, sizeof err);
     *found = must_calloc(n > 0 ? (size_t)n : 1, sizeof **found);
     for (int i = 0; i < n; i++)
@@ -64,6 +65,7 @@ static int find(const char *path, char ***found, int *code)
         (*found)[0] = must_strdup(path);
         return 1;
     }
+    /* What must not be read keeps its own sentence, and so its exit code. */
     if (n == 0 && !error_says(err, EACCES)) {
         bool folder = is_there(path, ".", err, sizeof err);
         error_set(err, sizeof err, folder ? "%s holds no checkpoint" : "there is no folder %s",
@@ -87,6 +89,7 @@ static int run_list(char **found, int n)
         char err[1024];
         Checkpoint *c;
         bool good = checkpoint_open(found[i], &c, err, sizeof err);
+        /* Pruned since the list was made, by a run that is going on: no damage. */
         if (!good && checkpoint_gone(found[i])) continue;
         if (shown++ == 0)
             printf("%8s %9s %8s %10s  %s\n", "step", "samples", "updates", "size", "folder");
@@ -110,6 +113,7 @@ static void print_tensors(const Manifest *m, int file)
     for (int i = 0; i < m->n_tensors; i++) {
         const SafetensorsEntry *e = &m->tensor[i].entry;
         char shape[96] = "()";
+        /* With several writers a checkpoint has several files. */
         if (m->tensor[i].file != file) continue;
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",
@@ -173,7 +177,7 @@ static int run_verify(char **found, int n)
 {
     int code = EXIT_OK, shown = 0;
     CheckpointIo io;
-    checkpoint_io_open(&io, NULL, NULL);
+    checkpoint_io_open(&io, NULL, NULL); /* no device: files are only compared */
     for (int i = 0; i < n; i++) {
         char err[1024];
         Checkpoint *c = NULL;

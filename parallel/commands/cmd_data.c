@@ -51,13 +51,13 @@ static int train_bpe(const void *values)
     Tokenizer *t = NULL;
     bool good = read_text(a, &text, err, n, &code);
     if (good) {
-        code = EXIT_DAMAGED;
+        code = EXIT_DAMAGED; /* a text that yields no such vocabulary */
         Progress progress = progress_begin();
         good = tokenizer_train(text.bytes, text.size, a->vocab, &t, &progress, NULL, err, n);
         progress_end(&progress);
     }
     if (good) {
-        code = EXIT_CANNOT_CREATE;
+        code = EXIT_CANNOT_CREATE; /* from here on the output's fault */
         good = tokenizer_save(t, &fs_system, a->out, err, n);
     }
     if (good)
@@ -77,8 +77,8 @@ static bool load_tokenizer(const char *path, Tokenizer **t, char *err, size_t n,
     return good;
 }
 
-/* Refuses to write into a folder that has shards already: a rest of them would be read along with
- * the new ones. */
+/* Refuses to write into a folder that has shards already: if the new ones are fewer, the rest of
+ * the old ones would be read along with them. */
 static bool check_no_shards(const char *folder, char *err, size_t n)
 {
     for (Split k = 0; k < SPLITS; k++) {
@@ -94,6 +94,7 @@ static bool check_no_shards(const char *folder, char *err, size_t n)
 static bool write_shards(const Arguments *a, const Tokenizer *t, const Text *text, char *err,
                          size_t n)
 {
+    /* The last share of the text is held out, as in a run's own preparation. */
     int64_t end = text_split(text, a->val_fraction);
     const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = text, .to = end},
                                      [SPLIT_VAL] = {.text = text, .from = end, .to = text->size}};
@@ -155,6 +156,7 @@ static int inspect(const void *values)
     const Arguments *a = values;
     char err[1024] = "";
     size_t n = sizeof err;
+    /* Without a vocabulary any id that fits the file's type is taken. */
     int64_t vocab = a->vocab > 0 ? a->vocab : INT64_C(1) << 31;
     ExitCode code = EXIT_OK;
     if (a->tokenizer) {
@@ -168,6 +170,7 @@ static int inspect(const void *values)
     bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
+        /* One file at a time: the first that is wrong is named, and those before it are printed. */
         StringList one = {.count = 1, .item = &files.item[i]};
         good = (!a->verify || meta_verify(files.item[i], &known, err, n)) &&
                token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, a->verify, err, n);
@@ -183,6 +186,7 @@ static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet
 {
     int64_t from = a->from < s->n_tokens ? a->from : s->n_tokens, left = s->n_tokens - from;
     if (a->count >= 0 && a->count < left) left = a->count;
+    /* Piece by piece: a shard may be larger than memory. */
     int32_t ids[4096];
     while (left > 0) {
         int64_t some = left < 4096 ? left : 4096, size;

@@ -56,6 +56,7 @@ static void look(const char *what, void (*finding)(void))
     char text[4096];
     size_t at = 0;
     ssize_t got;
+    /* Else the child would print what is still buffered a second time. */
     fflush(stdout);
     if (pipe(ends) != 0) fail(EXIT_SYSTEM, "no pipe to a child: %s", strerror(errno));
     pid_t pid = child_fork(&child);
@@ -66,6 +67,7 @@ static void look(const char *what, void (*finding)(void))
         fflush(stdout);
         _exit(EXIT_OK);
     }
+    /* The read below ends when the last writer has closed its end: this one, too. */
     close(ends[1]);
     while (at < sizeof text - 1 && (got = read(ends[0], text + at, sizeof text - 1 - at)) > 0)
         at += (size_t)got;
@@ -107,6 +109,7 @@ static void print_device(void)
         return;
     }
     print_finding("ok", "device", "%s", device_describe(&device, buf, sizeof buf));
+    /* A library that is there but cannot be used is trouble; none at all is a choice. */
     const CpuDevice *cpu = device.impl;
     if (cpu->library != NULL)
         print_finding("ok", "blas", "%s", cpu->blas_name);
@@ -202,8 +205,8 @@ static void print_gpus(void)
     if (count > 1) print_peers(cuda, count);
 }
 
-/* What several ranks with a GPU each need: where there are several GPUs it is trouble to have none,
- * and why is said; elsewhere nobody misses it. */
+/* NCCL, which several ranks with a GPU each need: where there are several GPUs it is trouble not to
+ * have it, and the reason is printed; elsewhere nobody misses it. */
 static void print_nccl(void)
 {
     char text[1536];
@@ -231,6 +234,7 @@ static void print_memory(void)
 
 static void print_disk(void)
 {
+    /* out/ may be a link to another disk, and need not be there yet. */
     const char *folder = access("out", F_OK) == 0 ? "out" : ".";
     struct statvfs fs;
     if (statvfs(folder, &fs) != 0) {

@@ -34,6 +34,7 @@ static int evaluate_on(OpenedRank *rank, void *context)
     const Config *c = run->config;
     Session *s = &rank->session;
     char err[1024];
+    /* No max_windows: all validation data, where a run's own evaluation stops after eval.steps. */
     int64_t B = c->train_micro_batch_size_per_gpu, T = c->data.seq_length;
     LoaderOptions options = {.split = SPLIT_VAL,
                              .B = B,
@@ -50,6 +51,7 @@ static int evaluate_on(OpenedRank *rank, void *context)
     Gpt *gpt =
         gpt_create(&s->dev, &s->layers, s->params, &s->tp, B, T, GPT_EVALUATE, s->room.slots);
     gpt_connect(gpt, feed_batch, &feed, stats, NULL);
+    /* Rank 0 watches; the watch never ends the evaluation, so the ranks need not agree. */
     Progress progress = progress_begin();
     if (rank->leads) feed.watch = print_progress;
     feed.watch_context = &progress;

@@ -51,12 +51,13 @@ static int generate_on(OpenedRank *rank, void *context)
     const Tokenizer *tokenizer = rank->run->tokenizer;
     const char *begin = a->prompt ? a->prompt : rank->run->config->eval.sample_prompt;
     TokenBuffer prompt = {0};
-    if (begin == NULL) begin = "";
+    if (begin == NULL) begin = ""; /* an empty prompt begins like a new document */
     Printer printer = {
         .rank = rank, .tokenizer = tokenizer, .end = tokenizer_end_of_text(tokenizer)};
     tokenizer_encode_prompt(tokenizer, begin, &prompt);
     Decoder *decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                       s->layers.shape.P);
+    /* No uses: how many tokens there will be is not known. */
     s->params->step_begin(s->params, NULL, 0);
     if (rank->leads) printf("%s", begin);
     generate(decoder, &a->sampling, prompt.id, prompt.count, a->tokens, take_token, &printer);

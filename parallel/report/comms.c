@@ -13,11 +13,12 @@ typedef struct {
 } Line;
 
 /* The next line of the groups; *g and *cell, which start as zeros, say where the search is. False
- * behind the last one. */
+ * after the last one. */
 static bool next_line(const Comm *const *group, int n_groups, int *g, int *cell, Line *line)
 {
     for (; *g < n_groups; ++*g, *cell = 0) {
         const Comm *comm = group[*g];
+        /* A group of one rank sends nothing, although its calls are counted. */
         while (comm->size > 1 && *cell < COMM_VERBS * DTYPE_COUNT) {
             int verb = *cell / DTYPE_COUNT, dtype = *cell % DTYPE_COUNT;
             const CommCount *count = &comm_counts(comm)->of[verb][dtype];

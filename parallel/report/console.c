@@ -20,7 +20,7 @@ static double without_sign(double value)
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Before a result is printed, so that it does not begin behind the live line's text. */
+/* Before a result is printed, which would otherwise begin where the live line's text ends. */
 static void clear_live_line(const Console *c)
 {
     if (c->terminal) live_line_clear(c->to);
@@ -79,6 +79,7 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     char text[256];
     if (!(s->forward >= 0) || s->steps <= 0) return;
     double ms = 1e3 / (double)s->steps;
+    /* What the host spends between the phases: reading records, printing, the call itself. */
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
     char comm[64] = "", stages[64] = "";
     /* A device's phases are of its clock, and may be longer than the host's step. */
@@ -121,7 +122,8 @@ static void print_ranks(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* A loss of a training that goes well with four digits behind the point. */
+/* The loss of a training that goes well has four digits after the point; one that has left its
+ * course keeps the width of the column. */
 static Figure loss_text(double loss)
 {
     Figure f;
@@ -146,6 +148,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     Figure speed = {"-"}, flops = {"-"};
     clear_live_line(c);
     print_header(c);
+    /* A resumed run may have a row before it has made a step. */
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
         speed = figure_short(rate);
@@ -173,12 +176,13 @@ void console_eval(Console *c, const EvalRecord *r)
     fflush(c->to);
 }
 
-/* A line that begins with what it is; those after it are indented. The texts stand one behind the
- * other. */
+/* `label`, then both texts as one; lines after the first are indented as far as the texts. */
 static void print_labelled(Console *c, const char *label, const char *text, const char *more,
                            Wrap wrap)
 {
     enum { COLUMN = 10 };
+    /* Joined before they are wrapped: a sample goes on within the prompt's line. The model may draw
+     * any bytes, so control characters are escaped. */
     char *whole;
     size_t n;
     FILE *to = text_stream(&whole, &n);

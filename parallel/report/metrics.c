@@ -38,6 +38,8 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     console_open(&m->console, options);
     m->line_to = fmemopen(m->line, sizeof m->line, "w");
     CHECK(m->line_to != NULL, "no stream for %zu bytes of memory", sizeof m->line);
+    /* A resumed run makes the steps after its checkpoint again: their lines go. Samples stay: the
+     * file is for readers, and has the step of each. */
     bool good = true;
     if (options->run_folder != NULL) {
         int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
@@ -111,6 +113,7 @@ static void print_tail(FILE *to, bool odd)
 static void write_line(Metrics *m, const char *line, size_t bytes, bool to_console)
 {
     metrics_file_put(&m->file, line, bytes);
+    /* At once: who reads JSON lines from a pipe wants each when it is written. */
     if (!m->options.json || !to_console) return;
     fwrite(line, 1, bytes, m->console.to);
     fflush(m->console.to);
@@ -180,6 +183,7 @@ void metrics_step(Metrics *m, const StepRecord *record)
 static double seconds_left(const Metrics *m, double seconds_per_step)
 {
     int64_t done = m->latest.step - m->first_step, all = m->options.pace.train_steps;
+    /* The first steps are slower than the rest, so a few must have passed, or a while. */
     bool known = done >= STEPS_BEFORE_ETA || m->latest.step >= all ||
                  (double)done * seconds_per_step >= SECONDS_BEFORE_ETA;
     if (!known || all <= 0) return -1;
@@ -198,6 +202,7 @@ static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
 
 void metrics_report(Metrics *m, const SpeedRecord *s)
 {
+    /* Before the first step there is neither a pace nor an end in sight: both are left out. */
     double per_step = s->steps > 0 ? s->seconds / (double)s->steps : -1;
     double eta = s->steps > 0 ? seconds_left(m, per_step) : -1;
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0;
@@ -214,6 +219,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
     print_number(to, "tokens_per_second", rate, &odd);
     print_number(to, "gflops", rate * s->flops_per_token / 1e9, &odd);
     if (eta >= 0) print_number(to, "eta", eta, &odd);
+    /* Only with wall_clock_breakdown, which costs the host's head start. */
     if (s->forward >= 0) {
         print_number(to, "forward", s->forward, &odd);
         print_number(to, "backward", s->backward, &odd);
@@ -243,7 +249,7 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
 {
     EventLine line;
     bool odd = false;
-    m->options.pace.eval_seconds = r->seconds;
+    m->options.pace.eval_seconds = r->seconds; /* from now on the eta knows what one takes */
     FILE *to = line_begin(&line, m, "val", r->step);
     print_number(to, "loss", r->loss, &odd);
     if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);

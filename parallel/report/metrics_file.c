@@ -18,7 +18,7 @@ enum { PENDING_BYTES = 1 << 16 };
 
 /* ---- cutting back ---------------------------------------------------------------------------- */
 
-/* The integer behind `"key": ` in a line of this file; false if there is none. Our own lines have
+/* The integer after `"key": ` in a line of this file; false if there is none. Our own lines have
  * their keys in one order and no text before the last of these. */
 static bool read_integer(const char *line, size_t bytes, const char *key, int64_t *out)
 {
@@ -113,7 +113,7 @@ static bool rename_aside(const MetricsFile *f, const char *folder, int attempt, 
     return good;
 }
 
-/* Cuts f's file in `folder` back to the step `upto`: a resumed run makes the steps behind its
+/* Cuts f's file in `folder` back to the step `upto`: a resumed run makes the steps after its
  * checkpoint once more, and each step is to stand in the file once. */
 static bool cut_back(const MetricsFile *f, const char *folder, int64_t upto, int attempt,
                      MetricsTail *tail, char *err, size_t n)

@@ -17,8 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A loss so many times that of uniform guessing is no start of a training and no noise of a batch:
- * the run has left its course. */
+/* A loss so many times that of uniform guessing is neither the start of a training nor the noise of
+ * a batch: the run has diverged. */
 enum { MUCH_WORSE = 4 };
 
 /* Begins to print progress. The live line stays as it is until the first of it is due. */
@@ -40,8 +40,8 @@ static void end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Prints how far the work is, and how long the rest will take at the pace so far. For a step that
- * is the pace of the host: to ask the device, which may be behind, would be to wait for it. */
+/* Prints how much of the work is done, and how long the rest will take at the pace so far. For a
+ * step that is the pace of the host: asking the device, which may be slower, would mean waiting. */
 static void print_work(Run *run, const Work *work)
 {
     double each = (seconds_now() - run->work.start) / (double)(work->done > 0 ? work->done : 1);
@@ -80,6 +80,7 @@ bool run_evaluate(Run *run, bool final)
     begin_work(run, saved ? "ending this evaluation" : "ending this evaluation, then saving");
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
     end_work(run);
+    /* One that was cut short is no result: the next start makes it again, in full. */
     if (!r.cut) {
         run->records.eval = r;
         run->records.eval.final = final;
@@ -107,6 +108,7 @@ bool run_sample(Run *run)
         run->records.sample =
             utf8_escaped(text); /* result.json is UTF-8, whatever the model has drawn */
     }
+    /* No text and no stop: the run draws no samples, which is not an early end. */
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);
     run_resume_clock(run);
@@ -130,6 +132,7 @@ static const char *next_try(const Run *run)
 {
     const Config *c = run->config;
     int64_t step = run->trainer.steps, interval = c->checkpoint.save_interval;
+    /* After these the process ends: there is no next try to promise. */
     if (run->saving.last_try || run_stop_seen(run)) return "";
     if (step >= c->train_steps) return "; trying again before the run ends";
     bool again = interval > 0 && interval <= c->train_steps &&
@@ -165,8 +168,8 @@ void run_save(Run *run)
     double start = seconds_now();
     run_pause_clock(run);
     begin_work(run, "finishing this save");
-    /* Another run may have been let in since, by a lock file that somebody removed: two of them
-     * saving here would prune each other's checkpoints. */
+    /* If somebody removed the lock file, another run may have started here since: two runs that
+     * save here would prune each other's checkpoints. */
     bool ok = !run->lead || run_folder_hold(&run->folder, err, sizeof err);
     run_require(run, ok, EXIT_CANNOT_CREATE, err, sizeof err);
     /* Metrics first: a resume cuts metrics.jsonl back to its checkpoint's step, and could not make
@@ -217,6 +220,7 @@ void run_sample_if_due(Run *run)
 void run_catch_up(Run *run)
 {
     if (run->folder.state != RUN_RESUMED || run->trainer.steps == 0) return;
+    /* Rank 0 alone has the metrics, but all make an evaluation together. */
     MetricsTail tail = run->lead ? metrics_tail(run->output.metrics) : (MetricsTail){0};
     bool known = tail.last.step == run->trainer.steps;
     bool evaluated = known && tail.evaluated, sampled = known && tail.sampled;

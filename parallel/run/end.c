@@ -39,10 +39,11 @@ int run_leave(Run *run)
 {
     char err[512];
     run_read_records(run);
-    run->saving.last_try = true; /* the process ends behind this save: no other follows */
+    run->saving.last_try = true; /* the process ends after this save: no other follows */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;
     run_print_comms(run);
+    /* If the disk refuses this line, too, the run leaves all the same. */
     if (run->lead) {
         metrics_note(run->output.metrics, "end", run->trainer.steps,
                      saved ? "stopped on request" : "stopped, not saved");
@@ -91,6 +92,7 @@ static void print_next(const Run *run, const char *prompt)
     bool shown = *prompt && strlen(prompt) <= LONGEST;
     char *folder = shell_quoted_path(run->folder.path), *quoted = shell_quoted(prompt);
     char *config = shell_quoted_path(run->arguments.config);
+    /* "--prompt --x" would be read as an option: an equals sign makes it a value. */
     if (run->data.tokenizer)
         log_info("next    ./train generate %s%s%s%s", folder, shown ? " --prompt" : "",
                  !shown                          ? ""
@@ -163,6 +165,7 @@ static void warn_updates(const Run *run)
     const StepRecord *r = &run->records.last;
     Figure skipped = figure_count((double)r->skipped);
     Figure in_row = figure_count((double)r->skips_in_row);
+    /* The worst first, and one only: each says more than those after it. */
     if (r->skipped > 0 && r->updates == 0)
         log_warning("no update was applied: all %s were skipped, and the weights are those of the "
                     "start",
@@ -196,6 +199,7 @@ int run_finish(Run *run)
     run_read_records(run);
     /* Saved before all that takes time, so that a death in it loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
+    /* A run that went on from its last step knows the loss from the metrics, or not at all. */
     if (run->records.last_known) check_last(run, "its loss", run->records.last.loss);
     if (!run_evaluate(run, true)) return run_leave(run);
     if (run->trainer.val) check_last(run, "the validation loss", run->records.eval.loss);

@@ -162,6 +162,8 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
 {
     FolderKind kind = folder_kind(request->out);
     if (kind == FOLDER_FREE) return true;
+    /* The user has named this folder: each refusal says what is wrong with it, where the search for
+     * a folder without --out just goes on. */
     if (kind == FOLDER_NONE)
         return error_set(err, n, "%s is not a folder; choose another name with --out",
                          request->out);
@@ -217,7 +219,8 @@ bool run_folder_hold(RunFolder *run, char *err, size_t n)
 
 /* ---- content --------------------------------------------------------------------------------- */
 
-/* The config that stood there before is kept under the number of this attempt. */
+/* The folder's earlier config is kept under the number of this attempt. *same: it is equal to the
+ * new one, and nothing was written. */
 static bool keep_old_config(const RunFolder *run, const Config *config, bool *same, char *err,
                             size_t n)
 {
@@ -244,6 +247,7 @@ bool run_folder_describe(const RunFolder *run, const Config *config, const char 
     bool same = false;
     if (exists(run->path, "config.json") && !keep_old_config(run, config, &same, err, n))
         return false;
+    /* An equal config is not written again: its origins are those of the first start. */
     if (!same) {
         char *text = config_text(config);
         bool good = write_text(run->path, "config.json", text, err, n);

@@ -42,8 +42,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Whether nothing stands under this name any more, or another file than the open one. A file system
- * that gives no answer has removed nothing. */
+/* Whether the name is gone, or is another file's than the open one. A file system that gives no
+ * answer has removed nothing. */
 static bool was_removed(int fd, const char *file)
 {
     struct stat held, there;
@@ -117,7 +117,7 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
         lock->folder = -1;
     }
     read_record(lock->file, record);
-    /* Nine digits: whatever stands there, the next number fits. */
+    /* Nine digits: whatever the record says, the next number fits in an int. */
     if (sscanf(record, "attempt %9d", &lock->attempt) == 1) lock->attempt++;
     if (lock->attempt < 0) lock->attempt = 0;
     write_record(lock, path);

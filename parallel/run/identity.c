@@ -38,7 +38,7 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
             d[i].effect == EFFECT_IMPOSSIBLE || (d[i].effect == EFFECT_NUMBERS && !allow);
         impossible |= d[i].effect == EFFECT_IMPOSSIBLE;
         if (matters) {
-            /* All of them at once: whoever mends one and starts again should not meet the next. */
+            /* All at once: whoever corrects one and starts again should not meet the next. */
             char *longer = text_format(
                 "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d[i].key, d[i].was,
                 d[i].now, d[i].effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
@@ -112,6 +112,7 @@ static bool stored_data(const char *folder, char **data, char *err, size_t n)
     int64_t *steps;
     int count = checkpoint_list(folder, &steps, err, n);
     *data = NULL;
+    /* A newest one that is damaged will be passed over by the resume, too. */
     for (int i = 0; *data == NULL && i < count; i++) {
         char why[1024];
         Checkpoint *c = NULL;
@@ -126,7 +127,7 @@ static bool stored_data(const char *folder, char **data, char *err, size_t n)
 }
 
 /* *change: how the data differ from those of the run's newest checkpoint; NULL: they do not, or
- * there is none. The caller frees. False with a sentence when that cannot be told. */
+ * there is none. The caller frees. False with a sentence when the checkpoints cannot be listed. */
 static bool data_change(const char *folder, const char *is, char **change, char *err, size_t n)
 {
     char *was;

@@ -34,6 +34,7 @@ void run_configure(Run *run, const RunArguments *a)
              "%s is a folder: give a config file, e.g. configs/demo.json; a run goes on "
              "by the command that started it",
              a->config);
+    /* Asked here, because the reader's own sentence has no advice for a newcomer. */
     if (strcmp(a->config, "-") != 0 && access(a->config, R_OK) != 0) {
         if (errno != ENOENT)
             fail(EXIT_MISSING, "%s cannot be read: %s", a->config, strerror(errno));
@@ -57,6 +58,8 @@ void run_open_data(Run *run)
     ExitCode code = EXIT_MISSING;
     const Config *c = run->config;
     if (!data_open(c, &run->data, err, sizeof err, &code)) {
+        /* Memory and speed can be known without the data: a dry run says all it can, and ends with
+         * the code of what is missing. */
         if (!run->arguments.dry_run) fail(code, "%s", err);
         log_warning("%s (the dry run goes on with random tokens)", err);
         run->no_data = error_exit_code(err, code);
@@ -67,6 +70,7 @@ void run_open_data(Run *run)
         .json = run->arguments.json, .vocab_size = run->data.vocab_size, .vocab_of = tokenizer};
     run->config = config_settle(c, &facts, err, sizeof err);
     if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
+    /* Token files may come without a tokenizer, and then only the config can say it. */
     if (run->config->model.vocab_size <= 0)
         fail(EXIT_CONFIG,
              "model.vocab_size is not known: these token files name no tokenizer; set it");
@@ -84,7 +88,7 @@ void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
     Device *dev = &run->trainer.session.dev;
-    MemoryMark before = memory_mark(dev);
+    MemoryMark before = memory_mark(dev); /* what the device loses from here on is the run's */
     run_take_place(run);
     /* The ranks do not agree on this one: those whose data are whole wait for the others in it. */
     if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
@@ -127,6 +131,7 @@ static void check_resume_path(const Run *run)
     Checkpoint *checkpoint = NULL;
     ConfigReport report = {0};
     if (path == NULL) return;
+    /* Every checkpoint has one: without it the path is something else. */
     char *manifest = text_format("%s/manifest.json", path);
     if (access(manifest, F_OK) != 0 && errno == EACCES)
         fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
@@ -140,6 +145,7 @@ static void check_resume_path(const Run *run)
     const char *text = checkpoint_manifest(checkpoint)->config;
     const Config *stored =
         config_parse(&(ConfigContext){.stored = true}, path, text, strlen(text), 0, NULL, &report);
+    /* A config of a later version may not be understood; its weights still can be. */
     if (stored) identity_check_start_config(path, stored, run->config);
     identity_check_start_data(path, checkpoint_manifest(checkpoint)->data, run->data.identity);
     config_free(stored);
@@ -178,6 +184,8 @@ static Checkpoint *find_checkpoint(Run *run)
     CheckpointIo *io = &run->trainer.io;
     const char *path = run->arguments.resume.path;
     bool ok = true;
+    /* The run's own checkpoints first: the same command, with its --resume, is what goes on after a
+     * stop, and must not begin again at the other run's step. */
     if (run->folder.state == RUN_RESUMED)
         ok = checkpoint_open_newest(io, run->folder.path, &checkpoint, err, sizeof err);
     if (ok && checkpoint && path)
@@ -244,8 +252,8 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
     open_metrics(run, same_run ? run->trainer.steps : run->folder.state == RUN_RESUMED ? 0 : -1);
 }
 
-/* Where the run stands that goes on from a checkpoint. Of its last loss only rank 0 knows, from the
- * metrics. */
+/* What a run that goes on from a checkpoint has come to. Its last loss is in the metrics, which
+ * only rank 0 has. */
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     StepState s = trainer_state(&run->trainer);

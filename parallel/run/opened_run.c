@@ -30,6 +30,7 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
     char *path = text_format("%s/config.json", run);
     ConfigReport report = {0};
     struct stat info;
+    /* Asked before the config is read: a wrong folder is no config that cannot be opened. */
     if (stat(path, &info) != 0 && errno == EACCES)
         fail(EXIT_PERMISSION, "cannot open %s: %s", path, strerror(EACCES));
     if (stat(path, &info) != 0)
@@ -51,6 +52,7 @@ static void open_own_data(OpenedRun *r, const char *run)
 {
     char err[2048];
     ExitCode code = EXIT_DAMAGED;
+    /* Token files are cut already; their tokenizer is only compared. */
     if (r->tokenizer && r->config->data.train.count == 0) {
         char *own = text_format("%s/tokenizer.json", run);
         r->config = config_settle(r->config, &(ConfigFacts){.tokenizer = own}, err, sizeof err);
@@ -73,6 +75,7 @@ void opened_run_open(OpenedRun *r, const char *path, int64_t ranks, bool with_da
     r->config = read_config(r->folder, ranks, n_sets, sets);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder);
+    /* Before any rank starts: a run without checkpoints is a mistake of the command. */
     int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
     if (n < 0) fail(EXIT_MISSING, "%s", err);
     if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
@@ -102,6 +105,9 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
                                 err, sizeof err);
     free(weights);
     if (fits) return;
+    /* The weights of the checkpoint's config and of this one differ. If a --set has changed a key
+     * on which shapes depend, that is the reason; otherwise reading the weights says what is wrong.
+     */
     const char *path = checkpoint_folder(checkpoint),
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
@@ -112,6 +118,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     int n = stored ? config_diff(stored, config, &d) : 0;
     for (int i = 0; i < n; i++)
         if (d[i].effect == EFFECT_IMPOSSIBLE &&
+            /* not a key that only follows from another one */
             strcmp(config_origin(config, d[i].key), "--set") == 0)
             control_fail(world, EXIT_CONFIG,
                          "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "

@@ -30,6 +30,8 @@ static Figure passes_text(double passes)
 static void warn_of_passes(const Config *c, double step, double there, double passes)
 {
     int64_t rows = c->train_micro_batch_size_per_gpu, times = c->gradient_accumulation_steps;
+    /* Fewer steps help, unless a single one is too many passes: then a smaller accumulation does,
+     * or, where one micro-batch is too many already, a smaller micro-batch. */
     double last = floor(many_passes * there / step);
     bool one_fits = step / (double)times <= many_passes * there; /* a micro-batch */
     char help[160];

@@ -38,6 +38,7 @@ void run_print_ranks(Run *run)
     const Device *dev = &run->trainer.session.dev;
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
     if (ranks == 1) return;
+    /* Ranks that compute with other kernels would hold replicas that drift apart. */
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);
@@ -50,6 +51,7 @@ void run_print_ranks(Run *run)
               stages ? ", " : "",
               stages ? run_schedule_text(config, schedule, sizeof schedule) : "");
     if (run->trainer.session.gpus == GPUS_ONE) log_field("", "ranks %s", gpus_shared);
+    /* Ranks of GPUs mostly wait for them: only those that compute on cores are slowed down. */
     if (ranks > cores && dev->backend->place == PLACE_HOST)
         log_field("", "%d ranks on %d core%s take turns: slower than one rank with all of them",
                   ranks, cores, cores == 1 ? "" : "s");

@@ -1,8 +1,8 @@
 /* run.h -- the chapters of one training run, in the order in which train.c reads them. Each ends
  * the program with a sentence and its exit code when it cannot go on.
  *
- * From run_plan on, every rank runs the same chapters over a Run of its own, and all take the same
- * way: what one of them finds out and all must follow, they agree on. */
+ * From run_plan on, every rank runs the same chapters over a Run of its own. What one rank finds
+ * out and all must follow, the ranks agree on, so that all go through the same calls. */
 #ifndef PARALLEL_RUN_RUN_H
 #define PARALLEL_RUN_RUN_H
 

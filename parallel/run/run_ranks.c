@@ -30,6 +30,8 @@ static int live(Comm *world, void *context)
 
 int run_on_ranks(Run *run, int (*rank)(Run *run))
 {
+    /* Each rank begins with a copy of what rank 0 has opened; folder and trainer come later, its
+     * own for each. */
     int n = (int)run->arguments.ranks;
     LaunchOptions options = {.timeout = run->config->parallel.timeout,
                              .size = config_grid(run->config, n)};
@@ -57,15 +59,15 @@ void run_share_folder(Run *run)
     struct {
         RunState state;
         int attempt;
-    } told = {run->folder.state, run->folder.attempt};
-    control_share(run->world, &told, sizeof told);
+    } chosen = {run->folder.state, run->folder.attempt};
+    control_share(run->world, &chosen, sizeof chosen);
     char *path = control_share_text(run->world, run->folder.path);
     if (run->lead) {
         free(path);
         return;
     }
     run->folder = (RunFolder){
-        .path = path, .state = told.state, .lock = FOLDER_LOCK_NONE, .attempt = told.attempt};
+        .path = path, .state = chosen.state, .lock = FOLDER_LOCK_NONE, .attempt = chosen.attempt};
 }
 
 /* ---- speaking ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@
 typedef struct {
     atomic_int asked; /* the first signal that asked for a stop; 0: none came */
     atomic_int place; /* of the texts that hold */
-    bool terminal;    /* stderr is one: a live line may stand where the answer goes */
+    bool terminal;    /* stderr is one: a live line may be where the answer goes */
     char doing[2][64], lost[2][160];
 } StopSignals;
 

@@ -23,6 +23,8 @@ bool run_is_due(int64_t step, int64_t interval)
 static void note_divergence(Run *run, const StepRecord *r)
 {
     const Config *c = run->config;
+    /* With a dynamic loss scale skipped steps are how it finds its value: only an overflow at the
+     * smallest scale is an end, which the device notes as `stop`. */
     bool too_many = !c->fp16.enabled || c->fp16.loss_scale > 0;
     too_many = too_many && r->skips_in_row >= c->max_consecutive_skipped_steps;
     if (run->records.diverged.step == 0 && (r->stop || too_many)) run->records.diverged = *r;
@@ -142,6 +144,7 @@ static void report(Run *run)
     Trainer *t = &run->trainer;
     PhaseSeconds *phases = &t->phases.seconds;
     bool breakdown = c->wall_clock_breakdown;
+    /* The comparison of ranks and the printing are not the steps' time. */
     run_pause_clock(run);
     SpeedRecord speed = {.seconds = run->clock.seconds,
                          .steps = run->clock.steps,
@@ -158,6 +161,7 @@ static void report(Run *run)
     memcpy(speed.exposed, phases->exposed, sizeof speed.exposed);
     if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
     if (run->lead) metrics_report(run->output.metrics, &speed);
+    /* Each report is of the steps since the last one. */
     *phases = (PhaseSeconds){0};
     t->feed.seconds = 0;
     run->clock.seconds = 0;

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Micro-batches [first, first + n) through the stages, one behind the other. */
+/* Micro-batches [first, first + n) through the stages, one after the other. */
 static void evaluate_micros(Session *s, const Stage *stage, int64_t first, int64_t n)
 {
     StepPlan plan = step_plan_create(s->config, &s->layers, s->grid.size, s->grid.at, n, true);

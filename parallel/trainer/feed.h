@@ -5,15 +5,15 @@
 #include "data/loader.h"
 #include "model/gpt.h"
 
-/* What is under way, and how far it is: micro-batches of a step or an evaluation, tokens of a
- * sample. */
+/* What is under way, and how much of it is done: micro-batches of a step or an evaluation, tokens
+ * of a sample. */
 typedef enum { WORK_STEP, WORK_EVALUATION, WORK_SAMPLE } WorkKind;
 typedef struct {
     WorkKind kind;
     int64_t done, all;
 } Work;
 /* Called before each micro-batch (of an evaluation on several stages, before each of the groups
- * that go through them), and behind each token of a sample. False ends an evaluation or a sample
+ * that go through them), and after each token of a sample. False ends an evaluation or a sample
  * there; a step goes on to its end all the same. Must not wait for the device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
@@ -31,7 +31,7 @@ typedef struct {
     FeedWatch watch; /* or NULL */
     void *watch_context;
     int64_t micros;           /* of a step, for the watch */
-    int64_t target_bytes;     /* text behind the targets handed out so far */
+    int64_t target_bytes;     /* of text, in the targets handed out so far */
     double seconds;           /* waiting for the loaders so far */
     void *memory;             /* of the places */
     size_t bytes;             /* of one of them */

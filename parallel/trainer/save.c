@@ -89,7 +89,8 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
     /* keep 0: every checkpoint is wanted, and none makes room for this one. */
     int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
     if (!write_checkpoint(t, run, &contents, keep, err, n)) return false;
-    /* Only now, when this one is durable, may older ones go; where that fails the save has not. */
+    /* Only now, when this one is durable, may older ones go. A failure there does not make the save
+     * a failed one. */
     bool pruned = keep == 0 || checkpoint_prune(&t->io, run, state.steps, keep, err, n);
     if (!pruned && (t->session.world == NULL || t->session.world->rank == 0))
         log_warning("%s; older checkpoints stay", err);

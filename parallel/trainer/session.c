@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The device to open by name. Doubles are computed on the CPU alone, so "auto" means it. */
+/* The name of the device to open. Only the CPU computes in f64, so "auto" means the CPU then. */
 static const char *device_name(const Config *config)
 {
     static const char *const name[] = {

@@ -1,5 +1,5 @@
-/* session.h -- a model standing on a device: what training, generating, evaluating and measuring
- * have in common. */
+/* session.h -- a model on a device: what training, generating, evaluating and measuring have in
+ * common. */
 #ifndef PARALLEL_TRAINER_SESSION_H
 #define PARALLEL_TRAINER_SESSION_H
 
@@ -30,7 +30,7 @@ typedef struct {
     ParamStore *params;
 } Session;
 
-/* The backend that config->device asks for, with its cpu section, for a rank of `world`, whose
+/* Opens the device that config->device and the section cpu ask for, for a rank of `world`, whose
  * ranks share this machine's cores; NULL: a single rank. False with a sentence. */
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
 /* Whether that will be a CUDA device: looks for one where the config leaves it open. The answer
@@ -51,8 +51,8 @@ int *session_borders(const Config *config, int runs);
  * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the
  * session; NULL: a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
-/* The same behind the device that config asks for. False with a sentence when there is none; ends
- * the program where ranks cannot share out the GPUs (gpus_agree). */
+/* Opens the device that the config asks for, then session_build. False with a sentence when there
+ * is no such device; ends the program where ranks cannot share out the GPUs (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
 /* On the open device, together with the other ranks: connects the grid where each rank has a GPU of
@@ -65,9 +65,9 @@ void session_close(Session *session);
 
 /* How a decoder's passes go through the stages; NULL: a single one. */
 const Relay *session_relay(const Session *session);
-/* Seconds that this rank has spent so far in what a device carries of communication (CommCounts):
- * in collectives, peers waited for included, among tensor-parallel ranks and among all others; and
- * along the axis of stages in what moves, and in waiting for other stages. */
+/* Seconds that this rank has spent so far in communication of device memory (CommCounts): tensor
+ * and collectives are the collectives of tensor-parallel ranks and all others, including the wait
+ * for peers; exchanges is what moves between stages, and stages the wait for other stages. */
 typedef struct {
     double tensor, collectives, exchanges, stages;
 } CommSeconds;
@@ -81,7 +81,7 @@ int64_t session_sum_over_data(Session *session, int64_t value);
 
 /* Fills all weights from the seed. */
 void session_init_weights(Session *session);
-/* This rank's run of a row of the table, and the shard that it lies in. */
+/* This rank's elements of a row of the table, and the shard that holds them. */
 typedef struct {
     ParamExtent run; /* of no elements where this rank has nothing of the row */
     Shard shard;

@@ -69,11 +69,14 @@ void step_room_include(StepRoom *room, int chunks, const Schedule *schedule)
 
 int64_t evaluate_group(GridPlace size)
 {
+    /* Four a stage keep the stages' idle time below a fifth; a single stage has none, and can ask
+     * after every micro-batch whether to go on. */
     return size.pp > 1 ? 4 * size.pp : 1;
 }
 
 int64_t warm_up_micros(GridPlace size, int64_t micros)
 {
+    /* Two for each stage: the second of them adds to gradients that the first has written. */
     int64_t enough = 2 * size.pp;
     return micros < enough ? micros : enough;
 }

@@ -17,7 +17,7 @@ typedef struct {
 /* The schedule of a step that the config asks for, on all of its stages. */
 ScheduleSpec step_spec(const Config *config);
 /* The schedule of so many micro-batches on the stage `at` of a grid of `size`, as `config` asks
- * for, and its uses of these layers; evaluate: forward alone, no uses are told. Free with
+ * for, and its uses of these layers; evaluate: forward alone, and no uses. Free with
  * step_plan_free. */
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate);
@@ -36,8 +36,8 @@ typedef struct {
 /* At least what the schedule needs. Free slots with free. */
 void step_room_include(StepRoom *room, int chunks, const Schedule *schedule);
 
-/* Micro-batches that an evaluation puts through the stages together, and the fewest that open every
- * way between stages and add to a gradient twice. */
+/* How many micro-batches an evaluation puts through the stages together; and, of at most `micros`,
+ * how many a warm-up needs to use every connection between stages and to add to a gradient. */
 int64_t evaluate_group(GridPlace size);
 int64_t warm_up_micros(GridPlace size, int64_t micros);
 

@@ -133,9 +133,9 @@ void trainer_close(Trainer *t)
     Device *dev = &t->session.dev;
     loader_free(t->train);
     loader_free(t->val);
-    /* The model stands for all that trainer_allocate makes. Only its loaders can be refused with a
-     * sentence, before anything else is made; what is refused later ends the program. Without it
-     * there are no events to walk through, and after trainer_measure not even a device. */
+    /* The model is there exactly when all that trainer_allocate makes is there: only loaders, which
+     * come first, are refused with a sentence, and what is refused later ends the program. Without
+     * it there are no events to destroy, and after trainer_measure not even a device. */
     if (t->gpt) {
         save_close(t);
         optimizer_free(&t->optimizer);

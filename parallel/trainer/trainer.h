@@ -67,8 +67,8 @@ void trainer_measure(Trainer *trainer, const Config *config);
  * run (EXIT_NO_MEMORY). */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
-/* Whether a trainer of config over these data draws samples, and so holds a decoder. Drawn tokens
- * stand for data that are not there yet, whose tokenizer is taken for granted. */
+/* Whether a trainer of config over these data draws samples, and so holds a decoder. Random data
+ * replace data that are missing, which are assumed to have a tokenizer. */
 bool trainer_samples(const Config *config, const DataSet *data);
 /* Frees what a trainer holds, whether it is opened, measured or allocated. */
 void trainer_close(Trainer *trainer);
@@ -82,7 +82,8 @@ void trainer_warm_up(Trainer *trainer);
 /* One optimizer step: all micro-batches, gradient norm, decision, update. Device order only: the
  * host waits for nothing but data. Damaged data ends the run (EXIT_DAMAGED). */
 void trainer_step(Trainer *trainer);
-/* Reads the records of the steps that have ended on the device since the last call into `out` (room
+/* decide.c: reads the records of the steps that have ended on the device since the last call into
+ * `out` (room
  * for TRAINER_HISTORY), oldest first, waiting for none. Returns their number. At most
  * TRAINER_HISTORY steps may be unread at any time. */
 int trainer_read(Trainer *trainer, StepRecord *out);
