@@ -1,0 +1,311 @@
+/* test_run_words.c -- sentences and exit codes of a run that depend on its circumstances: each is
+ * seen in both of them. */
+#include "tests/support/trainer/run_fixture.h"
+
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Fails if `what` is in the text. */
+static void says_not(const char *text, const char *what)
+{
+    if (strstr(text, what) != NULL) fail_msg("\"%s\" in:\n%s", what, text);
+}
+
+/* Joins wrapped lines: one space for each run of spaces and line ends. */
+static char *unwrapped(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        char c = *from == '\n' ? ' ' : *from;
+        if (c != ' ' || to == text || to[-1] != ' ') *to++ = c;
+    }
+    *to = '\0';
+    return text;
+}
+
+/* What a dry run on so many ranks prints under the sets, unwrapped. */
+static char *dry(int ranks, const char *const *sets, int code)
+{
+    disturbance = (Disturbance){.dry = true, .ranks = ranks};
+    return unwrapped(run_expecting("dry", sets, code));
+}
+
+/* ---- the start ------------------------------------------------------------------------------- */
+
+static void test_the_batch_line_names_data_parallel_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *sets[4];
+        const char *line;
+    } is[] = {
+        {1, {NULL}, "batch 2 x 16 tokens x 2 accumulation = 64 tokens a step"},
+        {2, {NULL}, "batch 2 x 16 tokens x 2 accumulation x 2 ranks = 128 tokens a step"},
+        {2, {"parallel.tensor=2", NULL}, "batch 2 x 16 tokens x 2 accumulation = 64 tokens a step"},
+        {4,
+         {"parallel.tensor=2", NULL},
+         "batch 2 x 16 tokens x 2 accumulation x dp 2 = 128 tokens a step"},
+        {4,
+         {"parallel.pipeline=2", "model.num_layers=2", NULL},
+         "batch 2 x 16 tokens x 2 accumulation x dp 2 = 128 tokens a step"}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        char *said = dry(is[i].ranks, is[i].sets, 0);
+        says(said, is[i].line);
+        free(said);
+    }
+}
+
+static void test_the_ranks_line_names_every_axis(void **state)
+{
+    (void)state;
+    char *said = dry(1, NULL, 0);
+    says_not(said, "ranks ");
+    free(said);
+    said = dry(2, (const char *[]){"cpu.threads=2", NULL}, 0);
+    says(said, " ranks 2 = dp 2 (threads, 2 threads each), ZeRO 0 ");
+    says_not(said, "bubble");
+    free(said);
+    static const char *const grid[] = {"parallel.tensor=2", "parallel.pipeline=2",
+                                       "model.num_layers=2", "zero_optimization.stage=1", NULL};
+    said = dry(8, grid, 0);
+    says(said, " ranks 8 = pp 2 x dp 2 x tp 2 (threads, 1 thread each), ZeRO 1, 1f1b, 2 "
+               "micro-batches, bubble 33 %");
+    free(said);
+    static const char *const rows[] = {"parallel.tensor=2", "parallel.pipeline=2",
+                                       "model.num_layers=2", "parallel.sequence_parallel=true",
+                                       NULL};
+    said = dry(8, rows, 0);
+    says(said, " ranks 8 = pp 2 x dp 2 x tp 2 (threads, 1 thread each), ZeRO 0, sequence parallel, "
+               "1f1b, 2 micro-batches, bubble 33 %");
+    free(said);
+}
+
+/* This process may run on so many cores, or as many as there are. */
+static void keep_cores(int cores)
+{
+    cpu_set_t set;
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0, "no affinity (%d)", cores);
+    for (int c = 0, kept = 0; c < CPU_SETSIZE; c++) {
+        if (!CPU_ISSET(c, &set)) continue;
+        if (++kept > cores) CPU_CLR(c, &set);
+    }
+    CHECK(sched_setaffinity(0, sizeof set, &set) == 0, "no affinity (%d)", cores);
+}
+
+static void one_core(void)
+{
+    keep_cores(1);
+}
+
+static void two_cores(void)
+{
+    keep_cores(2);
+}
+
+/* More ranks than cores are slow, as many are not. */
+static void test_ranks_without_a_core_take_turns(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*first)(void);
+        int ranks;
+        const char *line; /* NULL: none */
+    } is[] = {{one_core, 1, NULL},
+              {one_core, 2, "2 ranks on 1 core take turns: slower than one rank with all of them"},
+              {two_cores, 2, NULL},
+              {two_cores, 3, "3 ranks on 2 cores take turns: slower than one rank"}};
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        if (is[i].first == two_cores && CPU_COUNT(&set) < 2) continue;
+        disturbance = (Disturbance){.dry = true, .ranks = is[i].ranks, .first = is[i].first};
+        char *said = unwrapped(run_expecting("dry", NULL, 0));
+        if (is[i].line)
+            says(said, is[i].line);
+        else
+            says_not(said, "take turns");
+        free(said);
+    }
+}
+
+/* All but the data is ready: the exit code says what they lack, and the sentence, too. */
+static void test_a_dry_run_without_its_data(void **state)
+{
+    (void)state;
+    put_text("short.txt", "the light was upon the water ");
+    static const struct {
+        const char *set;
+        int code;
+        const char *words;
+    } is[] = {{"data.text=nowhere.txt", EXIT_MISSING, "they are missing, see the warning above"},
+              {"data.text=short.txt", EXIT_CONFIG, "they are not usable, see the warning above"}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        char *said = dry(1, (const char *[]){is[i].set, NULL}, is[i].code);
+        says(said, is[i].words);
+        says(said, " of random tokens, loss ");
+        free(said);
+    }
+}
+
+static void test_text_that_was_prepared_before_is_said_to_be_cached(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"data.tokenizer_vocab_size=264", NULL};
+    char *said = dry(1, sets, 0);
+    says_not(said, "(cached)");
+    free(said);
+    said = dry(1, sets, 0);
+    says(said, " val (cached) ");
+    free(said);
+}
+
+/* ---- a stop ---------------------------------------------------------------------------------- */
+
+static void interrupt_once(Run *run)
+{
+    (void)run;
+    raise(SIGINT);
+}
+
+static void ask_by_usr1(Run *run)
+{
+    (void)run;
+    raise(SIGUSR1);
+}
+
+/* The answer names the work that is ended first, and whether a save follows. */
+static void test_a_stop_within_a_sample(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.kind = WORK_SAMPLE, .at = 2, .act = interrupt_once};
+    char *said = run_expecting("sample", NULL, EXIT_REQUEUE);
+    says(said, "ending this sample; Ctrl-C again quits at once\n");
+    free(said);
+    disturbance = (Disturbance){.kind = WORK_SAMPLE, .at = 2, .act = ask_by_usr1};
+    said = run_expecting("sample-unsaved", (const char *[]){"checkpoint.save_interval=0", NULL},
+                         EXIT_REQUEUE);
+    says(said, "SIGUSR1: ending this sample, then saving; a second signal ends the run at once\n");
+    assert_true(is_there("sample-unsaved/checkpoints/step_00000002"));
+    free(said);
+}
+
+/* All steps are saved, and no step is under way. */
+static void test_a_second_signal_within_an_evaluation(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.kind = WORK_EVALUATION, .at = 1, .act = interrupt_twice};
+    char *said = run_expecting("lost-evaluation", NULL, 128 + SIGINT);
+    says(said, "quit at once; only the work under way is lost\n");
+    free(said);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* A stop, and no save from here on: there is a file where the checkpoints were. */
+static void stop_and_block(Run *run)
+{
+    (void)run;
+    CHECK(rename("note-unsaved/checkpoints", "note-unsaved/aside") == 0, "no checkpoints of %s",
+          "note-unsaved");
+    put_text("note-unsaved/checkpoints", "");
+    raise(SIGTERM);
+}
+
+/* Of all weights of the tied table. */
+static void be_sick(Run *run)
+{
+    float *weight = run->trainer.weights[0].data.data;
+    for (int i = 0; i < 256 * 16; i++)
+        weight[i] = NAN;
+}
+
+/* The last line of metrics.jsonl says how the attempt ended. */
+static void test_metrics_say_how_a_run_ended(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *run;
+        WorkKind kind;
+        int64_t round, at;
+        void (*act)(Run *);
+        int code;
+        const char *words;
+    } is[] = {
+        {"note-whole", WORK_STEP, 0, 0, NULL, 0, "\"text\": \"train_steps reached\""},
+        {"note-stopped", WORK_STEP, 2, 1, ask_by_signal, EXIT_REQUEUE,
+         "\"text\": \"stopped on request\""},
+        {"note-unsaved", WORK_STEP, 4, 1, stop_and_block, EXIT_INPUT_OUTPUT,
+         "\"text\": \"stopped, not saved\""},
+        {"note-diverged", WORK_EVALUATION, 3, 0, be_sick, EXIT_DIVERGED, "\"text\": \"diverged\""}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        disturbance = (Disturbance){
+            .kind = is[i].kind, .round = is[i].round, .at = is[i].at, .act = is[i].act};
+        free(run_expecting(is[i].run, NULL, is[i].code));
+        char *lines = events(is[i].run, "end");
+        says(lines, is[i].words);
+        assert_int_equal(lines_of(is[i].run, "end"), 1);
+        free(lines);
+    }
+}
+
+/* The training loss is a number, the validation loss after it is none. */
+static void test_a_last_evaluation_that_is_no_number(void **state)
+{
+    (void)state;
+    disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 3, .act = be_sick};
+    char *said = run_expecting("sick-evaluation", NULL, EXIT_DIVERGED);
+    says(said, "error[88] step 7 is the last, and the validation loss is not finite");
+    assert_false(is_there("sick-evaluation/result.json"));
+    free(said);
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+/* What has changed since is printed with what it does. */
+static void test_a_change_is_printed_with_its_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *words;
+    } is[] = {{"optimizer.params.weight_decay=0.25", "is 0.25: changes the run, as allowed"},
+              {"activation_checkpointing.policy=full", "is \"full\": harmless"},
+              {"cpu.threads=2", "cpu.threads was 1, is 2: changes rounding only"}};
+    disturbance = (Disturbance){0};
+    free(run_expecting("changed", (const char *[]){"train_steps=2", NULL}, 0));
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        assert_int_equal(remove("changed/result.json"), 0);
+        char *said = unwrapped(command_expecting(
+            (const char *[]){"tiny.json", "--out", "changed", "--allow-config-change", "--set",
+                             "train_steps=2", "--set", is[i].set, NULL},
+            0));
+        says(said, is[i].words);
+        free(said);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_batch_line_names_data_parallel_ranks),
+        cmocka_unit_test(test_the_ranks_line_names_every_axis),
+        cmocka_unit_test(test_ranks_without_a_core_take_turns),
+        cmocka_unit_test(test_a_dry_run_without_its_data),
+        cmocka_unit_test(test_text_that_was_prepared_before_is_said_to_be_cached),
+        cmocka_unit_test(test_a_stop_within_a_sample),
+        cmocka_unit_test(test_a_second_signal_within_an_evaluation),
+        cmocka_unit_test(test_metrics_say_how_a_run_ended),
+        cmocka_unit_test(test_a_last_evaluation_that_is_no_number),
+        cmocka_unit_test(test_a_change_is_printed_with_its_effect),
+    };
+    return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
+}
