@@ -106,6 +106,61 @@ chmod 0 run/config.json
 denied "a run's config without permission" "$TRAIN" tiny.json "${common[@]}" --out run
 denied "... for eval" "$TRAIN" eval run
 chmod 600 run/config.json
+chmod 0 run/metrics.jsonl
+denied "metrics without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+chmod 600 run/metrics.jsonl
+chmod 0 run/tokenizer.json
+denied "a tokenizer without permission" "$TRAIN" tiny.json "${common[@]}" --out run
+denied "... for generate" "$TRAIN" generate run --tokens 3
+chmod 600 run/tokenizer.json
+chmod 500 run
+denied "a run's folder to which nothing may be added" "$TRAIN" tiny.json "${common[@]}" --out run
+chmod 700 run
+chmod 0 run/checkpoints/step_00000010
+denied "--resume of a checkpoint without permission" "$TRAIN" tiny.json "${common[@]}" --resume run/checkpoints/step_00000010 --out new
+check "folder: ... names the option" grep -q '^error.77. --resume run/checkpoints/step_00000010: Permission denied$' output
+chmod 700 run/checkpoints/step_00000010
+mkdir -p out/tiny
+cp -p run/config.json out/tiny/
+chmod 0 out/tiny/config.json
+denied "a run of the same name that must not be read" "$TRAIN" tiny.json "${common[@]}"
+check "folder: ... may be the one to go on with" grep -q 'it cannot be told whether that run is this config' <(tr -s ' \n' ' ' <output)
+rm -r out/tiny
+# Of a damaged checkpoint and one that must not be read: whichever comes first, nothing is called damaged.
+for closed in 10 20; do
+    cp -rp run both
+    printf x | dd of=both/checkpoints/step_000000$((30 - closed))/model.safetensors bs=1 seek=5000 conv=notrunc status=none
+    expect_code "folder: a damaged checkpoint, $((30 - closed))" 65 "${as_nobody[@]}" "$TRAIN" ckpt verify both
+    chmod 0 both/checkpoints/step_000000$closed/manifest.json
+    denied "... beside one without permission, $closed" "$TRAIN" ckpt verify both
+    rm -r both
+done
+
+# ---- saves without permission: 77, where other failed saves end with 74 ----
+longer=("${common[@]}" --set train_steps=22 --allow-config-change)
+cp -rp run refused
+chmod 500 refused/checkpoints
+denied "a last save without permission" "$TRAIN" tiny.json "${longer[@]}" --out refused
+check "folder: ... says why" grep -q 'step 22 is not saved: .*Permission denied' output
+check "folder: ... and what is missing" grep -q '^error.77. the run reached its goal, but its last checkpoint is not written' output
+cp -rp run kept
+chmod 500 kept/checkpoints/step_*
+expect_code "folder: a save counts although older ones must not be removed" 0 "${as_nobody[@]}" "$TRAIN" tiny.json "${longer[@]}" \
+    --set checkpoint.keep=1 --out kept
+check "folder: ... which is warned of" grep -q '^warning: .*older checkpoints stay' <(tr -s ' \n' ' ' <output | sed 's/ warning:/\nwarning:/g')
+check "folder: ... and the new one is there" test -s kept/checkpoints/step_00000022/manifest.json
+printf '#!/bin/sh\nexec %s "$@"\n' "${as_nobody[*]} $TRAIN" >as-nobody
+chmod 755 as-nobody
+nobodys=$TRAIN tiny=$TINY
+TRAIN=$PWD/as-nobody TINY=tiny.json
+held 3 stopping "${common[@]}"
+mkdir -m 555 stopping/checkpoints
+kill -TERM "$child"
+let_go
+TRAIN=$nobodys TINY=$tiny
+check "folder: a stop without permission to save ends with 77 (got $code)" test "$code" -eq 77
+check "folder: ... and says what is lost" grep -q 'stopped after step [0-9]*, which is not saved; no checkpoint was written' err
+
 chmod 0 tiny.json
 denied "a config without permission" "$TRAIN" tiny.json --out new
 denied "... checked" "$TRAIN" config check tiny.json

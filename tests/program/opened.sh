@@ -41,6 +41,33 @@ for source in text.txt:text=text.txt:val_text shards/train_000000.bin:train=shar
     check "opened: ... and hears what it could have" grep -qx "error\[66\] no-$key has no validation data; write --set data.$key=FILE" output
     expect_code "opened: ... and has with it" 0 "$TRAIN" eval "no-$key" --ranks 2 --set "data.$key=$file"
 done
+# Bare token files: a run of theirs has no tokenizer, and its text has no bytes.
+mkdir bare
+cp shards/train_000000.bin bare/
+bare=("${short[@]}" --set data.text=null --set data.train=bare/train_000000.bin)
+expect_code "opened: token files without a tokenizer, and no vocabulary" 78 "$TRAIN" "$TINY" "${bare[@]}" --out bare-run
+check "opened: ... ask for it" grep -q 'model.vocab_size is not known: these token files name no tokenizer; set it' output
+bare+=(--set model.vocab_size=300)
+expect_code "opened: ... with one" 0 "$TRAIN" "$TINY" "${bare[@]}" --out bare-run
+check "opened: ... advise another text alone" test "$(sed -nE 's/^next +//p' output | cut -d' ' -f1,3-)" = "./train --set data.text=my.txt   # your own text"
+expect_code "opened: ... write no text" 66 "$TRAIN" generate bare-run
+check "opened: ... and say why" grep -qx 'error.66. bare-run has no tokenizer: its data were bare token files' output
+expect_code "opened: ... evaluated while they train" 0 "$TRAIN" "$TINY" "${bare[@]}" --set data.val=bare/train_000000.bin --out bare-val
+check "opened: ... in nats alone" bash -c "grep -Eq '^ +6 +val +[0-9.]+   [(]' output && ! grep -q 'bits per byte   ' output"
+check "opened: ... advise eval" grep -qx 'next    ./train eval bare-val' output
+expect_code "opened: ... which prints nats alone" 0 "$TRAIN" eval bare-val
+check "opened: ... and no bytes" grep -qxE 'step 6   val loss [0-9.]+ nats a token over [0-9]+ targets' output
+"$TRAIN" data train-bpe --vocab 310 --out other.json text.txt >output 2>&1
+"$TRAIN" data tokenize --tokenizer other.json --out others text.txt >output 2>&1
+expect_code "opened: validation data of another tokenizer" 78 "$TRAIN" eval no-val --set data.train=others/train_000000.bin \
+    --set data.val=others/train_000000.bin
+check "opened: ... which is named" grep -qx 'error.78. others/tokenizer.json is not the tokenizer that no-val was trained with' output
+mkdir begun
+cp run/config.json run/tokenizer.json begun/
+for command in generate eval; do
+    expect_code "opened: $command before the first checkpoint" 66 "$TRAIN" $command begun
+    check "opened: ... says that there is none" grep -qx 'error.66. begun has no checkpoint yet' output
+done
 for file in run/checkpoints/*/model.safetensors; do printf x | dd of="$file" bs=1 seek=20000 conv=notrunc status=none; done
 expect_code "opened: damaged, on three ranks" 65 "$TRAIN" generate run --ranks 3
 check "opened: ... names the tensor" grep -q 'is damaged: tensor' output
