@@ -3,6 +3,7 @@
 # read, a disk that is too small, links and folders where files are needed, a lock that is removed.
 . "$(dirname "$0")/lib.sh"
 make_text
+child='' code=''
 common=(--set train_steps=20 --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1)
 
 # ---- names ----
