@@ -72,7 +72,7 @@ static void alone_open(Alone *a, const GptShape *s)
     alone_begin(a);
 }
 
-/* The unit is given back, and its gradient finished over the ranks. */
+/* Releases the unit, and sums its gradient over the ranks. */
 static void alone_end(Alone *a)
 {
     a->f.params->grad_release(a->f.params, a->block->unit);
@@ -86,7 +86,7 @@ static void alone_close(Alone *a)
     free(a->memory);
 }
 
-/* y of x = the drawn input, `step` along the drawn direction; the sum of y * c. */
+/* The sum of y * c, where y = block(drawn input + step * drawn direction). */
 static double alone_forward(Alone *a, double step)
 {
     double *x = a->x.data, *y = a->y.data, sum = 0;
@@ -129,8 +129,8 @@ static void test_block_input_gradient(void **state)
     alone_close(&a);
 }
 
-/* The column sums that come with a gradient are used and replaced by those of what goes on; sums
- * that are not d's are not looked at. */
+/* Backward uses the column sums that come with a gradient and replaces them by those of the
+ * gradient that it passes on. Sums that do not belong to d are not read. */
 static void test_column_sums_accompany_their_gradient(void **state)
 {
     (void)state;

@@ -110,7 +110,8 @@ static void test_padding_and_order(void **state)
     assert_int_equal(param_extents(&table, &at, 0, 17 * 3, 1000, extent, 4), 0);
     assert_int_equal(param_extents(&table, &at, 0, 17 * 3 - 1, 1000, extent, 4), 1);
     assert_int_equal(param_extent_element(&extent[0], 0), 50);
-    /* The matrix is laid out first, and their number is returned without room for them. */
+    /* The matrix is laid out first. The number of extents is returned even where there is no room
+     * for them. */
     assert_int_equal(param_extents(&table, &at, 1, 0, 1000, NULL, 0), 2);
     assert_int_equal(param_extents(&table, &at, 1, 0, 1000, extent, 1), 2);
     assert_int_equal(extent[0].param, 2);

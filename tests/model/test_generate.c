@@ -90,8 +90,8 @@ static void forward_anew(Fixture *f, const int32_t *seen, int64_t length, double
     free(all.data);
 }
 
-/* The text that a prompt of n tokens begins, in a context of f->T tokens: of a longer prompt its
- * end counts; when the context is full, its last half stays, and goes on from position 0. */
+/* The text after a prompt of n tokens, in a context of f->T tokens. Only the end of a longer prompt
+ * counts. When the context is full, its last half is kept and continues from position 0. */
 static void plain_text(Fixture *f, const Sampling *sampling, const int32_t *prompt, int64_t n,
                        Written *out)
 {
@@ -136,8 +136,8 @@ static Written check_text(Fixture *f, Decoder *d, const Sampling *sampling, cons
     return want;
 }
 
-/* Prompts shorter than the context, as long, and longer; texts that go on, and such as end with a
- * token that would have come sixth, or sooner. */
+/* Prompts shorter than the context, as long as it, and longer; texts of full length, and texts that
+ * end early, with a token that would have come sixth or sooner. */
 static void check_texts(Fixture *f, Decoder *d, const Sampling *sampling)
 {
     const int64_t length[] = {1, 3, f->T, LONGEST};
@@ -190,9 +190,9 @@ static void test_seeds_matter(void **state)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* top_k and top_p together: the nucleus is that of the k tokens, not of all. Of 0.45, 0.3, 0.15 and
- * 0.1 the first three have the shares 0.5, 0.33 and 0.17: a nucleus of 0.49 is the first alone,
- * which of all four would be the first two. */
+/* top_k and top_p together: the nucleus is taken from the k tokens, not from all. The first three
+ * of 0.45, 0.3, 0.15 and 0.1 have shares of 0.5, 0.33 and 0.17, so a nucleus of 0.49 is the first
+ * token alone. Taken from all four it would be the first two. */
 static void test_the_nucleus_is_of_the_top_k(void **state)
 {
     (void)state;

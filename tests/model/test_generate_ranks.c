@@ -1,5 +1,5 @@
-/* test_generate_ranks.c -- decoding over tensor-parallel ranks: every rank has all logits, those of
- * one rank, whether training cuts the rows of the stream or not. */
+/* test_generate_ranks.c -- decoding over tensor-parallel ranks: every rank has all logits, and they
+ * equal those of a single rank, whether training cuts the rows of the stream or not. */
 #include "model/core/check.h"
 #include "model/generate.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* Passes of several tokens and of one, which no number of ranks but 1 divides. */
+/* Passes of several tokens, and of a single token, which cannot be divided among ranks. */
 static const int64_t passes[] = {5, 1, 1, 3, 1};
 enum { PASSES = sizeof passes / sizeof *passes, TOKENS = 11 };
 

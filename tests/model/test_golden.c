@@ -115,8 +115,8 @@ static void check_forward_backward(const char *name, const char *backend, bool f
     close_golden(g, c, &f);
 }
 
-/* How many of the recorded steps are made: a step has no code that the first ones lack, so few
- * where every access or another order of threads is watched (TEST_SAMPLE). */
+/* How many of the recorded steps are made. Later steps run the same code as the first ones, so a
+ * few are enough where each access is checked or threads run in another order (TEST_SAMPLE). */
 static int steps_made(void)
 {
     return getenv("TEST_SAMPLE") != NULL ? 5 : STEPS;

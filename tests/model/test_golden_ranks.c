@@ -1,6 +1,6 @@
 /* test_golden_ranks.c -- the model over tensor-parallel ranks against PyTorch (test_golden.c):
  * whole weights are loaded into each rank's parts, and logits, loss and every gradient are
- * PyTorch's. */
+ * compared. */
 #include "model/core/check.h"
 #include "tests/support/model/golden.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -147,8 +147,8 @@ static void check_model(const char *name, int tp, bool sequence_parallel)
     golden_close(golden);
 }
 
-/* Bug 27: four heads and their mlps on two and four ranks, of which two then share a head of keys
- * and values; three heads, of which all ranks share one. */
+/* Bug 27: four heads and their mlps on two ranks, and on four, where two ranks share a head of keys
+ * and values; three heads, with one head of keys and values for all ranks. */
 static void test_bug_27_whole_weights_on_any_ranks(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* test_init.c -- initial weights, from a config to what lies in memory: matrices are normal with
- * standard deviation model.initializer_range, but the projections into the residual (attn.out,
- * mlp.down) have it divided by sqrt(2 x num_layers); biases are 0, weights of norms 1, padding 0.
- * What is expected is written down here by the rows' names, not taken from the code. */
+ * standard deviation model.initializer_range, divided by sqrt(2 x num_layers) for projections into
+ * the residual stream (attn.out, mlp.down); biases are 0, weights of norms 1, padding 0. The
+ * expected values are written down here by name of row and not taken from the code. */
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
 #include "tests/support/checkpoint/whole_pieces.h"
@@ -170,7 +170,8 @@ static void check_row(const Row *want, Tensor t)
         fail_msg("%s: standard deviation %g of %g numbers, not %g", want->name, std, n, want->std);
 }
 
-/* Rows have numbers of their own: no two begin alike, in units of their standard deviation. */
+/* Each row has numbers of its own: no two rows begin with the same numbers, in units of their
+ * standard deviation. */
 static void check_apart(const Rows *want, const double *first)
 {
     for (int i = 0; i < want->n; i++)
@@ -180,7 +181,7 @@ static void check_apart(const Rows *want, const double *first)
                 fail_msg("%s and %s have the same numbers", want->row[i].name, want->row[k].name);
 }
 
-/* Rows of a table past the vocabulary, which pad it to whole tiles. */
+/* Rows of a table past the vocabulary, which are padding. */
 static void check_padding(Session *s, const char *name)
 {
     int at = param_find(&s->table, name);

@@ -1,5 +1,6 @@
-/* test_init_cuts.c -- initial weights do not depend on how they are cut: the bits of parameters
- * that are drawn whole, whatever part of them a rank has and updates, and zeros between them. */
+/* test_init_cuts.c -- initial weights do not depend on how they are cut: they have the bits of
+ * parameters drawn whole, whatever part a rank has and updates, and there are zeros between
+ * parameters. */
 #include "model/core/check.h"
 #include "model/core/rng.h"
 #include "model/kernels/ops.h"
@@ -53,7 +54,7 @@ static void check_against_whole(Device *dev, const CutStore *s)
     }
 }
 
-/* Units of NaNs are filled piece by piece; a piece leaves alone what is to come. */
+/* Units of NaNs are filled piece by piece; a piece does not touch the elements of later pieces. */
 static void check_cut(const ParamTable *table, GridPlace at, int parts)
 {
     CutStore *s = cut_store_open(table, at, parts, table->unit[0].dtype);

@@ -40,7 +40,8 @@ static Tensor noted_weight(ParamStore *base, int param, int n)
     return real->weight(real, param, n);
 }
 
-/* With the weights of the same unit just acquired it is one use, else one of its own. */
+/* If the weights of the same unit have just been acquired, this belongs to that use; else it is a
+ * use of its own. */
 static bool noted_grad_acquire(ParamStore *base, int unit)
 {
     Noting *s = (Noting *)base;

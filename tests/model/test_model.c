@@ -131,9 +131,9 @@ static void test_bug_12_rerun_is_bitwise_equal(void **state)
     }
 }
 
-/* Gelu of the unrounded sum: making blocks again changes no bit; it is the other gelu where nothing
- * is rounded before gelu, so there selective recompute may make it again, and close to it in 16-bit
- * types. */
+/* GELU of the unrounded sum. Full recompute changes no bit. In f32 and f64 nothing is rounded
+ * before GELU, so it equals the other GELU, and selective recompute is allowed; in 16-bit types it
+ * is close to it. */
 static void test_fused_gelu(void **state)
 {
     (void)state;
@@ -211,8 +211,8 @@ static void test_bug_23_vocabulary_padding_changes_nothing(void **state)
     }
 }
 
-/* Bug 31: nothing of a micro-batch or a step before is read: with activations and scratch full of
- * NaN before every micro-batch, losses and gradients have the same bits. */
+/* Bug 31: nothing left by an earlier micro-batch or step is read. With activations and scratch full
+ * of NaN before every micro-batch, losses and gradients have the same bits. */
 static void test_bug_31_poisoned_activations_change_nothing(void **state)
 {
     (void)state;
@@ -288,8 +288,8 @@ static void test_bug_13_14_norm_counts_each_parameter_once(void **state)
 
 /* ---- operations a token ---------------------------------------------------------------------- */
 
-/* Six for each weight of a product, the head's padded rows among them, and six for each block,
- * column of its heads and key: what a report's GFLOP/s are made of. */
+/* Six for each weight of a product, the head's padded rows included, and six for each block, column
+ * of its heads and key. Reports compute GFLOP/s from this number. */
 static void test_operations_by_hand(void **state)
 {
     (void)state;

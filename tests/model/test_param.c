@@ -46,7 +46,8 @@ static void drop_variant(GptLayers *layers, ParamTable *table)
     param_table_free(table);
 }
 
-/* Ranges tile the unit, each of one group and one finish. */
+/* Ranges tile the unit. All rows of a range have one group and one way of summing their
+ * gradients. */
 static void check_ranges(const ParamTable *table, const Unit *unit, const int *owner)
 {
     int64_t at = 0;
@@ -181,7 +182,7 @@ static void test_count_of_gpt2(void **state)
 }
 
 /* Each tensor-parallel rank has an equal share of the rows or columns that are cut, padding
- * included, and the whole of what is not. */
+ * included, and all of a row that is not cut. */
 static void test_cut_rows_are_divided_among_ranks(void **state)
 {
     (void)state;
@@ -237,8 +238,9 @@ static void count_owned(const ParamTable *table, GridPlace size, int row, int *t
     }
 }
 
-/* With fewer heads of keys and values than ranks, ranks share a head: the first such rank counts
- * it, as of what all hold the first does, and of what is cut everyone his part. */
+/* With fewer heads of keys and values than ranks, ranks share a head, and the first such rank
+ * counts it. The first of all ranks counts what all hold, and each rank counts its part of what is
+ * cut. */
 static void test_every_row_is_counted_once_over_tp_and_kv(void **state)
 {
     (void)state;

@@ -35,7 +35,7 @@ static GptShape variant(int i)
     s.G = i / 16 % 2 ? 2 : 4;
     s.tied = i / 32 % 2;
     s.activation = activations[i / 64];
-    s.head_chunk = 8; /* or the head would need more scratch than blocks do, and hide them */
+    s.head_chunk = 8; /* else the head would need more scratch than the blocks */
     return s;
 }
 
@@ -88,8 +88,7 @@ static void check_other_plans(Fixture *f)
     f->params->step_end(f->params);
 }
 
-/* Activations and scratch are poison before each micro-batch; three threads, so that rows are cut
- * somewhere. */
+/* Activations and scratch are poisoned before each micro-batch. Three threads share the rows. */
 static Result run(const GptShape *shape, RecomputePolicy policy)
 {
     Fixture f;
@@ -123,10 +122,10 @@ static void check_policies(const GptShape *s, int what)
     free(none.gradients);
 }
 
-/* Named devices may be emulated, and samples are watched: there narrower rows, and a seventh of the
- * variants, which has every pair of choices. Where both are (the emulated device under a sanitizer,
- * or in another order of threads) every 29th, which has every choice: what differs there is what a
- * kernel does, and each is called. */
+/* A named device may be emulated, and a sample runs under a sanitizer: both are slow. Either gets
+ * narrower rows and every seventh variant, which together have every pair of choices. With both
+ * (the emulated device under a sanitizer, or in another order of threads) every 29th variant is
+ * left, which together have every choice and call every kernel. */
 static bool thinned(void)
 {
     return getenv("TEST_DEVICE") != NULL || getenv("TEST_SAMPLE") != NULL;
@@ -138,7 +137,8 @@ static int variant_stride(void)
     return thinned() ? 7 : 1;
 }
 
-/* Whether shape n is asked in a type: on a named device in one of them, never in f64, the CPU's. */
+/* Whether shape n is tested in a type: on a named device in one type, and never in f64, which only
+ * the CPU has. */
 static bool asked_in(int n, DType dtype)
 {
     return getenv("TEST_DEVICE") == NULL || dtype == all_dtypes[1 + n % 3];
@@ -157,8 +157,8 @@ static void test_bug_53_recompute_changes_no_bit(void **state)
     }
 }
 
-/* The same where the heads' width is not the hidden size, and one kv head serves all; and with
- * rows wide and many enough for vectors, tails and several tasks. */
+/* The same where the heads' width is not the hidden size and one kv head serves all; and with rows
+ * that are wide and numerous enough for vectors, tails and several tasks. */
 static void test_bug_53_recompute_of_other_sizes(void **state)
 {
     (void)state;
@@ -301,7 +301,7 @@ static GptBytes bytes_of(const GptShape *s, int64_t B, int64_t T, GptMode mode)
     return bytes;
 }
 
-/* Activations: selective saves what it makes again, in every block; full saves more. */
+/* Activations: selective saves in every block exactly what it makes again; full saves more. */
 static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
 {
     (void)state;
@@ -322,7 +322,7 @@ static void test_selective_keeps_less_than_none_and_more_than_full(void **state)
     }
 }
 
-/* Activations and scratch of GPT-2 124M together, and that evaluation does not ask the policy. */
+/* Activations and scratch of GPT-2 124M together; evaluation does not depend on the policy. */
 static void test_memory_of_gpt2(void **state)
 {
     (void)state;

@@ -32,7 +32,7 @@ static void check_home(const ParamTable *table, int unit, int first, int last)
                  home->stage[home->n - 1]);
 }
 
-/* Four runs on two stages, by hand: embedding and block 0 | 1 | 2, 3 | 4 and the head. */
+/* Four chunks on two stages, by hand: embedding and block 0 | 1 | 2, 3 | 4 and the head. */
 static void test_units_live_where_their_layers_run(void **state)
 {
     (void)state;
@@ -86,7 +86,7 @@ typedef struct {
     GptBatch place[MICROS];
 } Batches;
 
-/* Every action of a micro-batch reads the place that its first forward has filled. */
+/* Every action of a micro-batch reads the tokens that its first forward has put in place. */
 static GptBatch batch_of(void *context, const Action *action)
 {
     const Batches *b = context;
@@ -235,7 +235,7 @@ static void test_memory_of_slots(void **state)
                  many = gpt_bytes(&chunks, (const int[]){3, 2, 1}, B, T, GPT_TRAIN);
         size_t stream = (size_t)(B * T * s.C) * 8;
         stream = (stream + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-        /* Six streams either way: the one after a chunk is the first of the next. */
+        /* Six streams in either case: the one after a chunk is the first of the next. */
         assert_int_equal(one.activations, cut.activations);
         assert_int_equal(cut.scratch, one.scratch);
         assert_int_equal(many.scratch, cut.scratch);

@@ -14,7 +14,7 @@
 
 /* ---- finite differences ---------------------------------------------------------------------- */
 
-/* A direction is drawn by row and element, so that copies and parts move together. */
+/* A direction is drawn by row and element, so that copies on several ranks move alike. */
 typedef struct {
     double step;          /* weights += step * direction */
     double slope, square; /* of this rank's gradients: along the direction, of their size */

@@ -1,6 +1,6 @@
-/* test_tensor_memory.c -- what a tensor-parallel rank keeps of a micro-batch and takes as scratch,
- * counted by hand: everything inside regions is cut by heads or columns, and with sequence
- * parallelism everything outside by rows. */
+/* test_tensor_memory.c -- the activations and the scratch of a tensor-parallel rank, counted by
+ * hand: everything inside regions is cut by heads or columns, and with sequence parallelism
+ * everything outside by rows. */
 #include "model/gpt.h"
 #include "tests/support/model/tensor_ranks.h"
 
@@ -17,7 +17,7 @@ static size_t bytes_of(int64_t elements)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* The numbers of a rank, worked out here and not by gpt_local_shape. */
+/* The sizes of a rank's part, worked out here and not by gpt_local_shape. */
 typedef struct {
     int64_t rows, C, heads, kv_heads, D, F, up, Vp;
 } Local;

@@ -1,5 +1,6 @@
 /* test_tensor_ranks.c -- the model over tensor-parallel ranks, with whole rows and with the
- * stream's rows cut (sequence parallelism): every loss and every gradient is one rank's. */
+ * stream's rows cut (sequence parallelism): every loss and every gradient equals that of one
+ * rank. */
 #include "model/core/check.h"
 #include "tests/support/model/tensor_ranks.h"
 
@@ -25,7 +26,8 @@ static int digit(int *i, int radix)
 
 static GptShape combination(int i, RankedCase *c)
 {
-    /* All heads, one for all; between them fewer than ranks, as many, or several on each. */
+    /* Heads of keys and values: one for each query head, one for all, and in between fewer than
+     * ranks, as many, or several on each. */
     static const int kv[3][4] = {{12, 1, 6, 2}, {12, 1, 3, 6}, {12, 1, 2, 4}};
     static const ActivationKind activations[] = {ACTIVATION_GELU, ACTIVATION_RELU2,
                                                  ACTIVATION_SWIGLU};
@@ -50,7 +52,7 @@ static GptShape combination(int i, RankedCase *c)
 static void test_every_kind_of_model_equals_one_rank(void **state)
 {
     (void)state;
-    /* 41 shares no factor with the radices: every three choices come together. */
+    /* 41 shares no factor with the radices, so every combination of three choices occurs. */
     int stride = getenv("TEST_SAMPLE") ? 41 * 11 : 41;
     for (int i = 0; i < COMBINATIONS; i += stride) {
         RankedCase c = {.dp = 1, .B = 2, .T = 6, .micros = 2, .tolerance = 1e-12};
@@ -65,8 +67,8 @@ static void test_every_kind_of_model_equals_one_rank(void **state)
 
 /* ---- grids of both kinds --------------------------------------------------------------------- */
 
-/* With data-parallel ranks beside, at every stage of ZeRO: shards of parts, whose partial gradients
- * are finished where they are kept. */
+/* With data-parallel ranks, too, at every ZeRO stage: each rank has a shard of its part, and
+ * partial gradients are summed on the shards. */
 static void test_with_data_parallel_ranks_and_shards(void **state)
 {
     (void)state;
@@ -115,8 +117,8 @@ static void biases_are_one(const Param *row, double *weight)
     if (strcmp(row->name + n - 5, ".bias") == 0) *weight = 1;
 }
 
-/* Bug 20: a row-cut linear's bias is added once, after the sum over the ranks: with biases of 1 an
- * output would be off by tp - 1. */
+/* Bug 20: the bias of a row-cut linear is added once, after the sum over the ranks. Added by each
+ * rank, biases of 1 would make an output wrong by tp - 1. */
 static void test_bug_20_row_cut_biases_are_added_once(void **state)
 {
     (void)state;
@@ -124,8 +126,8 @@ static void test_bug_20_row_cut_biases_are_added_once(void **state)
     check_all_ranks(&s, "biases of 1", biases_are_one);
 }
 
-/* Bugs 21, 22, 23: the vocabulary's columns are shared out, some ranks have none, or one. Loss and
- * gradients do not show where the cuts and the padding are. */
+/* Bugs 21, 22, 23: the columns of the vocabulary are divided among the ranks, some of which have
+ * none, or one. Loss and gradients do not depend on where the cuts and the padding are. */
 static void test_bug_21_22_23_vocabularies_of_any_size(void **state)
 {
     (void)state;
@@ -144,13 +146,14 @@ static void test_bug_21_22_23_vocabularies_of_any_size(void **state)
     }
 }
 
-/* Rows of the head grow with the token, in both directions: logits to some hundreds. */
+/* Rows of the head grow with the token in both directions, so logits reach some hundreds. */
 static void head_is_steep(const Param *row, double *weight)
 {
     if (strcmp(row->name, "head.weight") == 0) *weight *= 300;
 }
 
-/* Bug 24: the largest logit of all shards is taken off, not each shard's own. */
+/* Bug 24: the largest logit of all ranks is subtracted, not the largest of the rank's own
+ * columns. */
 static void test_bug_24_steep_logits_across_shards(void **state)
 {
     (void)state;
@@ -314,7 +317,8 @@ static void bits_on_rank(Comm *world, void *context)
     fixture_close(&f);
 }
 
-/* Bug 53: full recompute calls a region's collectives again; no bit changes by either kind. */
+/* Bug 53: full recompute calls a region's collectives again. Neither kind of recompute changes a
+ * bit. */
 static void test_bug_53_recompute_changes_no_bit_over_ranks(void **state)
 {
     (void)state;

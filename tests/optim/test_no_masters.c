@@ -67,8 +67,8 @@ static double last_losses(Way way, double lr, double *first)
     return sum / MEASURED;
 }
 
-/* Steps so small that to nearest few weights move: stochastic rounding loses nothing of what
- * masters learn to speak of. */
+/* Steps so small that rounding to nearest changes few weights. With stochastic rounding the loss
+ * falls almost as far as with masters. */
 static void test_learns_where_rounding_to_nearest_does_not(void **state)
 {
     (void)state;
@@ -84,8 +84,8 @@ static void test_learns_where_rounding_to_nearest_does_not(void **state)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-/* A thousand updates far below bf16's spacing, all downwards: the mean of a parameter's weights
- * moves by their sum, give or take five standard deviations. */
+/* A thousand updates far below bf16's spacing, all downwards. The mean of a parameter's weights
+ * moves by their sum, to within five standard deviations. */
 static void test_bug_7_tiny_updates_move_the_mean(void **state)
 {
     (void)state;
@@ -121,8 +121,8 @@ static void test_bug_7_tiny_updates_move_the_mean(void **state)
     store_close(s);
 }
 
-/* Every element from `offset` on is found in the shard's table under its parameter's name and
- * number; the table begins with what lies at the offset, or before the gap there. */
+/* The shard's table names every element from `offset` on by its parameter and its number there. It
+ * begins with the parameter that lies at the offset, or before the gap there. */
 static void check_segments(const ParamTable *table, int u, int64_t offset)
 {
     const Unit *unit = &table->unit[u];
@@ -145,7 +145,7 @@ static void check_segments(const ParamTable *table, int u, int64_t offset)
     }
 }
 
-/* From wherever a shard begins: within parameters, in gaps, and where a parameter does. */
+/* Shards that begin within parameters, in gaps, and where a parameter begins. */
 static void test_segments_name_every_element(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void test_segments_name_every_element(void **state)
     param_table_free(&table);
 }
 
-/* No master among the slots, and four bytes an element less. */
+/* There is no master among the slots, and the state takes four bytes less for each element. */
 static void test_no_master_is_kept(void **state)
 {
     (void)state;

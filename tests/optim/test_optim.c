@@ -1,5 +1,5 @@
-/* test_optim.c -- the optim room: learning rates against DeepSpeed's own values, the loss scaler
- * against its traces, and the table of optimizers against the config's words. */
+/* test_optim.c -- learning rates against DeepSpeed's own values, the loss scaler against its
+ * traces, and the table of optimizers against the names in the config. */
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/step_constants.h"
@@ -16,7 +16,7 @@
 
 /* ---- learning rates -------------------------------------------------------------------------- */
 
-/* Update `k` on: the words of `want`, each compared as printed with six digits. */
+/* Learning rates from update `k` on; `want` has them as printed with six digits. */
 static void check_rates(const char *name, const Config *config, int64_t k, const char *want)
 {
     char *copy = must_strdup(want), *rest = copy, got[32], *word;
@@ -27,8 +27,8 @@ static void check_rates(const char *name, const Config *config, int64_t k, const
     free(copy);
 }
 
-/* A config with a scheduler as the option table leaves it: everything absent at DeepSpeed's
- * defaults. */
+/* A config with a scheduler, with DeepSpeed's defaults for every key, as the option table sets
+ * them. */
 static Config schedule_config(SchedulerType type)
 {
     Config c = {.train_steps = 100};
@@ -221,7 +221,7 @@ static void test_loss_scale_traces(void **state)
     check_trace(&c, "010000111", "16/2 16/1 16/2 16/2 16/2 32/2 32/1 16/1 8/1");
     c = fp16_config(2, 3, 1, false);
     check_trace(&c, "111", "2/1 1/1 EXIT");
-    c.fp16.min_loss_scale = 2.0; /* the scale stops there, and the run at the next overflow */
+    c.fp16.min_loss_scale = 2.0; /* the scale stays there, and the next overflow ends the run */
     check_trace(&c, "1011", "2/1 2/1 EXIT EXIT");
     c = fp16_config(4, 3, 2, false);
     c.fp16.min_loss_scale = 3.0; /* not a power of two: halved no further */
@@ -263,8 +263,8 @@ static void test_step_constants_of_a_config(void **state)
 /* ---- the table of optimizers ------------------------------------------------------------------
  */
 
-/* The config's word for an optimizer chooses the row of that name, and the row's constants are what
- * the config says: only Adam listens to adam_w_mode. */
+/* The config's name of an optimizer chooses the row of that name, whose constants are the config's.
+ * Only Adam reads adam_w_mode. */
 static void test_a_row_for_each_optimizer_of_the_config(void **state)
 {
     (void)state;

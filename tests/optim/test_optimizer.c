@@ -196,7 +196,7 @@ static void test_bug_7_tiny_updates_move_the_weight(void **state)
     store_close(s);
 }
 
-/* With a zero gradient only what decays moves, and exactly by lr x weight_decay. */
+/* With a zero gradient only rows with decay change, and exactly by lr x weight_decay. */
 static void test_bug_37_decay_by_tensor(void **state)
 {
     (void)state;
@@ -327,7 +327,8 @@ static void test_slots_by_parameter(void **state)
     check_slots(OPTIMIZER_SGD, 0.9, F16, "master momentum ");
 }
 
-/* What is measured is the slots' size; that a real plan takes just this, open_optimizer asserts. */
+/* The measured bytes are those of the slots; open_optimizer asserts that a real plan takes as
+ * many. */
 static void test_measured_bytes_are_the_slots(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* test_shards.c -- an update does not depend on how weights are cut among ranks: the bits of one
- * rank that updates all, however its units are cut into shards and its parameters into parts, with
- * masters and without. */
+/* test_shards.c -- an update does not depend on how weights are cut among ranks. It has the bits of
+ * one rank that updates all weights, however units are cut into shards and parameters into parts,
+ * with masters and without. */
 #include "model/core/check.h"
 #include "model/param/init.h"
 #include "optim/grad_norm.h"
@@ -100,7 +100,7 @@ static CutStore *updated(const ParamTable *table, GridPlace at, int parts, const
     return s;
 }
 
-/* Every element of a part against that of the whole, and zeros where no element is. */
+/* Compares every element of a part with that of the whole; elsewhere there must be zeros. */
 static void check_against(const CutStore *whole, const CutStore *part)
 {
     const ParamTable *table = part->base.table;
@@ -164,8 +164,8 @@ static void test_updates_do_not_depend_on_the_grid(void **state)
     }
 }
 
-/* A shard of padding alone has a table of segments, and its weights stay zero whatever the noise.
- */
+/* A shard that is padding alone has a table of segments, too, and its weights stay zero whatever
+ * random bits it draws. */
 static void test_padding_alone_stays_zero(void **state)
 {
     (void)state;
@@ -195,8 +195,9 @@ static void test_padding_alone_stays_zero(void **state)
     param_table_free(&table);
 }
 
-/* Each rank's part of the norm and their sum, of gradients in f32 whose squares do not all fit
- * there, and of gradients in bf16: every element once, in double, gaps and padding being zero. */
+/* Each rank's part of the norm, and the sum of the parts, for f32 gradients some of whose squares
+ * f32 cannot hold, and for bf16 gradients: every element once, in double; gaps and padding are
+ * zero. */
 static void test_bug_18_the_norm_of_shards_is_summed_in_double(void **state)
 {
     static const struct {

@@ -71,7 +71,7 @@ static void compare_homes(const Job *job, Trainer *t, const Tensor *part, const 
     free(all);
 }
 
-/* What both homes keep of the table: weights, gradients and slots, bit by bit. */
+/* Compares what both homes keep of the table, bit by bit: weights, gradients and slots. */
 static void train_homes(Comm *world, void *context)
 {
     const Job *job = context;

@@ -60,8 +60,9 @@ static void check_plan(const GatherPlan *plan, const int64_t *size, const Use *u
     }
 }
 
-/* A pass forward and back over the units, `micros` times, as a model makes it: a first layer of two
- * units, whose gradients need no weights; a last of two, one of which may be the first (tied). */
+/* The uses of a model: forward and backward over the units, `micros` times. The first layer has two
+ * units, whose gradients need no weights. The last layer has two, one of which may be the first
+ * unit (tied). */
 static int64_t model_uses(Use *uses, int64_t micros, bool tied)
 {
     int64_t n = 0;
@@ -113,8 +114,8 @@ static void test_bug_38_drawn_plans_hold(void **state)
 
 static const int64_t ten[UNITS] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
 
-/* Without a limit a unit is gathered once a step; without distance at every use; and at its use,
- * unless the bucket has room. */
+/* Without a limit a unit is gathered once a step, and with a reuse distance of 0 at every use. It
+ * is gathered just before its use, or earlier if the bucket has room. */
 static void test_each_key_does_what_it_says(void **state)
 {
     (void)state;
@@ -132,7 +133,8 @@ static void test_each_key_does_what_it_says(void **state)
     for (int64_t i = 0; i < plan.n; i++)
         assert_int_equal(plan.gather[i].at, plan.gather[i].first);
     gathers_free(&plan);
-    limits.prefetch_bucket_size = 25; /* two units ahead: what is used, the one before, two more */
+    limits.prefetch_bucket_size = 25; /* two units ahead; the buffer has these, the unit in use and
+                                       * the one before */
     plan = gathers_plan(ten, uses, n, &limits);
     assert_int_equal(plan.n, points);
     assert_int_equal(plan.elements, 40);

@@ -1,5 +1,5 @@
-/* test_zero.c -- ranks that share weights, gradients and updates in any way compute what a single
- * rank computes, and every stage of ZeRO has the bits of the others. */
+/* test_zero.c -- ranks that share weights, gradients and updates compute what a single rank
+ * computes, and the stages of ZeRO have the same bits. */
 #include "model/core/check.h"
 #include "tests/support/trainer/zero_run.h"
 
@@ -23,7 +23,7 @@ static int sample_step(int all, int sample)
     return getenv("TEST_SAMPLE") ? sample : all;
 }
 
-/* The same numbers to a share of themselves: another order of sums. */
+/* The same numbers up to a relative difference: sums are made in another order. */
 static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCase *c,
                          double tolerance, const char *what)
 {
@@ -39,7 +39,8 @@ static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCas
     if (c->shape.dtype == F64 && !(d <= tolerance)) fail_msg("%s: weights off by %g", what, d);
 }
 
-/* Ranks x micro-batches are one rank's micro-batches, whatever the shape. */
+/* Several ranks with one micro-batch each equal one rank with as many micro-batches, for every
+ * shape. */
 static void test_many_ranks_equal_one(void **state)
 {
     (void)state;
@@ -59,7 +60,7 @@ static void test_many_ranks_equal_one(void **state)
     }
 }
 
-/* Every weight is updated by somebody: all have moved after a step, with decay on. */
+/* Some rank updates every weight: with decay on all rows, each has changed after a step. */
 static void test_bug_35_36_every_weight_moves(void **state)
 {
     (void)state;
@@ -80,7 +81,7 @@ static void test_bug_35_36_every_weight_moves(void **state)
 
 /* ---- the stages ------------------------------------------------------------------------------ */
 
-/* Both shapes, all worlds, f64 and f32: the stages from `from` to 3 against stage `against`. */
+/* All shapes and worlds, in f64 and f32: the stages from `from` to 3 against stage `against`. */
 static void compare_stages(int against, int from, int to, int64_t micros, double tolerance)
 {
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -129,7 +130,7 @@ static void test_stages_are_close_with_several_micro_batches(void **state)
     compare_stages(2, 3, 3, 3, 0);
 }
 
-/* Runs the case with `change` made to it, and wants the same bits. */
+/* Runs the case with a change, and expects the same bits. */
 static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *what)
 {
     char all[96];
@@ -140,8 +141,8 @@ static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *
     zero_result_free(&got);
 }
 
-/* How collectives are grouped, put off and spelled moves no bit. Bug 39: a bucket's border must not
- * lose or repeat a tail. */
+/* Bits do not depend on how collectives are grouped and delayed, or on which verb is used. Bug 39:
+ * the end of a bucket must not lose or repeat elements. */
 static void test_bug_39_buckets_and_overlap_change_no_bit(void **state)
 {
     (void)state;
@@ -187,8 +188,8 @@ static int64_t largest_two(const GptShape *shape, int ranks)
     return first + second;
 }
 
-/* What is gathered ahead, kept for the next use, or kept whole moves no bit. Bug 38: nothing that
- * was gathered before an update, or has been let go, is used after. */
+/* Bits do not depend on what is gathered ahead, kept for the next use, or kept whole. Bug 38:
+ * weights that were gathered before an update, or have been dropped, are not used. */
 static void test_bug_38_gathers_change_no_bit(void **state)
 {
     (void)state;
@@ -231,7 +232,8 @@ static int exit_of(const ZeroCase *c)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* A limit that a pair of units in use does not fit is the user's to mend, before anything runs. */
+/* A limit that is too small for two units in use is refused with a sentence before anything
+ * runs. */
 static void test_too_small_a_limit_is_refused(void **state)
 {
     (void)state;

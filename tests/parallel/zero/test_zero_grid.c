@@ -1,6 +1,6 @@
 /* test_zero_grid.c -- the store on grids of pipeline, data and tensor-parallel ranks, over a table
- * made by hand: every gradient is what a naive sum gives, wherever it is kept, and what travels and
- * what is kept are the numbers of a naive count. */
+ * made by hand: every gradient equals a naive sum, wherever it is kept, and the elements that
+ * travel and the bytes that are kept equal a naive count. */
 #include "model/core/check.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/zero_grid.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Of many cases every how many: fewer where a run is slow. */
+/* Every how-many-th case is run: fewer cases where a run is slow. */
 static int sample_step(int all, int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : all;
@@ -36,8 +36,8 @@ static void run_right(const ZeroGridCase *c)
     zero_grid_free(&r);
 }
 
-/* Of all grids to 5 x 4 x 4 that have up to 16 ranks the i-th; false past the last. Shards of
- * padding alone and ranks without a range are among them: units are small. */
+/* The i-th of all grids up to 5 x 4 x 4 that have at most 16 ranks; false after the last. Units are
+ * small, so some shards are padding alone, and some ranks have nothing of a range. */
 static bool grid_number(int i, GridPlace *size)
 {
     for (int n = 0; n < 4 * 5 * 4; n++) {
@@ -62,7 +62,7 @@ static void test_bug_13_14_15_every_grid_sums_and_counts_once(void **state)
     assert_int_equal(grids, 49);
 }
 
-/* Every number of heads of keys and values that 4 ranks cut or share, tied and untied, with and
+/* Every number of heads of keys and values that 4 ranks can cut or share, tied and untied, with and
  * without sequence parallelism. */
 static void test_partial_sums_of_every_kind_of_row(void **state)
 {
@@ -78,7 +78,7 @@ static void test_partial_sums_of_every_kind_of_row(void **state)
     }
 }
 
-/* How units share collectives, and in what gradients travel over the data-parallel ranks. */
+/* How units share collectives, and in which type gradients travel between data-parallel ranks. */
 static void test_buckets_and_types_on_the_wire(void **state)
 {
     (void)state;
@@ -109,7 +109,8 @@ static void compare_bits(ZeroGridCase c, int from, int to)
     zero_grid_free(&a);
 }
 
-/* A tied table on two stages: one gradient of both uses, and the same update on both. */
+/* A tied table on two stages: both have the sum of both uses' gradients, and make the same
+ * update. */
 static void test_bug_30_both_homes_have_the_same_sum(void **state)
 {
     (void)state;
@@ -120,7 +121,7 @@ static void test_bug_30_both_homes_have_the_same_sum(void **state)
     }
 }
 
-/* Sums of real numbers, which no order of addition leaves alone. */
+/* Sums of real numbers, whose bits depend on the order of addition. */
 static void test_stages_have_the_same_bits(void **state)
 {
     (void)state;
@@ -160,8 +161,8 @@ static void run_case(void *context)
     zero_grid_free(&r);
 }
 
-/* A limit of gathered weights must do for all stages: what is asked for is the largest need, also
- * where another stage could do with less. */
+/* The limit of gathered weights holds for all pipeline stages: the sentence asks for the largest
+ * need, on stages that need less, too. */
 static void test_the_limit_is_the_largest_of_all_stages(void **state)
 {
     (void)state;
@@ -268,7 +269,8 @@ static void test_faults_are_seen(void **state)
     }
 }
 
-/* A norm of what each rank updates counts a row that all tensor-parallel ranks hold as often. */
+/* A norm of what each rank updates counts a row once for each tensor-parallel rank that holds
+ * it. */
 static void test_a_row_counted_by_all_is_seen(void **state)
 {
     (void)state;

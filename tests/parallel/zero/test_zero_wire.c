@@ -13,9 +13,9 @@
 
 /* ---- gradients that travel in 16 bits -------------------------------------------------------- */
 
-/* Gradients about 1e-6 and about 1e4 keep their first digits, for nothing is divided on the way:
- * each is within roundings of bf16, of what travelled and of its sum, and the same at every stage
- * with one micro-batch. */
+/* Gradients of about 1e-6 and of about 1e4 keep their leading digits, for nothing is divided on the
+ * way. Each is within two roundings to bf16, of what travelled and of the sum, and with one micro-
+ * batch the same at every stage. */
 static void check_bf16_on_the_wire(GptShape shape, double factor)
 {
     ZeroCase c = zero_case(fixture_with_dtype(shape, F32), 5, 0);
@@ -54,7 +54,7 @@ static void test_bug_40_gradients_travel_in_bf16(void **state)
 }
 
 /* The norm is that of the gradients that the update reads: summed over the ranks, rounded on the
- * wire, every element once. */
+ * wire, and every element counted once. */
 static void test_bug_18_the_norm_is_of_the_sums_as_kept(void **state)
 {
     (void)state;
@@ -87,8 +87,8 @@ typedef struct {
  */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
 
-/* How gradients travel: as they are kept, in f32 kept and in bf16 sent, and without reduce-scatter.
- */
+/* How gradients travel: in the type in which they are kept, in bf16 where f32 is kept, and without
+ * reduce-scatter. */
 enum { SEND_KEPT, SEND_BF16, SEND_ALL, SEND_BF16_ALL, SEND_WAYS };
 
 static void keep(ZeroCase *c, int way)
@@ -131,7 +131,7 @@ static Volume volume_by_hand(const ZeroCase *c, int way)
     return v;
 }
 
-/* That nothing travelled in a step but these: sums of gradients, and gathers of weights. */
+/* Only these travel in a step: sums of gradients, and gathers of weights. */
 static void check_travelled(const CommCounts *counts, CommVerb sum, DType wire, int64_t reduced,
                             DType weight, int64_t gathered)
 {

@@ -52,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt
 
 /* ---- this stage's uses --------------------------------------------------------------------- */
 
-/* Every micro-batch forward and then backward, as a stage of its own would. */
+/* Every micro-batch forward and then backward, as if this stage were the only one. */
 static void list_uses(Work *w)
 {
     int layer[16], n = zero_grid_layers(w->c, &w->table, w->grid.at.pp, layer);
@@ -66,7 +66,7 @@ static void list_uses(Work *w)
 
 /* ---- gradients by element -------------------------------------------------------------------- */
 
-/* Whose addends a row's gradient has on the tensor-parallel axis: ranks [first, first + n). */
+/* The tensor-parallel ranks whose addends a row's gradient has: [first, first + n). */
 static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n)
 {
     bool partial = p->tp_grad == TP_GRAD_PARTIAL ||
@@ -189,7 +189,7 @@ static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t e
               dtype_get(shard->grad.dtype, shard->grad.data, at));
 }
 
-/* Weights are read as an evaluation does, which makes no gradients. */
+/* Reads weights as an evaluation does, without gradients. */
 static void check_weights(Work *w)
 {
     ParamStore *s = w->params;
@@ -264,7 +264,8 @@ static void check_wire(Work *w)
     check_count(w, &w->grid.kv, wire.kv);
     check_count(w, &w->grid.tie, wire.tie);
     if (w->c->size.dp == 1 || w->c->zero.stage == 0) return;
-    /* Behind the update or, with what training gathers, for the one look at the weights then. */
+    /* Elements gathered after the update; or, with what training gathers, for reading the weights
+     * once then. */
     int64_t got = comm_counts(&w->grid.shard)->of[COMM_ALL_GATHER][w->c->dtype].elements,
             uses = zero_grid_gathered(w->c, &w->table, w->use, w->n_uses),
             want = wire.units + (w->c->zero.stage == 3 ? uses : 0);
@@ -272,8 +273,8 @@ static void check_wire(Work *w)
     if (got != want) wrong(w, "%lld elements gathered, not %lld", (long long)got, (long long)want);
 }
 
-/* The states by ZeRO's formulas over padded units; of a tied table on one stage the gradient is
- * whole. */
+/* The bytes by ZeRO's formulas over padded units. The gradient of a tied table with both uses on
+ * one stage is kept whole. */
 static void check_bytes(Work *w)
 {
     ZeroBytes b = zero_bytes(w->store);

@@ -17,7 +17,7 @@ typedef struct {
     ZeroOptions zero; /* stage, sequence_parallel, sizes of buckets */
     /* NULL, or what a test breaks on a rank before anything is used; on a table of its own. */
     void (*plant)(Grid *grid, ParamTable *table);
-    Purpose counts; /* PURPOSE_UPDATE: a rank takes all that it updates for what it counts */
+    Purpose counts; /* PURPOSE_UPDATE: a fault; a rank counts all that it updates */
 } ZeroGridCase;
 
 /* What comes out, for the logical elements of all rows in the table's order. */
@@ -57,7 +57,7 @@ int64_t zero_grid_gathered(const ZeroGridCase *c, const ParamTable *table, const
 /* Two steps on as many threads as the grid has ranks. */
 ZeroGridResult zero_grid_run(const ZeroGridCase *c);
 void zero_grid_free(ZeroGridResult *r);
-/* A case with everything in it, for a grid: no buckets, nothing gathered ahead. */
+/* A case for a grid with rows of every kind: no buckets, nothing gathered ahead. */
 ZeroGridCase zero_grid_case(GridPlace size, int stage);
 
 #endif

@@ -1,4 +1,4 @@
-/* golden.h -- the recorded truths of tests/golden: tensors by name, as doubles, and the config of
+/* golden.h -- the recorded values of tests/golden: tensors by name, as doubles, and the config of
  * their model. */
 #ifndef TESTS_SUPPORT_MODEL_GOLDEN_H
 #define TESTS_SUPPORT_MODEL_GOLDEN_H

@@ -10,7 +10,8 @@
 
 enum { MOST = 4096, INPUTS = 4 };
 
-/* A differentiable function: inputs, what backward says of them, and the forward pass. */
+/* A differentiable function: its inputs, the gradients that backward computes, and the forward
+ * pass. */
 typedef struct Function Function;
 struct Function {
     int count;
@@ -30,7 +31,8 @@ struct Function {
 Function *function_create(double (*loss)(const Function *), const void *options);
 /* Adds an input of n drawn numbers; its gradient starts as NaN. */
 double *function_input(Function *f, const char *name, int64_t n);
-/* Fails the test unless dx of every input agrees with the differences; frees the function. */
+/* Fails the test unless dx of every input agrees with the finite differences; frees the
+ * function. */
 void function_check(Function *f, const char *name);
 
 #endif

@@ -129,8 +129,8 @@ void fixture_store(Fixture *f, Tensor t, Tensor host)
     device_synchronize(&f->dev);
 }
 
-/* Adds to vectors, which start at exact ones and zeros: moved a little, no gradient is zero by
- * symmetry. By element, so that all grids draw the same. */
+/* Adds a little to vectors, which start at exactly one or zero: otherwise some gradients would be
+ * zero by symmetry. Drawn by element, so that all grids draw the same numbers. */
 static void move_vectors(Fixture *f, const Shard *shard)
 {
     ParamExtent extent[64];

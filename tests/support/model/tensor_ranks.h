@@ -6,8 +6,8 @@
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_fixture.h"
 
-/* A grid of dp x tp ranks, and how far from one rank they may be, relative: losses; gradients, to
- * the row's rms. */
+/* A grid of dp x tp ranks, and how much they may differ from one rank: losses relatively, gradients
+ * relative to the row's rms. */
 typedef struct {
     int dp, tp;
     bool sequence_parallel;

@@ -1,5 +1,5 @@
-/* zero_run.h -- a small model trained by several ranks, as threads, over a store of chosen options:
- * what comes of it, in logical tensors, so that any two ways to store can be compared. */
+/* zero_run.h -- a small model trained by several ranks, as threads, over a store of chosen options.
+ * The results are logical tensors, so that any two ways to store can be compared. */
 #ifndef TESTS_SUPPORT_TRAINER_ZERO_RUN_H
 #define TESTS_SUPPORT_TRAINER_ZERO_RUN_H
 
@@ -44,7 +44,7 @@ ZeroCase zero_case(GptShape shape, int ranks, int stage);
  * ranks end with different weights. */
 ZeroResult zero_run(const ZeroCase *c);
 void zero_result_free(ZeroResult *r);
-/* The same bits in losses, norms, gradients and weights; else the test fails, naming `what`. */
+/* Fails the test, naming `what`, unless losses, norms, gradients and weights have the same bits. */
 void assert_same_bits(const ZeroResult *a, const ZeroResult *b, const char *what);
 
 /* Largest difference of two arrays of n, beside the rms of the first. */
