@@ -235,6 +235,7 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
         l->token_bytes = tokenizer_token_bytes(data->tokenizer);
         l->n_token_bytes = tokenizer_vocab_size(data->tokenizer);
     }
+    /* Validation goes through its windows in order: its loss must not depend on the seed. */
     bool shuffle = o->shuffle && o->split == SPLIT_TRAIN && !data->random;
     l->sampler = (Sampler){.n_windows = windows, .seed = o->seed, .shuffle = shuffle};
     /* One more than the caller may still be reading: the thread prepares the next batch in it. */

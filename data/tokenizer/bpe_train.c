@@ -228,12 +228,16 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
     Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
     int64_t made = 0;
     int32_t pair;
+    /* A short text runs out of pairs before the vocabulary is full. Padding it with ids that never
+     * occur would train embeddings that nobody sees, so this is refused, with the most that it
+     * gives. */
     for (; made < n_merges && next_merge(&t, &pair); made++) {
         progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
                        (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
         merge[made] = t.pair[pair].pair;
         apply_merge(&t, pair, (int32_t)(N_BYTES + made));
     }
+    /* First, so that counts and tokenizer are not in memory together. */
     training_free(&t);
     bool good = made == n_merges;
     if (good)

@@ -110,9 +110,12 @@ bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *tex
         cJSON_Delete(json);
         return error_set(err, n, "%s is not a JSON object of tokens and ids", name);
     }
+    /* The merges alone define the ids. A vocabulary that numbers them otherwise belongs to another
+     * tokenizer: with it the model's rows would be those of other tokens. */
     bool good = true;
     int64_t count = 0;
     for (cJSON *entry = json->child; entry != NULL && good; entry = entry->next, count++) {
+        /* Compared as a double: 1.5 and 1e300 are numbers too, and no ids. */
         double id = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
         bool inside = id >= 0 && id < t->vocab_size;
         int32_t i = inside ? (int32_t)id : -1;

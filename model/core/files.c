@@ -268,6 +268,8 @@ bool file_list(const StringList *patterns, StringList *out, char *err, size_t n)
                              "%d deep: name the files by several patterns",
                              pattern, (int)MAX_ALTERNATIVES, (int)MAX_BRACES);
         }
+        /* glob sorts what it finds, so that the order of shards, and with it of the samples, does
+         * not depend on the disk. */
         int result = glob(pattern, GLOB_BRACE, NULL, &found);
         for (size_t k = 0; result == 0 && k < found.gl_pathc; k++)
             string_list_add(out, found.gl_pathv[k]);

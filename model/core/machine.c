@@ -64,6 +64,8 @@ char *machine_json(const Device *device)
     FILE *f = text_stream(&text, &size);
     char cpu[256], computes[256] = "none";
     struct utsname system = {0};
+    /* All of these may change the last bits of a sum: who finds that two runs differ looks here
+     * first. */
     uname(&system);
     if (device != NULL) device_describe(device, computes, sizeof computes);
     const struct {
@@ -83,6 +85,7 @@ char *machine_json(const Device *device)
     }
     fprintf(f, ", \"cores\": %d", pool_allowed_cores());
     if (device != NULL) fprintf(f, ", \"threads\": %d", pool_threads(device->pool));
+    /* Without /proc it is 0 and not left out: readers find the same keys everywhere. */
     size_t total = kernel_number("/proc/meminfo", "MemTotal:");
     fprintf(f, ", \"memory\": %zu}", total == SIZE_MAX ? 0 : total * 1024);
     fclose(f);

@@ -55,13 +55,13 @@ void checkpoint_io_close(CheckpointIo *io);
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, N = state->steps. Every rank gives its own
- * pieces, and texts that only rank 0's are used of. All of them return the same, with the sentence
- * of the lowest rank that failed. When it returns true the save is durable. When it returns false
- * older ones are untouched, nothing of it remains (unless the disk dies at the last sync: then all
- * of it may), and the caller may go on and try again later. A step that is there and verifies is
- * not written again; one that is there and damaged is replaced; a folder of that name that holds
- * another step is moved aside, and one that must not be read stops the save. What is committed
- * reads back. */
+ * pieces and its own texts, of which rank 0's are used. All ranks return the same, with the
+ * sentence of the lowest rank that failed. When it returns true the save is durable. When it
+ * returns false older ones are untouched, nothing of it remains (unless the disk dies at the last
+ * sync: then all of it may), and the caller may go on and try again later. A step that is there and
+ * verifies is not written again; one that is there and damaged is replaced; a folder of that name
+ * that holds another step is moved aside, and one that must not be read stops the save. What is
+ * committed reads back. */
 bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
                       char *err, size_t n);
 /* The same, on a disk that may be full: then checkpoints older than the newest that verifies go,
@@ -69,7 +69,7 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
 /* After the commit of step `newest`: keeps it and the `keep` - 1 newest readable ones before it,
- * removes those older still, and what saves and removals that died left behind. Damaged ones
+ * removes those older still, and the leftovers of saves and removals that died. Damaged ones
  * newer than the oldest kept one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
@@ -89,7 +89,7 @@ enum { CHECKPOINT_OPEN_FILES = 8 };
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* "RUN/checkpoints/step_00000123"; the caller frees. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Whether nothing stands under `path` any more. Of a path from the list this means that a live run
+/* Whether nothing has the name `path` any more. Of a path from the list this means that a live run
  * has pruned the checkpoint since, which is not damage. */
 bool checkpoint_gone(const char *path);
 /* A list may be out of date at once: a live run prunes what it names. So often a reader takes it

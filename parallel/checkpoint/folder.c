@@ -66,6 +66,7 @@ static int read_steps(DIR *dir, int64_t **steps)
     while (errno = 0, (e = readdir(dir)) != NULL) {
         int64_t step = checkpoint_step_of(e->d_name);
         if (step < 0) continue;
+        /* readdir gives no order, and may give names that come and go while it reads. */
         if (n == capacity) *steps = must_realloc(*steps, (size_t)(capacity *= 2) * sizeof **steps);
         (*steps)[n++] = step;
     }
@@ -76,6 +77,8 @@ int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n)
 {
     char *path = checkpoint_parent(run);
     DIR *dir = opendir(path);
+    /* No folder means no save yet, which is not an error; a folder that cannot be read is one, for
+     * a run that took it for empty would begin anew. */
     int why = errno, count = 0;
     *steps = NULL;
     if (dir != NULL) {

@@ -16,7 +16,7 @@ char *checkpoint_parent(const char *run);
 int checkpoint_list_everywhere(CheckpointIo *io, const char *run, int64_t **steps, char *err,
                                size_t n);
 
-/* checkpoint_open for a folder that is still being written, or that stands under another step's
+/* checkpoint_open for a folder that is still being written, or that has another step's
  * name: the step in it is not compared with the name. */
 bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size_t n);
 

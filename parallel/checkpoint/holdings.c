@@ -19,6 +19,7 @@ static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sen
     int64_t n = 0;
     for (int i = 0; i < n_pieces; i++) {
         const Piece *p = contents_piece(contents, i);
+        /* With ZeRO most ranks have nothing of most tensors. */
         if (p->extent.count == 0) continue;
         CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
               "%s: %lld elements for an extent of %lld", p->name, (long long)tensor_count(p->data),
@@ -46,6 +47,8 @@ static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64
     for (int r = 0; r < ranks; r++)
         *total += n[r];
     Sent *all = must_calloc((size_t)*total + 1, sizeof *all);
+    /* A broadcast from each rank: the lists differ in length, and an all-gather takes equal parts.
+     */
     for (int r = 0; r < ranks; r++) {
         if (r == rank) memcpy(all + before, own, (size_t)n_own * sizeof *own);
         if (ranks > 1 && n[r] > 0)
@@ -61,6 +64,8 @@ static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64
 static void check_cover(const Holdings *h, const CheckpointContents *contents, int n_pieces)
 {
     for (int i = 0; i < n_pieces; i++) {
+        /* Counting finds both mistakes that happen: a part that nobody lists, and a replica that is
+         * listed twice. */
         const Piece *p = contents_piece(contents, i);
         int64_t count = 0;
         for (int k = h->first[i]; k < h->first[i + 1]; k++)

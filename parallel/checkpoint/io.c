@@ -64,6 +64,8 @@ int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stret
 {
     Stretch s;
     int64_t count = 0;
+    /* *one stays true only if no second stretch follows. A part whose columns are cut has a stretch
+     * in each row; the others have one in all, which then needs no packing. */
     *one = false;
     for (; extent_stretch(extent, from, end, &s); from = s.at + s.count) {
         *one = count == 0;
@@ -92,8 +94,8 @@ static void copy(CheckpointIo *io, Tensor dst, Tensor src)
     device_copy(io->device, dst, src);
 }
 
-/* Waits for the copies so far and for nothing else, by an event behind them: waiting for the whole
- * device would also wait for the steps that it has been given since. */
+/* Waits for the copies so far and for nothing else, by an event recorded after them: waiting for
+ * the whole device would also wait for the steps that it has been given since. */
 static void await_copies(CheckpointIo *io)
 {
     device_event_record(io->device, &io->copied);
@@ -103,6 +105,8 @@ static void await_copies(CheckpointIo *io)
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there)
 {
     Tensor data = data_of(piece, s);
+    /* What the host can read already is not copied: on CPUs a save goes from the weights to the
+     * file without a detour. */
     if (data.place == PLACE_HOST) return data.data;
     copy(io, staged(piece, there, s.count), data);
     await_copies(io);
@@ -124,6 +128,7 @@ void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int6
             copy(io, staged(piece, there, s.count), data_of(piece, s));
         used += bytes;
     }
+    /* Once for all stretches: a wait for each of them would cost a device a round trip a row. */
     if (!host && used > 0) await_copies(io);
 }
 
@@ -141,6 +146,7 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
             copy(io, data_of(piece, s), staged(piece, there, s.count));
         any = true;
     }
+    /* The window is read into again at once, so its copies must be through. */
     if (!host && any) await_copies(io);
 }
 

@@ -36,7 +36,7 @@ int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stret
 /* Where the host can read `s`, a stretch of the piece: in the piece itself, or `there`, which
  * must have room for it and to which it has been copied. */
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
-/* Copies what this rank has of elements [from, end) to `to`: packed, one stretch behind the other;
+/* Copies what this rank has of elements [from, end) to `to`: packed, one stretch after the other;
  * else each where it lies in the window, whose first element is to[0]. */
 void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
                         bool packed);

@@ -24,6 +24,8 @@ static int layout_writers(const CheckpointContents *contents, int ranks)
 
 int layout_writer(int k, int writers, int ranks)
 {
+    /* Neighbouring ranks tend to share a machine: spread out, the writers use all machines' disks
+     * and network cards. */
     return (int)((int64_t)k * ranks / writers);
 }
 
@@ -33,6 +35,8 @@ void layout_cut(const int64_t *bytes, int n, int files, int *first)
     for (int i = 0; i < n; i++)
         total += bytes[i];
     first[0] = 0;
+    /* Tensors are never cut, which keeps a file readable without the others; a file is thus at most
+     * one tensor larger than its share. */
     for (int k = 1, i = 0; k <= files; k++) {
         /* A tensor goes to the file in whose share its middle lies; the files after it keep one
          * each.
@@ -90,14 +94,19 @@ static void add_file(Layout *l, const CheckpointContents *contents, int first, i
     ManifestFile *file = &m->file[m->n_files];
     LayoutFile *own = &l->file[m->n_files];
     SafetensorsEntry *entry = must_calloc((size_t)n + 1, sizeof *entry);
+    /* The header changes the order of the entries below; the names lead back to the pieces. */
     Named *sorted = sort_names(contents, first, n);
     char step[24];
     size_t bytes;
     snprintf(step, sizeof step, "%" PRId64, contents->state->steps);
+    /* "format" is what Hugging Face's loaders ask for. The save's id is in every file, so that
+     * files of two saves of one step, which look alike, are not taken for one checkpoint. */
     const char *metadata[] = {"format", "pt", "save_id", m->save_id, "step", step};
     for (int i = 0; i < n; i++)
         entry[i] = layout_entry(contents_piece(contents, first + i));
     own->header = safetensors_header(entry, n, metadata, 3, &bytes);
+    /* The manifest takes the tensors in the file's order: writing, verifying and reading all go
+     * through a file from its beginning to its end. */
     own->first = m->n_tensors;
     own->n = n;
     file->header_bytes = file->bytes = (int64_t)bytes;
@@ -118,7 +127,7 @@ static void add_file(Layout *l, const CheckpointContents *contents, int first, i
     free(sorted);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all files ----------------------------------------------------------------------------- */
 
 static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPart part, int ranks)
 {
@@ -128,6 +137,8 @@ static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPa
         files = writers < n ? writers
                 : n > 0     ? n
                             : 1;
+    /* No empty files, but for a part without tensors (SGD without momentum has no slots): readers
+     * find the same two parts in every checkpoint. */
     int64_t *bytes = must_calloc((size_t)n + 1, sizeof *bytes);
     int first[CHECKPOINT_MAX_WRITERS + 1];
     for (int i = 0; i < n; i++)
@@ -151,6 +162,8 @@ void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
     Manifest *m = &l->manifest;
     GridPlace grid = contents->grid;
     if (grid.dp == 0) grid = GRID_OF_ONE;
+    /* Every rank makes this layout for itself. One that thought of another number of ranks would
+     * send to the wrong writer, and the save would hang. */
     CHECK(grid.pp * grid.dp * grid.cp * grid.tp == ranks,
           "%d ranks save what %d x %d x %d x %d have", ranks, grid.pp, grid.dp, grid.cp, grid.tp);
     snprintf(m->save_id, sizeof m->save_id, "%s", save_id);
@@ -162,6 +175,7 @@ void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
                                .tp = grid.tp,
                                .zero_stage = contents->zero_stage,
                                .writers = layout_writers(contents, ranks)};
+    /* Copies: the manifest frees what it has, as one that was read from a file does. */
     m->state = *contents->state;
     m->config = must_strdup(contents->config);
     m->machine = must_strdup(contents->machine);

@@ -1,5 +1,5 @@
 /* layout.h -- which file of a checkpoint holds which tensor, and which rank writes it: all ranks
- * work out the same. Private to parallel/checkpoint.
+ * come to the same result. Private to parallel/checkpoint.
  *
  * Each part's tensors, in the order in which they are given, are cut into as many files as there
  * are writers, of bytes as equal as whole tensors let them be; a part with fewer tensors has fewer

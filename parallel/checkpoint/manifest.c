@@ -96,6 +96,8 @@ static void print_fields(FILE *to, const char *key, const void *values, const Ma
     for (int i = 0; i < n; i++) {
         const char *at = (const char *)values + field[i].offset;
         fprintf(to, "%s\"%s\": ", i ? ", " : "", field[i].name);
+        /* The bytes are copied out: to read a double through an integer's pointer would break C's
+         * aliasing rules. */
         double d;
         int64_t whole;
         memcpy(&d, at, sizeof d);
@@ -136,6 +138,8 @@ char *manifest_print(const Manifest *m, size_t *bytes)
 {
     char *text;
     FILE *to = text_stream(&text, bytes);
+    /* The order is parse_all's, which takes no other. Format and version come first, so that a
+     * program that does not know the version can say so. */
     fputs("{\n", to);
     print_text(to, "format", MANIFEST_FORMAT);
     fprintf(to, "\"version\": %d,\n", MANIFEST_VERSION);
@@ -153,7 +157,7 @@ char *manifest_print(const Manifest *m, size_t *bytes)
         print_tensor(to, m, &m->tensor[i]);
     }
     fputs("\n],\n", to);
-    /* The checksum is of all that stands in front of its own line; flushing brings it to `text`. */
+    /* The checksum is of all that comes before its own line; flushing brings that to `text`. */
     CHECK(fflush(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
     fprintf(to, "\"manifest_crc32c\": \"%08x\"\n}\n", crc32c(0, text, *bytes));
     CHECK(fclose(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
@@ -168,6 +172,7 @@ char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes
     if (files == 1) return NULL;
     char *text;
     FILE *to = text_stream(&text, bytes);
+    /* Without headers, as Hugging Face counts. */
     int64_t total = 0;
     for (int i = 0; i < m->n_tensors; i++)
         if (m->file[m->tensor[i].file].part == part) total += m->tensor[i].entry.bytes;

@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     int version;
-    char save_id[SAVE_ID_DIGITS + 1]; /* stands in all files' metadata, too */
+    char save_id[SAVE_ID_DIGITS + 1]; /* in all files' metadata, too */
     ManifestWorld world;              /* version 1: a single rank */
     StepState state;
     char *config;       /* as JSON, resolved */

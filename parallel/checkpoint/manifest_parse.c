@@ -20,7 +20,7 @@ static bool expect_key(JsonCursor *j, const char *key)
     return good && json_expect(j, ':');
 }
 
-/* "key": "text" and the comma behind it. */
+/* "key": "text" and the comma after it. */
 static bool parse_text(JsonCursor *j, const char *key, char **out)
 {
     if (!expect_key(j, key)) return false;
@@ -81,6 +81,8 @@ static bool parse_fields(JsonCursor *j, const char *key, void *values, const Man
 {
     if (!expect_key(j, key) || !json_expect(j, '{')) return false;
     for (int i = 0; i < count; i++) {
+        /* In this order and none missing: a reader that filled gaps with zeros would resume at step
+         * 0 with the weights of a later one. */
         void *at = (char *)values + field[i].offset;
         int64_t n = 0;
         double d = 0;
@@ -107,6 +109,7 @@ static bool world_possible(const ManifestWorld *w)
     const int64_t sizes[] = {w->pp, w->dp, w->cp, w->tp}, most = 1 << 24;
     int64_t ranks = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        /* Before each product, so that none overflows. */
         if (sizes[i] < 1 || sizes[i] > most || ranks > most) return false;
         ranks *= sizes[i];
     }
@@ -116,6 +119,7 @@ static bool world_possible(const ManifestWorld *w)
 
 static bool parse_world(JsonCursor *j, Manifest *m)
 {
+    /* Version 1 is of the time when a single rank trained. */
     m->world = (ManifestWorld){
         .ranks = 1, .pp = 1, .dp = 1, .cp = 1, .tp = 1, .zero_stage = 0, .writers = 1};
     if (m->version == 1) return true;
@@ -127,6 +131,8 @@ static bool parse_world(JsonCursor *j, Manifest *m)
  * are made, never taken, so that nothing outside the folder is ever opened. */
 static int files_of_part(CheckpointPart part, const char *name, int most)
 {
+    /* All names that this program can make are tried: a number that was parsed out of the text
+     * would be trusted. */
     for (int files = 1; files <= most; files++) {
         char made[CHECKPOINT_FILE_NAME];
         checkpoint_file_name(made, part, 0, files);
@@ -142,6 +148,7 @@ static bool parse_file(JsonCursor *j, ManifestFile *file)
                 json_expect(j, ',') && expect_key(j, "header_crc32c") &&
                 parse_crc(j, &file->header_crc) && json_expect(j, '}');
     if (!good) return false;
+    /* The shortest header is eight bytes of length and "{}". */
     if (file->header_bytes < 10 || file->bytes < file->header_bytes)
         return json_error(j, "sizes of %s that cannot be", file->name);
     return true;
@@ -158,6 +165,8 @@ static bool parse_part(JsonCursor *j, Manifest *m, CheckpointPart part)
         char *name = json_take_string(j);
         if (name == NULL) return false;
         if (f == 0) files = files_of_part(part, name, m->version == 1 ? 1 : CHECKPOINT_MAX_WRITERS);
+        /* Where the first name is unknown, `files` is 0: the sentence then asks for the name of an
+         * only file. */
         file->part = part;
         checkpoint_file_name(file->name, part, f, files ? files : 1);
         bool named = files > 0 && strcmp(name, file->name) == 0;
@@ -178,11 +187,13 @@ static bool parse_files(JsonCursor *j, Manifest *m)
     return json_expect(j, '}') && json_expect(j, ',');
 }
 
-/* Tensors stand file by file, so this one's is the last one's or one behind it. */
+/* Tensors are listed file by file, so this one is in the file of the tensor before it or in a later
+ * one. */
 static bool parse_file_and_type(JsonCursor *j, const Manifest *m, ManifestTensor *t)
 {
     char *file = NULL, *type = NULL;
     bool good = parse_text(j, "file", &file) && parse_text(j, "dtype", &type);
+    /* This tensor is counted already: the one before it is at n_tensors - 2. */
     int f = m->n_tensors > 1 ? m->tensor[m->n_tensors - 2].file : 0;
     while (good && f < m->n_files && strcmp(file, m->file[f].name) != 0)
         f++;
@@ -221,6 +232,7 @@ static bool parse_tensor(JsonCursor *j, const Manifest *m, ManifestTensor *t)
 {
     SafetensorsEntry *e = &t->entry;
     if (!json_expect(j, '{') || !parse_text(j, "name", &e->name)) return false;
+    /* Names go into sentences, headers and indexes: no quote, no slash, no control character. */
     if (!safetensors_name_valid(e->name))
         return json_error(j, "a tensor's name is not made of letters, digits, '.', '_' and '-'");
     if (!parse_file_and_type(j, m, t) || !parse_shape(j, e)) return false;
@@ -238,6 +250,7 @@ static bool parse_tensors(JsonCursor *j, Manifest *m)
             capacity = capacity ? 2 * capacity : 64;
             m->tensor = must_realloc(m->tensor, (size_t)capacity * sizeof *m->tensor);
         }
+        /* Counted before it is parsed, so that manifest_free finds what a refused one holds. */
         m->tensor[m->n_tensors] = (ManifestTensor){0};
         m->n_tensors++;
         if (!parse_tensor(j, m, &m->tensor[m->n_tensors - 1])) return false;
@@ -253,6 +266,8 @@ static bool parse_all(JsonCursor *j, Manifest *m)
     if (good && strcmp(format, MANIFEST_FORMAT) != 0)
         good = json_error(j, "this is not a " MANIFEST_FORMAT);
     good = good && parse_int(j, "version", &version) && json_expect(j, ',');
+    /* Before anything else is looked at: a later version may have changed all of it, and "unknown
+     * key" would send the reader to look for damage. */
     if (good && (version < 1 || version > MANIFEST_VERSION))
         good = json_error(j, "a manifest of version %lld; this program reads versions 1 to %d",
                           (long long)version, MANIFEST_VERSION);
@@ -263,6 +278,7 @@ static bool parse_all(JsonCursor *j, Manifest *m)
     if (good) snprintf(m->save_id, sizeof m->save_id, "%s", save_id);
     free(format);
     free(save_id);
+    /* The checksum has been compared (check_crc); here only its place and form count. */
     uint32_t crc;
     return good && parse_world(j, m) && parse_state(j, &m->state) &&
            parse_text(j, "code", &m->code) && parse_text(j, "machine", &m->machine) &&
@@ -272,7 +288,7 @@ static bool parse_all(JsonCursor *j, Manifest *m)
 }
 
 /* The last line must be, to the byte, what the writer puts after these contents. This comes before
- * any parsing, so an ordinary damaged file is said to be one, whatever it would parse as. */
+ * any parsing, so a file with a flipped byte is called damaged, whatever it would parse as. */
 static bool check_crc(const char *text, size_t bytes, char *err, size_t n)
 {
     char tail[64];

@@ -23,6 +23,8 @@
 static bool open_manifest(Checkpoint *c, char *err, size_t n)
 {
     char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
+    /* Below the folder that is open, not by its path: a live run may rename or prune it meanwhile,
+     * and then manifest and files would be of two saves. */
     int64_t bytes = 0;
     int fd = fs_open_file(c->folder, "manifest.json", path, &bytes, err, n);
     bool good = fd >= 0;
@@ -61,6 +63,8 @@ static bool compare_header(const Checkpoint *c, int which, const Safetensors *s,
             path, save_id ? save_id : "(none)", m->save_id);
     if (crc != file->header_crc || s->data_at != file->header_bytes)
         return error_set(err, n, "%s is damaged: its header is not the one that was saved", path);
+    /* The checksum of the header says that it is what was saved, and this that the manifest is:
+     * each may have been damaged, or written by another program, alone. */
     int seen = 0;
     for (int i = 0; i < m->n_tensors; i++) {
         if (m->tensor[i].file != which) continue;
@@ -86,6 +90,8 @@ static bool open_file(Checkpoint *c, int which, const char *path, char *err, siz
 {
     int64_t bytes = 0, saved = c->manifest.file[which].bytes;
     if (c->file[which] >= 0) return true;
+    /* Ranks are threads of one process: 64 ranks with 128 files each would be far over the usual
+     * limit of 1024. */
     if (!keeps_files(c)) {
         if (c->passing >= 0) {
             close(c->file[c->passing]);
@@ -95,6 +101,7 @@ static bool open_file(Checkpoint *c, int which, const char *path, char *err, siz
     }
     c->file[which] = fs_open_file(c->folder, c->manifest.file[which].name, path, &bytes, err, n);
     if (c->file[which] < 0) return false;
+    /* At every opening anew: one that was closed in between may have been cut off since. */
     if (bytes == saved) return true;
     return error_set(err, n, "%s is damaged: it has %lld bytes, %lld were saved", path,
                      (long long)bytes, (long long)saved);
@@ -150,6 +157,8 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
     c->folder = folder;
     c->passing = -1;
     bool good = open_manifest(c, err, n);
+    /* -1 before anything can fail: checkpoint_close would take a 0 for standard input and close it.
+     */
     c->file = must_calloc((size_t)c->manifest.n_files + 1, sizeof *c->file);
     for (int f = 0; f < c->manifest.n_files; f++)
         c->file[f] = -1;
@@ -170,6 +179,8 @@ static bool check_name(const Checkpoint *c, char *err, size_t n)
     for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
         path[last - 1] = '\0';
     const char *slash = strrchr(path, '/');
+    /* A resume takes the newest step by its name: a folder that was renamed to a higher number
+     * would throw away the run's real steps. */
     int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
     free(path);
     if (named < 0 || named == held) return true;
@@ -189,6 +200,8 @@ bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
 bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
                                 size_t n)
 {
+    /* One rank may see what another does not, on a network file system for seconds. All go on with
+     * it or none: ranks that resume from different steps would train nonsense. */
     if (checkpoint_io_agree(io, checkpoint_open(path, out, err, n), err, n)) return true;
     checkpoint_close(*out);
     *out = NULL;

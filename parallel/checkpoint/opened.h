@@ -9,7 +9,7 @@ struct Checkpoint {
     char *path;
     int folder;
     int *file;   /* of the manifest's files: -1 where not open */
-    int passing; /* the one of them that is open although there are too many to keep; -1: none */
+    int passing; /* the one that is open although there are too many to keep; -1: none */
     Manifest manifest;
     bool verified; /* all data had their checksums when it was read */
 };

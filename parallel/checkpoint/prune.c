@@ -1,4 +1,4 @@
-/* prune.c -- removing checkpoints: what crashes have left behind, the old ones, and those that must
+/* prune.c -- removing checkpoints: what crashes have left, the old ones, and those that must
  * make room on a full disk. See prune.h and checkpoint.h.
  *
  * A checkpoint is first renamed to .trash-step_N and then removed file by file: a crash in between
@@ -22,7 +22,7 @@
 
 /* ---- leftovers ------------------------------------------------------------------------------ */
 
-/* Whether `name` is one that a save or a removal leaves behind when it dies: step_N.tmp-ID,
+/* Whether `name` is one that a save or a removal leaves when it dies: step_N.tmp-ID,
  * .trash-step_N or .trash-step_N-ID, to the letter. Whatever else lies in the folder is a user's
  * and stays: "step_3.tmp", "step_00000003.old". */
 static bool is_leftover(const char *name)

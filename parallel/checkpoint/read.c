@@ -37,7 +37,7 @@ static bool match_names(const Checkpoint *c, CheckpointPart part, const Piece *d
     for (int i = 0, next = 0; i < c->manifest.n_tensors; i++) {
         const ManifestTensor *t = &c->manifest.tensor[i];
         if (c->manifest.file[t->file].part != part) continue;
-        /* The search begins behind the last match: a file that has the run's order takes one
+        /* The search begins after the last match: a file that has the run's order takes one
          * comparison a tensor, and any other order still finds all. */
         int tried = 0;
         while (tried < n_dst && strcmp(dst[(next + tried) % n_dst].name, t->entry.name) != 0)
@@ -76,6 +76,7 @@ static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t
     bool one;
     int64_t count = extent_count(&dst->extent, from, end, &s, &one);
     if (count == 0 && crc == NULL) return true;
+    /* Without a checksum to compute nothing has to be read but what is this rank's. */
     if (crc == NULL) {
         from = s.at;
         if (one) end = s.at + s.count;
@@ -96,6 +97,7 @@ static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t
 static bool read_tensor(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, const Piece *dst,
                         char *err, size_t n)
 {
+    /* A single rank reads all bytes anyway and compares them in the same pass. */
     bool compare = checkpoint_io_ranks(io) == 1;
     int64_t size = (int64_t)dtype_size(t->entry.dtype), chunk = manifest_chunk_bytes(&t->entry),
             most = (int64_t)CHECKPOINT_STAGING_BYTES;

@@ -1,14 +1,14 @@
 /* save.c -- saving: write a temporary folder, sync it, read it back, rename it. See checkpoint.h.
  *
- * The order of the calls, and what a crash behind each of them leaves:
+ * The order of the calls, and what a crash after each of them leaves:
  *   1. make RUN/checkpoints/step_N.tmp-ID, write and fsync its files, each by its writer; when all
  *      ranks agree that theirs are good, write and fsync the manifest, fsync the folder. Crash: a
  *      temporary folder, which no reader takes for a checkpoint and the next save removes.
  *   2. open it as any reader would. Wrong: the save fails, and nothing has changed for anybody.
- *   3. where step_N stands already and is not this save, rename it out of the way. Crash: step N is
- *      not there; a resume takes the newest of the others.
+ *   3. where step_N is there already and is not this save, rename it out of the way. Crash: step N
+ * is not there; a resume takes the newest of the others.
  *   4. rename the temporary folder to step_N: from now on it is a checkpoint. Crash: the disk has
- *      the old name or the new one, with the whole content behind either.
+ *      the old name or the new one, and under either the whole content.
  *   5. fsync RUN/checkpoints and RUN: from now on it survives losing power, too.
  * All but the writers' files is rank 0's; the others learn how each part of it ended. */
 #include "parallel/checkpoint/checkpoint.h"
@@ -35,7 +35,7 @@ typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
     char *run, *parent, *temporary, *final; /* paths */
-    char *aside;         /* new name for a folder that stands under `final` already; else NULL */
+    char *aside;         /* new name for a folder that has the name `final` already; else NULL */
     char *aside_warning; /* logged once it has been renamed so */
     int parent_fd, fd;   /* RUN/checkpoints; the temporary folder: rank 0's */
     char save_id[SAVE_ID_DIGITS + 1];
@@ -49,7 +49,8 @@ static bool leads(const Save *s)
     return checkpoint_io_leads(s->io);
 }
 
-/* What rank 0 has done, on all ranks. */
+/* Whether every rank succeeded; all get the same answer, and the sentence of the lowest that did
+ * not. */
 static bool agree(Save *s, bool good)
 {
     return checkpoint_io_agree(s->io, good, s->err, s->n);
@@ -111,6 +112,7 @@ static bool write_content(Save *s)
 {
     if (!agree(s, !leads(s) || make_temporary(s))) return false;
     bool good = write_tensors(s->io, s->contents, &s->layout, s->temporary, s->err, s->n);
+    /* The manifest is written last: a folder that has one has all the files it names, synced. */
     if (!agree(s, good)) return false;
     return !leads(s) || (write_texts(s) && fs_sync(s->io->fs, s->fd, s->temporary, s->err, s->n) &&
                          reads_back(s));
@@ -120,6 +122,7 @@ static bool write_content(Save *s)
  * made RUN/checkpoints. */
 static bool sync_parents(Save *s)
 {
+    /* fsync of a file does not make its name durable: that is in the folder, which has its own. */
     int run_fd = fs_open_folder(s->run, s->err, s->n);
     bool good = run_fd >= 0 && fs_sync(s->io->fs, s->parent_fd, s->parent, s->err, s->n) &&
                 fs_sync(s->io->fs, run_fd, s->run, s->err, s->n);
@@ -128,7 +131,7 @@ static bool sync_parents(Save *s)
 }
 
 /* Steps 3 to 5 of the order above. rename does not replace a folder that is not empty, so one that
- * stands under the final name is moved out of the way first. */
+ * has the final name is moved out of the way first. */
 static bool commit(Save *s)
 {
     const FsOps *fs = s->io->fs;
@@ -141,13 +144,13 @@ static bool commit(Save *s)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
     if (sync_parents(s)) return true;
-    /* The caller is told that this save failed, so nobody may find it: the rename is taken back,
+    /* The caller learns that this save failed, so nobody may find it: the rename is taken back,
      * and checkpoint_write removes the folder. */
     fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary);
     return false;
 }
 
-/* Looks at what stands under the final name already, on all ranks. *saved: it is this step, and it
+/* Looks at what has the final name already, on all ranks. *saved: it is this step, and it
  * verifies. Otherwise s->aside becomes the name that it is moved to: a damaged checkpoint becomes
  * trash, which the end of the save removes; one that holds another step, which a person must have
  * renamed, is kept under a name that says which. False where it must not be read: it may be whole,
@@ -180,7 +183,8 @@ static bool inspect_final(Save *s, bool *saved)
     return true;
 }
 
-/* Random, so that files of two saves of the same step are told apart when somebody mixes them. */
+/* Random, so that files of two saves of the same step can be distinguished when somebody mixes
+ * them. */
 static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
 {
     uint64_t id = 0;
@@ -222,6 +226,7 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 {
     Save s = {.io = io, .contents = contents, .parent_fd = -1, .fd = -1, .err = err, .n = n};
     bool saved = false;
+    /* One id for all: it is in the name of the temporary folder and in every rank's files. */
     if (leads(&s)) draw_save_id(s.save_id);
     checkpoint_io_share(io, s.save_id, sizeof s.save_id);
     s.run = must_strdup(run);
@@ -260,7 +265,7 @@ int64_t checkpoint_bytes(const CheckpointContents *contents)
                   strlen(contents->data);
     int64_t writers = contents->writers > 1 ? contents->writers : 1;
     /* Texts grow by their escapes. A tensor has a row in its header and one in the manifest: 400
-     * bytes without its name, which stands in both, and 12 for every chunk's checksum; with several
+     * bytes without its name, which is in both, and 12 for every chunk's checksum; with several
      * writers also one in an index, and another file's name in the manifest's. */
     int64_t total = 8192 + 2 * (int64_t)text + 1024 * (writers - 1);
     for (int i = 0; i < contents->n_weights + contents->n_slots; i++) {

@@ -44,11 +44,13 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
         const ManifestTensor *t = &c->manifest.tensor[i];
         int64_t chunk = manifest_chunk_bytes(&t->entry);
         for (int k = 0; good && k < t->n_chunks; k++) {
+            /* Every chunk begins in one rank's part, so that all are compared, and once. */
             double begins = (double)(bytes + k * chunk) / (double)total;
             if ((int)(begins * ranks) == rank) good = verify_chunk(io, c, t, k, err, n);
         }
         bytes += t->entry.bytes;
     }
+    /* Remembered, so that reading does not compare them all again. */
     c->verified = checkpoint_io_agree(io, good, err, n);
     return c->verified;
 }
@@ -132,6 +134,8 @@ static SearchResult search_newest(CheckpointIo *io, const char *run, const int64
 int checkpoint_list_everywhere(CheckpointIo *io, const char *run, int64_t **steps, char *err,
                                size_t n)
 {
+    /* Two ranks that list the folder of a live run themselves may find different steps, and would
+     * then wait for each other in different calls. */
     bool leads = checkpoint_io_leads(io);
     *steps = NULL;
     int count = leads ? checkpoint_list(run, steps, err, n) : 0;

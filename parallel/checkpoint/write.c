@@ -37,6 +37,8 @@ typedef struct {
 
 static int create_file(const FsOps *fs, int folder, const char *path, char *err, size_t n)
 {
+    /* The folder is new and has a random name. What is in it already is somebody else's, and a link
+     * would lead the data out of it. */
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     int fd = fs->open(fs->self, folder, path_name(path), flags, 0666);
     if (fd < 0) error_set(err, n, "cannot create %s: %s", path, strerror(errno));
@@ -92,7 +94,7 @@ typedef struct {
     int64_t from, end;
 } Window;
 
-/* Moves on to the file's next window; false behind its last one. Starts from {.tensor = first}. */
+/* Moves on to the file's next window; false after its last one. Starts from {.tensor = first}. */
 static bool next_window(const Writing *w, const LayoutFile *file, Window *at)
 {
     const Manifest *m = &w->layout->manifest;
@@ -102,6 +104,7 @@ static bool next_window(const Writing *w, const LayoutFile *file, Window *at)
             *at = (Window){at->tensor + 1, 0, 0};
     }
     if (at->tensor == file->first + file->n) return false;
+    /* It ends with its chunk, so that each window goes into one checksum, and that in order. */
     const SafetensorsEntry *e = &m->tensor[at->tensor].entry;
     int64_t size = (int64_t)dtype_size(e->dtype), from = at->end * size,
             chunk = manifest_chunk_bytes(e), end = (from / chunk + 1) * chunk,
@@ -126,6 +129,8 @@ static void send_window(Writing *w, Window at, int writer)
     bool one;
     int64_t count = extent_count(&piece->extent, at.from, at.end, &s, &one);
     const void *data = w->io->staging;
+    /* The writer knows from the holdings that nothing comes, and how much otherwise: so no message
+     * needs a header. */
     if (count == 0) return;
     if (one)
         data = checkpoint_io_fetch(w->io, piece, s, w->io->staging);
@@ -142,6 +147,7 @@ static void receive_window(Writing *w, Window at, const Holding *h, size_t size)
     char *window = w->io->staging;
     int64_t count = extent_count(&h->extent, at.from, at.end, &s, &one);
     if (count == 0) return;
+    /* One stretch lands where it belongs; several come packed into the other half of the buffer. */
     void *to = one ? window + (size_t)(s.at - at.from) * size : checkpoint_io_inbox(w->io);
     comm_receive(w->io->world, NULL, message(to, count, size), h->rank);
     if (!one) checkpoint_io_spread(&h->extent, at.from, at.end, size, to, window);
@@ -152,6 +158,7 @@ static const void *gather_window(Writing *w, Window at)
 {
     int p = w->layout->piece[at.tensor];
     const Piece *piece = contents_piece(w->contents, p);
+    /* The usual case, of one rank and of what is not cut: the writer has all of it. */
     Stretch s;
     if (extent_stretch(&piece->extent, at.from, at.end, &s) && s.count == at.end - at.from)
         return checkpoint_io_fetch(w->io, piece, s, w->io->staging);
@@ -172,13 +179,15 @@ static void write_window(Writing *w, Window at)
     int64_t size = (int64_t)dtype_size(t->entry.dtype);
     size_t bytes = (size_t)((at.end - at.from) * size);
     uint32_t *crc = &t->chunk[at.from * size / manifest_chunk_bytes(&t->entry)];
+    /* Gathered also when the disk has failed: the others send this window in any case, and would
+     * wait for ever for a writer that does not receive. */
     const void *data = gather_window(w, at);
     if (!w->good) return;
     *crc = crc32c(*crc, data, bytes);
     put_bytes(w, data, bytes);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all files ----------------------------------------------------------------------------- */
 
 /* The files of a part, this rank's among them or not, side by side. */
 static void write_part(Writing *w, CheckpointPart part)
@@ -195,6 +204,8 @@ static void write_part(Writing *w, CheckpointPart part)
         if (l->file[f].writer == checkpoint_io_rank(w->io)) own = f;
     }
     if (own >= 0) begin_file(w, own);
+    /* A window of each file a round: while one writer's disk is busy its senders are at work for
+     * the next. Every rank goes through this same list, which is why nobody waits in a circle. */
     for (bool more = true; more;) {
         more = false;
         for (int f = first; f < end; f++) {
@@ -216,6 +227,7 @@ static void collect_checksums(Writing *w)
     for (int f = 0; f < m->n_files; f++) {
         const LayoutFile *file = &w->layout->file[f];
         int rank = checkpoint_io_rank(w->io);
+        /* Rank 0 has its own, and the others need none: the manifest is rank 0's. */
         if (file->writer == 0 || (rank != 0 && rank != file->writer)) continue;
         for (int i = file->first; i < file->first + file->n; i++) {
             Tensor chunks = message(m->tensor[i].chunk, m->tensor[i].n_chunks, sizeof(uint32_t));
@@ -239,6 +251,7 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                  .n = n};
     holdings_gather(&w.holdings, io, contents);
     w.folder_fd = fs_open_folder(folder, err, n);
+    /* A rank that cannot even open the folder goes through all that follows without writing. */
     w.good = w.folder_fd >= 0;
     for (int part = 0; part < CHECKPOINT_PARTS; part++)
         write_part(&w, (CheckpointPart)part);

@@ -32,6 +32,9 @@ static size_t saved_bytes(const Config *config, const ParamTable *table)
     size_t bytes = 0;
     for (int p = 0; p < table->n_params; p++) {
         const Param *row = &table->param[p];
+        /* Whole rows of the table: files hold each parameter once, however many ranks have a copy
+         * or a shard. The product is checked, because a config may ask for sizes that no disk has.
+         */
         size_t each = dtype_size(row->dtype), own;
         for (int slot = 0; slot < SLOT_MAX; slot++)
             if (optimizer_has_slot(config, row->dtype, slot))
@@ -48,6 +51,8 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     const Session *s = &trainer->session;
     const GptShape *shape = &s->layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
+    /* Each of these runs the code that will lay out the memory, over an arena without any: a plan
+     * that was computed by formulas of its own would drift from what is taken. */
     ZeroBytes zero = zero_bytes(s->store);
     GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);
     size_t exchanged = s->grid.size.pp == 1
@@ -63,9 +68,12 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                        .scratch = gpt.scratch};
     plan.other =
         sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
+    /* Samples are drawn while training has all its memory: their keys and values come on top. */
     if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
     plan.reserve = session_connects(s) ? grid_reserve(&s->grid) : 0;
+    /* An added part that is missing here is missing from the refusal: tests compare the total with
+     * what the device hands out. */
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other,   plan.reserve};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -83,6 +91,8 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         MemoryPlan plan;
         int device;
     } Share;
+    /* Ranks of one device take from one memory, so their plans add up, and only theirs; the host's
+     * is everybody's. A checkpoint is one for all ranks and is not added up. */
     Share *all = must_calloc((size_t)world->size, sizeof *all);
     Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint, .of = world->size, .on_host = own->on_host};
@@ -101,6 +111,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         sum.other = plus(sum.other, p->other);
         sum.reserve = plus(sum.reserve, p->reserve);
         sum.total = plus(sum.total, p->total);
+        /* A plan may be a sum itself. */
         sum.ranks += p->ranks;
     }
     free(all);
@@ -114,8 +125,7 @@ void memory_add_host(MemoryPlan *p)
     p->on_host = true;
 }
 
-/* ---- whether it is there ----------------------------------------------------------------------
- */
+/* ---- whether there is room ------------------------------------------------------------------- */
 
 MemoryRoom memory_room(Device *device, size_t host)
 {
@@ -176,6 +186,8 @@ void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest)
 {
+    /* Stages differ by embedding, head and how many micro-batches they hold; the largest decides
+     * whether a grid fits, so it is the one to show. */
     MemoryPlan *all = must_calloc((size_t)world->size, sizeof *all), mine = *own;
     int most = 0;
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
@@ -221,6 +233,8 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
     Reserve *all = must_calloc((size_t)world->size, sizeof *all);
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
+    /* Each rank's plan gets its own figure, but one sentence is enough, and it is the worst rank
+     * that runs out of memory. */
     int most = 0;
     for (int r = 1; r < world->size; r++)
         if (all[r].taken > all[most].taken) most = r;
@@ -232,6 +246,7 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
                   "any, plan %s",
                   figure_bytes((double)all[most].taken).text, most,
                   figure_bytes((double)all[most].planned).text);
+    /* A warning and not a refusal: this run has its memory already. */
     if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
         log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
                     "plan had %s for NCCL and %s for code: a larger run may not fit although its "
@@ -252,6 +267,8 @@ static size_t room_for_plan(const MemoryRoom *room)
 /* What a long step takes of the host's memory, on every device. */
 static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
 {
+    /* Only the lists of a long accumulation are large; with one micro-batch there is no key that
+     * would make the host's share smaller. */
     size_t available = memory_available();
     if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
     return error_set(err, n,
@@ -305,6 +322,7 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
     if (p->total <= most) return true;
     if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
+    /* Fewer channels make NCCL slower: this is offered only where it would be enough. */
     if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
         snprintf(nccl, sizeof nccl,
                  ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it",
@@ -323,6 +341,7 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
+    /* Ranks are threads of one process: these are the figures of all ranks together. */
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
     log_field("memory", "%s: resident %s, peak %s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,

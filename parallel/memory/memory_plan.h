@@ -7,9 +7,8 @@
 
 /* `total` is the sum of the parts before it, in the device's memory; `host` is in the host's. On
  * the CPU these are the same memory (memory_add_host). Weights and gradients are what this rank
- * keeps of them; buffers, where ranks share them, what of others' passes through. The reserve is
- * what NCCL will take for itself where ranks have a GPU each: an estimate (grid_reserve), until it
- * was measured. */
+ * keeps; buffers are where other ranks' shards pass through. The reserve is what NCCL will take for
+ * itself where ranks have a GPU each: an estimate (grid_reserve), until it was measured. */
 typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
@@ -26,7 +25,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 void memory_add_host(MemoryPlan *plan);
 
 /* What all ranks of `world` that have the device number `device` take together, and of the host
- * what all ranks take; all of them call it, each with its own plan. On the host all have one
+ * what all ranks take. All ranks call it, each with its own plan. On the host all have one device
  * number. */
 MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
 
@@ -58,7 +57,7 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
  * returns the stage with the most of all. All ranks of `world` call it, each with its own plan. */
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest);
-/* Prints them, a line each; of many stages the one with the most alone. */
+/* Prints the stages' plans, a line each; of more than eight stages only the one that takes most. */
 void memory_print_stages(const MemoryPlan *largest, int stages, int most);
 /* Whether there is room for the plan; else a sentence that says what makes it smaller. */
 bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config, char *err,

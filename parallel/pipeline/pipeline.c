@@ -35,6 +35,7 @@ static void lay_out(Arena *arena, Buffer *buffer, int n, DType dtype, int64_t ro
 
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols)
 {
+    /* The same layout over an arena without memory: the plan cannot differ from what is taken. */
     Arena arena = arena_measuring();
     lay_out(&arena, NULL, buffers, dtype, rows, cols);
     return arena.peak;
@@ -51,7 +52,7 @@ Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64
     p->memory = device_alloc(dev, p->bytes, "tensors on their way between stages");
     Arena arena = device_arena(dev, p->memory, p->bytes);
     lay_out(&arena, p->buffer, buffers, dtype, rows, cols);
-    /* The first record makes an event, which no step shall do. */
+    /* The first record creates the event: here, so that no step does. */
     for (int i = 0; i < buffers; i++) {
         device_event_record(dev, &p->buffer[i].ready);
         device_event_record(dev, &p->buffer[i].free);
@@ -74,6 +75,8 @@ void pipeline_destroy(Pipeline *p)
 /* Begins to read a buffer on a stream, or to write it. */
 static Tensor open_buffer(const Pipeline *p, Device *on, Buffer *b, bool reads)
 {
+    /* The host's own order must be right, too: an event says that a buffer was written once, not
+     * that it was written since it was last read. */
     CHECK(b->holds == reads, "a buffer is %s %s", reads ? "read" : "written",
           reads ? "before it is written" : "before it was read");
     comm_await(p->pp, on, reads ? &b->ready : &b->free);
@@ -105,6 +108,8 @@ static void run_action(Pipeline *p, const Stage *stage, const Action *action)
     case ACT_EVALUATE: stage->evaluate(stage->self, action, x, y); break;
     case ACT_EXCHANGE: break;
     }
+    /* After the whole action: which of its kernels is the last to touch x or y is the layers'
+     * business. */
     if (in) close_buffer(p->dev, in, true);
     if (out) close_buffer(p->dev, out, false);
 }
@@ -112,6 +117,8 @@ static void run_action(Pipeline *p, const Stage *stage, const Action *action)
 /* A fused group: all of it is noted before any of it goes. */
 static void exchange(Pipeline *p, const Transfer *transfer, int n)
 {
+    /* One group for sends and receives: two stages that both send first, and receive when that is
+     * done, wait for each other for ever. */
     comm_group_begin(p->pp);
     for (int i = 0; i < n; i++) {
         const Transfer *t = &transfer[i];
@@ -122,6 +129,8 @@ static void exchange(Pipeline *p, const Transfer *transfer, int n)
             comm_receive(p->pp, &p->p2p, x, t->peer);
     }
     comm_group_end(p->pp);
+    /* Only now: up to the end of the group its transfers are not on the stream, and an event that
+     * was recorded among them would let the buffers go before they have been sent. */
     for (int i = 0; i < n; i++)
         close_buffer(&p->p2p, buffer_at(p, transfer[i].buffer), transfer[i].send);
 }
@@ -144,6 +153,7 @@ void pipeline_poison(Pipeline *p)
     for (int i = 0; p && i < p->n; i++) {
         Buffer *b = &p->buffer[i];
         if (b->holds) continue;
+        /* As the next writer does: what was sent may still be on its way. */
         device_event_wait(p->dev, &b->free);
         op_fill(p->dev, b->x, NAN);
         device_event_record(p->dev, &b->free);

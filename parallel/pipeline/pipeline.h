@@ -20,7 +20,7 @@ void pipeline_destroy(Pipeline *pipeline);
 
 /* Runs n actions of a schedule in order; transfers: the schedule's. They are only put on the
  * device's streams: the host waits for none. The actions of a step may be run in several calls, one
- * behind the other. Pipeline NULL: of a schedule without buffers. */
+ * after the other. Pipeline NULL: of a schedule without buffers. */
 void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
                   const Transfer *transfers);
 

@@ -4,7 +4,7 @@
 
 #include "model/core/check.h"
 
-/* The device on its p2p stream, behind all that compute was given. */
+/* The device on its p2p stream, which waits for all that compute was given. */
 static Device begin(StageRelay *r)
 {
     Device p2p = device_on(r->dev, r->dev->p2p);
@@ -13,7 +13,7 @@ static Device begin(StageRelay *r)
     return p2p;
 }
 
-/* Compute goes on behind it. */
+/* Compute waits for what was moved. */
 static void end(StageRelay *r, Device *p2p)
 {
     device_event_record(p2p, &r->moved);
@@ -24,6 +24,7 @@ static void receive(void *self, int chunk, Tensor x)
 {
     StageRelay *r = self;
     int p = r->pp->size, run = chunk * p + r->pp->rank;
+    /* The embedding makes the first run's stream itself, from the token. */
     if (p == 1 || run == 0) return;
     Device p2p = begin(r);
     comm_receive(r->pp, &p2p, x, (run - 1) % p);
@@ -37,13 +38,17 @@ static void send(void *self, int chunk, Tensor x)
     if (p == 1 || run == p * r->chunks - 1) return;
     Device p2p = begin(r);
     comm_send(r->pp, &p2p, x, (run + 1) % p);
-    /* Compute writes to x again only behind what comes next on the p2p stream. */
+    /* No end(), so that compute goes on while x is sent: it writes to x again only after the next
+     * receive or share, which waits for the p2p stream and with it for this send. */
 }
 
 static void share(void *self, Tensor logits)
 {
     StageRelay *r = self;
     if (r->pp->size == 1) return;
+    /* All stages choose the next token themselves, from the same logits and the same random
+     * numbers: so it has to be sent to nobody. The last stage has the last run, whatever the
+     * chunks. */
     Device p2p = begin(r);
     comm_broadcast(r->pp, &p2p, logits, r->pp->size - 1);
     end(r, &p2p);

@@ -17,7 +17,7 @@ typedef struct {
 void relay_open(StageRelay *relay, Device *dev, Comm *pp, int chunks);
 /* receive does nothing for the first run of layers of the model, send nothing for the last, and
  * between two runs of one stage nothing moves. All stages run their chunks in order: chunk 0 of
- * all, then chunk 1, and call share behind their last. */
+ * all, then chunk 1, and call share after their last. */
 Relay relay_of(StageRelay *relay);
 void relay_close(StageRelay *relay);
 

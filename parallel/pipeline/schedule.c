@@ -29,6 +29,8 @@ typedef struct {
 
 static int take_buffer(Builder *b)
 {
+    /* The one that has been free the longest, so that the event that its writer waits for has most
+     * likely come. */
     if (b->n_free == 0) return b->made.buffers++;
     int buffer = b->free_buffer[b->first_free];
     b->first_free = (b->first_free + 1) % b->free_room;
@@ -107,10 +109,11 @@ static int writer(const ScheduleSpec *spec, ActionKind kind, int run)
 
 /* Counts the micro-batches that wait for their last action: of a chunk, for its slots, and of the
  * stage, for its batches. They leave in the order in which they came, so that place i % places is
- * free for the i-th of them. */
+ * free for the i-th. */
 static void count_places(Builder *b, ActionKind kind, int chunk)
 {
     Schedule *s = &b->made;
+    /* Up before the most is taken and down after it: an action has its place while it runs. */
     bool last_chunk = chunk == b->spec->chunks - 1;
     b->in_flight[chunk] += kind == ACT_FORWARD;
     if (s->slots[chunk] < b->in_flight[chunk]) s->slots[chunk] = (int)b->in_flight[chunk];
@@ -124,6 +127,8 @@ static void begin(Builder *b, const ScheduleEvent *e)
 {
     int run = e->chunk * b->spec->stages + b->stage;
     Action action = {.kind = e->kind, .chunk = e->chunk, .micro = e->micro, .in = -1, .out = -1};
+    /* The output's buffer is taken while the input's is not yet free, which it is at the end: so an
+     * action never writes to what it reads. */
     if (reader(b->spec, e->kind, run) >= 0) action.out = take_buffer(b);
     if (writer(b->spec, e->kind, run) >= 0) action.in = *input(b, e->kind, e->chunk, e->micro);
     /* What was sent before this action may still be on its way while it computes. */
@@ -142,11 +147,15 @@ static void end(Builder *b, const ScheduleEvent *e)
     bool mine = e->stage == b->stage;
     if (mine) give_buffer(b, b->in);
     if (to < 0) return;
+    /* The receiver's buffer is taken when the message comes and not when it is read: from then on
+     * it is occupied. */
     bool to_me = to % spec->stages == b->stage;
     int buffer = mine ? b->out : take_buffer(b);
     if (to_me) *input(b, e->kind, to / spec->stages, e->micro) = buffer;
+    /* Between two chunks of one stage nothing moves: the reader reads where it was written. */
     if (mine && to_me) return;
     if (mine) b->sent = buffer;
+    /* A function of what is sent alone, so that both sides come to the same one. */
     int64_t tag = (e->micro * spec->stages * spec->chunks + run) * 2 + (e->kind == ACT_BACKWARD);
     add_transfer(b, (Transfer){.peer = mine ? to % spec->stages : e->stage,
                                .send = mine,
@@ -156,6 +165,8 @@ static void end(Builder *b, const ScheduleEvent *e)
 
 static void build(Builder *b, const ScheduleEvent *event)
 {
+    /* A group is what ends in one tick. If it went on past one of this stage's actions, a partner's
+     * group of the earlier tick would wait for that action, and the stages could lock. */
     if (!event->ends || event->tick != b->group_tick) close_group(b);
     b->group_tick = event->tick;
     if (event->ends)
@@ -172,6 +183,7 @@ static void open_builder(Builder *b, const ScheduleSpec *spec, int stage)
     b->gradient = must_calloc(inputs, sizeof *b->gradient);
     b->in_flight = must_calloc((size_t)spec->chunks, sizeof *b->in_flight);
     b->made.slots = must_calloc((size_t)spec->chunks, sizeof *b->made.slots);
+    /* An evaluation keeps nothing for a backward, but its forwards need a slot to compute in. */
     for (int i = 0; i < spec->chunks; i++)
         b->made.slots[i] = 1;
 }
@@ -180,6 +192,7 @@ static Schedule close_builder(Builder *b)
 {
     Schedule *s = &b->made;
     close_group(b);
+    /* Only the whole list says how many places there are, and so which one a micro-batch gets. */
     for (int64_t i = 0; i < s->n; i++) {
         Action *a = &s->action[i];
         if (a->kind == ACT_EXCHANGE) continue;

@@ -64,6 +64,8 @@ static int64_t tag_of(const Game *g, ActionKind kind, int run, int64_t micro)
 static bool use_buffers(Game *g, int stage, const Action *a, int run)
 {
     Player *p = &g->player[stage];
+    /* The first run reads tokens and the last one makes losses, neither of which is in a buffer;
+     * backward the last run begins, and the first one's gradient goes nowhere. */
     int back = a->kind == ACT_BACKWARD, from = back ? run + 1 : run - 1;
     bool reads = run != (back ? last_run(g) : 0), writes = run != (back ? 0 : last_run(g));
     if (a->in >= p->s->buffers || a->out >= p->s->buffers || reads != (a->in >= 0) ||
@@ -75,6 +77,7 @@ static bool use_buffers(Game *g, int stage, const Action *a, int run)
     if (writes && p->buffer[a->out] != EMPTY)
         return wrong(g, stage, "writes buffer %d, which holds %lld", a->out,
                      (long long)p->buffer[a->out]);
+    /* Empty from now on: whoever reads it a second time, or sends it, is found. */
     if (reads) p->buffer[a->in] = EMPTY;
     if (writes) p->buffer[a->out] = tag_of(g, a->kind, run, a->micro);
     return true;
@@ -89,6 +92,8 @@ static bool use_places(Game *g, int stage, const Action *a)
         a->batch >= p->s->batches)
         return wrong(g, stage, "slot %d of %d, batch %d of %d", a->slot, p->s->slots[a->chunk],
                      a->batch, p->s->batches);
+    /* An evaluation keeps nothing in its slot; a batch it has as training does, from the first
+     * chunk to the last. */
     int64_t *slot = &p->slot[a->chunk][a->slot], *batch = &p->batch[a->batch];
     if (!evaluates && *slot != (back ? a->micro : EMPTY))
         return wrong(g, stage, "slot %d is that of micro-batch %lld", a->slot, (long long)*slot);
@@ -108,6 +113,8 @@ static bool compute(Game *g, int stage, const Action *a)
     if (a->chunk < 0 || a->chunk >= g->spec->chunks ||
         (a->kind == ACT_EVALUATE) != g->spec->evaluate)
         return wrong(g, stage, "kind %d, chunk %d", (int)a->kind, a->chunk);
+    /* In ascending order, backward, too: by that gradients are added up in the same order, and are
+     * the same bits, whatever the schedule. */
     int64_t *next = back ? &p->backwards[a->chunk] : &p->forwards[a->chunk];
     if (a->micro != *next)
         return wrong(g, stage, "micro-batch %lld in place of %lld", (long long)a->micro,
@@ -134,6 +141,8 @@ static bool post(Game *g, int stage, const Action *a)
             t->buffer >= p->s->buffers || p->buffer[t->buffer] != (t->send ? t->tag : EMPTY))
             return wrong(g, stage, "transfer %d: peer %d, buffer %d, tag %d", i, t->peer, t->buffer,
                          t->tag);
+        /* Its number in the channel is what pairs it: a communicator matches messages of a pair by
+         * their order alone. */
         Channel *c = channel(g, stage, t);
         p->number[i] = t->send ? c->sends : c->receives;
         if (t->send) c->tag[c->sends % RING] = t->tag;
@@ -161,6 +170,8 @@ static bool finish(Game *g, int stage, const Action *a)
     for (int i = 0; i < a->n_transfers; i++) {
         const Transfer *t = &p->s->transfer[a->transfer + i];
         const Channel *c = channel(g, stage, t);
+        /* Not before the group is through: until then a buffer that is sent must not be written,
+         * and one that is received not read. */
         p->buffer[t->buffer] = t->send ? EMPTY : t->tag;
         if (t->send) continue;
         int at = (int)(p->number[i] % RING);
@@ -181,6 +192,8 @@ static bool play(Game *g, int stage, bool *moved)
         if (a->kind != ACT_EXCHANGE) {
             if (!compute(g, stage, a)) return false;
         } else {
+            /* Posted first and met later, maybe in another round: a group waits for partners whose
+             * groups are posted, not for partners whose groups are through. */
             if (!p->posted) {
                 if (!post(g, stage, a)) return false;
                 *moved = true;
@@ -228,12 +241,14 @@ static bool check_done(Game *g, int stage)
 {
     Player *p = &g->player[stage];
     const ScheduleSpec *spec = g->spec;
+    /* Nobody moved in the last round, so what has not come by now will never come. */
     if (p->at < p->s->n) return wrong(g, stage, "waits for ever");
     for (int i = 0; i < spec->chunks; i++)
         if (p->forwards[i] != spec->micros ||
             p->backwards[i] != (spec->evaluate ? 0 : spec->micros))
             return wrong(g, stage, "chunk %d has gone %lld times forward, %lld backward", i,
                          (long long)p->forwards[i], (long long)p->backwards[i]);
+    /* What is left was made or received and never used: some action has gone without it. */
     for (int i = 0; i < p->s->buffers; i++)
         if (p->buffer[i] != EMPTY)
             return wrong(g, stage, "buffer %d still holds %lld", i, (long long)p->buffer[i]);

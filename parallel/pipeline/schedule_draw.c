@@ -36,11 +36,12 @@ static int write_action(const Drawing *d, const ScheduleEvent *e, char *text, si
                   : snprintf(text, n, "%c%lld", kind, (long long)e->micro);
 }
 
-/* An action from its beginning on; of one that goes on behind the last tick its beginning. */
+/* An action from its beginning on; of one that goes on after the last tick its beginning. */
 static bool draw(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
     char text[32];
+    /* A beginning is drawn at its full length at once, so its end says nothing new. */
     if (e->ends) return true;
     if (e->tick >= d->ticks) return false;
     int ticks = schedule_ticks(e->kind), n = write_action(d, e, text, sizeof text);
@@ -51,7 +52,7 @@ static bool draw(void *context, const ScheduleEvent *e)
     return true;
 }
 
-/* Columns of the longest action of one tick and the space behind it. */
+/* Columns of the longest action of one tick and the space after it. */
 static int cell_columns(const ScheduleSpec *spec)
 {
     return snprintf(NULL, 0, "F%lld ", (long long)(spec->micros - 1)) + (spec->chunks > 1);
@@ -89,6 +90,8 @@ void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
 {
     Drawing d = {.spec = spec, .cell = cell_columns(spec)};
     int label = snprintf(NULL, 0, "stage %d  ", spec->stages - 1);
+    /* A drawing that ends before stage 0 goes backward shows neither the bubble nor the steady
+     * state: then letters alone, several times as many to a line. */
     bool all = fit(&d, width > 0 ? width - label : INT_MAX);
     if (!all && d.ticks < first_ticks(spec)) {
         d.letters = true;
@@ -105,6 +108,8 @@ void schedule_draw(const ScheduleSpec *spec, FILE *to, int width)
     schedule_play(spec, draw, &d);
     for (int i = 0; i < spec->stages; i++) {
         size_t n = columns;
+        /* Trailing space goes where a line ends with the step; before dots it stays, so that they
+         * are below each other. */
         while (all && n > 0 && place(&d, i, 0)[n - 1] == ' ')
             n--;
         fprintf(to, "stage %-*d%.*s%s\n", label - (int)strlen("stage "), i, (int)n, place(&d, i, 0),

@@ -197,7 +197,7 @@ void schedule_play(const ScheduleSpec *spec, ScheduleWatch watch, void *context)
     for (; busy > 0 && more; t.tick++)
         more = end_actions(&t, watch, context) && begin_actions(&t, watch, context, &busy);
     /* Run 0 is the last to go backward, the last run the last to evaluate; a schedule that stops
-     * short of them would otherwise become a step that trains on a part of its batch. */
+     * early would otherwise be a step that trains on a part of its batch. */
     int64_t left = spec->micros - (spec->evaluate ? t.forward[runs - 1] : t.backward[0]).ended;
     CHECK(!more || left == 0, "%lld micro-batches wait for ever", (long long)left);
     free(t.stage);

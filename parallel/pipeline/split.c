@@ -24,6 +24,8 @@ static int64_t cost_of(const LayerCost *cost, int layer, int layers, Partition b
 /* Costs by blocks: the embedding counts as part of the first, the head of the last. */
 static void add_up(Split *s, const LayerCost *cost, int layers, Partition by)
 {
+    /* The embedding and the head are no blocks, but the stages that have them do their work, too: a
+     * large vocabulary's head costs as much as several blocks. */
     s->before[0] = 0;
     for (int i = 0; i < s->blocks; i++) {
         int64_t c = cost_of(cost, i + 1, layers, by);
@@ -46,6 +48,7 @@ static const Square NEVER = ~(Square)0;
 static void fill(const Split *s, int runs, int first, int64_t limit)
 {
     Square best = NEVER;
+    /* Ends late enough to leave a block to each of the runs after it are no cuts. */
     for (int end = first + 1; end <= s->blocks - (runs - 1); end++) {
         Square run = (Square)(s->before[end] - s->before[first]), rest = *best_at(s, runs - 1, end);
         if (rest == NEVER || (limit >= 0 && run > (Square)limit)) continue;
@@ -71,11 +74,15 @@ void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, i
     s.before = must_calloc((size_t)s.blocks + 1, sizeof *s.before);
     s.best = must_calloc((size_t)(runs + 1) * (size_t)(s.blocks + 1), sizeof *s.best);
     add_up(&s, cost, layers, by);
+    /* First the bottleneck: a pipeline is as fast as its slowest stage. Then, among the cuts that
+     * do not make it worse, the even one, in which the other stages do not wait for each other. */
     fill_all(&s, -1);
     int64_t limit = (int64_t)*best_at(&s, runs, 0);
     fill_all(&s, limit);
     border[0] = 0;
     for (int r = 0, first = 0; r < runs; r++) {
+        /* From the shortest run on, so that of equal cuts the one with short first runs is taken.
+         */
         int end = first + 1;
         for (;; end++) {
             Square run = (Square)(s.before[end] - s.before[first]),
@@ -85,7 +92,7 @@ void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, i
                 break;
         }
         first = end;
-        border[r + 1] = first + 1; /* behind the embedding */
+        border[r + 1] = first + 1; /* after the embedding */
     }
     border[runs] = layers;
     free(s.before);
