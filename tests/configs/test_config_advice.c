@@ -54,7 +54,7 @@ static long long *named(Asked *asked, const char *name, const char *said)
     return NULL;
 }
 
-/* Reads "[NAME ]A[ or B]" at *at, and goes behind it; how many values there are. */
+/* Reads "[NAME ]A[ or B]" at *at, and moves past it; how many values there are. */
 static int read_values(const char **at, char name[32], long long value[2])
 {
     name[0] = '\0';
@@ -67,7 +67,7 @@ static int read_values(const char **at, char name[32], long long value[2])
     return values;
 }
 
-/* Reads "[schedule ]NAME", both in quotes but for the key, and goes behind it; 0: it is none. */
+/* Reads "[schedule ]NAME", both in quotes but for the key, and moves past it; 0: it is none. */
 static int read_schedule(const char **at)
 {
     const char *name = *at;

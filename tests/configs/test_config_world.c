@@ -275,7 +275,7 @@ static void says_how_to_keep_a_batch(void **state)
     }
 }
 
-/* The number behind `name` in `advice`, or behind " or " there, which is the second; 0: none. */
+/* The number after `name` in `advice`, or after " or " there, which is the second; 0: none. */
 static long long advised(const char *advice, const char *name, bool second)
 {
     long long first = 0, other = 0;

@@ -1,6 +1,6 @@
 /* test_cuda_ranks.c -- ranks that share one GPU: their collectives, on several streams at once too,
- * and training by grids of them. In emulation streams lag, or do not, and memory stays the same bit
- * for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
+ * and training by grids of ranks. In emulation streams lag, or do not, and memory stays the same
+ * bit for bit; on a GPU the second run is a rerun. The CPU's losses and norms are near. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/grid/busy_ranks.h"

@@ -66,10 +66,10 @@ static void check_update(DType storage, DType grad, bool master, int rule, int64
         back.tensor[i] = pair_copy(here.tensor[i]);
         there.tensor[i] = device_put(&pair_cuda, here.tensor[i]);
     }
-    StepDecision *told = device_put_bytes(&pair_cuda, &decision, sizeof decision);
+    StepDecision *on_device = device_put_bytes(&pair_cuda, &decision, sizeof decision);
     update_run(&pair_cpu, &here, &decision, rule);
-    update_run(&pair_cuda, &there, told, rule);
-    device_take_bytes(&pair_cuda, &decision, told, sizeof decision);
+    update_run(&pair_cuda, &there, on_device, rule);
+    device_take_bytes(&pair_cuda, &decision, on_device, sizeof decision);
     for (int i = 0; i < 5; i++) {
         device_take(&pair_cuda, back.tensor[i], there.tensor[i]);
         pair_same_bits(here.tensor[i], back.tensor[i], name);

@@ -1,5 +1,5 @@
 /* test_ops_cuda_tables.c -- gradients of tables have the CPU's bits on CUDA: rows of one index are
- * added in ascending order, wherever they stand and however the device sorts them. Skipped where no
+ * added in ascending order, wherever they are and however the device sorts them. Skipped where no
  * CUDA device is built in and there. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"

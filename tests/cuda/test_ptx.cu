@@ -165,7 +165,7 @@ static void test_mma_layout(void **)
 
 /* ---- products: arithmetic -------------------------------------------------------------------- */
 
-/* `low` <= values <= `high`, integers where told. */
+/* `low` <= values <= `high`, integers where asked for. */
 static void draw(Matrices *m, double low, double high, bool integers, uint32_t seed)
 {
     double *x = &m->a[0][0], span = high - low;

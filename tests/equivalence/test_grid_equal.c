@@ -107,7 +107,7 @@ static bool check_case(const GridCase *c, Seen *seen)
     static int shrunk;
     char text[512], numbers[128];
     Comparison r;
-    /* Before it runs: a rank may end the program, and takes the words behind it along. */
+    /* Before it runs: a rank may end the program, and then words printed later are lost. */
     printf("%s (GRID_CASE=%s)", grid_case_text(c, text, sizeof text),
            grid_case_numbers(c, numbers, sizeof numbers));
     fflush(stdout);

@@ -122,7 +122,7 @@ static const Planting plantings[] = {
      {ON(TENSOR(2)), ON(TENSOR(3), SEQUENCE, MODEL(10)),
       ON(DATA(2), TENSOR(4), MODEL(11), ZERO(3))},
      3},
-    /* Where no norm's backward has summed the columns: behind a wire. */
+    /* Where no norm's backward has summed the columns: after a wire. */
     {FAULT_ALL_COLUMNS,
      {ON(TENSOR(2), SEQUENCE, STAGES(2)), ON(TENSOR(3), SEQUENCE, STAGES(2), MODEL(10), MICROS(2)),
       ON(TENSOR(2), SEQUENCE, STAGES(2), INTERLEAVED, BLOCKS(4), DTYPE(2))},

@@ -177,7 +177,7 @@ static void test_samples_are_those_of_a_single_rank(void **state)
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* Of one rank: a stop is asked for before the third micro-batch, and behind the third token. */
+/* Of one rank: a stop is asked for before the third micro-batch, and after the third token. */
 static bool stop_early(void *context, const Work *work)
 {
     (void)context;

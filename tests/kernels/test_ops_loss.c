@@ -1,7 +1,7 @@
 /* test_ops_loss.c -- the loss of rows in which one logit is far above all others, or is not a
  * number, at every place in turn: whoever looks for the largest logit in vectors, packs or strides
  * must look at every place, the odd ones at the end too. A largest logit that is passed over lets
- * its exponential overflow; a NaN must come out as one wherever it stands. */
+ * its exponential overflow; a NaN must come out as one wherever it is. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"

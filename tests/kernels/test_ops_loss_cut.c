@@ -229,7 +229,7 @@ static double spike(int64_t row, int64_t col, int64_t vocabulary)
     return row % vocabulary == col ? 1000 : drawn_uniform(63, row * vocabulary + col);
 }
 
-/* Nothing but a NaN tells of one: it stands at the row's own place. */
+/* Only a NaN shows it: it is at the row's own place. */
 static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
 {
     return row % vocabulary == col ? (double)NAN : drawn_uniform(64, row * vocabulary + col);

@@ -141,7 +141,7 @@ static void padded_loss(Device *dev, float *losses, float *logits, int64_t rows,
             tensor_1d(target, I32, rows), vocabulary, scale);
 }
 
-/* Whatever stands in the padding, also NaN, changes no bit of losses and gradients; its own
+/* Whatever is in the padding, also NaN, changes no bit of losses and gradients; its own
  * gradient is 0. */
 static void bug_23_padded_vocabulary_takes_no_part(void **state)
 {

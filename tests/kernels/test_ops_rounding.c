@@ -130,15 +130,15 @@ static void updated_on(Device *dev, int rule, const Range *before, int64_t t,
            m = device_put(dev, tensor_1d(r.m + from, F32, n)),
            v = device_put(dev, tensor_1d(r.v + from, F32, n));
     Tensor table = tensor_2d((void *)(uintptr_t)segment, I64, segments, SEGMENT_WORDS);
-    StepDecision *told = device_put_bytes(dev, &d, sizeof d);
+    StepDecision *on_device = device_put_bytes(dev, &d, sizeof d);
     Rounding rounding = {.seed = SEED, .segments = device_put(dev, table)};
-    update(dev, rule, w, g, m, v, told, &rounding);
+    update(dev, rule, w, g, m, v, on_device, &rounding);
     device_take(dev, host, w);
     device_drop(dev, g);
     device_drop(dev, m);
     device_drop(dev, v);
     device_drop(dev, rounding.segments);
-    device_release(dev, told, sizeof d);
+    device_release(dev, on_device, sizeof d);
     memcpy(out + from, weight, (size_t)n * sizeof *weight);
 }
 
@@ -254,12 +254,12 @@ static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16
     }
     Tensor host = tensor_1d(out, BF16, n), w = device_put(dev, host),
            g = device_put(dev, tensor_1d(grad, F32, n));
-    StepDecision *told = device_put_bytes(dev, &d, sizeof d);
-    op_sgd(dev, w, g, NO_TENSOR, NO_TENSOR, told, &sgd, &rounding);
+    StepDecision *on_device = device_put_bytes(dev, &d, sizeof d);
+    op_sgd(dev, w, g, NO_TENSOR, NO_TENSOR, on_device, &sgd, &rounding);
     device_take(dev, host, w);
     device_drop(dev, g);
     device_drop(dev, rounding.segments);
-    device_release(dev, told, sizeof d);
+    device_release(dev, on_device, sizeof d);
     for (int i = 0; i < n; i++)
         ups += out[i] != bf16_from_f32(1.0f);
     return ups;

@@ -212,7 +212,7 @@ static void bug_40_sums_neither_vanish_nor_overflow_on_the_way(void **state)
         }
 }
 
-/* Of three ranks' numbers: a NaN of any of them stands, and the first of two zeros. */
+/* Of three ranks' numbers: a NaN of any rank remains, and the first of two zeros. */
 static void a_maximum_keeps_what_does_not_compare(void **state)
 {
     (void)state;

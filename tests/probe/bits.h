@@ -51,7 +51,7 @@ static cudaError_t fetch(void *to, const void *from, size_t bytes)
     return code != cudaSuccess ? code : cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* One answer; a launch that failed is said in its place. */
+/* One answer; a launch that failed prints its error instead. */
 static void print_mismatches(const char *name, int64_t mismatches, cudaError_t code)
 {
     if (code != cudaSuccess) {

@@ -5,7 +5,7 @@
 #include "tests/probe/cublaslt_gpt2.h"
 #include <time.h>
 
-/* The seconds that the probe has are told by PROBE_SHARE. Past HASTE of them only the first
+/* PROBE_SHARE gives the seconds that the probe has. Past HASTE seconds only the first
  * heuristic of a combination is timed, so that every one is answered; past END none is asked any
  * more, and each that was not is listed as such. */
 enum { WORKSPACE_MIB = 128, USUAL_SHARE = 100 };

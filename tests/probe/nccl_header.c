@@ -73,7 +73,7 @@ _Static_assert(NCCL_VERSION_CODE / 100 > NCCL_LEAST / 100
                    : sizeof(NcclConfig) == sizeof(ncclConfig_t),
                "the size of ncclConfig_t");
 
-/* What stands in a configuration in which nothing is chosen. */
+/* The contents of a configuration in which nothing is chosen. */
 static int alike_when_nothing_is_chosen(void)
 {
     NcclConfig own = NCCL_CONFIG_NONE;

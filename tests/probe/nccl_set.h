@@ -45,7 +45,7 @@ struct set {
     char id[128];
     int version, pinned, same_host, implicit_order, abort, report_init;
     int first, operations; /* questions of a set to skip, kinds of collective to ask */
-    int step;              /* the question it is at; -1 before the communicator stands */
+    int step;              /* the question it is at; -1 before the communicator is open */
     int calls;
     unsigned wrong;
     int seen;

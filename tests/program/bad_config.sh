@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bad_config.sh -- what is wrong with a config or its inputs is said in a sentence that names the place, with the right code.
+# bad_config.sh -- each mistake in a config or its inputs gives a sentence that names the place, and the right exit code.
 . "$(dirname "$0")/lib.sh"
 make_text
 
@@ -110,7 +110,7 @@ check "bad_config: ... and prepares nothing" test ! -e cache
 expect_code "bad_config: an output that cannot be made" 73 "$TRAIN" "$TINY" --out text.txt/run
 expect_code "bad_config: more memory than there is" 90 "$TRAIN" "$TINY" --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
-# Too little text is not damage, and what is to be written is written as it stands.
+# Too little text is not damage, and what to write is printed literally.
 for set in data.tokenizer_vocab_size=60000 data.val_fraction=1e-9; do
     bad "too little text for $set" 78 "error.78. text\.txt: .*write --set ${set%=*}=[0-9.]+," "$TINY" --set "$set" --out little
     remedy=$(sed -nE "s/.*write --set (${set%=*}=[0-9.]+),.*/\\1/p" err)

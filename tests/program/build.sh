@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh -- what the Makefile finds: libraries with and without pkg-config, in folders that it is told of, and the toolkit
+# build.sh -- what the Makefile finds: libraries with and without pkg-config, in folders given to it, and the toolkit
 # reached through a link. Nothing is built: make says what it would do.
 . "$(dirname "$0")/lib.sh"
 

@@ -166,7 +166,7 @@ done
 said "a flag with a value" '--dry-run takes no value' "$TINY" --dry-run=yes
 help "-h after a config" "$TINY" -h
 
-# What a run says is tried as it stands; both forms of an option are one.
+# Commands that a run prints are run as printed; both forms of an option are one.
 make_text
 rm -r out
 ln -s "$TRAIN" train

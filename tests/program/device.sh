@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# device.sh -- what is said where the config asks for a GPU: a sentence and exit code 69 when there is none or CUDA is not
+# device.sh -- what a run prints where the config asks for a GPU: a sentence and exit code 69 when there is none or CUDA is not
 # built in; "auto" goes on with what there is, with a warning where a GPU is there and cannot be used; doctor says which. A
 # plan that does not fit a GPU's memory is refused before anything is written. And the program starts without opening any library of theirs.
 . "$(dirname "$0")/lib.sh"

@@ -52,7 +52,7 @@ expect_code "folder: samples that are a link" 74 "$TRAIN" "$TINY" "${common[@]}"
 check "folder: ... are said" grep -q 'linked/samples.txt is a symbolic link' output
 check "folder: ... and not followed" test "$(cat precious)" = precious
 
-# ---- saves that fail: what is said of them is what happens ----
+# ---- saves that fail: what the run prints is what happens ----
 cp -r run before
 rm -r before/result.json before/checkpoints before/metrics*
 mkdir before/checkpoints

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # gpu_check_grids.sh -- scripts/gpu_check.sh with the program of the emulated build: grids of ranks train on emulated devices, one
-# that they share or one each, beside one rank; and it is said that no GPU has run them. In a copy, so that a real run's results
+# that they share or one each, beside one rank; and the output says that no GPU has run them. In a copy, so that a real run's results
 # stay.
 . "$(dirname "$0")/lib.sh"
 

@@ -10,7 +10,7 @@ cp -r "$root/tests/probe" "$copy/tests/"
 cp -r "$root/model" "$copy/"
 notes=$copy/model/kernels/cuda/NOTES.md
 
-# fake NAME LINE...: a probe that prints the lines; then what stands in the file NAME.then
+# fake NAME LINE...: a probe that prints the lines; then runs the file NAME.then
 fake() {
     local name=$1
     shift

@@ -84,7 +84,7 @@ expect_code "grids: ranks that are no whole pipelines" 78 "$TRAIN" "$TINY" "${ru
 check "grids: ... hear which are" grep -qF 'parallel.tensor: 2 x pipeline 2 = 4, but there are 6 ranks; write --ranks 4 or 8, or 1 here' output
 
 
-# Step 2 reads windows 4 to 7 in their order, the ranks of dp 1 the last two: a token that no vocabulary has stands in the sixth.
+# Step 2 reads windows 4 to 7 in their order, the ranks of dp 1 the last two: the sixth has a token that no vocabulary has.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # harness.sh -- scripts/run_tests.sh itself, with stand-ins for programs: what fails, crashes, hangs, runs nothing or skips
-# without saying why is seen, and what is skipped is said with its reason. scripts/test.sh: a name that no test has is an error.
+# without a reason is seen, and a skip is printed with its reason. scripts/test.sh: a name that no test has is an error.
 . "$(dirname "$0")/lib.sh"
 
 # shellcheck disable=SC2154 # lib.sh says where

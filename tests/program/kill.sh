@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # kill.sh -- a run killed by SIGKILL at twenty drawn points, then started again, ends with the bits of one that was left
 # alone. Half of the points are a drawn write, fsync or rename (with strace), the others a drawn step; fp16 with skipped steps
-# among them. Each is drawn in its own part of the run, so that saves and what lies between them are met early and late. The
+# among them. Each is drawn in its own part of the run, so that saves and the time between saves are met early and late. The
 # points are the same every time, so that a failure comes again; SEED=n draws others.
 . "$(dirname "$0")/lib.sh"
 make_text

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nccl_bench.sh -- `./train bench comm` on emulated GPUs: one that ranks share, whose calls stand beside what its memory allows, and
+# nccl_bench.sh -- `./train bench comm` on emulated GPUs: one that ranks share, whose calls are printed beside what its memory allows, and
 # one each, whose calls go through NCCL.
 . "$(dirname "$0")/lib.sh"
 if ! EMU_DEVICES=2 "$TRAIN" doctor | grep -q 'emulated GPU'; then

@@ -84,7 +84,7 @@ fault "a second init never ends" 1:CommInitRankConfig:2:never 1 86 \
     "${place}group dp, call 0, ${stuck/LIST/0, 1}" parallel.pipeline=2
 EMU_DEVICES=2
 
-# The sentence is the watchdog's, and stands in the log of the rank whose call it is.
+# The sentence is the watchdog's, in the log of the rank whose call it is.
 EMU_NCCL_FAULT=1:AllReduce:9:never expect_code "nccl faults: --log-ranks" 86 timeout 60 "$TRAIN" "$TINY" --ranks 2 "${run[@]}" \
     --set parallel.tensor=2 --set parallel.timeout=1 --log-ranks --out logged
 said=$(grep '^error\[86\] ' output)

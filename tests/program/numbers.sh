@@ -89,7 +89,7 @@ check "numbers: ... whatever the loss scale" grep -q 'error.*in a row .*; lower 
 expect_code "numbers: skipped steps of a falling scale" 0 "$TRAIN" "$TINY" "${fp16[@]}" --set fp16.initial_scale_power=40 \
     --set max_consecutive_skipped_steps=2 --out falls
 check "numbers: ... were more than the limit" test "$(skipped falls/metrics.jsonl)" -gt 5
-# Its forty reports are windows side by side: up to each of them, they are together no longer than what lies between the start
+# Its forty reports are windows side by side: up to each report, they are together no longer than the time from the start
 # and its line, both of which the run has timed. A second in two reports is one too many in the first two already.
 grep -E '"event": "(start|speed)"' falls/metrics.jsonl |
     sed -E 's/.*"event": "([a-z]+)".*"t": ([0-9.]+).*/\1 \2 &/; s/^([a-z]+ [0-9.]+).*"seconds": ([0-9.e-]+).*/\1 \2/' >windows

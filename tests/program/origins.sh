@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# origins.sh -- what a run stands on and what becomes of it: a text that changes or vanishes, a checkpoint named by
+# origins.sh -- what a run depends on and what becomes of it: a text that changes or vanishes, a checkpoint named by
 # --resume, a disk without room at the end, numbers that leave their range, an attempt with nothing left to train.
 . "$(dirname "$0")/lib.sh"
 make_text

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # output.sh -- what the program prints: nothing is lost in silence, amounts have one unit rule, few things are counted as few,
-# and what is said can be pasted.
+# and commands in its messages can be pasted.
 . "$(dirname "$0")/lib.sh"
 make_text
 one=(--set train_steps=1 --set scheduler.params.warmup_num_steps=1 --set eval.interval=0 --set eval.sample_interval=0 --set eval.sample_tokens=2 --set checkpoint.save_interval=1

@@ -98,7 +98,7 @@ expect_code "ranks: a run that diverges" 88 "$TRAIN" "$TINY" "${run[@]}" "${dive
 failed_as "ranks: divergence" 88 'step 3: 3 steps in a row had gradients that are not finite'
 check "ranks: ... stands in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
 
-# Step 2 reads windows 4 to 7 in their order, rank 1 the last two: a token that no vocabulary has stands in the sixth.
+# Step 2 reads windows 4 to 7 in their order, rank 1 the last two: the sixth has a token that no vocabulary has.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none

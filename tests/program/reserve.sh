@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # reserve.sh -- NCCL's memory in the plan of a run whose ranks have a GPU each: an estimate for each communicator, which what the
 # run measures takes the place of; a warning where it was too little; nothing of it where ranks share a GPU. On the emulated
-# device, where the stand-in for NCCL takes as much as it is told.
+# device, where the stand-in for NCCL takes as much as the test asks for.
 . "$(dirname "$0")/lib.sh"
 
 if ! "$TRAIN" doctor | grep -q '^ok .*cuda .*emulated'; then

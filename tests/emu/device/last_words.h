@@ -45,7 +45,7 @@ static void last_words(const char *call, void (*run)(void), char *words, size_t 
         fail_msg("%s ended well, saying \"%s\"", call, words);
 }
 
-/* Every part, up to a NULL, stands in the last words; "|" separates two of which one is enough. */
+/* Every part, up to a NULL, is in the last words; "|" separates two of which one is enough. */
 static void dies_saying(const char *call, void (*run)(void), const char *part, ...)
 {
     char words[16384], either[256];

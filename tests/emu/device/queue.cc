@@ -25,7 +25,7 @@ struct EmuOp {
     alignas(16) unsigned char context[];
 };
 
-/* All that changes in streams; `moved` is told of all that streams have done. */
+/* All that changes in streams; `moved` hears of all that streams have done. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static int host_functions;    /* that are running */

@@ -1,7 +1,7 @@
 /* stream.cc -- streams, of which each belongs to a device. EMU_STREAMS says when their work is
  * done:
  *
- * - strict: (what is done where nothing is said) when it is asked for, in the thread that asks: the
+ * - strict: (the default) when it is asked for, in the thread that asks: the
  *   device does all in the order of the host. A program that hangs here launches in an order in
  *   which its devices may wait for each other.
  * - deferred: only when somebody has to wait for it, each stream by itself and no further than the

@@ -248,7 +248,7 @@ static void hear(void *context)
     if (read(ends->in, &c, 1) != 1) _exit(2);
 }
 
-/* Tells by its stream, for which it waits only once it was told by the other's host. */
+/* Tells by its stream, for which it waits only once the other's host has said so. */
 static void teller(Ends ends)
 {
     cudaStream_t stream = stream_create();

@@ -31,7 +31,7 @@
 #define gridDim   (emu_thread->block->launch->grid)
 #define warpSize  32
 
-/* Default arguments evaluated where the call stands. */
+/* Default arguments evaluated at the place of the call. */
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define EMU_PLACE(what)                                                                            \
     EmuPlace                                                                                       \

@@ -154,7 +154,7 @@ bool net_exchange(ncclComm *comm, Piece *piece, int n);
 
 /* ---- init (root.cc, init.cc, mesh.cc) -------------------------------------------------------- */
 
-/* What a rank tells the root, and what all are told of it. */
+/* What a rank tells the root, and what the root tells all ranks. */
 typedef struct {
     uint64_t id;
     int32_t rank, ranks, version, device;
@@ -171,7 +171,7 @@ typedef struct {
     char sentence[248];
 } Welcome;
 
-/* What stands in an ncclUniqueId. */
+/* The contents of an ncclUniqueId. */
 typedef struct {
     uint64_t id;
     Address address;

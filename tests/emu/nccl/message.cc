@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* What is said to and by one peer. First come the headers of all messages of the plan, then, as the
- * peer's headers come, the data, each after a header of its own. */
+/* What goes to one peer and comes from it. First come the headers of all messages of the plan,
+ * then, as the peer's headers come, the data, each after a header of its own. */
 typedef struct {
     ncclComm *comm;
     Link *link;
@@ -86,7 +86,7 @@ static void header_came(Talk *talk)
     }
 }
 
-/* Reads into p from where in_at stands in it. 1: it is full, 0: later, -1: the peer is gone. */
+/* Reads into p from position in_at on. 1: it is full, 0: later, -1: the peer is gone. */
 static int fill(Talk *talk, void *p, size_t from, size_t bytes)
 {
     while (talk->in_at < from + bytes) {
@@ -122,7 +122,7 @@ static bool hear(Talk *talk)
 
 /* ---- what goes ------------------------------------------------------------------------------- */
 
-/* Writes p from where *at stands in it. 1: it is gone, 0: later, -1: the peer is gone. */
+/* Writes p from position *at on. 1: it is gone, 0: later, -1: the peer is gone. */
 static int drop(const Talk *talk, const void *p, size_t from, size_t bytes, size_t *at)
 {
     while (*at < from + bytes) {

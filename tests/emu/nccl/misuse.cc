@@ -62,7 +62,7 @@ static void check_after_error(const char *function)
             function, failed.function, failed.code);
 }
 
-/* The communicator stands, and the thread is its device's; the lock is held. */
+/* The communicator is open, and the thread is its device's; the lock is held. */
 static void check_comm(const char *function, ncclComm *comm)
 {
     if (gone.count(comm)) emu_die("%s of a communicator that is destroyed", function);

@@ -280,7 +280,7 @@ static inline void violation_child(void *context)
     world_run(run->violation->ranks, run->violation->body, run->planted);
 }
 
-/* One of the sentence's alternatives stands in the text. */
+/* One of the sentence's alternatives is in the text. */
 static inline bool violation_said(const char *text, const char *sentence)
 {
     char parts[512], *rest = parts;

@@ -117,7 +117,7 @@ static void tell(const Root *root, bool own, const Welcome *welcome, const Hello
 }
 
 /* A rank that is refused may end its process, and this thread with it: those in the same process as
- * the root are told last. */
+ * the root hear last. */
 static void *root_run(void *context)
 {
     Root *root = (Root *)context;

@@ -17,7 +17,7 @@
 ncclResult_t rules_enter(const char *function, ncclComm *comm);
 ncclResult_t rules_leave(const char *function, ncclComm *comm, ncclResult_t result);
 
-/* A communicator stands: from here on its device belongs to the calling thread. Its end begins:
+/* A communicator has opened: from here on its device belongs to the calling thread. Its end begins:
  * nothing may use it any more; its address must never be given to another one. */
 void rules_comm_made(ncclComm *comm);
 void rules_comm_gone(ncclComm *comm);
@@ -37,7 +37,7 @@ int rules_version(int version);
 
 /* ---- inside the rules ------------------------------------------------------------------------ */
 
-/* misuse.cc: the communicators of the device that stand. */
+/* misuse.cc: the open communicators of the device. */
 std::vector<ncclComm *> misuse_standing(int device);
 
 /* faults.cc: what EMU_NCCL_FAULT has for this call of `function`, by the device's thread: the code

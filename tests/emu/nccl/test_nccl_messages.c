@@ -294,7 +294,7 @@ static void test_interfaces(void **state)
     if (child_run(no_interface, NULL, text, sizeof text) != 0) fail_msg("%s", text);
 }
 
-/* Each communicator takes the device memory that it is told to, up to its end. */
+/* Each communicator takes as much device memory as was asked for, up to its end. */
 static void reserve_body(Rank *r)
 {
     size_t before, after, all;

@@ -125,7 +125,7 @@ static bool replay(Burst *b, const LateWork *left_out, LateStream *last)
 
 /* ---- what is ordered ------------------------------------------------------------------------- */
 
-/* Fills in the clocks of stream s behind its work i - 1, if those that it needs are there. */
+/* Fills in the clocks of stream s after its work i - 1, if those that it needs are there. */
 static bool tick(Burst *b, int s, int64_t i, const LateWork *left_out, const int64_t *have)
 {
     const LateWork *work = work_of(b->stream[s], i - 1);

@@ -4,8 +4,9 @@
  * GPU: a result that is not there yet, or a buffer that is written anew before it was read.
  *
  * Its arithmetic is the CPU backend's. Several devices of several threads, ranks of one process,
- * see each other's memory and events. A burst of work of all of them can be noted as a whole and
- * then be done again and again from the same memory, in other orders and with a wait left out. */
+ * see each other's memory and events. A burst of work of all of these devices can be noted as a
+ * whole and then be done again and again from the same memory, in other orders and with a wait left
+ * out. */
 #ifndef TESTS_SUPPORT_DEVICE_LATE_DEVICE_H
 #define TESTS_SUPPORT_DEVICE_LATE_DEVICE_H
 
@@ -76,7 +77,7 @@ typedef struct {
     const void *site; /* where the program asked for it: an address that is the same for the same
                          place, and means nothing else */
 } LateWait;
-/* Who is asked whether a marked wait shall be left out (NULL: each is), and told what came of it
+/* Who is asked whether a marked wait shall be left out (NULL: each is), and hears what came of it
  * (or NULL). */
 typedef struct {
     bool (*choose)(void *context, const LateWait *wait);
@@ -84,7 +85,7 @@ typedef struct {
     void *context;
 } LateJury;
 
-/* Does the burst in many orders from the memory that stands there, and compares all memory of all
+/* Does the burst in many orders from the memory as it is, and compares all memory of all
  * devices, page-locked memory of the host included: each stream in turn as late as the others let
  * it; then, for each marked wait, without it and with each stream of which work has lost its place
  * before other work as late as can be: so all that has lost its order runs the other way round.

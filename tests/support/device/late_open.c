@@ -1,5 +1,5 @@
 /* late_open.c -- late devices in place of the CPU: the linker sends the program's calls of
- * device_open here where it is told to (--wrap). */
+ * device_open here where a test asks for it (--wrap). */
 #include "model/core/check.h"
 #include "tests/support/device/late_device.h"
 

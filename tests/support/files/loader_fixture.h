@@ -11,7 +11,7 @@ typedef struct {
     DataSet data;
 } CountingSet;
 
-/* The training tokens lie in three files, one of them of a single token. counting_close is due. */
+/* The training tokens lie in three files, one with a single token. counting_close is due. */
 CountingSet counting_open(int64_t train_tokens, int64_t val_tokens);
 void counting_close(CountingSet *set);
 /* A loader over it, and its batch; what they are refused fails the test. Of the options a

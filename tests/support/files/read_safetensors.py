@@ -4,7 +4,7 @@
     python3 tests/support/files/read_safetensors.py FILE|INDEX.json
 
 Eight bytes little-endian: the header's length, a multiple of 8 so that data are aligned; a JSON object of names, each with
-"dtype", "shape" and "data_offsets" in the bytes behind it; "__metadata__" maps strings to strings. Tensors cover the data
+"dtype", "shape" and "data_offsets" in the bytes after it; "__metadata__" maps strings to strings. Tensors cover the data
 without gap or overlap. Of several files INDEX.json has "weight_map", which tensor is in which file beside it, and
 "metadata": {"total_size"}, the bytes of all. Prints NAME DTYPE SHAPE HEX for each, by name; exits with 1 and a sentence where the file differs.
 """
@@ -19,7 +19,7 @@ SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U16": 2, 
 def pairs_once(pairs):
     names = [name for name, _ in pairs]
     if len(names) != len(set(names)):
-        sys.exit("a name stands twice in %s" % names)
+        sys.exit("a name is twice in %s" % names)
     return dict(pairs)
 
 

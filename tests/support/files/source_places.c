@@ -96,7 +96,7 @@ static const SourcePlace *place_on(const SourcePlaces *places, const char *path,
     return found;
 }
 
-/* addr2line's answer for many addresses: each, and behind it the lines of the functions that are
+/* addr2line's answer for many addresses: each, followed by the lines of the functions that are
  * inlined there, the innermost first. */
 static FILE *ask(const void *const *address, int n)
 {
@@ -107,7 +107,7 @@ static FILE *ask(const void *const *address, int n)
     command = text_format("addr2line -a -i -e '%s'", exe);
     for (int i = 0; i < n; i++) {
         char *before = command;
-        /* One before: the call, not what comes behind it. */
+        /* One before: the call, not what comes after it. */
         command = text_format("%s 0x%llx", before,
                               (unsigned long long)((uintptr_t)address[i] - base - 1));
         free(before);

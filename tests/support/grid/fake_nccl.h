@@ -1,5 +1,5 @@
 /* fake_nccl.h -- a table of NCCL's functions for tests: communicators in host memory, over
- * comm_local, which write down what is asked of them and fail where they are told to. */
+ * comm_local, which record their calls and fail where a test asks for it. */
 #ifndef TESTS_SUPPORT_GRID_FAKE_NCCL_H
 #define TESTS_SUPPORT_GRID_FAKE_NCCL_H
 

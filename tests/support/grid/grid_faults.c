@@ -182,7 +182,8 @@ static void shard_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part)
     planted.gathered[at].size = size;
 }
 
-/* An axis' sums; the numbers of a decision and maxima of logits are told by where they are. */
+/* An axis' sums; the numbers of a decision and maxima of logits are recognised by where they are.
+ */
 static void all_reduce_over(int axis, Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     const TrainerState *state = planted.trainer->state;

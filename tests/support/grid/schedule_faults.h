@@ -4,7 +4,7 @@
 
 #include "parallel/pipeline/schedule.h"
 
-/* Lets a forward and the backward behind it, or the other way round, whose inputs are both there,
+/* Lets a forward and the backward after it, or the other way round, whose inputs are both there,
  * read each other's: an activation for a gradient. False where there is no such pair. */
 bool schedule_swap_inputs(Schedule *schedule);
 /* Lets every backward read the batch of another place. False where there is one place alone. */

@@ -43,7 +43,7 @@ void played_play(Played *p);
 /* How long a step of this schedule takes by the stages' clocks, beyond a stage's own work and
  * relative to it: 0.25 for a quarter more. Of the whole time, x / (1 + x) is bubble. */
 double played_bubble(const ScheduleSpec *spec, double forward, double backward);
-/* What the check at a run's start says of them. */
+/* What the check at a run's start says of these schedules. */
 bool played_check(const Played *p, char *err, size_t n);
 bool *played_done(const Played *p, ActionKind kind, int run, int64_t micro);
 

@@ -111,13 +111,13 @@ static unsigned long long held_by(const char *thread)
 {
     char line[256];
     unsigned long long held = 0;
-    bool told = false;
+    bool found = false;
     char *path = text_format("/proc/self/task/%s/status", thread);
     FILE *f = fopen(path, "r");
     CHECK(f != NULL, "no %s", path);
     while (fgets(line, sizeof line, f) != NULL)
-        told |= sscanf(line, "SigBlk: %llx", &held) == 1;
-    CHECK(told, "no SigBlk in %s", path);
+        found |= sscanf(line, "SigBlk: %llx", &held) == 1;
+    CHECK(found, "no SigBlk in %s", path);
     fclose(f);
     free(path);
     return held & (1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1) |

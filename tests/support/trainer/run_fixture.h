@@ -12,7 +12,7 @@
 int run_fixture_setup(void **state);
 /* Whether the file is in it. */
 bool is_there(const char *name);
-/* Fails unless `what` stands in the text. */
+/* Fails unless `what` is in the text. */
 void says(const char *text, const char *what);
 
 /* Where the child runs, what happens in it, and when: before piece `at` of the work of this kind,

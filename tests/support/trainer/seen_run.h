@@ -1,4 +1,4 @@
-/* seen_run.h -- runs of the whole program in a child process, and what can be seen of them from
+/* seen_run.h -- runs of the whole program in a child process, and what can be seen from
  * outside: for tests that ask whether an option does anything. */
 #ifndef TESTS_SUPPORT_TRAINER_SEEN_RUN_H
 #define TESTS_SUPPORT_TRAINER_SEEN_RUN_H

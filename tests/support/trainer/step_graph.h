@@ -9,7 +9,7 @@
 
 /* What is noted of a node: how far the host of its rank was when it asked for it. */
 typedef enum {
-    STEP_USE,     /* uses of units begun, and all of a step's and one behind step_end: step_key */
+    STEP_USE,     /* uses of units begun, and all of a step's and one after step_end: step_key */
     STEP_ACTION,  /* the action, counted through all steps */
     STEP_COMM,    /* in a call of that group of grid_comms; -1: in none */
     STEP_VERB,    /* of that call */
@@ -42,11 +42,11 @@ typedef struct {
 /* A wait that nothing asks for, which a rank of a watched step makes besides. */
 typedef enum {
     STEP_AS_IT_IS,
-    STEP_WAITS_FOR_SUMS,      /* behind each release of a gradient, for the comm stream */
-    STEP_WAITS_FOR_GATHERS,   /* behind each release of weights */
-    STEP_WAITS_FOR_EXCHANGES, /* behind each exchange, for the p2p stream */
-    STEP_WAITS_FOR_TP_SUMS,   /* behind each sum that is put on the tp stream, for it */
-    STEP_STORE_WAITS          /* behind each exchange, the comm stream for the p2p stream */
+    STEP_WAITS_FOR_SUMS,      /* after each release of a gradient, for the comm stream */
+    STEP_WAITS_FOR_GATHERS,   /* after each release of weights */
+    STEP_WAITS_FOR_EXCHANGES, /* after each exchange, for the p2p stream */
+    STEP_WAITS_FOR_TP_SUMS,   /* after each sum that is put on the tp stream, for it */
+    STEP_STORE_WAITS          /* after each exchange, the comm stream for the p2p stream */
 } StepPlanted;
 
 /* Called by the rank's thread, before a burst: from here on what it asks for is noted, and the
@@ -54,7 +54,7 @@ typedef enum {
 void step_watch(Trainer *trainer, StepPlanted planted);
 void step_unwatch(void);
 
-/* STEP_USE in step `step` with so many uses begun; behind step_end `uses` is n_uses + 1. */
+/* STEP_USE in step `step` with so many uses begun; after step_end `uses` is n_uses + 1. */
 int64_t step_key(const Session *session, int64_t step, int64_t uses);
 /* Of the burst under way, once all ranks are through. Free with step_graph_free. */
 StepGraph step_graph_take(void);

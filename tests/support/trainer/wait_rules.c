@@ -11,8 +11,8 @@ const char *const wait_rule_name[RULES] = {
     [RULE_GATHERS] = "a gather is waited for before its first use",
     [RULE_EXCHANGES] = "an exchange is waited for before its buffer is used",
     [RULE_TP_SUMS] = "a sum on the tp stream is waited for before it is awaited",
-    [RULE_AHEAD] = "a gather begins behind an exchange that its action waits for",
-    [RULE_BEHIND] = "a sum begins behind an exchange that a later action waits for"};
+    [RULE_AHEAD] = "a gather begins after an exchange that its action waits for",
+    [RULE_BEHIND] = "a sum begins after an exchange that a later action waits for"};
 
 static void found(StepFindings *f, WaitRule rule, bool holds, int rank, const StepNode *from,
                   const StepNode *to)
@@ -59,7 +59,7 @@ static const Action *action_at(const Session *s, int64_t at)
     return &s->step.schedule.action[at % s->step.schedule.n];
 }
 
-/* The first action behind an exchange that reads what it brings or writes where it has sent from;
+/* The first action after an exchange that reads what it received or writes where it sent from;
  * steps follow each other. */
 static int64_t first_user(const Session *s, int64_t exchange)
 {
@@ -75,8 +75,8 @@ static int64_t first_user(const Session *s, int64_t exchange)
     return INT64_MAX;
 }
 
-/* Whether an action may stand behind an exchange: it, or one between them, is there for the action
- * or for one before it. */
+/* Whether an action may wait for an exchange: this exchange, or one between them, serves the action
+ * or an earlier one. */
 static bool exchange_is_due(const Session *s, int64_t exchange, int64_t action)
 {
     for (int64_t e = exchange; e < action; e++)
@@ -137,7 +137,7 @@ static bool buffer_is_due(const Session *s, const StepStream *comm, const StepNo
     return made < INT64_MAX && at->note[STEP_USE] > made + ZERO_SLOTS;
 }
 
-/* The same of this sum, which may be the copies that go with it, or of one behind it up to the
+/* The same of this sum, which may be the copies that go with it, or of a later one up to the
  * seen-th work. */
 static bool sum_is_due(const Session *s, const StepStream *comm, const StepNode *sum, int64_t seen,
                        const StepNode *at)
@@ -155,8 +155,8 @@ static bool gather_is_due(const Session *s, const StepStream *comm, const StepNo
            sum_is_due(s, comm, gather, seen, at);
 }
 
-/* `to` is the first work of the compute stream that stands behind `from`, and behind the first
- * `seen` of its stream. */
+/* `to` is the first work of the compute stream that waits for `from`, and for the first `seen`
+ * works of its stream. */
 static void look_at_path(StepFindings *f, const StepGraph *g, const StepStream *stream,
                          const StepNode *from, int64_t seen, const StepNode *to)
 {
@@ -167,7 +167,7 @@ static void look_at_path(StepFindings *f, const StepGraph *g, const StepStream *
     else if (strcmp(stream->name, "comm") == 0)
         found(f, RULE_SUMS, sum_is_due(s, stream, from, seen, to), rank, from, to);
     else if (strcmp(stream->name, "p2p") == 0)
-        /* Behind the step stages add up their norms, and wait for each other there. */
+        /* After the step stages add up their norms, and wait for each other there. */
         found(f, RULE_EXCHANGES,
               is_ended(s, to) || exchange_is_due(s, from->note[STEP_ACTION], to->note[STEP_ACTION]),
               rank, from, to);

@@ -3,15 +3,15 @@
  *
  * - a sum of gradients to the compute stream none ends before the step's norm; from ZeRO stage 2
  *   on, where gradients are made in buffers, ZERO_SLOTS of them, none before its buffer is filled
- *   again, so many uses of units later, or that of a sum behind it: collectives of one communicator
+ *   again, so many uses of units later, or that of a later sum: collectives of one communicator
  *   are done in their order;
  * - a gather of weights none ends before the first use of a unit that is gathered with it, or
- *   before that of a sum behind it;
+ *   before that of a later sum;
  * - an exchange none ends before the first action that uses a buffer of it, or of an exchange
- *   behind it: a group's messages are moved in their order;
+ *   after it: a group's messages are moved in their order;
  * - an input gradient's sum over tensor-parallel ranks none ends before it is awaited;
- * - and a gather of what an action uses first does not begin behind an exchange that this action
- *   waits for, nor the sum of a gradient behind one that an action after its own waits for. */
+ * - and a gather of what an action uses first does not begin after an exchange that this action
+ *   waits for, nor the sum of a gradient after one that an action after its own waits for. */
 #ifndef TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 #define TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 
