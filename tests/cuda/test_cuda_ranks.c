@@ -166,7 +166,7 @@ static void trains_alike(const Folder *folder, int ranks, const char *const *set
     unsetenv("EMU_STREAMS");
     rank_run_train(&again);
     rank_runs_equal(&lagging, &again);
-    if (config_dtype(lagging.config) == F32) near_the_cpu(&lagging, folder, sets + 1);
+    if (config_dtype(lagging.training.config) == F32) near_the_cpu(&lagging, folder, sets + 1);
     setenv("EMU_STREAMS", lag, 1);
     rank_run_close(&lagging);
     rank_run_close(&again);

@@ -15,6 +15,7 @@
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/training.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -46,8 +47,7 @@ static Shared *shared;
 
 typedef struct {
     GridCase grid;
-    DataSet data;
-    Config *config;
+    Training training;
     int64_t windows; /* of an evaluation */
 } Run;
 
@@ -101,10 +101,7 @@ static void train(Comm *world, void *context)
     StepRecord record[TRAINER_HISTORY];
     Numbers numbers = {.weights = 0};
     Trainer t;
-    char err[1024];
-    CHECK(trainer_open(&t, run->config, world, err, sizeof err) &&
-              trainer_allocate(&t, run->config, &run->data, err, sizeof err),
-          "%s", err);
+    training_open_rank(&t, world, &run->training);
     wait_sites_note(&shared->waits);
     for (int i = 0; i < STEPS; i++) {
         model_poison(t.gpt);
@@ -127,7 +124,7 @@ static void run_ranks(void *context)
 {
     Run *run = context;
     int ranks = grid_case_ranks(&run->grid);
-    session_prepare_ranks(run->config, ranks);
+    session_prepare_ranks(run->training.config, ranks);
     thread_ranks(ranks, 20, train, run);
 }
 
@@ -137,18 +134,16 @@ static Run run_open(const GridCase *of, bool alone)
 {
     bool stages = of->of[GRID_PIPELINE] + 1 == grid_case_ranks(of);
     GridCase c = alone ? grid_case_single(of, of->of[GRID_DTYPE]) : *of;
-    Run run = {.grid = c,
-               .config = grid_case_config(&c, grid_case_batch(of)),
-               .windows = stages ? 2 * WINDOWS : WINDOWS};
-    run.config->eval.sample_tokens = TOKENS;
-    data_open_random(&run.data, run.config->model.vocab_size);
+    Run run = {.grid = c, .windows = stages ? 2 * WINDOWS : WINDOWS};
+    Config *config = grid_case_config(&c, grid_case_batch(of));
+    config->eval.sample_tokens = TOKENS;
+    training_of_tokens(&run.training, config, grid_case_ranks(&c));
     return run;
 }
 
 static void run_close(Run *run)
 {
-    data_close(&run->data);
-    grid_config_free(run->config);
+    training_close(&run->training);
 }
 
 /* How emulated streams and NCCL take their time. */
@@ -241,7 +236,7 @@ static void check_grid(Table *table, const char *grid)
     Numbers want = check_whole(&run);
     for (int i = 0, n = shared->waits.n; i < n; i++) {
         Row *row = row_of(table, &shared->waits.site[i]);
-        row->overlap |= run.config->zero_optimization.overlap_comm;
+        row->overlap |= run.training.config->zero_optimization.overlap_comm;
         for (int m = 0; m < MODES && row->seen[0] == '\0'; m++) {
             if (!checked[m]) check_mode(&run, &modes[m], &want);
             checked[m] = true;

@@ -7,8 +7,8 @@
 #include "tests/support/checkpoint/whole_pieces.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/grid/grid_world.h"
-#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/training.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -77,8 +77,7 @@ static void step_to(Rank *r, int64_t steps)
 
 typedef struct {
     RunOf *run;
-    const Config *config;
-    const DataSet *data;
+    Training training;
 } Job;
 
 static void train(Comm *world, void *context)
@@ -89,10 +88,8 @@ static void train(Comm *world, void *context)
     Trainer *t = &r.trainer;
     char err[1024];
     Checkpoint *c = NULL;
-    CHECK(trainer_open(t, job->config, world, err, sizeof err) &&
-              trainer_allocate(t, job->config, job->data, err, sizeof err),
-          "%s", err);
-    if (world->rank == 0) run->planned = memory_plan(t, job->data).checkpoint;
+    training_open_rank(t, world, &job->training);
+    if (world->rank == 0) run->planned = memory_plan(t, &job->training.data).checkpoint;
     gpt_connect(t->gpt, noted_batch, &r, &t->state->stats, &t->state->state.loss_seed);
     if (run->load)
         CHECK(checkpoint_open_newest(&t->io, run->load, &c, err, sizeof err) && c != NULL &&
@@ -107,14 +104,11 @@ static void train(Comm *world, void *context)
 
 static void run_world(RunOf *run, const GridWorld *world, const GridModel *what)
 {
-    Config *config = grid_world_config(world, what, BATCH);
-    DataSet data;
-    data_open_random(&data, config->model.vocab_size);
-    Job job = {.run = run, .config = config, .data = &data};
-    session_prepare_ranks(config, grid_world_ranks(world));
-    thread_ranks(grid_world_ranks(world), 60, train, &job);
-    data_close(&data);
-    config_free(config);
+    Job job = {.run = run};
+    training_of_tokens(&job.training, grid_world_config(world, what, BATCH),
+                       grid_world_ranks(world));
+    training_run(&job.training, train, &job);
+    training_close(&job.training);
 }
 
 /* ---- what is in a checkpoint ----------------------------------------------------------------- */

@@ -1,8 +1,7 @@
 /* test_grid_replicas.c -- short runs that learn, on ranks of every axis: after each of their steps
  * whatever several ranks hold is the same on all of them, tensor by tensor. */
 #include "parallel/verify/capture.h"
-#include "tests/support/grid/thread_ranks.h"
-#include "tests/support/trainer/trainer_fixture.h"
+#include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +13,7 @@
 enum { STEPS = 20, RANKS = 8 };
 
 typedef struct {
-    Opened shared;
+    Training shared;
     double first, last; /* losses */
     int64_t clipped;    /* steps */
 } Run;
@@ -30,11 +29,8 @@ static void train(Comm *world, void *context)
 {
     Run *run = context;
     Trainer t;
-    char err[1024];
     StepRecord record[TRAINER_HISTORY];
-    if (!trainer_open(&t, run->shared.config, world, err, sizeof err) ||
-        !trainer_allocate(&t, run->shared.config, &run->shared.data, err, sizeof err))
-        rank_wrong(world, "%s", err);
+    training_open_rank(&t, world, &run->shared);
     check_replicas(&t, 0);
     for (int i = 1; i <= STEPS; i++) {
         trainer_step(&t);
@@ -58,14 +54,13 @@ static void train(Comm *world, void *context)
 static void learns(void **state, const char *const *sets)
 {
     Run run = {0};
-    trainer_run_prepare(&run.shared, *state, RANKS, sets);
-    thread_ranks(RANKS, 60, train, &run);
+    training_of_text(&run.shared, *state, RANKS, sets);
+    training_run(&run.shared, train, &run);
     print_message("  loss %.4f to %.4f, %lld steps clipped\n", run.first, run.last,
                   (long long)run.clipped);
     assert_true(run.last < run.first - 0.5);
     assert_in_range(run.clipped, STEPS / 2, STEPS);
-    data_close(&run.shared.data);
-    config_free(run.shared.config);
+    training_close(&run.shared);
 }
 
 #define CUBE                                                                                       \

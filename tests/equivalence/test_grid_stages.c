@@ -6,7 +6,7 @@
 #include "parallel/trainer/decide.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
-#include "tests/support/trainer/trainer_fixture.h"
+#include "tests/support/trainer/training.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ enum { BLOCKS = 5, STEPS = 2, MOST_SETS = 8, MOST_ROWS = 96 };
 
 /* A run of a few steps: what each of them says, and who has which rows. */
 typedef struct {
-    Opened shared;
+    Training shared;
     int ranks;
     StepRecord record[STEPS];
     bool holds[8][MOST_ROWS]; /* by rank and row of the table */
@@ -44,13 +44,8 @@ static void train_rank(Comm *world, void *context)
 {
     Run *run = context;
     Trainer t;
-    char err[1024];
     StepRecord record[TRAINER_HISTORY];
-    if (!trainer_open(&t, run->shared.config, world, err, sizeof err) ||
-        !trainer_allocate(&t, run->shared.config, &run->shared.data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
+    training_open_rank(&t, world, &run->shared);
     gpt_connect(t.gpt, poisoning_feed, &t, &t.state->stats, &t.state->state.loss_seed);
     for (int s = 0; s < STEPS; s++)
         trainer_step(&t);
@@ -81,11 +76,10 @@ static void train(Run *run, const Folder *folder, int ranks, int micros, const c
     all[n++] = batch;
     while (*sets)
         all[n++] = *sets++;
-    trainer_run_prepare(&run->shared, folder, ranks, all);
+    training_of_text(&run->shared, folder, ranks, all);
     assert_int_equal(run->shared.config->gradient_accumulation_steps, micros);
-    thread_ranks(ranks, 60, train_rank, run);
-    data_close(&run->shared.data);
-    config_free(run->shared.config);
+    training_run(&run->shared, train_rank, run);
+    training_close(&run->shared);
 }
 
 static void check_equal(const Run *have, const Run *want, const char *what)

@@ -26,7 +26,7 @@ static int stride(int sample)
 /* What ranks do, with the config and the data of all, and what came of it. */
 typedef struct Together Together;
 struct Together {
-    Opened shared;
+    Training shared;
     void (*body)(Trainer *, Together *);
     int ranks;
     int64_t batches; /* of an evaluation */
@@ -45,10 +45,7 @@ static void open_rank(Comm *world, void *context)
 {
     Together *w = context;
     Trainer t;
-    char err[1024];
-    if (!trainer_open(&t, w->shared.config, world, err, sizeof err) ||
-        !trainer_allocate(&t, w->shared.config, &w->shared.data, err, sizeof err))
-        rank_wrong(world, "%s", err);
+    training_open_rank(&t, world, &w->shared);
     w->body(&t, w);
     Capture end = capture_create(&t.session.table);
     capture_weights(&end, &t);
@@ -69,8 +66,8 @@ static void together(Together *w, const Folder *p, int ranks, const char *const 
 {
     w->body = body;
     w->ranks = ranks;
-    trainer_run_prepare(&w->shared, p, ranks, sets);
-    thread_ranks(ranks, 60, open_rank, w);
+    training_of_text(&w->shared, p, ranks, sets);
+    training_run(&w->shared, open_rank, w);
     assert_true(w->agree);
 }
 
@@ -79,8 +76,7 @@ static void together_free(Together *w)
     for (int i = 0; i < MOST_RANKS; i++)
         free(w->text[i]);
     free(w->weights);
-    data_close(&w->shared.data);
-    config_free(w->shared.config);
+    training_close(&w->shared);
 }
 
 static int rank_of(const Trainer *t)

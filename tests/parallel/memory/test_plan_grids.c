@@ -4,7 +4,7 @@
 #include "parallel/trainer/evaluate.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
-#include "tests/support/trainer/trainer_fixture.h"
+#include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static int blocks_of(const GridCase *g)
 }
 
 typedef struct {
-    Opened *opened;
+    const Training *training;
     const GridCase *grid;
 } Shared;
 
@@ -141,22 +141,15 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
 static void check_rank(Comm *world, void *context)
 {
     const Shared *r = context;
-    char err[1024], *text;
     Trainer t;
-    if (!trainer_open(&t, r->opened->config, world, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
-    MemoryPlan plan = memory_plan(&t, &r->opened->data);
-    if (!trainer_allocate(&t, r->opened->config, &r->opened->data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
+    training_lay_out(&t, world, r->training);
+    MemoryPlan plan = memory_plan(&t, &r->training->data);
+    training_allocate(&t, r->training);
     /* All that a run does, so that every layout has been gone through. */
     trainer_warm_up(&t);
     trainer_step(&t);
     trainer_evaluate(&t, 3);
-    text = trainer_sample(&t, "light and the day was upon the earth", 12);
+    char *text = trainer_sample(&t, "light and the day was upon the earth", 12);
     if (text == NULL) rank_wrong(world, "no sample");
     free(text);
     check_classes(world, &t, &plan, r->grid);
@@ -166,8 +159,8 @@ static void check_rank(Comm *world, void *context)
 
 static void check_grid(const Folder *folder, const GridCase *g)
 {
-    Opened o;
-    Shared shared = {.opened = &o, .grid = g};
+    Training t;
+    Shared shared = {.training = &t, .grid = g};
     char set[12][64];
     const char *sets[13] = {0};
     int n = 0, ranks = g->dp * g->tp * g->pp;
@@ -185,11 +178,10 @@ static void check_grid(const Folder *folder, const GridCase *g)
     snprintf(set[n++], sizeof set[0], "zero_optimization.stage3_param_persistence_threshold=0");
     for (int i = 0; i < n; i++)
         sets[i] = set[i];
-    trainer_run_prepare(&o, folder, ranks, sets);
-    assert_int_equal(o.config->gradient_accumulation_steps, g->accumulation);
-    thread_ranks(ranks, 60, check_rank, &shared);
-    data_close(&o.data);
-    config_free(o.config);
+    training_of_text(&t, folder, ranks, sets);
+    assert_int_equal(t.config->gradient_accumulation_steps, g->accumulation);
+    training_run(&t, check_rank, &shared);
+    training_close(&t);
 }
 
 static void test_each_rank_of_a_grid_holds_its_plan(void **state)

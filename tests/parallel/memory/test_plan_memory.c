@@ -14,11 +14,11 @@
  * Returns the plan's sum. */
 static size_t check_plan(const Config *config, const DataSet *data, bool samples)
 {
-    char err[1024];
+    const Training training = {.config = config, .data = *data};
     Trainer t;
-    assert_true(trainer_open(&t, config, NULL, err, sizeof err));
+    training_lay_out(&t, NULL, &training);
     size_t total = memory_plan(&t, data).total;
-    assert_true(trainer_allocate(&t, config, data, err, sizeof err));
+    training_allocate(&t, &training);
     trainer_warm_up(&t);
     assert_int_equal(total, t.session.dev.held);
     assert_int_equal(t.decoder != NULL, samples);
@@ -148,7 +148,7 @@ static States states_by_hand(const ParamTable *table, int64_t ranks, int stage, 
 /* A run, and what its dtypes take per element: AdamW keeps two moments in f32, and a master beside
  * a weight in 16 bits. */
 typedef struct {
-    Opened *opened;
+    const Training *training;
     int stage;
     bool tied;
     size_t weight, gradient, optimizer;
@@ -157,13 +157,9 @@ typedef struct {
 static void check_rank(Comm *world, void *context)
 {
     const Shared *r = context;
-    char err[1024];
     Trainer t;
-    if (!trainer_open(&t, r->opened->config, world, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
-    MemoryPlan plan = memory_plan(&t, &r->opened->data);
+    training_lay_out(&t, world, r->training);
+    MemoryPlan plan = memory_plan(&t, &r->training->data);
     States s = states_by_hand(&t.session.table, world->size, r->stage, r->tied);
     if (plan.weights != (size_t)s.weights * r->weight ||
         plan.gradients != (size_t)s.gradients * r->gradient ||
@@ -173,10 +169,7 @@ static void check_rank(Comm *world, void *context)
                    "and %lld elements",
                    r->stage, plan.weights, plan.gradients, plan.optimizer, (long long)s.weights,
                    (long long)s.gradients, (long long)s.updated);
-    if (!trainer_allocate(&t, r->opened->config, &r->opened->data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
+    training_allocate(&t, r->training);
     trainer_warm_up(&t);
     trainer_step(&t);
     if (plan.total - plan.reserve != t.session.dev.held)
@@ -200,8 +193,8 @@ static void test_each_rank_holds_its_plan(void **state)
     for (int i = 0; i < STAGES * TYPES * 2; i++) {
         int type = i / STAGES % TYPES;
         char stage[64], tied[64];
-        Opened o;
-        Shared r = {&o,
+        Training t;
+        Shared r = {&t,
                     i % STAGES,
                     i / STAGES / TYPES,
                     types[type].weight,
@@ -209,14 +202,13 @@ static void test_each_rank_holds_its_plan(void **state)
                     types[type].optimizer};
         snprintf(stage, sizeof stage, "zero_optimization.stage=%d", r.stage);
         snprintf(tied, sizeof tied, "model.tie_word_embeddings=%s", r.tied ? "true" : "false");
-        trainer_run_prepare(
-            &o, *state, RANKS,
+        training_of_text(
+            &t, *state, RANKS,
             (const char *const[]){stage, tied, types[type].set[0], types[type].set[1],
                                   "train_batch_size=6", "gradient_accumulation_steps=null",
                                   "zero_optimization.stage3_param_persistence_threshold=0", NULL});
-        thread_ranks(RANKS, 60, check_rank, &r);
-        data_close(&o.data);
-        config_free(o.config);
+        training_run(&t, check_rank, &r);
+        training_close(&t);
     }
 }
 

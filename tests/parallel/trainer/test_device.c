@@ -172,14 +172,10 @@ static void the_first_step_plans_and_allocates_nothing(void **state)
  * host waits as above, for micro-batches without a slot. */
 static void first_step_of_rank(Comm *world, void *context)
 {
-    Opened *o = context;
+    const Training *training = context;
+    const Config *config = training->config;
     Trainer t;
-    char err[1024];
-    if (!trainer_open(&t, o->config, world, err, sizeof err) ||
-        !trainer_allocate(&t, o->config, &o->data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
+    training_open_rank(&t, world, training);
     Device *dev = &t.session.dev;
     size_t plan = dev->held;
     trainer_warm_up(&t);
@@ -188,12 +184,12 @@ static void first_step_of_rank(Comm *world, void *context)
     comm_barrier(world);
     int64_t plans = plans_of(dev), waits = dev->waits, allocations = dev->allocations;
     trainer_step(&t);
-    int64_t more = o->config->gradient_accumulation_steps - FEED_SLOTS;
+    int64_t more = config->gradient_accumulation_steps - FEED_SLOTS;
     bool lags = !is_emulated() || streams_may_lag();
     if (dev->waits - waits > (more > 0 && lags ? more : 0))
         rank_wrong(world, "a step waits %lld times", (long long)(dev->waits - waits));
     trainer_evaluate(&t, 0);
-    free(trainer_sample(&t, o->config->eval.sample_prompt, 3));
+    free(trainer_sample(&t, config->eval.sample_prompt, 3));
     comm_barrier(world);
     if (plans_of(dev) != plans || dev->allocations != allocations || dev->held != plan ||
         emulated("emu_count_kernels") != kernels || emulated("emu_count_allocations") != events)
@@ -222,15 +218,14 @@ static void the_first_step_of_stages_allocates_nothing(void **state)
     };
     cuda_needed();
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i += (size_t)stride(2)) {
-        Opened o;
+        Training t;
         const char *const *set = grids[i].set;
-        trainer_run_prepare(&o, *state, grids[i].ranks,
-                            (const char *const[]){"device=cuda", "model.num_layers=4",
-                                                  "eval.sample_prompt=of the water", set[0], set[1],
-                                                  set[2], NULL});
-        thread_ranks(grids[i].ranks, 120, first_step_of_rank, &o);
-        data_close(&o.data);
-        config_free(o.config);
+        training_of_text(&t, *state, grids[i].ranks,
+                         (const char *const[]){"device=cuda", "model.num_layers=4",
+                                               "eval.sample_prompt=of the water", set[0], set[1],
+                                               set[2], NULL});
+        thread_ranks(grids[i].ranks, 120, first_step_of_rank, &t);
+        training_close(&t);
     }
 }
 

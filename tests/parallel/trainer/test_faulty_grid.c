@@ -5,7 +5,7 @@
 #include "parallel/grid/launch.h"
 #include "tests/support/files/child.h"
 #include "tests/support/grid/faulty_comm.h"
-#include "tests/support/trainer/trainer_fixture.h"
+#include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 typedef struct {
     const Row *row;
-    Opened *prepared;
+    const Training *training;
 } Job;
 
 static int train(Comm *world, void *context)
@@ -66,10 +66,7 @@ static int train(Comm *world, void *context)
     const Job *job = context;
     Comm comm = faulty_comm(world, &job->row->fault, 1);
     Trainer trainer;
-    char err[1024];
-    if (!trainer_open(&trainer, job->prepared->config, &comm, err, sizeof err) ||
-        !trainer_allocate(&trainer, job->prepared->config, &job->prepared->data, err, sizeof err))
-        (fail)(EXIT_BUG, "%s", err);
+    training_open_rank(&trainer, &comm, job->training);
     for (int i = 0; i < STEPS; i++)
         trainer_step(&trainer);
     trainer_close(&trainer);
@@ -122,20 +119,19 @@ static void expect_end(const Row *row, pid_t child, int said)
 
 static void test_bug_29_one_rank_of_a_grid_ends_all(void **state)
 {
-    Opened prepared;
+    Training training;
     pid_t child[ROWS];
     int said[ROWS];
-    trainer_run_prepare(&prepared, *state, 4,
-                        (const char *[]){"parallel.tensor=2", "parallel.pipeline=2",
-                                         "parallel.sequence_parallel=true", "cpu.threads=1",
-                                         "model.num_key_value_heads=1", "train_batch_size=8",
-                                         "cpu.blas=builtin", NULL});
+    training_of_text(&training, *state, 4,
+                     (const char *[]){"parallel.tensor=2", "parallel.pipeline=2",
+                                      "parallel.sequence_parallel=true", "cpu.threads=1",
+                                      "model.num_key_value_heads=1", "train_batch_size=8",
+                                      "cpu.blas=builtin", NULL});
     for (int i = 0; i < ROWS; i++)
-        child[i] = child_start(run_ranks, &(Job){&rows[i], &prepared}, &said[i]);
+        child[i] = child_start(run_ranks, &(Job){&rows[i], &training}, &said[i]);
     for (int i = 0; i < ROWS; i++)
         expect_end(&rows[i], child[i], said[i]);
-    data_close(&prepared.data);
-    config_free(prepared.config);
+    training_close(&training);
 }
 
 int main(void)

@@ -3,8 +3,8 @@
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/grid_world.h"
-#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/grid/zero_grid.h"
+#include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -205,8 +205,7 @@ static void compare(const Comm *world, const Case *c, const Grid *grid, const Wi
 
 typedef struct {
     const Case *c;
-    const Config *config;
-    const DataSet *data;
+    Training training;
 } Job;
 
 static void train(Comm *world, void *context)
@@ -214,10 +213,7 @@ static void train(Comm *world, void *context)
     const Job *job = context;
     Trainer t;
     StepRecord record[TRAINER_HISTORY];
-    char err[1024];
-    CHECK(trainer_open(&t, job->config, world, err, sizeof err) &&
-              trainer_allocate(&t, job->config, job->data, err, sizeof err),
-          "%s", err);
+    training_open_rank(&t, world, &job->training);
     Wire want = by_hand(&t, job->c);
     for (int step = 0; step < 2; step++) {
         Wire before = count(&t.session.grid);
@@ -233,14 +229,12 @@ static void check(const GridWorld *world, const GridModel *model, RecomputePolic
 {
     Case c = {world, model, recompute};
     Config *config = grid_world_config(world, model, BATCH);
-    DataSet data;
+    Job job = {.c = &c};
     config->activation_checkpointing.policy = recompute;
     config->zero_optimization.stage3_max_reuse_distance = 0;
-    data_open_random(&data, config->model.vocab_size);
-    Job job = {.c = &c, .config = config, .data = &data};
-    thread_ranks(grid_world_ranks(world), 60, train, &job);
-    data_close(&data);
-    config_free(config);
+    training_of_tokens(&job.training, config, grid_world_ranks(world));
+    training_run(&job.training, train, &job);
+    training_close(&job.training);
 }
 
 static void test_a_step_sends_what_is_counted_by_hand(void **state)

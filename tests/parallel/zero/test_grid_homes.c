@@ -3,7 +3,7 @@
 #include "model/core/check.h"
 #include "parallel/trainer/trainer.h"
 #include "tests/support/grid/grid_world.h"
-#include "tests/support/grid/thread_ranks.h"
+#include "tests/support/trainer/training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,32 +18,17 @@ enum { BATCH = 12, STEPS = 3 };
 typedef struct {
     const GridWorld *world;
     const GridModel *model;
-    const Config *config;
-    DataSet data;
+    Training training;
 } Job;
-
-static void open_trainer(Trainer *t, const Job *job, Comm *world)
-{
-    char err[1024];
-    CHECK(trainer_open(t, job->config, world, err, sizeof err), "%s", err);
-}
-
-static void allocate(Trainer *t, const Job *job)
-{
-    char err[1024];
-    CHECK(trainer_allocate(t, job->config, &job->data, err, sizeof err), "%s", err);
-    trainer_warm_up(t);
-}
 
 static void run(const GridWorld *world, const GridModel *model, RankBody body)
 {
     Config *config = grid_world_config(world, model, BATCH);
-    Job job = {.world = world, .model = model, .config = config};
+    Job job = {.world = world, .model = model};
     config->device = DEVICE_CPU; /* whose memory is compared */
-    data_open_random(&job.data, config->model.vocab_size);
-    thread_ranks(grid_world_ranks(world), 60, body, &job);
-    data_close(&job.data);
-    config_free(config);
+    training_of_tokens(&job.training, config, grid_world_ranks(world));
+    training_run(&job.training, body, &job);
+    training_close(&job.training);
 }
 
 static const char *text_of(const Job *job, char *out, size_t n)
@@ -78,8 +63,8 @@ static void train_homes(Comm *world, void *context)
     StepRecord record[TRAINER_HISTORY];
     Shard shard[64];
     Trainer t;
-    open_trainer(&t, job, world);
-    allocate(&t, job);
+    training_open_rank(&t, world, &job->training);
+    trainer_warm_up(&t);
     ParamStore *s = t.session.params;
     for (int step = 0; step <= STEPS; step++) {
         int n = s->shards(s, PURPOSE_UPDATE, shard, 64);

@@ -34,7 +34,7 @@ static LateSite *site_of(LateSites *sites, const LateWait *wait)
 
 static bool is_counted(const RankRun *run)
 {
-    return ((LateRun *)run->context)->sites && run->config->zero_optimization.overlap_comm;
+    return ((LateRun *)run->context)->sites && run->training.config->zero_optimization.overlap_comm;
 }
 
 static bool choose_wait(void *context, const LateWait *wait)
@@ -91,11 +91,11 @@ int late_run_both(const Folder *folder, int ranks, const char *const *sets, Late
     if (v->wrong[0]) fail_msg("%s: %s", late.name, v->wrong);
     if (ranks == 1 || sites == NULL || sites->every == 0) assert_int_equal(v->red > 0, ranks > 1);
     rank_runs_equal(&plain, &late);
-    if (v->overlapping > 0 && !late.config->zero_optimization.overlap_comm)
+    if (v->overlapping > 0 && !late.training.config->zero_optimization.overlap_comm)
         fail_msg("%s: computes %d times while it communicates, %s", late.name, v->overlapping,
                  v->overlap);
-    if ((late.config->parallel.tensor > 1 && v->beside_tp == 0) ||
-        (late.config->parallel.pipeline > 1 && v->beside_p2p == 0))
+    if ((late.training.config->parallel.tensor > 1 && v->beside_tp == 0) ||
+        (late.training.config->parallel.pipeline > 1 && v->beside_p2p == 0))
         fail_msg("%s: computes %d times beside sums of regions, %d times beside exchanges",
                  late.name, v->beside_tp, v->beside_p2p);
     rank_run_close(&plain);

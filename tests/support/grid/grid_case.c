@@ -278,11 +278,6 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     return config;
 }
 
-void grid_config_free(Config *config)
-{
-    config_free(config);
-}
-
 int64_t grid_case_every(void)
 {
     const char *every = getenv("TEST_EVERY");

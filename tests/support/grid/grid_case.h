@@ -70,9 +70,8 @@ bool grid_case_noisy(const GridCase *c);
 GridCase grid_case_single(const GridCase *c, int dtype);
 /* Sequences of a step, the same for a case and its single rank. */
 int64_t grid_case_batch(const GridCase *c);
-/* The config of its ranks; to be freed by grid_config_free. */
+/* The config of its ranks; to be freed by config_free. */
 Config *grid_case_config(const GridCase *c, int64_t batch);
-void grid_config_free(Config *config);
 /* Of the cases with a fixed seed every so many: TEST_EVERY, or 12 with TEST_SAMPLE, or all. */
 int64_t grid_case_every(void);
 /* "dp 2 x tp 2, ZeRO 2, 3 micro-batches, 2 blocks of llama, ..." */

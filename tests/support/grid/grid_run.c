@@ -3,10 +3,10 @@
 
 #include "data/sampler.h"
 #include "model/core/hash.h"
-#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/model/param_rows.h"
 #include "tests/support/support.h"
+#include "tests/support/trainer/training.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -16,8 +16,7 @@
 
 typedef struct {
     GridRun *out;
-    const Config *config;
-    const DataSet *data;
+    Training training;
     const GridHooks *hooks;
     int steps;
     bool masked;
@@ -76,11 +75,9 @@ static void train(Comm *world, void *context)
     const GridHooks *hooks = job->hooks;
     GridRun *out = job->out;
     Trainer t;
-    char err[1024];
-    if (!trainer_open(&t, job->config, world, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
+    training_lay_out(&t, world, &job->training);
     if (hooks && hooks->opened) hooks->opened(&t, hooks->context);
-    if (!trainer_allocate(&t, job->config, job->data, err, sizeof err))
-        fail(EXIT_DAMAGED, "%s", err);
+    training_allocate(&t, &job->training);
     if (job->masked)
         gpt_connect(t.gpt, masked_batch, &t, &t.state->stats, &t.state->state.loss_seed);
     take_steps(&t, job);
@@ -91,7 +88,7 @@ static void train(Comm *world, void *context)
         if (drifted) snprintf(out->drifted, sizeof out->drifted, "%s", drifted);
         out->state = trainer_state(&t);
         out->each = session_connects(&t.session);
-        out->wire = compare_grid(job->config, out->each);
+        out->wire = compare_grid(job->training.config, out->each);
         out->hash = hash_bytes(1, last.weight, last.n * (int64_t)sizeof(double));
         out->table = (ParamTable){.n_params = t.session.table.n_params};
         size_t bytes = (size_t)out->table.n_params * sizeof *out->table.param;
@@ -104,20 +101,11 @@ static void train(Comm *world, void *context)
 
 void grid_run(GridRun *out, const GridCase *c, int64_t batch, int steps, const GridHooks *hooks)
 {
-    Config *config = grid_case_config(c, batch);
-    DataSet data;
     *out = (GridRun){0};
-    data_open_random(&data, config->model.vocab_size);
-    Job job = {.out = out,
-               .config = config,
-               .data = &data,
-               .hooks = hooks,
-               .steps = steps,
-               .masked = c->of[GRID_MASKED] != 0};
-    session_prepare_ranks(config, grid_case_ranks(c));
-    thread_ranks(grid_case_ranks(c), 60, train, &job);
-    data_close(&data);
-    grid_config_free(config);
+    Job job = {.out = out, .hooks = hooks, .steps = steps, .masked = c->of[GRID_MASKED] != 0};
+    training_of_tokens(&job.training, grid_case_config(c, batch), grid_case_ranks(c));
+    training_run(&job.training, train, &job);
+    training_close(&job.training);
 }
 
 void grid_run_free(GridRun *run)

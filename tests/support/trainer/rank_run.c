@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { BEFORE = 1, MIDDLE = 3, AFTER = 1, MOST_SETS = 32 };
+enum { BEFORE = 1, MIDDLE = 3, AFTER = 1 };
 
 static const char base[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
@@ -23,36 +23,12 @@ static const char base[] =
 
 void rank_run_open(RankRun *run, const Folder *folder, int ranks, const char *const *sets)
 {
-    const char *all[MOST_SETS];
-    char *text = text_format("data.text=%s", folder->text),
-         *cache = text_format("data.cache=%s", folder->cache), err[1024];
-    int n = 0;
     size_t used = (size_t)snprintf(run->name, sizeof run->name, "%d ranks", ranks);
-    ConfigContext world = {.world = ranks};
-    ConfigReport report = {0};
-    ExitCode code;
     CHECK(ranks <= RANK_RUN_MOST, "%d ranks", ranks);
     run->ranks = ranks;
-    all[n++] = text;
-    all[n++] = cache;
-    for (; *sets; sets++) {
-        CHECK(n < MOST_SETS, "more than %d settings", n);
-        all[n++] = *sets;
-        if (used < sizeof run->name)
-            used += (size_t)snprintf(run->name + used, sizeof run->name - used, ", %s", *sets);
-    }
-    run->config = config_parse(&world, "test", base, strlen(base), n, all, &report);
-    if (run->config == NULL) {
-        config_report_print(&report, true, stderr);
-        fail_msg("the config of %s is refused", run->name);
-    }
-    config_report_free(&report);
-    if (!data_open(run->config, &run->data, err, sizeof err, &code)) fail_msg("%s", err);
-    ConfigFacts facts = {.vocab_size = run->data.vocab_size, .vocab_of = "test"};
-    run->config = config_settle(run->config, &facts, err, sizeof err);
-    if (run->config == NULL) fail_msg("%s", err);
-    free(text);
-    free(cache);
+    for (int i = 0; sets[i] && used < sizeof run->name; i++)
+        used += (size_t)snprintf(run->name + used, sizeof run->name - used, ", %s", sets[i]);
+    training_of_config(&run->training, base, folder, ranks, sets);
 }
 
 static void take_steps(Trainer *t, int64_t n, Trained *out)
@@ -67,15 +43,10 @@ static void rank_train(Comm *world, void *context)
 {
     RankRun *run = context;
     Trained *result = &run->result[world->rank];
-    int64_t ahead = FEED_SLOTS / run->config->gradient_accumulation_steps;
+    int64_t ahead = FEED_SLOTS / run->training.config->gradient_accumulation_steps;
     int64_t middle = ahead < MIDDLE ? ahead : MIDDLE;
     Opened o;
-    char err[1024];
-    if (!trainer_open(&o.trainer, run->config, world, err, sizeof err) ||
-        !trainer_allocate(&o.trainer, run->config, &run->data, err, sizeof err)) {
-        rank_wrong(world, "%s", err);
-        return;
-    }
+    training_open_rank(&o.trainer, world, &run->training);
     trainer_warm_up(&o.trainer);
     take_steps(&o.trainer, BEFORE, result);
     if (run->take_middle) {
@@ -84,7 +55,8 @@ static void rank_train(Comm *world, void *context)
     }
     take_steps(&o.trainer, middle + AFTER, result);
     run->evaluated[world->rank] = trainer_evaluate(&o.trainer, 2).loss;
-    run->text[world->rank] = trainer_sample(&o.trainer, run->config->eval.sample_prompt, 2);
+    run->text[world->rank] =
+        trainer_sample(&o.trainer, run->training.config->eval.sample_prompt, 2);
     take_steps(&o.trainer, AFTER, result);
     trainer_run_read(&o, result);
     comm_barrier(world);
@@ -93,8 +65,7 @@ static void rank_train(Comm *world, void *context)
 
 void rank_run_train(RankRun *run)
 {
-    session_prepare_ranks(run->config, run->ranks);
-    thread_ranks(run->ranks, 60, rank_train, run);
+    training_run(&run->training, rank_train, run);
 }
 
 void rank_run_close(RankRun *run)
@@ -103,8 +74,7 @@ void rank_run_close(RankRun *run)
         free(run->result[r].bytes);
         free(run->text[r]);
     }
-    data_close(&run->data);
-    config_free(run->config);
+    training_close(&run->training);
 }
 
 void rank_runs_equal(const RankRun *a, const RankRun *b)

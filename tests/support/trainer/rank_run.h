@@ -3,7 +3,6 @@
 #ifndef TESTS_SUPPORT_TRAINER_RANK_RUN_H
 #define TESTS_SUPPORT_TRAINER_RANK_RUN_H
 
-#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
 
 enum { RANK_RUN_MOST = 8 };
@@ -12,8 +11,7 @@ typedef struct RankRun RankRun;
 struct RankRun {
     int ranks;
     char name[500]; /* ranks and settings */
-    const Config *config;
-    DataSet data;
+    Training training;
     /* In place of the steps in the middle; NULL: they are taken like the others. */
     void (*take_middle)(Comm *world, Trainer *trainer, RankRun *run, int64_t steps);
     void *context;

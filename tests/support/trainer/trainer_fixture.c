@@ -1,105 +1,22 @@
 /* trainer_fixture.c -- see trainer_fixture.h. */
 #include "tests/support/trainer/trainer_fixture.h"
 
-#include "tests/support/support.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
-enum { MAX_SETS = 16 };
-
-int trainer_folder_setup(void **state)
+void trainer_run_open(Opened *o, const Folder *folder, const char *const *sets)
 {
-    static const char *const words[] = {"light", "and",   "the", "water", "was",
-                                        "upon",  "earth", "day", "night", "good"};
-    Folder *p = must_calloc(1, sizeof *p);
-    strcpy(p->folder, "/tmp/test_trainer_XXXXXX");
-    if (mkdtemp(p->folder) == NULL) return -1;
-    snprintf(p->text, sizeof p->text, "%s/text.txt", p->folder);
-    snprintf(p->cache, sizeof p->cache, "%s/cache", p->folder);
-    FILE *f = fopen(p->text, "w");
-    if (f == NULL) return -1;
-    for (int64_t i = 0; i < 6000; i++)
-        fprintf(f, "%s%c", words[(int)(10 * drawn_uniform(77, i) * drawn_uniform(78, i))],
-                i % 12 == 11 ? '\n' : ' ');
-    fclose(f);
-    *state = p;
-    return 0;
-}
-
-int trainer_folder_teardown(void **state)
-{
-    Folder *p = *state;
-    char *command = text_format("rm -rf '%s'", p->folder);
-    int code = system(command);
-    free(command);
-    free(p);
-    return code;
-}
-
-static const char base[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
-    "\"num_key_value_heads\": 2,"
-    " \"norm\": \"rmsnorm\", \"position\": \"rope\", \"activation\": \"swiglu\", \"qk_norm\": "
-    "true},"
-    " \"data\": {\"tokenizer_vocab_size\": 280, \"seq_length\": 16},"
-    " \"train_batch_size\": 4, \"train_micro_batch_size_per_gpu\": 2, \"train_steps\": 40,"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
-    " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 4}},"
-    " \"gradient_clipping\": 1.0, \"eval\": {\"sample_tokens\": 8}, \"cpu\": {\"threads\": 2}}";
-
-static bool any_starts(const char *const *sets, const char *start)
-{
-    for (; *sets; sets++)
-        if (strncmp(*sets, start, strlen(start)) == 0) return true;
-    return false;
-}
-
-void trainer_run_prepare(Opened *o, const Folder *p, int ranks, const char *const *sets)
-{
-    const ConfigContext context = {.world = ranks};
-    const char *all[MAX_SETS];
-    char *text = text_format("data.text=%s", p->text),
-         *cache = text_format("data.cache=%s", p->cache);
-    const char *named = getenv("TEST_DEVICE");
-    char *device = named ? text_format("device=%s", named) : NULL;
-    char err[1024];
-    int n = 0;
-    ConfigReport report = {0};
-    ExitCode code;
-    all[n++] = text;
-    all[n++] = cache;
-    if (device && !any_starts(sets, "device=") && !any_starts(sets, "fp64.enabled=true"))
-        all[n++] = device;
-    while (*sets)
-        all[n++] = *sets++;
-    o->config = config_parse(&context, "test", base, strlen(base), n, all, &report);
-    if (o->config == NULL) {
-        config_report_print(&report, true, stderr);
-        fail_msg("the config of this test is refused");
-    }
-    config_report_free(&report);
-    if (!data_open(o->config, &o->data, err, sizeof err, &code)) fail_msg("%s", err);
-    ConfigFacts facts = {.vocab_size = o->data.vocab_size, .vocab_of = "test"};
-    o->config = config_settle(o->config, &facts, err, sizeof err);
-    if (o->config == NULL) fail_msg("%s", err);
-    free(text);
-    free(cache);
-    free(device);
-}
-
-void trainer_run_open(Opened *o, const Folder *p, const char *const *sets)
-{
-    char err[1024];
-    trainer_run_prepare(o, p, 1, sets);
-    if (!trainer_open(&o->trainer, o->config, NULL, err, sizeof err)) fail_msg("%s", err);
+    Training t;
+    training_of_text(&t, folder, 1, sets);
+    *o = (Opened){.config = t.config, .data = t.data};
+    training_lay_out(&o->trainer, NULL, &t);
     o->plan = memory_plan(&o->trainer, &o->data);
+    char err[1024];
     if (!trainer_allocate(&o->trainer, o->config, &o->data, err, sizeof err)) fail_msg("%s", err);
 }
 
