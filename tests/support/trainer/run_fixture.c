@@ -141,33 +141,34 @@ void count_who_hears(Run *run)
     printf("more than 3 other threads: %s; %d hear\n", others > 3 ? "yes" : "no", hear);
 }
 
-char *command_expecting(const char *const *arguments, int code)
+static ChildPlace disturbed_place(void)
 {
-    ChildPlace place = {.opened = disturbance.act ? put_watch : NULL,
+    return (ChildPlace){.opened = disturbance.act ? put_watch : NULL,
                         .first = disturbance.first,
                         .columns = disturbance.columns};
-    ChildResult r = train_in_child(&place, arguments);
-    if (r.code != code)
-        fail_msg("%s: exit code %d, not %d:\n%s", arguments[0], r.code, code, r.text);
+}
+
+static char *expect_end(ChildResult r, const char *what, int code)
+{
+    if (r.code != code) fail_msg("%s: exit code %d, not %d:\n%s", what, r.code, code, r.text);
     return r.text;
+}
+
+char *command_expecting(const char *const *arguments, int code)
+{
+    ChildPlace place = disturbed_place();
+    return expect_end(train_in_child(&place, arguments), arguments[0], code);
 }
 
 char *run_expecting(const char *run, const char *const *sets, int code)
 {
-    const char *arguments[32] = {"tiny.json", "--out", run};
-    char ranks[16];
-    int n = 3;
-    if (disturbance.ranks > 0) {
-        snprintf(ranks, sizeof ranks, "%d", disturbance.ranks);
-        arguments[n++] = "--ranks";
-        arguments[n++] = ranks;
-    }
-    if (disturbance.dry) arguments[n++] = "--dry-run";
-    for (; sets && *sets; sets++) {
-        arguments[n++] = "--set";
-        arguments[n++] = *sets;
-    }
-    return command_expecting(arguments, code);
+    ChildPlace place = disturbed_place();
+    ChildRun child = {.config = "tiny.json",
+                      .run = run,
+                      .ranks = disturbance.ranks,
+                      .dry = disturbance.dry,
+                      .sets = sets};
+    return expect_end(train_config_in_child(&place, &child), child.config, code);
 }
 
 /* ---- what a run leaves ----------------------------------------------------------------------- */

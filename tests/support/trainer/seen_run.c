@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_ARGUMENTS = 48, WORDS = 400 };
+enum { WORDS = 400 };
 
 /* A small model on one thread, with an evaluation, a sample and a save every other step. */
 static const char base[] =
@@ -186,30 +186,16 @@ void seen_run(Seen *out, const char *run, int ranks, const char *const *sets,
 void seen_resume(Seen *out, const char *run, const char *from, int ranks, const char *const *sets,
                  const char *const *more)
 {
-    const char *argv[MAX_ARGUMENTS] = {"base.json", "--out", run};
-    int argc = 3;
-    char number[16];
-    snprintf(number, sizeof number, "%d", ranks);
-    if (ranks > 0) {
-        argv[argc++] = "--ranks";
-        argv[argc++] = number;
-    }
-    if (from != NULL) {
-        argv[argc++] = "--resume";
-        argv[argc++] = from;
-    }
-    const char *const *lists[] = {sets, more};
-    for (int l = 0; l < 2; l++) {
-        for (int i = 0; lists[l] != NULL && lists[l][i] != NULL; i++) {
-            assert_true(argc + 3 < MAX_ARGUMENTS);
-            argv[argc++] = "--set";
-            argv[argc++] = lists[l][i];
-        }
-    }
+    const ChildRun child = {.config = "base.json",
+                            .run = run,
+                            .ranks = ranks,
+                            .resume = from,
+                            .sets = sets,
+                            .more = more};
     char *clean = text_format("rm -rf '%s' plan", run);
     assert_int_equal(system(clean), 0);
     free(clean);
-    ChildResult ended = train_in_child(&(ChildPlace){.opened = write_plan}, argv);
+    ChildResult ended = train_config_in_child(&(ChildPlace){.opened = write_plan}, &child);
     *out = (Seen){.files = must_strdup(""),
                   .evaluations = must_strdup(""),
                   .code = ended.code,

@@ -5,6 +5,7 @@
 #include "model/core/check.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -93,4 +94,34 @@ ChildResult train_in_child(const ChildPlace *place, const char *const *arguments
     close(end[0]);
     r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return r;
+}
+
+ChildResult train_config_in_child(const ChildPlace *place, const ChildRun *run)
+{
+    const char *arguments[MAX_ARGUMENTS + 1] = {run->config};
+    const char *const *lists[] = {run->sets, run->more};
+    char ranks[16];
+    int n = 1;
+    if (run->run) {
+        arguments[n++] = "--out";
+        arguments[n++] = run->run;
+    }
+    if (run->ranks > 0) {
+        snprintf(ranks, sizeof ranks, "%d", run->ranks);
+        arguments[n++] = "--ranks";
+        arguments[n++] = ranks;
+    }
+    if (run->resume) {
+        arguments[n++] = "--resume";
+        arguments[n++] = run->resume;
+    }
+    if (run->dry) arguments[n++] = "--dry-run";
+    for (int l = 0; l < 2; l++) {
+        for (const char *const *set = lists[l]; set && *set; set++) {
+            CHECK(n + 2 <= MAX_ARGUMENTS, "more than %d arguments", MAX_ARGUMENTS);
+            arguments[n++] = "--set";
+            arguments[n++] = *set;
+        }
+    }
+    return train_in_child(place, arguments);
 }

@@ -22,4 +22,16 @@ typedef struct {
 /* Runs it to its end; `arguments` end with NULL. */
 ChildResult train_in_child(const ChildPlace *place, const char *const *arguments);
 
+/* A run of a config: `./train CONFIG --out RUN --ranks RANKS --resume RESUME --dry-run --set
+ * SETS[0] ...`. */
+typedef struct {
+    const char *config;
+    const char *run;    /* NULL: without --out */
+    int ranks;          /* 0: without --ranks */
+    const char *resume; /* NULL: without --resume */
+    bool dry;
+    const char *const *sets, *const *more; /* "key=value", ended by NULL; or NULL */
+} ChildRun;
+ChildResult train_config_in_child(const ChildPlace *place, const ChildRun *run);
+
 #endif
