@@ -258,12 +258,6 @@ void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int
     open_model(f, &zero, shape, B, T, micros);
 }
 
-void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
-                       int64_t B, int64_t T, int64_t micros)
-{
-    fixture_open_place(f, world, (GridPlace){1, world->size, 1, 1}, zero, shape, B, T, micros);
-}
-
 void fixture_open_place(Fixture *f, Comm *world, GridPlace size, const ZeroOptions *zero,
                         const GptShape *shape, int64_t B, int64_t T, int64_t micros)
 {

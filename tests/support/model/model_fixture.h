@@ -49,14 +49,11 @@ void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64
 /* The same on this backend. */
 void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
                      int64_t micros, int threads, CpuLevel level);
-/* One rank of a data-parallel world, on fixture_open's device with one CPU thread, with a store of
- * these options; all ranks of the world call it. Rank r has micro-batches r, r + ranks, ... of
- * those that a single rank with ranks x micros would have, and scale is that rank's: gradients are
- * a sum over all. */
-void fixture_open_rank(Fixture *f, Comm *world, const ZeroOptions *zero, const GptShape *shape,
-                       int64_t B, int64_t T, int64_t micros);
-/* The same for a grid of data- and tensor-parallel ranks; the shape is the whole model's, its
- * vocabulary padded for them, and zero->sequence_parallel cuts the rows of the stream. */
+/* One rank of a grid of data- and tensor-parallel ranks, on fixture_open's device with one CPU
+ * thread, with a store of these options; all ranks of the world call it. The shape is the whole
+ * model's, its vocabulary padded for the ranks; zero->sequence_parallel cuts the rows of the
+ * stream. Data-parallel rank r of n has micro-batches r, r + n, ... of those that a single rank
+ * with n x micros would have, and scale is that rank's: gradients are a sum over all. */
 void fixture_open_place(Fixture *f, Comm *world, GridPlace size, const ZeroOptions *zero,
                         const GptShape *shape, int64_t B, int64_t T, int64_t micros);
 void fixture_close(Fixture *f);

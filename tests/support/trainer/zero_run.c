@@ -200,7 +200,8 @@ static void rank_body(Comm *world, void *context)
     Fixture f;
     zero.grad_dtype = c->shape.grad_dtype;
     if (!c->wire) zero.wire_dtype = zero.grad_dtype;
-    fixture_open_rank(&f, world, &zero, &c->shape, c->B, c->T, c->micros);
+    fixture_open_place(&f, world, (GridPlace){1, c->ranks, 1, 1}, &zero, &c->shape, c->B, c->T,
+                       c->micros);
     f.poison = c->poison;
     f.scale *= c->factor;
     result->bytes[rank->rank] = zero_bytes(f.store);
