@@ -1,15 +1,16 @@
 /* zero.h -- the parameter store: where weights and gradients live, and how the data-parallel ranks
  * bring them together (ZeRO: Rajbhandari et al., arXiv:1910.02054).
  *
- * A unit is padded to equal shards of whole alignments, one for each rank. Stage 0: every rank
- * holds weights and gradients whole and updates all of them. 1: each updates its shard and gathers
- * the others' weights. 2: of gradients, too, a rank keeps its shard, to which every micro-batch's
- * sum over the ranks is added. 3: of weights, too, and gathers a unit before it is used. Where
- * ranks are one, every stage is stage 0, for there is nothing to shard.
+ * A unit is padded to equal shards of whole alignments, one for each rank.
+ *   Stage 0: every rank holds weights and gradients whole and updates all of them.
+ *   Stage 1: a rank updates its shard and gathers the other ranks' updated weights.
+ *   Stage 2: it also keeps only its shard of gradients, to which it adds every micro-batch's sum.
+ *   Stage 3: it also keeps only its shard of weights, and gathers a unit before it is used.
+ * With one data-parallel rank there is nothing to shard, and every stage is stage 0.
  *
- * On the other axes a rank has the units whose home is its pipeline stage, nothing of the others,
- * and of their rows its tensor-parallel part. What is a partial sum there (TpGrad, a table with two
- * homes) is summed at the end of a step, on the shards. */
+ * On the other axes a rank has the units whose home is its pipeline stage, and of their rows its
+ * tensor-parallel part. Gradients that are partial sums there (TpGrad, a table with two homes) are
+ * summed at the end of a step, on the shards. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 

@@ -1,6 +1,7 @@
 /* test_zero.c -- ranks that share weights, gradients and updates compute what a single rank
  * computes, and the stages of ZeRO have the same bits. */
 #include "model/core/check.h"
+#include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/zero_run.h"
 
 #include <math.h>
@@ -232,6 +233,37 @@ static int exit_of(const ZeroCase *c)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+static void look_for_idle_buffers(Comm *world, void *context)
+{
+    const ZeroCase *c = context;
+    Fixture f;
+    Tensor idle[ZERO_MOST_IDLE];
+    fixture_open_place(&f, world, (GridPlace){1, c->ranks, 1, 1}, &c->zero, &c->shape, c->B, c->T,
+                       c->micros);
+    f.params->step_begin(f.params, NULL, 0);
+    CHECK(zero_idle_buffers(f.store, idle) == 3,
+          "weights count as gathered before their first use");
+    CHECK(idle[0].dim[0] == (int64_t)zero_bytes(f.store).gathered,
+          "the first idle buffer is not that of gathered weights");
+    f.params->acquire(f.params, 0);
+    CHECK(zero_idle_buffers(f.store, idle) == 2,
+          "the buffer counts as idle while weights are in it");
+    f.params->release(f.params, 0);
+    CHECK(zero_idle_buffers(f.store, idle) == 3,
+          "the buffer does not count as idle after the release");
+    f.params->step_end(f.params);
+    fixture_close(&f);
+}
+
+/* Tests fill idle buffers with NaN. One that is never called idle would be tested by nothing. */
+static void test_the_gather_buffer_is_idle_between_uses(void **state)
+{
+    (void)state;
+    ZeroCase c = zero_case(zero_shape(0), 2, 3);
+    c.zero.grad_dtype = c.zero.wire_dtype = c.shape.grad_dtype;
+    thread_ranks(c.ranks, 60, look_for_idle_buffers, &c);
+}
+
 /* A limit that is too small for two units in use is refused with a sentence before anything
  * runs. */
 static void test_too_small_a_limit_is_refused(void **state)
@@ -256,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_stages_are_close_with_several_micro_batches),
         cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_gathers_change_no_bit),
+        cmocka_unit_test(test_the_gather_buffer_is_idle_between_uses),
         cmocka_unit_test(test_too_small_a_limit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
