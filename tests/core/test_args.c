@@ -1,5 +1,5 @@
-/* test_args.c -- command lines: options and their values in both forms, help, sentences on what is
- * wrong, and what somebody may have meant. */
+/* test_args.c -- command lines: options with values in both forms, help, sentences about mistakes,
+ * and suggestions. */
 #include "model/core/args.h"
 #include "model/core/check.h"
 #include "model/core/nearest.h"
@@ -141,7 +141,7 @@ static const ArgCommand group = {.name = "x",
                                  .commands = commands,
                                  .n_commands = ARG_ROWS(commands)};
 
-/* What a line comes to: what was printed, and after "! " the sentences. */
+/* The outcome of a line: what was printed, and after "! " the sentences. */
 typedef struct {
     int code;
     char text[2048];
@@ -257,7 +257,7 @@ static const struct {
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
-static void lines_and_what_they_come_to(void **state)
+static void known_lines(void **state)
 {
     (void)state;
     static const char many_help[] =
@@ -277,7 +277,7 @@ static void lines_and_what_they_come_to(void **state)
     }
 }
 
-static void what_may_be_meant(void **state)
+static void suggestions_for_mistakes(void **state)
 {
     (void)state;
     static const struct {
@@ -315,7 +315,7 @@ static bool of_line(const char *text, char *const *line, int count)
     return false;
 }
 
-/* All that a line that was taken says is part of it, the words in their order. */
+/* Every value of an accepted line is part of the line, and its words are in order. */
 static void check_taken(const Values *v, char *const *line, int count)
 {
     assert_true(v->name == NULL || of_line(v->name, line, count));
@@ -331,8 +331,7 @@ static void check_taken(const Values *v, char *const *line, int count)
     }
 }
 
-/* Lines drawn from pieces of what is known: each is taken, shows something or is wrong with a
- * sentence. */
+/* Lines drawn from known words: each is accepted, prints help, or is refused with a sentence. */
 static void drawn_lines(void **state)
 {
     (void)state;
@@ -369,16 +368,16 @@ static void drawn_lines(void **state)
         wrong += code == EXIT_USAGE;
         free(printed);
     }
-    assert_in_range(taken, LINES / 20, LINES); /* the drawing reaches both */
+    assert_in_range(taken, LINES / 20, LINES); /* the draw yields both */
     assert_in_range(wrong, LINES / 20, LINES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_and_what_they_come_to),
+        cmocka_unit_test(known_lines),
         cmocka_unit_test(drawn_lines),
-        cmocka_unit_test(what_may_be_meant),
+        cmocka_unit_test(suggestions_for_mistakes),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }

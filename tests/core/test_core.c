@@ -144,7 +144,7 @@ static void test_pool_waits_without_spinning(void **state)
     struct timespec idle = {.tv_nsec = 200000000}, a, b;
     pool_run(pool, 8, count_task, &c);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    nanosleep(&idle, NULL); /* what is measured is the time spent here */
+    nanosleep(&idle, NULL); /* the processor time of this interval is measured */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double used = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     if (used > 0.05) fail_msg("three idle threads used %.3f s of processor time in 0.2 s", used);
@@ -170,8 +170,8 @@ static void test_pool_cut_covers(void **state)
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-/* One counts from 1970; the other from no date, and goes on by what was slept. */
-static void test_clocks_count_what_they_say(void **state)
+/* One clock counts from 1970; the other has no date, and advances by the time slept. */
+static void test_clocks_count_seconds(void **state)
 {
     (void)state;
     const struct timespec nap = {.tv_nsec = 20000000};
@@ -205,7 +205,7 @@ static void test_philox_vectors(void **state)
 
 /* ---- levels of the CPU ---------------------------------------------------------------------- */
 
-/* A sanitized program has the baseline alone, and no CPU need have them all. */
+/* A sanitized program has only the baseline, and a CPU may lack levels. */
 static void test_a_cpu_level_that_is_not_there(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ int main(void)
         cmocka_unit_test(test_pool_runs_every_task_once),
         cmocka_unit_test(test_pool_waits_without_spinning),
         cmocka_unit_test(test_pool_cut_covers),
-        cmocka_unit_test(test_clocks_count_what_they_say),
+        cmocka_unit_test(test_clocks_count_seconds),
         cmocka_unit_test(test_philox_vectors),
         cmocka_unit_test(test_hashes_are_read_to_the_letter),
         cmocka_unit_test(test_a_cpu_level_that_is_not_there),

@@ -21,7 +21,7 @@
 
 enum { RANKS = 4, TIMES = 50 };
 
-/* What a rank of the child does once all are there. */
+/* What a rank of the child does when all have started. */
 typedef void (*Act)(int rank);
 static pthread_barrier_t met;
 static Act act;
@@ -66,7 +66,7 @@ static void ranks_main(void *context)
     fail(EXIT_MISSING, "one rank alone");
 }
 
-/* The exit code of a child whose ranks do that, and what it said. */
+/* The exit code of a child whose ranks do that, and what it printed. */
 static int child(Act acts, void (*flush)(void *), char *text, size_t n)
 {
     return child_run(ranks_main, &(Does){acts, flush}, text, n);
@@ -79,7 +79,7 @@ static void fail_each_its_own(int rank)
     fail(code[rank], "cause %d", rank);
 }
 
-/* All ranks fail at once, each for a reason of its own: one is told, and it is that one's code. */
+/* All ranks fail at once, each for its own reason: one reason is printed, with its exit code. */
 static void test_the_first_cause_ends_all(void **state)
 {
     (void)state;
@@ -122,8 +122,8 @@ static void note_end(void *context)
     sem_post(&ended);
 }
 
-/* Rank 0 holds what the end would like to have, its output's lock, until that has gone on without.
- */
+/* Rank 0 holds the lock of its output, which the end would take, until the end has continued
+ * without it. */
 static void fail_beside_a_printer(int rank)
 {
     if (rank == 0) {
@@ -140,7 +140,7 @@ static void fail_beside_a_printer(int rank)
         pause();
 }
 
-static void test_an_end_waits_for_nobody(void **state)
+static void test_the_end_waits_for_nobody(void **state)
 {
     (void)state;
     char text[4096];
@@ -165,7 +165,8 @@ static void fail_on_one(int rank)
         pause();
 }
 
-/* What goes wrong while it ends is no cause; what stood printed comes out ahead of the sentence. */
+/* A failure during the end is not the cause; what was printed before comes out before the sentence.
+ */
 static void test_a_failing_end_keeps_its_cause(void **state)
 {
     (void)state;
@@ -179,7 +180,7 @@ static void do_nothing(int rank)
     (void)rank;
 }
 
-/* When the ranks are done, a single one fails as ever, and nothing is left of them. */
+/* After the ranks are done, a single rank fails as it does alone. */
 static void test_one_rank_alone_exits(void **state)
 {
     (void)state;
@@ -204,8 +205,8 @@ static void run_tasks(int rank)
         pause();
 }
 
-/* A rank's threads speak for the rank. */
-static void test_a_ranks_threads_have_its_place(void **state)
+/* A rank's threads print under the rank's name. */
+static void test_threads_of_a_rank_print_its_place(void **state)
 {
     (void)state;
     char text[4096];
@@ -213,8 +214,8 @@ static void test_a_ranks_threads_have_its_place(void **state)
     assert_non_null(strstr(text, "bug[70] rank 1 dp 1: task "));
 }
 
-/* What a rank says goes to its own file, whatever its level; other ranks' messages are not for the
- * console. */
+/* All messages of a rank, of any level, go to its own file; those of other ranks than 0 stay off
+ * the console. */
 static void test_a_ranks_own_log(void **state)
 {
     (void)state;
@@ -242,10 +243,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_cause_ends_all),
         cmocka_unit_test(test_a_check_ends_all),
-        cmocka_unit_test(test_an_end_waits_for_nobody),
+        cmocka_unit_test(test_the_end_waits_for_nobody),
         cmocka_unit_test(test_a_failing_end_keeps_its_cause),
         cmocka_unit_test(test_one_rank_alone_exits),
-        cmocka_unit_test(test_a_ranks_threads_have_its_place),
+        cmocka_unit_test(test_threads_of_a_rank_print_its_place),
         cmocka_unit_test(test_a_ranks_own_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

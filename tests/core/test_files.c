@@ -1,5 +1,5 @@
-/* test_files.c -- whole files: read with their sentences, replaced whole or not at all whichever
- * call fails. */
+/* test_files.c -- whole files: reading with sentences about failures, and replacing that is
+ * complete or absent whichever call fails. */
 #include "model/core/check.h"
 #include "model/core/child.h"
 #include "model/core/files.h"
@@ -20,7 +20,7 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* In pieces, the first bytes again at the end, as shards are written. */
+/* In pieces, with the first bytes rewritten at the end, as shards are written. */
 static bool write_in_pieces(const FsOps *fs, const char *path, char *err, size_t n)
 {
     AtomicFile f;
@@ -101,7 +101,7 @@ static void a_slow_disk_and_a_full_one(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-static void folders_are_made_to_the_last(void **state)
+static void nested_folders_are_created(void **state)
 {
     (void)state;
     char err[300];
@@ -140,7 +140,7 @@ static void a_file_of_ours_is_no_link(void **state)
     assert_int_equal(unlink("file") | unlink("link"), 0);
 }
 
-static void an_input_is_read_as_far_as_is_wanted(void **state)
+static void an_input_is_read_as_far_as_asked(void **state)
 {
     (void)state;
     const char *why = NULL;
@@ -177,7 +177,7 @@ static void numbers_of_the_kernel(void **state)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static void a_program_is_looked_for_in_every_folder(void **state)
+static void a_program_is_searched_in_every_folder(void **state)
 {
     (void)state;
     char *before = getenv("PATH") ? must_strdup(getenv("PATH")) : NULL;
@@ -203,11 +203,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_replaced_whole_or_not_at_all),
         cmocka_unit_test(a_slow_disk_and_a_full_one),
-        cmocka_unit_test(folders_are_made_to_the_last),
+        cmocka_unit_test(nested_folders_are_created),
         cmocka_unit_test(a_file_of_ours_is_no_link),
-        cmocka_unit_test(an_input_is_read_as_far_as_is_wanted),
+        cmocka_unit_test(an_input_is_read_as_far_as_asked),
         cmocka_unit_test(numbers_of_the_kernel),
-        cmocka_unit_test(a_program_is_looked_for_in_every_folder),
+        cmocka_unit_test(a_program_is_searched_in_every_folder),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

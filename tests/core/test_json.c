@@ -1,5 +1,5 @@
-/* test_json.c -- the strict reader: what it accepts, where things stand, what it refuses at the
- * level of bytes; the reader of trees; what is written. */
+/* test_json.c -- the strict reader: what it accepts, the places it reports, which bytes it refuses;
+ * the reader of trees; the writer. */
 #include "model/core/json.h"
 #include "model/core/json_tree.h"
 #include "model/core/json_write.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* Reads text that must be good; the caller frees. */
+/* Reads text that must be accepted; the caller frees. */
 static Json read_good(const char *text, size_t length)
 {
     Json json;
@@ -245,8 +245,8 @@ static void quotes_so_that_it_reads_back(void **state)
     }
 }
 
-/* One table of escapes for whole texts and for cut ones; what is no UTF-8 becomes U+FFFD, so that
- * the strict reader takes it. */
+/* One table of escapes for whole and for truncated texts; bytes that are not UTF-8 become U+FFFD,
+ * so that the strict reader accepts the result. */
 static void writes_strings_that_every_reader_takes(void **state)
 {
     (void)state;

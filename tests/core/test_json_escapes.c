@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* What people write and what checkpoints hold is read by two readers, which take the same escapes
- * and refuse the same ones, each in its own words. */
+/* Configs and checkpoints have a reader each. Both accept the same escapes and refuse the same
+ * ones, each with its own sentence. */
 static void both_readers_know_the_same_escapes(void **state)
 {
     (void)state;

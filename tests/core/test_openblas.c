@@ -1,5 +1,5 @@
-/* test_openblas.c -- trying OpenBLAS in a child where address space is limited: what is said of how
- * the child ended, and that it is found when the program ignores its children. */
+/* test_openblas.c -- trying OpenBLAS in a child process where address space is limited: the
+ * sentence about how the child ended, and a program that ignores its children. */
 #include "model/core/openblas.h"
 #include "tests/support/support.h"
 
@@ -25,7 +25,7 @@ void (*signal(int number, void (*handler)(int)))(int)
     return sigaction(number, &action, &was) == 0 ? was.sa_handler : SIG_ERR;
 }
 
-/* A limit that is one, and never met. */
+/* A limit that is set and never reached. */
 static int limit_address_space(void **state)
 {
     (void)state;
@@ -35,12 +35,12 @@ static int limit_address_space(void **state)
     return setrlimit(RLIMIT_AS, &all);
 }
 
-static void test_only_want_of_memory_is_told_as_that(void **state)
+static void test_only_lack_of_memory_is_reported_as_such(void **state)
 {
     (void)state;
     static const struct {
         int signal;
-        const char *told;
+        const char *expected;
     } cases[] = {
         {SIGPROF, "OpenBLAS does not get its memory, 128 MiB for each of 2 threads, "},
         {SIGKILL, "OpenBLAS, tried within the limit on address space, was ended by signal 9 ("},
@@ -51,12 +51,12 @@ static void test_only_want_of_memory_is_told_as_that(void **state)
         arrives = cases[i].signal;
         assert_false(openblas_open(&cpu, 2, 0, why, sizeof why));
         arrives = 0;
-        if (strncmp(why, cases[i].told, strlen(cases[i].told)) != 0) fail_msg("%s", why);
+        if (strncmp(why, cases[i].expected, strlen(cases[i].expected)) != 0) fail_msg("%s", why);
         assert_null(cpu.library);
     }
 }
 
-/* SIGCHLD ignored, as some callers leave it: the child is waited for once, not for ever. */
+/* SIGCHLD ignored, as some callers leave it: waiting for the child must still end. */
 static void test_a_program_that_ignores_its_children(void **state)
 {
     (void)state;
@@ -64,18 +64,18 @@ static void test_a_program_that_ignores_its_children(void **state)
     char why[256] = "";
     signal(SIGCHLD, SIG_IGN);
     arrives = SIGPROF;
-    alarm(60); /* where it waits for ever */
+    alarm(60); /* if it waited for ever */
     assert_false(openblas_open(&cpu, 1, 0, why, sizeof why));
     arrives = 0;
     assert_non_null(strstr(why, "does not get its memory"));
-    openblas_open(&cpu, 1, 0, why, sizeof why); /* there is one or not */
+    openblas_open(&cpu, 1, 0, why, sizeof why); /* whether it is installed or not */
     assert_string_equal(why, "");
     alarm(0);
     assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
 }
 
-/* More threads than it was compiled for would find it without a place for them. */
-static void test_more_threads_than_it_is_built_for(void **state)
+/* OpenBLAS has no room for more threads than it was compiled for. */
+static void test_more_threads_than_openblas_was_built_for(void **state)
 {
     (void)state;
     CpuDevice cpu = {0};
@@ -90,9 +90,9 @@ static void test_more_threads_than_it_is_built_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_want_of_memory_is_told_as_that),
+        cmocka_unit_test(test_only_lack_of_memory_is_reported_as_such),
         cmocka_unit_test(test_a_program_that_ignores_its_children),
-        cmocka_unit_test(test_more_threads_than_it_is_built_for),
+        cmocka_unit_test(test_more_threads_than_openblas_was_built_for),
     };
     return cmocka_run_group_tests(tests, limit_address_space, NULL);
 }

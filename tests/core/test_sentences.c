@@ -1,5 +1,5 @@
-/* test_sentences.c -- what the program says when it fails: with its exit code, to its end however
- * long a path in it is, and as text whatever the path is made of. */
+/* test_sentences.c -- sentences about failures: their exit codes, sentences with very long paths,
+ * and paths with any bytes. */
 #include "model/core/arena.h"
 #include "model/core/check.h"
 #include "model/core/log.h"
@@ -26,7 +26,7 @@ static void run_body(void *context)
     ((const Body *)context)->run();
 }
 
-/* Exit code of a child that runs body, and what it said. */
+/* Exit code of a child that runs body, and what it printed. */
 static int child(void (*body)(void), char *text, size_t n)
 {
     return child_run(run_body, &(Body){body}, text, n);
@@ -52,7 +52,7 @@ static void overrun_an_arena(void)
     arena_take(&arena, 257);
 }
 
-static void test_failures_speak(void **state)
+static void test_failures_print_a_sentence(void **state)
 {
     (void)state;
     char text[1024];
@@ -68,7 +68,7 @@ static void test_failures_speak(void **state)
 
 /* The system's reason comes through sentences around sentences; a name that reads like it does not.
  */
-static void test_a_sentence_tells_its_exit_code(void **state)
+static void test_a_sentence_gives_its_exit_code(void **state)
 {
     (void)state;
     char inner[200], outer[400];
@@ -98,7 +98,7 @@ static char *long_path(void)
     return path;
 }
 
-/* What a sentence is too long for is left out of its middle, between characters. */
+/* A sentence that is too long loses its middle, cut between characters. */
 static void test_a_long_sentence_keeps_both_ends(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void warn_of_a_long_path(void)
     log_warning("cannot open %s: %s", long_path(), strerror(EACCES));
 }
 
-static void test_a_long_failure_is_told_to_its_end(void **state)
+static void test_a_long_failure_is_printed_to_its_end(void **state)
 {
     (void)state;
     char text[8192];
@@ -156,7 +156,7 @@ static void warn_of_bytes(void)
                       "2J \xff \xe2\x82\nend");
 }
 
-static void test_no_byte_drives_the_terminal(void **state)
+static void test_no_byte_controls_the_terminal(void **state)
 {
     (void)state;
     char text[256];
@@ -168,11 +168,11 @@ static void test_no_byte_drives_the_terminal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failures_speak),
-        cmocka_unit_test(test_a_sentence_tells_its_exit_code),
+        cmocka_unit_test(test_failures_print_a_sentence),
+        cmocka_unit_test(test_a_sentence_gives_its_exit_code),
         cmocka_unit_test(test_a_long_sentence_keeps_both_ends),
-        cmocka_unit_test(test_a_long_failure_is_told_to_its_end),
-        cmocka_unit_test(test_no_byte_drives_the_terminal),
+        cmocka_unit_test(test_a_long_failure_is_printed_to_its_end),
+        cmocka_unit_test(test_no_byte_controls_the_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_data.c -- text and corpora: what comes in, what is refused and in which words. */
+/* test_data.c -- text and corpora: what is accepted, and what is refused with which sentence. */
 #include "data/identity.h"
 #include "data/text/corpus.h"
 #include "data/text/text.h"
@@ -46,7 +46,7 @@ static void check_refused(const char *name, const char *contents, size_t size, c
 
 #define BYTES(literal) (literal), sizeof(literal) - 1
 
-static void test_crlf_becomes_lf_and_the_mark_goes(void **state)
+static void test_crlf_becomes_lf_and_the_byte_order_mark_is_dropped(void **state)
 {
     (void)state;
     check_text("a.txt", BYTES("one\r\ntwo\r\n"), "one\ntwo\n");
@@ -59,7 +59,7 @@ static void test_crlf_becomes_lf_and_the_mark_goes(void **state)
         "a\nb\303\251\360\237\231\202");
 }
 
-static void test_what_is_not_text_is_refused_by_place(void **state)
+static void test_bytes_that_are_not_text_are_refused_with_their_place(void **state)
 {
     (void)state;
     check_refused("a.txt", "", 0, "a.txt is empty");
@@ -113,7 +113,7 @@ static void test_files_are_read_in_order(void **state)
     folder_drop(folder);
 }
 
-/* Its end may be counted from like that of any other. */
+/* Its end counts like that of any other document. */
 static void test_a_text_may_begin_with_an_empty_document(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void test_corpus_that_is_missing(void **state)
     folder_drop(folder);
 }
 
-/* Reads the corpus with this shell script as the program; true if it was taken. */
+/* Reads the corpus with this shell script in place of the program; true if it was accepted. */
 static bool read_from(const char *script, const CorpusLimits *limits, char *err, size_t n)
 {
     char *folder = folder_new(), *path = must_strdup(getenv("PATH"));
@@ -237,7 +237,7 @@ static bool read_from(const char *script, const CorpusLimits *limits, char *err,
     return found;
 }
 
-static void test_corpus_whose_program_says_something_else(void **state)
+static void test_corpus_whose_program_prints_something_else(void **state)
 {
     (void)state;
     char err[512];
@@ -254,7 +254,7 @@ static void test_corpus_whose_program_says_something_else(void **state)
     }
 }
 
-/* None is left running, and none is waited for longer than it may take. */
+/* No process is left running, and none is waited for beyond its limit. */
 static void test_corpus_whose_program_never_ends(void **state)
 {
     (void)state;
@@ -285,7 +285,7 @@ static void test_corpus_whose_program_never_ends(void **state)
 
 /* ---- which data these are -------------------------------------------------------------------- */
 
-/* The identity of one shard of 200000 tokens, with token `at` made another one; -1: with none. */
+/* The identity of one shard of 200000 tokens, with token `at` changed; -1: unchanged. */
 static char *identity_with(const char *folder, bool whole, int64_t at)
 {
     char err[512];
@@ -306,7 +306,7 @@ static char *identity_with(const char *folder, bool whole, int64_t at)
     return identity;
 }
 
-static void test_identity_tells_contents_apart(void **state)
+static void test_different_contents_have_different_identities(void **state)
 {
     (void)state;
     char *folder = folder_new();
@@ -356,17 +356,17 @@ static void test_differences_of_identities(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_identity_tells_contents_apart),
+    cmocka_unit_test(test_different_contents_have_different_identities),
     cmocka_unit_test(test_differences_of_identities),
-    cmocka_unit_test(test_crlf_becomes_lf_and_the_mark_goes),
-    cmocka_unit_test(test_what_is_not_text_is_refused_by_place),
+    cmocka_unit_test(test_crlf_becomes_lf_and_the_byte_order_mark_is_dropped),
+    cmocka_unit_test(test_bytes_that_are_not_text_are_refused_with_their_place),
     cmocka_unit_test(test_files_are_read_in_order),
     cmocka_unit_test(test_a_text_may_begin_with_an_empty_document),
     cmocka_unit_test(test_split_falls_on_a_border),
     cmocka_unit_test(test_fuzz_text),
     cmocka_unit_test(test_corpus_bible),
     cmocka_unit_test(test_corpus_that_is_missing),
-    cmocka_unit_test(test_corpus_whose_program_says_something_else),
+    cmocka_unit_test(test_corpus_whose_program_prints_something_else),
     cmocka_unit_test(test_corpus_whose_program_never_ends),
 };
 

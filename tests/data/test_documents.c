@@ -1,5 +1,5 @@
-/* test_documents.c -- what becomes of several documents: where training ends and validation begins,
- * the ends of text between them, and windows that run across. */
+/* test_documents.c -- several documents in one text: where training ends and validation begins, the
+ * end-of-text tokens between them, and windows that span two documents. */
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "model/core/check.h"

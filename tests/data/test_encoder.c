@@ -1,5 +1,5 @@
-/* test_encoder.c -- an encoder forgets the words that it remembers when they are too many, and
- * begins anew: through texts of more words than that; and what a prompt becomes. */
+/* test_encoder.c -- an encoder empties its cache of words when it is full: texts with more words
+ * than that, and the ids of a prompt. */
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-/* Twice as many as an encoder remembers and some more; a part of the first and of the last of them
- * come again later. */
+/* More than twice as many words as an encoder remembers. Some of the first and of the last occur
+ * again later. */
 enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, LETTERS = 7, FEW = 10000 };
 
-/* Word `i` of six letters after a space, no two alike: i in base 26, its digits turned by each
- * other so that words near each other share little. */
+/* Word `i` of six letters after a space, no two alike: i in base 26, with digits mixed so that
+ * neighbouring words have little in common. */
 static void distinct_word(char *to, int64_t i)
 {
     to[0] = ' ';
@@ -26,7 +26,7 @@ static void distinct_word(char *to, int64_t i)
     }
 }
 
-/* One encoder over all words writes what encoders write that have only a few of them each. */
+/* One encoder over all words gives the ids of many encoders that see a few words each. */
 static void test_more_words_than_an_encoder_remembers(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_inputs.c -- paths that a user gives: what is no file is refused in a sentence and never
- * waited for, and patterns stay bounded. */
+/* test_inputs.c -- paths that a user gives: anything but a file is refused with a sentence and
+ * never waited for, and patterns stay bounded. */
 #include "configs/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_set.h"
@@ -48,7 +48,7 @@ static char *socket_new(const char *folder)
     return path;
 }
 
-/* What each reader of files says to a path. */
+/* How each reader of files answers a path. */
 static void check_refused(const char *path, const char *why)
 {
     char err[512] = "", *text;
@@ -104,7 +104,7 @@ static void a_config_may_come_from_a_pipe_that_is_written_to(void **state)
     ConfigReport report;
     assert_int_equal(pipe(ends), 0);
     alarm(PATIENCE);
-    if (fork() == 0) { /* the rest when the reader has taken the beginning and finds nothing */
+    if (fork() == 0) { /* the rest is written when the reader has taken the beginning and waits */
         alarm(PATIENCE);
         bool good = write(ends[1], text, (size_t)first) == first;
         while (good && unread > 0)
@@ -174,7 +174,7 @@ static void braces_of_a_pattern_are_tried_within_bounds(void **state)
         check_pattern(pattern, cases[i].sentence);
         free(pattern);
     }
-    for (uint64_t round = 0; round < 300; round++) { /* whatever is drawn comes to an end */
+    for (uint64_t round = 0; round < 300; round++) { /* every drawn pattern ends */
         char pattern[80] = "no/";
         for (uint64_t k = 3; k < sizeof pattern - 1; k++)
             pattern[k] = "{},{},ab"[drawn(71, round * 100 + k) % 8];
@@ -203,7 +203,7 @@ static void braces_name_files_in_their_order(void **state)
 /* ---- shards in use ----------------------------------------------------------------------------
  */
 
-static void a_shard_that_is_cut_while_it_is_open_is_a_sentence(void **state)
+static void truncating_an_open_shard_gives_a_sentence(void **state)
 {
     (void)state;
     static const int64_t vocab[] = {500, 70000};
@@ -232,7 +232,7 @@ static void a_shard_that_is_cut_while_it_is_open_is_a_sentence(void **state)
     }
 }
 
-/* The hash as it is written down, over bytes that lie together: checkpoints of long ago hold it. */
+/* The hash by its definition, over contiguous bytes: old checkpoints hold it. */
 static uint64_t plain_hash(const uint8_t *p, size_t size)
 {
     uint64_t h = 1;
@@ -248,7 +248,7 @@ static uint64_t plain_hash(const uint8_t *p, size_t size)
     return h;
 }
 
-static void a_shard_is_hashed_in_pieces_as_it_is_whole(void **state)
+static void hashing_a_shard_in_pieces_gives_the_hash_of_the_whole(void **state)
 {
     (void)state;
     static const int64_t tokens[] = {0, 1, 100, 523776, 523777, 700003}; /* two have 1 MiB */
@@ -302,8 +302,8 @@ int main(void)
         cmocka_unit_test(a_config_may_come_from_a_pipe_that_is_written_to),
         cmocka_unit_test(braces_of_a_pattern_are_tried_within_bounds),
         cmocka_unit_test(braces_name_files_in_their_order),
-        cmocka_unit_test(a_shard_that_is_cut_while_it_is_open_is_a_sentence),
-        cmocka_unit_test(a_shard_is_hashed_in_pieces_as_it_is_whole),
+        cmocka_unit_test(truncating_an_open_shard_gives_a_sentence),
+        cmocka_unit_test(hashing_a_shard_in_pieces_gives_the_hash_of_the_whole),
         cmocka_unit_test(more_shards_than_the_soft_limit_of_open_files),
     };
     return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);

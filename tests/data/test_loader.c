@@ -66,7 +66,7 @@ static void test_without_shuffle_windows_are_consecutive(void **state)
     counting_close(&f);
 }
 
-/* Windows of `samples` samples from `first` on, as batches of this grid give them, by global index.
+/* The windows of `samples` samples from `first` on, by global index, from the batches of this grid.
  */
 static void collect(const CountingSet *f, int64_t dp, int64_t micros, int64_t B, int64_t first,
                     int64_t samples, int64_t *out)
@@ -174,7 +174,8 @@ static void test_bug_49_bad_id_reaches_the_caller(void **state)
     Loader *l = counting_loader(&f, (LoaderOptions){.B = 1, .T = 10, .vocab_size = 55});
     for (int64_t step = 0; step < 5; step++)
         counting_next(l, step, 0);
-    assert_false(loader_next(l, 5, 0, &b, err, sizeof err)); /* read ahead, told when asked for */
+    assert_false(
+        loader_next(l, 5, 0, &b, err, sizeof err)); /* read ahead, reported when asked for */
     assert_non_null(strstr(err, "train_2.bin: token id 55 at byte 1066"));
     assert_false(loader_next(l, 7, 0, &b, err, sizeof err));
     assert_int_equal(window_of(&(Batch){.tokens = counting_next(l, 2, 0).tokens}, 0),

@@ -45,8 +45,8 @@ static void test_bug_2_last_validation_batch_is_masked(void **state)
     counting_close(&f);
 }
 
-/* Validation that ends before its data does, within a micro-batch: two ranks see these windows
- * once, and no other. */
+/* Validation that ends before its data, in the middle of a micro-batch: two ranks together see each
+ * of these windows once, and no other. */
 static void test_validation_ends_after_max_windows(void **state)
 {
     (void)state;
@@ -77,7 +77,7 @@ static void test_validation_ends_after_max_windows(void **state)
     counting_close(&f);
 }
 
-static void test_too_little_data_is_a_sentence(void **state)
+static void test_too_little_data_gives_a_sentence(void **state)
 {
     (void)state;
     char err[512];
@@ -95,7 +95,7 @@ static void test_too_little_data_is_a_sentence(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bug_2_last_validation_batch_is_masked),
     cmocka_unit_test(test_validation_ends_after_max_windows),
-    cmocka_unit_test(test_too_little_data_is_a_sentence),
+    cmocka_unit_test(test_too_little_data_gives_a_sentence),
 };
 
 int main(void)

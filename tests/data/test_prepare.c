@@ -184,7 +184,7 @@ static void test_several_prepare_at_once(void **state)
     prepare_fixture_close(&f);
 }
 
-static void test_what_cannot_be_opened_is_a_sentence(void **state)
+static void test_failing_to_open_gives_a_sentence(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -249,8 +249,8 @@ static void test_shards_find_their_tokenizer(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Bytes that the targets of all validation windows stand for are the text less its first token and
- * what no window uses. */
+/* The bytes of the targets of all validation windows are the text without its first token and
+ * without what no window uses. */
 static void test_target_bytes_add_up(void **state)
 {
     (void)state;
@@ -346,7 +346,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_tokenizer_is_trained_on_the_training_part),
     cmocka_unit_test(test_damaged_preparation_is_refused),
     cmocka_unit_test(test_several_prepare_at_once),
-    cmocka_unit_test(test_what_cannot_be_opened_is_a_sentence),
+    cmocka_unit_test(test_failing_to_open_gives_a_sentence),
     cmocka_unit_test(test_shards_find_their_tokenizer),
     cmocka_unit_test(test_target_bytes_add_up),
     cmocka_unit_test(test_commands_and_their_exit_codes),

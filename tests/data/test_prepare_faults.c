@@ -1,5 +1,5 @@
-/* test_prepare_faults.c -- a prepared corpus is there whole or not at all, whichever call fails or
- * is the last of its process. */
+/* test_prepare_faults.c -- a prepared corpus is complete or absent, whichever call fails or kills
+ * the process. */
 #include "data/text/prepare.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A text, and what is made of it when nothing goes wrong. */
+/* A text, and its preparation without failures. */
 typedef struct {
     char *bytes;
     Text text;
@@ -55,7 +55,7 @@ static void clear(const Corpus *c)
         fail_msg("%s", err);
 }
 
-/* Preparing on a sound disk, whatever stands in the cache, gives the whole corpus. */
+/* Preparing on a sound disk gives the whole corpus, whatever is in the cache. */
 static void must_prepare(const Corpus *c, const FsOps *fs)
 {
     char err[300];
@@ -117,7 +117,7 @@ static void a_failing_call_leaves_no_files(void **state)
     corpus_close(&c);
 }
 
-static void a_process_that_dies_is_not_in_the_way(void **state)
+static void leftovers_of_a_killed_process_do_no_harm(void **state)
 {
     (void)state;
     Corpus c;
@@ -143,7 +143,7 @@ static void a_process_that_dies_is_not_in_the_way(void **state)
     corpus_close(&c);
 }
 
-static void writes_of_few_bytes_are_no_failure(void **state)
+static void short_writes_are_completed(void **state)
 {
     (void)state;
     Corpus c;
@@ -158,8 +158,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failing_call_leaves_no_files),
-        cmocka_unit_test(a_process_that_dies_is_not_in_the_way),
-        cmocka_unit_test(writes_of_few_bytes_are_no_failure),
+        cmocka_unit_test(leftovers_of_a_killed_process_do_no_harm),
+        cmocka_unit_test(short_writes_are_completed),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

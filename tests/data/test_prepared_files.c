@@ -83,7 +83,7 @@ static void test_temporary_names_that_are_taken(void **state)
     folder_drop(folder);
 }
 
-/* The identity as it is when nothing is known beforehand: from every byte. */
+/* The identity when no checksum is known: from every byte. */
 static char *identity_from_bytes(DataSet *d)
 {
     char err[512];
@@ -125,7 +125,7 @@ static void test_checksums_are_the_identity_of_every_byte(void **state)
     prepare_fixture_close(&f);
 }
 
-/* Folders of before there were checksums are read as they are. */
+/* Folders from before there were checksums are read as they are. */
 static void test_meta_without_checksums(void **state)
 {
     (void)state;
@@ -153,9 +153,9 @@ static void test_meta_without_checksums(void **state)
     prepare_fixture_close(&f);
 }
 
-/* ---- what is said meanwhile ------------------------------------------------------------------ */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-/* What preparing says on stdout, every time that it could say something; the caller frees. */
+/* What preparing prints on stdout when every progress line is printed; the caller frees. */
 static void said_while_preparing(const PrepareRequest *request, char **said)
 {
     char err[512], *path = text_format("%s/said", request->cache);
@@ -180,8 +180,8 @@ static void said_while_preparing(const PrepareRequest *request, char **said)
     free(path);
 }
 
-/* Lines that begin with `begin`, say a share in percent after `before`, and never fall back:
- * returns the last share, and how many different ones there were in *n. */
+/* Reads the lines that begin with `begin` and have a percentage after `before`, which must not
+ * decrease. Returns the last percentage, and in *n how many different ones there were. */
 static int shares(const char *said, const char *begin, const char *before, int *n)
 {
     int last = -1;
@@ -226,7 +226,7 @@ static void check_tokens(const PrepareRequest *r, int64_t train)
     preparation_free(&p);
 }
 
-static void test_preparing_says_how_far_it_is(void **state)
+static void test_preparing_reports_its_progress(void **state)
 {
     (void)state;
     PrepareFixture f = prepare_fixture_open();
@@ -287,7 +287,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_temporary_names_that_are_taken),
     cmocka_unit_test(test_checksums_are_the_identity_of_every_byte),
     cmocka_unit_test(test_meta_without_checksums),
-    cmocka_unit_test(test_preparing_says_how_far_it_is),
+    cmocka_unit_test(test_preparing_reports_its_progress),
     cmocka_unit_test(test_fuzz_meta),
 };
 

@@ -1,5 +1,5 @@
-/* test_short_data.c -- data too short for a window are refused, with what to write instead, and
- * that is enough. */
+/* test_short_data.c -- data too short for a window are refused with what to write instead, and
+ * following that advice is enough. */
 #include "data/dataset.h"
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* What is said of the fixture's config: the data are sound, the config asks too much of them. */
+/* The refusal of the fixture's config: the data are sound, but too short for it. */
 static void refused(const PrepareFixture *f, char *err, size_t n)
 {
     DataSet d;
@@ -22,7 +22,7 @@ static void refused(const PrepareFixture *f, char *err, size_t n)
     assert_int_equal(code, EXIT_CONFIG);
 }
 
-/* Texts of few lines, of which a share loses up to one. */
+/* Texts of few lines: rounding to line ends may take up to one from a split. */
 static void test_the_share_that_is_advised_is_enough(void **state)
 {
     (void)state;

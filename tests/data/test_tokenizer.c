@@ -114,7 +114,7 @@ static void naive_merge(NaiveWord *w, int32_t l, int32_t r, int32_t id)
     w->n = kept;
 }
 
-/* Counts everything anew and takes the best pair by walking all of them; false if there is none. */
+/* Counts all pairs anew and finds the best one by walking through all; false if there is none. */
 static bool naive_best(const NaiveWord *word, int n_words, const NaiveVocab *v, int32_t *left,
                        int32_t *right)
 {
@@ -193,7 +193,7 @@ static void test_training_equals_naive_training(void **state)
     check_training("mississippi mississippi miss issip ppi sip", 272);
 }
 
-static void test_training_says_what_the_text_can_give(void **state)
+static void test_training_reports_the_largest_possible_vocabulary(void **state)
 {
     (void)state;
     char err[256];
@@ -356,7 +356,7 @@ static void test_specials_never_come_from_text(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_words_are_those_of_the_pattern),
     cmocka_unit_test(test_training_equals_naive_training),
-    cmocka_unit_test(test_training_says_what_the_text_can_give),
+    cmocka_unit_test(test_training_reports_the_largest_possible_vocabulary),
     cmocka_unit_test(test_encoding_equals_naive_encoding),
     cmocka_unit_test(test_any_bytes_come_back),
     cmocka_unit_test(test_cache_does_not_change_ids),

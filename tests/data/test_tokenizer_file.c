@@ -1,5 +1,5 @@
-/* test_tokenizer_file.c -- tokenizers as files: tokenizer.json in both spellings of merges, what is
- * refused, GPT-2's own. */
+/* test_tokenizer_file.c -- files of tokenizers: tokenizer.json in both spellings of merges, refused
+ * files, and GPT-2's own. */
 #include "data/tokenizer/tokenizer.h"
 #include "model/core/check.h"
 #include "model/core/files.h"
@@ -146,7 +146,7 @@ static void test_no_merges_is_refused(void **state)
     free(json);
 }
 
-/* What a special token is called is written into files of JSON: it must be text. */
+/* Names of special tokens are written into JSON files, so they must be text. */
 static void test_special_tokens_that_are_not_text_are_refused(void **state)
 {
     (void)state;

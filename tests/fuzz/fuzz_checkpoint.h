@@ -1,6 +1,6 @@
 /* fuzz_checkpoint.h -- the fuzz targets of checkpoint files, by name, for replay in the test
- * programs. Each file also defines LLVMFuzzerTestOneInput, weakly, so that several of them link
- * into one program. */
+ * programs. Each file also defines LLVMFuzzerTestOneInput, weakly, so that several link into one
+ * program. */
 #ifndef TESTS_FUZZ_FUZZ_CHECKPOINT_H
 #define TESTS_FUZZ_FUZZ_CHECKPOINT_H
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A grid that the model goes with. */
+/* A grid that fits the model. */
 static void check_grid(const Config *c)
 {
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline,
@@ -28,7 +28,7 @@ static void check_grid(const Config *c)
           "split of %lld", (long long)blocks);
 }
 
-/* What everybody who reads a Config relies on; of one that is only looked at no step is made. */
+/* What every reader of a Config relies on. A config that is only looked at makes no step. */
 static void check_sound(const Config *c, bool looked_at)
 {
     CHECK(looked_at || c->train_batch_size == c->train_micro_batch_size_per_gpu *
@@ -44,9 +44,9 @@ static void check_sound(const Config *c, bool looked_at)
     CHECK(c->data.train.count > 0 || c->data.text.count > 0 || c->data.corpus != NULL, "no data");
 }
 
-/* The printed text gives the config again in the same world, and in any other where it is looked
- * at; any ranks may open it, on a grid of theirs; read for another world it may be refused. Of one
- * in four, by `draw`, one of the others is read. */
+/* Read again for the same world, or only to be looked at in any world, the printed text gives the
+ * same config. Any number of ranks may open it, on a grid of their own; read for another world it
+ * may be refused. One in four, by `draw`, reads one of these. */
 static void check_round_trip(const Config *config, int64_t world, size_t draw)
 {
     const ConfigContext context[] = {{.world = world},

@@ -35,7 +35,7 @@ static bool left_out(const Option *row)
                      strcmp(row->key, "model.vocab_size") == 0;
 }
 
-/* What later rows must go with. */
+/* What later rows must be consistent with. */
 typedef struct {
     Bytes bytes;
     ModelSize model;
@@ -43,7 +43,7 @@ typedef struct {
     Config types; /* of optimizer and scheduler, in their fields */
 } Draw;
 
-/* A whole number: mostly those at which code turns, in reach of the row. */
+/* A whole number in the row's range: mostly the borders at which code branches. */
 static void whole_value(const Option *row, Draw *d, char *out)
 {
     static const double small[] = {1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 17, 24, 32, 0},
@@ -55,7 +55,7 @@ static void whole_value(const Option *row, Draw *d, char *out)
                   strcmp(row->key, "gradient_accumulation_steps") == 0;
     if (costly) x = fmin(x, d->model == MODEL_SMALL ? 3 : 1000);
     x = fmin(fmax(x, row->min), row->max);
-    bool fits = take(&d->bytes, 8) != 0; /* mostly, or few would be accepted */
+    bool fits = take(&d->bytes, 8) != 0; /* mostly, otherwise few would be accepted */
     if (strcmp(row->key, "model.num_key_value_heads") == 0 && fits && fmod(d->heads, x) != 0)
         x = d->heads;
     if (strcmp(row->key, "model.max_position_embeddings") == 0 && fits) x = fmax(x, d->length);
@@ -98,7 +98,7 @@ static void value(const Option *row, Draw *d, char *out)
     }
 }
 
-/* Drawn first: other rows go with them. */
+/* Drawn first: other rows depend on them. */
 static bool comes_first(const char *key)
 {
     return strcmp(key, "optimizer.type") == 0 || strcmp(key, "scheduler.type") == 0 ||

@@ -1,11 +1,11 @@
-/* fuzz_model.h -- the fuzz target of what a config leads to, by name, for replay in
+/* fuzz_model.h -- the fuzz target of whole runs of a config, by name, for replay in
  * tests/configs/test_config_runs.c. */
 #ifndef TESTS_FUZZ_FUZZ_MODEL_H
 #define TESTS_FUZZ_FUZZ_MODEL_H
 
 #include "configs/config.h"
 
-/* Values of a model and run as small as they get, or as large as the option table lets them be. */
+/* Values as small as a model and a run can have, or as large as the option table allows. */
 typedef enum { MODEL_SMALL, MODEL_LARGE } ModelSize;
 
 /* A config whose values the bytes choose, over the option table; NULL where rules between keys

@@ -66,7 +66,7 @@ static void replay_file(const char *path)
     free(folder);
 }
 
-static void kept_inputs_are_no_findings(void **state)
+static void kept_inputs_give_no_findings(void **state)
 {
     (void)state;
     glob_t found;
@@ -80,7 +80,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_target_has_a_function_of_its_name),
-        cmocka_unit_test(kept_inputs_are_no_findings),
+        cmocka_unit_test(kept_inputs_give_no_findings),
     };
     return cmocka_run_group_tests_name("fuzz corpus", tests, NULL, NULL);
 }

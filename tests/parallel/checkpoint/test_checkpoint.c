@@ -67,7 +67,7 @@ static void estimate_covers_what_is_written(void **state)
     test_run_close(&r);
 }
 
-static void a_large_tensor_in_several_chunks(void **state)
+static void a_large_tensor_is_saved_in_several_chunks(void **state)
 {
     (void)state;
     TestRun r;
@@ -142,7 +142,7 @@ static void device_tensors_pass_through_the_staging_buffer(void **state)
     test_run_close(&r);
 }
 
-static void the_newest_whole_one_wins(void **state)
+static void the_newest_undamaged_checkpoint_is_opened(void **state)
 {
     (void)state;
     TestRun r;
@@ -173,7 +173,7 @@ static void the_newest_whole_one_wins(void **state)
     test_run_close(&r);
 }
 
-static void another_model_is_refused_by_tensor(void **state)
+static void another_model_is_refused_with_a_tensors_name(void **state)
 {
     (void)state;
     TestRun r;
@@ -209,7 +209,7 @@ static void another_model_is_refused_by_tensor(void **state)
 
 /* ---- keeping and pruning --------------------------------------------------------------------- */
 
-static void prune_keeps_the_newest_whole_ones(void **state)
+static void prune_keeps_the_newest_undamaged_checkpoints(void **state)
 {
     (void)state;
     TestRun r;
@@ -222,8 +222,8 @@ static void prune_keeps_the_newest_whole_ones(void **state)
     assert_true(checkpoint_prune(&r.io, r.run, 6, 3, r.err, sizeof r.err));
     assert_true(test_run_whole(&r, 6) && test_run_whole(&r, 4) && test_run_whole(&r, 3));
     assert_int_equal(test_run_entries(&r), 4);
-    /* A resumed run that went back to 3 and saves 4: what lies ahead of it is not its own to
-     * remove, nor to count. */
+    /* A resumed run that went back to 3 and saves 4 neither removes nor counts the later
+     * checkpoints. */
     assert_true(checkpoint_prune(&r.io, r.run, 4, 1, r.err, sizeof r.err));
     assert_true(test_run_whole(&r, 6) && test_run_whole(&r, 4));
     assert_int_equal(test_run_entries(&r), 3);
@@ -257,7 +257,7 @@ static int ckpt(const char *command, const char *path)
     return r.code;
 }
 
-static void the_command_tells_whole_from_damaged_from_missing(void **state)
+static void the_command_distinguishes_sound_damaged_and_missing(void **state)
 {
     (void)state;
     TestRun r;
@@ -288,17 +288,17 @@ static void the_command_tells_whole_from_damaged_from_missing(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* damage is provoked here all the time */
+    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_comes_back_bit_by_bit),
         cmocka_unit_test(estimate_covers_what_is_written),
-        cmocka_unit_test(a_large_tensor_in_several_chunks),
+        cmocka_unit_test(a_large_tensor_is_saved_in_several_chunks),
         cmocka_unit_test(device_tensors_pass_through_the_staging_buffer),
-        cmocka_unit_test(the_newest_whole_one_wins),
-        cmocka_unit_test(another_model_is_refused_by_tensor),
-        cmocka_unit_test(prune_keeps_the_newest_whole_ones),
+        cmocka_unit_test(the_newest_undamaged_checkpoint_is_opened),
+        cmocka_unit_test(another_model_is_refused_with_a_tensors_name),
+        cmocka_unit_test(prune_keeps_the_newest_undamaged_checkpoints),
         cmocka_unit_test(saving_a_saved_step_again_changes_nothing),
-        cmocka_unit_test(the_command_tells_whole_from_damaged_from_missing),
+        cmocka_unit_test(the_command_distinguishes_sound_damaged_and_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void every_flipped_header_and_manifest_byte_is_refused(void **state)
     test_run_close(&r);
 }
 
-static void flipped_data_bytes_are_refused_by_tensor(void **state)
+static void flipped_data_bytes_are_refused_with_the_tensors_name(void **state)
 {
     (void)state;
     TestRun r;
@@ -298,10 +298,10 @@ static void bug_51_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(void 
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* damage is provoked here all the time */
+    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flipped_header_and_manifest_byte_is_refused),
-        cmocka_unit_test(flipped_data_bytes_are_refused_by_tensor),
+        cmocka_unit_test(flipped_data_bytes_are_refused_with_the_tensors_name),
         cmocka_unit_test(cut_and_grown_files_are_refused),
         cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix),
         cmocka_unit_test(links_pipes_and_folders_are_refused),

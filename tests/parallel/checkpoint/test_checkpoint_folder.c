@@ -1,5 +1,5 @@
-/* test_checkpoint_folder.c -- what stands in RUN/checkpoints under which name, who may read it,
- * what a save puts there, and what goes when the disk is full. */
+/* test_checkpoint_folder.c -- the names in RUN/checkpoints, who may read what, what a save writes
+ * there, and what is removed when the disk is full. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -37,7 +37,7 @@ static int rename_step(const TestRun *r, int64_t from, int64_t to)
 
 /* ---- what a save puts there ------------------------------------------------------------------ */
 
-/* Paths and host names are bytes of anybody's. */
+/* Paths and host names may be any bytes. */
 static void foreign_texts_are_saved_readably(void **state)
 {
     (void)state;
@@ -67,8 +67,8 @@ static void foreign_texts_are_saved_readably(void **state)
     }
 }
 
-/* A disk that says "written" and has written something else: in a header or the manifest a save
- * sees it before the old checkpoint could be thought superseded. */
+/* A disk that reports success and has written other bytes: if they are in a header or in the
+ * manifest, the save notices before the new checkpoint takes the place of the old one. */
 static void a_save_that_does_not_read_back_has_failed(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void a_save_that_does_not_read_back_has_failed(void **state)
     test_run_close(&r);
 }
 
-static void modes_are_those_of_the_umask(void **state)
+static void files_have_the_modes_of_the_umask(void **state)
 {
     (void)state;
     static const mode_t masks[] = {022, 027, 077, 002};
@@ -119,7 +119,7 @@ static void modes_are_those_of_the_umask(void **state)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void a_folder_holds_the_step_it_is_called(void **state)
+static void a_folder_must_hold_the_step_of_its_name(void **state)
 {
     (void)state;
     TestRun r;
@@ -139,7 +139,7 @@ static void a_folder_holds_the_step_it_is_called(void **state)
     assert_int_equal(test_ckpt("verify", r.run, "/dev/null"), EXIT_DAMAGED);
     assert_int_equal(test_ckpt("list", r.run, "/dev/null"), EXIT_DAMAGED);
     assert_int_equal(test_run_newest(&r), 5);
-    /* Saving step 20 does save it, and leaves what was there to its owner. */
+    /* Step 20 is saved, and the folder that had its name is kept under another one. */
     test_run_must_save(&r, 20);
     assert_int_equal(test_run_newest(&r), 20);
     assert_int_equal(test_run_entries(&r), 3);
@@ -176,8 +176,8 @@ static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
     assert_int_equal(good, at == 0);
 }
 
-/* It is said of what has happened: a save that fails before it leaves everything where it is. */
-static void what_steps_aside_is_told_when_it_has(void **state)
+/* The warning comes after the renaming: a save that fails earlier leaves everything where it is. */
+static void a_folder_that_was_moved_aside_is_reported(void **state)
 {
     (void)state;
     for (int damaged = 0; damaged < 2; damaged++) {
@@ -263,7 +263,7 @@ static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool
     for (int64_t step = 1; step <= 4; step++)
         test_run_must_save(r, step);
     CheckpointContents contents = test_run_contents(r);
-    /* The oldest is larger than all that a save may be thought to take. */
+    /* The oldest is larger than the estimate for a save. */
     char *large = test_run_file(r, 1, "notes");
     int fd = open(large, O_WRONLY | O_CREAT, 0666);
     assert_int_equal(ftruncate(fd, 2 * checkpoint_bytes(&contents)), 0);
@@ -297,7 +297,7 @@ static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
         size_t own = strlen(r.run); /* what close is to remove */
         if (deep) go_deeper(&r);
         fill_disk(&r, &fs, 0.1, tells);
-        assert_false(test_run_save(&r, 5)); /* as before, by itself: nothing goes */
+        assert_false(test_run_save(&r, 5)); /* checkpoint_write alone removes nothing */
         assert_true(error_says(r.err, ENOSPC));
         assert_int_equal(test_run_entries(&r), 4);
         if (!save_making_room(&r, 5)) fail_msg("%s", r.err);
@@ -321,7 +321,7 @@ static void old_checkpoints_make_room_but_not_the_last_good_one(void **state)
     }
 }
 
-static void room_is_asked_of_the_nearest_folder(void **state)
+static void free_space_is_that_of_the_nearest_existing_folder(void **state)
 {
     (void)state;
     TestRun r;
@@ -344,16 +344,16 @@ static void room_is_asked_of_the_nearest_folder(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* damage is provoked here all the time */
+    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(foreign_texts_are_saved_readably),
         cmocka_unit_test(a_save_that_does_not_read_back_has_failed),
-        cmocka_unit_test(modes_are_those_of_the_umask),
-        cmocka_unit_test(a_folder_holds_the_step_it_is_called),
-        cmocka_unit_test(what_steps_aside_is_told_when_it_has),
+        cmocka_unit_test(files_have_the_modes_of_the_umask),
+        cmocka_unit_test(a_folder_must_hold_the_step_of_its_name),
+        cmocka_unit_test(a_folder_that_was_moved_aside_is_reported),
         cmocka_unit_test(only_leftovers_of_this_program_are_removed),
         cmocka_unit_test(old_checkpoints_make_room_but_not_the_last_good_one),
-        cmocka_unit_test(room_is_asked_of_the_nearest_folder),
+        cmocka_unit_test(free_space_is_that_of_the_nearest_existing_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_formats.c -- a checkpoint's files as others know them: programs before this one,
- * and Python. */
+/* test_checkpoint_formats.c -- a checkpoint's files as other programs see them: earlier versions of
+ * this one, and Python. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* What a program of one rank has saved, before manifests spoke of several. */
+/* A checkpoint of version 1, from the time before there were several ranks. */
 static void a_checkpoint_of_version_1_is_read(void **state)
 {
     (void)state;
@@ -43,8 +43,7 @@ static void a_checkpoint_of_version_1_is_read(void **state)
     test_run_close(&r);
 }
 
-/* Of one rank the files with tensors are to the byte what version 1 wrote, but for the save's id.
- */
+/* A single rank writes the tensor files of version 1 to the byte, but for the save's id. */
 static void the_files_of_one_rank_are_those_of_version_1(void **state)
 {
     (void)state;
@@ -74,8 +73,8 @@ static void the_files_of_one_rank_are_those_of_version_1(void **state)
     test_run_close(&r);
 }
 
-/* A reader that shares nothing with the program, for Python's standard library: of the file or the
- * index `name` of step 1 it must see all weights. */
+/* A reader in plain Python that shares nothing with the program must find all weights in the file,
+ * or by the index, `name` of step 1. */
 static void check_python(TestRun *r, const char *name_of_file)
 {
     static const char *const format_name[DTYPE_COUNT] = {
@@ -166,9 +165,9 @@ static int64_t bytes_of_step(const TestRun *r, int *files)
     return bytes;
 }
 
-enum { MANY = 600 }; /* tensors with long names, so that what each adds tells */
+enum { MANY = 600 }; /* tensors with long names, so that what each adds matters */
 
-/* Two ranks save many small tensors, of which rank 0 has all. */
+/* Two ranks save many small tensors, all of which rank 0 has. */
 static void save_many(Comm *world, void *context)
 {
     TestRun *r = context;
@@ -221,7 +220,7 @@ static void estimate_covers_several_writers(void **state)
 }
 
 /* What `./train ckpt` says of it. */
-static void the_command_tells_who_wrote_it(void **state)
+static void the_command_prints_which_ranks_wrote_it(void **state)
 {
     (void)state;
     TestRun r;
@@ -258,7 +257,8 @@ static void the_command_tells_who_wrote_it(void **state)
     test_run_close(&r);
 }
 
-/* Whether step 1 opens and verifies, which asks no index, and its indexes do, too. */
+/* Whether step 1 opens and verifies, for which no index is needed, and whether its indexes verify.
+ */
 static bool indexes_are_whole(TestRun *r)
 {
     Checkpoint *c = NULL;
@@ -272,9 +272,9 @@ static bool indexes_are_whole(TestRun *r)
     return whole;
 }
 
-/* An index that is missing, has another length, or another byte: the command says it, and a run
- * goes on without. */
-static void the_command_misses_an_index(void **state)
+/* An index that is missing, or has another length or another byte: the command reports it, and a
+ * run resumes without it. */
+static void the_command_reports_a_missing_index(void **state)
 {
     (void)state;
     static const char *const names[] = {"model.safetensors.index.json",
@@ -318,8 +318,8 @@ int main(void)
         cmocka_unit_test(python_reads_the_weights),
         cmocka_unit_test(python_reads_several_files_by_their_index),
         cmocka_unit_test(estimate_covers_several_writers),
-        cmocka_unit_test(the_command_tells_who_wrote_it),
-        cmocka_unit_test(the_command_misses_an_index),
+        cmocka_unit_test(the_command_prints_which_ranks_wrote_it),
+        cmocka_unit_test(the_command_reports_a_missing_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

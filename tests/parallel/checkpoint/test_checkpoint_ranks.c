@@ -107,7 +107,7 @@ static void two_steps(TestRun *r)
     if (!ranks_agree(&saving)) fail_msg("%s", saving.err[0]);
 }
 
-/* Whoever has read the damaged chunk, no rank goes on from it. */
+/* Whichever rank reads the damaged chunk, none resumes from it. */
 static void damage_is_seen_by_all_ranks(void **state)
 {
     (void)state;
@@ -139,8 +139,8 @@ static void damage_is_seen_by_all_ranks(void **state)
     test_run_close(&r);
 }
 
-/* Each file of each part: cut, gone, or another's. */
-static void a_file_that_is_cut_or_gone_is_named(void **state)
+/* Each file of each part: truncated, removed, or of another save. */
+static void a_truncated_or_missing_file_is_named(void **state)
 {
     (void)state;
     for (int f = 0; f < 6; f++)
@@ -250,7 +250,8 @@ static void own_transport(Comm *world, void *context)
     if (world->rank == 0) transport = world->ops;
 }
 
-/* A large tensor cut by columns: it comes in many messages, none larger than what is kept free. */
+/* A large tensor cut by columns: it is sent in many messages, none larger than half of the staging
+ * buffer. */
 static void other_ranks_data_come_through_a_bounded_buffer(void **state)
 {
     (void)state;
@@ -285,7 +286,7 @@ static int open_files(void)
     return n;
 }
 
-/* However many files a checkpoint has, a rank that reads it has few of them open. */
+/* However many files a checkpoint has, a rank that reads it keeps only a few open. */
 static void a_reader_has_few_files_open(void **state)
 {
     (void)state;
@@ -313,7 +314,7 @@ static void a_reader_has_few_files_open(void **state)
 
 /* Every tensor is in one file of the cut, none is empty, and none is more than a tensor too large.
  */
-static void tensors_are_shared_out_by_bytes(void **state)
+static void tensors_are_divided_among_writers_by_bytes(void **state)
 {
     (void)state;
     enum { MOST = 40 };
@@ -358,11 +359,11 @@ int main(void)
         cmocka_unit_test(any_world_reads_what_any_other_has_saved),
         cmocka_unit_test(one_writer_writes_what_one_rank_would),
         cmocka_unit_test(damage_is_seen_by_all_ranks),
-        cmocka_unit_test(a_file_that_is_cut_or_gone_is_named),
+        cmocka_unit_test(a_truncated_or_missing_file_is_named),
         cmocka_unit_test(bug_51_files_of_two_saves_do_not_mix_among_writers),
         cmocka_unit_test(other_ranks_data_come_through_a_bounded_buffer),
         cmocka_unit_test(a_reader_has_few_files_open),
-        cmocka_unit_test(tensors_are_shared_out_by_bytes),
+        cmocka_unit_test(tensors_are_divided_among_writers_by_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

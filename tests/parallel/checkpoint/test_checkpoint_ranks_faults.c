@@ -1,5 +1,5 @@
-/* test_checkpoint_ranks_faults.c -- several writers, of which one's disk fails or one dies at any
- * call: all ranks know, and nothing torn is ever taken for a checkpoint. */
+/* test_checkpoint_ranks_faults.c -- several writers, one of which dies, or its disk fails, at any
+ * call: all ranks learn of it, and nothing incomplete is ever taken for a checkpoint. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_ranks.h"
@@ -21,7 +21,7 @@ enum { RANKS = 3, WRITERS = 3 };
 
 /* ---- a disk that fails ----------------------------------------------------------------------- */
 
-/* The step that all ranks of a world of another size would go on from. */
+/* The step from which all ranks of a world of another size would resume. */
 static int64_t newest(const TestRun *r)
 {
     TestRanks reading = {.ranks = 2, .tp = 2, .run = r->run};
@@ -157,7 +157,7 @@ static void rank_0_waits_for_all_writers(void **state)
     test_run_close(&r);
 }
 
-/* ---- what stands there already --------------------------------------------------------------- */
+/* ---- a step that exists already -------------------------------------------------------------- */
 
 static TestRanks three_ranks(const TestRun *r, int64_t step)
 {
@@ -171,7 +171,7 @@ static void save_must_go_well(TestRanks *saving)
 }
 
 /* Whole: nothing is written. Damaged: it makes way. Of another step: it is moved aside. */
-static void a_step_that_is_there_is_looked_at_by_all_ranks(void **state)
+static void all_ranks_inspect_a_step_that_exists(void **state)
 {
     (void)state;
     TestRun r;
@@ -243,7 +243,7 @@ static void old_checkpoints_make_room_for_all_ranks(void **state)
     for (int64_t step = 1; step <= 3; step++)
         test_run_must_save(&r, step);
     char *path = test_run_file(&r, 3, "model.safetensors");
-    file_flip(path, file_size(path) - 1, 1); /* of which a rank's share tells all */
+    file_flip(path, file_size(path) - 1, 1); /* one rank's share is enough for all to know */
     free(path);
     TestRanks saving = three_ranks(&r, 5);
     saving.fs = fs;
@@ -280,7 +280,7 @@ int main(void)
         cmocka_unit_test(a_disk_that_fails_on_any_rank_fails_the_save_of_all),
         cmocka_unit_test(bug_51_a_kill_at_any_call_of_any_writer_leaves_a_checkpoint),
         cmocka_unit_test(rank_0_waits_for_all_writers),
-        cmocka_unit_test(a_step_that_is_there_is_looked_at_by_all_ranks),
+        cmocka_unit_test(all_ranks_inspect_a_step_that_exists),
         cmocka_unit_test(rank_0_prunes_for_all),
         cmocka_unit_test(old_checkpoints_make_room_for_all_ranks),
     };

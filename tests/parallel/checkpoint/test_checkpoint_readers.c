@@ -1,5 +1,5 @@
-/* test_checkpoint_readers.c -- who looks at checkpoints: without permission, at a folder that
- * cannot be listed, beside a live run, and at what a stranger wrote. */
+/* test_checkpoint_readers.c -- readers of checkpoints: without permission, of a folder that cannot
+ * be listed, during a live run, and of files that a stranger wrote. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void a_list_that_cannot_be_read_is_no_empty_one(void **state)
+static void an_unreadable_list_is_not_an_empty_list(void **state)
 {
     (void)state;
     TestRun r;
@@ -43,8 +43,8 @@ static void a_list_that_cannot_be_read_is_no_empty_one(void **state)
     test_run_close(&r);
 }
 
-/* What a user meets whose checkpoints have lost their permissions; 0 or the number of what is
- * wrong. */
+/* What happens to a user whose checkpoints have lost their permissions. Returns 0, or the number of
+ * the first wrong answer. */
 static int without_permission(void *context)
 {
     TestRun *r = context;
@@ -85,7 +85,7 @@ static int save_two(void *context)
     return test_run_save(context, 2) && test_run_save(context, 3) ? 0 : 1;
 }
 
-static void permission_is_no_damage(void **state)
+static void missing_permission_is_not_damage(void **state)
 {
     (void)state;
     TestRun r;
@@ -96,8 +96,8 @@ static void permission_is_no_damage(void **state)
     test_run_close(&r);
 }
 
-/* A run that saves and prunes while it is being looked at: what goes between the list and the look
- * is no damage. */
+/* A run saves and prunes while another process reads: a checkpoint that is removed between the list
+ * and the reading is not damage. */
 static void a_live_run_may_prune_while_it_is_verified(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void a_live_run_may_prune_while_it_is_verified(void **state)
     test_run_close(&r);
 }
 
-/* A manifest may come from anybody: what it says does not reach the terminal as commands. */
+/* A manifest may come from a stranger: its control characters do not reach the terminal. */
 static void inspect_shows_control_characters_as_text(void **state)
 {
     (void)state;
@@ -165,10 +165,10 @@ static void inspect_shows_control_characters_as_text(void **state)
 
 int main(void)
 {
-    log_set_level(LOG_ERROR); /* damage is provoked here all the time */
+    log_set_level(LOG_ERROR); /* these tests cause damage all the time */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_list_that_cannot_be_read_is_no_empty_one),
-        cmocka_unit_test(permission_is_no_damage),
+        cmocka_unit_test(an_unreadable_list_is_not_an_empty_list),
+        cmocka_unit_test(missing_permission_is_not_damage),
         cmocka_unit_test(a_live_run_may_prune_while_it_is_verified),
         cmocka_unit_test(inspect_shows_control_characters_as_text),
     };

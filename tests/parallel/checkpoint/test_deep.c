@@ -1,5 +1,5 @@
-/* test_deep.c -- the deepest model that a config may ask for: its checkpoints can be read, and
- * nothing looks at every tensor for every tensor. */
+/* test_deep.c -- the deepest model that a config may ask for: its checkpoints can be read, and no
+ * loop compares every tensor with every other. */
 #include "configs/reader/options.h"
 #include "model/core/check.h"
 #include "model/gpt.h"
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* Takes the place of the C library's strcmp in this program: searches by name are counted by it. */
+/* Replaces the C library's strcmp in this program, to count the comparisons of names. */
 static _Thread_local int64_t comparisons;
 
 int counted_strcmp(const char *a, const char *b) __asm__("strcmp");
@@ -91,7 +91,7 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
          *manifest = manifest_print(&m, &manifest_bytes);
     print_message("  %lld layers: a header of %zu bytes, a manifest of %zu\n", (long long)shape.L,
                   header_bytes, manifest_bytes);
-    /* Places and lengths are shorter here than they get. */
+    /* Offsets and lengths have fewer digits here than they may have. */
     assert_true((int64_t)header_bytes + 30 * (int64_t)n < SAFETENSORS_MAX_HEADER);
     assert_true((int64_t)manifest_bytes + 20 * (int64_t)all < MANIFEST_MAX_BYTES);
     for (int i = 0; i < n; i++)
@@ -104,8 +104,8 @@ static void the_deepest_model_has_readable_checkpoints(void **state)
     param_table_free(&table);
 }
 
-/* A save compares names some times for each, not each with each. */
-static void a_save_compares_names_in_proportion(void **state)
+/* A save compares each name a few times, not with every other name. */
+static void a_save_makes_few_comparisons_of_names(void **state)
 {
     (void)state;
     enum { N = 3000, EACH = 80 };
@@ -151,7 +151,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_deepest_model_has_readable_checkpoints),
-        cmocka_unit_test(a_save_compares_names_in_proportion),
+        cmocka_unit_test(a_save_makes_few_comparisons_of_names),
     };
     return cmocka_run_group_tests_name("deep", tests, NULL, NULL);
 }

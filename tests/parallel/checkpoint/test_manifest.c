@@ -95,7 +95,7 @@ static void check_survives(int weights)
     free(text);
 }
 
-static void manifest_survives_printing_to_the_bit(void **state)
+static void a_manifest_is_read_back_to_the_bit(void **state)
 {
     (void)state;
     const int weights[] = {1, 2, 3, CHECKPOINT_MAX_WRITERS};
@@ -119,8 +119,8 @@ static char *edited(const Manifest *m, const char *from, const char *to, size_t 
     return whole;
 }
 
-/* With a checksum that fits: what somebody has written. */
-static void files_and_worlds_that_cannot_be_are_refused(void **state)
+/* With a checksum that fits, so that only the contents are wrong. */
+static void impossible_files_and_worlds_are_refused(void **state)
 {
     (void)state;
     static const char *const edits[][2] = {
@@ -243,8 +243,8 @@ static void damaged_manifests_never_crash_the_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(manifest_survives_printing_to_the_bit),
-        cmocka_unit_test(files_and_worlds_that_cannot_be_are_refused),
+        cmocka_unit_test(a_manifest_is_read_back_to_the_bit),
+        cmocka_unit_test(impossible_files_and_worlds_are_refused),
         cmocka_unit_test(every_flipped_bit_of_a_manifest_is_seen),
         cmocka_unit_test(chunks_are_the_fewest_whole_rows_of_16_mib),
         cmocka_unit_test(damaged_manifests_never_crash_the_reader),

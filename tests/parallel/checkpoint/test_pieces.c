@@ -51,7 +51,7 @@ static void every_element_of_an_extent_is_in_one_stretch(void **state)
     assert_true(cut > 5000 && several > 5000);
 }
 
-/* What a rank has that has nothing: all zeros, or a place without elements. */
+/* The extent of a rank that has nothing of a tensor: all zeros, or a position without elements. */
 static void an_extent_of_no_elements_has_no_stretch(void **state)
 {
     (void)state;

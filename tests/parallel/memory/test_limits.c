@@ -1,5 +1,6 @@
-/* test_limits.c -- numbers that a config or a checkpoint may hold and no machine: each is refused
- * with a sentence before anything is counted with it. What would run over, a sanitizer sees. */
+/* test_limits.c -- numbers that fit into a config or a checkpoint but into no machine: each is
+ * refused with a sentence before anything is computed from it. Sanitizers see what would overflow.
+ */
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/run/run.h"
 #include "tests/support/checkpoint/checkpoint_run.h"
@@ -22,7 +23,7 @@ static int plan_rank(Run *run)
     return EXIT_OK;
 }
 
-/* A run up to its plan, over drawn tokens. */
+/* A run with random tokens, up to its plan. */
 static int plan(int argc, char **argv)
 {
     RunArguments arguments;
@@ -65,7 +66,7 @@ static const Case cases[] = {
     {{"model.num_layers=25", "model.hidden_size=1000000", "model.head_dim=100000",
       "model.num_attention_heads=100000", "data.seq_length=1000000"},
      EXIT_NO_MEMORY,
-     "the plan needs 16384.0 PiB"}, /* 2^64 bytes, the most that is said */
+     "the plan needs 16384.0 PiB"}, /* 2^64 bytes, the most that is printed */
     {{"train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1", "model.num_layers=1000"},
      EXIT_NO_MEMORY,
      "gradient_accumulation_steps"},
@@ -102,8 +103,8 @@ static void sizes_beyond_any_machine_are_refused_in_words(void **state)
     }
 }
 
-/* Steps add to what they go on from: numbers near the ends of 64 bits are refused where they are
- * read, and no loss scale is one that divides by nothing. */
+/* Steps add to the numbers that they resume from: those near the ends of 64 bits are refused when
+ * they are read, and so are loss scales that cannot be divided by. */
 static void states_that_no_run_reaches_are_refused(void **state)
 {
     (void)state;

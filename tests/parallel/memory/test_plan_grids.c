@@ -119,15 +119,15 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);
-    /* Of several stages the bound counts every layer on each, and every transfer by itself: of many
-     * stages too much, which is still little. */
+    /* With several stages the bound counts every layer on each, and every transfer by itself: too
+     * much, but still little. */
     size_t list = step_plan_bytes(&s->step),
            most = step_plan_most_bytes(t->config, g->accumulation);
     if (list > most || (g->pp <= 4 && 2 * most > (g->pp > 1 ? 6 : 3) * list))
-        rank_wrong(world, "a list of %zu bytes, at most %zu were told", list, most);
+        rank_wrong(world, "a list of %zu bytes, at most %zu were planned", list, most);
     if (g->chunks == 1 && s->room.slots[0] != slots_by_hand(g, s->grid.at.pp))
         rank_wrong(world, "%d slots on stage %d", s->room.slots[0], s->grid.at.pp);
-    /* Between stages a residual stream travels, of this rank's rows: two of 16 tokens, 32 wide. */
+    /* Stages exchange this rank's rows of the residual stream: two of 16 tokens, 32 wide. */
     ZeroBytes zero = zero_bytes(s->store);
     size_t stream = aligned((size_t)(2 * 16 * 32 / (g->sp ? g->tp : 1)) * (g->bf16 ? 2 : 4));
     if (plan->buffers - zero.gathered - zero.transient - zero.wire !=
@@ -145,7 +145,7 @@ static void check_rank(Comm *world, void *context)
     training_lay_out(&t, world, r->training);
     MemoryPlan plan = memory_plan(&t, &r->training->data);
     training_allocate(&t, r->training);
-    /* All that a run does, so that every layout has been gone through. */
+    /* All that a run does, so that every layout is used. */
     trainer_warm_up(&t);
     trainer_step(&t);
     trainer_evaluate(&t, 3);

@@ -1,5 +1,5 @@
-/* test_plan_memory.c -- the memory plan knows what a trainer will hold, whatever data it gets,
- * however many micro-batches a step has, and on each of several ranks. */
+/* test_plan_memory.c -- the memory plan equals what a trainer then holds, for all kinds of data,
+ * any number of micro-batches, and each of several ranks. */
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* Fails unless the plan of a trainer over these data is what it takes, with a decoder or without.
+/* Fails unless a trainer with these data allocates what its plan says, with a decoder or without.
  * Returns the plan's sum. */
 static size_t check_plan(const Config *config, const DataSet *data, bool samples)
 {
@@ -26,10 +26,10 @@ static size_t check_plan(const Config *config, const DataSet *data, bool samples
     return total;
 }
 
-/* A decoder for samples is part of both, or of neither: shards without a tokenizer need none, and
- * drawn tokens, which stand for data that a dry run has not got, take the one that the run would.
- */
-static void test_a_decoder_is_planned_where_one_is_made(void **state)
+/* A decoder for samples is both planned and allocated, or neither: shards without a tokenizer need
+ * none. Random tokens replace data that a dry run does not have, so they count the decoder that the
+ * run would have. */
+static void test_a_decoder_is_planned_if_it_is_allocated(void **state)
 {
     Opened o;
     DataSet drawn;
@@ -46,7 +46,7 @@ static void test_a_decoder_is_planned_where_one_is_made(void **state)
     trainer_run_close(&o);
 }
 
-/* Micro-batches on their way take as much memory however many a step has. */
+/* Micro-batches on their way take the same memory for any accumulation. */
 static void test_slots_do_not_grow_with_accumulation(void **state)
 {
     size_t held[2];
@@ -179,8 +179,8 @@ static void check_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* Every rank's plan is what its device holds, at every stage, and of that the states are ZeRO's
- * formulas. With what is gathered ahead, and with gradients that travel in another type. */
+/* Every rank's plan equals what its device holds, at every stage of ZeRO, and the states follow
+ * ZeRO's formulas; also with prefetches, and with gradients that are sent in another type. */
 static void test_each_rank_holds_its_plan(void **state)
 {
     enum { RANKS = 3, TYPES = 3, STAGES = 4 };
@@ -215,7 +215,7 @@ static void test_each_rank_holds_its_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_decoder_is_planned_where_one_is_made),
+        cmocka_unit_test(test_a_decoder_is_planned_if_it_is_allocated),
         cmocka_unit_test(test_slots_do_not_grow_with_accumulation),
         cmocka_unit_test(test_ranks_of_a_device_add_up),
         cmocka_unit_test(test_the_largest_rank_of_each_stage),

@@ -26,7 +26,8 @@ static void test_a_communicator(void **state)
     assert_int_equal(nccl_reserve(8, true), (8 + 2 * 24 * 12 + 24 * 2 * 8 + 2 + 2 * 32 * 12) * MIB);
 }
 
-/* The user's settings make it smaller, as they make NCCL; others are NCCL's to judge. */
+/* The user's settings reduce the estimate as they reduce NCCL's memory; NCCL itself judges settings
+ * that are wrong. */
 static void test_settings_of_the_environment(void **state)
 {
     (void)state;
@@ -125,7 +126,7 @@ static void measure_all(void *context)
 static const char warning[] =
     "warning: NCCL and the code of kernels take 557.0 MiB of the memory of rank 1's GPU, and the "
     "plan had 300.0 MiB for NCCL and 256.0 MiB for code: ";
-static const char told[] =
+static const char measured[] =
     "memory  reserve: NCCL and the code of kernels take 557.0 MiB of rank 1's GPU,\n"
     "        the most of any, plan 300.0 MiB";
 
@@ -133,14 +134,14 @@ static void check(Measured m, bool tells, bool warns)
 {
     char said[4096];
     if (child_run(measure_all, &m, said, sizeof said) != 0) fail_msg("%s", said);
-    if ((strstr(said, told) != NULL) != tells || (strstr(said, warning) != NULL) != warns ||
+    if ((strstr(said, measured) != NULL) != tells || (strstr(said, warning) != NULL) != warns ||
         (!tells && !warns && said[0]))
         fail_msg("says:\n%s", said);
 }
 
 /* More than was left for NCCL and for code is a warning; up to there code has its part. A plan
- * without a reserve is left as it is. What other processes give back is not seen in what is taken,
- * and more of it than that is nothing taken. */
+ * without a reserve is left as it is. Memory that other processes free meanwhile hides as much of
+ * what NCCL took; the result is never below zero. */
 static void test_what_a_run_measures(void **state)
 {
     (void)state;

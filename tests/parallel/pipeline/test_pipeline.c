@@ -1,6 +1,6 @@
 /* test_pipeline.c -- schedules carried out by thread ranks, on a stage that only counts: each run
- * of layers adds a number of its own to what it reads, so that what arrives tells from where it
- * comes. And the relay of decoding. */
+ * of layers adds a number of its own to what it reads, so that a sum shows which runs it has
+ * passed. Also the relay of decoding. */
 #include "model/core/check.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/pipeline/relay.h"
@@ -20,7 +20,7 @@
 
 enum { ROWS = 3, COLS = 5, COUNT = ROWS * COLS, MOST_RUNS = 16 };
 
-/* What travels carries, in its first element, the clock of the stage that made it. */
+/* The first element of each tensor is the clock of the stage that made it. */
 typedef struct {
     const ScheduleSpec *spec;
     Comm *pp;
@@ -41,13 +41,13 @@ typedef struct {
     double clock[16];
 } Case;
 
-/* What run r adds to a micro-batch, forward or backward: no sum of one kind is one of the other. */
+/* What run r adds to a micro-batch: no sum of forward numbers equals one of backward numbers. */
 static double own_number(int run, int64_t micro, bool backward)
 {
     return (backward ? 1e6 : 1) * (double)((run * 37 + micro * 11) % 101 + 1);
 }
 
-/* What the run reads: the sum over those before it, backward over those behind it. */
+/* What the run reads: the sum over the runs before it, backward over those after it. */
 static double expected(const ScheduleSpec *spec, int run, int64_t micro, bool backward)
 {
     double sum = 0;
@@ -64,7 +64,7 @@ static void check(Counter *c, bool good, const Action *a, const char *what)
              (int)a->kind, a->chunk, (long long)a->micro);
 }
 
-/* in and out of one action, whose kind is told by `backward`. */
+/* Checks the input of one action and makes its output. */
 static void pass(Counter *c, const Action *a, Tensor in, Tensor out, bool backward)
 {
     const ScheduleSpec *spec = c->spec;
@@ -179,8 +179,8 @@ static double makespan(Case *t)
     return end;
 }
 
-/* By the clocks that travel with the tensors, a stage waits no longer than it must: until its first
- * input has come, and behind its last output. */
+/* By the clocks in the tensors, a stage is idle only until its first input has come and after its
+ * last output. */
 static void check_size(ScheduleKind kind, int p, int chunks, int m, bool evaluates)
 {
     Case t = {.spec = {kind, p, chunks, m, evaluates}};
@@ -191,8 +191,8 @@ static void check_size(ScheduleKind kind, int p, int chunks, int m, bool evaluat
         fail_msg("%d stages of %d, %d micro-batches: %g, not %g", p, chunks, m, end, least);
 }
 
-/* One kind over 1 to 4 stages and 1 to 9 micro-batches: fewer than stages, and no multiple of them,
- * too. */
+/* One kind over 1 to 4 stages and 1 to 9 micro-batches, among them fewer than stages and numbers
+ * that are no multiple of the stages. */
 static void each_size(ScheduleKind kind, int chunks, bool evaluates)
 {
     for (int p = 1; p <= 4; p++)
@@ -238,7 +238,8 @@ static void test_many_stages(void **state)
     check_size(SCHEDULE_INTERLEAVED, 16, 3, 19, true);
 }
 
-/* What the counting stage is for: a gradient read for an activation is seen. */
+/* A planted mistake, to show that the counting stage sees it: an activation is read as a gradient.
+ */
 static void test_swapped_inputs_are_seen(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* test_schedule.c -- how long schedules take, for all kinds and sizes, how they are drawn, and what
- * the check at a run's start finds. What they hold is test_schedule_held's; that they run through,
- * test_schedule_played's. */
+/* test_schedule.c -- how long schedules of all kinds and sizes take, how they are drawn, and what
+ * the check at a run's start finds. test_schedule_held tests what stages hold, test_schedule_played
+ * that schedules complete. */
 #include "parallel/pipeline/schedule_order.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/grid/schedule_faults.h"
@@ -38,8 +38,8 @@ static void test_one_stage(void **state)
 
 /* A stage begins when its first micro-batch has come, and works without a gap: (p - 1) / (v m) of
  * its work. With fewer micro-batches than stages one micro-batch's way through all runs is the
- * longer part. Nothing can take less. So it is whatever actions cost, but with several chunks only
- * where a backward costs two forwards, for which the groups are timed. */
+ * longer part. No schedule can take less time. This holds for all costs of actions; with several
+ * chunks only for a backward that costs two forwards, for which the groups are timed. */
 static void check_bubble(const ScheduleSpec *spec)
 {
     static const double cost[][2] = {{1, 2}, {1, 1}, {1, 3}, {2, 3}};
@@ -51,11 +51,11 @@ static void check_bubble(const ScheduleSpec *spec)
             fail_msg("kind %d, %g stages of %g, %g micro-batches, costs %g and %g: %g, not %g",
                      (int)spec->kind, p, v, m, cost[i][0], cost[i][1], bubble, least_bubble);
     }
-    /* What is told is of the whole time. */
-    double told = schedule_bubble_share(spec);
-    if (fabs(told - least_bubble / (1 + least_bubble)) > 1e-12)
+    /* The program prints the share of the whole time. */
+    double share = schedule_bubble_share(spec);
+    if (fabs(share - least_bubble / (1 + least_bubble)) > 1e-12)
         fail_msg("kind %d, %g stages of %g, %g micro-batches: %g of the time, not %g",
-                 (int)spec->kind, p, v, m, told, least_bubble / (1 + least_bubble));
+                 (int)spec->kind, p, v, m, share, least_bubble / (1 + least_bubble));
 }
 
 static void test_bubble(void **state)
@@ -99,8 +99,7 @@ typedef enum {
     FAULTS = BEYOND + SCHEDULE_BEYONDS
 } Fault;
 
-/* Receives a later message from the same stage in the place of this one, and the other way round.
- */
+/* Exchanges this message with a later one from the same stage. */
 static bool swap_messages(Schedule *s, Transfer *t)
 {
     if (t->send) return false;
@@ -114,7 +113,7 @@ static bool swap_messages(Schedule *s, Transfer *t)
     return false;
 }
 
-/* Plants a fault; false: it has no meaning there. */
+/* Plants a fault. False where it cannot occur. */
 static bool plant(Schedule *s, int64_t at, Fault fault, const ScheduleSpec *spec)
 {
     Action *a = &s->action[at];
@@ -173,8 +172,8 @@ static void test_bug_29_check_sees_every_fault(void **state)
     assert_true(planted > 1000);
 }
 
-/* Micro-batches 0 and 1 have changed places, everywhere and in all else rightly: gradients would be
- * added up in another order. */
+/* Micro-batches 0 and 1 are exchanged consistently on all stages: the schedule completes, but
+ * gradients are added up in another order. */
 static void test_check_sees_another_order(void **state)
 {
     (void)state;
@@ -195,7 +194,7 @@ static void test_check_sees_another_order(void **state)
     schedule_free(&s[1]);
 }
 
-/* Of sizes beyond those that are tried one and all. */
+/* Random sizes beyond those that are all tried. */
 static void test_drawn_sizes(void **state)
 {
     (void)state;
@@ -232,8 +231,8 @@ static int64_t most_memory(void)
     return usage.ru_maxrss * 1024;
 }
 
-/* To tell of a schedule and to draw its beginning takes no memory for its actions. */
-static void test_telling_takes_no_memory(void **state)
+/* Printing the bubble and drawing the beginning take no memory for the actions. */
+static void test_bubble_and_drawing_take_no_memory(void **state)
 {
     (void)state;
     enum { MANY = 300000, LITTLE = 4 << 20 };
@@ -242,10 +241,10 @@ static void test_telling_takes_no_memory(void **state)
     FILE *to = fmemopen(text, sizeof text, "w");
     assert_non_null(to);
     int64_t before = most_memory();
-    double told = schedule_bubble_share(&spec);
+    double share = schedule_bubble_share(&spec);
     schedule_draw(&spec, to, 120);
     fclose(to);
-    assert_true(fabs(told - 7.0 / (MANY + 7)) < 1e-12);
+    assert_true(fabs(share - 7.0 / (MANY + 7)) < 1e-12);
     assert_true(most_memory() - before < LITTLE);
 }
 
@@ -326,7 +325,8 @@ static void test_drawing_of_many_stages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_telling_takes_no_memory), /* first: the peak is the process's */
+        cmocka_unit_test(
+            test_bubble_and_drawing_take_no_memory), /* first: the peak is the process's */
         cmocka_unit_test(test_one_stage),
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_bug_29_check_sees_every_fault),

@@ -16,7 +16,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Of micro-batches that go through the chunks together: at least as many as there are stages. */
+/* How many groups of micro-batches there are: each has at least as many as there are stages. */
 static int64_t groups_of(const ScheduleSpec *spec)
 {
     return spec->micros < spec->stages ? 1 : spec->micros / spec->stages;
@@ -27,8 +27,8 @@ static int64_t longest_group(const ScheduleSpec *spec)
     return (spec->micros + groups_of(spec) - 1) / groups_of(spec);
 }
 
-/* The chunks of a stage's forwards, in their order; those of its backwards are the last for the
- * first. Free it. */
+/* The chunks of a stage's forwards in order; backwards take them from the last to the first. The
+ * caller frees. */
 static int *chunks_in_order(const ScheduleSpec *spec)
 {
     int64_t m = spec->micros, groups = groups_of(spec), n = 0;
@@ -40,9 +40,8 @@ static int *chunks_in_order(const ScheduleSpec *spec)
     return chunk;
 }
 
-/* Most micro-batches that a stage holds of each chunk at a time: it goes forward as long as the
- * first one takes to the last stage and through the chunks in groups, and then in turns backward
- * and forward. */
+/* The most micro-batches that a stage holds of each chunk at a time: forwards until the first
+ * gradient can be back, then one backward and one forward in turns. */
 static void count_slots(const ScheduleSpec *spec, int stage, int64_t *slots)
 {
     int64_t all = spec->micros * spec->chunks, held[MOST_CHUNKS] = {0}, forwards = 0,
@@ -61,7 +60,7 @@ static void count_slots(const ScheduleSpec *spec, int stage, int64_t *slots)
     free(chunk);
 }
 
-/* Most that are between their first chunk and their last, where none goes backward. */
+/* The most micro-batches between their first chunk and their last, in an evaluation. */
 static int64_t count_batches(const ScheduleSpec *spec)
 {
     int64_t most = 0, held = 0;
@@ -110,9 +109,9 @@ static void test_slots_and_batches(void **state)
     schedules_each(check_held);
 }
 
-/* Where the schedule of a step has room, those of its warm-up and of a dry run have it: of two
- * micro-batches a stage, and of one. (Others of fewer may need more: those whose last group of
- * interleaved micro-batches is a longer one.) */
+/* What a step's schedule holds is enough for those of the warm-up (two micro-batches a stage) and
+ * of a dry run (one). Other schedules of fewer micro-batches may need more: those whose last group
+ * of interleaved micro-batches is longer. */
 static void check_fewer(const ScheduleSpec *spec, int64_t micros)
 {
     ScheduleSpec few = *spec;
@@ -153,7 +152,7 @@ static void test_a_warm_up_needs_no_more_room(void **state)
             schedules_of(p, m, 4, check_shorter);
 }
 
-/* Of sizes beyond those that are tried one and all. */
+/* Random sizes beyond those that are all tried. */
 static void test_drawn_sizes(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_schedule_played.c -- the schedules of all kinds and sizes, played in a way of their own:
- * whether they come to an end, in the right order, on places that hold what they should. */
+/* test_schedule_played.c -- schedules of all kinds and sizes, played by a simulation of the tests:
+ * they complete, in the right order, and every slot, place and buffer holds what it should. */
 #include "model/core/check.h"
 #include "tests/support/files/data_support.h"
 #include "tests/support/grid/schedule_play.h"
@@ -28,8 +28,8 @@ static void check_played(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-/* Bug 29: messages without another side, or in an order that locks the stages. Bug 31: a place is
- * used again before its last reader is through. */
+/* Bug 29: messages without a partner, or in an order that locks the stages. Bug 31: a place is used
+ * again before its last reader is done. */
 static void test_bug_29_31_every_schedule_runs(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void check_too_few(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-/* Bug 31 is seen, and no stage has a place that it does not need. */
+/* Bug 31 is seen; and so no stage has a place more than it needs. */
 static void test_bug_31_a_place_too_few_is_seen(void **state)
 {
     (void)state;
@@ -96,7 +96,7 @@ static void test_bug_31_a_place_too_few_is_seen(void **state)
     assert_true(too_few > 1000);
 }
 
-/* Every message alone, sends before receives: the naive order. */
+/* The naive order: every message by itself, sends before receives. */
 static int64_t send_first(Schedule *s)
 {
     Action *action = must_alloc((size_t)(s->n + s->n_transfers) * sizeof *action);
@@ -148,7 +148,7 @@ static void test_bug_29_the_naive_order_locks(void **state)
 
 /* ---- drawn changes --------------------------------------------------------------------------- */
 
-/* Makes two groups of one, or one of two that follow each other. */
+/* Splits a group into two, or joins two that follow each other. */
 static bool split_or_join(Schedule *s, int64_t at)
 {
     Action *a = &s->action[at], *next = a + 1;
@@ -168,7 +168,7 @@ static bool split_or_join(Schedule *s, int64_t at)
     return true;
 }
 
-/* One change by chance to a stage's schedule, some of which do no harm. */
+/* One random change to a stage's schedule. Some changes do no harm. */
 static bool change(Schedule *s, uint64_t draw)
 {
     int64_t at = (int64_t)(draw >> 8) % s->n, n = s->n_transfers,
@@ -195,7 +195,7 @@ static bool change(Schedule *s, uint64_t draw)
     }
 }
 
-/* The check at a run's start takes what the simulation takes, and nothing else. */
+/* The check at a run's start accepts exactly what the simulation accepts. */
 static void test_the_check_and_the_simulation_agree(void **state)
 {
     (void)state;

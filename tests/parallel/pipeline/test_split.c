@@ -1,5 +1,5 @@
-/* test_split.c -- a pipeline's cut of the model, against all cuts there are; and what the layers of
- * a config's model cost there. */
+/* test_split.c -- a pipeline's cut of the model, against all possible cuts; and the costs of the
+ * layers of a config's model. */
 #include "parallel/pipeline/split.h"
 #include "parallel/trainer/session.h"
 #include "tests/support/files/config_support.h"
@@ -70,8 +70,8 @@ static void check(const LayerCost *cost, int blocks, int runs, Partition by)
     }
 }
 
-/* Random costs, few of them different, so that many cuts are tied; with a dear embedding or head.
- */
+/* Random costs with few different values, so that many cuts are equally good; sometimes with a
+ * costly embedding or head. */
 static void test_every_cut(void **state)
 {
     (void)state;
@@ -100,8 +100,9 @@ static void check_borders(const int *border, const int *expected, int n)
             fail_msg("border %d is %d, not %d", i, border[i], expected[i]);
 }
 
-/* A remainder goes to the last runs; a head as dear as five blocks stands with one, and the others
- * share the rest evenly; costs of real models are too large for the squares of 64 bits. */
+/* A remainder goes to the last runs. A head that costs as much as five blocks shares its run with
+ * one block, and the others are divided evenly. Squares of the costs of real models exceed 64 bits.
+ */
 static void test_known_cuts(void **state)
 {
     (void)state;
@@ -125,7 +126,7 @@ static void test_known_cuts(void **state)
     check_borders(border, (int[]){0, 14}, 2);
 }
 
-/* GPT-2 small on four stages. By operations the head is as dear as 5 of the 12 blocks and the
+/* GPT-2 small on four stages. By operations the head costs as much as 5 of the 12 blocks and the
  * embedding costs nothing; by parameters the table that they share counts on both ends. */
 static void test_cuts_of_a_config(void **state)
 {

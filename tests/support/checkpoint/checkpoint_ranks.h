@@ -8,8 +8,8 @@
 
 enum { RANKS_MOST = 6 };
 
-/* How many ranks, and what they do. Columns are cut over tp neighbours, what each then has over the
- * ranks / tp that have the same columns. */
+/* How many ranks, and what they do. Columns are cut over tp neighbouring ranks; the ranks / tp that
+ * have the same columns then cut their elements. */
 typedef struct {
     int ranks, tp;
     int writers;
@@ -19,7 +19,7 @@ typedef struct {
     bool making_room; /* on a full disk older checkpoints go */
     int keep;         /* after a good save all but so many go; 0: none */
     bool on_device;   /* parts lie on a device whose memory the host must not touch */
-    /* What came of it, on each rank. */
+    /* The result on each rank. */
     bool good[RANKS_MOST];
     char err[RANKS_MOST][1024];
     int64_t found[RANKS_MOST]; /* ranks_newest: the step, -1 without one */

@@ -251,7 +251,7 @@ static void offset_copy(Device *device, Stream stream, Tensor dst, Tensor src)
 static void offset_record(Device *device, Event *event, Stream stream)
 {
     (void)stream;
-    assert_true(event->seconds < (double)device->index); /* which waits behind copies */
+    assert_true(event->seconds < (double)device->index); /* after copies */
     event->seconds = device->index;
 }
 

@@ -41,8 +41,7 @@ static int source(const ScheduleSpec *spec, ActionKind kind, int run)
     return run + 1 == spec->stages * spec->chunks ? -1 : run + 1;
 }
 
-/* Places that a micro-batch has from its first action to its last, and that nobody else may take.
- */
+/* Places that belong to a micro-batch from its first action to its last. */
 static void hold(Played *p, int stage, int64_t *place, bool first, bool last, int64_t micro,
                  const char *what)
 {
@@ -128,8 +127,8 @@ static void await_senders(Played *p, int stage, const Action *a)
     }
 }
 
-/* Of a group that is complete: what is sent leaves its buffer for that of the other side, which
- * must be free. Whichever side goes on first does it. */
+/* Moves the tensors of a complete group from buffer to buffer; the receiver's must be free.
+ * Whichever side continues first does it. */
 static void deliver(Played *p, int from, int64_t sent, int to, int64_t received)
 {
     PlayedStage *sender = &p->stage[from], *receiver = &p->stage[to];
@@ -158,8 +157,7 @@ static void deliver_group(Played *p, int stage, const Action *a)
 
 /* ---- from the beginning ---------------------------------------------------------------------- */
 
-/* Messages between two stages meet in their order: the n-th that one sends is the n-th that the
- * other one receives. */
+/* Messages of a pair of stages match by their order: the n-th sent is the n-th received. */
 static void find_partners(Played *p, int at)
 {
     PlayedStage *stage = &p->stage[at];
@@ -319,7 +317,8 @@ void schedules_each(ScheduleVisit visit)
             schedules_of(p, m, MOST_CHUNKS, visit);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         schedules_of(large[i].stages, large[i].micros, large[i].chunks, visit);
-    /* Of 10, 16, 25, 40 and 64 stages; micro-batches near multiples of them, and some between. */
+    /* 10, 16, 25, 40 and 64 stages; micro-batches near multiples of the stages, and some between.
+     */
     for (int p = 10; most && p <= atoi(most); p = p * 8 / 5)
         for (int m = 1; m <= 4 * p + 1; m += m % p > 1 && m % p < p - 2 ? p / 2 : 1)
             schedules_of(p, m, MOST_CHUNKS, visit);

@@ -1,6 +1,6 @@
-/* schedule_play.h -- the schedules of all stages played against each other by a simulation of its
- * own, in which a group waits until its partners' groups are there; and the sizes of schedules that
- * tests go through. */
+/* schedule_play.h -- a simulation, written for the tests, that plays the schedules of all stages: a
+ * group waits until its partners' groups are there. Also the sizes of schedules that tests go
+ * through. */
 #ifndef TESTS_SUPPORT_GRID_SCHEDULE_PLAY_H
 #define TESTS_SUPPORT_GRID_SCHEDULE_PLAY_H
 
@@ -8,7 +8,7 @@
 
 enum { MOST_CHUNKS = 8 };
 
-/* What a buffer holds: what a run has made of a micro-batch. Zero: nothing. */
+/* What a buffer holds: the tensor that a run made of a micro-batch. Zero: nothing. */
 typedef struct {
     int run, kind; /* run + 1; an ActionKind */
     int64_t micro;
@@ -20,8 +20,8 @@ typedef struct {
     Content *buffer;
     int64_t *slot[MOST_CHUNKS],
         *batch; /* slots by chunk: whose micro-batch is there; -1: nobody's */
-    /* Of each transfer: that of the other side which it meets, -1 for none; the action that is its
-     * group; and whether the message has arrived, noted by its sender. */
+    /* For each transfer: its partner on the other side, or -1; the action that is its group; and
+     * whether the message has arrived, set by its sender. */
     int64_t *partner, *group;
     bool *delivered;
     double clock, *sent_at; /* the stage's time; of each transfer, when its group was reached */
@@ -43,7 +43,7 @@ void played_play(Played *p);
 /* How long a step of this schedule takes by the stages' clocks, beyond a stage's own work and
  * relative to it: 0.25 for a quarter more. Of the whole time, x / (1 + x) is bubble. */
 double played_bubble(const ScheduleSpec *spec, double forward, double backward);
-/* What the check at a run's start says of these schedules. */
+/* The answer of the check at a run's start. */
 bool played_check(const Played *p, char *err, size_t n);
 bool *played_done(const Played *p, ActionKind kind, int run, int64_t micro);
 
