@@ -104,7 +104,7 @@ void comm_receive(Comm *comm, Device *on, Tensor x, int from);
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 /* device_event_wait(on, event) for an event that another stream records after what this group
- * moves there. Where `on` is the device itself and no view, its compute stream stands still
+ * moves there. Where `on` is the device itself and no view, its compute stream waits
  * meanwhile, as it does in calls that it carries itself: both are exposed communication. */
 static inline void comm_await(Comm *comm, Device *on, Event *event)
 {

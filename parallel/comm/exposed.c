@@ -26,6 +26,7 @@ Exposed *exposed_create(Device *dev)
 {
     Exposed *e = must_calloc(1, sizeof *e);
     e->dev = dev;
+    /* The first record makes an event, and a step must not make any. */
     for (int i = 0; i < PAIRS; i++) {
         device_event_record(dev, &e->pair[i].before);
         device_event_record(dev, &e->pair[i].after);
@@ -59,6 +60,7 @@ void exposed_begin(Exposed *e)
 {
     if (e == NULL || !e->on) return;
     CHECK(!e->inside, "wait %lld begins inside another", (long long)e->begun);
+    /* Its place is needed. The device is through with it unless it is PAIRS waits late. */
     if (e->begun - e->read == PAIRS) read_oldest(e);
     device_event_record(e->dev, &e->pair[e->begun % PAIRS].before);
     e->inside = true;

@@ -1,12 +1,12 @@
-/* exposed.h -- exposed communication: for how long a device's compute stream stands still until
- * what other ranks send has come, from pairs of events around each of its waits. What is hidden
- * behind computation is not counted, however long it takes. */
+/* exposed.h -- exposed communication: for how long a device's compute stream waits for what other
+ * ranks send, from pairs of events around each of its waits. Communication that overlaps
+ * computation is not counted, however long it takes. */
 #ifndef PARALLEL_COMM_EXPOSED_H
 #define PARALLEL_COMM_EXPOSED_H
 
 #include "model/core/device.h"
 
-/* What is told apart: the axes of a grid. */
+/* It is measured for each axis of a grid. */
 typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_AXES } ExposedAxis;
 extern const char *const exposed_axis_name[EXPOSED_AXES]; /* "dp", "tp", "pp" */
 
@@ -19,9 +19,9 @@ Exposed *exposed_create(Device *dev);
 void exposed_destroy(Exposed *exposed);
 /* From here on waits are measured, or not. */
 void exposed_measure(Exposed *exposed, bool on);
-/* Around what the compute stream stands still for: a wait for an event, or a collective of its own.
+/* Around what the compute stream waits for: an event, or a collective that it carries itself.
  * Nothing where `exposed` is NULL or does not measure. Pairs do not nest. The host waits only for a
- * device that is hundreds of waits behind it. */
+ * device that is hundreds of waits late. */
 void exposed_begin(Exposed *exposed);
 void exposed_end(Exposed *exposed);
 /* Seconds between the events of all pairs since the last call; the host waits for the last pair. A

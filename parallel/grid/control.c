@@ -41,7 +41,7 @@ bool control_agree(Comm *world, bool good, char *err, size_t n)
     /* The largest is of the lowest rank that is not good. */
     int64_t first = control_max(world, good ? 0 : world->size - world->rank);
     if (first == 0) return true;
-    /* Each rank may have another n. */
+    /* A fixed size, because each rank may have another n. */
     char sentence[4096] = "";
     int root = world->size - (int)first;
     if (world->rank == root) error_set(sentence, sizeof sentence, "%s", err);
@@ -53,7 +53,7 @@ void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
 {
     char text[4096];
     va_list args;
-    if (world->rank != 0) ends_wait();
+    if (world->rank != 0) ends_wait(); /* the sentence must come once */
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);

@@ -1,5 +1,5 @@
 /* control.h -- what the hosts of a world agree on between steps: small values in host memory. All
- * ranks make the same calls in the same order; each returns the same on all of them. */
+ * ranks make the same calls in the same order; each returns the same on all ranks. */
 #ifndef PARALLEL_GRID_CONTROL_H
 #define PARALLEL_GRID_CONTROL_H
 
@@ -19,8 +19,8 @@ char *control_share_text(Comm *world, const char *text);
  * is not. */
 bool control_agree(Comm *world, bool good, char *err, size_t n);
 
-/* All ranks end the program with `code`, and rank 0 says the sentence: for what all of them have
- * found out. A rank that is alone fails as ever. */
+/* All ranks end the program with `code`, and rank 0 prints the sentence: for what all ranks have
+ * found out. A single rank fails like any program. */
 void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 /* Ends the program (EXIT_CONFIG) where `value` is not the same on all ranks: `what` the ranks do

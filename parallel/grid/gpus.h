@@ -1,6 +1,6 @@
 /* gpus.h -- which GPU is whose, and what the ranks of this machine reach each other through: rank r
  * computes on GPU r, and NCCL carries what devices send each other; where there is one GPU all
- * share it, and its memory carries that (comm_local). */
+ * share it, and its memory carries that (parallel/comm/local). */
 #ifndef PARALLEL_GRID_GPUS_H
 #define PARALLEL_GRID_GPUS_H
 
@@ -12,7 +12,7 @@ typedef enum {
     GPUS_EACH  /* a GPU each: nccl_open has been called */
 } Gpus;
 
-/* "Ranks ...": what is said of those that share a GPU. */
+/* The end of a sentence that begins with "ranks": how those that share a GPU reach each other. */
 extern const char gpus_shared[];
 
 /* Before ranks are started that will open `backend` (device_choice; NULL: none): opens NCCL where

@@ -81,6 +81,7 @@ static Comm open_kv(Comm *tp, const GridGroups *groups)
 
 static Comm open_tie(Comm *pp, const GridGroups *groups)
 {
+    /* A stage between the two ends is a group of its own. */
     bool end = pp->rank == 0 || pp->rank == pp->size - 1;
     if (groups == NULL || !groups->tied) return comm_self("tie");
     return comm_split(pp, "tie", end ? 0 : pp->rank, pp->rank);
@@ -92,6 +93,7 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups)
     CHECK(ranks == world->size, "a grid of %d ranks in a world of %d", ranks, world->size);
     GridPlace at = grid_place(size, world->rank);
     Grid grid = {.size = size, .at = at};
+    /* The ranks of one line along an axis are a group, in the order of their coordinates there. */
     for (int a = 0; a < AXES; a++)
         *axis_comm(&grid, a) =
             comm_split(world, axis[a].name, line_of(size, at, a), *number(&at, a));
@@ -112,6 +114,8 @@ Grid grid_single(void)
 
 void grid_connect(Grid *grid, Device *dev, double timeout)
 {
+    /* In one order on all ranks: each call waits for the peers. Only stages exchange messages,
+     * whose connections take much memory. */
     for (int a = 0; a < AXES; a++)
         nccl_connect(axis_comm(grid, a), dev, axis_comm(grid, a) == &grid->pp, timeout);
     nccl_share(&grid->shard, &grid->dp);
@@ -146,6 +150,7 @@ void grid_close(Grid *grid)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    for (int i = GRID_COMMS; i-- > 0;) /* groups of a group before it */
+    /* Backwards: groups that were split from a group, or share its communicator, before it. */
+    for (int i = GRID_COMMS; i-- > 0;)
         comm_close((Comm *)comm[i]);
 }

@@ -1,4 +1,4 @@
-/* grid.h -- where this rank stands: its coordinates on the axes pp, dp, cp, tp and the communicator
+/* grid.h -- the place of this rank: its coordinates on the axes pp, dp, cp, tp and the communicator
  * of each axis. */
 #ifndef PARALLEL_GRID_GRID_H
 #define PARALLEL_GRID_GRID_H
@@ -9,16 +9,16 @@
 typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
-    /* For the store: over which ranks a unit is cut, and which hold the same part. All of dp, and
-     * one: hybrid sharding would have other sizes, and be the first to call on `replicate`, which
-     * until then is only opened, counted and closed. */
+    /* For the store: the ranks over which a unit is cut, today all of dp, and those that hold the
+     * same part, today one. Hybrid sharding would have other sizes. Until then nobody calls
+     * `replicate`: it is only opened, counted and closed. */
     Comm shard, replicate;
     /* Of tp, the ranks that hold the same heads of keys and values; of pp, the first and the last
      * stage, where both hold a tied table. Else this rank alone. */
     Comm kv, tie;
 } Grid;
 
-/* What of a model makes groups of ranks. */
+/* The properties of a model for which ranks form groups. */
 typedef struct {
     int kv;    /* heads of keys and values */
     bool tied; /* embedding and head share a table */
@@ -39,7 +39,7 @@ void grid_connect(Grid *grid, Device *dev, double timeout);
 size_t grid_reserve(const Grid *grid);
 /* The coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
-/* The same as messages have it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns
+/* The same as messages write it: "dp 2", "pp 1 dp 0", the axes that have several ranks. Returns
  * `text`. */
 char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 /* The sizes of the axes that have several ranks: "dp 2 x tp 2"; "" without any. Returns `text`. */

@@ -21,7 +21,7 @@ typedef int (*LaunchBody)(Comm *world, void *context);
 /* Runs body(world, context) on `ranks` ranks at once and returns rank 0's exit code when all have
  * returned. Rank 0 is the calling thread, which alone takes signals. Messages carry each rank's
  * place. Of one rank: in a world of its own, without another thread and without a place. A rank
- * that fails ends all of them (ends_share in check.h). */
+ * that fails ends all ranks (ends_share in check.h). */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 #endif

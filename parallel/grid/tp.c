@@ -24,7 +24,7 @@ static void same(void *self, Tensor dst, Tensor src)
           (long long)tensor_count(src));
 }
 
-/* dst (all rows) = src on all ranks, or all ranks' rows one behind the other. */
+/* dst (all rows) = src on all ranks, or the rows of all ranks, one rank's after the other's. */
 static void whole_rows(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
@@ -54,6 +54,7 @@ static void exit_forward(void *self, Tensor dst, Tensor src)
 static void enter_backward(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
+    /* On the tp stream, so that the compute stream can make the gradients of weights meanwhile. */
     CHECK(!g->on_its_way, "a sum is on its way that nobody has awaited");
     device_event_record(g->dev, &g->ready);
     device_event_wait(&g->tp, &g->ready);

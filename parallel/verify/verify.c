@@ -208,6 +208,7 @@ typedef struct {
     const VerifyOptions *options;
     Configs configs;
     DataSet data;
+    LocalWorld *patient; /* of the grid's ranks, for waits without a deadline; NULL: of one rank */
     Comparison comparison;
     char drifted[64]; /* the first parameter that replicas hold with other bits; "": none */
 } Proof;
@@ -277,30 +278,37 @@ static void print_way(const Session *grid)
     fflush(stdout);
 }
 
-/* One rank of the grid; rank 0 has the single ranks beside it. The others wait for these on the
- * host, where no deadline holds, and not in a call of NCCL's, where parallel.timeout does. */
+/* One rank of the grid; rank 0 has the single ranks beside it. Whatever the grid does has
+ * parallel.timeout as its deadline. Then, with all ranks there, the others wait for what rank 0
+ * does with the single ranks, however long it takes: on the host, because NCCL's calls have a
+ * deadline always. */
 static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;
     bool lead = world->rank == 0;
+    Comm patient = p->patient ? local_world_join(p->patient, world->rank) : comm_self("patient");
     Side grid, single, exact;
     open_side(&grid, p, p->configs.grid, world, true);
     if (lead) print_way(&grid.trainer.session);
+    /* A rank that hangs is missed here: none gets to the wait without a deadline before all do. */
+    comm_barrier(world);
     open_side(&single, p, lead ? p->configs.single : NULL, NULL, false);
     open_side(&exact, p, lead ? p->configs.exact : NULL, NULL, false);
+    comm_barrier(&patient);
     for (int i = 0; i < VERIFY_STEPS; i++) {
-        comm_barrier(world);
         step_side(&grid);
+        comm_barrier(world);
         step_side(&single);
         step_side(&exact);
         if (lead) compare(p, &grid, &single, &exact);
+        comm_barrier(&patient);
     }
-    comm_barrier(world);
     const char *drifted = capture_drift(&grid.trainer);
     if (lead && drifted) snprintf(p->drifted, sizeof p->drifted, "%s", drifted);
     close_side(&exact);
     close_side(&single);
     close_side(&grid);
+    comm_close(&patient);
     return EXIT_OK;
 }
 
@@ -371,13 +379,15 @@ int verify_config(const VerifyOptions *options)
     int code = EXIT_CONFIG;
     if (load_all(&p.configs, options, &code)) {
         const Config *grid = p.configs.grid;
-        /* No deadline: the others wait while rank 0 makes the steps of a single rank. */
-        LaunchOptions launch = {.size = config_grid(grid, grid->world)};
+        LaunchOptions launch = {.timeout = grid->parallel.timeout,
+                                .size = config_grid(grid, grid->world)};
+        if (grid->world > 1) p.patient = local_world_create((int)grid->world, 0);
         data_open_random(&p.data, grid->model.vocab_size);
         print_subject(&p);
         fflush(stdout);
         session_prepare_ranks(grid, (int)grid->world);
         launch_ranks((int)grid->world, &launch, verify_rank, &p);
+        if (p.patient) local_world_destroy(p.patient);
         code = print_verdict(&p, seconds_now() - start);
         data_close(&p.data);
     }

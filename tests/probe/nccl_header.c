@@ -1,6 +1,7 @@
-/* nccl_header.c -- compiles where the program's own declarations of NCCL (nccl_library.h) are those
- * of the header NCCL_HEADER, which has NCCL's names: nccl.h itself, or that of the stand-in. A
- * newer ncclConfig_t may be longer; a library tells by size and version which one it was given. */
+/* nccl_header.c -- compiles where the program's own declarations of NCCL
+ * (parallel/comm/nccl/library.h) are those of the header NCCL_HEADER, which has NCCL's names:
+ * nccl.h itself, or that of the stand-in. A newer ncclConfig_t may be longer; a library tells by
+ * size and version which one it was given. */
 #include NCCL_HEADER
 
 #include "parallel/comm/nccl/library.h"

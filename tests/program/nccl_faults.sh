@@ -14,7 +14,7 @@ run=(--set device=cuda --set train_batch_size=4 --set train_micro_batch_size_per
     --set train_steps=2 --set scheduler.type=Constant --set eval.interval=0 --set eval.sample_interval=0 --set cpu.threads=1
     --set checkpoint.save_interval=0 --set zero_optimization.stage=1)
 
-# A clock of tenths of a second, a byte each, that is late where the machine is: what a busy one keeps from running is not waited.
+# A clock of tenths of a second, a byte each, which is late where the machine is: time in which a busy machine runs nothing does not count.
 mkfifo nobody
 exec 5<>nobody
 : >clock
@@ -75,7 +75,7 @@ fault "a message never ends" 1:Send:6:never 1 86 "$place$in_pp: $(waited 1)" par
 fault "a peer vanishes" 1:AllReduce:9:vanish 1 87 "$place$in_tp: NCCL on rank 0 says: $remote" parallel.tensor=2
 fault "the process is killed" 1:AllReduce:9:kill 1 137 '' parallel.tensor=2
 
-# Of four ranks two connect for ever. The others, who are through with theirs, wait on their hosts for these: it is not they who speak.
+# Two of four ranks connect for ever. The others are through with their connects and wait on the host; the sentence is not theirs.
 EMU_DEVICES=4
 stuck="connect: $(waited 1)$all_came"
 fault "an init of two of four never ends" 1:CommInitRankConfig:1:never 1 86 \

@@ -17,7 +17,7 @@ alike() {
     ${CC:-gcc} -std=c11 "${from[@]}" "-DNCCL_HEADER=\"$header\"" -o alike "$root/tests/probe/nccl_header.c" >output 2>&1 && ./alike >output 2>&1
 }
 
-# changed NAME WORDS SED HEADER FOLDER...: whether a copy of nccl_library.h, changed by SED, is refused with the words
+# changed NAME WORDS SED HEADER FOLDER...: whether a copy of library.h, changed by SED, is refused with the words
 changed() {
     local name=$1 words=$2 edit=$3 at=parallel/comm/nccl/library.h
     shift 3

@@ -30,22 +30,23 @@ static void wait_before(Comm *comm, Device *on, int peer)
     if (peer != comm->rank) local_wait(on, &local_group(comm)->member[peer].before);
 }
 
-/* All have put their part on their streams; if it must `wait`, this member's goes on behind all of
- * them. */
+/* This member's part is on its stream. Returns when every member's is; if it must `wait`, this
+ * stream goes on after all parts are done. */
 static void finish(Comm *comm, Device *on, bool wait)
 {
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     local_record(comm, on, &self->after);
-    local_meet(comm);
+    local_meet(comm); /* every event is recorded before somebody waits for it */
     for (int i = 0; i < comm->size && wait; i++)
         if (i != comm->rank) local_wait(on, &group->member[i].after);
+    /* Whoever leaves the group destroys its events, and first waits for this. */
     pthread_mutex_lock(&group->mutex);
     self->finished++;
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* dst = src[0] combined with the others in order, on the host; dst may be one of them. */
+/* dst = src[0] combined with the others in order, on the host; dst may be a source. */
 #define COMBINE(type)                                                                              \
     do {                                                                                           \
         for (int64_t i = 0; i < n; i++) {                                                          \
@@ -108,6 +109,8 @@ void local_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
                               .in = x});
     for (int i = 0; i < comm->size && n > 0; i++)
         wait_before(comm, on, i);
+    /* This member sums its slice of everybody's x, and writes it to all: each element is summed
+     * once, by one rank, so all ranks have the same bits. */
     for (int64_t at = first, now; at < end; at += now) {
         now = min_i64(block_of(on, x.dtype), end - at);
         Tensor sum = slice(x, at, now);

@@ -1,5 +1,5 @@
-/* local.c -- groups of thread ranks: how they are made and how members leave. How they meet stands
- * in local_meet.c, what moves data in local_collective.c and local_message.c. */
+/* local.c -- groups of thread ranks: how they are made and how members leave. How they meet is in
+ * meet.c, what moves data in collective.c and message.c. */
 #include "parallel/comm/local/local.h"
 
 #include "model/core/check.h"
@@ -12,14 +12,15 @@
 
 /* ---- the life of a group --------------------------------------------------------------------- */
 
-/* A member's messages at once for which there is room from the beginning: no step has more (one
- * group of a schedule has three), so none makes room. */
+/* A member has room for so many messages in one group from the beginning. A group of a schedule has
+ * three at most, so no step allocates. */
 enum { MESSAGES_AT_ONCE = 8 };
 
 static LocalGroup *group_create(LocalWorld *world, const char *name, int size)
 {
     LocalGroup *group = must_calloc(1, sizeof *group);
     pthread_condattr_t clock;
+    /* Deadlines must not jump where somebody sets the machine's clock. */
     *group = (LocalGroup){.world = world, .size = size, .open = size};
     snprintf(group->name, sizeof group->name, "%s", name);
     group->member = must_calloc((size_t)size, sizeof *group->member);
@@ -76,7 +77,8 @@ LocalWorld *local_world_create(int size, double timeout)
 void local_world_destroy(LocalWorld *world)
 {
     group_free(world->all);
-    while (world->groups) { /* of ranks that ended before their time */
+    /* A rank that has left the world has left these, too, but nobody has closed them. */
+    while (world->groups) {
         LocalGroup *group = world->groups;
         world->groups = group->next;
         group_free(group);
@@ -159,7 +161,7 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
         comm,
         (LocalCall){
             .name = "split", .made = name, .count = -1, .root = -1, .color = color, .key = key});
-    local_meet(comm);
+    local_meet(comm); /* after it all colors and keys can be read */
     /* By key, then by rank: each goes in before the first of a larger key. */
     for (int i = 0; i < group->size; i++) {
         if (group->member[i].call.color != color) continue;
@@ -170,6 +172,8 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
     }
     while (old_rank[rank] != comm->rank)
         rank++;
+    /* The first member of each new group makes it, and the others find it there after the second
+     * meeting. A group of one needs none. */
     if (rank == 0 && size > 1) {
         LocalGroup *made = group_create(group->world, name, size);
         for (int i = 0; i < size; i++)
@@ -181,8 +185,8 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
     return size == 1 ? comm_self(name) : member_of(group->member[old_rank[0]].made, rank);
 }
 
-/* Behind the last meeting of a call members still tell their streams to wait for each other's
- * events: whoever leaves lets them finish. They wait for nobody there. */
+/* After the last meeting of a call, members still make their streams wait for each other's events.
+ * Whoever leaves lets them finish; they wait for nobody meanwhile. */
 static void wait_for_stragglers(LocalGroup *group, int rank)
 {
     for (int i = 0; i < group->size;) {
@@ -219,11 +223,11 @@ static void local_close(Comm *comm)
     LocalWorld *world = group->world;
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
-    /* First, so that who waits for this member in another call ends: a straggler may wait for it.
-     */
+    /* First, so that a rank that waits for this member in another call ends: stragglers may be
+     * waiting for that rank. */
     pthread_mutex_lock(&world->mutex);
     leave(group, rank);
-    if (group == world->all) /* and with it all that it has not closed */
+    if (group == world->all) /* and with it all groups that it has not closed */
         for (at = &world->groups; *at; at = &(*at)->next)
             leave(*at, rank);
     pthread_mutex_unlock(&world->mutex);
@@ -234,6 +238,8 @@ static void local_close(Comm *comm)
         destroy_event(self, &local_pair(group, comm->rank, i)->before);
         destroy_event(self, &local_pair(group, i, comm->rank)->after);
     }
+    /* The last member to close a group takes it away; the world itself goes with
+     * local_world_destroy, because ranks may still look there for who has left. */
     pthread_mutex_lock(&world->mutex);
     if (group != world->all && --group->open == 0) {
         for (at = &world->groups; *at != group; at = &(*at)->next)

@@ -63,6 +63,7 @@ static void await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
         sched_yield();
         if (atomic_load_explicit(counter, memory_order_acquire) >= count) return;
     }
+    /* The peers are late: falling asleep costs less than looking on. */
     double patience = group->world->timeout > 0 ? group->world->timeout : INFINITY;
     pthread_mutex_lock(&group->mutex);
     self->waiting_for = waiting_for;
@@ -121,7 +122,7 @@ void local_meet(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     pthread_mutex_lock(&group->mutex);
-    int64_t meeting = self->arrived++;
+    int64_t meeting = self->arrived++; /* all members count alike: it is the same meeting */
     if (++group->here == group->size) {
         check_calls(group);
         group->here = 0;

@@ -12,7 +12,7 @@ static bool is_peer(const LocalGroup *group, int rank, int peer)
     return group->member[rank].call.root == peer;
 }
 
-/* What the member waits in, for who wants to know. */
+/* Writes down in which call the member waits, for sentences about it. */
 static void waits_in(LocalMember *self, const LocalMessage *m)
 {
     self->call = (LocalCall){.name = comm_verb_name[m->sends ? COMM_SEND : COMM_RECEIVE],
@@ -41,6 +41,7 @@ static void post(Comm *comm)
         }
         pair->last = m;
     }
+    /* Counted last: from then on the peer reads the list, which nobody locks. */
     for (int peer = 0; peer < comm->size; peer++) {
         if (sent[peer] == 0) continue;
         atomic_fetch_add(&local_pair(group, comm->rank, peer)->sent, sent[peer]);
@@ -60,7 +61,8 @@ static void check_message(const Comm *comm, const LocalPair *pair, const LocalMe
           dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->on ? "" : " in host memory");
-    /* `after` stands for all of a group: the sender would wait for the last stream alone. */
+    /* One event, `after`, serves all messages of a group: from two streams, the sender would wait
+     * for the later record alone. */
     CHECK(pair->seen == pair->taken || (m->on ? m->on->compute.impl : NULL) == pair->reader,
           "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
           group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
@@ -78,6 +80,7 @@ static void take(Comm *comm, const LocalMessage *m)
     local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);
     pair->first = pair->first->next;
+    /* Counted last: then the sender may begin a new list, and write where the message was. */
     atomic_fetch_add(&pair->taken, 1);
     local_wake(group, &group->member[m->peer]);
 }
@@ -103,6 +106,7 @@ static void run(Comm *comm)
 {
     LocalMember *self = local_member(comm);
     self->calls++;
+    /* All sends are visible before this member waits for anything, so no order can lock ranks. */
     post(comm);
     for (int i = 0; i < self->notes; i++)
         if (!self->note[i].sends) take(comm, &self->note[i]);
@@ -114,7 +118,7 @@ static void note(Comm *comm, LocalMessage message)
 {
     LocalMember *self = local_member(comm);
     CHECK(message.peer != comm->rank, "a message of rank %d to itself", comm->rank);
-    /* One event stands for all messages of a pair. */
+    /* One event serves all messages of a pair. */
     CHECK(self->notes == 0 || (self->note[0].on == NULL) == (message.on == NULL) ||
               self->note[0].on->compute.impl == message.on->compute.impl,
           "messages of one group on two streams, to or from ranks %d and %d", self->note[0].peer,

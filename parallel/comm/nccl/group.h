@@ -37,7 +37,7 @@ struct NcclGroup {
     char name[16];
     int rank, size;
     int *world_rank; /* of each member */
-    NcclId id;       /* the same of all members, and of them alone */
+    NcclId id;       /* the same on all members, and on no other rank */
     double timeout;  /* seconds; 0: none */
     char place[64];  /* of this rank, for messages */
     FILE *log;       /* this rank's own; NULL: none */

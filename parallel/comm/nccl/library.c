@@ -56,6 +56,7 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
         return error_set(err, n,
                          "ranks with a GPU each need NCCL, which cannot be opened: %s" NCCL_ADVICE,
                          dlerror());
+    /* All at once: a function that is missing must not end a run hours later. */
     for (int i = 0; i < FUNCTIONS; i++) {
         found[i] = dlsym(library, name[i]);
         if (found[i] == NULL) {
@@ -63,7 +64,7 @@ static bool load(NcclLibrary *functions, char *err, size_t n)
             bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
             error_set(err, n, "NCCL here (%s) has no %s" NCCL_ADVICE,
                       known ? map->l_name : NCCL_FILE, name[i]);
-            dlclose(library);
+            dlclose(library); /* the sentence has its path already */
             return false;
         }
     }

@@ -1,8 +1,8 @@
-/* library.h -- libnccl.so.2 behind a table of its functions: their types as NCCL 2.28.9 has
- * them, declared here, so that no build needs nccl.h. A newer library takes a structure of an older
+/* library.h -- libnccl.so.2 as a table of its functions: their types as NCCL 2.28.9 has them,
+ * declared here, so that no build needs nccl.h. A newer library takes a structure of an older
  * version by its size, magic and version.
  *
- * Which functions may be called when, and what they mean, is NCCL's user guide's to say. */
+ * NCCL's user guide says what the functions mean, and when each may be called. */
 #ifndef PARALLEL_COMM_NCCL_LIBRARY_H
 #define PARALLEL_COMM_NCCL_LIBRARY_H
 
@@ -118,8 +118,8 @@ typedef struct {
 
 /* The open library (nccl_open); it stays so to the end of the process. */
 const NcclLibrary *nccl_library(void);
-/* For tests: the process uses these functions from here on, and nccl_open is asked anew, of them.
- * NULL: of the library. */
+/* For tests: from here on the process uses these functions, and the next nccl_open opens them.
+ * NULL: the library again. */
 void nccl_library_use(const NcclLibrary *functions);
 
 #endif

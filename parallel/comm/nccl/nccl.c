@@ -226,10 +226,12 @@ static NcclGroup *group_create(Comm *comm, Device *dev, double timeout)
     memcpy(g->name, comm->name, sizeof g->name);
     snprintf(g->place, sizeof g->place, "%s", log_place());
     pthread_mutex_init(&g->mutex, NULL);
+    /* Not through the front door: these are not the caller's calls, and are not counted. */
     g->world_rank = must_calloc((size_t)g->size, sizeof *g->world_rank);
     int32_t rank = log_rank();
     comm->ops->all_gather(comm, NULL, tensor_1d(g->world_rank, I32, g->size),
                           tensor_1d(&rank, I32, 1));
+    /* The first record makes an event, and a step must not make any. */
     for (int i = 0; i < NCCL_RING; i++) {
         device_event_record(dev, &g->mark[i].before);
         device_event_record(dev, &g->mark[i].after);
@@ -249,7 +251,7 @@ static void group_open(NcclGroup *g, Comm *host)
     host_call(g, "connect");
     if (g->rank == 0) require(g, nccl->get_unique_id(&g->id));
     host->ops->broadcast(host, NULL, tensor_1d(&g->id, U8, sizeof g->id), 0);
-    nccl_watch(g);
+    nccl_watch(g); /* now: connecting, too, may wait for ever */
     device_enter(g->device);
     require(g, nccl->comm_init(&handle, g->size, g->id, g->rank, &config));
     set_handle(g, handle);

@@ -1,6 +1,6 @@
 /* reserve.c -- device memory of NCCL's own, estimated for GPUs of one machine that NVLink
- * connects: NCCL tells nobody before it has it. Elsewhere it takes less: fewer channels over PCIe,
- * and the host's memory where GPUs cannot see each other.
+ * connects: NCCL gives no number before it has the memory. Elsewhere it takes less: fewer channels
+ * over PCIe, and the host's memory where GPUs cannot see each other.
  *
  * Read in NCCL's sources, 2.28.9, by file; nothing of it was measured. */
 #include "parallel/comm/nccl/nccl.h"
@@ -38,8 +38,9 @@ static size_t connection(void)
     return (buffers + grain - 1) / grain * grain + grain;
 }
 
-/* Messages have a power of two of them: with 18 links of NVLink, two a link, as many as there may
- * be (graph/paths.cc). The first message to a peer opens all (enqueue.cc). */
+/* The number of channels for messages is a power of two: with 18 links of NVLink and two channels a
+ * link, the largest that NCCL allows (graph/paths.cc). The first message to a peer opens all
+ * (enqueue.cc). */
 static size_t message_channels(size_t channels)
 {
     size_t power = 1;

@@ -61,7 +61,9 @@ static void look_for_progress(NcclGroup *g)
     pthread_mutex_unlock(&g->mutex);
     if (g->finished == issued) return;
     nccl_enter(g);
+    /* The marks of older calls have been used again. */
     if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
+    /* The last first: where the device has kept up, that is one question. */
     if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].after))
         g->finished = issued;
     while (g->finished < issued &&
@@ -87,6 +89,7 @@ static void look_for_error(NcclGroup *g)
 /* Takes what has passed off the patience with the oldest call that has not ended. */
 static void hold_deadline(NcclGroup *g, double passed)
 {
+    /* The device has gone on, or nothing is under way: the next call has all of its time. */
     if (g->timeout <= 0 || g->finished == nccl_calls(g) || g->finished != g->watched) {
         g->watched = g->finished == nccl_calls(g) ? -1 : g->finished;
         g->patience = g->timeout;
@@ -110,6 +113,7 @@ static void *watch_main(void *context)
     pthread_mutex_lock(&watch.mutex);
     while (!watch.stop) {
         double passed = deadline_sleep(&watch.woken, &watch.mutex, look_after());
+        /* Errors of all groups before any deadline: a failure elsewhere is the cause of a wait. */
         for (NcclGroup *g = watch.groups; g; g = g->next)
             look_for_error(g);
         for (NcclGroup *g = watch.groups; g; g = g->next)
@@ -150,6 +154,7 @@ void nccl_unwatch(NcclGroup *g)
 {
     pthread_mutex_lock(&watch.life);
     pthread_mutex_lock(&watch.mutex);
+    /* The last group takes the thread with it, so that a process without NCCL has none. */
     NcclGroup **at = &watch.groups;
     while (*at != g)
         at = &(*at)->next;
@@ -179,8 +184,8 @@ bool nccl_holds_deadline(const int *ranks, int n)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += SECONDS;
-    /* A question about a device may take as long as what the device's host does meanwhile: a
-     * watchdog that stands in one ends nobody. */
+    /* A question about a device may take as long as what the device's host does meanwhile. A
+     * watchdog that is stuck in one ends nobody. */
     if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
     for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
         holds =

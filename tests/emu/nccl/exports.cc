@@ -1,4 +1,4 @@
-/* exports.cc -- the names that dlsym finds. Each stands for the function that nccl_emu.h declares,
+/* exports.cc -- the names that dlsym finds. Each is the function that nccl_emu.h declares,
  * or for nothing where EMU_NCCL_FAULT says missing=NAME. */
 #include "tests/emu/nccl/rules.h"
 

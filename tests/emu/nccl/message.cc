@@ -15,7 +15,7 @@ typedef struct {
     Link *link;
     Call **send, **receive;
     int sends, receives;
-    Header *headers;       /* of all of them */
+    Header *headers;       /* of all messages */
     int asked, sent;       /* sends that the peer has come for; that are gone */
     int offered, received; /* receives that the peer has come for; that are there */
     Header out, in;        /* of the data on their way; of what comes */

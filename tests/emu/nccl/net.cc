@@ -16,8 +16,8 @@
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-/* Whether the name is one of a list: "eth,ib" begins with one of them, "=eth0" is it, "^..." is
- * none of them. */
+/* Whether the name is one of a list: "eth,ib": it begins with an item; "=eth0": it is an item;
+ * "^...": neither. */
 static bool is_named(const char *name, const char *list)
 {
     bool none = *list == '^';

@@ -206,7 +206,7 @@ static void order_inside_a_group(Rank *r)
     rank_close(r);
 }
 
-/* Three devices, each in two of three pairs; any two of them agree, all three do not. */
+/* Three devices, each in two of three pairs; any two devices agree, all three do not. */
 static void order_of_three(Rank *r)
 {
     enum { PAIRS = 3 };

@@ -45,7 +45,7 @@ static void test_everybody(void **state)
     runs_well_in_all_modes(everybody_body, 4);
 }
 
-/* In order between two ranks, whichever of them groups its calls. */
+/* In order between two ranks, whichever rank groups its calls. */
 static void order_body(Rank *r)
 {
     const Nccl *n = r->nccl;

@@ -16,7 +16,7 @@ ncclResult_t last_error(ncclResult_t code, const char *, ...)
     return code;
 }
 
-/* A socket of packets gives a read no more than one of them. */
+/* A socket of packets gives a read no more than one packet. */
 static void pieces_are_put_together(void **)
 {
     static const char text[] = "rank 0 of 4";

@@ -66,7 +66,7 @@ static void a_group_is_one_launch(void **state)
                         "device 0 launches H after F+G; device 1 launches G after H");
 }
 
-/* Messages: a chain of them goes on when its own ends are there; two that cross do not, alone. */
+/* Messages: a chain goes on when its own ends are there; two that cross do not, alone. */
 static void messages_wait_for_their_two_ranks(void **state)
 {
     OrderGraph chain, crossed;

@@ -141,7 +141,7 @@ static const RankEnd circle = {"a circle",
                                {"group world, call 1, receive of 1 i64 in host memory from rank ",
                                 ", which has not arrived; they wait for each other\n"}};
 
-/* ---- calls that do not fit ------------------------------------------------------------------- */
+/* ---- ranks that make different calls --------------------------------------------------------- */
 
 static void other_verb(Comm *world, void *context)
 {
@@ -219,7 +219,7 @@ static void other_type_of_message(Comm *world, void *context)
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
 }
 
-/* Of the two reads the sender would be told of the second alone. */
+/* The sender would wait for the second of the two reads alone. */
 static void two_streams(Comm *world, void *context)
 {
     (void)context;
@@ -290,7 +290,7 @@ static const RankEnd mismatches[] = {
      {"group world: rank 1 receives on two streams what rank 0 sends in one group"}},
 };
 
-/* ---- calls that cannot be -------------------------------------------------------------------- */
+/* ---- impossible calls ------------------------------------------------------------------------ */
 
 static void impossible_call(Comm *world, void *context)
 {
@@ -324,8 +324,7 @@ static const char *const impossible[] = {"a message of rank ",
                                          "of 2 lies 8 bytes behind the whole",
                                          "broadcast of a strided tensor of 2 columns"};
 
-/* ---- the tests ----------------------------------------------------------------------------------
- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof *(rows)))
 
@@ -336,7 +335,7 @@ static void test_a_rank_that_hangs_is_named_at_the_deadline(void **state)
         rank_end_expect(&hangs[i], 0.4, NULL);
 }
 
-/* And where that one waits itself, so is the one that keeps all of them waiting. */
+/* Where the rank that is named waits itself, the rank that keeps all waiting is named, too. */
 static void test_who_keeps_all_waiting_is_named(void **state)
 {
     (void)state;
@@ -351,7 +350,7 @@ static void test_calls_that_differ_are_no_hang(void **state)
         rank_end_expect(&mismatches[i], 0, NULL);
 }
 
-static void test_calls_that_cannot_be_end_with_their_operands(void **state)
+static void test_impossible_calls_end_with_their_operands(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < COUNT(impossible); i++) {
@@ -366,7 +365,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
         cmocka_unit_test(test_who_keeps_all_waiting_is_named),
         cmocka_unit_test(test_calls_that_differ_are_no_hang),
-        cmocka_unit_test(test_calls_that_cannot_be_end_with_their_operands),
+        cmocka_unit_test(test_impossible_calls_end_with_their_operands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

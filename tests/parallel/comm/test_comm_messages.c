@@ -1,6 +1,6 @@
 /* test_comm_messages.c -- thousands of messages between thread ranks that wait for each other again
- * and again: each arrives, in order, before its sender may write there anew, and nobody sleeps on
- * when what he waits for has come. */
+ * and again: each arrives, in order, before its sender may write there anew, and no rank stays
+ * asleep when what it waits for has come. */
 #include "model/core/pool.h"
 #include "parallel/comm/local/group.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -56,7 +56,7 @@ static void run_token(Comm *world, void *context)
 }
 
 /* To and from every other rank at once, two messages each way, as stages do that exchange
- * activations for gradients; then a call of all of them. */
+ * activations for gradients; then a call of all ranks. */
 static void run_exchanges(Comm *world, void *context)
 {
     enum { MOST = 8, EACH = 2 };

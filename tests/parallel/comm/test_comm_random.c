@@ -151,7 +151,7 @@ static void simulate_group(const Call *c, Memory *all, const int *member, int si
         for (int j = 0; j < size && c->kind == COMM_ALL_GATHER && !c->in_place; j++)
             copy(at(m, c, j * n, n), part_of(&all[member[j]], c, j));
     }
-    /* In place each rank's own part stands, and is what the others get. */
+    /* In place, each rank's own part stays as it is, and is what the others get. */
     for (int k = 0; k < size; k++)
         for (int j = 0; j < size && c->kind == COMM_ALL_GATHER && c->in_place; j++)
             copy(at(&all[member[k]], c, j * n, n), part_of(&all[member[j]], c, j));

@@ -21,7 +21,7 @@ typedef struct {
 
 static int64_t x[4];
 
-/* Rank 1 comes when it is told to. */
+/* Rank 1 comes when the parent asks it to. */
 static void wait_in(Comm *world, const Pipes *pipes, void (*call)(Comm *world))
 {
     char byte = 0;

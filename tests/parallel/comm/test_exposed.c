@@ -34,7 +34,7 @@ static double hand_seconds(const LateSeen *work)
 }
 
 typedef struct {
-    int before, beside; /* fills: that the sum reads behind; that it hides behind */
+    int before, beside; /* fills: whose result the sum reads; that overlap the sum */
     int calls;          /* of the compute stream's own */
     /* By rank: of a sum on the comm stream; of those calls; while nobody measures. */
     double exposed[2], carried[2], unmeasured[2];
@@ -90,8 +90,8 @@ static void sum_by_hand(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* Hidden behind more work than it takes, behind less, and behind none; and once more calls than
- * there are pairs of events. */
+/* Beside work that takes longer than the sum, beside shorter work, and beside none; and once more
+ * calls than there are pairs of events. */
 static void test_a_sum_is_exposed_for_what_hides_it_too_little(void **state)
 {
     (void)state;
@@ -138,12 +138,12 @@ typedef struct {
     double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
 } Steps;
 
-/* The seconds of a compute stream from before a step until behind it. An evaluation is no step. */
+/* The seconds of a compute stream from before a step until after it. An evaluation is no step. */
 static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Steps *all = run->context;
     Device *dev = &t->session.dev;
-    Event before = {0}, behind = {0};
+    Event before = {0}, after = {0};
     comm_spy(&t->session.grid);
     memset(&t->phases.seconds, 0, sizeof t->phases.seconds);
     for (int64_t i = 0; i < steps; i++) {
@@ -151,13 +151,13 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
         in_step = true;
         device_event_record(dev, &before);
         trainer_step(t);
-        device_event_record(dev, &behind);
+        device_event_record(dev, &after);
         in_step = false;
-        all->seconds[world->rank] += device_event_seconds(dev, &before, &behind);
+        all->seconds[world->rank] += device_event_seconds(dev, &before, &after);
     }
     memcpy(all->exposed[world->rank], t->phases.seconds.exposed, sizeof all->exposed[0]);
     device_event_destroy(dev, &before);
-    device_event_destroy(dev, &behind);
+    device_event_destroy(dev, &after);
 }
 
 typedef struct {

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* A rank's open device; false: rank_wrong has been told. */
+/* A rank's open device. False: rank_wrong has the reason. */
 static bool open_device(Comm *world, Device *dev)
 {
     char err[512];
@@ -138,7 +138,8 @@ static void test_verbs_go_through_the_library(void **state)
     thread_ranks(3, 60, run_verbs, NULL);
 }
 
-/* The host's calls stay the host's, in groups and out of them; a group of both is two. */
+/* The host's calls stay with the host's communicator, in groups and outside; a group with calls of
+ * both kinds is a group of each. */
 static void run_hosts(Comm *world, void *context)
 {
     Device dev;
@@ -222,13 +223,12 @@ static void run_grid(Comm *world, void *context)
         int inits, place;
         count_inits(world, names[i], &inits, &place);
         if (inits != 1 || place <= last)
-            rank_wrong(world, "%s: %d communicators, at %d behind %d", names[i], inits, place,
-                       last);
+            rank_wrong(world, "%s: %d communicators, at %d after %d", names[i], inits, place, last);
         last = place;
     }
     for (const char *at = fake_nccl_log(world->rank); (at = strstr(at, "Send")) != NULL; at++)
         if (at > strstr(fake_nccl_log(world->rank), "blocking, dp"))
-            rank_wrong(world, "messages behind those of pp");
+            rank_wrong(world, "messages after those of pp");
     comm_barrier(world);
     expect(world, "communicators", fake_nccl_open(), 8 * 5);
     fake_nccl_forget(world->rank);

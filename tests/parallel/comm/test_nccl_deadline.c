@@ -49,9 +49,9 @@ static void hosts_wait_for_a_connect(Comm *world, void *context)
     comm_receive(&all, NULL, tensor_1d(&x, F32, 1), world->rank + 1);
 }
 
-/* Rank 0's host waits for rank 1's, which stands nowhere: what it called has ended. Others stand in
- * a connect. */
-static void a_host_behind_its_calls(Comm *world, void *context)
+/* Rank 0's host waits for rank 1's, which is in no call: what it called has ended. Others are in a
+ * connect. */
+static void a_host_after_its_calls(Comm *world, void *context)
 {
     Device dev;
     float x = 0;
@@ -63,7 +63,7 @@ static void a_host_behind_its_calls(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0's host waits for rank 1's, whose device says nothing, not even to the watchdog. */
+/* Rank 0's host waits for rank 1's, whose device does not answer, not even to the watchdog. */
 static void a_watchdog_that_stands(Comm *world, void *context)
 {
     Device dev;
@@ -80,7 +80,8 @@ static void a_watchdog_that_stands(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Why a rank that stands in NCCL does not come is told by who knows it, at that call's deadline. */
+/* A rank that is in a call of NCCL's does not come: at the deadline of that call the watchdog,
+ * which knows the cause, ends the program. */
 static void test_a_host_leaves_the_deadline_to_nccl(void **state)
 {
     double limit = 0.4, none = 0;
@@ -103,7 +104,7 @@ static void test_a_host_leaves_the_deadline_to_nccl(void **state)
                                 "has waited 0.05 s (parallel.timeout) for rank "}},
                     LONG, &none);
     rank_end_expect(&(RankEnd){"no call",
-                               a_host_behind_its_calls,
+                               a_host_after_its_calls,
                                4,
                                EXIT_HANG,
                                {"group world, call 1, receive of 1 f32 in host memory from rank 1: "

@@ -53,7 +53,7 @@ static void test_errors_that_no_call_returns_are_found(void **state)
 
 /* ---- an error of a device -------------------------------------------------------------------- */
 
-/* Rank 0's device or rank 1's stands in a call, and the watchdog's questions to rank 1's fail. */
+/* Rank 0's device or rank 1's does not go on, and the watchdog's questions to rank 1's fail. */
 static const Backend *sound;
 static Backend broken;
 static atomic_bool breaks;

@@ -1,6 +1,6 @@
 /* test_nccl_waits.c -- how ranks over NCCL end where a call takes too long, on the host or on the
- * device; who has not come, and where that one stands. A process that was stopped has waited for
- * nobody. Errors are in test_nccl_ends.c and test_nccl_errors.c. */
+ * device; who has not come, and in which call that rank is. Time in which the process was stopped
+ * does not count. Errors are in test_nccl_ends.c and test_nccl_errors.c. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/comm/nccl/group.h"
@@ -70,7 +70,7 @@ static void device_waits(Comm *world, void *context)
 }
 
 /* All hosts have called; rank 1's device does not end it. */
-static void device_is_behind(Comm *world, void *context)
+static void device_is_late(Comm *world, void *context)
 {
     Device dev;
     (void)context;
@@ -81,7 +81,7 @@ static void device_is_behind(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0 stands in a call, to which rank 1's device has not come. */
+/* Rank 0 is in a call to which rank 1's device has not come. */
 static void device_does_not_come(Comm *world, void *context)
 {
     Device dev;
@@ -94,8 +94,8 @@ static void device_does_not_come(Comm *world, void *context)
     standing_device_hang();
 }
 
-/* Rank 0's device stands in a call of dp, behind which it was asked for one of tp, in which rank
- * 1's device stands; rank 2 comes to that of dp, or does not. */
+/* Rank 0's device is in a call of dp; next on its stream is a call of tp, in which rank 1's device
+ * waits. Rank 2 comes to the call of dp, or does not. */
 static void chain_of_devices(Comm *world, bool comes)
 {
     Device dev;
@@ -124,13 +124,13 @@ static void devices_wait_for_a_host(Comm *world, void *context)
     chain_of_devices(world, false);
 }
 
-/* The hosts make so many calls; all devices end some of them, and stand in the next. The watchdog
- * hears nothing of them before the last call: however long the hosts take, it is in no deadline. */
+/* The hosts make so many calls. All devices end the first few and stay in the next. The watchdog
+ * learns nothing of this before the last call, so the hosts may take any time for their calls. */
 static void hosts_run_ahead(Comm *world, int calls, int ended)
 {
     Device dev;
     Comm all = connected(world, &dev, SHORT);
-    standing_device_stand_behind(world, 3, ended);
+    standing_device_stand_after(world, 3, ended);
     standing_device_silence(true);
     for (int i = 0; i < calls; i++)
         comm_broadcast(&all, &dev, standing_device_numbers(7), 1);
@@ -188,8 +188,8 @@ static const RankEnd waits[] = {
      3,
      EXIT_HANG,
      {"group dp, call 6, all-gather of 6 f32: rank ", "for rank 2, which has not arrived"}},
-    {"a device behind",
-     device_is_behind,
+    {"a late device",
+     device_is_late,
      3,
      EXIT_HANG,
      {"error[86] rank 1: group dp, call 6, broadcast of 7 f32 from rank 1: rank 1 has waited",

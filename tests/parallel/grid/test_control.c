@@ -62,7 +62,7 @@ static void test_all_get_what_rank_0_has(void **state)
     each_world(run_shares);
 }
 
-/* Of every set of ranks that have failed the lowest one's sentence stands on all. */
+/* For every set of ranks that have failed, all ranks get the sentence of the lowest one. */
 static void run_agrees(Comm *world, void *context)
 {
     (void)context;

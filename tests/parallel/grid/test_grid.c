@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 /* Of a row that is cut every rank of the group counts its part; a row that all hold is the first
- * one's, wherever it stands on the other axes. */
+ * one's, whatever its coordinates on the other axes. */
 static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
 {
     (void)state;

@@ -180,7 +180,7 @@ static int compare_different(Comm *world, void *context)
     return compare(world, "avx512, 1 thread");
 }
 
-/* A rank that computes otherwise is found out by all; both values are told, once. */
+/* All ranks learn that one computes on something else; both values are printed, once. */
 static void test_ranks_that_differ_are_refused(void **state)
 {
     (void)state;

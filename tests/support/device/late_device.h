@@ -20,6 +20,10 @@ void late_devices(bool on);
 /* From here on no rank of this index gets a device. */
 void late_devices_refuse(int index);
 int late_devices_opened(void);
+/* From here on device_open never returns for the device of that index. */
+void late_devices_hang(int index);
+/* The opening-th call of device_open from here on (from 1) takes so many seconds. */
+void late_devices_delay(int opening, unsigned seconds);
 /* From here on each device says that it has memory of its own with 4 GiB free, and the one of this
  * index only so many bytes. */
 void late_devices_memory(int index, size_t available);

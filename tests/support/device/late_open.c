@@ -5,9 +5,12 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool wanted;
-static int opened, refused = -1, small = -1;
+static int opened, refused = -1, small = -1, hanging = -1;
+static int slow = -1;
+static unsigned slow_seconds;
 static size_t small_bytes;
 
 void late_devices(bool on)
@@ -24,6 +27,17 @@ void late_devices_memory(int index, size_t available)
 {
     small = index;
     small_bytes = available;
+}
+
+void late_devices_hang(int index)
+{
+    hanging = index;
+}
+
+void late_devices_delay(int opening, unsigned seconds)
+{
+    slow = late_devices_opened() + opening;
+    slow_seconds = seconds;
 }
 
 static void own_memory(Device *device, size_t *available, size_t *total)
@@ -61,7 +75,9 @@ bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *o
 bool __wrap_device_open(Device *device, const char *name, const DeviceOptions *options, char *err,
                         size_t n)
 {
-    __atomic_fetch_add(&opened, 1, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED) == slow) sleep(slow_seconds);
+    while (options != NULL && options->index == hanging)
+        pause();
     if (options != NULL && options->index == refused)
         return error_set(err, n, "no device is left for rank %d", refused);
     bool late = wanted && strcmp(name, "cuda") != 0;

@@ -63,10 +63,10 @@ void standing_device_open(Comm *world, Device *dev)
 
 void standing_device_stand(Comm *world, int ranks)
 {
-    standing_device_stand_behind(world, ranks, 0);
+    standing_device_stand_after(world, ranks, 0);
 }
 
-void standing_device_stand_behind(Comm *world, int ranks, int calls)
+void standing_device_stand_after(Comm *world, int ranks, int calls)
 {
     comm_barrier(world);
     if (world->rank == 0) {

@@ -12,7 +12,7 @@ void standing_device_open(Comm *world, Device *dev);
  * the watchdog has seen the end of what came before. All ranks call it. */
 void standing_device_stand(Comm *world, int ranks);
 /* The same, but they end so many calls more before the one that they stand in. */
-void standing_device_stand_behind(Comm *world, int ranks, int calls);
+void standing_device_stand_after(Comm *world, int ranks, int calls);
 /* While it is on, nobody hears how far a device has come: whoever asks waits. */
 void standing_device_silence(bool on);
 /* So many numbers of the calling rank's, for its calls: at most 64. */

@@ -22,7 +22,7 @@ static const char *const optimizers[][2] = {
                             GRID_RATE) ",\"eps\":1e-8,\"weight_decay\":0.1}}"}};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
-/* Units of these models are far below DeepSpeed's thresholds, which would keep all of them whole:
+/* Units of these models are far below DeepSpeed's thresholds, which would keep every unit whole:
  * only the last row has those. */
 static const char *const keys[][2] = {
     {"units one by one",
@@ -210,7 +210,7 @@ GridCase grid_case_single(const GridCase *c, int dtype)
     return single;
 }
 
-/* As many a rank as its micro-batches divide, and where rows are cut for any number of them. */
+/* As many a rank as its micro-batches divide, and where rows are cut, for any number of ranks. */
 int64_t grid_case_batch(const GridCase *c)
 {
     int64_t mine = c->of[GRID_SEQUENCE] ? 12 : c->of[GRID_MICROS] == 3 ? 8 : 6;

@@ -1,5 +1,5 @@
-/* grid_world.h -- grids of ranks for small models that all of them can cut: configs for tests of
- * what a grid saves and sends. */
+/* grid_world.h -- grids of ranks, and small models that every one of these grids can cut: configs
+ * for tests of what a grid saves and sends. */
 #ifndef TESTS_SUPPORT_GRID_GRID_WORLD_H
 #define TESTS_SUPPORT_GRID_GRID_WORLD_H
 
