@@ -9,6 +9,7 @@
 #include "parallel/zero/state.h"
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/support.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,7 +77,8 @@ static void test_bug_16_31_a_gpu_for_each_rank(void **state)
     int bad = 0;
     const GridHooks hooks = {.opened = check_connected};
     cuda_devices_needed(MOST_RANKS);
-    for (int i = 0; i < CASES; i += (int)grid_case_every()) {
+    int every = (int)turns_every(12);
+    for (int i = (int)turns_first(every); i < CASES; i += every) {
         GridCase c;
         assert_true(grid_case_read(&c, cases[i]));
         GridCase legal = grid_case_legal(c);

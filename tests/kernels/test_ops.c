@@ -3,12 +3,13 @@
  * (or the emulated one). Inputs are rounded to storage before the oracle sees them; outputs start
  * as NaN, updates from known values; bands around and inside buffers must stay, and so must inputs;
  * a second run must give the same bits, and other thread counts too where the contract says so.
- * TEST_EVERY=n tries every n-th case of each op: enough for tools that slow it down a lot. */
+ * TEST_EVERY=n tries every n-th case of each op, those of TEST_TURN: enough for what is slow. */
 #include "model/core/check.h"
 #include "tests/support/device/op_devices.h"
 #include "tests/support/oracle/checked_cases.h"
 #include "tests/support/oracle/oracle.h"
 #include "tests/support/support.h"
+#include "tests/support/turns.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -370,11 +371,15 @@ static void check_op(void **state)
 {
     OpId op = *(const OpId *)*state;
     const OpCase *cases;
-    const char *word = getenv("TEST_EVERY");
-    int count = checked_cases(&cases), runs = 0, found = 0,
-        every = word && atoi(word) > 0 ? atoi(word) : 1;
+    int count = checked_cases(&cases), runs = 0, found = 0, all = 0;
     for (int k = 0; k < count; k++)
-        if (cases[k].op == op && found++ % every == 0) runs += check_case(&cases[k], k);
+        all += cases[k].op == op;
+    /* An op of few cases has one in every turn. */
+    int64_t every = turns_every(1);
+    if (every > all && all > 0) every = all;
+    int64_t first = turns_first(every);
+    for (int k = 0; k < count; k++)
+        if (cases[k].op == op && found++ % every == first) runs += check_case(&cases[k], k);
     if (runs == 0) fail_msg("op_%s has no case, or no device that was asked for", op_name[op]);
 }
 

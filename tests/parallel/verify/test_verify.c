@@ -2,6 +2,7 @@
  * to 32 ranks, and what is not equal is named. */
 #include "parallel/verify/verify.h"
 #include "tests/support/grid/grid_faults.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +69,8 @@ static const char *const presets[] = {"configs/demo.json",       "configs/gpt2_1
 static void test_every_config_is_equal_on_some_grid(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i += getenv("TEST_SAMPLE") ? 5 : 1) {
+    int every = (int)turns_every(5);
+    for (int i = (int)turns_first(every); i < 8; i += every) {
         char stage[64];
         snprintf(stage, sizeof stage, "zero_optimization.stage=%d", i % VERIFIED_STAGES);
         Said said =
@@ -169,7 +171,8 @@ enum { GRIDS = sizeof grids / sizeof *grids };
 static void test_every_config_is_equal_on_grids_of_all_axes(void **state)
 {
     (void)state;
-    for (int i = 0; i < GRIDS; i += getenv("TEST_SAMPLE") ? 9 : 1) {
+    int every = (int)turns_every(9);
+    for (int i = (int)turns_first(every); i < GRIDS; i += every) {
         Said said = verify_said(presets[grids[i].preset], grids[i].ranks, grids[i].sets,
                                 VERIFY_DEFAULT, NULL);
         expect_said(&said, EXIT_OK, "equal      to a single rank; worst deviation ");

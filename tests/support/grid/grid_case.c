@@ -278,12 +278,6 @@ Config *grid_case_config(const GridCase *c, int64_t batch)
     return config;
 }
 
-int64_t grid_case_every(void)
-{
-    const char *every = getenv("TEST_EVERY");
-    return every ? strtoll(every, NULL, 10) : getenv("TEST_SAMPLE") ? 12 : 1;
-}
-
 /* ---- words ----------------------------------------------------------------------------------- */
 
 const char *grid_case_text(const GridCase *c, char *out, size_t n)

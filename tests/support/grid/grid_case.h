@@ -72,8 +72,6 @@ GridCase grid_case_single(const GridCase *c, int dtype);
 int64_t grid_case_batch(const GridCase *c);
 /* The config of its ranks; to be freed by config_free. */
 Config *grid_case_config(const GridCase *c, int64_t batch);
-/* Of the cases with a fixed seed every so many: TEST_EVERY, or 12 with TEST_SAMPLE, or all. */
-int64_t grid_case_every(void);
 /* "dp 2 x tp 2, ZeRO 2, 3 micro-batches, 2 blocks of llama, ..." */
 const char *grid_case_text(const GridCase *c, char *out, size_t n);
 /* Its numbers, "1,0,2,...", and back: false where that is none. */
