@@ -98,8 +98,11 @@ build_one() {
     nccl) options=(-I"$nccl_include") ;;
     esac
     rm -f "build/probe/$name" # one of another day answers for nothing
-    "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a "${options[@]}" -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers \
-        -o "build/probe/$name" "$1" -ldl -lpthread >"build/probe/$name.log" 2>&1 ||
+    # Compiled by ccache where the Makefile is (CCACHE); linked apart, which ccache does not keep.
+    # shellcheck disable=SC2086 # no word or one
+    { CCACHE_DEPEND=1 ${CCACHE:-} "$nvcc" -std=c++17 -O2 -I. -gencode arch=compute_90a,code=sm_90a "${options[@]}" \
+        -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -MMD -MF "build/probe/$name.d" -c -o "build/probe/$name.o" "$1" &&
+        "$nvcc" -o "build/probe/$name" "build/probe/$name.o" -ldl -lpthread; } >"build/probe/$name.log" 2>&1 ||
         { echo "gpu_probe: $1 does not compile:"; cat "build/probe/$name.log"; exit 1; }
 }
 

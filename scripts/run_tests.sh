@@ -6,6 +6,7 @@
 # LIMIT: seconds for each (default 300). JOBS: how many at a time (default 1); each tells its results when it ends. RESULTS: a
 # file that gets "SECONDS PROCESSOR_SECONDS PASSED FAILED SKIPPED NAME" per program; with it no closing line is printed, because
 # somebody else adds up. LABEL: put before the names; settings before a program are its environment, and their values follow its name.
+# WAITS=yes among them: the program waits much more than it computes; those run one after the other beside the JOBS others.
 # A program is a cmocka program, whose own counts are read, and which prints "skipped: why" for each test that it skips (a skip
 # without its reason is a failure); a script prints "ok NAME", "not ok NAME" or "ok NAME # SKIP why" lines, one per test.
 set -u
@@ -68,7 +69,7 @@ run_one() {
     for setting in "${settings[@]}"; do
         case $setting in
         LABEL=*) name=${setting#*=} ;;
-        TRAIN=*) ;;
+        TRAIN=* | WAITS=*) ;;
         *) values+=,${setting#*=} ;;
         esac
     done
@@ -86,8 +87,22 @@ run_one() {
 
 export -f sum count_program count_script reasons tell run_one
 bad=0
-# shellcheck disable=SC2016 # $1 is the inner shell's
-printf '%s\0' "$@" | xargs -0 -r -n 1 -P "${JOBS:-1}" bash -c 'set -u; run_one "$1" || exit 1' run_one || bad=1
+# run_all JOBS ENTRY...
+run_all() {
+    local jobs=$1
+    shift
+    [ $# -gt 0 ] || return 0
+    # shellcheck disable=SC2016 # $1 is the inner shell's
+    printf '%s\0' "$@" | xargs -0 -r -n 1 -P "$jobs" bash -c 'set -u; run_one "$1" || exit 1' run_one
+}
+
+computing=() waiting=()
+for entry; do
+    if [[ " $entry" == *" WAITS=yes "* ]]; then waiting+=("$entry"); else computing+=("$entry"); fi
+done
+run_all 1 "${waiting[@]}" &
+run_all "${JOBS:-1}" "${computing[@]}" || bad=1
+wait $! || bad=1
 
 [ -n "${RESULTS:-}" ] || awk '{ p += $3; f += $4; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$results"
 exit $bad

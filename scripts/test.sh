@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test.sh -- every test there is: packages, build, test programs (release, ASan + UBSan, part of them under TSan; what computes,
 # again on the CUDA backend with its kernels executed on the CPU), end-to-end tests. Its last line is "N passed, N failed, N
-# skipped". About thirteen minutes on two cores.
+# skipped". About eleven minutes on two cores, less where
+# ccache has most objects.
 #
 #   scripts/test.sh [--list] [quick] [ROOM|FOLDER|PROGRAM|SCRIPT...]
 #
@@ -24,21 +25,24 @@ done
 
 # ---- which tests run in which flavour --------------------------------------------------------------------------------
 # row FLAVOUR SETTINGS TESTS...: these run in that flavour with these settings (NAME=VALUE...). A folder means all its tests. What
-# an earlier row runs with the same settings does not run again. Rows run in this order: the long ones come first, so that no
+# an earlier row runs with the same settings does not run again; what begins with ! is left out. Rows run in this order: the long ones come first, so that no
 # core waits for one of them in the end.
 rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
+    # Half of their cases at each commit, the other half at the next.
+    local halved='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh
     row emu_asan "$device $sample" tests/model/test_recompute
-    row emu_asan "$device $sample TEST_EVERY=2" tests/kernels/test_ops
+    row emu_asan "$device $sample TEST_EVERY=4" tests/kernels/test_ops
     row emu "$deferred" tests/parallel/trainer/test_trainer
     row emu "$deferred $sample" tests/parallel/zero/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
     row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute tests/model/test_tensor_gradients
-    row emu "$reverse" tests/kernels/test_ops tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
+    row emu "$reverse TEST_EVERY=2" tests/kernels/test_ops
+    row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
     row emu_asan "$device $sample" tests/parallel/trainer/test_device tests/model/test_golden 'tests/cuda/test_[!n]*' tests/emu
     row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/comm/test_exposed tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
@@ -48,10 +52,9 @@ rows() {
     row emu "$deferred $sample" tests/equivalence/test_grid_checkpoints
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
-    # Multiples of 5 would have f32 alone (three cases of five are in f64, which no device has). Either row has every schedule, the
-    # first every dtype.
-    row emu "$device TEST_EVERY=26" tests/equivalence/test_grid_equal
-    row emu "$deferred TEST_EVERY=58" tests/equivalence/test_grid_equal
+    # Either row has every schedule and every dtype, whichever turn it is.
+    row emu "$device TEST_EVERY=60" tests/equivalence/test_grid_equal
+    row emu "$deferred TEST_EVERY=100" tests/equivalence/test_grid_equal
     row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda tests/emu tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
@@ -68,11 +71,15 @@ rows() {
     row tsan "$sample" tests/equivalence/test_grid_cube tests/equivalence/test_grid_training tests/equivalence/test_grid_checkpoints \
         tests/equivalence/test_grid_replicas
     row release '' tests/program tests/kernels
+    # shellcheck disable=SC2086 # words
+    row release TEST_EVERY=2 $halved
     # Under sanitizers: what they see once they do not see better in a second run.
     row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
-        'tests/equivalence/test_grid_[cerst]*' tests/parallel/verify/test_verify
-    row release '' tests
+        'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
+    row asan "$sample TEST_EVERY=2" tests/kernels/test_ops
+    # shellcheck disable=SC2086 # words
+    row release '' tests ${halved//tests/!tests}
 }
 
 # Left out: what waits more than it computes, what checks the scripts for GPUs, and most grids, of which a few are of every kind.
@@ -85,9 +92,21 @@ quick_rows() {
     row cpu TEST_SAMPLE=1 'tests/[!e]*/test_*' tests/equivalence
 }
 
+# For one architecture of GPUs is enough where no kernel has changed since the commit before and no GPU asks for its own; continuous
+# integration (CI=true) compiles for all three. Headers that kernels share with the program count as kernels.
+one_architecture() {
+    [ "${CI:-}" != true ] && [ -z "${ARCH:-}" ] && [ -d model/kernels/cuda ] || return
+    # shellcheck source=scripts/cuda_lib.sh
+    . scripts/cuda_lib.sh
+    ! has_gpu && git diff --quiet HEAD~1 -- Makefile '*.cu' '*.cuh' model/kernels/cuda 'model/kernels/*.h' 2>/dev/null
+}
+release_settings=FLAVOUR=release
+! one_architecture || release_settings+=' ARCH=80'
+
 # make_settings FLAVOUR: those of its build
 make_settings() {
     case $1 in
+    release) echo "$release_settings" ;;
     # What does not know of CUDA is compiled once, whether CUDA is built in or not.
     cpu) echo CUDA=0 FLAVOUR=release COMMON=build/release ;;
     emu) echo CUDA=emu FLAVOUR=release ;;
@@ -113,22 +132,34 @@ fits() {
     [[ $1 == $2 || $1 == $2/* || $1 == $2.sh ]]
 }
 
+# Tests of deadlines and of ends: most of their time they wait.
+waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
+waiting+=' tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends '
+
+for name in $waiting; do
+    [ -e "$name" ] || [ -e "$name.c" ] || { echo "test.sh: no test is named $name"; exit 70; }
+done
+
 # add FLAVOUR SETTINGS TEST: its entry, "FLAVOUR SETTINGS PROGRAM", unless there is one
 add() {
-    local path=build/$1/$3
+    local path=build/$1/$3 waits=''
     [[ $3 == *.sh ]] && path=$3
+    [[ $waiting != *" $3 "* ]] || waits='WAITS=yes '
     [ -z "${listed[$1 $2 $3]:-}" ] || return
     listed[$1 $2 $3]=yes
     [[ " ${flavours[*]} " == *" $1 "* ]] || flavours+=("$1")
-    entries+=("LABEL=$1: TRAIN=$PWD/build/$1/train $2 $path")
+    entries+=("LABEL=$1: TRAIN=$PWD/build/$1/train $waits$2 $path")
     [[ $3 == *.sh ]] || programs[$1]+="$path "
 }
 
 # row FLAVOUR SETTINGS TESTS...: lists those that are wanted. A word that fits no test of the flavour is an error: a test that
 # was moved or renamed would silently run no more.
 row() {
-    local flavour=$1 settings=$2 selection name want fitting
+    local flavour=$1 settings=$2 selection name want fitting out=''
     shift 2
+    for selection; do
+        [[ $selection != !* ]] || out+=" ${selection#!}"
+    done
     if [ -z "${known[$flavour]:-}" ]; then
         known[$flavour]=$(make_flavour "$flavour" test-list | sed "s|^build/$flavour/||") || exit 70
         known[$flavour]+=" $(find tests/program -name '*.sh' ! -name lib.sh | sort)"
@@ -136,8 +167,9 @@ row() {
     for selection; do
         fitting=0
         for name in ${known[$flavour]}; do
-            fits "$name" "$selection" || continue
+            fits "$name" "${selection#!}" || continue
             fitting=$((fitting + 1))
+            [[ " $out " != *" $name "* ]] || continue
             for want in "${wanted[@]}"; do
                 if fits "$name" "$want"; then
                     found[$want]=yes
@@ -158,7 +190,7 @@ for want in "${wanted[@]}"; do
     [ -n "${found[$want]:-}" ] || { echo "test.sh: no test is named $want"; exit 64; }
 done
 if [ -n "$only_list" ]; then
-    printf '%s\n' "${entries[@]}" | sed -E 's|LABEL=([a-z_]*:) TRAIN=[^ ]*|\1|; s|build/[a-z_]*/||'
+    printf '%s\n' "${entries[@]}" | sed -E 's|LABEL=([a-z_]*:) TRAIN=[^ ]*( WAITS=yes)?|\1|; s|build/[a-z_]*/||'
     exit 0
 fi
 
@@ -190,7 +222,9 @@ for flavour in "${flavours[@]}"; do
     mapfile -t entries < <(printf '%s\n' "${entries[@]}" | grep -v "^LABEL=$flavour:")
 done
 
-echo "== run"
+# Thinned tests go through their cases by turns: the commit says which are tried, and the same commit always tries the same.
+export TEST_TURN=${TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}
+echo "== run, TEST_TURN=$TEST_TURN"
 export OMP_NUM_THREADS=2
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"
 # One more than cores: some tests wait.

@@ -34,6 +34,16 @@ expect_code "harness: a program that is not there" 1 "$run_tests" ./nobody
 check "harness: ... is a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 expect_code "harness: programs with settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" ./good
 check "harness: ... are told by label and values" test "$(grep -cE '^ok +(here:good,back|good) ' output)" -eq 2
+# One that waits has its own place: it begins beside the one job that computes, which waits for its end.
+stand_in=./waits
+printf '#!/bin/sh\ntouch begun; echo "[  PASSED  ] 1 test(s)."\n' >$stand_in && chmod +x $stand_in
+printf '#!/bin/sh\nfor i in $(seq 200); do [ -e begun ] && break; sleep 0.05; done\n[ -e begun ] && echo "[  PASSED  ] 1 test(s)."\n' >computes
+chmod +x computes
+expect_code "harness: what waits runs beside what computes" 0 env JOBS=1 "$run_tests" ./computes "WAITS=yes ORDER=back $stand_in"
+check "harness: ... and is counted" test "$(tail -n 1 output)" = "2 passed, 0 failed, 0 skipped"
+check "harness: ... under its own name" grep -qE '^ok +waits,back ' output
+printf '#!/bin/sh\necho "[  FAILED  ] 1 test(s)"; exit 1\n' >$stand_in
+expect_code "harness: ... and fails" 1 "$run_tests" "WAITS=yes $stand_in"
 
 # ---- the choice of tests
 # shellcheck disable=SC2154
@@ -55,6 +65,9 @@ sed 's|^|- |' there >rooms
 check "harness: ... of every room but the emulated device's" test "$(rooms_of output)" = "$(rooms_of rooms)"
 expect_code "harness: the quick tests of a room" 0 "$root/scripts/test.sh" quick --list parallel/zero
 check "harness: ... and no others" test "$(grep -c '^cpu: .* tests/parallel/zero/test_' output)" -ge 5 -a "$(grep -vc ' tests/parallel/zero/test_' output)" -eq 0
+# A test that a row leaves out is in another.
+check "harness: what release leaves out by ! it runs in turns" \
+    test "$(grep -c '^release: TEST_EVERY=2 ' <("$root/scripts/test.sh" --list equivalence parallel/verify))" -eq 3
 expect_code "harness: a word that fits no test" 64 "$root/scripts/test.sh" tests/nowhere
 check "harness: ... is named" grep -qx 'test.sh: no test is named tests/nowhere' output
 mkdir -p project/tests

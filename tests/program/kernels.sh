@@ -17,6 +17,19 @@ else
     check "kernels: no library of CUDA or C++ is linked" bash -c "! ldd '$TRAIN' | grep -Ei 'cuda|cublas|nccl|nvidia|stdc'"
 fi
 
+# Each architecture has registers and spills of its own. scripts/test.sh compiles for one while no kernel changes.
+compiled=$(sed -nE "s/.*Compiling entry function .* for '(sm_[0-9a-z]+)'$/\1/p" "$build"/model/kernels/cuda/*.cu.o.log 2>/dev/null | sort -u | xargs)
+if [ $code -eq 69 ]; then
+    skip "kernels: compiled for every architecture" "no nvcc"
+else
+    every=$(make -s -C "$here/../.." CUDA=1 BUILD="$PWD/every" print-config | sed -nE 's/^CUDA .*, code for (.*), PTX.*/\1/p' | xargs -n 1 | sort -u | xargs)
+    if [ "$compiled" = "$every" ] || [ "${CI:-}" = true ]; then
+        check "kernels: compiled for every architecture: $every" test "$compiled" = "$every"
+    else
+        skip "kernels: compiled for every architecture: $every" "only for $compiled: no kernel has changed since the commit before"
+    fi
+fi
+
 # with_gpu CAPABILITY TARGET: make's answer where a driver shows one GPU of that capability
 with_gpu() {
     mkdir -p driver
