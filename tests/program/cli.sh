@@ -135,6 +135,7 @@ said "a path to nothing" 'is neither a command nor a config file' configs/nothin
 said "train is no command" './train CONFIG.json trains' train "$TINY"
 said "a folder for a config" '. is a folder: give a config file' .
 said "a slip in a help topic" 'did you mean "doctor"?' --help dcotor
+said "a help topic like no other" 'topics are train, exit-codes and the commands' --help zebra
 said "a slip in an action" 'did you mean "show"?' config shwo "$TINY"
 said "a slip in a data command" 'did you mean "tokenize"?' data tokenise x
 said "a slip in a ckpt command" 'did you mean "verify"?' ckpt verfiy x

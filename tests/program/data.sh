@@ -30,6 +30,21 @@ check "data: ... and the last checkpoint stays" test "$(checkpoint_steps run | t
 cp whole.bin shards/train_000000.bin
 expect_code "data: ... from which the run goes on" 0 "${run[@]}" --allow-config-change --set train_steps="$(($(checkpoint_steps run | tail -n 1) + 1))"
 
+# A byte that has changed is seen with --verify alone, which needs meta.json.
+expect_code "data: shards as they were written" 0 "$TRAIN" data inspect --verify shards/train_000000.bin
+check "data: ... which is said" grep -q ', as meta.json says$' output
+expect_code "data: ... without --verify" 0 "$TRAIN" data inspect shards/train_000000.bin
+check "data: ... is not said" grep -qE ' bits, ids from [0-9]+ to [0-9]+$' output
+cp -r shards spoilt
+printf '\041\000' | dd of=spoilt/train_000000.bin bs=1 seek=2000 conv=notrunc status=none
+expect_code "data: a byte that has changed" 65 "$TRAIN" data inspect --verify spoilt/train_000000.bin
+rm spoilt/meta.json
+expect_code "data: nothing to compare with" 66 "$TRAIN" data inspect --verify spoilt/train_000000.bin
+expect_code "data: ... and ids that are all known" 0 "$TRAIN" data inspect --tokenizer tok.json spoilt/train_000000.bin
+expect_code "data: no tokenizer beside the shards" 66 "$TRAIN" data decode whole.bin
+echo '{}' >tokenizer.json
+expect_code "data: a tokenizer beside them that is damaged" 65 "$TRAIN" data decode whole.bin
+
 # Paths that are no files: a sentence, and no wait.
 mkfifo pipe
 expect_code "data: a pipe that nobody writes to is no config" 78 timeout 20 "$TRAIN" pipe

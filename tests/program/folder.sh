@@ -52,6 +52,30 @@ expect_code "folder: samples that are a link" 74 "$TRAIN" "$TINY" "${common[@]}"
 check "folder: ... are said" grep -q 'linked/samples.txt is a symbolic link' output
 check "folder: ... and not followed" test "$(cat precious)" = precious
 
+# ---- files and folders in the way ----
+in_the_way() { # in_the_way NAME CODE WORDS OPTION...: a resumed run in the folder NAME
+    local name=$1 code=$2 words=$3
+    shift 3
+    expect_code "folder: $name in the way" "$code" "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
+    check "folder: ... says what cannot be done" grep -qE "^error.$code. $words" output
+}
+for name in description result logs; do
+    cp -r run "way-$name"
+    rm -r "way-$name/result.json" "way-$name/checkpoints/step_00000020"
+done
+rm -f way-description/machine.attempt-*
+for attempt in {1..9}; do mkdir "way-description/machine.attempt-$attempt.json"; done
+mkdir way-result/result.json
+touch way-logs/logs
+in_the_way way-description 74 'cannot .*way-description/machine.attempt-'
+in_the_way way-result 74 'the run reached its goal, but its result is not written: '
+in_the_way way-logs 73 '.*way-logs/logs' --log-ranks
+mkdir hollow
+expect_code "folder: checkpoints of a folder without any" 66 "$TRAIN" ckpt list hollow
+check "folder: ... are none" grep -qx 'error.66. hollow holds no checkpoint' output
+expect_code "folder: checkpoints of no folder" 66 "$TRAIN" ckpt list nowhere
+check "folder: ... which is not there" grep -qx 'error.66. there is no folder nowhere' output
+
 # ---- saves that fail: what the run prints is what happens ----
 cp -r run before
 rm -r before/result.json before/checkpoints before/metrics*
@@ -182,6 +206,12 @@ chmod 0 out/corpora/*/train_000000.bin
 denied "token shards without permission" "$TRAIN" data inspect out/corpora/*/train_000000.bin
 denied "... as data.train" "$TRAIN" tiny.json --set data.text=null --set 'data.train="out/corpora/*/train_*.bin"' --out new
 chmod 600 out/corpora/*/train_000000.bin
+chmod 500 out
+expect_code "folder: doctor where nothing can be written" 0 "${as_nobody[@]}" "$TRAIN" doctor
+check "folder: ... says so" grep -qE '^!!  disk +[0-9.]+ GiB free for ./out, but nothing can be written there$' output
+chmod 700 out
+expect_code "folder: doctor where it can" 0 "${as_nobody[@]}" "$TRAIN" doctor
+check "folder: ... does not" grep -qE '^(ok|!!)  disk +[0-9.]+ GiB free for ./out$' output
 mkdir closed
 chmod 500 closed
 [ "$(id -u)" -eq 0 ] && chown 65534 closed

@@ -62,6 +62,14 @@ check "opened: ... and no bytes" grep -qxE 'step 6   val loss [0-9.]+ nats a tok
 expect_code "opened: validation data of another tokenizer" 78 "$TRAIN" eval no-val --set data.train=others/train_000000.bin \
     --set data.val=others/train_000000.bin
 check "opened: ... which is named" grep -qx 'error.78. others/tokenizer.json is not the tokenizer that no-val was trained with' output
+if command -v bible >/dev/null; then
+    expect_code "opened: a run of a corpus without validation data" 0 "$TRAIN" "$TINY" "${short[@]}" --set data.text=null \
+        --set data.corpus=bible-kjv --set data.tokenizer_vocab_size=260 --out corpus
+    expect_code "opened: ... has no loss" 66 "$TRAIN" eval corpus
+    check "opened: ... but a share of it would" grep -qx 'error.66. corpus has no validation data; write --set data.val_fraction=0.05' output
+else
+    skip "opened: a run of a corpus without validation data" "there is no program bible"
+fi
 mkdir begun
 cp run/config.json run/tokenizer.json begun/
 for command in generate eval; do

@@ -55,9 +55,21 @@ loss=$(sed -E 's/.*val loss ([0-9.]+).*/\1/' output)
 check "origins: ... in the run's own tokens: $loss < 4.5" awk "BEGIN { exit !($loss < 4.5) }"
 
 expect_code "origins: --resume of nothing" 66 "$TRAIN" "$TINY" "${common[@]}" --resume nowhere --out new
+check "origins: ... says what to give" grep -q '^error.66. --resume nowhere: no checkpoint is there; give one such as' output
 check "origins: ... writes nothing" test ! -e new
+mkdir nevr
+expect_code "origins: --resume of a folder that is named like a word" 66 "$TRAIN" "$TINY" "${common[@]}" --resume nevr --out new
+check "origins: ... is no slip" grep -q '^error.66. --resume nevr: no checkpoint is there' output
+# What helps: a flag where the numbers change, no flag where the weights fit no longer.
+for change in "optimizer.params.weight_decay=0.3 changes.the.run , or say --allow-config-change" "model.num_layers=3 impossible "; do
+    read -r set effect advice <<<"$change"
+    expect_code "origins: a run with $set" 78 "$TRAIN" "$TINY" "${common[@]}" --set "$set" --out run
+    check "origins: ... says what it does" grep -q "$effect" output
+    check "origins: ... and what helps" grep -q "choose another folder with --out$advice\$" output
+done
 from=run/checkpoints/step_00000010
 expect_code "origins: --resume with another model" 78 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set model.num_layers=3 --out new
+check "origins: ... which cannot go on" grep -q "^error.78. --resume $from: model.num_layers was 2 there and is 3 now, which cannot go on$" output
 check "origins: ... writes nothing" test ! -e new
 expect_code "origins: --resume with other numbers" 0 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set optimizer.params.weight_decay=0.2 --out new
 check "origins: ... says them" grep -q 'weight_decay was 0.1, is 0.2' output
