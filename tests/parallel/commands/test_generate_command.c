@@ -129,7 +129,7 @@ static void text_expect(const Model *m, const Sampling *sampling, int64_t tokens
     *out = '\0';
 }
 
-/* Runs the command with these words behind the run, and reads what it prints. */
+/* Runs the command with these words after the run, and reads what it prints. */
 static void command_run(const Model *m, const char *const *words, char *out, size_t n)
 {
     char *argv[MOST_ARGUMENTS] = {"generate", m->run};

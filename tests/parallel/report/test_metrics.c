@@ -91,7 +91,7 @@ static int count_of(const char *text, const char *pattern)
     return n;
 }
 
-/* The number behind a key in the first line that has it. */
+/* The number after a key in the first line that has it. */
 static double number_after(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -127,7 +127,7 @@ static void every_digit_survives(void **unused)
     bench_close(&b);
 }
 
-static void a_number_that_json_lacks_is_null_and_flagged(void **unused)
+static void a_number_that_json_cannot_hold_is_null_and_flagged(void **unused)
 {
     (void)unused;
     const double odd[] = {NAN, INFINITY, -INFINITY};
@@ -357,7 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_digit_survives),
-        cmocka_unit_test(a_number_that_json_lacks_is_null_and_flagged),
+        cmocka_unit_test(a_number_that_json_cannot_hold_is_null_and_flagged),
         cmocka_unit_test(hostile_text_stays_inside_its_line),
         cmocka_unit_test(a_pipe_gets_plain_lines),
         cmocka_unit_test(a_terminal_gets_one_live_line),

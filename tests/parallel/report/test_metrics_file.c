@@ -70,7 +70,7 @@ static void lines_of_a_run_without_a_checkpoint_are_kept(void **unused)
 }
 
 /* A start that puts earlier lines aside, with the N-th change failing or the process dying there:
- * the lines stand under one of the two names, and under one only. */
+ * the lines are in one of the two files, and in one only. */
 static void lines_put_aside_survive_every_fault(void **unused)
 {
     (void)unused;
@@ -163,9 +163,8 @@ static void an_end_brings_lines_to_disk(void **unused)
     metrics_file_close(&f);
 }
 
-/* What a start finds made of the last step, in a line of every kind behind those of the step
- * before. */
-static void the_tail_tells_what_was_made_of_the_last_step(void **unused)
+/* What a start learns of the last step, from a line of each kind after those of the step before. */
+static void the_tail_has_what_was_made_of_the_last_step(void **unused)
 {
     (void)unused;
     static const struct {
@@ -229,7 +228,7 @@ int main(void)
         cmocka_unit_test(lines_put_aside_survive_every_fault),
         cmocka_unit_test(a_line_that_failed_comes_later),
         cmocka_unit_test(an_end_brings_lines_to_disk),
-        cmocka_unit_test(the_tail_tells_what_was_made_of_the_last_step),
+        cmocka_unit_test(the_tail_has_what_was_made_of_the_last_step),
         cmocka_unit_test(links_pipes_and_folders_are_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

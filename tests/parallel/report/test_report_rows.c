@@ -191,8 +191,8 @@ static char *report_of(SpeedRecord speed, bool json)
     return shown;
 }
 
-/* Of four ranks: each has a quarter of the tokens a second and of the operations behind them; work
- * is told a step. */
+/* Of four ranks each has a quarter of the tokens and of the operations a second; its work is given
+ * per step. */
 static void a_rank_has_its_share_of_the_rate(void **unused)
 {
     (void)unused;
@@ -208,12 +208,12 @@ static void a_rank_has_its_share_of_the_rate(void **unused)
                             false);
     says(shown, "arank:500tok/s3.0GFLOP/swork250.00msastep,");
     says(shown, "mostonrank3:375.00");
-    says(shown, "rank0,msastep:forward500.00"); /* whose phases stand above */
+    says(shown, "rank0,msastep:forward500.00"); /* the phases above are rank 0's */
     free(shown);
 }
 
-/* A device's phases are told by its clock and the step by the host's: together they may take longer
- * than the step. */
+/* Phases are measured by the device's clock and the step by the host's: the phases together may
+ * take longer than the step. */
 static void no_time_is_negative(void **unused)
 {
     (void)unused;
@@ -226,8 +226,8 @@ static void no_time_is_negative(void **unused)
     free(shown);
 }
 
-/* Ten steps of ten seconds: what stages exchange, and their wait for each other, stand beside the
- * phases, and nothing of them is left over for the rest. */
+/* Ten steps of ten seconds: exchanges between stages, and the wait for them, are printed beside the
+ * phases and are not counted once more as other time. */
 static void the_breakdown_of_stages(void **unused)
 {
     (void)unused;

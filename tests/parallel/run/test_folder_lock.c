@@ -31,8 +31,8 @@ int lstat(const char *restrict path, struct stat *restrict st)
     return -1;
 }
 
-/* What another process is told that wants the folder: 0 it got the lock, else how it was refused.
- */
+/* What happens to another process that wants the folder: it gets the lock, or is refused in one of
+ * two ways. */
 enum { GOT_IT, REFUSED, REFUSED_WITHOUT_FILE };
 static int ask_from_outside(const char *path)
 {
@@ -52,7 +52,7 @@ static int ask_from_outside(const char *path)
     return WEXITSTATUS(status);
 }
 
-/* The refusal names this process as it stands in the lock file, without what fills its record. */
+/* The refusal names this process as the lock file does, without the padding of its record. */
 static void says_who_holds(const char *path, int attempt)
 {
     char host[65] = "", holder[160], err[512] = "";
@@ -101,7 +101,7 @@ static void a_removed_lock_lets_nobody_in(void **unused)
 
 /* Some file systems lock files only: there the first run learns at its next save that it has lost.
  */
-static void a_run_that_lost_its_folder_is_told(void **unused)
+static void a_run_that_lost_its_folder_learns_it(void **unused)
 {
     (void)unused;
     char err[512];
@@ -179,7 +179,7 @@ int main(void)
     log_set_level(LOG_ERROR); /* locks are removed here all the time */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_removed_lock_lets_nobody_in),
-        cmocka_unit_test(a_run_that_lost_its_folder_is_told),
+        cmocka_unit_test(a_run_that_lost_its_folder_learns_it),
         cmocka_unit_test(a_lock_that_cannot_be_looked_at_is_held),
         cmocka_unit_test(a_lock_that_is_no_file_is_refused),
     };

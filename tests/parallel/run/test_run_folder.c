@@ -353,7 +353,7 @@ static int without_permission(void *unused)
     return access("out/mine-2", F_OK) == 0 ? 7 : 0;
 }
 
-static void permission_is_told_as_such(void **state)
+static void missing_permission_is_reported_as_such(void **state)
 {
     (void)state;
     assert_int_equal(mkdir("shared", 0777) | chmod("shared", 0777) | chdir("shared"), 0);
@@ -385,7 +385,7 @@ int main(void)
         cmocka_unit_test(a_finished_run_says_so),
         cmocka_unit_test(stop_is_asked_once),
         cmocka_unit_test(a_stop_that_is_a_folder_goes_or_is_refused),
-        cmocka_unit_test(permission_is_told_as_such),
+        cmocka_unit_test(missing_permission_is_reported_as_such),
         cmocka_unit_test(the_machine_is_described),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

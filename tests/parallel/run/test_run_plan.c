@@ -18,7 +18,7 @@ static char *dry(const char *a, const char *b, const char *c, int code)
     return run_expecting("dry", (const char *[]){a, b, c, NULL}, code);
 }
 
-/* A step that alone is more than ten passes is not mended by fewer of them. */
+/* If a single step is more than ten passes, fewer steps do not help. */
 static void test_a_step_of_many_passes(void **state)
 {
     (void)state;
@@ -60,7 +60,8 @@ static void test_a_refused_plan_says_what_helps(void **state)
     free(said);
 }
 
-/* The parts of a plan are told in the unit of their sum and make it up, but for their rounding. */
+/* The parts of a plan are printed in the unit of their sum, and add up to it except for rounding.
+ */
 static void test_the_parts_of_a_plan_make_its_sum(void **state)
 {
     (void)state;
@@ -97,15 +98,15 @@ static void the_last_is_full(void)
     late_devices_memory(2, 0);
 }
 
-/* Each rank looks at its own device: one that is too small is refused, in one sentence, wherever it
- * stands. */
+/* Each rank checks its own device: a device that is too small is refused in one sentence, whichever
+ * rank has it. */
 static void test_every_device_has_room(void **state)
 {
     (void)state;
     static const struct {
         void (*first)(void);
         int code;
-        const char *told;
+        const char *words;
     } is[] = {
         {all_have_room, 0, "dry run"},
         {the_second_is_full, EXIT_NO_MEMORY, " and 1,000 bytes of GPU 1's memory are available"},
@@ -114,16 +115,16 @@ static void test_every_device_has_room(void **state)
         disturbance = (Disturbance){.dry = true, .ranks = 3, .first = is[i].first};
         char *said =
             run_expecting("dry", (const char *[]){"train_batch_size=12", NULL}, is[i].code);
-        says(said, is[i].told);
+        says(said, is[i].words);
         const char *first = strstr(said, "error[");
         if (first && strstr(first + 1, "error[")) fail_msg("two sentences in:\n%s", said);
         free(said);
     }
 }
 
-/* What a checkpoint takes of the disk, and how many there will be; what of a step the stages wait:
- * three quarters, where four of them have a single micro-batch. */
-static void test_a_plan_tells_of_disk_and_stages(void **state)
+/* How much disk a checkpoint takes, and how many are kept; how much of a step the stages are idle:
+ * three quarters for four stages with a single micro-batch. */
+static void test_a_plan_prints_disk_and_bubble(void **state)
 {
     (void)state;
     char *said = dry("checkpoint.keep=0", NULL, NULL, 0);
@@ -148,7 +149,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_plan_says_what_helps),
         cmocka_unit_test(test_the_parts_of_a_plan_make_its_sum),
         cmocka_unit_test(test_every_device_has_room),
-        cmocka_unit_test(test_a_plan_tells_of_disk_and_stages),
+        cmocka_unit_test(test_a_plan_prints_disk_and_bubble),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

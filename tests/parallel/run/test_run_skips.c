@@ -38,9 +38,9 @@ static char *skip_updates(const char *run, const bool *at, const char *keep, con
     return run_expecting(run, (const char *[]){"fp16.enabled=true", keep, save, NULL}, 0);
 }
 
-/* That a checkpoint stays is said once until the numbers are good again, and only where one would
- * have gone. */
-static void test_keeping_is_said_once(void **state)
+/* A warning that older checkpoints stay is printed once until the numbers are good again, and only
+ * if one would have been removed. */
+static void test_keeping_is_warned_of_once(void **state)
 {
     (void)state;
     static const bool all[7] = {1, 1, 1, 1, 1, 1, 1}, twice[7] = {0, 1, 1, 0, 0, 1, 1};
@@ -60,8 +60,8 @@ static void test_keeping_is_said_once(void **state)
     free(said);
 }
 
-/* Such a run ends well, but says so. */
-static void test_skipped_updates_are_told_at_the_end(void **state)
+/* Such a run ends with exit code 0, but prints a warning. */
+static void test_skipped_updates_are_warned_of_at_the_end(void **state)
 {
     (void)state;
     static const struct {
@@ -77,7 +77,7 @@ static void test_skipped_updates_are_told_at_the_end(void **state)
         {{1, 1, 1, 0, 0, 0, 0}, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char run[16];
-        snprintf(run, sizeof run, "told-%zu", i);
+        snprintf(run, sizeof run, "skips-%zu", i);
         char *said =
             skip_updates(run, cases[i].at, "checkpoint.keep=0", "checkpoint.save_interval=7");
         if (cases[i].says)
@@ -92,8 +92,8 @@ static void test_skipped_updates_are_told_at_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeping_is_said_once),
-        cmocka_unit_test(test_skipped_updates_are_told_at_the_end),
+        cmocka_unit_test(test_keeping_is_warned_of_once),
+        cmocka_unit_test(test_skipped_updates_are_warned_of_at_the_end),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

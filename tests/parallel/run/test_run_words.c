@@ -157,7 +157,7 @@ static void test_a_dry_run_without_its_data(void **state)
     }
 }
 
-static void test_text_that_was_prepared_before_is_said_to_be_cached(void **state)
+static void test_text_that_was_prepared_before_is_called_cached(void **state)
 {
     (void)state;
     static const char *const sets[] = {"data.tokenizer_vocab_size=264", NULL};
@@ -300,7 +300,7 @@ int main(void)
         cmocka_unit_test(test_the_ranks_line_names_every_axis),
         cmocka_unit_test(test_ranks_without_a_core_take_turns),
         cmocka_unit_test(test_a_dry_run_without_its_data),
-        cmocka_unit_test(test_text_that_was_prepared_before_is_said_to_be_cached),
+        cmocka_unit_test(test_text_that_was_prepared_before_is_called_cached),
         cmocka_unit_test(test_a_stop_within_a_sample),
         cmocka_unit_test(test_a_second_signal_within_an_evaluation),
         cmocka_unit_test(test_metrics_say_how_a_run_ended),

@@ -1,5 +1,5 @@
 /* test_terminal.c -- what a person sees of a run in a terminal of 80 columns: lines that fit it,
- * one live line that leaves nothing behind, and words about work that takes long. */
+ * one live line that is erased at the end, and progress of work that takes long. */
 #include "model/core/log.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -115,8 +115,8 @@ static void count(void)
     puts("over");
 }
 
-/* Work is told when it is time, to who listens, by rank 0; its end takes its line away, whatever
- * comes next. */
+/* Progress is printed when it is due, on a terminal, by rank 0 alone; at the end its line is
+ * erased, whatever is printed next. */
 static void test_progress_ends(void **state)
 {
     (void)state;
@@ -136,8 +136,8 @@ static void be_due(Run *run)
     run->work.progress.next = 0;
 }
 
-/* Long work is told in the live line, which the next result takes away. */
-static void test_work_is_told_and_leaves_nothing(void **state)
+/* The progress of long work is shown in the live line, which the next result erases. */
+static void test_progress_is_shown_and_erased(void **state)
 {
     (void)state;
     static const struct {
@@ -176,12 +176,11 @@ static void test_work_is_told_and_leaves_nothing(void **state)
 static void interrupt(Run *run)
 {
     be_due(run);
-    run_watch(run,
-              &(Work){.kind = WORK_EVALUATION, .done = 3, .all = 5}); /* the live line stands */
+    run_watch(run, &(Work){.kind = WORK_EVALUATION, .done = 3, .all = 5}); /* draws the live line */
     raise(SIGINT);
 }
 
-/* The answer to Ctrl-C stands in a line of its own, whatever stood there. */
+/* The answer to Ctrl-C has a line of its own, whatever was in that line before. */
 static void test_the_answer_has_its_own_line(void **state)
 {
     (void)state;
@@ -200,7 +199,7 @@ static void test_the_answer_has_its_own_line(void **state)
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static void test_the_plan_tells_passes_and_speed(void **state)
+static void test_the_plan_prints_passes_and_speed(void **state)
 {
     (void)state;
     char *sent;
@@ -229,10 +228,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_run_fits_the_terminal),
-        cmocka_unit_test(test_work_is_told_and_leaves_nothing),
+        cmocka_unit_test(test_progress_is_shown_and_erased),
         cmocka_unit_test(test_progress_ends),
         cmocka_unit_test(test_the_answer_has_its_own_line),
-        cmocka_unit_test(test_the_plan_tells_passes_and_speed),
+        cmocka_unit_test(test_the_plan_prints_passes_and_speed),
     };
     unsetenv("NO_COLOR");
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);

@@ -79,8 +79,8 @@ static void check(Bench *b, const char *where, int64_t batches, int64_t windows)
     assert_int_equal(got.step, t->steps);
 }
 
-/* All of the data, one batch, as many batches as there are, more than there are; in this order, so
- * that each would show what the one before left behind. */
+/* All of the data, one batch, as many batches as there are, more than there are: in this order, so
+ * that anything an evaluation leaves would be seen in the next one. */
 static void check_all(Bench *b, const char *where)
 {
     int64_t batches = (b->windows + B - 1) / B;
@@ -129,8 +129,8 @@ static bool stop_after_two(void *context, const Work *work)
     return work->kind != WORK_EVALUATION || work->done < 2;
 }
 
-/* One that is cut short counts for nothing and leaves nothing behind: neither in the next one nor
- * in the steps after it. */
+/* An evaluation that is cut short has no result and no effect: neither on the next one nor on the
+ * steps after it. */
 static void test_an_evaluation_that_is_cut(void **state)
 {
     Bench b, whole;

@@ -106,7 +106,7 @@ static void add_messages(Hand *h)
 }
 
 /* Uses of weights, micro-batch by micro-batch in the order of the stage's actions: forward of what
- * stands before the head, whose forward is in its backward; backward of all but the embedding,
+ * comes before the head, whose forward is in its backward; backward of all but the embedding,
  * whose gradient needs no weights. */
 static int64_t list_uses(const Session *s, Use *use)
 {
@@ -129,8 +129,8 @@ static int64_t list_uses(const Session *s, Use *use)
     return n;
 }
 
-/* Gradients, and weights behind their update, over the ranks that share them; at stage 3 weights
- * come for their uses. */
+/* Gradients, and weights after their update, over the ranks that share them; at stage 3 weights are
+ * gathered for their uses. */
 static void add_units(Hand *h)
 {
     const Session *s = &h->t->session;

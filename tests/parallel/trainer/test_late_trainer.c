@@ -2,8 +2,8 @@
  * (tests/support/device/late_device.h): the bits of the CPU in every order that the streams' events
  * allow, and not without each of the waits that the store, the step and the communicator ask for.
  *
- * A wait that is left out may be missed by nobody in one configuration: of collectives behind one
- * another the later ones' waits keep up the order of the earlier ones'; the wait of an all-gather
+ * In a single configuration a missing wait may have no effect. Of collectives that follow each
+ * other the waits of the later ones keep the order of the earlier ones; the wait of an all-gather
  * until the peers have read this rank's shard is covered by those of the next step's reduction, for
  * the shard is not updated before; where a rank's share of a unit is padding alone nobody sees its
  * sum, nor that a buffer is gathered into too early with the unit that it held; and without

@@ -169,11 +169,11 @@ static void test_nothing_waits_that_need_not(void **state)
         if ((v->overlapping > 0) != has_data(row) || (v->beside_tp > 0) != says(row, TENSOR) ||
             (v->beside_p2p > 0) != says(row, PIPELINE) ||
             (look.findings.held[RULE_AHEAD] > 0) != ahead ||
-            (look.findings.held[RULE_BEHIND] > 0) != (has_data(row) && says(row, PIPELINE)))
+            (look.findings.held[RULE_LATE_SUM] > 0) != (has_data(row) && says(row, PIPELINE)))
             fail_msg("%s: computes %d times beside the store, %d beside regions, %d beside "
                      "stages; %d gathers and %d sums beside exchanges",
                      name, v->overlapping, v->beside_tp, v->beside_p2p,
-                     look.findings.held[RULE_AHEAD], look.findings.held[RULE_BEHIND]);
+                     look.findings.held[RULE_AHEAD], look.findings.held[RULE_LATE_SUM]);
     }
 }
 
@@ -233,7 +233,7 @@ static void test_a_needless_wait_is_seen(void **state)
         {STEP_WAITS_FOR_GATHERS, RULE_GATHERS, {2, {"zero_optimization.stage=3", PREFETCHES}}},
         {STEP_WAITS_FOR_EXCHANGES, RULE_EXCHANGES, {2, {PIPELINE}}},
         {STEP_WAITS_FOR_TP_SUMS, RULE_TP_SUMS, {4, {PIPELINE, TENSOR}}},
-        {STEP_STORE_WAITS, RULE_BEHIND, {4, {PIPELINE, "zero_optimization.stage=2"}}},
+        {STEP_STORE_WAITS, RULE_LATE_SUM, {4, {PIPELINE, "zero_optimization.stage=2"}}},
     };
     for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) {
         Look look;

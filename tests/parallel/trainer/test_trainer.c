@@ -55,8 +55,8 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Tra
     free(run);
 }
 
-/* After every step; named devices may be emulated: after two of them, `first`
- * and half the steps later. */
+/* Resumes after every step. Named devices may be emulated and slow: there only after `first` and
+ * half the steps later. */
 static void check_resume(const Folder *p, const char *const *sets, int64_t first, const char *what)
 {
     bool all = getenv("TEST_DEVICE") == NULL;
@@ -169,8 +169,8 @@ static void test_bug_1_3_45_micro_batches_do_not_matter(void **state)
         free(out[i].bytes);
 }
 
-/* Bugs 10 and 11: a NaN skips the step, moves no weight and leaves nothing behind; the next step is
- * as if alone. */
+/* Bugs 10 and 11: a NaN skips the step, moves no weight and has no further effect: the next step is
+ * as if it were the first. */
 static void test_bug_10_11_nan_skips_the_step(void **state)
 {
     Opened a, b;
@@ -341,7 +341,7 @@ static void test_a_step_neither_waits_nor_allocates(void **state)
         assert_int_equal(dev->allocations, allocations);
         assert_int_equal(emulated("emu_count_waits"), emu_waits);
         assert_int_equal(emulated("emu_count_allocations"), emu_allocations);
-        /* Every op stands in a range of its name for a profiler, and every range ends. */
+        /* For a profiler every op is inside a range of its name, and every range ends. */
         assert_int_equal(emulated("emu_ranges_open"), 0);
         assert_int_equal(emulated("emu_ranges_begun") > 0, emulated("emu_count_allocations") > 0);
         trainer_run_close(&o);

@@ -1,6 +1,6 @@
 /* own_training.h -- training put together once more, by the tests: a fixture's model, norm,
  * decision and optimizer in a plain loop, and windows cut from the token files. Trainer, session,
- * feed and loader are compared with it; it shares none of them. */
+ * feed and loader are compared with it; it has code of its own for all. */
 #ifndef TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 #define TESTS_SUPPORT_TRAINER_OWN_TRAINING_H
 

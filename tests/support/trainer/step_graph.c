@@ -174,8 +174,8 @@ void step_unwatch(void)
 
 /* ---- the graph ------------------------------------------------------------------------------- */
 
-/* Where a wait leads: so many nodes of another stream; 0: before all of them, or of one that had no
- * work. */
+/* Where a wait leads: so many nodes of another stream; 0: before all its nodes, or of one that had
+ * no work. */
 typedef struct {
     int stream;
     int64_t point;

@@ -9,7 +9,7 @@
 
 /* What is noted of a node: how far the host of its rank was when it asked for it. */
 typedef enum {
-    STEP_USE,     /* uses of units begun, and all of a step's and one after step_end: step_key */
+    STEP_USE,     /* uses of units begun; after step_end all of a step's and one more: step_key */
     STEP_ACTION,  /* the action, counted through all steps */
     STEP_COMM,    /* in a call of that group of grid_comms; -1: in none */
     STEP_VERB,    /* of that call */

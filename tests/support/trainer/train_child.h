@@ -1,5 +1,5 @@
 /* train_child.h -- `./train ARGUMENTS` in a child process of a test, which may put a hook between
- * the opening of the run and its first step, and a pseudo-terminal at its end. */
+ * the opening of the run and its first step, and may give it a pseudo-terminal. */
 #ifndef TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 #define TESTS_SUPPORT_TRAINER_TRAIN_CHILD_H
 

@@ -12,7 +12,7 @@ const char *const wait_rule_name[RULES] = {
     [RULE_EXCHANGES] = "an exchange is waited for before its buffer is used",
     [RULE_TP_SUMS] = "a sum on the tp stream is waited for before it is awaited",
     [RULE_AHEAD] = "a gather begins after an exchange that its action waits for",
-    [RULE_BEHIND] = "a sum begins after an exchange that a later action waits for"};
+    [RULE_LATE_SUM] = "a sum begins after an exchange that a later action waits for"};
 
 static void found(StepFindings *f, WaitRule rule, bool holds, int rank, const StepNode *from,
                   const StepNode *to)
@@ -75,8 +75,8 @@ static int64_t first_user(const Session *s, int64_t exchange)
     return INT64_MAX;
 }
 
-/* Whether an action may wait for an exchange: this exchange, or one between them, serves the action
- * or an earlier one. */
+/* Whether an action may wait for an exchange: this exchange, or one between the two, brings or
+ * sends something for the action or for an earlier one. */
 static bool exchange_is_due(const Session *s, int64_t exchange, int64_t action)
 {
     for (int64_t e = exchange; e < action; e++)
@@ -223,7 +223,7 @@ static void look_at_beginnings(StepFindings *f, const StepGraph *g, int compute,
     const Session *s = g->session[o->rank];
     for (int64_t i = 0; i < o->n; i++) {
         int64_t action = action_of(s, &g->stream[compute], &o->node[i]);
-        WaitRule rule = is_gather(&o->node[i]) ? RULE_AHEAD : RULE_BEHIND;
+        WaitRule rule = is_gather(&o->node[i]) ? RULE_AHEAD : RULE_LATE_SUM;
         if (action < 0) continue;
         f->held[rule]++;
         for (int64_t k = 0; k < o->seen[i * g->streams + p2p]; k++) {

@@ -1,17 +1,18 @@
 /* wait_rules.h -- what may wait for what in a step: rules that the graph of a step (step_graph.h)
- * is held to. Of a path through streams, events and peers from
+ * must keep. A path leads through streams, events and peers; its end is the work of the compute
+ * stream that waits for its beginning. These are the earliest ends that are allowed:
  *
- * - a sum of gradients to the compute stream none ends before the step's norm; from ZeRO stage 2
- *   on, where gradients are made in buffers, ZERO_SLOTS of them, none before its buffer is filled
- *   again, so many uses of units later, or that of a later sum: collectives of one communicator
- *   are done in their order;
- * - a gather of weights none ends before the first use of a unit that is gathered with it, or
- *   before that of a later sum;
- * - an exchange none ends before the first action that uses a buffer of it, or of an exchange
- *   after it: a group's messages are moved in their order;
- * - an input gradient's sum over tensor-parallel ranks none ends before it is awaited;
- * - and a gather of what an action uses first does not begin after an exchange that this action
- *   waits for, nor the sum of a gradient after one that an action after its own waits for. */
+ * - of a sum of gradients: the step's norm. From ZeRO stage 2 on gradients are made in ZERO_SLOTS
+ *   buffers; there it is the next use of the buffer, ZERO_SLOTS uses of units later, or that of the
+ *   buffer of a later sum, because collectives of one communicator are done in their order;
+ * - of a gather of weights: the first use of a unit that is gathered with it, or the end that a
+ *   later sum may have;
+ * - of an exchange: the first action that uses a buffer of it, or of a later exchange, because the
+ *   messages of a group are moved in their order;
+ * - of the sum of an input gradient over tensor-parallel ranks: the place where it is awaited.
+ *
+ * Besides, a gather for an action does not begin after an exchange that this action waits for, and
+ * the sum of a gradient not after one that a later action waits for. */
 #ifndef TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 #define TESTS_SUPPORT_TRAINER_WAIT_RULES_H
 
@@ -23,7 +24,7 @@ typedef enum {
     RULE_EXCHANGES,
     RULE_TP_SUMS,
     RULE_AHEAD,
-    RULE_BEHIND,
+    RULE_LATE_SUM,
     RULES
 } WaitRule;
 extern const char *const wait_rule_name[RULES];
