@@ -1,0 +1,132 @@
+/* test_config_twins.c -- conditions of notices that have a near twin: all ranks or data-parallel
+ * ranks, stages or ranks. Each is asked where the two differ. */
+#include "configs/config.h"
+#include "model/core/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    int64_t world;
+    const char *set[4];
+    const char *notice; /* a part of the only one; NULL: there is none */
+} Case;
+
+static void check_case(const Case *c)
+{
+    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 16,"
+                               " \"train_micro_batch_size_per_gpu\": 2,"
+                               " \"gradient_clipping\": 1}";
+    const ConfigContext context = {.world = c->world};
+    ConfigReport report;
+    int sets = 0;
+    while (sets < 4 && c->set[sets] != NULL)
+        sets++;
+    const Config *config =
+        config_parse(&context, "c.json", text, strlen(text), sets, c->set, &report);
+    if (config == NULL) fail_msg("%s %s: %s", c->set[0], c->set[1], report.error[0]);
+    if (report.n_notices != (c->notice != NULL))
+        fail_msg("%s %s on %d ranks: %d notices, %s", c->set[0], c->set[1] ? c->set[1] : "",
+                 (int)c->world, report.n_notices, report.n_notices ? report.notice[0] : "");
+    if (c->notice != NULL && strstr(report.notice[0], c->notice) == NULL)
+        fail_msg("%s instead of %s", report.notice[0], c->notice);
+    config_report_free(&report);
+    config_free(config);
+}
+
+/* Data-parallel ranks share what ZeRO shards, however many other ranks there are. */
+static void sharding_is_asked_of_data_parallel_ranks(void **state)
+{
+    (void)state;
+    static const Case cases[] = {
+        {1, {"zero_optimization.stage=1"}, "1: one rank has nothing to shard"},
+        {2,
+         {"zero_optimization.stage=1", "parallel.tensor=2"},
+         "1: one data-parallel rank has nothing to shard"},
+        {2,
+         {"zero_optimization.stage=2", "parallel.pipeline=2"},
+         "2: one data-parallel rank has nothing to shard"},
+        {4,
+         {"zero_optimization.stage=3", "parallel.tensor=2", "parallel.pipeline=2"},
+         "3: one data-parallel rank has nothing to shard"},
+        {2, {"zero_optimization.stage=1"}, NULL},
+        {4, {"zero_optimization.stage=1", "parallel.tensor=2"}, NULL},
+        {4, {"zero_optimization.stage=1", "parallel.pipeline=2"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+/* Sums for every micro-batch cost where there are stages, not where there are other ranks. */
+static void sums_of_every_micro_batch_are_said_of_stages(void **state)
+{
+    (void)state;
+    static const Case cases[] = {
+        {4,
+         {"zero_optimization.stage=2", "parallel.pipeline=2"},
+         "2 with a pipeline: gradients are summed over ranks for every micro-batch"},
+        {4,
+         {"zero_optimization.stage=3", "parallel.pipeline=2"},
+         "3 with a pipeline: gradients are summed over ranks, and weights gathered, for every"},
+        {4, {"zero_optimization.stage=2", "parallel.tensor=2"}, NULL},
+        {2, {"zero_optimization.stage=2"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+/* Any other rank is one to call, and one that can write. */
+static void calls_and_writers_are_asked_of_all_ranks(void **state)
+{
+    (void)state;
+    static const Case cases[] = {
+        {1, {"comms_logger.enabled=true"}, "one rank sends nothing"},
+        {2, {"comms_logger.enabled=true", "parallel.tensor=2"}, NULL},
+        {2, {"comms_logger.enabled=true", "parallel.pipeline=2"}, NULL},
+        {1, {"checkpoint.writers=2"}, "2, but there is 1 rank, which writes alone"},
+        {2, {"checkpoint.writers=2", "parallel.tensor=2"}, NULL},
+        {2, {"checkpoint.writers=2", "parallel.pipeline=2"}, NULL},
+        {4, {"checkpoint.writers=3", "parallel.tensor=2"}, NULL},
+        {2, {"checkpoint.writers=3", "parallel.tensor=2"}, "3, but there are 2 ranks, so 2 write"},
+        {4,
+         {"checkpoint.writers=5", "parallel.pipeline=2"},
+         "5, but there are 4 ranks, so 4 write"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+/* Rows are cut between tensor-parallel ranks alone. */
+static void rows_are_asked_of_tensor_parallel_ranks(void **state)
+{
+    (void)state;
+    static const char type[] = "seq_parallel_communication_data_type=bf16";
+    static const Case cases[] = {
+        {2, {"parallel.sequence_parallel=true"}, "true: tensor is 1"},
+        {2, {"parallel.sequence_parallel=true", "parallel.pipeline=2"}, "true: tensor is 1"},
+        {2, {"parallel.sequence_parallel=true", "parallel.tensor=2"}, NULL},
+        {2, {type}, "nothing is cut by parallel.sequence_parallel"},
+        {2, {type, "parallel.tensor=2"}, "nothing is cut by parallel.sequence_parallel"},
+        {2,
+         {"bf16.enabled=true", type, "parallel.tensor=2", "parallel.sequence_parallel=true"},
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_case(&cases[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharding_is_asked_of_data_parallel_ranks),
+        cmocka_unit_test(sums_of_every_micro_batch_are_said_of_stages),
+        cmocka_unit_test(calls_and_writers_are_asked_of_all_ranks),
+        cmocka_unit_test(rows_are_asked_of_tensor_parallel_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
