@@ -103,8 +103,8 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     load->config->provenance = load->origin;
     load->config->path = must_strdup(load->path ? load->path : "");
     load->config->name = run_name(load->path);
-    /* Defaults stand everywhere before anything is read: what is refused leaves its default behind,
-     * so that the rules between keys can be asked all the same and all mistakes come at once. */
+    /* Every field has its default before anything is read, so a refused value leaves a usable one:
+     * the rules between keys can still be checked, and all mistakes come at once. */
     for (int i = 0; i < option_count; i++)
         load_default(load, i);
     if (text != NULL) {
@@ -151,7 +151,8 @@ const Config *config_load(const char *path, int n_sets, const char *const *sets,
     if (path == NULL) return parse(&load, NULL, 0, report);
     size_t length;
     const char *why;
-    /* A byte more than the reader takes, behind a byte order mark: it says what is too large. */
+    /* A byte more than the reader takes after a byte order mark, so that the reader itself says
+     * that the file is too large. */
     char *text = file_read_input(path, JSON_MAX_BYTES + 4, &length, &why);
     if (text == NULL) {
         load_error(&load, (ConfigPlace){0}, "", "cannot be read: %s", why);

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* More ranks than this no run has: no config is told to take more. */
+/* No run has more ranks than this, and no advice names more. */
 enum { CONFIG_MAX_RANKS = 64 };
 
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
@@ -142,7 +142,7 @@ typedef struct Config {
     GradDtype seq_parallel_communication_data_type;
     GradientOp gradient_allreduce_op;
     /* Read by nothing but the rules between keys: the loss is divided by the whole batch where it
-     * is computed, so that sums over ranks need no factor before or behind them. */
+     * is computed, so that sums over ranks need no factor before or after them. */
     bool prescale_gradients;
     double gradient_predivide_factor;
 
@@ -174,7 +174,7 @@ typedef struct Config {
         /* Stage 3: elements that may be gathered ahead of their use; elements that may be gathered
          * at once; a unit is kept when its next use is no farther than so many elements. */
         int64_t stage3_prefetch_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance;
-        /* Stage 3: units up to this size stay whole on every rank, up to so many elements of them
+        /* Stage 3: units up to this size stay whole on every rank, up to so many elements
          * together. */
         int64_t stage3_param_persistence_threshold, stage3_model_persistence_threshold;
     } zero_optimization;
@@ -250,13 +250,13 @@ void config_report_free(ConfigReport *report);
  * be read EXIT_MISSING, or EXIT_PERMISSION. */
 ExitCode config_report_code(const ConfigReport *report);
 /* Prints errors to `to`, one a line. Verbose: all notices before them. Else notices only where
- * there are no errors, without the routine ones, whose number stands behind. */
+ * there are no errors, without the routine ones, which are only counted at the end. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 
 /* Every key with its value and origin ("configs/demo.json:12", "--set", "default", "derived"), as
  * JSON with comments that config_load reads back to the same Config. Values that were computed from
  * train_steps, the number of ranks or the other batch keys are commented out: when the text is read
- * with another of those, they are computed anew instead of staying behind. The comment "_world" has
+ * with another of those, they are computed anew. The comment "_world" has
  * the number of ranks, for ConfigContext.stored. */
 void config_print(const Config *config, FILE *to);
 /* The same as a text, malloc'ed: what run folders and checkpoints keep. */

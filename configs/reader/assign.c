@@ -51,9 +51,11 @@ static void note_place(const Walk *w, int node, const char *path, int number)
 static void assign_alias(const Walk *w, int node, const KnownKey *known)
 {
     int row = option_find(known->stands_for);
+    /* By --set it replaces the option's value, and what was wrong with that. */
     if (w->set > 0) load_forget(w->load, known->stands_for);
     if (known_is_inert(known, w->json->node[node].item)) {
         if (w->set == 0) return;
+        /* In a file it says nothing; on the command line it takes back what the file said. */
         load_default(w->load, row);
         w->load->origin[row] = (Origin){0};
         return;
@@ -121,6 +123,7 @@ static void assign_members(const Walk *w, int node, const char *path)
          i = w->json->node[i].end) {
         const char *key = w->json->node[i].item->string;
         char child[PATH_SIZE];
+        /* "_comment" is for people; of a key given twice refuse_duplicates has spoken. */
         if (key[0] == '_' || json_duplicate(w->json, node, i)) continue;
         walk_join(child, path, key);
         if (rename_old(child) && !take_old_name(w, node, i)) continue;
@@ -156,6 +159,7 @@ static int64_t printed_world(const Json *json)
 void assign_document(Load *load, Json *json)
 {
     Walk w = {.load = load, .json = json};
+    /* Where a message points that is about something missing. */
     load->root = walk_value(&w, 0);
     if (!cJSON_IsObject(json->root)) {
         load->unreadable = true;
@@ -164,6 +168,7 @@ void assign_document(Load *load, Json *json)
         return;
     }
     refuse_duplicates(&w, 0, "");
+    /* Before any key is read: what a stored text leaves out follows from its own ranks. */
     if (load->context.stored) load->context.world = printed_world(json);
     assign_members(&w, 0, "");
     check_other_names(&w);
@@ -177,6 +182,7 @@ static bool read_set_value(Load *load, ConfigPlace at, const char *key, const ch
     char err[200], again[200];
     size_t where;
     int row = option_find(key);
+    /* --set seed=1 is a number, --set data.text=1 a path. */
     bool wants_string = row >= 0 && option_table[row].type == OPTION_STRING;
     bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
     if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))

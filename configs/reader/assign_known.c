@@ -1,4 +1,5 @@
-/* assign_known.c -- what is said about keys of DeepSpeed's that are known and not honoured. */
+/* assign_known.c -- keys of DeepSpeed's that are known and have no effect here: which values pass,
+ * which bring a notice, and which are refused. */
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
 
@@ -48,6 +49,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
     const cJSON *item = w->json->node[node].item;
     bool named = false; /* whether "enabled" is there */
     if (is_off(item)) return;
+    /* DeepSpeed reads no feature from a bare value, so it was meant for something else. */
     if (!cJSON_IsObject(item)) {
         load_error(w->load, walk_value(w, node), known->key,
                    "%s is known, not built yet (%s); remove it", json_kind(item), known_why(known));
@@ -59,6 +61,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
         walk_join(path, known->key, child->string);
         bool enabled = strcmp(child->string, "enabled") == 0;
         named |= enabled;
+        /* Nothing else inside is checked: what a feature that is off would read does not matter. */
         if (enabled && !is_off(child))
             refuse_enabled(w, i, known);
         else if (!enabled && suggest_is_near(child->string, "enabled"))
@@ -122,6 +125,7 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
     const cJSON *item = w->json->node[node].item;
     const char *example = known_example(known);
     if (known->kind == KNOWN_IGNORED && strcmp(value, "\"auto\"") == 0) return;
+    /* A value of another type was meant for another key: a notice would pass over the mistake. */
     if (known->kind == KNOWN_IGNORED && !is_of_type(item, example))
         load_error(w->load, walk_value(w, node), known->key, "%.60s does not fit; write %s",
                    cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
@@ -135,8 +139,10 @@ void check_known(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
     char *value = cJSON_PrintUnformatted(item);
+    /* null is DeepSpeed's way of leaving a key out. */
     bool inert = cJSON_IsNull(item) || known_is_inert(known, item);
     switch (known->kind) {
+    /* An alias was read under the name of its option already. */
     case KNOWN_QUIET:
     case KNOWN_ALIAS: break;
     case KNOWN_SWITCH:
@@ -144,6 +150,7 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_WRONG:
         load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
         break;
+    /* true and false were read as the key inside; an object is walked like any section. */
     case KNOWN_SHORT:
         if (!inert)
             load_error(w->load, walk_value(w, node), known->key,
@@ -210,6 +217,7 @@ static void check_names(const Walk *w, int i, const Seen *there, const char *oth
     Load *load = w->load;
     const KnownKey *known = &known_table[i];
     const Seen *here = &load->seen[option_count + i];
+    /* By --set the later one counts, as it does for one name that is set twice. */
     if (here->place.line == 0 || there->place.line == 0) return;
     if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
     load_error(load, here->place, known->key,
@@ -225,6 +233,7 @@ void check_other_names(const Walk *w)
         if (known_table[i].kind == KNOWN_SHORT || key == NULL) continue;
         int row = option_find(key);
         check_names(w, i, &load->seen[row >= 0 ? row : option_count + known_find(key)], key);
+        /* Two aliases of one key clash, too, where the key itself is not in the file. */
         for (int j = 0; j < i; j++) {
             const KnownKey *other = &known_table[j];
             if (other->stands_for == NULL || other->kind == KNOWN_SHORT) continue;

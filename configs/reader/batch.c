@@ -91,6 +91,7 @@ void derive_batch(Load *load)
  * both are the same. */
 static void nearest_divisors(int64_t total, int64_t x, int64_t *low, int64_t *high)
 {
+    /* From above no farther than four times: "micro 3" is not mended by 4099. */
     *low = x < total ? x : total;
     *high = x;
     /* Both searches are bounded: a batch may have a billion sequences. */
@@ -143,6 +144,7 @@ static void refuse_three(Load *load)
     long long made = product(rows, times, dp);
     char remedy[160] = "", near[64];
     double most = option_table[option_find(train_key)].max;
+    /* The product is always offered as the batch, but not where it would itself be refused. */
     if ((double)made > most) {
         WRONG(load, train_key,
               "%lld is not micro %lld x accum %lld x dp %lld, which is more than %.0f; lower %s or "
@@ -151,6 +153,8 @@ static void refuse_three(Load *load)
               accum_key);
         return;
     }
+    /* One more remedy, the first that leaves most as it was written: the other of the two factors,
+     * both of them, or the number of ranks. */
     if (share * dp == batch && share % rows == 0)
         snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / rows));
     else if (share * dp == batch && share % times == 0)
@@ -175,6 +179,8 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
     int64_t batch = c->train_batch_size, dp = c->parallel.data, unit = product(value, 1, dp),
             low = batch / unit * unit, share = batch / dp;
     char near[64], other[160] = "", what[128], multiples[64];
+    /* A second remedy that keeps the batch: another value of what is beside it where each rank has
+     * a whole share, else a number of ranks that all shares go into. */
     if (beside != NULL && share > 0 && share * dp == batch) {
         load_nearest_divisors(share, value, near, sizeof near);
         snprintf(other, sizeof other, ", or %s %s", beside, near);
@@ -186,6 +192,7 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
         snprintf(what, sizeof what, "%s %lld x dp %lld = %lld",
                  beside == micro_key ? "micro" : "accum", (long long)value, (long long)dp,
                  (long long)unit);
+    /* Below the first multiple there is only that one to offer. */
     snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low, (long long)(low + unit));
     if (low == 0) snprintf(multiples, sizeof multiples, "%lld", (long long)unit);
     if (low == 0 && beside == NULL)
@@ -213,6 +220,8 @@ void check_batch(Load *load)
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (batch_unusable(load)) return;
+    /* Nothing was given that a batch could follow from; an accumulation alone is the nearest that
+     * can be pointed at. */
     if (batch == 0 && rows == 0) {
         load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
                    "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
@@ -220,11 +229,14 @@ void check_batch(Load *load)
         return;
     }
     double most = option_table[option_find(train_key)].max;
+    /* Each factor is in its own range, and their product in none. */
     if (!train && batch > 0 && (double)batch > most)
         load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
                    "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
                    (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
     if (batch > 0 && batch == product(rows, times, dp)) return;
+    /* What is blamed are the keys that were given: what only followed would not be found in the
+     * file. */
     if (load->context.stored)
         accept_any(load->config);
     else if (train && micro && accum)
@@ -245,6 +257,7 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     bool accum = origin_given(&origin[option_find(accum_key)]), shared = share * dp == batch;
     out[0] = '\0';
     if (origin_given(&origin[option_find(train_key)])) return;
+    /* The micro-batch must go into a rank's share of the batch that is wanted. */
     if (shared && share % rows != 0) {
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(micro, sizeof micro, " and %s %s", micro_key, near);
@@ -252,6 +265,7 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
         snprintf(micro, sizeof micro, " and %s 1", micro_key);
         rows = 1;
     }
+    /* These ranks cannot share it, so advice without another number of ranks would be refused. */
     if (!shared && !near_ranks(config, batch / rows, near, sizeof near)) return;
     if (!shared)
         at = (size_t)snprintf(out, n, "take %s, which share %lld evenly, and ", near,

@@ -78,6 +78,7 @@ static bool knows_world(const Load *load)
 static bool makes_world(const Load *load, int64_t cut, bool exactly)
 {
     int64_t world = load->context.world;
+    /* Any size may go with ranks that nobody has counted yet. */
     if (!knows_world(load)) return true;
     if (exactly && load_given(load, data_key)) return load->config->parallel.data * cut == world;
     return world % cut == 0;
@@ -85,6 +86,7 @@ static bool makes_world(const Load *load, int64_t cut, bool exactly)
 
 static bool tensor_fits(const Load *load, int64_t tp)
 {
+    /* What another key's refused value would be is not known; with 1 nothing is held against it. */
     int64_t stages = load_wrong(load, stages_key) ? 1 : load->config->parallel.pipeline;
     return shares_model(load, tp) && makes_world(load, tp * stages, true);
 }
@@ -106,6 +108,7 @@ static bool nearest(const Load *load, bool (*fits)(const Load *load, int64_t x),
                     char *out, size_t n)
 {
     enum { FAR = 4096 }; /* no grid is so large */
+    /* Above only below twice the value: 7 is not mended by 64. */
     int64_t low = x <= FAR ? x - 1 : FAR, high = x + 1;
     while (low > 0 && !fits(load, low))
         low--;
@@ -144,6 +147,8 @@ static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_
     int64_t most_tp = less(c->parallel.tensor, CONFIG_MAX_RANKS),
             most_stages = less(c->parallel.pipeline, CONFIG_MAX_RANKS);
     *chunks = asks_for_one_run(load) ? 1 : c->parallel.pipeline_chunks;
+    /* The tensor size is reduced first, then the stages; chunks are given up only where no sizes go
+     * with them. */
     for (;; *chunks = 1) {
         for (*stages = most_stages; *stages > (*chunks > 1); (*stages)--) {
             if (!cut_has_blocks(load, *stages, *chunks)) continue;
@@ -186,6 +191,8 @@ bool check_tensor(Load *load)
     char what[64], near[160];
     if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return true;
     bool kv = strncmp(what, "num_key", 7) == 0;
+    /* Where the stages are refused, too, another tensor size alone would only change the sentence.
+     */
     if (stages_impossible(load) || !nearest(load, tensor_fits, tp, near, sizeof near))
         all_sizes(load, near, sizeof near);
     WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
@@ -201,7 +208,7 @@ static void refuse_chunks(Load *load)
     int64_t stages = 2;
     while (stages <= CONFIG_MAX_RANKS && !stages_fit(load, stages))
         stages++;
-    /* What is said of the other sizes goes with this one's mending. */
+    /* The remedy is for chunks alone: sizes that are refused elsewhere have their own. */
     bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true) &&
                  !asks_for_one_run(load);
     if (stages <= CONFIG_MAX_RANKS && alone)
@@ -222,14 +229,18 @@ void check_stages(Load *load)
             blocks = c->model.num_layers, fewer = blocks / stages;
     char near[160] = "", other[64] = "";
     if (UNUSABLE(load, stages_key, chunks_key)) return;
+    /* Chunks are what is wrong there, not their number of blocks. */
     if (chunks > 1 && stages == 1) {
         refuse_chunks(load);
         return;
     }
     if (!stages_impossible(load)) return;
+    /* Two remedies: fewer stages, or fewer chunks of each. One that brings the next error, because
+     * tensor or the ranks do not go with it, is not offered; then all sizes are given together. */
     bool sole = chunks > 1 && asks_for_one_run(load),
          one = !tensor_impossible(load) && !sole &&
                nearest(load, stages_fit, stages, near, sizeof near);
+    /* A schedule that was given takes one chunk only. */
     if (sole && fewer > 1) fewer = 1;
     if (!tensor_impossible(load) && chunks > 1 && fewer > 0 &&
         makes_world(load, stages * c->parallel.tensor, true))
@@ -253,9 +264,10 @@ static void say_cut_remedy(Load *load, bool tensor, char *out, size_t n)
             world = less(load->context.world, CONFIG_MAX_RANKS), unit = cut;
     char ranks[64] = "", near[160];
     bool data = load_given(load, data_key); /* with it one number of ranks alone is right */
-    if (data) unit *= c->parallel.data;
+    if (data) unit = grid_ranks(config_grid(c, 0));
     int64_t low = data ? unit : world / unit * unit,
             high = data ? CONFIG_MAX_RANKS + 1 : low + unit;
+    /* A run has no more ranks than this, so more are no remedy. */
     if (low > CONFIG_MAX_RANKS) low = 0;
     if (low > 0 && high <= CONFIG_MAX_RANKS)
         snprintf(ranks, sizeof ranks, "--ranks %lld or %lld", (long long)low, (long long)high);

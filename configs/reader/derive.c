@@ -9,6 +9,7 @@ static void derive_model(Load *load)
     int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads;
     int64_t narrow =
         (8 * hidden + 2) / 3; /* swiglu has three matrices: 8/3 keeps the parameters of 4 */
+    /* Where a size does not divide, check_model says so; a rounded one would be trained instead. */
     load_follow(load, "model.num_key_value_heads", &c->model.num_key_value_heads, heads);
     if (hidden % heads == 0)
         load_follow(load, "model.head_dim", &c->model.head_dim, hidden / heads);
@@ -43,6 +44,7 @@ static void displace_sources(Load *load)
     static const char *const source[] = {"data.train", "data.text", "data.corpus"};
     static const char *const validation[] = {"data.val", "data.val_text", NULL};
     int winner = -1;
+    /* Two on the command line are an error of check_data's, and neither is set aside. */
     for (int i = 0; i < 3; i++)
         if (by_set(load, source[i])) winner = i;
     for (int i = 0; i < 3 && winner >= 0; i++) {
@@ -96,6 +98,7 @@ static bool is_on_cuda(const Load *load)
 static void derive_precision(Load *load)
 {
     Config *c = load->config;
+    /* Last of all, because a search for a GPU takes a while and may warn. */
     if (load_automatic(load, "bf16.enabled")) {
         c->bf16.enabled = !c->fp16.enabled && !c->fp64.enabled && is_on_cuda(load);
         load_derived(load, "bf16.enabled");
@@ -103,11 +106,13 @@ static void derive_precision(Load *load)
                      "\"auto\" is %s here (on where the device is CUDA)",
                      c->bf16.enabled ? "true" : "false");
     }
+    /* Hugging Face's trainer would take it from its own arguments. */
     if (load_automatic(load, "fp16.enabled")) {
         load_derived(load, "fp16.enabled");
         load_routine(load, load_place(load, "fp16.enabled"), "fp16.enabled",
                      "\"auto\" is false here");
     }
+    /* The default of a file written for an older DeepSpeed was another. */
     if (!load_given(load, "gradient_clipping") && load->path != NULL)
         load_routine(load, load_place(load, "gradient_clipping"), "gradient_clipping",
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
@@ -146,6 +151,8 @@ void derive_values(Load *load)
     displace_cuts(load);
     derive_model(load);
     derive_scheduler(load);
+    /* The grid before the batch: data-parallel ranks are what tensor and pipeline leave of the
+     * ranks, and the batch is that of all data-parallel ranks. */
     fit_opened(load);
     derive_parallel(load);
     derive_world(load);

@@ -83,6 +83,7 @@ const KnownFeature known_feature[] = {
 };
 
 const KnownKey known_table[] = {
+    /* The engine and its loader. */
     UNBUILT("managed_gradient_accumulation", "|true|", "accumulation boundaries set by user code"),
     IGNORED_LIKE("log_level", "\"\"", "log level of DeepSpeed's engine"),
     IGNORED("timers.throughput.enabled", "|true|", "tokens per second are always printed"),
@@ -91,11 +92,14 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("vocabulary_size", "0", "the vocabulary is padded inside to a fast size"),
     UNBUILT("sequence_parallel_size", "|1|", "context parallelism"),
     IGNORED("use_data_before_expert_parallelism", "|false|", "order of expert ranks"),
+    /* Optimizers and schedulers. The params of an optimizer that is not built are refused even
+     * where its type is not asked for: nobody writes them without wanting it. */
     IGNORED("optimizer.legacy_fusion", "|false|", "fusion of optimizer kernels"),
     UNBUILT("optimizer.params.amsgrad", "|false|", "AMSGrad"),
     IGNORED("optimizer.params.torch_adam", "|false|", "which of PyTorch's Adams runs"),
     IGNORED("optimizer.params.set_grad_none", "|true|", "how PyTorch clears gradients"),
     UNBUILT("optimizer.params.fp32_optimizer_states", "|true|", "moments below fp32"),
+    /* Passing over it would train without the clipping that it asks for. */
     WRONG("optimizer.params.max_grad_norm",
           "no optimizer takes it; write the top-level key gradient_clipping instead"),
     UNBUILT_OF(MUON, "optimizer.params.muon_lr", 0),
@@ -118,6 +122,7 @@ const KnownKey known_table[] = {
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_min_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_max_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.decay_mom_rate", "|0|"),
+    /* What travels between ranks. */
     ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
     UNBUILT("sparse_gradients", "|false|", "sparse gradients of embeddings"),
     IGNORED("disable_allgather", "|false|", "DeepSpeed does not use it either"),
@@ -125,6 +130,7 @@ const KnownKey known_table[] = {
     IGNORED_OF(OFFLOAD, "zero_force_ds_cpu_optimizer", "|true|",
                .why = "which of DeepSpeed's optimizers runs with offload"),
     IGNORED("graph_harvesting", "|false|", "CUDA graphs of DeepSpeed's bf16 optimizer"),
+    /* Types. A key that would keep anything in fewer bits is refused: it changes the numbers. */
     WRONG("fp16.type",
           "not a key of DeepSpeed's fp16 (GPT-NeoX writes it); remove it, and enable bf16 or fp16"),
     IGNORED("fp16.auto_cast", "|false|", "inputs are tokens"),
@@ -136,6 +142,8 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("data_types.buffer_dtype", "\"\"", "the model has no buffers"),
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
+    /* ZeRO. What only says how DeepSpeed arranges memory passes, because units are flat buffers
+     * here; what moves states elsewhere (offload, ZeRO++, MiCS) is refused. */
     SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
     IGNORED("zero_optimization.contiguous_gradients", "|true|",
             "the gradients of a unit always lie side by side"),
@@ -153,6 +161,7 @@ const KnownKey known_table[] = {
             "no gradients are copied to the host"),
     IGNORED("zero_optimization.sub_group_size", "|1000000000|",
             "the update works in place and needs no room by the size of its group"),
+    /* Names without "stage3_" are those of DeepSpeed's fields, which its files may use as well. */
     ALIAS("zero_optimization.prefetch_bucket_size",
           "zero_optimization.stage3_prefetch_bucket_size"),
     ALIAS("zero_optimization.param_persistence_threshold",
@@ -191,6 +200,7 @@ const KnownKey known_table[] = {
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
             "no optimizer here is Muon"),
     UNBUILT("zero_optimization.legacy_stage1", "|false|", "the old stage 1"),
+    /* With device "none" DeepSpeed reads nothing else of the section. */
     UNBUILT_OF(OFFLOAD, "zero_optimization.offload_optimizer.device", "|\"none\"|"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.nvme_path"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.buffer_count"),
@@ -234,6 +244,8 @@ const KnownKey known_table[] = {
     WRONG("zero_optimization.aio", "belongs at the top level; move it there"),
     ALIAS("allgather_size", "zero_optimization.allgather_bucket_size"),
     TREE("aio", "no NVMe offload"),
+    /* Tensor, expert and pipeline parallelism. 0 is "off" for autotp_size, and no size for tp_size.
+     */
     ALIAS("tensor_parallel.autotp_size", "parallel.tensor", .inert = "|0|\"auto\"|"),
     IGNORED("tensor_parallel.tp_overlap_comm", "|false|",
             "sums between tensor-parallel ranks always have a stream of their own"),
@@ -256,6 +268,7 @@ const KnownKey known_table[] = {
     IGNORED("pipeline.grad_partitioned", "|true|",
             "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
     IGNORED("pipeline.use_reentrant", "|true|", "a detail of PyTorch"),
+    /* Recomputation; what is computed again is activation_checkpointing.policy, a key of ours. */
     UNBUILT("activation_checkpointing.partition_activations", "|false|",
             "saved activations cut over tensor-parallel ranks; parallel.sequence_parallel does it"),
     UNBUILT_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|",
@@ -266,6 +279,7 @@ const KnownKey known_table[] = {
     IGNORED("activation_checkpointing.synchronize_checkpoint_boundary", "|false|",
             "a debugging aid of DeepSpeed's"),
     IGNORED("activation_checkpointing.profile", "|false|", "wall_clock_breakdown times the phases"),
+    /* Checkpoints, which are whole tensors on every grid. */
     IGNORED("checkpoint.tag_validation", "|\"Warn\"|\"WARN\"|\"warn\"|",
             "rank 0 names a checkpoint for all"),
     IGNORED("checkpoint.load_universal", "|false|", "every checkpoint loads on every layout"),
@@ -280,11 +294,13 @@ const KnownKey known_table[] = {
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.show_statistics"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.data_parallel"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.io_multiplier"),
+    /* Guesses at a name of ours, in a section of ours: a config has no paths of a run. */
     WRONG("checkpoint.dir",
           "the run folder holds the checkpoints; write --out DIR on the command line"),
     WRONG("checkpoint.resume", "write --resume auto|never|PATH on the command line"),
     SWITCH("nebula", "checkpoints in Azure"),
     UNBUILT("datastates_ckpt", 0, "DataStates checkpoints"),
+    /* Monitors and profilers: what they are told while they are off passes in silence. */
     UNBUILT_OF(MONITOR, "tensorboard.enabled", "|false|"),
     QUIET_OF(MONITOR, "tensorboard.output_path"),
     QUIET_OF(MONITOR, "tensorboard.job_name"),
@@ -315,12 +331,14 @@ const KnownKey known_table[] = {
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.top_modules"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.detailed"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.output_file"),
+    /* Features that change what is trained: off, or refused. */
     SWITCH("autotuning", "a search over configs"),
     SWITCH("elasticity", "batch sizes from the number of ranks"),
     SWITCH("curriculum_learning", "sequence-length warmup"),
     SWITCH("progressive_layer_drop", "dropping of layers"),
     SWITCH("eigenvalue", "eigenvalues of the Hessian"),
     SWITCH("quantize_training", "quantised training"),
+    /* The only one that DeepSpeed turns on by the section alone. */
     ON_SWITCH("weight_quantization", "quantised weights"),
     SWITCH("hybrid_engine", "generation inside DeepSpeed"),
     SWITCH("data_efficiency.data_sampling", "curriculum sampling"),
@@ -329,6 +347,8 @@ const KnownKey known_table[] = {
     QUIET("data_efficiency.seed", "data efficiency is off"),
     UNBUILT("compression_training", 0, "compression"),
     UNBUILT("sparse_attention", 0, "sparse attention"),
+    /* torch.compile changes no number, so its section passes as a whole; DeepCompile is a feature.
+     */
     UNBUILT("compile.deepcompile", "|false|", "DeepCompile"),
     TREE("compile", "torch.compile"),
 };

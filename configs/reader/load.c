@@ -14,6 +14,7 @@
 static char *presentable(const char *text)
 {
     size_t n = strlen(text), kept = n > 120 ? 120 : n;
+    /* Not within a character of UTF-8. */
     while (kept < n && kept > 0 && ((unsigned char)text[kept] & 0xc0u) == 0x80u)
         kept--;
     char *cut = text_format("%.*s%s", (int)kept, text, kept < n ? "..." : "");
@@ -27,6 +28,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
+    /* A --set is quoted whole: it has no lines, and is as short as its place would be. */
     const char *place_of = place.set    ? load->sets[place.set - 1]
                            : load->path ? load->path
                                         : "defaults";
@@ -42,6 +44,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
                     kind != FINDING_ERROR ? "notice: " : "", what, *what ? ": " : "", sentence);
     load->finding[load->n_findings++] =
         (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
+    /* Counted here, because a --set may take an error back (load_forget). */
     load->n_errors += kind == FINDING_ERROR;
     free(where);
     free(what);
@@ -74,6 +77,7 @@ void load_routine(Load *load, ConfigPlace place, const char *key, const char *fm
 void load_forget(Load *load, const char *key)
 {
     int kept = 0;
+    /* The others keep their order, which nobody else restores among those of one place. */
     for (int i = 0; i < load->n_findings; i++) {
         Finding *f = &load->finding[i];
         if (strcmp(f->key, key) != 0) {
@@ -102,6 +106,7 @@ void load_default(Load *load, int row)
         assign_field(load, &json, 0, row, (ConfigPlace){0});
         json_free(&json);
     } else if (option->type == OPTION_STRING) {
+        /* A row is set to its default a second time where a --set takes a value back. */
         free(*(char **)field);
         *(char **)field = NULL;
     } else if (option->type == OPTION_STRINGS) {
@@ -110,6 +115,7 @@ void load_default(Load *load, int row)
         free(((IntegerList *)field)->item);
         *(IntegerList *)field = (IntegerList){0};
     } else if (option->type == OPTION_INT) {
+        /* A number below the range, which no file can give, means that the value is not known. */
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {
         *(double *)field = -1;
@@ -152,6 +158,7 @@ bool load_any_wrong(const Load *load, const char *const *keys)
 ConfigPlace load_place(const Load *load, const char *key)
 {
     const Origin *origin = origin_of(load, key);
+    /* What only follows has no place of its own; the reader is pointed at the whole config. */
     bool somewhere = origin->place.set > 0 || origin->place.line > 0;
     return somewhere ? origin->place : load->root;
 }
@@ -163,6 +170,7 @@ void load_derived(Load *load, const char *key)
 
 void load_follow(Load *load, const char *key, int64_t *field, int64_t value)
 {
+    /* A value that was given stays, even where it contradicts: the rules speak of that. */
     if (load_given(load, key) || value <= 0) return;
     *field = value;
     load_derived(load, key);

@@ -43,7 +43,8 @@ typedef struct {
     const cJSON *value;
 } Seen;
 
-/* One load under way. */
+/* One load under way. Everything that is found goes into it, and config.c sorts it by place at the
+ * end: the rules are checked in an order of their own. */
 typedef struct {
     const char *path; /* what messages call the file; NULL: none */
     const char *const *sets;

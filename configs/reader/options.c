@@ -40,6 +40,7 @@ bool option_is_section(const char *key)
 bool option_among(const char *list, const char *value)
 {
     size_t n = strlen(value);
+    /* Every value has a bar on both sides, so none is found within another. */
     for (const char *at = strchr(list, '|'); at != NULL && at[1] != '\0'; at = strchr(at + 1, '|'))
         if (strncmp(at + 1, value, n) == 0 && at[1 + n] == '|') return true;
     return false;
@@ -98,7 +99,7 @@ void *option_field(const Option *option, const Config *config)
 static char *string_text(const char *text)
 {
     if (text == NULL) return must_strdup("null");
-    size_t n = 6 * strlen(text) + 16;
+    size_t n = 6 * strlen(text) + 16; /* each byte may become \u00XX */
     char *out = must_alloc(n);
     return json_quote(out, n, text);
 }
@@ -132,7 +133,7 @@ static char *integers_text(const IntegerList *list)
     return text;
 }
 
-/* Fields whose value stands for "not known": below the range, or no choice. */
+/* Fields whose value means "not known": below the range, or no choice. */
 static bool is_unknown(const Option *option, const void *field)
 {
     if (option->fallback != NULL) return false;
@@ -171,6 +172,7 @@ bool option_hides_limit(const Option *option)
 static void number_expects(const Option *option, const char *what, char *out, size_t n)
 {
     char low[40], high[40];
+    /* Whole numbers without an exponent, whatever their size. */
     bool whole = option->type == OPTION_INT || option->type == OPTION_INTEGERS;
     snprintf(low, sizeof low, "%.0f", option->min);
     snprintf(high, sizeof high, "%.0f", option->max);
@@ -195,6 +197,7 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_STRING: snprintf(out, n, "a string"); break;
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
     case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
+    /* Only what is built: known values that are not have a sentence of their own. */
     case OPTION_CHOICE:
         at = (size_t)snprintf(out, n, "one of");
         for (const Choice *c = option->choices; c->name != NULL && at < n; c++)

@@ -54,6 +54,7 @@ typedef enum {
     CHANGES_WIRE = 32     /* which sums and gathers go between ranks, and how large they are */
 } OptionChanges;
 
+/* One row: a key of ours, its field, and all that messages, printing and resume must know of it. */
 typedef struct {
     const char *key; /* "optimizer.params.lr" */
     size_t offset;
@@ -130,7 +131,7 @@ int known_find(const char *key);
 bool option_is_section(const char *key);
 /* Whether "|a|b|" holds `value`. */
 bool option_among(const char *list, const char *value);
-/* Length of the first value in "|a|b|", which begins behind the first bar. */
+/* Length of the first value in "|a|b|", which begins after the first bar. */
 int option_first(const char *list);
 /* A value of the type that the key takes, as the beginning of a JSON text. */
 const char *known_example(const KnownKey *known);

@@ -38,6 +38,7 @@ static void near_rows(const Load *load, int64_t step, char *out, size_t n)
     if (load_given(load, train_key) && !load_wrong(load, "parallel.data") && batch % dp == 0 &&
         batch / dp % micro == 0)
         share = batch / dp;
+    /* Both searches end somewhere: a batch may have a billion sequences. */
     for (int i = 0; i < FAR && low > 0 && share % low != 0; i++)
         low -= step;
     for (int i = 0; i < FAR && high <= share && share % high != 0; i++)
@@ -87,6 +88,7 @@ static void check_rows_type(Load *load)
                                       [F64] = GRAD_DTYPE_AUTO};
     const Config *c = load->config;
     const Option *option = &option_table[option_find(key)];
+    /* f64 has no name of its own among the types of a wire, so no value but null is its. */
     GradDtype given = c->seq_parallel_communication_data_type, own = types[config_dtype(c)];
     bool wrong = UNUSABLE(load, key, sequence_key, tensor_key, "fp16.enabled", "bf16.enabled");
     if (wrong || given == GRAD_DTYPE_AUTO || given == own) return;
@@ -113,6 +115,7 @@ static void check_schedule(Load *load)
         chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
                  cut_has_blocks(load, stages, 2);
     if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
+    /* What was said of the chunks already settles which schedule goes with them. */
     if (load->other_chunks) return;
     if (interleaved)
         WRONG(load, schedule_key,
@@ -136,6 +139,7 @@ static void mended_split(const IntegerList *split, int64_t blocks, char *out, si
     size_t at = 0;
     int count = split->count;
     out[0] = '\0';
+    /* A longer list would be no help to read. */
     for (int i = 0; i < count - 1; i++)
         last -= split->item[i];
     if (blocks < count || count > 16) return;
@@ -157,9 +161,11 @@ static void check_split(Load *load)
     if (split->count == 0 || load_wrong(load, split_key)) return;
     for (int i = 0; i < split->count; i++)
         blocks += split->item[i];
+    /* A rule and a cut by hand contradict each other, whatever their values. */
     if (load_given(load, partition_key))
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
+    /* The numbers may be right and the stages forgotten. */
     if (split->count != stages * chunks && stages == 1)
         WRONG(load, split_key,
               "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
@@ -172,6 +178,7 @@ static void check_split(Load *load)
             "to num_layers, or leave the key out",
             split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
             (long long)(stages * chunks));
+    /* Fewer blocks than runs are refused by check_stages; no list would help there. */
     else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers &&
              cut_has_blocks(load, stages, chunks)) {
         mended_split(split, c->model.num_layers, mended, sizeof mended);
@@ -186,6 +193,8 @@ static void check_split(Load *load)
 void derive_parallel(Load *load)
 {
     Config *c = load->config;
+    /* Derived, though it is always the same: so a stored text that is cut by hand does not name it.
+     */
     if (!load_given(load, partition_key)) {
         c->pipeline.partition = PARTITION_BEST;
         load_derived(load, partition_key);
@@ -212,12 +221,14 @@ void fit_opened(Load *load)
     int64_t ranks = load->context.alone ? 1 : load->context.opened;
     if (ranks == 0) return;
     load->context.world = ranks;
+    /* It says what the run had, and would be held against the ranks that open it. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
     bool asked = load_place(load, stages_key).set > 0; /* the stages come first then */
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);
     if (*stages > 1) return;
+    /* These are for several stages, and one would be refused with them. */
     leave_open(load, chunks_key);
     leave_open(load, split_key);
     leave_open(load, schedule_key);

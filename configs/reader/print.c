@@ -16,6 +16,7 @@ static size_t common_sections(const char *a, const char *b)
     return same;
 }
 
+/* Sections among the first n bytes of a key. */
 static int depth_of(const char *key, size_t n)
 {
     int depth = 0;
@@ -30,6 +31,7 @@ static int change_section(const char *last, const char *key, FILE *to)
     size_t same = common_sections(last, key);
     for (int d = depth_of(last, strlen(last)); d > depth_of(key, same); d--)
         fprintf(to, "%*s},\n", 2 * d, "");
+    /* Trailing commas are fine in a config, so no line needs to know whether another follows. */
     int d = depth_of(key, same) + 1;
     for (const char *dot = strchr(key + same, '.'); dot != NULL; dot = strchr(key + same, '.')) {
         fprintf(to, "%*s\"%.*s\": {\n", 2 * d++, "", (int)(dot - key - (long)same), key + same);
@@ -38,6 +40,7 @@ static int change_section(const char *last, const char *key, FILE *to)
     return 2 * d;
 }
 
+/* The key without its sections. */
 static const char *leaf_of(const char *key)
 {
     const char *dot = strrchr(key, '.');
@@ -54,7 +57,7 @@ static bool is_shown_only(const Option *option, const Origin *origin)
 }
 
 /* One line: the key, its value and where that comes from. One that follows others wherever it is
- * read is printed as it was given, "auto", with its value behind. */
+ * read is printed as it was given, "auto", followed by its value. */
 static void print_value(const Option *option, const Config *config, int indent, FILE *to)
 {
     const Origin *origin = (const Origin *)config->provenance + (option - option_table);
@@ -73,10 +76,12 @@ void config_print(const Config *config, FILE *to)
 {
     const char *last = "";
     fprintf(to, "{\n");
-    /* For a reader that wants to know what this run was, whatever world it has itself. */
+    /* For a reader that wants to know what this run was, on however many ranks it is itself. Keys
+     * that begin with "_" are comments to all readers. */
     if (config->world > 0) fprintf(to, "  \"_world\": %lld,\n", (long long)config->world);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
+        /* Params of another type would be refused when the text is read again. */
         if (!option_applies(option, config)) continue;
         print_value(option, config, change_section(last, option->key, to), to);
         last = option->key;
@@ -114,6 +119,7 @@ void config_print_defaults(FILE *to)
     fprintf(to, "}\n");
 }
 
+/* What `config explain` says of a resumed run. */
 static const char *effect_sentence(ConfigEffect effect)
 {
     static const char *const sentence[] = {
@@ -132,6 +138,7 @@ static void explain_option(const Option *option, FILE *to)
     fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
             option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
     fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
+    /* Values that are known and not built are in no list of what the key takes. */
     for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)
@@ -162,6 +169,7 @@ bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
 {
     size_t length = strlen(key);
     int found = 0;
+    /* A section explains every key below it, ours first. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other =
             i < option_count ? option_table[i].key : known_table[i - option_count].key;
@@ -197,6 +205,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
     *out = must_calloc((size_t)option_count, sizeof **out);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
+        /* What neither of the two reads may differ as it likes. */
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
         char *a = option_text(option, was), *b = option_text(option, now);
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {

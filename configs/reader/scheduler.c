@@ -27,7 +27,7 @@ static int64_t steps_of(const Config *c, double ratio)
     return (int64_t)floor(ratio * (double)c->train_steps + 0.5);
 }
 
-/* Sets steps that a ratio stands for; an "auto" beside it is forgotten. */
+/* Sets steps that a ratio means; an "auto" beside it is forgotten. */
 static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
 {
     *field = steps;
@@ -48,6 +48,7 @@ static void derive_ratios(Load *load)
     if (warmup) settle(load, warmup_key, &c->scheduler.params.warmup_num_steps, steps_of(c, up));
     if (decay) settle(load, decay_key, &c->scheduler.params.decay_num_steps, steps_of(c, down));
     int64_t left = c->train_steps - c->scheduler.params.warmup_num_steps;
+    /* Rounded one by one, warmup and decay may be a step more than the run. */
     bool fits = up + (decay ? down : DEFAULT_DECAY) <= ALL_STEPS;
     if (warmup && fits && !load_given(load, decay_key) &&
         c->scheduler.params.decay_num_steps > left)
@@ -64,6 +65,7 @@ void derive_scheduler(Load *load)
     if (type == SCHEDULER_WSD)
         load_follow(load, decay_key, &c->scheduler.params.decay_num_steps,
                     (c->scheduler.params.total_num_steps + 4) / 5);
+    /* After the defaults in steps, which a ratio takes the place of. */
     derive_ratios(load);
     if (!load_given(load, "scheduler.params.warmup_max_lr") &&
         (type == SCHEDULER_WARMUP_LR || type == SCHEDULER_WARMUP_DECAY_LR)) {
@@ -91,6 +93,7 @@ static void check_one_cycle(Load *load)
     for (int i = 0; i < 2; i++)
         if (!load_given(load, keys[i]))
             load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");
+    /* Refused although it was not given: DeepSpeed would cycle the momentum. */
     if (!load_given(load, "scheduler.params.cycle_momentum"))
         load_error(load, type, "scheduler.params.cycle_momentum",
                    "true is the default of OneCycle, and cycling of momentum is known, not built "
@@ -181,6 +184,7 @@ void check_scheduler(Load *load)
     if (load_wrong(load, "scheduler.type")) return;
     SchedulerType type = load->config->scheduler.type;
     if (type == SCHEDULER_ONE_CYCLE) check_one_cycle(load);
+    /* Steps that come from ratios which contradict each other are nobody's choice. */
     int before = load->n_errors;
     check_ratios(load);
     if (load->n_errors > before) return;

@@ -50,12 +50,13 @@ int64_t config_likely_vocab(const Config *config)
 {
     bool trained = config->data.train.count == 0 && config->data.tokenizer == NULL;
     if (config->model.vocab_size > 0) return config->model.vocab_size;
-    return trained ? config->data.tokenizer_vocab_size : 50257;
+    return trained ? config->data.tokenizer_vocab_size : 50257; /* GPT-2's */
 }
 
 Config config_of_one_micro_batch(const Config *config, bool samples)
 {
     Config one = *config;
+    /* The batch keys stay one another's product, as in every config. */
     one.train_batch_size /= one.gradient_accumulation_steps;
     one.gradient_accumulation_steps = 1;
     one.wall_clock_breakdown = true;

@@ -102,6 +102,7 @@ static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
 {
     const char *word = key + n;
     int best = EDIT_FAR;
+    /* Known keys count as siblings: a misspelt key of DeepSpeed's is named, and then explained. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other = key_of(i);
         if (strncmp(other, key, n) != 0) continue;
@@ -139,6 +140,7 @@ void suggest_key(const char *key, char *out, size_t n)
             return;
         }
     out[0] = '\0';
+    /* The last names of all keys, in whatever section. */
     int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {
         const char *other = key_of(i), *last = strrchr(other, '.');
@@ -154,6 +156,8 @@ void suggest_path(const char *key, char *out, size_t n)
     char near[EDIT_FAR * 2];
     const char *dot = strrchr(key, '.');
     suggest_key(key, near, sizeof near);
+    /* What suggest_key gives is a sibling's last name or a whole key; only one of the two readings
+     * is a key. */
     snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);
     if (option_find(out) < 0 && known_find(out) < 0 && !option_is_section(out))
         snprintf(out, n, "%s", near);

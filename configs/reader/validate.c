@@ -16,6 +16,7 @@ static void check_model(Load *load)
             kv = c->model.num_key_value_heads;
     bool unusable =
         UNUSABLE(load, "model.hidden_size", "model.num_attention_heads", "model.head_dim");
+    /* head_dim follows where it divides, and is 0 where it does not. */
     if (!unusable && c->model.head_dim == 0) {
         int64_t low = hidden / heads * heads;
         char multiples[64];
@@ -43,7 +44,8 @@ static void check_model(Load *load)
               "position \"learned\"",
               (long long)c->model.head_dim);
     if (!UNUSABLE(load, "data.seq_length", "model.max_position_embeddings") &&
-        c->data.seq_length > c->model.max_position_embeddings) /* also the rows of rope's table */
+        /* RoPE has a table of as many rows, too. The key that was given is blamed. */
+        c->data.seq_length > c->model.max_position_embeddings)
         WRONG(load,
               load_given(load, "data.seq_length") ? "data.seq_length"
                                                   : "model.max_position_embeddings",
@@ -82,6 +84,7 @@ static void check_data(Load *load)
          corpus = c->data.corpus != NULL;
     int sources = train + text + corpus;
     if (UNUSABLE(load, "data.train", "data.text", "data.corpus")) return;
+    /* Without a file there is nothing to train on yet: benchmarks bring random tokens. */
     if (sources == 0 && load->path != NULL)
         load_error(load, load->root, "data",
                    "nothing to train on; write one of data.text (text files), data.train (token "
@@ -93,6 +96,8 @@ static void check_data(Load *load)
               first);
     }
     if (sources != 1) return;
+    /* Validation data go through the same tokenizer, so they are of the kind of the training data.
+     */
     if (c->data.val.count > 0 && !train)
         WRONG(
             load, "data.val",
@@ -152,6 +157,7 @@ static void check_precision(Load *load)
 static void check_optimizer(Load *load)
 {
     const Config *c = load->config;
+    /* Already refused: a learning rate is nobody else's to choose. */
     if (load_automatic(load, "optimizer.params.lr")) return;
     if (load_wrong(load, "optimizer.type")) return;
     if (c->optimizer.type == OPTIMIZER_SGD && !load_given(load, "optimizer.params.lr"))
@@ -179,6 +185,7 @@ static void check_types(Load *load)
         const char *type_key = option_type_key(option);
         if (load_wrong(load, type_key)) continue;
         const Option *types = &option_table[option_find(type_key)];
+        /* Those that do take it: one of them may be what was meant. */
         char takers[160] = "";
         for (const Choice *t = types->choices; t->name != NULL; t++)
             if (t->value >= 0 && (option->types >> t->value & 1u) != 0)
@@ -189,7 +196,7 @@ static void check_types(Load *load)
     }
 }
 
-/* Factors before and behind sums over ranks: DeepSpeed's stages 2 and 3 have none in their
+/* Factors before and after sums over ranks: DeepSpeed's stages 2 and 3 have none in their
  * reduce-scatter and refuse them; elsewhere they change nothing here. */
 static void check_scaling(Load *load)
 {
@@ -218,6 +225,7 @@ static void check_zero(Load *load)
     static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
     long long stage = c->zero_optimization.stage;
+    /* Of a config that is looked at for no number of ranks nothing is known yet. */
     bool settled = c->world > 0 && !UNUSABLE(load, key, "parallel.data", "parallel.pipeline");
     if (stage > 0 && settled && c->parallel.data == 1)
         load_notice(load, load_place(load, key), key,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+/* One value on its way into a field. */
 typedef struct {
     Load *load;
     const Json *json;
@@ -25,6 +26,7 @@ static char *shown(const Assign *a, char out[72])
         snprintf(out, 72, "%.*s", (int)strspn(text, "0123456789+-.eE"), text);
         return out;
     }
+    /* A short list is quoted, a long one or an object only named. */
     char *list = cJSON_IsArray(item) ? cJSON_PrintUnformatted(item) : NULL;
     snprintf(out, 72, "%s", list && strlen(list) < 60 ? list : json_kind(item));
     cJSON_free(list);
@@ -45,6 +47,7 @@ static bool refuse(const Assign *a)
         remark = ", since no trainer fills it in here";
     else if (cJSON_IsString(item) && (number || a->option->type == OPTION_BOOL))
         remark = " without quotes";
+    /* A limit that messages leave out is named once somebody has met it. */
     if (cJSON_IsNumber(item) && item->valuedouble > a->option->max &&
         option_hides_limit(a->option)) {
         if (a->option->type == OPTION_INT)
@@ -65,12 +68,15 @@ static bool in_range(const Option *option, double x)
     return low && high;
 }
 
+/* The setters of each type: false with an error where the value is not one, and the field is as it
+ * was. */
 static bool set_integer(const Assign *a, int64_t *field)
 {
     const cJSON *item = a->json->node[a->node].item;
     int64_t x;
-    if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT)
-        x = cJSON_IsTrue(item);
+    if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT) x = cJSON_IsTrue(item);
+    /* Before json_integer, which refuses DeepSpeed's largest integer: no double holds it exactly.
+     */
     else if (a->option->flags & OPTION_CLAMPED && cJSON_IsNumber(item) &&
              item->valuedouble > a->option->max)
         x = (int64_t)a->option->max;
@@ -98,6 +104,7 @@ static bool set_integers(const Assign *a, IntegerList *field)
     const JsonNode *list = &a->json->node[a->node];
     int count = cJSON_IsArray(list->item) ? cJSON_GetArraySize(list->item) : 0;
     if (count == 0) return refuse(a);
+    /* Read aside, so that a bad number at the end leaves the list that was there. */
     int64_t *item = must_calloc((size_t)count + 1, sizeof *item);
     int n = 0;
     for (int i = a->node + 1; i < list->end; i = a->json->node[i].end, n++)
@@ -120,6 +127,7 @@ static bool set_strings(const Assign *a, StringList *field)
         first = item->child;
         if (count == 0) return refuse(a);
     }
+    /* All are checked before any is taken. An empty path would name the folder itself. */
     for (const cJSON *x = first; x != NULL; x = cJSON_IsArray(item) ? x->next : NULL)
         if (!cJSON_IsString(x) || x->valuestring[0] == '\0') return refuse(a);
     string_list_free(field);
@@ -128,6 +136,7 @@ static bool set_strings(const Assign *a, StringList *field)
     return true;
 }
 
+/* Whether the text is the choice's name; one that ends with a colon takes anything after it. */
 static bool is_choice(const Choice *choice, const char *text)
 {
     size_t n = strlen(choice->name);
@@ -213,11 +222,14 @@ void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace k
     Assign a = {load, json, node, &option_table[row], value_at};
     const cJSON *item = json->node[node].item;
     Origin *origin = &load->origin[row];
+    /* Where "auto" means nothing it is read as any other string, and refused as such. */
     bool automatic = (a.option->flags & OPTION_AUTO) != 0 && cJSON_IsString(item) &&
                      strcmp(item->valuestring, "auto") == 0;
     *origin = (Origin){
         .kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE, .place = key_at, .automatic = automatic};
     bool null = cJSON_IsNull(item);
+    /* null and "auto" take the key back to what it is in a file that does not name it; its place is
+     * kept, so that messages can point at it. */
     if (null && a.option->flags & OPTION_NO_NULL) {
         origin->wrong = !refuse(&a);
     } else if (automatic || null) {

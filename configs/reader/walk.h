@@ -1,4 +1,4 @@
-/* walk.h -- where a walk through one document stands: the file, or the value of one --set; private
+/* walk.h -- a walk through one document, the file or the value of one --set; private
  * to configs/. */
 #ifndef CONFIGS_READER_WALK_H
 #define CONFIGS_READER_WALK_H

@@ -1,7 +1,7 @@
 /* cmd_bench_parallel.c -- `./train bench parallel`: a step of one rank with all threads beside the
  * same step on several ranks that share them, in one run.
  *
- * Each round measures each way once, so that whatever else the machine does falls on all of them. A
+ * Each round measures each way once, so that whatever else the machine does falls on every way. A
  * way is opened, makes a step to touch its memory, and then one that is timed. */
 #include "parallel/commands/cmd_bench.h"
 #include "parallel/grid/control.h"
@@ -107,6 +107,8 @@ static const Config *load_config(const Arguments *a, int way)
                                 : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
                                                n, sets, &report);
     free(sets);
+    /* Heads and layers need not divide by the ranks; data-parallel ranks always fit, so there a
+     * refusal is about the config. */
     if (c == NULL && ways[way].axis > DATA) {
         config_report_free(&report);
         return NULL;
@@ -155,7 +157,7 @@ static int measure_rank(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* Seconds of the ways' steps, and in calls between ranks of them, by round; medians of them. */
+/* Seconds of each way's steps, and of those in calls between ranks, by round; and their medians. */
 typedef struct {
     bool possible[WAYS];
     double seconds[WAYS][MOST_ROUNDS], communication[WAYS][MOST_ROUNDS];

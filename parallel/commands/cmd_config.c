@@ -109,10 +109,12 @@ static int show_schedule(const Config *config)
     bool known = config->model.vocab_size > 0;
     const Config *c = config;
     if (!known) c = config_settle(c, &(ConfigFacts){.vocab_size = config_likely_vocab(c)}, NULL, 0);
+    /* From here on as a run does it, so that what is shown is what a run with this config takes. */
     const ScheduleSpec spec = step_spec(c);
     int runs = spec.stages * spec.chunks, *border = session_borders(c, runs),
         digits = snprintf(NULL, 0, "%d", spec.stages - 1);
     printf("%s\n", run_schedule_text(c, text, sizeof text));
+    /* Runs of layers go round the stages: stage s has s, s + stages, ... */
     for (int stage = 0; stage < spec.stages; stage++) {
         printf("stage %-*d  ", digits, stage);
         for (int run = stage; run < runs; run += spec.stages) {
@@ -212,7 +214,7 @@ static int run_diff(const void *values)
     }
 
 static const ArgOption options[] = {SHARED_OPTIONS};
-/* Those of all commands, and behind them one of show. */
+/* Those of all commands, and one of show. */
 static const ArgOption show_options[] = {
     SHARED_OPTIONS,
     {.name = "--schedule",

@@ -48,9 +48,9 @@ static void add_wire(CompareWire *to, CompareWire more)
     to->absolute += more.absolute;
 }
 
-/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. What the sums of the
- * data-parallel ranks are partial sums of is added up behind them: over tensor-parallel ranks, and
- * over the first and the last stage. */
+/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. Gradients that are
+ * still partial sums after that are added up over tensor-parallel ranks, and over the first and the
+ * last stage. */
 CompareWire compare_grid(const Config *c, bool each)
 {
     int64_t dp = c->parallel.data, tp = c->parallel.tensor;
@@ -59,6 +59,7 @@ CompareWire compare_grid(const Config *c, bool each)
     bool partial =
         c->parallel.sequence_parallel || c->model.qk_norm || c->model.num_key_value_heads < tp;
     CompareWire all = compare_regions(config_dtype(c), tp);
+    /* Each of the partial sums was itself rounded once by every data-parallel sum. */
     if (partial) sums *= tp;
     if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
     if (dp > 1) add_wire(&all, compare_wire(kept, wire, dp * sums, sums));
@@ -69,7 +70,7 @@ CompareWire compare_grid(const Config *c, bool each)
     return all;
 }
 
-/* Adds one number; what it is stands in `what`, which is only made where it is needed. */
+/* What one compared number is; its name is made only where somebody will read it. */
 typedef struct {
     const char *kind;
     const Param *param; /* NULL: of the whole step */
@@ -165,6 +166,8 @@ static void add_numbers(Comparison *c, const Capture *got, const Capture *want,
 {
     Spot spot = {.kind = "loss", .step = want->step};
     double norm = want->grad_norm, root = sqrt((double)want->n);
+    /* By how much the gradient's rounding on its way may move the norm, and by the updates so far
+     * the loss (compare.h). */
     double off = b->wire.relative * norm;
     if (b->wire.absolute > 0) off += b->wire.absolute / want->loss_scale * root;
     double moved = 2 * (double)(want->step - 1) * b->lr * fmax(root, norm) * off;
@@ -184,6 +187,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
     if (!both_applied(c, got, want)) return !c->differs;
     add_numbers(c, got, want, b);
     if (b->wire.absolute > 0) absolute = b->wire.absolute / want->loss_scale;
+    /* The bounds are per tensor: one of small numbers beside one of large ones is held as tightly.
+     */
     for (int p = 0; p < table->n_params; p++) {
         int64_t n = param_count(&table->param[p]);
         const double *x = want->gradient + at, *w = want->weight + at;
@@ -199,6 +204,7 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
             spot.kind = "weight";
             if (b->weights) add_number(c, &spot, got->weight[at + i], w[i], weight, b->tolerance);
         }
+        /* An element's bound has room for the largest rounding; all elements together do not. */
         if (b->gradients && absolute > 0)
             add_tensor(c, spot.param, want->step, rms_distance(got->gradient + at, x, n),
                        b->tolerance * gradient + b->wire.relative * rms(x, n) + absolute);

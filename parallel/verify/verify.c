@@ -23,7 +23,8 @@ enum {
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
-/* The options' own settings, and those of a config to be compared behind them. */
+/* The options' own settings, and after them those of a config to be compared: a later one counts.
+ */
 typedef struct {
     const char **item;
     int n, given;
@@ -159,6 +160,8 @@ static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 
 static bool load_all(Configs *c, const VerifyOptions *o, int *code)
 {
+    /* One list grows: the single rank has every setting of the grid, so that whatever is not about
+     * ranks is the same on both sides. */
     Settings s = settings_begin(o);
     *c = (Configs){.given = load_given(o, &s, code)};
     if (c->given) {
@@ -183,6 +186,7 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);
         c->grid = load(o, &s, o->ranks, true, code);
+        /* The single rank takes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
         if (c->grid) c->single = load(o, &s, 1, true, code);

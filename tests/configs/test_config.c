@@ -1,4 +1,4 @@
-/* test_config.c -- what is said about configs that are wrong, by sentence and place; files as other
+/* test_config.c -- errors of wrong configs, by sentence and place; files as other
  * trainers write them; the presets; hostile bytes. */
 #include "configs/config.h"
 #include "model/core/check.h"
@@ -45,7 +45,7 @@ static void expect_error(const char *text, bool whole, int n_sets, const char *c
     free(full);
 }
 
-static void says_what_is_wrong_and_where(void **state)
+static void every_mistake_is_reported_with_its_place(void **state)
 {
     (void)state;
     char *file = config_test_file("tests/golden/config_errors.txt"), *rest = file;
@@ -72,7 +72,7 @@ static void says_what_is_wrong_and_where(void **state)
     free(file);
 }
 
-static void says_everything_at_once_in_order(void **state)
+static void all_mistakes_are_reported_at_once_in_order(void **state)
 {
     (void)state;
     const char *text =
@@ -90,7 +90,7 @@ static void says_everything_at_once_in_order(void **state)
     config_report_free(&report);
 }
 
-static void bounds_its_complaints(void **state)
+static void reports_at_most_100_mistakes(void **state)
 {
     (void)state;
     char *text = must_alloc(1 << 16), *at = text;
@@ -240,7 +240,7 @@ static void reads_files_made_for_other_trainers(void **state)
     free(text);
 }
 
-static void survives_mutations(void **state)
+static void mutated_configs_do_not_crash(void **state)
 {
     (void)state;
     static const char *const paths[] = {"configs/demo.json",
@@ -325,9 +325,9 @@ static void exits_with_the_right_code(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_what_is_wrong_and_where),
-        cmocka_unit_test(says_everything_at_once_in_order),
-        cmocka_unit_test(bounds_its_complaints),
+        cmocka_unit_test(every_mistake_is_reported_with_its_place),
+        cmocka_unit_test(all_mistakes_are_reported_at_once_in_order),
+        cmocka_unit_test(reports_at_most_100_mistakes),
         cmocka_unit_test(bug_28_heads_that_do_not_divide),
         cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
         cmocka_unit_test(guesses_the_vocabulary),
@@ -335,7 +335,7 @@ int main(void)
         cmocka_unit_test(loads_every_preset),
         cmocka_unit_test(reads_files_made_for_other_trainers),
         cmocka_unit_test(exits_with_the_right_code),
-        cmocka_unit_test(survives_mutations),
+        cmocka_unit_test(mutated_configs_do_not_crash),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

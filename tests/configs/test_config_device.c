@@ -46,7 +46,7 @@ static const Config *load(const char *keys, const char *set, ConfigOnCuda on_cud
     return config;
 }
 
-static void puts_bf16_on_where_the_device_is_cuda(void **state)
+static void bf16_auto_is_true_where_the_device_is_cuda(void **state)
 {
     (void)state;
     static const struct {
@@ -77,8 +77,8 @@ static void puts_bf16_on_where_the_device_is_cuda(void **state)
     }
 }
 
-/* Rules see the answer, and a config that is refused anyway asks nobody. */
-static void answers_before_the_rules(void **state)
+/* The rules see which device it is; for a config that is refused anyway nothing is looked for. */
+static void the_device_is_known_before_the_rules(void **state)
 {
     (void)state;
     static const char both[] = "\"model\": {\"fused_gelu\": true}, \"bf16\": {\"enabled\": "
@@ -119,8 +119,8 @@ static void the_answer_is_the_device_that_is_opened(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(puts_bf16_on_where_the_device_is_cuda),
-        cmocka_unit_test(answers_before_the_rules),
+        cmocka_unit_test(bf16_auto_is_true_where_the_device_is_cuda),
+        cmocka_unit_test(the_device_is_known_before_the_rules),
         cmocka_unit_test(the_answer_is_the_device_that_is_opened),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);

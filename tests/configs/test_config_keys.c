@@ -60,7 +60,7 @@ static void print_option(FILE *to, const Option *option)
 
 /* ---- keys of DeepSpeed's --------------------------------------------------------------------- */
 
-/* What a config needs, so that nothing else is said of it. */
+/* What a config needs, so that nothing else in it is noticed. */
 static const char rest[] =
     "\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"gradient_clipping\": 1";
 
@@ -89,7 +89,8 @@ static const char *notice_of(const ConfigReport *report, const char *key)
     return NULL;
 }
 
-/* What a config with this key comes to: which key of ours has another value, or what is said. */
+/* What a config with this key comes to: which key of ours has another value, or the sentence about
+ * it. */
 static char *outcome(const Config *base, const char *key, const char *value)
 {
     char *said = NULL, *text = text_format("{%s, \"%s\": %s}", rest, key, value);
@@ -113,7 +114,7 @@ static char *outcome(const Config *base, const char *key, const char *value)
     return said;
 }
 
-/* What is said of a key beside the one that it is another name of, with another value. */
+/* The sentence about a key beside the one that it is another name of, with another value. */
 static void print_other_name(FILE *to, const KnownKey *known)
 {
     static const char *const values[][2] = {
@@ -243,7 +244,7 @@ static const Config *read_case(const OptionCase *c, bool changed)
     return config;
 }
 
-/* What `config diff` and a resumed run are told of a changed key. */
+/* The effect that `config diff` and a resumed run find for a changed key. */
 static void a_difference_has_the_effect_of_the_golden_file(void **state)
 {
     (void)state;

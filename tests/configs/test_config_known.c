@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static void says_what_has_no_effect(void **state)
+static void keys_without_effect_bring_a_notice(void **state)
 {
     (void)state;
     static const struct {
@@ -160,7 +160,7 @@ static void knows_the_types_and_names_of_ignored_keys(void **state)
 }
 
 /* Also those that leave it to their feature; and no key repeats the words of one. */
-static void knows_why_of_every_key(void **state)
+static void every_known_key_has_a_reason(void **state)
 {
     (void)state;
     for (int i = 0; i < known_count; i++) {
@@ -242,14 +242,13 @@ static char *printed(const char *keys, const char *set, bool verbose)
     return out;
 }
 
-/* A run that is given what it cannot have says so unasked; that a default was taken, it does not.
- */
-static void tells_unasked_what_was_asked_for_in_vain(void **state)
+/* A notice about a given key is printed without --verbose; that a default was taken is not. */
+static void notices_of_given_keys_need_no_verbose(void **state)
 {
     (void)state;
     static const struct {
         const char *keys, *set;
-        const char *told; /* in the first line; "": nothing is printed */
+        const char *shown; /* in the first line; "": nothing is printed */
         bool more;
     } cases[] = {
         {"", NULL, "", false},
@@ -269,11 +268,12 @@ static void tells_unasked_what_was_asked_for_in_vain(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *quiet = printed(cases[i].keys, cases[i].set, false),
              *all = printed(cases[i].keys, cases[i].set, true);
-        const char *line = strstr(quiet, cases[i].told), *end = strchr(quiet, '\n');
+        const char *line = strstr(quiet, cases[i].shown), *end = strchr(quiet, '\n');
         const char *rest = end ? end + 1 : "";
-        bool as_told = *cases[i].told ? line != NULL && end != NULL && line < end : *quiet == '\0';
-        if (!as_told || strcmp(rest, cases[i].more ? "1 more notice (--verbose)\n" : "") != 0 ||
-            strstr(all, cases[i].told) == NULL || strstr(all, "(--verbose)") != NULL)
+        bool as_wanted =
+            *cases[i].shown ? line != NULL && end != NULL && line < end : *quiet == '\0';
+        if (!as_wanted || strcmp(rest, cases[i].more ? "1 more notice (--verbose)\n" : "") != 0 ||
+            strstr(all, cases[i].shown) == NULL || strstr(all, "(--verbose)") != NULL)
             fail_msg("%s %s:\n%s", cases[i].keys, cases[i].set ? cases[i].set : "", quiet);
         free(quiet);
         free(all);
@@ -287,14 +287,14 @@ static void tells_unasked_what_was_asked_for_in_vain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_what_has_no_effect),
-        cmocka_unit_test(tells_unasked_what_was_asked_for_in_vain),
+        cmocka_unit_test(keys_without_effect_bring_a_notice),
+        cmocka_unit_test(notices_of_given_keys_need_no_verbose),
         cmocka_unit_test(knows_the_old_name_of_bf16),
         cmocka_unit_test(lets_a_set_take_back_what_is_refused),
         cmocka_unit_test(takes_small_numbers_and_every_zero),
         cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
-        cmocka_unit_test(knows_why_of_every_key),
+        cmocka_unit_test(every_known_key_has_a_reason),
         cmocka_unit_test(passes_inert_values_and_nothing_else),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);

@@ -112,7 +112,7 @@ static void notices_what_has_no_effect(void **state)
     (void)state;
     static const struct {
         int64_t world;
-        const char *keys, *set, *notice; /* the last of them; "": there is none */
+        const char *keys, *set, *notice; /* the last one; "": there is none */
     } cases[] = {
         {1, "\"parallel\": {\"sequence_parallel\": true}", NULL,
          "c.json:2:14: notice: parallel.sequence_parallel: true: tensor is 1, so there is nothing "

@@ -211,7 +211,7 @@ static void lets_a_set_replace_what_the_file_says(void **state)
     config_free(c);
 }
 
-static void learns_the_vocabulary(void **state)
+static void the_vocabulary_comes_from_the_data(void **state)
 {
     (void)state;
     char err[300];
@@ -230,7 +230,7 @@ static void learns_the_vocabulary(void **state)
     config_free(c);
 }
 
-static void settles_nothing_else(void **state)
+static void settling_changes_nothing_else(void **state)
 {
     (void)state;
     char err[300];
@@ -279,7 +279,7 @@ static void measures_one_micro_batch(void **state)
     config_free(c);
 }
 
-static void tells_what_differs(void **state)
+static void diff_lists_every_changed_key(void **state)
 {
     (void)state;
     ConfigDifference *d;
@@ -383,10 +383,10 @@ int main(void)
         cmocka_unit_test(settles_the_batch),
         cmocka_unit_test(takes_sets),
         cmocka_unit_test(lets_a_set_replace_what_the_file_says),
-        cmocka_unit_test(learns_the_vocabulary),
-        cmocka_unit_test(settles_nothing_else),
+        cmocka_unit_test(the_vocabulary_comes_from_the_data),
+        cmocka_unit_test(settling_changes_nothing_else),
         cmocka_unit_test(measures_one_micro_batch),
-        cmocka_unit_test(tells_what_differs),
+        cmocka_unit_test(diff_lists_every_changed_key),
         cmocka_unit_test(explains_every_row),
         cmocka_unit_test(accepts_every_default_and_null),
         cmocka_unit_test(prints_defaults_that_load),

@@ -219,7 +219,7 @@ static void a_stored_batch_need_not_fit(void **state)
     }
 }
 
-static void says_how_many_will_write(void **state)
+static void fewer_ranks_than_writers_bring_a_notice(void **state)
 {
     (void)state;
     static const char text[] =
@@ -241,7 +241,7 @@ static void says_how_many_will_write(void **state)
 }
 
 /* What to write where a batch that was not given would be another on more ranks. */
-static void says_how_to_keep_a_batch(void **state)
+static void advice_keeps_the_batch_of_a_run(void **state)
 {
     (void)state;
     static const struct {
@@ -318,7 +318,7 @@ static void what_keeps_a_batch_is_accepted(void **state)
 }
 
 /* A world beyond sense in a text is none. */
-static void passes_over_a_world_that_is_none(void **state)
+static void ignores_a_world_that_is_no_number_of_ranks(void **state)
 {
     (void)state;
     static const char *const worlds[] = {"0", "-3", "1.5", "1e300", "\"4\"", "null", "[4]"};
@@ -341,11 +341,11 @@ int main(void)
         cmocka_unit_test(prints_what_follows_as_comments),
         cmocka_unit_test(prints_its_own_defaults_to_be_read),
         cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
-        cmocka_unit_test(says_how_to_keep_a_batch),
+        cmocka_unit_test(advice_keeps_the_batch_of_a_run),
         cmocka_unit_test(what_keeps_a_batch_is_accepted),
         cmocka_unit_test(a_stored_batch_need_not_fit),
-        cmocka_unit_test(says_how_many_will_write),
-        cmocka_unit_test(passes_over_a_world_that_is_none),
+        cmocka_unit_test(fewer_ranks_than_writers_bring_a_notice),
+        cmocka_unit_test(ignores_a_world_that_is_no_number_of_ranks),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);
 }

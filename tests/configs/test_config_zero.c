@@ -31,7 +31,7 @@ static void accepts_every_zero_stage_on_one_rank(void **state)
 }
 
 /* Nor is it said where nobody knows yet how many ranks there will be, or where they are several. */
-static void says_nothing_to_shard_of_one_rank_alone(void **state)
+static void one_data_parallel_rank_brings_a_notice(void **state)
 {
     (void)state;
     static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
@@ -47,7 +47,7 @@ static void says_nothing_to_shard_of_one_rank_alone(void **state)
 }
 
 /* At stage 3 it is refused: config_errors.txt. */
-static void takes_sums_up_to_stage_2(void **state)
+static void gradient_sums_are_accepted_up_to_stage_2(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 2; stage++) {
@@ -87,7 +87,7 @@ static void reads_zero_as_true_or_false(void **state)
     config_free(c);
 }
 
-static void keeps_the_stage_and_calls_it_rounding(void **state)
+static void another_zero_stage_changes_only_rounding(void **state)
 {
     (void)state;
     const Config *plain = config_test_set("seed=1337"),
@@ -159,7 +159,7 @@ static void takes_the_largest_integer_for_no_limit(void **state)
     }
 }
 
-static void overlaps_at_stage_3_unless_told(void **state)
+static void overlaps_at_stage_3_by_default(void **state)
 {
     (void)state;
     static const struct {
@@ -240,13 +240,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
-        cmocka_unit_test(says_nothing_to_shard_of_one_rank_alone),
-        cmocka_unit_test(takes_sums_up_to_stage_2),
+        cmocka_unit_test(one_data_parallel_rank_brings_a_notice),
+        cmocka_unit_test(gradient_sums_are_accepted_up_to_stage_2),
         cmocka_unit_test(reads_zero_as_true_or_false),
-        cmocka_unit_test(keeps_the_stage_and_calls_it_rounding),
+        cmocka_unit_test(another_zero_stage_changes_only_rounding),
         cmocka_unit_test(reads_every_name_of_a_key),
         cmocka_unit_test(takes_the_largest_integer_for_no_limit),
-        cmocka_unit_test(overlaps_at_stage_3_unless_told),
+        cmocka_unit_test(overlaps_at_stage_3_by_default),
         cmocka_unit_test(takes_bucket_sizes_from_the_width),
         cmocka_unit_test(sends_gradients_as_they_add_up),
     };

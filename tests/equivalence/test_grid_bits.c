@@ -97,7 +97,7 @@ static void test_zero_2_and_3_have_the_same_bits(void **state)
     each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){0});
 }
 
-/* Where the runs of layers are the same: within each of them micro-batches go backward in the same
+/* Where the runs of layers are the same: within each run micro-batches go backward in the same
  * order, whatever the schedule. (Interleaved chunks are other runs: see below.) */
 static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_grid_cube.c -- two ranks on every axis, the smallest grid in which all of them meet: eight
+/* test_grid_cube.c -- two ranks on every axis, the smallest grid in which all axes meet: eight
  * grids of dp 2 x tp 2 x pp 2 held to a single rank, with every schedule, sequence parallelism on
  * and off and every stage of ZeRO. Few enough to run whole under sanitizers. */
 #include "tests/support/grid/grid_run.h"

@@ -1,5 +1,5 @@
 /* test_grid_replicas.c -- short runs that learn, on ranks of every axis: after each of their steps
- * whatever several ranks hold is the same on all of them, tensor by tensor. */
+ * whatever several ranks hold is the same on every one, tensor by tensor. */
 #include "parallel/verify/capture.h"
 #include "tests/support/trainer/training.h"
 

@@ -19,7 +19,7 @@
 
 enum { BLOCKS = 5, STEPS = 2, MOST_SETS = 8, MOST_ROWS = 96 };
 
-/* A run of a few steps: what each of them says, and who has which rows. */
+/* A run of a few steps: what each reports, and who has which rows. */
 typedef struct {
     Training shared;
     int ranks;
@@ -147,7 +147,7 @@ static bool belongs(const char *name, int stage, int stages, const int *first, b
  * as one rank's does. */
 static void test_bug_32_five_blocks_on_any_stages(void **state)
 {
-    /* By hand: the head is cheaper than a block, and with it the last stage has fewer of them. */
+    /* By hand: the head is cheaper than a block, and with it the last stage has fewer blocks. */
     static const char *const cuts[] = {"[3,2]", "[2,2,1]", "[1,2,1,1]"};
     static const int first[3][5] = {{0, 3, 5}, {0, 2, 4, 5}, {0, 1, 3, 4, 5}};
     for (int i = 0; i < 6; i++) {

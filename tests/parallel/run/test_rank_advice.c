@@ -143,6 +143,7 @@ static void a_plan_speaks_of_the_ranks_of_its_device(void **state)
         snprintf(all, sizeof all, "for all %d ranks", cases[i].ranks);
         assert_int_equal(strstr(err, ", or fewer --ranks") != NULL, cases[i].fewer);
         assert_int_equal(strstr(err, all) != NULL, cases[i].fewer);
+        assert_null(strstr(err, "rank 0's GPU")); /* each rank speaks of its own */
     }
 }
 

@@ -134,7 +134,7 @@ static void test_bounds_of_what_travels_rounded(void **state)
         if (i == 2 || i == 3) p.got.grad_norm += by * 0.5 * (bf16.relative + 2e-5);
         if (i == 4 || i == 5) p.got.gradient[7] += by * fp16.absolute / 0x1p-10;
         if (i == 6 || i == 7) p.got.loss += by * 4 * 2e-5;
-        if (i >= 8) /* behind an update it moves by 2 lr sqrt(n) of the gradients' rounding */
+        if (i >= 8) /* after an update it moves by 2 lr sqrt(n) of the gradients' rounding */
             p.got.loss += 4 * 2e-5 + (i < 10 ? 0.9 : 1.1) * 2e-3 * sqrt(ALL) * 0.5 * bf16.relative;
         bool bad = i == 8 || i == 10 || (i < 8 && i % 2);
         if (compare_captures(&c, &table, F32, &p.got, &p.want, &bounds) == bad)
@@ -205,7 +205,7 @@ static void test_bounds_of_additions_that_are_rounded(void **state)
     }
 }
 
-static void test_the_first_difference_is_told(void **state)
+static void test_the_first_difference_is_named(void **state)
 {
     (void)state;
     Comparison c = {0};
@@ -224,7 +224,7 @@ static void test_the_first_difference_is_told(void **state)
     assert_true(c.worst == 50);
 }
 
-/* A step that one of them skipped; one that both skipped has nothing to compare. */
+/* A step that one side skipped; one that both skipped has nothing to compare. */
 static void test_skipped_steps(void **state)
 {
     (void)state;
@@ -296,7 +296,7 @@ int main(void)
         cmocka_unit_test(test_bounds_of_f32),
         cmocka_unit_test(test_bounds_of_what_travels_rounded),
         cmocka_unit_test(test_bounds_of_additions_that_are_rounded),
-        cmocka_unit_test(test_the_first_difference_is_told),
+        cmocka_unit_test(test_the_first_difference_is_named),
         cmocka_unit_test(test_skipped_steps),
         cmocka_unit_test(test_bounds_of_16_bits),
         cmocka_unit_test(test_elements_of_a_capture),

@@ -79,7 +79,7 @@ static void test_every_config_is_equal_on_some_grid(void **state)
     }
 }
 
-/* Grids on which a preset is proved, and what is said of them. */
+/* Grids on which a preset is proved, and the line about each. */
 static const struct {
     int preset, ranks;
     const char *sets[MOST_SETS], *words;
@@ -249,7 +249,7 @@ static void test_every_dtype_is_equal(void **state)
     }
 }
 
-/* Bug 1 and its like: what is planted is found, and told by name. */
+/* Bug 1 and its like: what is planted is found and named. */
 static void test_a_fault_is_named(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void test_a_fault_is_named(void **state)
 }
 
 /* Bug 16: what equals a single rank on the first rank alone is no proof; every stage. */
-static void test_bug_16_a_replica_that_drifts_is_told(void **state)
+static void test_bug_16_a_replica_that_drifts_is_reported(void **state)
 {
     (void)state;
     GridHooks hooks = grid_fault_hooks(FAULT_DRIFT);
@@ -321,7 +321,7 @@ static void test_what_travels_in_16_bits(void **state)
 }
 
 /* A step that both skip shows nothing: fp16's dynamic scale begins where none overflows, and a
- * fixed one that is too large is told. */
+ * fixed one that is too large is reported. */
 static void test_skipped_steps_are_not_equal(void **state)
 {
     (void)state;
@@ -360,7 +360,7 @@ int main(void)
         cmocka_unit_test(test_noise_makes_no_updates),
         cmocka_unit_test(test_every_dtype_is_equal),
         cmocka_unit_test(test_a_fault_is_named),
-        cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_told),
+        cmocka_unit_test(test_bug_16_a_replica_that_drifts_is_reported),
         cmocka_unit_test(test_a_fault_is_seen_in_16_bits),
         cmocka_unit_test(test_what_travels_in_16_bits),
         cmocka_unit_test(test_skipped_steps_are_not_equal),
