@@ -2,7 +2,7 @@
 #include "configs/reader/choices.h"
 
 /* The first name of a value is the one that is printed; later ones are read as well. Names with -1
- * are known and not built, so that a config is told so instead of being asked what it means. */
+ * are known and not built: a config is refused with that reason. */
 const Choice norm_choices[] = {{"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
 const Choice position_choices[] = {
     {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};

@@ -28,7 +28,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
-    /* A --set is quoted whole: it has no lines, and is as short as its place would be. */
+    /* A --set is quoted whole, for it has no lines. */
     const char *place_of = place.set    ? load->sets[place.set - 1]
                            : load->path ? load->path
                                         : "defaults";

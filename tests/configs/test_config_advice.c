@@ -171,7 +171,7 @@ static void advice_for_a_grid_is_accepted(void **state)
 
 /* Sizes that no ranks mend are told by what of the model they do not fit; the ranks are mended by
  * both together. */
-static void tells_of_both_sizes(void **state)
+static void advice_names_both_sizes(void **state)
 {
     (void)state;
     ConfigReport report;
@@ -188,7 +188,7 @@ static void tells_of_both_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tells_of_both_sizes),
+        cmocka_unit_test(advice_names_both_sizes),
         cmocka_unit_test(advice_for_a_grid_is_accepted),
     };
     return cmocka_run_group_tests_name("config advice", tests, NULL, NULL);
