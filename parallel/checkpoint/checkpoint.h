@@ -8,8 +8,8 @@
  *
  * On disk all tensors are whole, however many ranks hold their parts: each is written by one rank,
  * a writer, which receives the others' parts. Several writers have a file each for either part of
- * the checkpoint, and an index tells Hugging Face's loaders which tensor is where. So any world
- * reads what any other has saved: each rank takes its own parts out of the files. */
+ * the checkpoint, and an index tells Hugging Face's loaders which tensor is where. So any grid of
+ * ranks reads what any other has saved: each rank takes its own parts out of the files. */
 #ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define PARALLEL_CHECKPOINT_CHECKPOINT_H
 
@@ -92,13 +92,13 @@ char *checkpoint_path(const char *run, int64_t step);
 /* Whether nothing has the name `path` any more. Of a path from the list this means that a live run
  * has pruned the checkpoint since, which is not damage. */
 bool checkpoint_gone(const char *path);
-/* A list may be out of date at once: a live run prunes what it names. So often a reader takes it
- * anew when all that it named has gone before it could be read. */
+/* A list may be out of date at once, because a live run prunes. A reader makes a new list at most
+ * this many times when all that the list named is gone before it could be read. */
 enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
 
-/* Opens a checkpoint folder: reads the manifest and both headers strictly and holds them against
- * each other and against the folder's name, where that is a step, without reading the data. False
- * with a sentence; otherwise checkpoint_close is due. */
+/* Opens a checkpoint folder: reads the manifest and the headers of all files strictly and compares
+ * them with each other and, if the folder is named after a step, with that step, without reading
+ * the data. False with a sentence; otherwise checkpoint_close is due. */
 bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
 /* The same on all ranks at once: none has it open unless all have. */
 bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
@@ -110,22 +110,23 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
  * Hugging Face's loaders read them, so opening, verifying and reading do without. False with a
  * sentence. */
 bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
-/* The newest checkpoint of a run that verifies. Every damaged one is warned of by name and passed
- * over; one that must not be read is not, for it may be whole. True with *out == NULL when the run
- * has none at all; false with a sentence when it has some and none verifies, or when they cannot be
- * listed. */
+/* The newest checkpoint of a run that verifies. Damaged ones are passed over with a warning that
+ * names them. One without permission to read ends the search, because it may be whole. True with
+ * *out == NULL when the run has none at all; false with a sentence when it has some and none
+ * verifies, or when they cannot be listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
 /* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
  * asks; reads no data. False with a sentence. */
 bool checkpoint_fits(const Checkpoint *c, CheckpointPart part, const Piece *dst, int n_dst,
                      char *err, size_t n);
-/* Fills dst[0..n_dst) from the weights or the slots, each by its name: dtype and shape must agree;
- * a tensor that is missing on either side is an error. A single rank compares checksums while it
- * reads, several do so beforehand, each its share; after false the contents of dst are void. */
+/* Fills dst[0..n_dst) from the weights or the slots, matched by name: dtype and shape must agree; a
+ * tensor that is missing on either side is an error. A single rank compares checksums while it
+ * reads; several share that work beforehand. After false the contents of dst are undefined. */
 bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const Piece *dst,
                      int n_dst, char *err, size_t n);
-/* All that is known of it: state, config, machine, tensors. Valid until checkpoint_close. */
+/* The manifest of an open checkpoint: state, config, machine, tensors. Valid until
+ * checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
 void checkpoint_close(Checkpoint *c); /* NULL is fine */

@@ -1,5 +1,6 @@
-/* holdings.h -- which rank has which elements of what is saved: every rank knows of all, so that
- * writers and those who send to them agree without another word. Private to parallel/checkpoint. */
+/* holdings.h -- which rank has which elements of what is saved. Every rank knows this of all ranks,
+ * so that a writer and the ranks that send to it need no further messages to agree. Private to
+ * parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_HOLDINGS_H
 #define PARALLEL_CHECKPOINT_HOLDINGS_H
 

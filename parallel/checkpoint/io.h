@@ -1,5 +1,5 @@
-/* io.h -- pieces of tensors between memory, files and other ranks, and what ranks agree on. Private
- * to parallel/checkpoint; checkpoint.h is the header for everybody else.
+/* io.h -- copies between a rank's pieces and the staging buffer, and agreement between ranks.
+ * Private to parallel/checkpoint; checkpoint.h is the header for everybody else.
  *
  * A tensor goes through in windows: ranges of its elements whose bytes fit into the staging buffer,
  * or with several ranks into half of it, for the other half takes what a rank sends. */

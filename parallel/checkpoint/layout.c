@@ -127,7 +127,8 @@ static void add_file(Layout *l, const CheckpointContents *contents, int first, i
     free(sorted);
 }
 
-/* ---- all files ----------------------------------------------------------------------------- */
+/* ---- all files --------------------------------------------------------------------------------
+ */
 
 static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPart part, int ranks)
 {

@@ -1,5 +1,5 @@
-/* pieces.h -- what a rank has of a tensor that is saved or read: an extent of it, whatever its unit
- * looks like and however many ranks share it. The other side is a whole tensor in a file. */
+/* pieces.h -- a rank's part of a tensor that is saved or read: one extent, however the units are
+ * laid out and however many ranks share the tensor. In a file the tensor is whole. */
 #ifndef PARALLEL_CHECKPOINT_PIECES_H
 #define PARALLEL_CHECKPOINT_PIECES_H
 

@@ -187,7 +187,8 @@ static void write_window(Writing *w, Window at)
     put_bytes(w, data, bytes);
 }
 
-/* ---- all files ----------------------------------------------------------------------------- */
+/* ---- all files --------------------------------------------------------------------------------
+ */
 
 /* The files of a part, this rank's among them or not, side by side. */
 static void write_part(Writing *w, CheckpointPart part)

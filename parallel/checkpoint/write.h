@@ -7,8 +7,8 @@
 
 /* Writes and syncs this rank's files below `folder`, which is there, and sends its pieces to the
  * other writers. Fills in layout's checksums: of this rank's files, on rank 0 of all. All ranks
- * call it. False with a sentence where a file of this rank could not be written: it has then gone
- * on receiving, so that nobody waits for it. */
+ * call it. False with a sentence where a file of this rank could not be written: this rank then
+ * still received everything, so that no other rank waits for it. */
 bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout *layout,
                    const char *folder, char *err, size_t n);
 /* Creates folder/NAME with these bytes and syncs it. `fd`: the open folder. */

@@ -1,5 +1,5 @@
-/* memory_plan.h -- what a rank will hold, in bytes of each kind, and whether there is room for it:
- * known before anything is allocated. */
+/* memory_plan.h -- the memory plan: how many bytes of each class a rank will allocate, and whether
+ * there is room for them. Known before anything is allocated. */
 #ifndef PARALLEL_MEMORY_MEMORY_PLAN_H
 #define PARALLEL_MEMORY_MEMORY_PLAN_H
 
@@ -18,8 +18,8 @@ typedef struct {
 } MemoryPlan;
 
 /* The plan of an opened or measured trainer that will read these data: what trainer_allocate will
- * take, summed over the layouts that it will use. A sum that 64 bits do not count is SIZE_MAX; a
- * single tensor like that ends the program (EXIT_NO_MEMORY). */
+ * allocate, summed over the layouts that it will use. A sum that 64 bits do not count is SIZE_MAX;
+ * a single tensor like that ends the program (EXIT_NO_MEMORY). */
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
 /* Counts the host's share among the device's, as other. */
 void memory_add_host(MemoryPlan *plan);
@@ -29,7 +29,7 @@ void memory_add_host(MemoryPlan *plan);
  * number. */
 MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device);
 
-/* Where the plan's memory comes from, and how much of it there is, in bytes. */
+/* Where the plan's memory comes from, and how much is available there, in bytes. */
 typedef struct {
     bool device; /* memory of its own; else the host's */
     int index;   /* of the device */

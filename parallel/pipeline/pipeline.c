@@ -1,5 +1,5 @@
-/* pipeline.c -- see pipeline.h. Actions run on the compute stream, exchanges on the p2p stream;
- * what is in a buffer is handed from one to the other by the buffer's two events. */
+/* pipeline.c -- see pipeline.h. Actions run on the compute stream, exchanges on the p2p stream; the
+ * two events of a buffer hand its tensor from one stream to the other. */
 #include "parallel/pipeline/pipeline.h"
 
 #include "model/core/check.h"

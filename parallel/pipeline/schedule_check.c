@@ -15,7 +15,8 @@ typedef struct {
     int tag[RING];
 } Channel;
 
-/* How far a stage is, and what its places hold: micro-batches, buffers tags; or EMPTY. */
+/* How far a stage is, and what it holds: slots and batches a micro-batch, buffers a tag, or EMPTY.
+ */
 typedef struct {
     const Schedule *s;
     int64_t at;
