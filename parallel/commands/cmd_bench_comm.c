@@ -162,6 +162,7 @@ static int rank_main(Comm *world, void *context)
         device_describe(&p.dev, r->device, sizeof r->device);
         r->gpus = gpus;
         snprintf(r->transport, sizeof r->transport, "%s", all.ops->name);
+        /* Numbers of different versions of NCCL cannot be compared. */
         if (gpus == GPUS_EACH) nccl_version(r->transport, sizeof r->transport);
     }
     comm_barrier(world); /* peers read this rank's memory */

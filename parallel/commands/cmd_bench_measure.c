@@ -31,6 +31,7 @@ static int ascending(const void *a, const void *b)
 
 double bench_median(double *x, int n)
 {
+    /* A median, because a machine that does something else now and then only makes calls slower. */
     qsort(x, (size_t)n, sizeof *x, ascending);
     return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }

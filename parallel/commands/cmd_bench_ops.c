@@ -25,6 +25,7 @@ static double copy_rate(Device *dev, MemoryCopy *blocks, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];
     Stopwatch watch = {0};
+    /* The first round only touches the pages. */
     for (int i = -1; i < repetitions; i++) {
         stopwatch_start(dev, &watch);
         memory_copy_run(dev, blocks);
@@ -42,6 +43,7 @@ static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a
     Operands o = operands_create(dev, c, a->dtype);
     double seconds[BENCH_MOST_REPETITIONS];
     Stopwatch watch = {0};
+    /* The first call of an op may load code or choose an algorithm: it does not count. */
     op_case_run(dev, c, o.tensor, o.decision);
     for (int i = 0; i < a->repetitions; i++) {
         memory_copy_run(dev, blocks); /* takes the operands out of the caches */

@@ -74,6 +74,7 @@ static void replay_open(Replay *r, Device *dev, DType dtype, const Profile *list
 {
     int64_t x = 0, y = 0;
     *r = (Replay){.dev = dev, .dtype = dtype, .n_weights = n_weights};
+    /* One buffer serves all products of the list, so it has the size of the largest. */
     for (int64_t i = 0; i < list->n_products; i++) {
         const Product *p = &list->product[i];
         if (p->n * p->inputs > x) x = p->n * p->inputs;

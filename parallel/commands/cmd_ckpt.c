@@ -156,6 +156,7 @@ static int run_inspect(char **found, int n)
         return checkpoint_gone(found[0]) ? LIST_IS_OLD : error_print(EXIT_DAMAGED, "%s", err);
     const Manifest *m = checkpoint_manifest(c);
     const StepState *s = &m->state;
+    /* The texts come from the manifest: they are escaped, for a terminal obeys control bytes. */
     print_origin("checkpoint", found[0]);
     print_origin("save", m->save_id);
     print_origin("program", m->code);

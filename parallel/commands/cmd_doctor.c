@@ -36,6 +36,7 @@ static void print_finding(const char *mark, const char *what, const char *fmt, .
  */
 static void print_ending(const char *what, char *text, int status)
 {
+    /* The last line is the cause; those before it are warnings. */
     char *line = text + strcspn(text, "\n");
     while (*line && line[1])
         text = line + 1, line = text + strcspn(text, "\n");
@@ -156,6 +157,7 @@ static void print_peers(const Backend *cuda, int count)
     char seen[1024];
     size_t used = 0;
     int pairs = 0;
+    /* Asked in both directions: a GPU may reach another that does not reach it. */
     for (int i = 0; i < count; i++) {
         used += (size_t)snprintf(seen + used, sizeof seen - used, "%s%d:", i ? "; " : "", i);
         for (int peer = 0; peer < count && used < sizeof seen; peer++) {

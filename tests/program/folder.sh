@@ -49,7 +49,7 @@ rm linked/lock
 ln -s ../precious linked/samples.txt
 cp run/config.json linked/
 expect_code "folder: samples that are a link" 74 "$TRAIN" "$TINY" "${common[@]}" --out linked
-check "folder: ... are said" grep -q 'linked/samples.txt is a symbolic link' output
+check "folder: ... are named" grep -q 'linked/samples.txt is a symbolic link' output
 check "folder: ... and not followed" test "$(cat precious)" = precious
 
 # ---- files and folders in the way ----
@@ -227,7 +227,7 @@ small() { # small KIB COMMAND: the command in a folder of that size
 if small 64 true 2>/dev/null; then
     run="'$TRAIN' '$TINY' ${common[*]}"
     expect_code "folder: no room for one checkpoint" 74 small 300 "$run --out small/run"
-    check "folder: ... is said before any step" bash -c 'grep -q "nothing of this run could be saved" output && ! grep -q tok/s output'
+    check "folder: ... ends before any step" bash -c 'grep -q "nothing of this run could be saved" output && ! grep -q tok/s output'
     expect_code "folder: dry run on a small disk" 0 small 1500 "$run --dry-run --out small/run --set checkpoint.keep=0 --set checkpoint.save_interval=1"
     check "folder: ... warns of all that are kept" grep -q 'checkpoints will need' output
     check "folder: ... which it counts" grep -q 'all 20 kept' output

@@ -40,7 +40,7 @@ as chunks "4 = pp 2 x dp 2 (threads, 1 thread each), ZeRO 1, interleaved x 2, 3 
     parallel.pipeline_chunks=2 zero_optimization.stage=1
 on 2 2 4 parallel.schedule=gpipe
 expect_code "grids: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --dry-run --out dry
-check "grids: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+check "grids: ... is printed once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 for how in " on 2 ranks; --world N looks whether its batch fits N of them" "--world=6 on 6 ranks" "--world=2 on 2 ranks"; do
     read -ra options <<<"${how%% on *}"
     expect_code "grids: a check${how%% on *}" 0 "$TRAIN" config check "$TINY" --set parallel.tensor=2 "${options[@]}"

@@ -28,7 +28,7 @@ for batch in "train_batch_size=7" "train_batch_size=1" "train_batch_size=1 --set
     expect_code "opened: with $batch on two ranks" 0 "$TRAIN" eval three --ranks 2 "${sets[@]}"
 done
 expect_code "opened: another model on two ranks" 78 "$TRAIN" eval run --ranks 2 --set model.num_layers=3
-check "opened: ... is said once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
+check "opened: ... is printed once" test "$(grep -c 'num_layers=3: ' output)" -eq 1
 check "opened: ... by all, of no rank's place" grep -q '^error\[78\] --set model.num_layers=3: ' output
 # Validation data go with what the run was trained on: what is advised is taken.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1

@@ -23,17 +23,17 @@ check "origins: ... and shows its result" grep -q '^done' output
 cp -r run cut
 rm -r cut/result.json cut/checkpoints/step_00000020
 expect_code "origins: a run does not go on with other data" 78 "$TRAIN" "$TINY" "${common[@]}" --out cut
-check "origins: ... and is told why" grep -q 'the data have changed since the newest checkpoint in cut (train ' output
+check "origins: ... and says why" grep -q 'the data have changed since the newest checkpoint in cut (train ' output
 expect_code "origins: ... unless that is allowed" 0 "$TRAIN" "$TINY" "${common[@]}" --allow-config-change --out cut
-check "origins: ... and is said" grep -q 'changed, as allowed' output
+check "origins: ... which is printed" grep -q 'changed, as allowed' output
 check "origins: ... and trains steps 11 to 20" grep -q 'resume  step 10 from' output
 expect_code "origins: its own data are those of its last checkpoint" 0 "$TRAIN" "$TINY" "${common[@]}" --out cut
-check "origins: ... and nothing is said" bash -c 'grep -q "^done" output && ! grep -q "have changed" output'
+check "origins: ... and no change is printed" bash -c 'grep -q "^done" output && ! grep -q "have changed" output'
 expect_code "origins: --resume with other data" 0 "$TRAIN" "$TINY" "${common[@]}" --resume run/checkpoints/step_00000010 --out moved
 check "origins: ... says them" grep -q 'data    other than those of run/checkpoints/step_00000010: train ' output
 tr 'a-m' 'n-za' <kept.txt >text.txt
 expect_code "origins: --resume with another tokenizer" 78 "$TRAIN" "$TINY" "${common[@]}" --resume run/checkpoints/step_00000010 --out other
-check "origins: ... and is told why" grep -q 'its weights belong to another tokenizer' output
+check "origins: ... and says why" grep -q 'its weights belong to another tokenizer' output
 check "origins: ... writes nothing" test ! -e other
 
 rm text.txt
@@ -43,7 +43,7 @@ expect_code "origins: eval does" 66 "$TRAIN" eval run
 
 tr 'a-m' 'n-za' <kept.txt >text.txt
 expect_code "origins: a run does not go on with another text" 78 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=30 --allow-config-change --out run
-check "origins: ... and is told why" grep -q 'has another tokenizer' output
+check "origins: ... and says why" grep -q 'has another tokenizer' output
 check "origins: ... and keeps its tokenizer" sha256sum --quiet -c sum
 cp kept.txt text.txt
 cp kept.txt other.txt
@@ -75,7 +75,7 @@ expect_code "origins: --resume with other numbers" 0 "$TRAIN" "$TINY" "${common[
 check "origins: ... says them" grep -q 'weight_decay was 0.1, is 0.2' output
 check "origins: ... and trains steps 11 to 20" test "$(losses new/metrics.jsonl | wc -l)" -eq 10
 expect_code "origins: --resume into a folder with checkpoints of its own" 0 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set optimizer.params.weight_decay=0.2 --set train_steps=22 --allow-config-change --out new
-check "origins: ... is said to be passed over" grep -q 'is passed over' output
+check "origins: ... is passed over by name" grep -q 'is passed over' output
 
 rm run/result.json
 expect_code "origins: nothing left to train" 0 "$TRAIN" "$TINY" "${common[@]}" --out run

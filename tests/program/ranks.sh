@@ -34,12 +34,12 @@ expect_code "ranks: a rerun" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out agai
 same_run "ranks: ... has the same bits" on-2 again
 check "ranks: nobody asked for logs" test ! -e on-2/logs
 expect_code "ranks: a finished run again" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --out again
-check "ranks: ... is told once" test "$(grep -c 'again is finished' output)" -eq 1
+check "ranks: ... says so once" test "$(grep -c 'again is finished' output)" -eq 1
 expect_code "ranks: a dry run" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --dry-run --out dry --set memory_breakdown=true
 check "ranks: ... whose plan is of all" grep -qE '^memory  plan [0-9.]+ MiB for all 3 ranks: weights' output
 check "ranks: ... and so is what is held" bash -c \
     "tr -s ' \n' ' ' <output | grep -qE 'resident [0-9.]+ MiB, peak [0-9.]+ MiB, plan [0-9.]+ MiB for all 3 ranks'"
-check "ranks: ... is told once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
+check "ranks: ... is printed once, and leaves nothing" test "$(grep -c '^dry run' output)" -eq 1 -a ! -e dry
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 expect_code "ranks: with --log-ranks" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --set wall_clock_breakdown=true \
@@ -96,7 +96,7 @@ fi
 diverging=(--set fp64.enabled=false --set fp16.enabled=true --set fp16.loss_scale=1e30 --set max_consecutive_skipped_steps=3)
 expect_code "ranks: a run that diverges" 88 "$TRAIN" "$TINY" "${run[@]}" "${diverging[@]}" --ranks 3 --out diverged
 failed_as "ranks: divergence" 88 'step 3: 3 steps in a row had gradients that are not finite'
-check "ranks: ... stands in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
+check "ranks: ... is in the metrics" grep -q '"event": "end", "step": 3,' diverged/metrics.jsonl
 
 # Step 2 reads windows 4 to 7 in their order, rank 1 the last two: the sixth has a token that no vocabulary has.
 "$TRAIN" data train-bpe --vocab 300 --out tok.json text.txt >output 2>&1
@@ -106,7 +106,7 @@ shards=(--set 'data.train=shards/train_*.bin' --set data.text=null --set data.sh
     --set train_micro_batch_size_per_gpu=2)
 expect_code "ranks: a rank that finds damage" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${shards[@]}" --ranks 2 --out damaged
 failed_as "ranks: damage" 65 'rank 1 dp 1: .*shards/train_000000.bin: token id 65535 '
-check "ranks: ... the step before stands in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
+check "ranks: ... the step before is in the metrics" grep -q '"event": "train", "step": 1,' damaged/metrics.jsonl
 expect_code "ranks: a machine that is too small" 90 "$TRAIN" "$TINY" "${run[@]}" --ranks 2 --set model.hidden_size=400000 --out huge
 failed_as "ranks: memory" 90 'the plan needs .* for all 2 ranks and .*, or fewer --ranks$'
 check "ranks: ... before a folder is made" test ! -e huge
