@@ -18,7 +18,7 @@ typedef struct {
 
 static void add(Walk *w, Link link)
 {
-    if (w->seen[link.rank]) return;
+    if (w->seen[link.rank]) return; /* a second way to it, or a circle */
     w->seen[link.rank] = true;
     w->link[w->n++] = link;
 }
@@ -86,6 +86,7 @@ int blame_reach(const BlameTransport *transport, void *world, const BlameWait *w
     Walk w = start(transport, world, wait);
     const void *group;
     bool stands;
+    /* The list grows while it is read. */
     for (int i = 0; i < w.n; i++)
         follow(&w, w.link[i].rank, &group, &stands);
     for (int i = 0; i < w.n; i++)

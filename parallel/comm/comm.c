@@ -19,6 +19,7 @@ const char *const comm_verb_name[COMM_VERBS] = {
 static void count(Comm *comm, CommVerb verb, Tensor x)
 {
     CommCount *c = &comm->counts->of[verb][x.dtype];
+    /* Transports move bytes: rows with gaps between them would be sent with the gaps. */
     CHECK(tensor_is_dense(x), "%s of a strided tensor of %lld columns", comm_verb_name[verb],
           (long long)tensor_cols(x));
     c->calls++;
@@ -82,6 +83,7 @@ static void check_part(const Comm *comm, Tensor part, Tensor whole)
               tensor_count(part) * comm->size == tensor_count(whole),
           "a part of %lld elements of %lld over %d ranks", (long long)tensor_count(part),
           (long long)tensor_count(whole), comm->size);
+    /* In bytes, as numbers: the two may be parts of different allocations. */
     int64_t at = (intptr_t)part.data - (intptr_t)whole.data, bytes = (int64_t)tensor_bytes(part);
     CHECK(at <= -bytes || at >= comm->size * bytes || at == comm->rank * bytes,
           "the part of rank %d of %d lies %lld bytes behind the whole", comm->rank, comm->size,
@@ -99,7 +101,7 @@ void comm_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)
 
 void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole)
 {
-    count(comm, COMM_REDUCE_SCATTER, whole);
+    count(comm, COMM_REDUCE_SCATTER, whole); /* what a rank gives, not what it gets */
     check_part(comm, part, whole);
     Clock begun = call_begins(comm, on);
     Comm *by = carrier(comm, on);
@@ -157,6 +159,7 @@ void comm_group_begin(Comm *comm)
 
 void comm_group_end(Comm *comm)
 {
+    /* Here the messages are carried out, so the group's time is that of its end. */
     Clock begun = clock_start(comm);
     comm->ops->group_end(comm);
     if (comm->host) comm->host->ops->group_end(comm->host);
@@ -192,6 +195,7 @@ const CommCounts *comm_counts(const Comm *comm)
 
 void comm_close(Comm *comm)
 {
+    /* The host's last: the end of the other may be a call in which ranks wait for each other. */
     comm->ops->close(comm);
     if (comm->host) comm->host->ops->close(comm->host);
     free(comm->host);

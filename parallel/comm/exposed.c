@@ -59,6 +59,7 @@ static void read_oldest(Exposed *e)
 void exposed_begin(Exposed *e)
 {
     if (e == NULL || !e->on) return;
+    /* Nested waits would be counted twice. */
     CHECK(!e->inside, "wait %lld begins inside another", (long long)e->begun);
     /* Its place is needed. The device is through with it unless it is PAIRS waits late. */
     if (e->begun - e->read == PAIRS) read_oldest(e);
@@ -76,6 +77,7 @@ void exposed_end(Exposed *e)
 
 double exposed_take(Exposed *e)
 {
+    /* Waits for the device: a report is rare, and must not leave out the last step's waits. */
     while (e->read < e->begun)
         read_oldest(e);
     double seconds = e->seconds;

@@ -41,6 +41,7 @@ static void self_broadcast(Comm *comm, Device *on, Tensor x, int root)
 static void self_message(Comm *comm, Device *on, Tensor x, int peer)
 {
     (void)on, (void)x;
+    /* Always false: a message needs a peer. */
     CHECK(comm->size > 1, "a message to rank %d of a group of one", peer);
 }
 

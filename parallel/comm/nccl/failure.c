@@ -33,9 +33,11 @@ void nccl_end_failed(NcclGroup *g, int64_t number, NcclResult result)
     const NcclLibrary *nccl = nccl_library();
     char call[BLAME_CALL_BYTES], list[RANK_LIST_BYTES], said[512] = "", advice[128] = "";
     const char *last = nccl->last_error(g->handle);
+    /* Its log may begin with blank lines, and its first line is enough for a sentence. */
     while (last && (*last == '\n' || *last == ' '))
         last++;
     if (last && *last) snprintf(said, sizeof said, ": %.*s", (int)strcspn(last, "\n"), last);
+    /* The user can do something about a full GPU alone. */
     bool full = out_of_memory(result, said);
     int fewer = nccl_fewer_channels();
     if (full) snprintf(advice, sizeof advice, "; free some of the GPU's memory");

@@ -73,6 +73,7 @@ static void begin(Member *m, Device *on, NcclCall call)
         return;
     }
     if (m->on.backend) {
+        /* NCCL would take several streams; the marks of a group are on one. */
         CHECK(m->on.compute.impl == on->compute.impl, "calls of one group on two streams, %s",
               call.name);
         nccl_call_grows(g);
@@ -191,6 +192,7 @@ static void nccl_group_end(Comm *comm)
     Member *m = member(comm);
     CHECK(m->noting, "group_end without group_begin, of %s", comm->name);
     m->noting = false;
+    /* A group without a device's call was the host's alone: NCCL has not heard of it. */
     if (m->on.backend) {
         grouping = NULL;
         require(m->group, nccl_library()->group_end());
@@ -246,7 +248,7 @@ static void group_open(NcclGroup *g, Comm *host)
     const NcclLibrary *nccl = nccl_library();
     NcclHandle *handle = NULL;
     NcclConfig config = NCCL_CONFIG_NONE;
-    config.blocking = 1;
+    config.blocking = 1; /* a mark after a call that only hands it on would come too early */
     config.comm_name = g->name;
     host_call(g, "connect");
     if (g->rank == 0) require(g, nccl->get_unique_id(&g->id));
@@ -263,7 +265,7 @@ static void group_close(NcclGroup *g)
 {
     NcclHandle *handle = g->handle;
     host_call(g, "disconnect");
-    set_handle(g, NULL);
+    set_handle(g, NULL); /* the watchdog must not ask a communicator that is being destroyed */
     require(g, nccl_library()->comm_destroy(handle));
     nccl_call_ends(g);
     nccl_unwatch(g);

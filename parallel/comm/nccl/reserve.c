@@ -69,6 +69,7 @@ size_t nccl_reserve(int ranks, bool messages)
      */
     size_t neighbours = ranks > 2 ? 2 : 1, bytes = tables;
     bytes += channels * neighbours * connection();
+    /* Two ranks exchange directly; NCCL multicasts from three on. */
     if (ranks > 2) bytes += channels * multicast_part * (size_t)ranks + multicast_credits;
     if (messages) bytes += message_channels(channels) * neighbours * connection();
     return bytes;

@@ -12,6 +12,7 @@ const char *nccl_describe_call(NcclGroup *g, int64_t number, char *text, size_t 
     pthread_mutex_lock(&g->mutex);
     const NcclCall call = g->ring[number % NCCL_RING];
     pthread_mutex_unlock(&g->mutex);
+    /* A stream, because the parts are optional, and it cuts what does not fit. */
     FILE *to = fmemopen(text, n, "w");
     CHECK(to != NULL, "no stream over %zu bytes", n);
     fprintf(to, "group %s, call %lld, %s", call.group, (long long)number, call.name);

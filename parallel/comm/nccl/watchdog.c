@@ -82,6 +82,7 @@ static void look_for_error(NcclGroup *g)
     pthread_mutex_unlock(&g->mutex);
     if (result == NCCL_SUCCESS) result = error;
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return;
+    /* All calls may have ended: then the error is the last one's. */
     look_for_progress(g);
     nccl_end_failed(g, g->finished < nccl_calls(g) ? g->finished : g->finished - 1, result);
 }

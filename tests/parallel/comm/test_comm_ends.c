@@ -119,6 +119,21 @@ static void a_chain(Comm *world, void *context)
     comm_all_reduce(&pair, NULL, i64(5), REDUCE_SUM);
 }
 
+/* Rank 0 waits first, for two ranks, one of which then waits itself: the other is cause enough. */
+static void one_of_two_waits(Comm *world, void *context)
+{
+    static _Atomic double waits_since;
+    (void)context;
+    Comm three = comm_split(world, "three", world->rank == 3, 0);
+    Comm pair = comm_split(world, "pair", world->rank % 2, 0);
+    if (world->rank == 0) waits_since = seconds_now();
+    if (world->rank == 0) comm_barrier(&three);
+    if (world->rank != 1) hang();
+    while (waits_since == 0 || seconds_now() < waits_since + CHAIN_TIMEOUT / 2)
+        sched_yield();
+    comm_barrier(&pair);
+}
+
 static void a_circle(Comm *world, void *context)
 {
     (void)context;
@@ -133,6 +148,13 @@ static const RankEnd chain = {
     {"group world, call 2, ",
      ", which has not arrived; rank 2 waits for rank 3 (group pair, call 1, all-reduce of 5 i64 in "
      "host memory)\n"}};
+
+static const RankEnd one_of_two = {"one of two",
+                                   one_of_two_waits,
+                                   4,
+                                   EXIT_HANG,
+                                   {"group three, call 1, barrier: rank 0 has waited 0.8 s",
+                                    " for ranks 1, 2, which have not arrived\n"}};
 
 static const RankEnd circle = {"a circle",
                                a_circle,
@@ -340,10 +362,11 @@ static void test_who_keeps_all_waiting_is_named(void **state)
 {
     (void)state;
     rank_end_expect(&chain, CHAIN_TIMEOUT, NULL);
+    rank_end_expect(&one_of_two, CHAIN_TIMEOUT, NULL);
     rank_end_expect(&circle, 0.4, NULL);
 }
 
-static void test_calls_that_differ_are_no_hang(void **state)
+static void test_ranks_that_make_different_calls_are_named(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(mismatches); i++)
@@ -364,7 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline),
         cmocka_unit_test(test_who_keeps_all_waiting_is_named),
-        cmocka_unit_test(test_calls_that_differ_are_no_hang),
+        cmocka_unit_test(test_ranks_that_make_different_calls_are_named),
         cmocka_unit_test(test_impossible_calls_end_with_their_operands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,7 +92,7 @@ static void sum_by_hand(Comm *world, void *context)
 
 /* Beside work that takes longer than the sum, beside shorter work, and beside none; and once more
  * calls than there are pairs of events. */
-static void test_a_sum_is_exposed_for_what_hides_it_too_little(void **state)
+static void test_a_sum_is_exposed_where_no_work_overlaps_it(void **state)
 {
     (void)state;
     late_clock(hand_seconds);
@@ -244,7 +244,7 @@ static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 }
 
 /* Without the breakdown, and on the CPU, whose calls finish before they return. */
-static void test_nobody_measures_unasked(void **state)
+static void test_nothing_is_measured_unless_asked_for(void **state)
 {
     for (int late = 0; late < 2; late++) {
         const char *sets[] = {late ? "wall_clock_breakdown=false" : "wall_clock_breakdown=true",
@@ -349,9 +349,9 @@ static void test_exposed_on_the_cuda_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_sum_is_exposed_for_what_hides_it_too_little),
+        cmocka_unit_test(test_a_sum_is_exposed_where_no_work_overlaps_it),
         cmocka_unit_test(test_a_step_is_work_and_exposed_communication),
-        cmocka_unit_test(test_nobody_measures_unasked),
+        cmocka_unit_test(test_nothing_is_measured_unless_asked_for),
         cmocka_unit_test(test_a_report_has_the_most_of_any_rank),
         cmocka_unit_test(test_exposed_on_the_cuda_device),
     };

@@ -47,7 +47,7 @@ static void print_verdict(void *context, const LateWait *wait)
 static const LateJury printer = {.tell = print_verdict};
 
 /* A result is there when the host has waited, and not before; arguments are those of the call. */
-static void test_work_is_put_off(void **state)
+static void test_work_is_done_once_the_host_waits(void **state)
 {
     Device dev;
     Event event = {0};
@@ -287,7 +287,7 @@ static void test_every_wait_of_a_collective_is_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_work_is_put_off),
+        cmocka_unit_test(test_work_is_done_once_the_host_waits),
         cmocka_unit_test(test_a_forgotten_wait_is_seen),
         cmocka_unit_test(test_every_wait_of_a_collective_is_needed),
     };

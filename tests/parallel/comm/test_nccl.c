@@ -186,7 +186,7 @@ static void run_hosts(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_what_is_the_hosts_stays_there(void **state)
+static void test_host_calls_stay_with_the_host_communicator(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -289,7 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_uses_are_at_the_start),
         cmocka_unit_test(test_verbs_go_through_the_library),
-        cmocka_unit_test(test_what_is_the_hosts_stays_there),
+        cmocka_unit_test(test_host_calls_stay_with_the_host_communicator),
         cmocka_unit_test(test_grids_have_a_communicator_for_each_axis),
         cmocka_unit_test(test_the_library_is_new_enough),
     };

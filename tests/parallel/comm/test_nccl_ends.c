@@ -73,7 +73,7 @@ static const Failure failures[] = {
     {"CommDestroy", NCCL_SYSTEM_ERROR, EXIT_SYSTEM, {"group dp, call 9, disconnect", SAYS}},
 };
 
-static void test_what_fails_ends_all_with_nccls_words(void **state)
+static void test_a_failed_call_ends_all_ranks_with_nccls_words(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
@@ -96,7 +96,7 @@ static void test_what_fails_ends_all_with_nccls_words(void **state)
 }
 
 /* NCCL's code is that of all errors of CUDA's, so its words decide. */
-static void test_a_full_gpu_is_told_from_other_errors(void **state)
+static void test_a_full_gpu_is_not_taken_for_another_error(void **state)
 {
     static const struct {
         NcclResult result;
@@ -210,8 +210,8 @@ static void test_no_call_strays_into_anothers_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_fails_ends_all_with_nccls_words),
-        cmocka_unit_test(test_a_full_gpu_is_told_from_other_errors),
+        cmocka_unit_test(test_a_failed_call_ends_all_ranks_with_nccls_words),
+        cmocka_unit_test(test_a_full_gpu_is_not_taken_for_another_error),
         cmocka_unit_test(test_a_failure_leaves_other_threads_alone),
         cmocka_unit_test(test_no_call_strays_into_anothers_group),
     };

@@ -169,6 +169,22 @@ static void chain(Comm *world, void *context)
     standing_device_hang();
 }
 
+/* Rank 0 waits for ranks 1 and 2, of which the first waits for rank 3: that one is asked alone. */
+static void one_of_two_waits(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    standing_device_open(world, &dev);
+    Comm three = comm_split(world, "three", world->rank == 3, world->rank);
+    Comm pair = comm_split(world, "pair", world->rank % 2, world->rank);
+    nccl_connect(&three, &dev, false, world->rank == 0 ? SHORT : LONG);
+    nccl_connect(&pair, &dev, false, LONG);
+    comm_barrier(world);
+    if (world->rank == 1) comm_all_reduce(&pair, &dev, standing_device_numbers(9), REDUCE_SUM);
+    if (world->rank == 0) comm_all_reduce(&three, &dev, standing_device_numbers(8), REDUCE_SUM);
+    standing_device_hang();
+}
+
 static void init_waits(Comm *world, void *context)
 {
     double timeout = SHORT;
@@ -238,9 +254,16 @@ static const RankEnd waits[] = {
      {"group low, call 6, all-reduce of 8 f32: rank 0 has waited 0.4 s (parallel.timeout) for rank "
       "1, which has not arrived; rank 1 waits for rank 2 (group high, call 6, all-reduce of 9 "
       "f32)"}},
+    {"one of two",
+     one_of_two_waits,
+     4,
+     EXIT_HANG,
+     {"group three, call 6, all-reduce of 8 f32: rank 0 has waited 0.4 s (parallel.timeout) for "
+      "ranks 1, 2, which have not arrived; rank 1 waits for rank 3 (group pair, call 6, all-reduce "
+      "of 9 f32)"}},
 };
 
-static void test_what_takes_too_long_ends_all(void **state)
+static void test_calls_that_take_too_long_end_all_ranks(void **state)
 {
     enum { N = sizeof waits / sizeof *waits };
     pid_t child[N];
@@ -335,7 +358,7 @@ static void test_time_in_which_all_are_stopped_is_not_waited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_takes_too_long_ends_all),
+        cmocka_unit_test(test_calls_that_take_too_long_end_all_ranks),
         cmocka_unit_test(test_without_a_limit_ranks_wait),
         cmocka_unit_test(test_time_in_which_all_are_stopped_is_not_waited),
     };

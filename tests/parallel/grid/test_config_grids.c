@@ -100,7 +100,7 @@ static void take_part(const Config *c, GridPlace size, GridPlace at, const int *
     param_table_free(&table);
 }
 
-static void grids_that_are_taken_can_be_cut(void **state)
+static void grids_that_are_accepted_can_be_cut(void **state)
 {
     (void)state;
     int at = 0, taken = 0, several = 0, draws = getenv("TEST_SAMPLE") ? DRAWS / 5 : DRAWS;
@@ -133,7 +133,7 @@ int main(void)
 {
     atexit(say_where);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grids_that_are_taken_can_be_cut),
+        cmocka_unit_test(grids_that_are_accepted_can_be_cut),
     };
     return cmocka_run_group_tests_name("config grids", tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static void run_agrees(Comm *world, void *context)
     }
 }
 
-static void test_all_are_good_or_hear_why_not(void **state)
+static void test_all_ranks_are_good_or_get_the_reason(void **state)
 {
     (void)state;
     each_world(run_agrees);
@@ -91,7 +91,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_largest_and_the_sum),
         cmocka_unit_test(test_all_get_what_rank_0_has),
-        cmocka_unit_test(test_all_are_good_or_hear_why_not),
+        cmocka_unit_test(test_all_ranks_are_good_or_get_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

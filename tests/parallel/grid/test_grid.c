@@ -34,7 +34,7 @@ static void test_a_row_that_all_hold_is_counted_by_the_first(void **state)
 }
 
 /* A tied table that the first and the last stage hold is the first's. */
-static void test_of_two_homes_the_first_counts(void **state)
+static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
 {
     (void)state;
     Fixture f;
@@ -242,7 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_row_that_all_hold_is_counted_by_the_first),
-        cmocka_unit_test(test_of_two_homes_the_first_counts),
+        cmocka_unit_test(test_a_tied_table_is_counted_on_the_first_stage),
         cmocka_unit_test(test_the_store_counts_by_the_owner_rule),
         cmocka_unit_test(test_a_border_of_one_rank_has_one_tensor),
         cmocka_unit_test(test_groups_of_all_grids_up_to_16_ranks),

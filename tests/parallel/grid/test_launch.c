@@ -141,7 +141,7 @@ static int fail_together(Comm *world, void *context)
     control_fail(world, EXIT_DIVERGED, "all of %d saw it", world->size);
 }
 
-static void test_one_ends_all(void **state)
+static void test_a_rank_that_fails_ends_all(void **state)
 {
     (void)state;
     char text[4096];
@@ -224,7 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_know_their_places),
         cmocka_unit_test(test_a_place_names_the_axes_there_are),
-        cmocka_unit_test(test_one_ends_all),
+        cmocka_unit_test(test_a_rank_that_fails_ends_all),
         cmocka_unit_test(test_ranks_that_differ_are_refused),
         cmocka_unit_test(test_ranks_open_their_devices_together),
     };
