@@ -129,7 +129,7 @@ static void devices_wait_for_a_host(Comm *world, void *context)
 static void hosts_run_ahead(Comm *world, int calls, int ended)
 {
     Device dev;
-    Comm all = connected(world, &dev, SHORT);
+    Comm all = connected(world, &dev, world->rank == 0 ? SHORT : LONG);
     standing_device_stand_after(world, 3, ended);
     standing_device_silence(true);
     for (int i = 0; i < calls; i++)
@@ -246,7 +246,7 @@ static const RankEnd waits[] = {
      2,
      EXIT_HANG,
      {"group dp, call 93, broadcast of 7 f32 from rank 1: rank ", /* the oldest that is known */
-      "the GPUs of ranks 0, 1 have not come to it"}},
+      "the GPUs of ranks 0, 1 have not come to it\n"}},
     {"a chain",
      chain,
      3,
