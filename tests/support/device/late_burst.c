@@ -52,12 +52,12 @@ static const char *neighbour(const LateStream *s, int64_t i, int64_t step)
     return step < 0 ? "its beginning" : "its end";
 }
 
-/* "rank 0 comm between copy and sum, for rank 1 compute behind fill" */
+/* "rank 0 comm between copy and sum, for rank 1 compute after fill" */
 static const char *describe(Burst *b, const LateStream *s, int64_t i)
 {
     const LateWork *wait = work_of(s, i);
     const LateStream *other = wait->wait.stream;
-    snprintf(b->text, sizeof b->text, "rank %d %s between %s and %s, for rank %d %s behind %s",
+    snprintf(b->text, sizeof b->text, "rank %d %s between %s and %s, for rank %d %s after %s",
              s->device->index, s->name, neighbour(s, i, -1), neighbour(s, i, 1),
              other->device->index, other->name, neighbour(other, point_of(wait) - 1, -1));
     return b->text;
@@ -256,7 +256,7 @@ static int count_overlaps(Burst *b, int which, LateVerdict *v)
             int64_t sent = work->sent[which] - given->first;
             if (work->run == NULL || b->kept[s][i * b->n + other] >= sent) continue;
             if (found++ == 0 && which == LATE_COMM)
-                snprintf(v->overlap, sizeof v->overlap, "rank %d: %s before all of comm behind %s",
+                snprintf(v->overlap, sizeof v->overlap, "rank %d: %s before all of comm after %s",
                          compute->device->index, work->name, neighbour(given, sent - 1, -1));
         }
     }

@@ -50,8 +50,6 @@ __attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt
     va_end(args);
 }
 
-/* ---- this stage's uses --------------------------------------------------------------------- */
-
 /* Every micro-batch forward and then backward, as if this stage were the only one. */
 static void list_uses(Work *w)
 {

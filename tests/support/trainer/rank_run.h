@@ -24,7 +24,7 @@ struct RankRun {
 /* Reads the config: a model of two small layers over the folder's text, with `sets` ("key=value"),
  * which end with NULL, for that many ranks. */
 void rank_run_open(RankRun *run, const Folder *folder, int ranks, const char *const *sets);
-/* A step, as many as the host may order while the device stands (three at most), a step, an
+/* A step, as many as the host may order while the device waits (three at most), a step, an
  * evaluation, a sample and a last step. */
 void rank_run_train(RankRun *run);
 void rank_run_close(RankRun *run);
