@@ -58,9 +58,11 @@ static void create_buckets(ZeroStore *s)
     const ZeroOptions *o = &s->options;
     int units = s->base.table->n_units;
     int64_t all = 0, most = INT64_MAX;
-    for (int i = 0; i < units; i++)
-        all += s->unit[i].size;
-    if (o->overlap_comm) most = all / AT_LEAST + 1;
+    if (o->overlap_comm) {
+        for (int i = 0; i < units; i++)
+            all += s->unit[i].size;
+        most = all / AT_LEAST + 1;
+    }
     s->summing = bucket_create(units, min_i64(o->reduce_bucket_size, most));
     s->publishing = bucket_create(units, min_i64(o->allgather_bucket_size, most));
     s->gathering = bucket_create(units, min_i64(o->allgather_bucket_size, most));
