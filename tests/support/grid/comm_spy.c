@@ -8,10 +8,12 @@ static const CommOps *_Atomic inner;
 static _Thread_local CommSpied now;
 static _Thread_local int64_t bundle;
 static _Thread_local int calls;
+static _Thread_local void (*noted)(const CommSpied *call);
 
 static void begin_call(const Comm *comm, const Device *on, CommVerb verb, Tensor x)
 {
     now = (CommSpied){comm, on, verb, x, bundle, calls++};
+    if (noted != NULL) noted(&now);
 }
 
 static void end_call(void)
@@ -115,6 +117,11 @@ void comm_spy(Grid *grid)
         inner = comm[i]->ops;
         ((Comm *)comm[i])->ops = &spied;
     }
+}
+
+void comm_spy_note(void (*note)(const CommSpied *call))
+{
+    noted = note;
 }
 
 CommSpied comm_spied(void)

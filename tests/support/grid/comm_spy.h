@@ -19,5 +19,7 @@ typedef struct {
 void comm_spy(Grid *grid);
 /* Of the calling thread. */
 CommSpied comm_spied(void);
+/* From here on each call of the calling thread is noted when it begins; NULL: no longer. */
+void comm_spy_note(void (*note)(const CommSpied *call));
 
 #endif

@@ -1,0 +1,131 @@
+/* test_key_buckets.c -- how a config's bucket sizes group the calls of ZeRO on grids: which units
+ * share a group, with and without overlap_comm, on every axis. Each rank's calls are seen as they
+ * are made. */
+#include "model/core/check.h"
+#include "parallel/trainer/trainer.h"
+#include "tests/support/grid/comm_spy.h"
+#include "tests/support/grid/grid_world.h"
+#include "tests/support/grid/thread_ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 4, MOST_CALLS = 512 };
+
+typedef struct {
+    const Config *config;
+    const DataSet *data;
+} Job;
+
+/* The calls of one verb in a step of one rank: elements, and the group each is in. */
+typedef struct {
+    int n;
+    int64_t elements[MOST_CALLS], group[MOST_CALLS];
+} Calls;
+
+/* What this rank has called on its data-parallel ranks' communicator. */
+static _Thread_local Calls sums, gathers;
+static _Thread_local const Comm *shard;
+
+static void note(const CommSpied *call)
+{
+    Calls *to = call->verb == COMM_ALL_GATHER ? &gathers : &sums;
+    if (call->comm != shard || call->verb >= COMM_VERBS || to->n == MOST_CALLS) return;
+    to->group[to->n] = call->bundle;
+    to->elements[to->n++] = tensor_count(call->x);
+}
+
+/* Units that follow each other share a group as long as they fit into a bucket, and a group goes
+ * out only when the next does not fit, or nothing is left to come. */
+static void check_groups(const Comm *world, const Calls *c, int64_t most, const char *what)
+{
+    for (int i = 0; i < c->n; i++) {
+        int64_t together = c->elements[i];
+        int end = i + 1;
+        for (; end < c->n && c->group[end] == c->group[i]; end++)
+            together += c->elements[end];
+        if (end > i + 1 && together > most)
+            rank_wrong(world, "%s: a group of %lld elements, more than %lld", what,
+                       (long long)together, (long long)most);
+        if (end < c->n && together < most && together + c->elements[end] <= most)
+            rank_wrong(world, "%s: %lld more would have fitted beside %lld of %lld", what,
+                       (long long)c->elements[end], (long long)together, (long long)most);
+        i = end - 1;
+    }
+}
+
+static void train(Comm *world, void *context)
+{
+    const Job *job = context;
+    const Config *c = job->config;
+    Trainer t;
+    StepRecord record[TRAINER_HISTORY];
+    char err[1024];
+    CHECK(trainer_open(&t, c, world, err, sizeof err) &&
+              trainer_allocate(&t, c, job->data, err, sizeof err),
+          "%s", err);
+    comm_spy(&t.session.grid);
+    shard = &t.session.grid.shard;
+    comm_spy_note(note);
+    trainer_step(&t); /* gathers of the weights that were drawn are over */
+    sums = gathers = (Calls){0};
+    trainer_step(&t);
+    trainer_read_all(&t, record);
+    comm_spy_note(NULL);
+    /* Units here, padded to shards of whole alignments. */
+    const ParamTable *table = &t.session.table;
+    int64_t grain = (int64_t)PARAM_ALIGNMENT * t.session.grid.size.dp, all = 0, units = 0;
+    for (int u = 0; u < table->n_units; u++) {
+        if (!home_is(&table->unit[u].home, t.session.grid.at.pp)) continue;
+        all += (table->unit[u].size + grain - 1) / grain * grain;
+        units++;
+    }
+    int64_t most = c->zero_optimization.overlap_comm ? all / 8 + 1 : INT64_MAX,
+            reduce = c->zero_optimization.reduce_bucket_size,
+            gather = c->zero_optimization.allgather_bucket_size;
+    bool several = t.session.grid.size.dp > 1, sharded = c->zero_optimization.stage == 1;
+    if (sums.n != (several ? units : 0))
+        rank_wrong(world, "%d sums of %lld units", sums.n, (long long)units);
+    if (gathers.n != (several && sharded ? units : 0))
+        rank_wrong(world, "%d gathers of %lld units", gathers.n, (long long)units);
+    check_groups(world, &sums, reduce < most ? reduce : most, "sums");
+    check_groups(world, &gathers, gather < most ? gather : most, "gathers");
+    trainer_close(&t);
+}
+
+static void keys_say_which_units_share_a_group(void **state)
+{
+    (void)state;
+    static const GridWorld worlds[] = {{1, 2, 1, false, 1, 0, 2, 1}, {1, 2, 2, false, 1, 1, 2, 1},
+                                       {2, 2, 1, false, 1, 1, 2, 1}, {2, 2, 2, true, 1, 0, 2, 1},
+                                       {2, 2, 1, false, 2, 1, 2, 1}, {1, 1, 2, false, 1, 1, 2, 1},
+                                       {2, 1, 1, false, 1, 1, 2, 1}};
+    static const int64_t sizes[][2] = {
+        {1000000, 1000000}, {0, 1000000}, {1000000, 0}, {6000, 9000}, {9000, 6000}};
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
+        for (int i = 0; i < 10; i++) {
+            GridModel model = {.model = i % 2, .dtype = 0};
+            if (!grid_world_fits(&worlds[w], &model)) continue;
+            Config *c = grid_world_config(&worlds[w], &model, BATCH);
+            DataSet data;
+            c->zero_optimization.reduce_bucket_size = sizes[i / 2][0];
+            c->zero_optimization.allgather_bucket_size = sizes[i / 2][1];
+            for (int overlap = 0; overlap < 2; overlap++) {
+                c->zero_optimization.overlap_comm = overlap;
+                data_open_random(&data, c->model.vocab_size);
+                Job job = {.config = c, .data = &data};
+                thread_ranks(grid_world_ranks(&worlds[w]), 60, train, &job);
+                data_close(&data);
+            }
+            config_free(c);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_say_which_units_share_a_group)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
