@@ -185,6 +185,18 @@ static void one_of_two_waits(Comm *world, void *context)
     standing_device_hang();
 }
 
+/* Rank 1 closes a group; its host leaves, too. */
+static void a_host_leaves(Comm *world, void *context)
+{
+    Device dev;
+    (void)context;
+    Comm all = connected(world, &dev, LONG), shard = comm_split(world, "shard", 0, world->rank);
+    nccl_share(&shard, &all);
+    if (world->rank == 0) comm_barrier(&shard);
+    comm_close(&shard);
+    standing_device_hang();
+}
+
 static void init_waits(Comm *world, void *context)
 {
     double timeout = SHORT;
@@ -261,6 +273,11 @@ static const RankEnd waits[] = {
      {"group three, call 6, all-reduce of 8 f32: rank 0 has waited 0.4 s (parallel.timeout) for "
       "ranks 1, 2, which have not arrived; rank 1 waits for rank 3 (group pair, call 6, all-reduce "
       "of 9 f32)"}},
+    {"a host that leaves",
+     a_host_leaves,
+     2,
+     EXIT_PEER_LOST,
+     {"group shard, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},
 };
 
 static void test_calls_that_take_too_long_end_all_ranks(void **state)
