@@ -1,6 +1,7 @@
 /* test_zero.c -- ranks that share weights, gradients and updates compute what a single rank
  * computes, and the stages of ZeRO have the same bits. */
 #include "model/core/check.h"
+#include "model/kernels/ops.h"
 #include "tests/support/grid/thread_ranks.h"
 #include "tests/support/trainer/zero_run.h"
 
@@ -264,6 +265,40 @@ static void test_the_gather_buffer_is_idle_between_uses(void **state)
     thread_ranks(c.ranks, 60, look_for_idle_buffers, &c);
 }
 
+static void publish_one_unit(Comm *world, void *context)
+{
+    const ZeroCase *c = context;
+    Fixture f;
+    Shard shard[64];
+    fixture_open_place(&f, world, (GridPlace){1, c->ranks, 1, 1}, &c->zero, &c->shape, c->B, c->T,
+                       c->micros);
+    f.params->step_begin(f.params, NULL, 0);
+    int n = f.params->shards(f.params, PURPOSE_UPDATE, shard, 64);
+    for (int i = 0; i < n; i++)
+        if (shard[i].unit == 0) op_fill(&f.dev, shard[i].weight, 7.0);
+    f.params->publish(f.params, 0);
+    f.params->acquire(f.params, 0);
+    Tensor whole = fixture_fetch(&f, f.params->weight(f.params, 0, 1));
+    for (int64_t i = 0; i < tensor_count(whole); i++)
+        CHECK(((double *)whole.data)[i] == 7.0, "rank %d: element %lld is old", world->rank,
+              (long long)i);
+    free(whole.data);
+    f.params->release(f.params, 0);
+    f.params->step_end(f.params);
+    fixture_close(&f);
+}
+
+/* A unit's update is gathered when the unit is used, also while its bucket waits for other units,
+ * which may not be published at all. */
+static void test_a_queued_update_is_gathered_for_a_use(void **state)
+{
+    (void)state;
+    ZeroCase c = zero_case(zero_shape(0), 2, 1);
+    c.zero.grad_dtype = c.zero.wire_dtype = c.shape.grad_dtype;
+    c.zero.allgather_bucket_size = INT64_MAX;
+    thread_ranks(c.ranks, 60, publish_one_unit, &c);
+}
+
 /* A limit that is too small for two units in use is refused with a sentence before anything
  * runs. */
 static void test_too_small_a_limit_is_refused(void **state)
@@ -289,6 +324,7 @@ int main(void)
         cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_gathers_change_no_bit),
         cmocka_unit_test(test_the_gather_buffer_is_idle_between_uses),
+        cmocka_unit_test(test_a_queued_update_is_gathered_for_a_use),
         cmocka_unit_test(test_too_small_a_limit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
