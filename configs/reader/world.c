@@ -66,9 +66,15 @@ void derive_world(Load *load)
     /* Nobody said how many ranks there are, so the config is looked at for those that it asks for
      * itself; 0: it asks for none, and holds for one as for many. */
     if (world == 0) {
-        grid.dp = (int)(given ? *data : data_of_batch(load));
-        world = grid_ranks(grid);
+        grid.dp = 1;
+        int64_t replica = grid_ranks(grid), dp = given ? *data : data_of_batch(load);
+        /* Sizes that nothing has bounded, in a config that is wrong elsewhere, may be beyond all.
+         */
+        world = dp <= INT64_MAX / replica ? dp * replica : INT64_MAX;
+        grid.dp = (int)dp;
+    } else {
+        grid.dp = config_grid(c, world).dp;
     }
     c->world = world;
-    load_follow(load, data_key, data, world > 0 ? config_grid(c, world).dp : 1);
+    load_follow(load, data_key, data, world > 0 ? grid.dp : 1);
 }

@@ -333,6 +333,24 @@ static void ignores_a_world_that_is_no_number_of_ranks(void **state)
     }
 }
 
+/* Sizes whose own rules were silenced by other mistakes: no number of ranks overflows, and the
+ * batch, which follows from it, is not blamed. */
+static void sizes_beyond_all_ranks_do_not_overflow(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"data\": {\"text\": \"x\"}, \"model\": {\"num_attention_heads\": \"x\","
+        " \"hidden_size\": \"x\", \"num_layers\": \"x\", \"intermediate_size\": \"x\","
+        " \"num_key_value_heads\": \"x\"},"
+        " \"parallel\": {\"tensor\": 1000000, \"pipeline\": 1000000},"
+        " \"train_batch_size\": 1000000000, \"train_micro_batch_size_per_gpu\": 1,"
+        " \"gradient_accumulation_steps\": 1}";
+    ConfigReport report;
+    assert_null(config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report));
+    assert_int_equal(report.n_errors, 5);
+    config_report_free(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +364,7 @@ int main(void)
         cmocka_unit_test(a_stored_batch_need_not_fit),
         cmocka_unit_test(fewer_ranks_than_writers_bring_a_notice),
         cmocka_unit_test(ignores_a_world_that_is_no_number_of_ranks),
+        cmocka_unit_test(sizes_beyond_all_ranks_do_not_overflow),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);
 }
