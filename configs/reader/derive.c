@@ -118,7 +118,8 @@ static void derive_precision(Load *load)
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
-/* The value of a key that was given as "auto", from the width of the model. */
+/* The value of a key that was given as "auto", from the width of the model. Left out, the key has
+ * DeepSpeed's default instead, which does not know the model. */
 static void follow_width(Load *load, const char *key, int64_t *field, int64_t value)
 {
     if (load_automatic(load, key)) load_follow(load, key, field, value);

@@ -191,6 +191,7 @@ bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
 static bool comes_to_the_same(const Option *option, const Config *was, const Config *now)
 {
     if (option->settles == NULL) return false;
+    /* A run that was started with a ratio goes on with its steps written out, and the reverse. */
     const Option *steps = &option_table[option_find(option->settles)];
     char *a = option_text(steps, was), *b = option_text(steps, now);
     bool same = option_applies(steps, was) && option_applies(steps, now) && strcmp(a, b) == 0;

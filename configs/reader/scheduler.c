@@ -150,7 +150,8 @@ static void check_lengths(Load *load)
                                                                       : load_given(load, total_key)
                                                                           ? total_key
                                                                           : "scheduler.type";
-    /* A ratio is a share of train_steps, of which total_num_steps can be a part. */
+    /* A ratio is a share of train_steps, of which total_num_steps can be a part: the steps that it
+     * comes to are no number that the file has, so the share is what must be smaller. */
     if (warmup > total && ratio)
         load_error(load, load_place(load, place), key,
                    "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",

@@ -91,7 +91,7 @@ static const struct {
     {"tensor_parallel.enabled", "parallel.tensor"},
 };
 
-/* The row of either table, options first. */
+/* The key in row `i` of both tables together, options first: a tie goes to a key of ours. */
 static const char *key_of(int i)
 {
     return i < option_count ? option_table[i].key : known_table[i - option_count].key;

@@ -67,6 +67,7 @@ static void check_fused_gelu(Load *load)
               "true is for activation \"gelu\", and activation is \"%s\"; write false",
               option_choice_name(&option_table[option_find("model.activation")],
                                  c->model.activation));
+    /* In f32 and f64 both forms of gelu are the same bits, so there recomputation may repeat it. */
     bool rounds = c->bf16.enabled || c->fp16.enabled;
     if (rounds && c->activation_checkpointing.policy == RECOMPUTE_SELECTIVE &&
         !load_wrong(load, "activation_checkpointing.policy"))
@@ -250,6 +251,7 @@ static void check_writers(Load *load)
     static const char key[] = "checkpoint.writers";
     const Config *c = load->config;
     long long writers = c->checkpoint.writers, world = c->world;
+    /* A notice only: the same config is right on more ranks. */
     if (world <= 0 || writers <= world || UNUSABLE(load, key, "parallel.data")) return;
     if (world == 1)
         load_notice(load, load_place(load, key), key,
