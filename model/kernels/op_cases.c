@@ -237,6 +237,8 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
 
 int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
 {
+    /* No default but the failure: an op that is added without a case here is found by the first
+     * test that walks over all ops. */
     switch (c->op) {
     case OP_fill:
     case OP_copy:
@@ -261,6 +263,7 @@ int op_case_operands(const OpCase *c, OperandSpec spec[CASE_OPERANDS])
     case OP_rope: return rope_operands(c, spec);
     case OP_attention_forward:
     case OP_attention_backward: return attention_operands(c, spec);
+    /* What ends a step has a file of its own, op_cases_step.c. */
     case OP_loss:
     case OP_loss_max:
     case OP_loss_terms:

@@ -120,6 +120,7 @@ static void run_loss(Device *dev, const OpCase *c, const Tensor t[])
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision)
 {
+    /* The tensors come in the order in which op_case_operands describes them. */
     switch (c->op) {
     case OP_fill: op_fill(dev, t[0], c->value); break;
     case OP_copy: op_copy(dev, t[0], t[1]); break;
@@ -127,6 +128,7 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     case OP_sum: op_sum(dev, t[0], t + 1, (int)c->groups); break;
     case OP_maximum: op_maximum(dev, t[0], t + 1, (int)c->groups); break;
     case OP_column_sum: op_column_sum(dev, t[0], t[1]); break;
+    /* Any seed will do, as long as the oracle draws from the same one. */
     case OP_normal: op_normal(dev, t[0], 42, &c->part, c->value); break;
     case OP_token_forward: op_token_forward(dev, t[0], t[1], t[2], c->first); break;
     case OP_token_backward:

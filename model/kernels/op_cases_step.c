@@ -4,6 +4,7 @@
 /* The losses of logits of which this rank has columns from c->first on. */
 static int cut_loss_operands(const OpCase *c, OperandSpec *s)
 {
+    /* As for the whole vocabulary: the parts of a cut row are held to the same bound. */
     double depth = 16 + 4 * c->value + sum_depth(c->vocab_size);
     OperandSpec logits = filled(matrix("logits", ROLE_IN, c->n, c->cols), FILL_NORMAL, 0, c->value),
                 targets = integers("targets", c->n, -1, c->vocab_size),
@@ -13,6 +14,7 @@ static int cut_loss_operands(const OpCase *c, OperandSpec *s)
     int i = 0;
     switch (c->op) {
     case OP_loss_max:
+        /* A maximum rounds nothing. */
         s[i] = deep(most, 0, 0);
         s[i++].role = ROLE_OUT;
         s[i++] = logits;
@@ -82,6 +84,7 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
         s[4] = segments;
         return 5;
     }
+    /* Squares have no sign: a root of them is taken. */
     s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
     s[4].name = "exp_avg_sq";
     s[5] = segments;
