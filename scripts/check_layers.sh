@@ -2,7 +2,8 @@
 # check_layers.sh -- who may include whom: a folder is a floor. A file includes files of lower floors, of its own folder and,
 # without cycles, of other folders of its floor; a folder and those inside it that are on its floor are one room and know each
 # other. The model (3a) and what drives it (3b) do not see each other, model/ includes nothing of parallel/, nobody but the tests
-# (8) includes the program (7), whose file has a name without a folder. Says what is wrong, one line each.
+# (8) includes the program (7), whose file has a name without a folder. Transports do not include each
+# other (parallel/comm/local, parallel/comm/nccl). Says what is wrong, one line each.
 #
 #   scripts/check_layers.sh [--floors]
 #
@@ -65,6 +66,10 @@ awk -v only_floors=$only_floors '
         if (from != to && floor_of(FILENAME) == floor_of(part[2]) && floor_of(FILENAME) < 7) neighbour(from, to)
         if (from ~ /^model/ && to ~ /^parallel/) {
             printf "%s:%d: model/ includes nothing of parallel/\n", FILENAME, FNR
+            bad = 1
+        }
+        if (from ~ /^parallel\/comm\// && to ~ /^parallel\/comm\// && from != to) {
+            printf "%s:%d: a transport includes another one, %s\n", FILENAME, FNR, part[2]
             bad = 1
         }
         if (wrong(floor_of(FILENAME), floor_of(part[2]))) {

@@ -11,22 +11,22 @@
 static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
 {
     const ParamTable *table = &t->session.table;
-    SessionRun *runs = must_calloc((size_t)table->n_params, sizeof *runs);
+    SessionExtent *extents = must_calloc((size_t)table->n_params, sizeof *extents);
     int n = 0;
-    session_runs(&t->session, purpose, runs);
+    session_extents(&t->session, purpose, extents);
     for (int p = 0; p < table->n_params; p++) {
         const Param *row = &table->param[p];
-        const SessionRun *r = &runs[p];
+        const SessionExtent *e = &extents[p];
         for (int slot = 0; slot < SLOT_MAX; slot++) {
             if (!optimizer_has_slot(t->config, row->dtype, slot)) continue;
             out[n] = piece_of_row(t->slot_names[n], row, dtype_compute(row->dtype));
-            if (r->run.count > 0)
-                piece_fill(&out[n], &r->run, optimizer_slot_of(&t->optimizer, &r->shard, slot),
-                           r->shard.offset);
+            if (e->extent.count > 0)
+                piece_fill(&out[n], &e->extent, optimizer_slot_of(&t->optimizer, &e->shard, slot),
+                           e->shard.offset);
             n++;
         }
     }
-    free(runs);
+    free(extents);
 }
 
 void save_open(Trainer *t)

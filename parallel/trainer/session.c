@@ -243,35 +243,35 @@ void session_init_weights(Session *s)
 }
 
 /* A row lies in one range of its unit, of which a rank has one shard at most. */
-void session_runs(Session *s, Purpose purpose, SessionRun *out)
+void session_extents(Session *s, Purpose purpose, SessionExtent *out)
 {
     const ParamTable *table = &s->table;
     int n = s->params->shards(s->params, purpose, NULL, 0);
     Shard *shard = must_calloc((size_t)n + 1, sizeof *shard);
-    ParamExtent *run = must_calloc((size_t)table->n_params + 1, sizeof *run);
+    ParamExtent *found = must_calloc((size_t)table->n_params + 1, sizeof *found);
     s->params->shards(s->params, purpose, shard, n);
     memset(out, 0, (size_t)table->n_params * sizeof *out);
     for (int i = 0; i < n; i++) {
-        int runs = param_extents(table, &s->grid.at, shard[i].unit, shard[i].offset, shard[i].count,
-                                 run, table->n_params);
-        for (int r = 0; r < runs; r++)
-            out[run[r].param] = (SessionRun){.run = run[r], .shard = shard[i]};
+        int extents = param_extents(table, &s->grid.at, shard[i].unit, shard[i].offset,
+                                    shard[i].count, found, table->n_params);
+        for (int e = 0; e < extents; e++)
+            out[found[e].param] = (SessionExtent){.extent = found[e], .shard = shard[i]};
     }
-    free(run);
+    free(found);
     free(shard);
 }
 
 void session_weights(Session *s, Purpose purpose, Piece *out)
 {
-    SessionRun *runs = must_calloc((size_t)s->table.n_params, sizeof *runs);
-    session_runs(s, purpose, runs);
+    SessionExtent *extents = must_calloc((size_t)s->table.n_params, sizeof *extents);
+    session_extents(s, purpose, extents);
     for (int p = 0; p < s->table.n_params; p++) {
         const Param *row = &s->table.param[p];
-        const SessionRun *r = &runs[p];
+        const SessionExtent *e = &extents[p];
         out[p] = piece_of_row(row->name, row, row->dtype);
-        if (r->run.count > 0) piece_fill(&out[p], &r->run, r->shard.weight, r->shard.offset);
+        if (e->extent.count > 0) piece_fill(&out[p], &e->extent, e->shard.weight, e->shard.offset);
     }
-    free(runs);
+    free(extents);
 }
 
 bool session_load_weights(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)

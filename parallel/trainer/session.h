@@ -83,11 +83,11 @@ int64_t session_sum_over_data(Session *session, int64_t value);
 void session_init_weights(Session *session);
 /* This rank's elements of a row of the table, and the shard that holds them. */
 typedef struct {
-    ParamExtent run; /* of no elements where this rank has nothing of the row */
+    ParamExtent extent; /* of no elements where this rank has nothing of the row */
     Shard shard;
-} SessionRun;
+} SessionExtent;
 /* All of them, by row: out[0..table.n_params). */
-void session_runs(Session *session, Purpose purpose, SessionRun *out);
+void session_extents(Session *session, Purpose purpose, SessionExtent *out);
 /* What this rank has of every weight, in table order; out has room for table.n_params. To count: a
  * part that no other rank has, to be saved. To update: all that it keeps, to be read. Shards are
  * resident, so the pieces are valid as long as the session. */

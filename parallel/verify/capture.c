@@ -40,15 +40,15 @@ static void place(const Session *s, int unit, int64_t offset, Tensor piece, doub
 {
     const ParamTable *table = &s->table;
     int most = table->unit[unit].count;
-    ParamExtent *run = must_alloc((size_t)most * sizeof *run);
-    int n = param_extents(table, &s->grid.at, unit, offset, tensor_count(piece), run, most);
-    for (int r = 0; r < n; r++) {
-        double *to = whole + begin_of(table, run[r].param);
-        for (int64_t i = 0; i < run[r].count; i++)
-            to[param_extent_element(&run[r], i)] =
-                dtype_get(piece.dtype, piece.data, run[r].offset - offset + i);
+    ParamExtent *extent = must_alloc((size_t)most * sizeof *extent);
+    int n = param_extents(table, &s->grid.at, unit, offset, tensor_count(piece), extent, most);
+    for (int e = 0; e < n; e++) {
+        double *to = whole + begin_of(table, extent[e].param);
+        for (int64_t i = 0; i < extent[e].count; i++)
+            to[param_extent_element(&extent[e], i)] =
+                dtype_get(piece.dtype, piece.data, extent[e].offset - offset + i);
     }
-    free(run);
+    free(extent);
 }
 
 /* A dense tensor's elements in host memory; the caller frees the data. */

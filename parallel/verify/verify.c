@@ -282,10 +282,9 @@ static void print_way(const Session *grid)
     fflush(stdout);
 }
 
-/* One rank of the grid; rank 0 has the single ranks beside it. Whatever the grid does has
- * parallel.timeout as its deadline. Then, with all ranks there, the others wait for what rank 0
- * does with the single ranks, however long it takes: on the host, because NCCL's calls have a
- * deadline always. */
+/* One rank of the grid; rank 0 has the single ranks beside it. What the grid does has
+ * parallel.timeout as its deadline. Then all wait for rank 0's work on the single ranks, however
+ * long it takes: on the host, because NCCL's calls always have a deadline. */
 static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;

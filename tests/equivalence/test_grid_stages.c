@@ -53,10 +53,10 @@ static void train_rank(Comm *world, void *context)
     if (world->rank == 0) memcpy(run->record, record, sizeof run->record);
     const ParamTable *table = &t.session.table;
     CHECK(table->n_params <= MOST_ROWS, "%d rows", table->n_params);
-    SessionRun *rows = must_calloc((size_t)table->n_params, sizeof *rows);
-    session_runs(&t.session, PURPOSE_UPDATE, rows);
+    SessionExtent *rows = must_calloc((size_t)table->n_params, sizeof *rows);
+    session_extents(&t.session, PURPOSE_UPDATE, rows);
     for (int p = 0; p < table->n_params; p++) {
-        run->holds[world->rank][p] = rows[p].run.count > 0;
+        run->holds[world->rank][p] = rows[p].extent.count > 0;
         if (world->rank == 0) strcpy(run->name[p], table->param[p].name);
     }
     if (world->rank == 0) run->rows = table->n_params;

@@ -27,6 +27,7 @@ sound() {
     file model/gpt.c model/param/param.h model/kernels/ops.h
     file parallel/zero/store.c model/param/store.h parallel/grid/grid.h
     file parallel/run/open.c parallel/trainer/trainer.h model/gpt.h optim/optimizer.h
+    file parallel/comm/nccl/nccl.c parallel/comm/comm.h
     file train.c parallel/commands/commands.h
     file tests/core/test_fs.c model/core/fs.h parallel/run/open.h
     file tests/support/files/child.c train.c tests/support/files/child.h
@@ -38,6 +39,8 @@ file model/core/fs.c model/kernels/ops.h
 refused "a higher floor" "model/core/fs.c:1: floor 0 includes model/kernels/ops.h of floor 1"
 file model/gpt.c model/core/check.h optim/optimizer.h
 refused "the strategy, from the model" "model/gpt.c:2: floor 3a includes optim/optimizer.h of floor 3b"
+file parallel/comm/local/local.c parallel/comm/nccl/nccl.h
+refused "a transport, from another one" "parallel/comm/local/local.c:1: a transport includes another one, parallel/comm/nccl/nccl.h"
 file optim/optimizer.c model/gpt.h
 refused "the model, from the strategy" "optim/optimizer.c:1: floor 3b includes model/gpt.h of floor 3a"
 file model/gpt.c parallel/grid/grid.h

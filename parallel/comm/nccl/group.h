@@ -72,10 +72,6 @@ void nccl_call_ends(NcclGroup *group);
 /* Called by the watchdog before it asks for marks: it enters the group's device, and what fails
  * there is reported with the group's rank. */
 void nccl_enter(NcclGroup *group);
-/* Whether one of these n ranks of the world has a call under way, in this process, whose deadline
- * the watchdog holds (a DeadlineHolder). False, after two seconds, where the watchdog itself does
- * not go on. */
-bool nccl_holds_deadline(const int *ranks, int n);
 
 /* failure.c. From here on this thread's messages are those of the group's rank, with its place and
  * in its log. */

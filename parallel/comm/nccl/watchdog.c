@@ -137,12 +137,39 @@ static void start_thread(void)
     thread_start(&watch.thread, watch_main, NULL, "the watchdog of NCCL");
 }
 
+static bool is_one_of(int rank, const int *ranks, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (ranks[i] == rank) return true;
+    return false;
+}
+
+/* Whether one of these n ranks of the world has a call under way, in this process, whose deadline
+ * the watchdog holds (a DeadlineHolder). False, after two seconds, where the watchdog itself does
+ * not go on. */
+static bool holds_deadline(const int *ranks, int n)
+{
+    enum { SECONDS = 2 };
+    bool holds = false;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += SECONDS;
+    /* A question about a device may take as long as what the device's host does meanwhile. A
+     * watchdog that is stuck in one ends nobody. */
+    if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
+    for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
+        holds =
+            is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);
+    pthread_mutex_unlock(&watch.mutex);
+    return holds;
+}
+
 void nccl_watch(NcclGroup *g)
 {
     g->watched = -1;
     pthread_mutex_lock(&watch.life);
     if (watch.groups == NULL) start_thread();
-    deadline_add_holder(nccl_holds_deadline);
+    deadline_add_holder(holds_deadline);
     pthread_mutex_lock(&watch.mutex);
     g->next = watch.groups;
     watch.groups = g;
@@ -169,28 +196,4 @@ void nccl_unwatch(NcclGroup *g)
         pthread_cond_destroy(&watch.woken);
     }
     pthread_mutex_unlock(&watch.life);
-}
-
-static bool is_one_of(int rank, const int *ranks, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (ranks[i] == rank) return true;
-    return false;
-}
-
-bool nccl_holds_deadline(const int *ranks, int n)
-{
-    enum { SECONDS = 2 };
-    bool holds = false;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += SECONDS;
-    /* A question about a device may take as long as what the device's host does meanwhile. A
-     * watchdog that is stuck in one ends nobody. */
-    if (pthread_mutex_timedlock(&watch.mutex, &until) != 0) return false;
-    for (NcclGroup *g = watch.groups; g && !holds; g = g->next)
-        holds =
-            is_one_of(nccl_own_rank(g), ranks, n) && g->timeout > 0 && g->finished < nccl_calls(g);
-    pthread_mutex_unlock(&watch.mutex);
-    return holds;
 }
