@@ -134,7 +134,7 @@ fits() {
 
 # Tests of deadlines and of ends: most of their time they wait.
 waiting=' tests/program/gpu_check.sh tests/program/nccl_faults.sh tests/program/kill.sh tests/parallel/trainer/test_faulty_grid'
-waiting+=' tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends '
+waiting+=' tests/parallel/commands/test_hanging_ranks tests/parallel/comm/test_nccl_deadline tests/parallel/comm/test_nccl_waits tests/parallel/comm/test_comm_ends '
 
 # add FLAVOUR SETTINGS TEST: its entry, "FLAVOUR SETTINGS PROGRAM", unless there is one
 add() {

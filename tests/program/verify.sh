@@ -13,10 +13,6 @@ expect_code "verify: the model as it is" 0 "$TRAIN" verify "$TINY" --ranks 2 --f
 expect_code "verify: rows that two sequences have too few of" 0 "$TRAIN" verify "$TINY" --ranks 4 --full --set parallel.tensor=4 \
     --set parallel.sequence_parallel=true --set train_micro_batch_size_per_gpu=4 --set data.seq_length=7
 expect_code "verify: one rank" 0 "$TRAIN" verify "$TINY"
-# A step of the single rank takes about a second on one Zen 4 core; the grid's ranks keep their deadline among themselves.
-expect_code "verify: ranks wait for the single rank, however long" 0 "$TRAIN" verify "$TINY" --ranks 2 --full --set parallel.timeout=0.7 \
-    --set cpu.threads=1 --set cpu.blas=builtin --set model.num_layers=4 --set model.hidden_size=256 --set data.seq_length=256 \
-    --set model.max_position_embeddings=null
 expect_code "verify: a device that is not there" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" verify "$TINY" --ranks 3 --dtype config --set fp64.enabled=false \
     --set device=cuda
 check "verify: ... is said by all" grep -Eq '^error\[69\] [^r]' output
