@@ -25,12 +25,13 @@ done
 
 # ---- which tests run in which flavour --------------------------------------------------------------------------------
 # row FLAVOUR SETTINGS TESTS...: these run in that flavour with these settings (NAME=VALUE...). A folder means all its tests. What
-# an earlier row runs with the same settings does not run again; what begins with ! is left out. Rows run in this order: the long ones come first, so that no
-# core waits for one of them in the end.
+# an earlier row runs with the same settings does not run again; what begins with ! is left out. Rows run in this order: the long
+# ones come first, so that no core waits for one of them in the end.
 rows() {
     local device='TEST_DEVICE=cuda' reverse='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_LT=none TEST_SAMPLE=1'
     # Half of their cases at each commit, the other half at the next.
     local halved='tests/equivalence/test_grid_equal tests/equivalence/test_grid_bits tests/parallel/verify/test_verify'
+    halved+=' tests/equivalence/test_grid_checkpoints'
     local deferred='TEST_DEVICE=cuda EMU_ORDER=reverse EMU_STREAMS=deferred' sample='TEST_SAMPLE=1'
 
     row emu "$device" tests/program/cuda.sh
@@ -40,7 +41,8 @@ rows() {
     row emu "$deferred $sample" tests/parallel/zero/test_zero
     # What computes on a device, whole models and resumed runs too: in emulation with threads forwards, then backwards without
     # cuBLASLt or with streams that lag behind the host as far as they may, and under ASan.
-    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_recompute tests/model/test_tensor_gradients
+    row emu "$device" tests/kernels tests/model/test_golden tests/model/test_tensor_gradients
+    row emu "$device TEST_EVERY=11" tests/model/test_recompute
     row emu "$reverse TEST_EVERY=2" tests/kernels/test_ops
     row emu "$reverse" tests/model/test_golden tests/model/test_recompute tests/cuda/test_ops_cuda \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
@@ -73,13 +75,15 @@ rows() {
     row release '' tests/program tests/kernels
     # shellcheck disable=SC2086 # words
     row release TEST_EVERY=2 $halved
+    # Distances that share no factor with the number of variants: each turn has both sides of every choice.
+    row release TEST_EVERY=5 tests/model/test_recompute
     # Under sanitizers: what they see once they do not see better in a second run.
     row asan "$sample" tests/program/cli.sh tests/program/bad_config.sh tests/program/learns.sh tests/program/signals.sh tests/program/pipe.sh \
         tests/program/device.sh tests/program/data.sh tests/program/folder.sh tests/program/numbers.sh 'tests/[!e]*/test_*' \
         'tests/equivalence/test_grid_[cerst]*' '!tests/kernels/test_ops'
     row asan "$sample TEST_EVERY=2" tests/kernels/test_ops
     # shellcheck disable=SC2086 # words
-    row release '' tests ${halved//tests/!tests}
+    row release '' tests ${halved//tests/!tests} '!tests/model/test_recompute'
 }
 
 # Left out: what waits more than it computes, what checks the scripts for GPUs, and most grids, of which a few are of every kind.

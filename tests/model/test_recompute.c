@@ -8,6 +8,7 @@
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/model_inside.h"
 #include "tests/support/support.h"
+#include "tests/support/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -125,7 +126,8 @@ static void check_policies(const GptShape *s, int what)
 /* A named device may be emulated, and a sample runs under a sanitizer: both are slow. Either gets
  * narrower rows and every seventh variant, which together have every pair of choices. With both
  * (the emulated device under a sanitizer, or in another order of threads) every 29th variant is
- * left, which together have every choice and call every kernel. */
+ * left, which together have every choice and call every kernel. TEST_EVERY is another distance; the
+ * first variant goes by turns. */
 static bool thinned(void)
 {
     return getenv("TEST_DEVICE") != NULL || getenv("TEST_SAMPLE") != NULL;
@@ -133,6 +135,7 @@ static bool thinned(void)
 
 static int variant_stride(void)
 {
+    if (getenv("TEST_EVERY") != NULL) return (int)turns_every(1);
     if (getenv("TEST_DEVICE") != NULL && getenv("TEST_SAMPLE") != NULL) return 29;
     return thinned() ? 7 : 1;
 }
@@ -148,7 +151,8 @@ static bool asked_in(int n, DType dtype)
 static void test_bug_53_recompute_changes_no_bit(void **state)
 {
     (void)state;
-    for (int i = 0; i < VARIANTS; i += variant_stride()) {
+    int stride = variant_stride();
+    for (int i = (int)turns_first(stride); i < VARIANTS; i += stride) {
         for (int t = 0; t < 4; t++) {
             if (!asked_in(i, all_dtypes[t])) continue;
             GptShape s = fixture_with_dtype(variant(i), all_dtypes[t]);
@@ -162,12 +166,13 @@ static void test_bug_53_recompute_changes_no_bit(void **state)
 static void test_bug_53_recompute_of_other_sizes(void **state)
 {
     (void)state;
+    int every = thinned() ? 3 : (int)turns_every(1);
     for (int t = 0; t < 4; t++) {
         GptShape mqa = fixture_with_dtype(fixture_mqa_shape(), all_dtypes[t]);
         mqa.qk_norm = true;
         if (asked_in(0, all_dtypes[t])) check_policies(&mqa, VARIANTS);
         /* Both norms, with everything they can be combined with. */
-        for (int i = 0; i < 6; i += thinned() ? 3 : 1) {
+        for (int i = thinned() ? 0 : (int)turns_first(every); i < 6; i += every) {
             GptShape wide = fixture_with_dtype(variant(30 + i % 2 + 64 * (i / 2)), all_dtypes[t]);
             wide.C = 132;
             wide.D = 34;
