@@ -55,8 +55,8 @@ rows() {
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/equivalence/test_grid_checkpoints
     row emu "$deferred EMU_DEVICES=4 TEST_EVERY=11 TEST_ONLY=test_overlap_changes_no_bit" tests/equivalence/test_grid_bits
     # Either row has every schedule and every dtype, whichever turn it is.
-    row emu "$device TEST_EVERY=60" tests/equivalence/test_grid_equal
-    row emu "$deferred TEST_EVERY=100" tests/equivalence/test_grid_equal
+    row emu "$device TEST_EVERY=120" tests/equivalence/test_grid_equal
+    row emu "$deferred TEST_EVERY=300" tests/equivalence/test_grid_equal
     row emu "$device" tests/parallel/trainer/test_device tests/model/test_generate tests/cuda tests/emu tests/program/device.sh tests/program/nccl.sh \
         tests/program/nccl_hosts.sh tests/program/nccl_bench.sh tests/program/nccl_faults.sh tests/program/reserve.sh tests/program/gpu_check_grids.sh
     # What uses threads or signals: what ThreadSanitizer can say something about.
