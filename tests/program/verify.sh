@@ -10,6 +10,7 @@ check "verify: says the steps" grep -qE '^steps      3 of 8 sequences of 64 toke
 check "verify: names the worst deviation" grep -qE '^equal      to a single rank; worst deviation .* \(bound 1e-12\): [a-z ]+ of [a-z.0-9]+\[[0-9]+\], step [1-3]' output
 expect_code "verify: a batch that three ranks cannot share" 0 "$TRAIN" verify "$configs/gpt2_124m.json" --ranks 3 --set zero_optimization.stage=2
 expect_code "verify: the model as it is" 0 "$TRAIN" verify "$TINY" --ranks 2 --full --dtype config
+check "verify: names the bound of f32" grep -qF "(bound 2e-05)" output
 expect_code "verify: rows that two sequences have too few of" 0 "$TRAIN" verify "$TINY" --ranks 4 --full --set parallel.tensor=4 \
     --set parallel.sequence_parallel=true --set train_micro_batch_size_per_gpu=4 --set data.seq_length=7
 expect_code "verify: one rank" 0 "$TRAIN" verify "$TINY"
