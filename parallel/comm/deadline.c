@@ -90,9 +90,10 @@ void deadline_add_holder(DeadlineHolder holds)
     pthread_mutex_lock(&holders.mutex);
     for (int i = 0; i < holders.n; i++)
         known = known || holders.holds[i] == holds;
-    CHECK(known || holders.n < MOST_HOLDERS, "more than %d transports hold deadlines",
-          MOST_HOLDERS);
-    if (!known) holders.holds[holders.n++] = holds;
+    if (!known) {
+        CHECK(holders.n < MOST_HOLDERS, "more than %d transports hold deadlines", MOST_HOLDERS);
+        holders.holds[holders.n++] = holds;
+    }
     pthread_mutex_unlock(&holders.mutex);
 }
 

@@ -1,5 +1,6 @@
 /* test_start.c -- a start opens its device once and builds its table of parameters once: the memory
- * plan is made over the objects that are then allocated. */
+ * plan is made over the objects that are then allocated. And it checks the schedules of a pipeline.
+ */
 #include "tests/support/device/late_device.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -14,7 +15,7 @@
 
 /* ---- counted calls: the linker sends them here (--wrap) -------------------------------------- */
 
-static _Atomic int n_devices, n_tables; /* ranks are threads */
+static _Atomic int n_devices, n_tables, n_checks; /* ranks are threads */
 
 void __real_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                              const LayersPart *part);
@@ -25,6 +26,25 @@ void __wrap_gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShap
 {
     n_tables++;
     __real_gpt_layers_build(layers, table, whole, part);
+}
+
+bool __real_schedule_check(const ScheduleSpec *spec, char *err, size_t n);
+bool __wrap_schedule_check(const ScheduleSpec *spec, char *err, size_t n);
+bool __wrap_schedule_check(const ScheduleSpec *spec, char *err, size_t n)
+{
+    n_checks++;
+    return __real_schedule_check(spec, err, n);
+}
+
+static void print_checks(void)
+{
+    printf("checked: %d schedules\n", n_checks);
+}
+
+static void count_checks_until_exit(void)
+{
+    n_checks = 0;
+    atexit(print_checks);
 }
 
 static void print_counts(void)
@@ -98,6 +118,17 @@ static void test_a_start_on_three_ranks_opens_three(void **state)
     free(said);
 }
 
+/* That of a step, and those of evaluations of up to four times as many micro-batches as stages, by
+ * one rank for all. One stage has nobody to wait for. */
+static void test_a_start_checks_the_schedules_of_stages(void **state)
+{
+    (void)state;
+    const char *sets[] = {"parallel.pipeline=2", "model.num_layers=2", NULL};
+    disturbance = (Disturbance){.first = count_checks_until_exit, .ranks = 2};
+    counts(run_expecting("stages", sets, 0), "checked: 9 schedules\n");
+    counts(run_expecting("no-stages", NULL, 0), "checked: 0 schedules\n");
+}
+
 static void test_generating_opens_once(void **state)
 {
     (void)state;
@@ -117,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_a_resume_opens_once),
         cmocka_unit_test(test_a_refused_plan_opens_once),
         cmocka_unit_test(test_a_start_on_three_ranks_opens_three),
+        cmocka_unit_test(test_a_start_checks_the_schedules_of_stages),
         cmocka_unit_test(test_generating_opens_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
