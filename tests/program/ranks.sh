@@ -50,6 +50,10 @@ check "ranks: ... and communication" grep -Eq ' communication [0-9.]+' output
 for rank in 0 1 2; do
     check "ranks: ... rank $rank has its own" grep -q '^run     logged$' "logged/logs/rank_00$rank.log"
 done
+cp -r logged blocked && rm -rf blocked/logs blocked/result.json && : >blocked/logs
+expect_code "ranks: a file in the way of the logs" 73 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=6 --set wall_clock_breakdown=true \
+    --ranks 3 --log-ranks --out blocked
+check "ranks: ... is named, not the logs in it" grep -qxF 'error[73] blocked/logs is there and is not a folder' output
 check "ranks: ... and nobody else" test "$(find logged/logs -type f | wc -l)" -eq 3
 
 # ---- stops -----------------------------------------------------------------------------------------------------------
