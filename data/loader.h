@@ -41,8 +41,9 @@ typedef struct {
  * are needed. `data` is borrowed. */
 bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
                    size_t n);
-/* The batch of micro-batch `micro` of the step before which `samples` samples were consumed (see
- * sampler_index). False if the data is bad (EXIT_DAMAGED): the sentence names file and offset. */
+/* Loads micro-batch `micro` of a step; `samples` is the number of samples consumed before that step
+ * (see sampler_index). Returns false if the data are damaged (EXIT_DAMAGED); the error message
+ * names the file and offset. */
 bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
 /* Windows of the split: an epoch of training, all of the validation data. Tokens that no window
  * uses (fewer than T + 1). */

@@ -70,8 +70,8 @@ static void add_matrices(const Adding *a, Block *block)
     bool shared = kv_shared(a);
     int kv_pack = shared ? PACK_KV : PACK_QKV;
     TpGrad cut = TP_GRAD_CUT, kv_grad = shared ? TP_GRAD_SUBGROUP : cut;
-    /* The rows of a pack share (tp_grad, group), without which they would not be adjacent. Where
-     * those of k and v differ from q's, one product becomes two. */
+    /* All rows of a pack must have the same tp_grad and group; otherwise they would not be
+     * adjacent. If k and v differ from q in these, one product becomes two. */
     LinearParams *qkv = block->attention.qkv;
     block->attention.n_qkv = shared ? 2 : 1;
     qkv[0] = (LinearParams){.bias = -1, .rows = shared ? 1 : 3};

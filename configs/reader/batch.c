@@ -171,8 +171,9 @@ static void refuse_three(Load *load)
           remedy);
 }
 
-/* The batch is no multiple of the ranks and what was given beside it (`beside`, NULL: nothing):
- * the multiples on both sides, or another value for that, or another number of ranks. */
+/* Reports that the batch is not a multiple of the data-parallel ranks times the value of the key
+ * `beside` that was given with it (NULL: none). Suggests the nearest multiples, and another value
+ * for that key or another number of ranks. */
 static void refuse_multiple(Load *load, const char *beside, int64_t value)
 {
     const Config *c = load->config;

@@ -142,8 +142,9 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("data_types.buffer_dtype", "\"\"", "the model has no buffers"),
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
-    /* ZeRO. What only says how DeepSpeed arranges memory passes, because units are flat buffers
-     * here; what moves states elsewhere (offload, ZeRO++, MiCS) is refused. */
+    /* ZeRO. Keys that only tell DeepSpeed how to arrange memory are accepted without effect,
+     * because units are flat buffers here; keys that move states elsewhere (offload, ZeRO++, MiCS)
+     * are refused. */
     SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
     IGNORED("zero_optimization.contiguous_gradients", "|true|",
             "the gradients of a unit always lie side by side"),

@@ -115,7 +115,7 @@ static void check_schedule(Load *load)
         chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
                  cut_has_blocks(load, stages, 2);
     if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
-    /* What was said of the chunks already settles which schedule goes with them. */
+    /* The error already reported for pipeline_chunks also says which schedule to use. */
     if (load->other_chunks) return;
     if (interleaved)
         WRONG(load, schedule_key,

@@ -31,7 +31,7 @@ typedef struct {
 } TokenFile;
 
 /* Checks the header of a shard of `file_size` bytes; `header` points to the first min(file_size,
- * 1024) of them. `name` begins the sentence of a refusal. */
+ * 1024) of them. Error messages begin with `name`. */
 bool token_file_parse_header(const char *name, const void *header, int64_t file_size,
                              TokenFileHeader *out, char *err, size_t n);
 /* Where token `index` begins in a shard of `width` bytes a token, in bytes from its start. */

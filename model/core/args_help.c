@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-/* What options do begins in this column, or further right where an option is longer. */
+/* Option descriptions begin in this column, or further right if an option is too long. */
 enum { LEFT = 2, GAP = 2, COLUMN = 21, SUMMARY = 6 };
 
 /* Prints the text, every line but the first after `indent` spaces. */

@@ -29,7 +29,7 @@ static inline int utf8_decode(const uint8_t *s, int64_t n, uint32_t *code)
     return length;
 }
 
-/* Where the first byte is that belongs to no character; -1 if there is none. */
+/* Offset of the first byte that is not part of a valid character; -1 if there is none. */
 static inline int64_t utf8_invalid(const uint8_t *s, int64_t n)
 {
     for (int64_t at = 0; at < n;) {

@@ -9,8 +9,8 @@
  * Elements 8b .. 8b + 7 of a parameter share the Philox block with key seed and counter (b, 2^31 +
  * update, stream): word w has the 16 bits of element 8b + 2w in its low half, those of 8b + 2w + 1
  * in its high half. op_normal's counters have a second word below 2^31, so that no initial weight
- * shares a block with a rounding. Blocks count to 2^32, 2^35 elements, which the optimizer checks;
- * updates repeat after 2^31.
+ * shares a block with a rounding. The block number has 32 bits, so a parameter may have at most
+ * 2^35 elements (the optimizer checks this); the random bits repeat after 2^31 updates.
  *
  * A .cu file turns these functions, and those of the headers below, into device functions. */
 #ifndef MODEL_KERNELS_ROUNDING_RULE_H

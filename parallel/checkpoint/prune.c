@@ -124,7 +124,7 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Whether the checkpoint opens and all its data have their checksums. */
+/* Whether the checkpoint can be opened and all its data match their checksums. */
 static bool verifies(CheckpointIo *io, const char *run, int64_t step)
 {
     char why[512], *path = checkpoint_path(run, step);

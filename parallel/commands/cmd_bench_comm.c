@@ -65,7 +65,8 @@ static double streams_of(int verb, int n)
 static void call(Comm *world, Mine *p, int verb, int64_t bytes)
 {
     int n = world->size;
-    /* Whole parts: a little less where n is no power of two. */
+    /* All ranks get parts of equal size: slightly fewer bytes in total if n is not a power of two.
+     */
     int64_t part = bytes / (int64_t)sizeof(float) / n;
     Tensor whole = tensor_1d(p->x, F32, part * n), other = tensor_1d(p->y, F32, part * n);
     Tensor own = tensor_slice_rows(whole, world->rank * part, part);

@@ -65,7 +65,8 @@ typedef struct {
 
 typedef struct Metrics Metrics;
 
-/* Opens RUN/metrics.jsonl for appending; false with a sentence naming the file. */
+/* Opens RUN/metrics.jsonl for appending. On failure returns false with an error message that names
+ * the file. */
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
 /* For the end of a process that another thread brings: what is not on disk yet goes there, once

@@ -39,7 +39,7 @@ static bool is_event(const char *line, size_t bytes, const char *event)
     return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
 }
 
-/* Adds a line that stays to the tail: its totals `r`, and which line of its step it is. */
+/* Records a line that is kept in `tail`: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
     static const char key[] = "\"loss\": ";

@@ -27,7 +27,7 @@ typedef struct {
     bool dry_run, allow_config_change, json, verbose, log_ranks;
 } RunArguments;
 
-/* What the run has come to, as the newest records say it. */
+/* The newest records of the run: how far it is and how it goes. */
 typedef struct {
     StepRecord last;     /* the newest step's */
     bool last_known;     /* `last` has its loss; false: totals only, from a checkpoint */

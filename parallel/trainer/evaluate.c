@@ -31,8 +31,8 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     device_copy_words(dev, stats, &sums, sizeof sums);
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
-    /* Weights are only read, and how many micro-batches will do so is not known: the feed's watch
-     * may end the evaluation. So no uses are told. */
+    /* An evaluation only reads weights, and its number of micro-batches is not known in advance,
+     * because the feed's watch may end it early. So no uses are announced. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
     while (done < batches &&

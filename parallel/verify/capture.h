@@ -18,8 +18,9 @@ typedef struct {
 /* Room for a model of this table. */
 Capture capture_create(const ParamTable *table);
 void capture_free(Capture *capture);
-/* The step that trainer_step has just made, on all ranks of the trainer's world, which call it
- * together. Waits for the device. All steps before it were read (trainer_read_all). */
+/* Captures the step that trainer_step has just made. All ranks of the trainer's world must call it
+ * together, and the records of all earlier steps must have been read (trainer_read_all). Waits for
+ * the device. */
 void capture_step(Capture *out, Trainer *trainer);
 /* The weights alone. */
 void capture_weights(Capture *out, Trainer *trainer);

@@ -308,7 +308,7 @@ static void diff_lists_every_changed_key(void **state)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static void explains_every_row(void **state)
+static void config_explain_describes_every_option(void **state)
 {
     (void)state;
     for (int i = 0; i < option_count + known_count; i++) {
@@ -387,7 +387,7 @@ int main(void)
         cmocka_unit_test(settling_changes_nothing_else),
         cmocka_unit_test(measures_one_micro_batch),
         cmocka_unit_test(diff_lists_every_changed_key),
-        cmocka_unit_test(explains_every_row),
+        cmocka_unit_test(config_explain_describes_every_option),
         cmocka_unit_test(accepts_every_default_and_null),
         cmocka_unit_test(prints_defaults_that_load),
     };

@@ -300,7 +300,7 @@ static void sequence_parallel_ranks_gather_and_scatter_rows(void **state)
 /* The first stage sends each micro-batch once for each of its runs of layers, and receives as many
  * gradients; with a second run it also receives what the last stage made of the first, and sends
  * the gradient of that. */
-static void stages_send_each_micro_batch_once_a_run_of_layers(void **state)
+static void stages_send_each_micro_batch_once_per_run_of_layers(void **state)
 {
     (void)state;
     static const char *const ways[] = {"parallel.schedule=gpipe", "parallel.pipeline_split=[2, 2]",
@@ -355,7 +355,7 @@ int main(void)
         cmocka_unit_test(overlap_moves_no_bit_and_no_call),
         cmocka_unit_test(recomputation_adds_one_sum_a_block_on_the_tensor_axis),
         cmocka_unit_test(sequence_parallel_ranks_gather_and_scatter_rows),
-        cmocka_unit_test(stages_send_each_micro_batch_once_a_run_of_layers),
+        cmocka_unit_test(stages_send_each_micro_batch_once_per_run_of_layers),
         cmocka_unit_test(as_many_ranks_write_as_the_config_says),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);

@@ -152,7 +152,7 @@ static void test_pool_waits_without_spinning(void **state)
     free(c.count);
 }
 
-static void test_pool_cut_covers(void **state)
+static void test_pool_cut_covers_the_whole_range(void **state)
 {
     (void)state;
     for (int64_t n = 0; n < 300; n += 7) {
@@ -340,7 +340,7 @@ int main(void)
         cmocka_unit_test(test_arena_measures_what_it_takes),
         cmocka_unit_test(test_pool_runs_every_task_once),
         cmocka_unit_test(test_pool_waits_without_spinning),
-        cmocka_unit_test(test_pool_cut_covers),
+        cmocka_unit_test(test_pool_cut_covers_the_whole_range),
         cmocka_unit_test(test_clocks_count_seconds),
         cmocka_unit_test(test_philox_vectors),
         cmocka_unit_test(test_hashes_are_read_to_the_letter),

@@ -260,7 +260,7 @@ static void test_as_many_grids_as_there_is_time_for(void **state)
 }
 
 /* One case by its numbers, as a failing one is printed. */
-static void test_the_grid_of_these_numbers(void **state)
+static void test_grid_case_from_environment(void **state)
 {
     (void)state;
     static Seen seen;
@@ -276,7 +276,7 @@ int main(void)
     const struct CMUnitTest fixed[] = {
         cmocka_unit_test(test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_is_a_single_rank)};
     const struct CMUnitTest timed[] = {cmocka_unit_test(test_as_many_grids_as_there_is_time_for)};
-    const struct CMUnitTest one[] = {cmocka_unit_test(test_the_grid_of_these_numbers)};
+    const struct CMUnitTest one[] = {cmocka_unit_test(test_grid_case_from_environment)};
     int failed = getenv("GRID_CASE")      ? cmocka_run_group_tests(one, NULL, NULL)
                  : getenv("GRID_SECONDS") ? cmocka_run_group_tests(timed, NULL, NULL)
                                           : cmocka_run_group_tests(fixed, NULL, NULL);

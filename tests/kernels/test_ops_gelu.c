@@ -216,7 +216,7 @@ static void check_backward(TestDevice *d, DType dtype, int64_t inputs)
         free(near[i].data);
 }
 
-static void backward_takes_the_slope_of_the_tanh_form(void **state)
+static void gelu_backward_uses_the_derivative_of_the_tanh_form(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count * 4 * 2; i++) {
@@ -229,7 +229,7 @@ static void backward_takes_the_slope_of_the_tanh_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backward_takes_the_slope_of_the_tanh_form),
+        cmocka_unit_test(gelu_backward_uses_the_derivative_of_the_tanh_form),
         cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
         cmocka_unit_test(the_two_gelus_are_one_in_f32_and_f64),
     };

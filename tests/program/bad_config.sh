@@ -128,7 +128,7 @@ for set in model.num_layers=3 model.hidden_size=48 model.bias=true bf16.enabled=
         generate good --prompt "the king" --tokens 2 --set "$set"
 done
 bad "eval with another model" 78 '[-]-set model\.num_layers=3: ' eval good/checkpoints/step_00000006 --set model.num_layers=3 --set seed=5
-expect_code "bad_config: a --set that the weights do not ask about" 0 "$TRAIN" generate good --prompt "the king" --tokens 2 --set cpu.threads=1
+expect_code "bad_config: a --set that does not concern the weights is accepted" 0 "$TRAIN" generate good --prompt "the king" --tokens 2 --set cpu.threads=1
 sed -i 's/"num_layers": [0-9]*/"num_layers": 3/' good/config.json
 bad "a config beside a checkpoint of another model is damage" 65 'has no tensor block' generate good --prompt "the king" --set cpu.threads=1
 finish

@@ -14,14 +14,14 @@ done
 check "bench comm: no call took no time" test "$(grep -cE 'iB +0\.0 ' output)" -eq 0
 check "bench comm: more than memory allows" grep -qE '^Above 100 %: ' output
 check "bench comm: which is a column" grep -qE '^verb +size +us +GB/s +% memory$' output
-expect_code "bench comm for programs" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --ranks 3 --json
-check "bench comm for programs: one line" test "$(wc -l <output)" -eq 1
-check "bench comm for programs: three ranks" grep -q '^{"ranks":3,"memory_gb_per_s":[0-9.e+-]*[1-9]' output
-check "bench comm for programs: what carries the calls" grep -qF ',"transport":"local","calls":[' output
-check "bench comm for programs: no call took no time" bash -c \
+expect_code "bench comm --json" 0 "$TRAIN" bench comm --device cpu --repetitions 1 --ranks 3 --json
+check "bench comm --json: one line" test "$(wc -l <output)" -eq 1
+check "bench comm --json: three ranks" grep -q '^{"ranks":3,"memory_gb_per_s":[0-9.e+-]*[1-9]' output
+check "bench comm --json: what carries the calls" grep -qF ',"transport":"local","calls":[' output
+check "bench comm --json: no call took no time" bash -c \
     "test \"\$(grep -oE '\"us\":[0-9.e+]+,\"gb_per_s\":[0-9.e+-]+,\"share\":[0-9.e+-]+\}' output | grep -cv '\"us\":0,')\" -eq 30"
 # Of three ranks, how often a call of each verb goes through the memory.
-check "bench comm for programs: rates and shares follow from the times" awk -v RS='{' -F '[:,}]' '
+check "bench comm --json: rates and shares follow from the times" awk -v RS='{' -F '[:,}]' '
     BEGIN { n["all-reduce"] = n["send + receive"] = 6; n["send"] = 2; n["reduce-scatter"] = n["all-gather"] = n["broadcast"] = 4 }
     function off(x, y) { return x < 0.999 * y || x > 1.001 * y }
     $1 == "\"ranks\"" { memory = $4 }

@@ -130,7 +130,7 @@ fi
 
 # No library of a device or of products is opened before a device is: the start would wait for it.
 LD_DEBUG=files "$TRAIN" --version >version 2>opened
-check "device: the loader tells what it opens" grep -q 'file=libc\.so' opened
+check "device: LD_DEBUG=files lists the libraries that are opened" grep -q 'file=libc\.so' opened
 libraries=$(grep -oE 'file=[^ ]*(cuda|cublas|nvidia|nccl|blas)[^ ]*' opened | sort -u)
 check "device: nothing of them at the start: ${libraries//$'\n'/ }" test -z "$libraries"
 LD_DEBUG=files "$TRAIN" "$TINY" "${short[@]}" --set cpu.blas=builtin --out builtin >output 2>opened

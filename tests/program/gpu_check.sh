@@ -129,7 +129,7 @@ expect_code "gpu_check: other items have one of the GPUs" 0 env CUDA_VISIBLE_DEV
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/cuda/test_cuda_gpus 'echo "[       OK ] one"; test "$CUDA_VISIBLE_DEVICES" = 7,5'
 trains 3 unasked 1
-expect_code "gpu_check: a test of two GPUs has two" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.streams
+expect_code "gpu_check: a test that needs two GPUs sees two" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.streams
 
 # ---- the sanitizer: few cases first, more while there is time
 # shellcheck disable=SC2016 # the stand-ins expand it

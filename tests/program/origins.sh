@@ -68,7 +68,7 @@ for change in "optimizer.params.weight_decay=0.3 changes.the.run , or say --allo
     check "origins: ... and what helps" grep -q "choose another folder with --out$advice\$" output
 done
 from=run/checkpoints/step_00000010
-expect_code "origins: --resume with another model" 78 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set model.num_layers=3 --out new
+expect_code "origins: --resume with another model is refused" 78 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set model.num_layers=3 --out new
 check "origins: ... which cannot go on" grep -q "^error.78. --resume $from: model.num_layers was 2 there and is 3 now, which cannot go on$" output
 check "origins: ... writes nothing" test ! -e new
 expect_code "origins: --resume with other numbers" 0 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set optimizer.params.weight_decay=0.2 --out new

@@ -70,9 +70,9 @@ stopped term TERM
 cp -r stop stop-2
 expect_code "ranks: a stopped run goes on on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
 check "ranks: ... and says so" grep -q '^resume  step [0-9]* from stop/checkpoints' output
-alike "ranks: ... to the losses of the whole one" one stop
+alike "ranks: ... with the losses of the uninterrupted run" one stop
 expect_code "ranks: ... on four, in shards" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=3 --out stop-2
-alike "ranks: ... to the losses of the whole one" one stop-2
+alike "ranks: ... with the losses of the uninterrupted run" one stop-2
 expect_code "ranks: ... on as many" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out term
 expect_code "ranks: the same run unstopped" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 3 --set zero_optimization.stage=2 --out on-3-2
 same_run "ranks: ... to the bits of the whole one" on-3-2 term

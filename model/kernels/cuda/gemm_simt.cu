@@ -5,7 +5,8 @@
 /* A block computes TILE x TILE results, a thread SIDE x SIDE of them, DEPTH terms at a time. */
 enum { TILE = 64, SIDE = 4, DEPTH = 16, THREADS = (TILE / SIDE) * (TILE / SIDE) };
 
-/* A factor seen as lines of k terms: element (line, k) lies at line * line_step + k * term_step. */
+/* An operand seen as vectors along the k dimension: element k of vector `line` is at line *
+ * line_step + k * term_step. */
 template <class T> struct Lines {
     const T *at;
     int64_t count, line_step, term_step;

@@ -105,7 +105,7 @@ void nccl_end_waiting(NcclGroup *all, NcclGroup *g)
     nccl_describe_call(g, g->finished, wait.call, sizeof wait.call);
     find_lack(all, g, &wait);
     if (wait.lack != BLAME_NOTHING) blame_find(&transport, all, &wait, &blame);
-    /* Last: asking devices has made this thread speak for other ranks. */
+    /* Do this last: querying the devices set this thread's log rank to that of other ranks. */
     nccl_end_for(g);
     deadline_end_waiting(&wait, g->timeout, &blame);
 }

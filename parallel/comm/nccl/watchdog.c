@@ -63,7 +63,7 @@ static void look_for_progress(NcclGroup *g)
     nccl_enter(g);
     /* The marks of older calls have been used again. */
     if (g->finished <= issued - NCCL_RING) g->finished = issued - NCCL_RING + 1;
-    /* The last first: where the device has kept up, that is one question. */
+    /* Check the last call first: if the device has kept up, one query is enough. */
     if (device_event_reached(&g->view, &g->asked[(issued - 1) % NCCL_RING].after))
         g->finished = issued;
     while (g->finished < issued &&

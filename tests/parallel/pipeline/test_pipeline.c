@@ -219,7 +219,7 @@ static void test_interleaved(void **state)
         each_size(SCHEDULE_INTERLEAVED, chunks, false);
 }
 
-static void test_evaluation(void **state)
+static void test_evaluation_has_the_least_idle_time(void **state)
 {
     (void)state;
     each_size(SCHEDULE_1F1B, 1, true);
@@ -300,9 +300,12 @@ static void test_relay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpipe),       cmocka_unit_test(test_1f1b),
-        cmocka_unit_test(test_interleaved), cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_many_stages), cmocka_unit_test(test_swapped_inputs_are_seen),
+        cmocka_unit_test(test_gpipe),
+        cmocka_unit_test(test_1f1b),
+        cmocka_unit_test(test_interleaved),
+        cmocka_unit_test(test_evaluation_has_the_least_idle_time),
+        cmocka_unit_test(test_many_stages),
+        cmocka_unit_test(test_swapped_inputs_are_seen),
         cmocka_unit_test(test_relay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

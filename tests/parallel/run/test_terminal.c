@@ -181,7 +181,7 @@ static void interrupt(Run *run)
 }
 
 /* The answer to Ctrl-C has a line of its own, whatever was in that line before. */
-static void test_the_answer_has_its_own_line(void **state)
+static void test_ctrl_c_message_has_its_own_line(void **state)
 {
     (void)state;
     char *sent;
@@ -230,7 +230,7 @@ int main(void)
         cmocka_unit_test(test_a_run_fits_the_terminal),
         cmocka_unit_test(test_progress_is_shown_and_erased),
         cmocka_unit_test(test_progress_ends),
-        cmocka_unit_test(test_the_answer_has_its_own_line),
+        cmocka_unit_test(test_ctrl_c_message_has_its_own_line),
         cmocka_unit_test(test_the_plan_prints_passes_and_speed),
     };
     unsetenv("NO_COLOR");

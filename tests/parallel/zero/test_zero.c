@@ -290,7 +290,7 @@ static void publish_one_unit(Comm *world, void *context)
 
 /* A unit's update is gathered when the unit is used, also while its bucket waits for other units,
  * which may not be published at all. */
-static void test_a_queued_update_is_gathered_for_a_use(void **state)
+static void test_queued_update_is_gathered_when_its_unit_is_used(void **state)
 {
     (void)state;
     ZeroCase c = zero_case(zero_shape(0), 2, 1);
@@ -324,7 +324,7 @@ int main(void)
         cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_gathers_change_no_bit),
         cmocka_unit_test(test_the_gather_buffer_is_idle_between_uses),
-        cmocka_unit_test(test_a_queued_update_is_gathered_for_a_use),
+        cmocka_unit_test(test_queued_update_is_gathered_when_its_unit_is_used),
         cmocka_unit_test(test_too_small_a_limit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
