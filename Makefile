@@ -307,10 +307,10 @@ $(foreach room,$(TEST_ROOMS),$(eval $(call ROOM_RULE,$(room))))
 $(BUILD)/tests/fuzz/programs: LDLIBS += -rdynamic
 # Calls of these go to tests: late devices in place of the CPU (device_open), the actions of a step for its graph (pipeline_run);
 # test_start counts calls; test_clocks has ranks of unlike clocks, records that come late, and slow loaders; test_generate_command
-# sees the steps of stores.
+# sees the steps of stores; test_hanging_ranks has a rank that hangs after capture_step.
 $(BUILD)/tests/parallel/%/programs: LDLIBS += -Wl,--wrap=device_open,--wrap=pipeline_run
 $(BUILD)/tests/parallel/run/programs: LDLIBS += -Wl,--wrap=gpt_layers_build,--wrap=seconds_now,--wrap=trainer_read,--wrap=loader_next,--wrap=schedule_check
-$(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create
+$(BUILD)/tests/parallel/commands/programs: LDLIBS += -Wl,--wrap=zero_create,--wrap=capture_step
 # test_nccl_streams leaves out waits; test_nccl_grids looks at streams where masters begin.
 $(BUILD)/tests/cuda/programs: LDLIBS += -Wl,--wrap=device_event_wait,--wrap=device_event_record,--wrap=optimizer_init
 

@@ -2,6 +2,7 @@
  * program at parallel.timeout, and say for whom they have waited. What training itself does then is
  * in tests/parallel/trainer/test_faulty_grid.c. */
 #include "model/core/clock.h"
+#include "parallel/verify/capture.h"
 #include "tests/support/device/late_device.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -28,15 +29,20 @@ static void a_run_of_one_rank(void)
     free(run_expecting("run", NULL, 0));
 }
 
-/* The command ends at its deadline, with a sentence about rank 1. */
-static void expect_deadline(const char *const *arguments)
+/* The command ends at its deadline, with an error message about rank 1. */
+static void expect_deadline_of(void (*hang)(void), const char *const *arguments)
 {
     double start = seconds_now();
-    disturbance = (Disturbance){.first = rank_1_hangs};
+    disturbance = (Disturbance){.first = hang};
     char *said = command_expecting(arguments, EXIT_HANG);
     says(said, "rank 0 has waited 1 s (parallel.timeout) for rank 1, which has not arrived");
     assert_true(seconds_now() - start >= TIMEOUT && seconds_now() - start < TIMEOUT + MARGIN);
     free(said);
+}
+
+static void expect_deadline(const char *const *arguments)
+{
+    expect_deadline_of(rank_1_hangs, arguments);
 }
 
 #define TWO_RANKS "--ranks", "2", "--set", "parallel.timeout=1"
@@ -90,6 +96,37 @@ static void test_verify_waits_for_the_single_rank(void **state)
     free(said);
 }
 
+/* ---- capture_step: the linker sends its calls here (--wrap) ---------------------------------- */
+
+void __real_capture_step(Capture *out, Trainer *trainer);
+void __wrap_capture_step(Capture *out, Trainer *trainer);
+
+/* Rank 1 hangs once a step is captured. */
+static bool hangs_after_a_step;
+
+void __wrap_capture_step(Capture *out, Trainer *trainer)
+{
+    __real_capture_step(out, trainer);
+    Comm *world = trainer->session.world;
+    while (hangs_after_a_step && world && world->rank == 1)
+        pause();
+}
+
+static void rank_1_hangs_after_a_step(void)
+{
+    alarm(NO_DEADLINE);
+    hangs_after_a_step = true;
+}
+
+/* The wait for the single rank has no deadline, but a rank that hangs after the last collective
+ * call of a step must not get the others to that wait. */
+static void test_verify_misses_a_rank_that_hangs_after_a_step(void **state)
+{
+    (void)state;
+    expect_deadline_of(rank_1_hangs_after_a_step,
+                       (const char *[]){"verify", "tiny.json", TWO_RANKS, NULL});
+}
+
 static void test_bench_parallel(void **state)
 {
     (void)state;
@@ -111,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_verify),
         cmocka_unit_test(test_verify_waits_for_the_single_rank),
+        cmocka_unit_test(test_verify_misses_a_rank_that_hangs_after_a_step),
         cmocka_unit_test(test_bench_parallel),
         cmocka_unit_test(test_bench_comm),
     };
