@@ -1,15 +1,17 @@
-/* checkpoint.h -- saving a run so that it can go on with the same bits, on any grid. This header is
- * the room's door: with manifest.h and pieces.h it is all that others include.
+/* checkpoint.h -- saves a training run, and resumes it with the same bits on any grid of ranks.
+ * Code outside this folder includes only this header, manifest.h and pieces.h.
  *
- * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors (named
- * slots) and manifest.json (checksums, StepState, config). A save writes a temporary folder, syncs
- * it and renames it: at every moment the newest folder that verifies is a whole save. There is no
- * pointer file. Tensors are known by name only.
+ * RUN/checkpoints/step_00000123/ holds model.safetensors (weights), optimizer.safetensors
+ * (optimizer states, called slots) and manifest.json (checksums, StepState, config). A save writes
+ * a temporary folder, syncs it and renames it, so at every moment the newest folder that verifies
+ * is a complete save. No pointer file names the newest checkpoint. Tensors are identified by name
+ * only.
  *
- * On disk all tensors are whole, however many ranks hold their parts: each is written by one rank,
- * a writer, which receives the others' parts. Several writers have a file each for either part of
- * the checkpoint, and an index tells Hugging Face's loaders which tensor is where. So any grid of
- * ranks reads what any other has saved: each rank takes its own parts out of the files. */
+ * On disk every tensor is whole, even if many ranks hold parts of it. One rank, the tensor's
+ * writer, receives the parts of the other ranks and writes the tensor. If there are several
+ * writers, each writes one file of weights and one file of slots, and an index tells Hugging Face's
+ * loaders which file has which tensor. A checkpoint can therefore be read on any grid: each rank
+ * reads its own parts out of the files. */
 #ifndef PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define PARALLEL_CHECKPOINT_CHECKPOINT_H
 
@@ -24,111 +26,122 @@ typedef struct {
     int n_weights;
     const Piece *slots;
     int n_slots;
-    const StepState *state;                     /* on the host */
-    const char *config, *machine, *code, *data; /* as in the manifest */
-    GridPlace grid;                             /* sizes of its axes; all 0: one rank */
+    const StepState *state;                     /* in host memory */
+    const char *config, *machine, *code, *data; /* copied to the manifest */
+    GridPlace grid;                             /* sizes of the axes; all 0: one rank */
     int zero_stage;
-    int writers; /* so many ranks write, if there are as many; 0: one */
+    int writers; /* number of writers wanted, at most one per rank; 0 means 1 */
 } CheckpointContents;
 
-/* Bytes of the staging buffer below: tensors are written and read in pieces of at most that many,
- * and more of another rank's data is never here. */
+/* Size of the staging buffer below in bytes. Tensors are written and read in windows of at most
+ * this size, so a rank never holds more than this of another rank's data. */
 #define CHECKPOINT_STAGING_BYTES ((size_t)4 << 20)
 
-/* How a rank reaches its tensors, its disk and the other ranks. */
+/* What a rank needs to reach its tensors, its disk and the other ranks. */
 typedef struct {
-    Device *device; /* may be NULL when all tensors are on the host */
+    Device *device; /* may be NULL if all tensors are in host memory */
     Comm *world;    /* NULL: a single rank */
     const FsOps *fs;
-    void *staging; /* host memory through which pass a device's tensors, other ranks' data, and
-                      files that are verified */
-    Event copied;  /* the device is done with the staging buffer */
+    /* Host memory for tensors on their way from or to a device, for data of other ranks, and for
+     * files that are verified. */
+    void *staging;
+    Event copied; /* recorded after the last copy from or to the staging buffer */
 } CheckpointIo;
 
-/* Allocates the staging buffer (page-locked for the device; device may be NULL): once, at the
- * start, for page-locking makes a device wait. All ranks of `world` (NULL: a single rank), which
- * outlives it, then make the same calls of this header in the same order, but for those that take
- * no CheckpointIo. Close it before the device. */
+/* Allocates the staging buffer, page-locked if there is a device (`device` may be NULL). Call it
+ * once, at the start: page-locking makes the device wait. `world` (NULL: a single rank) must
+ * outlive `io`. From then on all ranks of `world` must make the same calls of this header in the
+ * same order; functions without a CheckpointIo parameter are exempt. Close `io` before the
+ * device. */
 void checkpoint_io_open(CheckpointIo *io, Device *device, Comm *world);
 void checkpoint_io_close(CheckpointIo *io);
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, N = state->steps. Every rank gives its own
- * pieces and its own texts, of which rank 0's are used. All ranks return the same, with the
- * sentence of the lowest rank that failed. When it returns true the save is durable. When it
- * returns false older ones are untouched, nothing of it remains (unless the disk dies at the last
- * sync: then all of it may), and the caller may go on and try again later. A step that is there and
- * verifies is not written again; one that is there and damaged is replaced; a folder of that name
- * that holds another step is moved aside, and one that must not be read stops the save. What is
- * committed reads back. */
+/* Commits `contents` as RUN/checkpoints/step_NNNNNNNN, where N = state->steps. Every rank passes
+ * its own pieces; the texts are taken from rank 0. All ranks return the same result, and `err`
+ * holds the message of the lowest rank that failed.
+ *
+ * When it returns true, the save is durable and has been opened again without an error. When it
+ * returns false, older checkpoints are untouched and the caller may try again later; nothing of the
+ * failed save remains, unless the disk fails at the last sync.
+ *
+ * If the step's folder exists and verifies, it is not written again. If it is damaged, it is
+ * replaced. If it holds another step, it is renamed. If it may not be read, the save fails. */
 bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
                       char *err, size_t n);
-/* The same, on a disk that may be full: then checkpoints older than the newest that verifies go,
- * oldest first, and the save is tried again. */
+/* Like checkpoint_write, but if the disk is full, removes checkpoints older than the newest one
+ * that verifies, oldest first, and tries again. */
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
-/* After the commit of step `newest`: keeps it and the `keep` - 1 newest readable ones before it,
- * removes those older still, and the leftovers of saves and removals that died. Damaged ones
- * newer than the oldest kept one stay as evidence. */
+/* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest` and the
+ * `keep` - 1 newest readable checkpoints before it. Removes all older ones, and leftovers of saves
+ * and removals that crashed. Damaged checkpoints newer than the oldest kept one stay as
+ * evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
-/* Bytes on disk that one save of `contents` takes over all ranks, rounded up a little. */
+/* Returns the bytes on disk that one save of `contents` takes over all ranks, rounded up a
+ * little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);
 
 /* ---- finding and reading --------------------------------------------------------------------- */
 
 typedef struct Checkpoint Checkpoint;
 
-/* Files of a checkpoint that a rank keeps open: what it reads of these is what it has checked, even
- * if a live run prunes the folder meanwhile. More are opened when they are read, one at a time. */
+/* Number of files that a rank keeps open if the checkpoint has no more than that. They stay
+ * readable, with the content that was checked, even if a live run prunes the folder meanwhile. If
+ * there are more files, they are opened one at a time when they are read. */
 enum { CHECKPOINT_OPEN_FILES = 8 };
 
-/* The steps with a folder below RUN/checkpoints, newest first; returns how many: 0 without the
- * folder, -1 with a sentence when it is there and cannot be listed. The caller frees *steps. */
+/* Sets *steps to the steps that have a folder below RUN/checkpoints, newest first; the caller frees
+ * it. Returns their number, which is 0 if RUN/checkpoints does not exist. Returns -1 and sets `err`
+ * if it exists but cannot be listed. */
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
-/* "RUN/checkpoints/step_00000123"; the caller frees. */
+/* Returns "RUN/checkpoints/step_00000123" for step 123; the caller frees it. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Whether nothing has the name `path` any more. Of a path from the list this means that a live run
- * has pruned the checkpoint since, which is not damage. */
+/* Returns whether nothing exists at `path` any more. If `path` is from checkpoint_list, a live run
+ * has pruned the checkpoint since then, which does not mean damage. */
 bool checkpoint_gone(const char *path);
-/* A list may be out of date at once, because a live run prunes. A reader makes a new list at most
- * this many times when all that the list named is gone before it could be read. */
+/* How many times a reader lists the checkpoints. It lists them again if a live run has pruned
+ * listed checkpoints before they could be read. */
 enum { CHECKPOINT_LIST_ATTEMPTS = 100 };
 
-/* Opens a checkpoint folder: reads the manifest and the headers of all files strictly and compares
- * them with each other and, if the folder is named after a step, with that step, without reading
- * the data. False with a sentence; otherwise checkpoint_close is due. */
+/* Opens a checkpoint folder. Reads the manifest and the headers of all files strictly, compares
+ * them with each other and, if the folder is named after a step, with that step. Does not read the
+ * data. Returns false and sets `err` on failure; on success, the caller must call
+ * checkpoint_close. */
 bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n);
-/* The same on all ranks at once: none has it open unless all have. */
+/* Opens the checkpoint on all ranks, or on none: if one rank fails to open it, all return false. */
 bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
                                 size_t n);
-/* Reads all data, each rank its share, and compares every checksum. False with a sentence that
- * names a damaged file and tensor. */
+/* Reads all data and compares every checksum; the ranks share the work. If something is damaged,
+ * returns false and sets `err` to a message that names the file and the tensor. */
 bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
-/* Whether the indexes of parts in several files are there, to the byte as they were saved. Only
- * Hugging Face's loaders read them, so opening, verifying and reading do without. False with a
- * sentence. */
+/* Returns whether each index file is byte for byte as it was saved; a part in a single file has no
+ * index. Only Hugging Face's loaders read the indexes, so opening, verifying and reading a
+ * checkpoint ignore them. Sets `err` if one is missing or differs. */
 bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
-/* The newest checkpoint of a run that verifies. Damaged ones are passed over with a warning that
- * names them. One without permission to read ends the search, because it may be whole. True with
- * *out == NULL when the run has none at all; false with a sentence when it has some and none
- * verifies, or when they cannot be listed. */
+/* Opens the newest checkpoint of a run that verifies. Damaged ones are skipped with a warning that
+ * names them. One that the user may not read ends the search, because it may be intact.
+ *
+ * Returns true and sets *out, which is NULL if the run has no checkpoints at all. Returns false and
+ * sets `err` if it has some and none verifies, or if they cannot be listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
-/* Whether the weights or the slots are dst[0..n_dst) by name, dtype and shape, as checkpoint_read
- * asks; reads no data. False with a sentence. */
+/* Returns whether the checkpoint's weights or slots agree with dst[0..n_dst) in name, dtype and
+ * shape, as checkpoint_read requires; sets `err` if not. Reads no data. */
 bool checkpoint_fits(const Checkpoint *c, CheckpointPart part, const Piece *dst, int n_dst,
                      char *err, size_t n);
-/* Fills dst[0..n_dst) from the weights or the slots, matched by name: dtype and shape must agree; a
- * tensor that is missing on either side is an error. A single rank compares checksums while it
- * reads; several share that work beforehand. After false the contents of dst are undefined. */
+/* Fills dst[0..n_dst) from the weights or the slots. Tensors are matched by name, and dtype and
+ * shape must agree. A tensor that exists only in the checkpoint or only in `dst` is an error. A
+ * single rank compares checksums while it reads; several ranks verify the data first and share that
+ * work. After false, the contents of `dst` are undefined. */
 bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const Piece *dst,
                      int n_dst, char *err, size_t n);
-/* The manifest of an open checkpoint: state, config, machine, tensors. Valid until
+/* Returns the manifest of an open checkpoint: state, config, machine, tensors. It is valid until
  * checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
-void checkpoint_close(Checkpoint *c); /* NULL is fine */
+void checkpoint_close(Checkpoint *c); /* `c` may be NULL */
 
 #endif

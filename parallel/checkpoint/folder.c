@@ -1,4 +1,5 @@
-/* folder.c -- the names of the folders in RUN/checkpoints, and the list of them. See folder.h. */
+/* folder.c -- makes and parses the names of folders in RUN/checkpoints, and lists the steps there.
+ * See folder.h. */
 #include "parallel/checkpoint/folder.h"
 
 #include "model/core/check.h"
@@ -20,8 +21,8 @@ void checkpoint_step_name(char out[32], int64_t step)
 
 int64_t checkpoint_step_of(const char *name)
 {
-    /* Writing the number again refuses every other spelling of it ("step_7", "step_+0000007"): two
-     * folders can never both be step 7. */
+    /* Formatting the number again rejects every other spelling of it ("step_7", "step_+0000007"),
+     * so two folders can never both be step 7. */
     char *end, again[32];
     if (strncmp(name, "step_", 5) != 0) return -1;
     errno = 0;
@@ -56,8 +57,8 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Reads an open folder for names of steps. Returns their number; -1 with errno when it cannot be
- * read. */
+/* Sets *steps to the steps whose folders are in `dir`. Returns their number, or -1 and sets errno
+ * if the folder cannot be read. */
 static int read_steps(DIR *dir, int64_t **steps)
 {
     int n = 0, capacity = 16;
@@ -66,7 +67,8 @@ static int read_steps(DIR *dir, int64_t **steps)
     while (errno = 0, (e = readdir(dir)) != NULL) {
         int64_t step = checkpoint_step_of(e->d_name);
         if (step < 0) continue;
-        /* readdir gives no order, and may give names that come and go while it reads. */
+        /* readdir returns names in no particular order, and may return names that are created or
+         * removed during the loop. */
         if (n == capacity) *steps = must_realloc(*steps, (size_t)(capacity *= 2) * sizeof **steps);
         (*steps)[n++] = step;
     }
@@ -77,8 +79,8 @@ int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n)
 {
     char *path = checkpoint_parent(run);
     DIR *dir = opendir(path);
-    /* No folder means no save yet, which is not an error; a folder that cannot be read is one, for
-     * a run that took it for empty would begin anew. */
+    /* A missing folder means that nothing has been saved yet, which is not an error. An unreadable
+     * folder is an error: if it were treated as empty, the run would start again from step 0. */
     int why = errno, count = 0;
     *steps = NULL;
     if (dir != NULL) {
@@ -86,7 +88,8 @@ int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n)
         why = errno;
         closedir(dir);
     } else if (why != ENOENT || !checkpoint_gone(path)) {
-        /* opendir says ENOENT of a dangling symbolic link, too; lstat tells that from no folder. */
+        /* opendir also sets ENOENT for a dangling symbolic link. checkpoint_gone uses lstat, which
+         * distinguishes it from a missing folder. */
         count = -1;
     }
     if (count > 0) qsort(*steps, (size_t)count, sizeof **steps, newest_first);

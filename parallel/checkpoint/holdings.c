@@ -1,4 +1,4 @@
-/* holdings.c -- see holdings.h. */
+/* holdings.c -- exchanges the ranks' extents and sorts them by piece. See holdings.h. */
 #include "parallel/checkpoint/holdings.h"
 
 #include "model/core/check.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An extent as it is sent. */
+/* One extent in the form in which it is sent to the other ranks. */
 typedef struct {
     int64_t piece, from, count, first, cols, whole_cols;
 } Sent;
@@ -19,7 +19,7 @@ static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sen
     int64_t n = 0;
     for (int i = 0; i < n_pieces; i++) {
         const Piece *p = contents_piece(contents, i);
-        /* With ZeRO most ranks have nothing of most tensors. */
+        /* With ZeRO most ranks have no elements of most tensors. */
         if (p->extent.count == 0) continue;
         CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
               "%s: %lld elements for an extent of %lld", p->name, (long long)tensor_count(p->data),
@@ -34,7 +34,8 @@ static int64_t own_extents(const CheckpointContents *contents, int n_pieces, Sen
     return n;
 }
 
-/* All ranks' extents, one rank's after the other's; the caller frees. *count: how many of each. */
+/* Gathers the extents of all ranks, ordered by rank. Sets *count to the number of extents of each
+ * rank, and *total to their sum. The caller frees both arrays. */
 static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64_t **count,
                          int64_t *total)
 {
@@ -47,8 +48,8 @@ static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64
     for (int r = 0; r < ranks; r++)
         *total += n[r];
     Sent *all = must_calloc((size_t)*total + 1, sizeof *all);
-    /* A broadcast from each rank: the lists differ in length, and an all-gather takes equal parts.
-     */
+    /* Each rank broadcasts its list, because the lists differ in length and an all-gather needs
+     * equal parts. */
     for (int r = 0; r < ranks; r++) {
         if (r == rank) memcpy(all + before, own, (size_t)n_own * sizeof *own);
         if (ranks > 1 && n[r] > 0)
@@ -59,13 +60,13 @@ static Sent *all_extents(CheckpointIo *io, const Sent *own, int64_t n_own, int64
     return all;
 }
 
-/* Ends the program unless the ranks together have each element of every piece: what nobody hands
- * over would be saved as noise. */
+/* Ends the program unless the ranks together have each element of every piece. An element that no
+ * rank has would be saved with an undefined value. */
 static void check_cover(const Holdings *h, const CheckpointContents *contents, int n_pieces)
 {
     for (int i = 0; i < n_pieces; i++) {
-        /* Counting finds both mistakes that happen: a part that nobody lists, and a replica that is
-         * listed twice. */
+        /* Counting the elements is enough to find the two likely mistakes: a part that no rank
+         * lists, and a replica that two ranks list. */
         const Piece *p = contents_piece(contents, i);
         int64_t count = 0;
         for (int k = h->first[i]; k < h->first[i + 1]; k++)
@@ -83,8 +84,8 @@ void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *
     Sent *all = all_extents(io, own, n_own, &count, &total);
     int *next = out->first = must_calloc((size_t)n_pieces + 2, sizeof *out->first);
     out->of = must_calloc((size_t)total + 1, sizeof *out->of);
-    /* Counted, then put where they belong: by piece, and of one piece in the order of ranks. While
-     * they are, first[i + 1] is where the next of piece i goes. */
+    /* A counting sort by piece; within a piece the holdings stay in the order of ranks. During the
+     * sort, first[i + 1] is the position of the next holding of piece i. */
     for (int64_t i = 0; i < total; i++)
         next[all[i].piece + 2]++;
     for (int i = 2; i <= n_pieces + 1; i++)

@@ -1,6 +1,6 @@
-/* holdings.h -- which rank has which elements of what is saved. Every rank knows this of all ranks,
- * so that a writer and the ranks that send to it need no further messages to agree. Private to
- * parallel/checkpoint. */
+/* holdings.h -- collects which rank has which elements of the tensors that are saved. Every rank
+ * gets the complete list, so a writer and the ranks that send to it need no further messages to
+ * agree on what is sent. Private to parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_HOLDINGS_H
 #define PARALLEL_CHECKPOINT_HOLDINGS_H
 
@@ -12,11 +12,12 @@ typedef struct {
 } Holding;
 
 typedef struct {
-    int *first;  /* holdings of piece i: of[first[i]] ... of[first[i + 1] - 1], by rank */
-    Holding *of; /* those of one piece cover it, once */
+    int *first;  /* holdings of piece i, by rank: of[first[i]] ... of[first[i + 1] - 1] */
+    Holding *of; /* holdings of one piece cover each of its elements exactly once */
 } Holdings;
 
-/* All ranks call it, each with its own pieces. Holdings_free is due. */
+/* Exchanges the extents of all ranks' pieces and fills *out. All ranks must call it, each with its
+ * own pieces. The caller must call holdings_free. */
 void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *contents);
 void holdings_free(Holdings *holdings);
 

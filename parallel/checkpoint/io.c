@@ -1,4 +1,4 @@
-/* io.c -- the staging buffer, and copies between it and a rank's pieces. See io.h. */
+/* io.c -- allocates the staging buffer and copies data between it and a rank's pieces. See io.h. */
 #include "parallel/checkpoint/io.h"
 
 #include "model/core/check.h"
@@ -64,8 +64,8 @@ int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stret
 {
     Stretch s;
     int64_t count = 0;
-    /* *one stays true only if no second stretch follows. A part whose columns are cut has a stretch
-     * in each row; the others have one in all, which then needs no packing. */
+    /* *one stays true only if there is no second stretch. A part with cut columns has a stretch in
+     * each row; any other part has a single stretch, which needs no packing. */
     *one = false;
     for (; extent_stretch(extent, from, end, &s); from = s.at + s.count) {
         *one = count == 0;
@@ -75,27 +75,27 @@ int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stret
     return count;
 }
 
-/* The stretch in the rank's memory. */
+/* Returns the stretch in the piece's own memory. */
 static Tensor data_of(const Piece *piece, Stretch s)
 {
     return tensor_slice_rows(piece->data, s.within, s.count);
 }
 
-/* The same on the host. */
+/* Returns a tensor of `count` elements at `at` in host memory, with the piece's dtype. */
 static Tensor staged(const Piece *piece, const void *at, int64_t count)
 {
     return tensor_1d((void *)(uintptr_t)at, piece->dtype, count);
 }
 
-/* Puts a copy between the rank's memory and the host on the device's stream. */
+/* Enqueues a copy between the piece's memory and the host on the device's stream. */
 static void copy(CheckpointIo *io, Tensor dst, Tensor src)
 {
     CHECK(io->device != NULL, "a tensor on a device, and no device to reach it");
     device_copy(io->device, dst, src);
 }
 
-/* Waits for the copies so far and for nothing else, by an event recorded after them: waiting for
- * the whole device would also wait for the steps that it has been given since. */
+/* Waits until the copies so far have finished, by an event recorded after them. Waiting for the
+ * whole device would also wait for steps that were enqueued since. */
 static void await_copies(CheckpointIo *io)
 {
     device_event_record(io->device, &io->copied);
@@ -105,8 +105,8 @@ static void await_copies(CheckpointIo *io)
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there)
 {
     Tensor data = data_of(piece, s);
-    /* What the host can read already is not copied: on CPUs a save goes from the weights to the
-     * file without a detour. */
+    /* Data in host memory are not copied: on CPUs a save writes the weights directly to the
+     * file. */
     if (data.place == PLACE_HOST) return data.data;
     copy(io, staged(piece, there, s.count), data);
     await_copies(io);
@@ -128,7 +128,8 @@ void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int6
             copy(io, staged(piece, there, s.count), data_of(piece, s));
         used += bytes;
     }
-    /* Once for all stretches: a wait for each of them would cost a device a round trip a row. */
+    /* One wait for all stretches: a wait per stretch would cost a device round trip for every
+     * row. */
     if (!host && used > 0) await_copies(io);
 }
 
@@ -146,7 +147,7 @@ void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64
             copy(io, data_of(piece, s), staged(piece, there, s.count));
         any = true;
     }
-    /* The window is read into again at once, so its copies must be through. */
+    /* The caller overwrites the window at once, so the copies from it must have finished. */
     if (!host && any) await_copies(io);
 }
 

@@ -1,8 +1,9 @@
-/* io.h -- copies between a rank's pieces and the staging buffer, and agreement between ranks.
- * Private to parallel/checkpoint; checkpoint.h is the header for everybody else.
+/* io.h -- copies data between a rank's pieces and the staging buffer, and lets the ranks agree on
+ * results. Private to parallel/checkpoint; other folders include checkpoint.h.
  *
- * A tensor goes through in windows: ranges of its elements whose bytes fit into the staging buffer,
- * or with several ranks into half of it, for the other half takes what a rank sends. */
+ * A tensor is processed in windows: ranges of its elements that fit into the staging buffer. With
+ * several ranks a window fits into half of it, because the other half receives data from other
+ * ranks. */
 #ifndef PARALLEL_CHECKPOINT_IO_H
 #define PARALLEL_CHECKPOINT_IO_H
 
@@ -12,39 +13,44 @@
 
 int checkpoint_io_rank(const CheckpointIo *io);
 int checkpoint_io_ranks(const CheckpointIo *io);
-/* Rank 0, which finds, decides, commits, removes and warns for all. */
+/* Returns whether this is rank 0, which finds, decides, commits, removes and warns for all
+ * ranks. */
 static inline bool checkpoint_io_leads(const CheckpointIo *io)
 {
     return checkpoint_io_rank(io) == 0;
 }
-/* control_agree and control_share (parallel/grid/control.h); of a single rank they change nothing.
- */
+/* Like control_agree and control_share (parallel/grid/control.h), but they also work without a
+ * world: for a single rank they change nothing. */
 bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n);
 void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* The most bytes of a window. */
+/* Returns the maximum size of a window in bytes. */
 size_t checkpoint_io_window(const CheckpointIo *io);
-/* Where a writer receives what does not come in one stretch, as large as a window. */
+/* Returns the half of the staging buffer into which a writer receives data that consist of several
+ * stretches. It has room for a window. */
 void *checkpoint_io_inbox(const CheckpointIo *io);
 
-/* Elements of [from, end) that are in the extent; *one: they are one stretch, which is in *first.
- */
+/* Returns how many elements of [from, end) are in the extent, and sets *first to their first
+ * stretch. *one says whether they are a single stretch. */
 int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
                      bool *one);
-/* Where the host can read `s`, a stretch of the piece: in the piece itself, or `there`, which
- * must have room for it and to which it has been copied. */
+/* Returns a pointer through which the host can read stretch `s` of the piece. That is the piece's
+ * own memory if the host can read it; otherwise the stretch is copied to `there`, which must have
+ * room for it, and `there` is returned. */
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
-/* Copies what this rank has of elements [from, end) to `to`: packed, one stretch after the other;
- * else each where it lies in the window, whose first element is to[0]. */
+/* Copies the elements of [from, end) that this rank has to `to`. If `packed`, the stretches are
+ * stored one after the other; otherwise each goes to its place in the window, whose first element
+ * is to[0]. */
 void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
                         bool packed);
-/* The way back: what this rank has of elements [from, end), from the window into the piece. */
+/* The reverse of checkpoint_io_take without `packed`: copies the elements of [from, end) that this
+ * rank has from the window into the piece. */
 void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
                        const void *window);
-/* Brings another rank's stretches in [from, end), packed as above, to their places in the window.
- */
+/* Copies another rank's stretches in [from, end), packed as above, to their places in the window.
+ * `size` is the size of an element in bytes. */
 void checkpoint_io_spread(const ParamExtent *extent, int64_t from, int64_t end, size_t size,
                           const void *packed, void *window);
 

@@ -1,4 +1,5 @@
-/* layout.c -- see layout.h. */
+/* layout.c -- assigns tensors to files and files to ranks, and builds the headers and the manifest.
+ * See layout.h. */
 #include "parallel/checkpoint/layout.h"
 
 #include "model/core/check.h"
@@ -14,7 +15,7 @@ const Piece *contents_piece(const CheckpointContents *c, int piece)
     return piece < c->n_weights ? &c->weights[piece] : &c->slots[piece - c->n_weights];
 }
 
-/* How many ranks write. */
+/* Returns the number of ranks that write. */
 static int layout_writers(const CheckpointContents *contents, int ranks)
 {
     int writers = contents->writers > 0 ? contents->writers : 1;
@@ -24,8 +25,8 @@ static int layout_writers(const CheckpointContents *contents, int ranks)
 
 int layout_writer(int k, int writers, int ranks)
 {
-    /* Neighbouring ranks tend to share a machine: spread out, the writers use all machines' disks
-     * and network cards. */
+    /* Neighbouring ranks are often on the same machine. Spreading the writers uses the disks and
+     * network cards of all machines. */
     return (int)((int64_t)k * ranks / writers);
 }
 
@@ -35,12 +36,11 @@ void layout_cut(const int64_t *bytes, int n, int files, int *first)
     for (int i = 0; i < n; i++)
         total += bytes[i];
     first[0] = 0;
-    /* Tensors are never cut, which keeps a file readable without the others; a file is thus at most
-     * one tensor larger than its share. */
+    /* Tensors are never cut, so each file can be read without the others. A file is therefore at
+     * most one tensor larger than an equal share. */
     for (int k = 1, i = 0; k <= files; k++) {
-        /* A tensor goes to the file in whose share its middle lies; the files after it keep one
-         * each.
-         */
+        /* A tensor goes to the file whose equal share of the bytes contains its middle, but every
+         * later file must get at least one tensor. */
         int least = i + (n > 0), most = n - (files - k);
         while (i < most && (i < least || k == files ||
                             (double)before + 0.5 * (double)bytes[i] < (double)total * k / files))
@@ -62,8 +62,8 @@ SafetensorsEntry layout_entry(const Piece *piece)
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-/* An entry's name and where it came from, for a bisection: models have up to tens of thousands of
- * tensors, and to compare each with each would take longer than to write them. */
+/* The name and number of a piece, sorted for a binary search. A model can have tens of thousands of
+ * tensors, and comparing all pairs would take longer than writing them. */
 typedef struct {
     const char *name;
     int piece;
@@ -87,26 +87,27 @@ static Named *sort_names(const CheckpointContents *contents, int first, int n)
 }
 
 /* Appends a file with pieces [first, first + n) to the layout. safetensors_header sorts the entries
- * by the width of their type, so tensors lie in that order and not in the caller's. */
+ * by the size of their dtype, so the tensors are in that order in the file. */
 static void add_file(Layout *l, const CheckpointContents *contents, int first, int n)
 {
     Manifest *m = &l->manifest;
     ManifestFile *file = &m->file[m->n_files];
     LayoutFile *own = &l->file[m->n_files];
     SafetensorsEntry *entry = must_calloc((size_t)n + 1, sizeof *entry);
-    /* The header changes the order of the entries below; the names lead back to the pieces. */
+    /* safetensors_header reorders the entries below; the names are used to find their pieces
+     * again. */
     Named *sorted = sort_names(contents, first, n);
     char step[24];
     size_t bytes;
     snprintf(step, sizeof step, "%" PRId64, contents->state->steps);
-    /* "format" is what Hugging Face's loaders ask for. The save's id is in every file, so that
-     * files of two saves of one step, which look alike, are not taken for one checkpoint. */
+    /* Hugging Face's loaders require "format". Two saves of the same step look alike, so every file
+     * contains the id of its save, which shows if files of both were mixed. */
     const char *metadata[] = {"format", "pt", "save_id", m->save_id, "step", step};
     for (int i = 0; i < n; i++)
         entry[i] = layout_entry(contents_piece(contents, first + i));
     own->header = safetensors_header(entry, n, metadata, 3, &bytes);
-    /* The manifest takes the tensors in the file's order: writing, verifying and reading all go
-     * through a file from its beginning to its end. */
+    /* The manifest lists the tensors in the order of the file, so writing, verifying and reading
+     * all access a file sequentially. */
     own->first = m->n_tensors;
     own->n = n;
     file->header_bytes = file->bytes = (int64_t)bytes;
@@ -138,8 +139,8 @@ static void add_part(Layout *l, const CheckpointContents *contents, CheckpointPa
         files = writers < n ? writers
                 : n > 0     ? n
                             : 1;
-    /* No empty files, but for a part without tensors (SGD without momentum has no slots): readers
-     * find the same two parts in every checkpoint. */
+    /* A file is empty only if its part has no tensors (SGD without momentum has no slots). Even
+     * then there is a file, so every checkpoint has both parts. */
     int64_t *bytes = must_calloc((size_t)n + 1, sizeof *bytes);
     int first[CHECKPOINT_MAX_WRITERS + 1];
     for (int i = 0; i < n; i++)
@@ -163,8 +164,8 @@ void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
     Manifest *m = &l->manifest;
     GridPlace grid = contents->grid;
     if (grid.dp == 0) grid = GRID_OF_ONE;
-    /* Every rank makes this layout for itself. One that thought of another number of ranks would
-     * send to the wrong writer, and the save would hang. */
+    /* Every rank computes this layout itself. A rank with a wrong number of ranks would send to the
+     * wrong writer, and the save would hang. */
     CHECK(grid.pp * grid.dp * grid.cp * grid.tp == ranks,
           "%d ranks save what %d x %d x %d x %d have", ranks, grid.pp, grid.dp, grid.cp, grid.tp);
     snprintf(m->save_id, sizeof m->save_id, "%s", save_id);
@@ -176,7 +177,8 @@ void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
                                .tp = grid.tp,
                                .zero_stage = contents->zero_stage,
                                .writers = layout_writers(contents, ranks)};
-    /* Copies: the manifest frees what it has, as one that was read from a file does. */
+    /* manifest_free frees these texts, as it does for a manifest that was read from a file, so they
+     * must be copies. */
     m->state = *contents->state;
     m->config = must_strdup(contents->config);
     m->machine = must_strdup(contents->machine);

@@ -1,40 +1,42 @@
-/* layout.h -- which file of a checkpoint holds which tensor, and which rank writes it: all ranks
- * come to the same result. Private to parallel/checkpoint.
+/* layout.h -- decides which file of a checkpoint holds which tensor, and which rank writes that
+ * file. Each rank computes this on its own, with the same result. Private to parallel/checkpoint.
  *
- * Each part's tensors, in the order in which they are given, are cut into as many files as there
- * are writers, of bytes as equal as whole tensors let them be; a part with fewer tensors has fewer
- * files. */
+ * The weights, and likewise the slots, are distributed over as many files as there are writers, in
+ * the order in which the caller lists them. Tensors are not cut, so files have sizes as equal as
+ * whole tensors allow. If there are fewer tensors than writers, there are fewer files. */
 #ifndef PARALLEL_CHECKPOINT_LAYOUT_H
 #define PARALLEL_CHECKPOINT_LAYOUT_H
 
 #include "parallel/checkpoint/checkpoint.h"
 
 typedef struct {
-    int writer;   /* the rank */
+    int writer;   /* rank that writes the file */
     int first, n; /* its tensors in manifest.tensor */
-    char *header; /* its bytes before the data; how many, says the manifest */
+    char *header; /* bytes before the data; their number is the manifest's header_bytes */
 } LayoutFile;
 
 typedef struct {
-    Manifest manifest; /* all but the chunks' checksums */
-    LayoutFile *file;  /* one for each of the manifest's */
-    int *piece;        /* of each of the manifest's tensors: its number below */
+    Manifest manifest; /* complete except for the checksums of the chunks */
+    LayoutFile *file;  /* one for each file of the manifest */
+    int *piece;        /* for each tensor of the manifest: number of its piece */
     int n_pieces;
 } Layout;
 
-/* Pieces are numbered through: first the weights, then the slots. */
+/* Returns the piece with number `piece`. The weights are numbered first, then the slots. */
 const Piece *contents_piece(const CheckpointContents *contents, int piece);
-/* How a save by `ranks` ranks is laid out. Layout_free is due. */
+/* Computes the layout of a save by `ranks` ranks. The caller must call layout_free. */
 void layout_build(Layout *layout, const CheckpointContents *contents, int ranks,
                   const char *save_id);
 void layout_free(Layout *layout);
 
-/* The header's row for a piece, without its offset. */
+/* Returns the safetensors header entry of a piece; its offset is not set. */
 SafetensorsEntry layout_entry(const Piece *piece);
-/* Which rank is the k-th of the writers: spread evenly, the first is rank 0. */
+/* Returns the rank of writer number k. Writers are spread evenly over the ranks, and the first is
+ * rank 0. */
 int layout_writer(int k, int writers, int ranks);
-/* Cuts tensors of these bytes into `files` files: file k gets [first[k], first[k + 1]). None is
- * empty unless there are no tensors; then files is 1. */
+/* Distributes n tensors, whose sizes are in `bytes`, over `files` files: file k gets tensors
+ * [first[k], first[k + 1]). No file is empty, unless there are no tensors; then `files` must be
+ * 1. */
 void layout_cut(const int64_t *bytes, int n, int files, int *first);
 
 #endif

@@ -1,4 +1,5 @@
-/* manifest.c -- see manifest.h. */
+/* manifest.c -- prints manifest.json and the indexes of a checkpoint, and defines its file names.
+ * See manifest.h. */
 #include "parallel/checkpoint/manifest_fields.h"
 
 #include "model/core/check.h"
@@ -24,7 +25,8 @@ const ManifestField manifest_state_field[] = {
     {"loss_seed", offsetof(StepState, loss_seed), true},
     {"stop", offsetof(StepState, stop), false},
 };
-/* All are of 8 bytes, so a field that is added to StepState and forgotten here does not compile. */
+/* Every field has 8 bytes, so this fails to compile if a field is added to StepState and not to the
+ * list above. */
 _Static_assert(MANIFEST_STATE_FIELDS * 8 == sizeof(StepState), "a field of StepState is not saved");
 
 const ManifestField manifest_world_field[] = {
@@ -66,7 +68,8 @@ bool manifest_save_id_valid(const char *text)
 
 int64_t manifest_chunk_bytes(const SafetensorsEntry *e)
 {
-    /* A row is all that the first dimension counts; a scalar and an empty tensor are one chunk. */
+    /* A row is everything with the same index in the first dimension. A scalar or an empty tensor
+     * is a single chunk. */
     int64_t row = e->ndim > 0 && e->dim[0] > 0 ? e->bytes / e->dim[0] : e->bytes;
     if (row <= 0) return e->bytes;
     int64_t rows = (MANIFEST_CHUNK_BYTES - 1) / row + 1;
@@ -88,7 +91,7 @@ static void print_text(FILE *to, const char *key, const char *value)
     fputs(",\n", to);
 }
 
-/* A struct whose fields are all of 8 bytes, on one line. */
+/* Prints a struct on one line; all its fields have 8 bytes. */
 static void print_fields(FILE *to, const char *key, const void *values, const ManifestField *field,
                          int n)
 {
@@ -96,8 +99,8 @@ static void print_fields(FILE *to, const char *key, const void *values, const Ma
     for (int i = 0; i < n; i++) {
         const char *at = (const char *)values + field[i].offset;
         fprintf(to, "%s\"%s\": ", i ? ", " : "", field[i].name);
-        /* The bytes are copied out: to read a double through an integer's pointer would break C's
-         * aliasing rules. */
+        /* memcpy, because reading a double through an integer pointer would violate C's aliasing
+         * rules. */
         double d;
         int64_t whole;
         memcpy(&d, at, sizeof d);
@@ -138,8 +141,8 @@ char *manifest_print(const Manifest *m, size_t *bytes)
 {
     char *text;
     FILE *to = text_stream(&text, bytes);
-    /* The order is parse_all's, which takes no other. Format and version come first, so that a
-     * program that does not know the version can say so. */
+    /* The keys must be in the order that parse_all in manifest_parse.c requires. Format and version
+     * come first, so a program that does not know the version can report it. */
     fputs("{\n", to);
     print_text(to, "format", MANIFEST_FORMAT);
     fprintf(to, "\"version\": %d,\n", MANIFEST_VERSION);
@@ -157,7 +160,7 @@ char *manifest_print(const Manifest *m, size_t *bytes)
         print_tensor(to, m, &m->tensor[i]);
     }
     fputs("\n],\n", to);
-    /* The checksum is of all that comes before its own line; flushing brings that to `text`. */
+    /* The checksum covers everything before its own line; fflush makes that available in `text`. */
     CHECK(fflush(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
     fprintf(to, "\"manifest_crc32c\": \"%08x\"\n}\n", crc32c(0, text, *bytes));
     CHECK(fclose(to) == 0, "no memory for the manifest of %d tensors", m->n_tensors);
@@ -172,7 +175,7 @@ char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes
     if (files == 1) return NULL;
     char *text;
     FILE *to = text_stream(&text, bytes);
-    /* Without headers, as Hugging Face counts. */
+    /* Hugging Face's total_size does not include headers. */
     int64_t total = 0;
     for (int i = 0; i < m->n_tensors; i++)
         if (m->file[m->tensor[i].file].part == part) total += m->tensor[i].entry.bytes;

@@ -1,16 +1,17 @@
-/* manifest.h -- manifest.json of a checkpoint: what the folder holds, to the bit. Others see it
- * through checkpoint_manifest.
+/* manifest.h -- writes and reads a checkpoint's manifest.json, which describes every file and
+ * tensor of the folder and has their checksums. Code outside this folder gets it from
+ * checkpoint_manifest.
  *
- * Plain JSON, one tensor a line. Its last line is the CRC32C of all lines before, so that no
- * flipped byte goes unseen; integers are exact, doubles are C's hexadecimal floats, because decimal
- * digits and a reader's rounding would have to be trusted to give the same bits.
+ * It is plain JSON with one tensor per line. Its last line is the CRC32C of all lines before it, so
+ * any flipped byte is detected. Integers are exact. Doubles are written as C's hexadecimal floats:
+ * with decimal digits, the same bits would depend on how a reader rounds.
  *
- * Version 1 knew one rank and one file a part, and is still read; version 2 says which ranks wrote
- * it and lists its files.
+ * Version 1 had a single rank and one file each for weights and slots; it can still be read.
+ * Version 2 adds the number of ranks that wrote it and lists its files.
  *
- * A tensor's data has a checksum per chunk: the fewest whole rows that have MANIFEST_CHUNK_BYTES
- * bytes together, the last chunk being what is left. Whole rows, so that a reader who wants some
- * rows of a tensor can check just the chunks that these lie in. */
+ * A tensor's data has one checksum per chunk. A chunk is the fewest whole rows that have at least
+ * MANIFEST_CHUNK_BYTES bytes; the last chunk is the rest. Because chunks are whole rows, a reader
+ * that needs only some rows can check just the chunks that contain them. */
 #ifndef PARALLEL_CHECKPOINT_MANIFEST_H
 #define PARALLEL_CHECKPOINT_MANIFEST_H
 
@@ -22,67 +23,69 @@
 #define MANIFEST_CHUNK_BYTES ((int64_t)16 << 20)
 #define SAVE_ID_DIGITS       16
 
-/* The parts of a checkpoint, each in as many files as it has writers, in the order in which they
- * are written. */
+/* The two parts of a checkpoint. Each has as many files as it has writers. Files are written in
+ * this order. */
 typedef enum { CHECKPOINT_WEIGHTS, CHECKPOINT_SLOTS, CHECKPOINT_PARTS } CheckpointPart;
 enum { CHECKPOINT_MAX_WRITERS = 64, CHECKPOINT_FILE_NAME = 48 };
-/* Writes the name of file number `file` of a part's `files`: "model.safetensors" where it is the
- * only one, else "model-00001-of-00002.safetensors", as Hugging Face's loaders know it; likewise
- * "optimizer". */
+/* Writes the name of file number `file` of a part that has `files` files, as Hugging Face's loaders
+ * expect it: "model.safetensors" if it is the only one, otherwise
+ * "model-00001-of-00002.safetensors". The slots' files begin with "optimizer". */
 void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], CheckpointPart part, int file, int files);
-/* "model.safetensors.index.json": of a part in several files, which tensor lies in which. */
+/* Returns the name of a part's index, such as "model.safetensors.index.json". The index says which
+ * of the part's files has which tensor. */
 const char *checkpoint_index_name(CheckpointPart part);
 
 typedef struct {
-    int file; /* number in the manifest's list */
+    int file; /* index into Manifest.file */
     SafetensorsEntry entry;
     int n_chunks;
-    uint32_t *chunk; /* CRC32C of each */
+    uint32_t *chunk; /* CRC32C of each chunk */
 } ManifestTensor;
 
 typedef struct {
     char name[CHECKPOINT_FILE_NAME];
     CheckpointPart part;
-    int64_t bytes;        /* of the whole file */
-    int64_t header_bytes; /* of what precedes the data */
-    uint32_t header_crc;  /* CRC32C of those */
+    int64_t bytes;        /* size of the whole file */
+    int64_t header_bytes; /* bytes before the data */
+    uint32_t header_crc;  /* CRC32C of the header */
 } ManifestFile;
 
-/* The ranks that saved it: for people. Nothing that is read depends on it. */
+/* The grid of ranks that saved the checkpoint. It is only printed for users; reading does not
+ * depend on it. */
 typedef struct {
-    int64_t ranks, pp, dp, cp, tp; /* all, and on each axis */
+    int64_t ranks, pp, dp, cp, tp; /* in all, and on each axis */
     int64_t zero_stage, writers;
 } ManifestWorld;
 
 typedef struct {
     int version;
-    char save_id[SAVE_ID_DIGITS + 1]; /* in all files' metadata, too */
+    char save_id[SAVE_ID_DIGITS + 1]; /* also in the metadata of every file */
     ManifestWorld world;              /* version 1: a single rank */
     StepState state;
-    char *config;       /* as JSON, resolved */
+    char *config;       /* complete config as JSON, with all defaults */
     char *machine;      /* CPU level, BLAS, threads */
     char *code;         /* version of the program */
-    char *data;         /* which tokens the run has seen: data/identity.h */
-    ManifestFile *file; /* of the weights, then of the slots; one at least of each */
+    char *data;         /* identity of the training data: data/identity.h */
+    ManifestFile *file; /* the weights' files, then the slots'; at least one each */
     int n_files;
-    ManifestTensor *tensor; /* file by file, each in the order of its file */
+    ManifestTensor *tensor; /* in the order of the files, and of the data in each file */
     int n_tensors;
 } Manifest;
 
-/* Whether `text` is the id of a save: SAVE_ID_DIGITS hexadecimal digits, nothing else. */
+/* Returns whether `text` is a valid save id: exactly SAVE_ID_DIGITS hexadecimal digits. */
 bool manifest_save_id_valid(const char *text);
-/* Bytes of a full chunk of this tensor, and how many chunks it has. */
+/* The bytes of a full chunk of this tensor, and its number of chunks. */
 int64_t manifest_chunk_bytes(const SafetensorsEntry *entry);
 int manifest_chunk_count(const SafetensorsEntry *entry);
 
-/* The text of manifest.json, of the present version; the caller frees. */
+/* Returns the text of manifest.json in the present version; the caller frees it. */
 char *manifest_print(const Manifest *m, size_t *bytes);
-/* The text of a part's index, as Hugging Face's loaders read it; the caller frees. NULL: the part
- * is one file, which has no index. */
+/* Returns the text of a part's index in the format of Hugging Face's loaders; the caller frees it.
+ * Returns NULL if the part is a single file, which needs no index. */
 char *manifest_print_index(const Manifest *m, CheckpointPart part, size_t *bytes);
-/* Reads such a text, of version 1 or 2. Keys must come in the order in which they are written, so
- * that what is accepted is what this program writes and nothing else. False with a sentence; then
- * nothing is held. Otherwise manifest_free is due. */
+/* Parses the text of a manifest of version 1 or 2. Keys must be in the order in which
+ * manifest_print writes them, so only what this program writes is accepted. On failure returns
+ * false and sets `err`; *out is then empty. Otherwise the caller must call manifest_free. */
 bool manifest_parse(Manifest *out, const char *text, size_t bytes, char *err, size_t n);
 void manifest_free(Manifest *m);
 

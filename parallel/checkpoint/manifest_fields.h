@@ -1,5 +1,6 @@
-/* manifest_fields.h -- what the writer and the reader of manifest.json share: the numbers of its
- * structs, in the order in which they are written. Private to manifest.c and manifest_parse.c. */
+/* manifest_fields.h -- lists the numeric fields of StepState and ManifestWorld in the order in
+ * which manifest.json has them; used by its writer and its reader. Private to manifest.c and
+ * manifest_parse.c. */
 #ifndef PARALLEL_CHECKPOINT_MANIFEST_FIELDS_H
 #define PARALLEL_CHECKPOINT_MANIFEST_FIELDS_H
 
@@ -9,7 +10,7 @@
 
 typedef struct {
     const char *name;
-    size_t offset; /* in the struct, whose fields are all of 8 bytes */
+    size_t offset; /* offset in the struct; every field has 8 bytes */
     bool is_double;
 } ManifestField;
 

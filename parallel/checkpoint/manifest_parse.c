@@ -1,4 +1,5 @@
-/* manifest_parse.c -- reading manifest.json strictly. See manifest.h. */
+/* manifest_parse.c -- parses manifest.json and accepts only what manifest_print writes. See
+ * manifest.h. */
 #include "parallel/checkpoint/manifest_fields.h"
 
 #include "model/core/check.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Goes past "key": and refuses any other key. */
+/* Skips the key `key` and the colon after it; any other key is an error. */
 static bool expect_key(JsonCursor *j, const char *key)
 {
     char *found = json_take_string(j);
@@ -20,7 +21,7 @@ static bool expect_key(JsonCursor *j, const char *key)
     return good && json_expect(j, ':');
 }
 
-/* "key": "text" and the comma after it. */
+/* Parses "key": "text" and the comma after it. */
 static bool parse_text(JsonCursor *j, const char *key, char **out)
 {
     if (!expect_key(j, key)) return false;
@@ -33,7 +34,7 @@ static bool parse_int(JsonCursor *j, const char *key, int64_t *out)
     return expect_key(j, key) && json_take_int(j, out);
 }
 
-/* A string of exactly eight hexadecimal digits. */
+/* Parses a string of exactly eight hexadecimal digits. */
 static bool parse_crc(JsonCursor *j, uint32_t *out)
 {
     char *text = json_take_string(j);
@@ -45,8 +46,8 @@ static bool parse_crc(JsonCursor *j, uint32_t *out)
     return good || json_error(j, "a checksum has eight hexadecimal digits");
 }
 
-/* A hexadecimal float, and only in the spelling that printf gives it: what is written again from
- * this state is then the same text. */
+/* Parses a hexadecimal float and accepts only the spelling that printf's %a gives it. Printing the
+ * parsed value therefore gives the same text again. */
 static bool parse_double(JsonCursor *j, double *out)
 {
     char *text = json_take_string(j), again[40];
@@ -58,12 +59,12 @@ static bool parse_double(JsonCursor *j, double *out)
     return good || json_error(j, "a number is needed here, as printf's %%a writes it");
 }
 
-/* The largest count that is accepted, far beyond any run's: a run goes on by adding to these
- * numbers, which must not overflow. */
+/* The largest count that is accepted, far above that of any real run. A resumed run adds to these
+ * counts, and the sums must not overflow. */
 #define MOST_COUNTED (INT64_C(1) << 53)
 
-/* Whether a run can have saved this state. The manifest's checksum finds flipped bits; this finds
- * what somebody wrote with a checksum that fits. */
+/* Returns whether a run can have saved this state. The manifest's checksum detects flipped bits;
+ * this check detects impossible values that somebody wrote with a matching checksum. */
 static bool state_possible(const StepState *s)
 {
     const int64_t counts[] = {s->samples,    s->tokens,      s->steps,
@@ -75,14 +76,14 @@ static bool state_possible(const StepState *s)
            s->loss_scale > 0;
 }
 
-/* A struct as print_fields writes it. */
+/* Parses a struct in the form in which print_fields writes it. */
 static bool parse_fields(JsonCursor *j, const char *key, void *values, const ManifestField *field,
                          int count)
 {
     if (!expect_key(j, key) || !json_expect(j, '{')) return false;
     for (int i = 0; i < count; i++) {
-        /* In this order and none missing: a reader that filled gaps with zeros would resume at step
-         * 0 with the weights of a later one. */
+        /* The fields must be in this order, and none may be missing. If missing fields were set to
+         * 0, a run could resume at step 0 with the weights of a later step. */
         void *at = (char *)values + field[i].offset;
         int64_t n = 0;
         double d = 0;
@@ -103,13 +104,14 @@ static bool parse_state(JsonCursor *j, StepState *state)
            (state_possible(state) || json_error(j, "a state that no run reaches"));
 }
 
-/* Whether there can be such a world. No number of ranks is used for anything but to be printed. */
+/* Returns whether the sizes of the grid are possible and consistent. They are used for nothing but
+ * printing. */
 static bool world_possible(const ManifestWorld *w)
 {
     const int64_t sizes[] = {w->pp, w->dp, w->cp, w->tp}, most = 1 << 24;
     int64_t ranks = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        /* Before each product, so that none overflows. */
+        /* Checked before each multiplication, so it cannot overflow. */
         if (sizes[i] < 1 || sizes[i] > most || ranks > most) return false;
         ranks *= sizes[i];
     }
@@ -119,7 +121,7 @@ static bool world_possible(const ManifestWorld *w)
 
 static bool parse_world(JsonCursor *j, Manifest *m)
 {
-    /* Version 1 is of the time when a single rank trained. */
+    /* When version 1 was written, the program trained with a single rank. */
     m->world = (ManifestWorld){
         .ranks = 1, .pp = 1, .dp = 1, .cp = 1, .tp = 1, .zero_stage = 0, .writers = 1};
     if (m->version == 1) return true;
@@ -127,12 +129,13 @@ static bool parse_world(JsonCursor *j, Manifest *m)
            (world_possible(&m->world) || json_error(j, "a world that cannot be"));
 }
 
-/* How many files a part has whose first is called `name`: 0 if no first file is called so. Names
- * are made, never taken, so that nothing outside the folder is ever opened. */
+/* Returns the number of files of the part whose first file is called `name`; 0 if no first file has
+ * this name. File names are generated here and compared, never used as they are in the text, so no
+ * file outside the folder is ever opened. */
 static int files_of_part(CheckpointPart part, const char *name, int most)
 {
-    /* All names that this program can make are tried: a number that was parsed out of the text
-     * would be trusted. */
+    /* Tries every name that this program can generate, because a number parsed from the text could
+     * not be trusted. */
     for (int files = 1; files <= most; files++) {
         char made[CHECKPOINT_FILE_NAME];
         checkpoint_file_name(made, part, 0, files);
@@ -148,14 +151,14 @@ static bool parse_file(JsonCursor *j, ManifestFile *file)
                 json_expect(j, ',') && expect_key(j, "header_crc32c") &&
                 parse_crc(j, &file->header_crc) && json_expect(j, '}');
     if (!good) return false;
-    /* The shortest header is eight bytes of length and "{}". */
+    /* The shortest header has eight bytes of length and "{}". */
     if (file->header_bytes < 10 || file->bytes < file->header_bytes)
         return json_error(j, "sizes of %s that cannot be", file->name);
     return true;
 }
 
-/* The files of one part: their number follows from the first one's name, the other names from
- * that. */
+/* Parses the files of one part. The name of the first file determines how many there are, and so
+ * all other names. */
 static bool parse_part(JsonCursor *j, Manifest *m, CheckpointPart part)
 {
     int files = 1;
@@ -165,8 +168,8 @@ static bool parse_part(JsonCursor *j, Manifest *m, CheckpointPart part)
         char *name = json_take_string(j);
         if (name == NULL) return false;
         if (f == 0) files = files_of_part(part, name, m->version == 1 ? 1 : CHECKPOINT_MAX_WRITERS);
-        /* Where the first name is unknown, `files` is 0: the sentence then asks for the name of an
-         * only file. */
+        /* If the first name is not a valid one, `files` is 0 and the error message below asks for
+         * the name of a single file. */
         file->part = part;
         checkpoint_file_name(file->name, part, f, files ? files : 1);
         bool named = files > 0 && strcmp(name, file->name) == 0;
@@ -187,13 +190,13 @@ static bool parse_files(JsonCursor *j, Manifest *m)
     return json_expect(j, '}') && json_expect(j, ',');
 }
 
-/* Tensors are listed file by file, so this one is in the file of the tensor before it or in a later
- * one. */
+/* Parses a tensor's file and dtype. Tensors are listed file by file, so the tensor is in the same
+ * file as the previous one or in a later one. */
 static bool parse_file_and_type(JsonCursor *j, const Manifest *m, ManifestTensor *t)
 {
     char *file = NULL, *type = NULL;
     bool good = parse_text(j, "file", &file) && parse_text(j, "dtype", &type);
-    /* This tensor is counted already: the one before it is at n_tensors - 2. */
+    /* n_tensors already includes this tensor, so the previous one is at n_tensors - 2. */
     int f = m->n_tensors > 1 ? m->tensor[m->n_tensors - 2].file : 0;
     while (good && f < m->n_files && strcmp(file, m->file[f].name) != 0)
         f++;
@@ -212,9 +215,9 @@ static bool parse_shape(JsonCursor *j, SafetensorsEntry *e)
     return json_expect(j, ',');
 }
 
-/* As many checksums as the shape asks for. A checksum takes ten characters at least ("01234567" and
- * its quotes): where the rest of the text is too short for that many, the shape is a lie, and no
- * memory is allocated by it. */
+/* Parses one checksum for each chunk that the shape implies. A checksum takes at least ten
+ * characters ("01234567" with its quotes). If the rest of the text is too short for them, the shape
+ * must be wrong, and no memory is allocated for it. */
 static bool parse_chunks(JsonCursor *j, ManifestTensor *t)
 {
     if (!expect_key(j, "chunks") || !json_expect(j, '[')) return false;
@@ -232,7 +235,8 @@ static bool parse_tensor(JsonCursor *j, const Manifest *m, ManifestTensor *t)
 {
     SafetensorsEntry *e = &t->entry;
     if (!json_expect(j, '{') || !parse_text(j, "name", &e->name)) return false;
-    /* Names go into sentences, headers and indexes: no quote, no slash, no control character. */
+    /* Names are printed in messages, headers and indexes, so quotes, slashes and control characters
+     * are refused. */
     if (!safetensors_name_valid(e->name))
         return json_error(j, "a tensor's name is not made of letters, digits, '.', '_' and '-'");
     if (!parse_file_and_type(j, m, t) || !parse_shape(j, e)) return false;
@@ -250,7 +254,8 @@ static bool parse_tensors(JsonCursor *j, Manifest *m)
             capacity = capacity ? 2 * capacity : 64;
             m->tensor = must_realloc(m->tensor, (size_t)capacity * sizeof *m->tensor);
         }
-        /* Counted before it is parsed, so that manifest_free finds what a refused one holds. */
+        /* n_tensors is incremented before parsing, so manifest_free also frees a tensor that is
+         * only partly parsed. */
         m->tensor[m->n_tensors] = (ManifestTensor){0};
         m->n_tensors++;
         if (!parse_tensor(j, m, &m->tensor[m->n_tensors - 1])) return false;
@@ -266,8 +271,8 @@ static bool parse_all(JsonCursor *j, Manifest *m)
     if (good && strcmp(format, MANIFEST_FORMAT) != 0)
         good = json_error(j, "this is not a " MANIFEST_FORMAT);
     good = good && parse_int(j, "version", &version) && json_expect(j, ',');
-    /* Before anything else is looked at: a later version may have changed all of it, and "unknown
-     * key" would send the reader to look for damage. */
+    /* The version is checked before everything else. A later version may have changed any of it,
+     * and an "unknown key" error would wrongly suggest damage. */
     if (good && (version < 1 || version > MANIFEST_VERSION))
         good = json_error(j, "a manifest of version %lld; this program reads versions 1 to %d",
                           (long long)version, MANIFEST_VERSION);
@@ -278,7 +283,7 @@ static bool parse_all(JsonCursor *j, Manifest *m)
     if (good) snprintf(m->save_id, sizeof m->save_id, "%s", save_id);
     free(format);
     free(save_id);
-    /* The checksum has been compared (check_crc); here only its place and form count. */
+    /* check_crc has compared the checksum already; here only its position and form are checked. */
     uint32_t crc;
     return good && parse_world(j, m) && parse_state(j, &m->state) &&
            parse_text(j, "code", &m->code) && parse_text(j, "machine", &m->machine) &&
@@ -287,8 +292,8 @@ static bool parse_all(JsonCursor *j, Manifest *m)
            parse_crc(j, &crc) && json_expect(j, '}') && json_expect_end(j);
 }
 
-/* The last line must be, to the byte, what the writer puts after these contents. This comes before
- * any parsing, so a file with a flipped byte is called damaged, whatever it would parse as. */
+/* Checks that the last line is byte for byte what manifest_print would write after these contents.
+ * This comes before any parsing, so a file with a flipped byte is always reported as damaged. */
 static bool check_crc(const char *text, size_t bytes, char *err, size_t n)
 {
     char tail[64];

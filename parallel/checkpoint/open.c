@@ -1,10 +1,10 @@
-/* open.c -- opening checkpoints. See checkpoint.h.
+/* open.c -- opens checkpoints. See checkpoint.h.
  *
- * Nothing in a file is taken on trust. Opening compares three records of the same tensors: the
- * manifest, which ends with its own checksum, the header of each file, and the sizes of the files.
- * verify.c and read.c compare every chunk of data with its checksum in the manifest. All files and
- * the manifest carry the id of the save, so files of two saves of one run, each whole by itself, do
- * not pass. */
+ * Nothing in a file is trusted. Opening a checkpoint compares three descriptions of the same
+ * tensors: the manifest, which ends with its own checksum, the header of each file, and the sizes
+ * of the files. verify.c and read.c compare every chunk of data with its checksum in the manifest.
+ * The manifest and all files contain the id of the save, so a mixture of files from two saves is
+ * detected, even if each file is intact. */
 #include "parallel/checkpoint/opened.h"
 
 #include "model/core/check.h"
@@ -19,12 +19,12 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Reads and parses manifest.json. Its size is checked before memory is allocated by it. */
+/* Reads and parses manifest.json. Its size is checked before memory of that size is allocated. */
 static bool open_manifest(Checkpoint *c, char *err, size_t n)
 {
     char *path = text_format("%s/manifest.json", c->path), *text = NULL, why[512];
-    /* Below the folder that is open, not by its path: a live run may rename or prune it meanwhile,
-     * and then manifest and files would be of two saves. */
+    /* Opened relative to the folder's descriptor, not by its path. A live run may rename or prune
+     * the folder meanwhile, and then the manifest and the files would come from two saves. */
     int64_t bytes = 0;
     int fd = fs_open_file(c->folder, "manifest.json", path, &bytes, err, n);
     bool good = fd >= 0;
@@ -47,9 +47,9 @@ static bool same_entry(const SafetensorsEntry *a, const SafetensorsEntry *b)
            a->bytes == b->bytes;
 }
 
-/* Whether the header of file `which` and the manifest name the same tensors, in the same order, and
- * come from one save. The save's id is compared first: where files are mixed, that is the sentence
- * that helps. */
+/* Returns whether the header of file `which` and the manifest list the same tensors in the same
+ * order and come from one save; sets `err` if not. The id of the save is compared first, because
+ * for mixed files that gives the most helpful message. */
 static bool compare_header(const Checkpoint *c, int which, const Safetensors *s, uint32_t crc,
                            const char *path, char *err, size_t n)
 {
@@ -63,8 +63,8 @@ static bool compare_header(const Checkpoint *c, int which, const Safetensors *s,
             path, save_id ? save_id : "(none)", m->save_id);
     if (crc != file->header_crc || s->data_at != file->header_bytes)
         return error_set(err, n, "%s is damaged: its header is not the one that was saved", path);
-    /* The checksum of the header says that it is what was saved, and this that the manifest is:
-     * each may have been damaged, or written by another program, alone. */
+    /* The header's checksum shows that the header is as it was saved. This loop checks that the
+     * manifest agrees with it, since either could have been damaged or rewritten alone. */
     int seen = 0;
     for (int i = 0; i < m->n_tensors; i++) {
         if (m->tensor[i].file != which) continue;
@@ -78,20 +78,21 @@ static bool compare_header(const Checkpoint *c, int which, const Safetensors *s,
                      s->n, seen);
 }
 
-/* Whether all files stay open. */
+/* Returns whether all files stay open. */
 static bool keeps_files(const Checkpoint *c)
 {
     return c->manifest.n_files <= CHECKPOINT_OPEN_FILES;
 }
 
-/* Opens file `which`, in the place of the last one where not all stay open, and compares its size
- * with the manifest's. Leaves what is open. False with a sentence. */
+/* Opens file `which`, unless it is open, and compares its size with the manifest's. If not all
+ * files can stay open, closes the file that was opened last. Returns false and sets `err` on
+ * failure. */
 static bool open_file(Checkpoint *c, int which, const char *path, char *err, size_t n)
 {
     int64_t bytes = 0, saved = c->manifest.file[which].bytes;
     if (c->file[which] >= 0) return true;
-    /* Ranks are threads of one process: 64 ranks with 128 files each would be far over the usual
-     * limit of 1024. */
+    /* Ranks are threads of one process: 64 ranks with 128 open files each would far exceed the
+     * usual limit of 1024 descriptors. */
     if (!keeps_files(c)) {
         if (c->passing >= 0) {
             close(c->file[c->passing]);
@@ -101,7 +102,7 @@ static bool open_file(Checkpoint *c, int which, const char *path, char *err, siz
     }
     c->file[which] = fs_open_file(c->folder, c->manifest.file[which].name, path, &bytes, err, n);
     if (c->file[which] < 0) return false;
-    /* At every opening anew: one that was closed in between may have been cut off since. */
+    /* Checked at every opening: a file that was closed in between may have been truncated since. */
     if (bytes == saved) return true;
     return error_set(err, n, "%s is damaged: it has %lld bytes, %lld were saved", path,
                      (long long)bytes, (long long)saved);
@@ -157,8 +158,8 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
     c->folder = folder;
     c->passing = -1;
     bool good = open_manifest(c, err, n);
-    /* -1 before anything can fail: checkpoint_close would take a 0 for standard input and close it.
-     */
+    /* Set to -1 before anything can fail: checkpoint_close would close a descriptor 0, which is
+     * standard input. */
     c->file = must_calloc((size_t)c->manifest.n_files + 1, sizeof *c->file);
     for (int f = 0; f < c->manifest.n_files; f++)
         c->file[f] = -1;
@@ -171,16 +172,17 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
     return good;
 }
 
-/* A folder called step_N must hold step N; one of another name (a copy that a user made) may hold
- * any. Slashes at the end of the path are not part of the name. */
+/* Checks the folder's name: a folder called step_N must hold step N. A folder with another kind of
+ * name, such as a copy that a user made, may hold any step. Slashes at the end of the path are not
+ * part of the name. */
 static bool check_name(const Checkpoint *c, char *err, size_t n)
 {
     char *path = must_strdup(c->path);
     for (size_t last = strlen(path); last > 1 && path[last - 1] == '/'; last--)
         path[last - 1] = '\0';
     const char *slash = strrchr(path, '/');
-    /* A resume takes the newest step by its name: a folder that was renamed to a higher number
-     * would throw away the run's real steps. */
+    /* A resume takes the newest step by name, so a folder that was renamed to a higher number would
+     * make the run lose its real steps. */
     int64_t named = checkpoint_step_of(slash ? slash + 1 : path), held = c->manifest.state.steps;
     free(path);
     if (named < 0 || named == held) return true;
@@ -200,8 +202,9 @@ bool checkpoint_open(const char *path, Checkpoint **out, char *err, size_t n)
 bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint **out, char *err,
                                 size_t n)
 {
-    /* One rank may see what another does not, on a network file system for seconds. All go on with
-     * it or none: ranks that resume from different steps would train nonsense. */
+    /* On a network file system, one rank may for some seconds see a folder that another does not.
+     * All ranks use the checkpoint or none: ranks that resumed from different steps would train an
+     * inconsistent model. */
     if (checkpoint_io_agree(io, checkpoint_open(path, out, err, n), err, n)) return true;
     checkpoint_close(*out);
     *out = NULL;

@@ -1,5 +1,5 @@
-/* opened.h -- a checkpoint that is open. Private to parallel/checkpoint: open.c, verify.c, read.c.
- */
+/* opened.h -- the struct of an open checkpoint, and reads of its data. Private to open.c, verify.c
+ * and read.c of parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_OPENED_H
 #define PARALLEL_CHECKPOINT_OPENED_H
 
@@ -8,16 +8,19 @@
 struct Checkpoint {
     char *path;
     int folder;
-    int *file;   /* of the manifest's files: -1 where not open */
-    int passing; /* the one that is open although there are too many to keep; -1: none */
+    int *file; /* descriptor of each of the manifest's files; -1: not open */
+    /* The only file that is open if there are too many to keep all open; -1: none. */
+    int passing;
     Manifest manifest;
-    bool verified; /* all data had their checksums when it was read */
+    bool verified; /* all data matched their checksums when they were read */
 };
 
-/* Reads `bytes` bytes at `at` of a tensor's data. False with a sentence. */
+/* Reads `bytes` bytes of a tensor's data, beginning at its byte `at`. Returns false and sets `err`
+ * on failure. */
 bool opened_read(Checkpoint *c, const ManifestTensor *t, void *to, size_t bytes, int64_t at,
                  char *err, size_t n);
-/* Says which chunk (from 0) of a tensor lacks its checksum; returns false. */
+/* Sets `err` to a message that chunk `chunk` (from 0) of a tensor does not match its checksum;
+ * returns false. */
 bool opened_chunk_error(const Checkpoint *c, const ManifestTensor *t, int chunk, char *err,
                         size_t n);
 

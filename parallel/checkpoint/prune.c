@@ -1,8 +1,9 @@
-/* prune.c -- removing checkpoints: what crashes have left, the old ones, and those that must
+/* prune.c -- removes checkpoints: leftovers of crashed saves, old checkpoints, and those that must
  * make room on a full disk. See prune.h and checkpoint.h.
  *
- * A checkpoint is first renamed to .trash-step_N and then removed file by file: a crash in between
- * leaves a folder that nobody takes for a checkpoint; the next save or removal clears it away. */
+ * A checkpoint is first renamed to .trash-step_N and then removed file by file. If the process
+ * crashes in between, the remaining folder is not taken for a checkpoint, and the next save or
+ * removal deletes it. */
 #include "parallel/checkpoint/prune.h"
 
 #include "model/core/check.h"
@@ -22,9 +23,9 @@
 
 /* ---- leftovers ------------------------------------------------------------------------------ */
 
-/* Whether `name` is one that a save or a removal leaves when it dies: step_N.tmp-ID,
- * .trash-step_N or .trash-step_N-ID, to the letter. Whatever else lies in the folder is a user's
- * and stays: "step_3.tmp", "step_00000003.old". */
+/* Returns whether a crashed save or removal can have left a folder called `name`: exactly
+ * step_N.tmp-ID, .trash-step_N or .trash-step_N-ID. Any other name, such as "step_3.tmp" or
+ * "step_00000003.old", belongs to a user and is not removed. */
 static bool is_leftover(const char *name)
 {
     char step[32];
@@ -39,7 +40,8 @@ static bool is_leftover(const char *name)
 
 bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, size_t n)
 {
-    /* A descriptor of its own, since closedir closes it; a duplicate would share its position. */
+    /* closedir closes this descriptor, so parent_fd cannot be used. A duplicate made by dup would
+     * share parent_fd's read position. */
     int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (dir == NULL) {
@@ -56,7 +58,8 @@ bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, siz
 
 /* ---- pruning --------------------------------------------------------------------------------- */
 
-/* Removes a checkpoint: the rename takes it away at once, the rest may take its time or fail. */
+/* Removes a checkpoint. The rename makes it disappear at once; deleting its files afterwards may be
+ * slow, or fail. */
 static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err, size_t n)
 {
     char name[32], trash[48];
@@ -67,9 +70,10 @@ static bool remove_step(CheckpointIo *io, int parent_fd, int64_t step, char *err
     return fs_remove_tree(io->fs, parent_fd, trash, err, n);
 }
 
-/* Opens RUN/checkpoints, removes leftovers and lists the steps. False with a sentence: either the
- * folder cannot be opened or listed, then *parent_fd is -1 and there is no list; or just a leftover
- * could not be removed, then both are there and the caller may go on. */
+/* Opens RUN/checkpoints, removes leftovers and lists the steps. There are two kinds of failure,
+ * which both return false and set `err`. If the folder cannot be opened or listed, *parent_fd is -1
+ * and there is no list. If only a leftover could not be removed, *parent_fd and the list are valid
+ * and the caller may continue. */
 static bool open_parent(CheckpointIo *io, const char *run, int *parent_fd, int64_t **steps,
                         int *n_steps, char *err, size_t n)
 {
@@ -95,15 +99,16 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
     bool good = open_parent(io, run, &parent_fd, &steps, &n_steps, err, n);
     if (parent_fd < 0) return false;
     for (int i = 0; i < n_steps; i++) {
-        /* A newer step was damaged, so that the run went on from an older one. It stays as evidence
-         * until the run saves that step again. */
+        /* A step newer than the one just saved is damaged: the run resumed from an older one
+         * because of it. It stays as evidence until the run saves that step again. */
         if (steps[i] > newest) continue;
         if (kept >= keep) {
             good &= remove_step(io, parent_fd, steps[i], err, n);
             continue;
         }
-        /* Only what opens counts as kept, so damaged ones never push the last good one out. To
-         * verify the data of each would read all of them after every save. */
+        /* Only a checkpoint that can be opened counts as kept, so damaged ones never displace the
+         * last good one. The data are not verified, because that would read all kept checkpoints
+         * after every save. */
         char why[512], *path = checkpoint_path(run, steps[i]);
         Checkpoint *c = NULL;
         kept += steps[i] == newest || checkpoint_open(path, &c, why, sizeof why);
@@ -124,7 +129,7 @@ bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int kee
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Whether the checkpoint can be opened and all its data match their checksums. */
+/* Returns whether the checkpoint can be opened and all its data match their checksums. */
 static bool verifies(CheckpointIo *io, const char *run, int64_t step)
 {
     char why[512], *path = checkpoint_path(run, step);
@@ -136,7 +141,8 @@ static bool verifies(CheckpointIo *io, const char *run, int64_t step)
     return whole;
 }
 
-/* Removes steps[0..n_steps), the last first. */
+/* Removes checkpoints from the end of steps[0..n_steps), which is sorted newest first, until
+ * `bytes` bytes are free. Returns how many it removed. */
 static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
                          int n_steps, int64_t bytes)
 {
@@ -144,8 +150,8 @@ static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const
     int removed = 0;
     for (int i = n_steps - 1; i >= 0; i--) {
         int64_t room = fs_room(io->fs, parent);
-        /* The first one goes without a look at the room: the save has just failed for want of it,
-         * and statvfs knows nothing of quotas. */
+        /* The first one is removed without checking the free space: the save has just failed for
+         * lack of space, and statvfs does not report quotas. */
         if (removed > 0 && (room < 0 || room >= bytes)) break;
         if (!remove_step(io, parent_fd, steps[i], why, sizeof why)) break;
         log_warning("the disk is full: the older checkpoint of step %" PRId64 " made room",
@@ -166,8 +172,8 @@ int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes)
         free(ignored);
     }
     n_steps = checkpoint_list_everywhere(io, run, &steps, why, sizeof why);
-    /* The newest checkpoint that verifies is what a resume would take, so it and all newer ones
-     * stay; this is the one moment at which all data are read before something is removed. */
+    /* A resume would take the newest checkpoint that verifies, so it and all newer ones stay. This
+     * is the only place where all data are verified before something is removed. */
     while (good < n_steps - 1 && !verifies(io, run, steps[good]))
         good++;
     if (parent_fd >= 0 && n_steps > good + 1)

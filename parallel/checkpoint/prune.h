@@ -1,17 +1,17 @@
-/* prune.h -- what a save removes. Private to parallel/checkpoint; checkpoint.h is the header for
- * everybody else. */
+/* prune.h -- removes old checkpoints and leftovers of crashed saves. Private to
+ * parallel/checkpoint; other folders include checkpoint.h. */
 #ifndef PARALLEL_CHECKPOINT_PRUNE_H
 #define PARALLEL_CHECKPOINT_PRUNE_H
 
 #include "parallel/checkpoint/checkpoint.h"
 
-/* Removes what saves and removals that died have left in the folder `parent_fd`, known by the exact
- * form of its name. Whoever calls holds the run's lock, so none of it belongs to a save that still
- * runs. False with a sentence if something could not be removed. */
+/* Removes folders that crashed saves and removals have left in the folder `parent_fd`; only names
+ * that match their pattern exactly are removed. The caller must hold the run's lock, so no save can
+ * be writing them. Returns false and sets `err` if something could not be removed. */
 bool checkpoint_remove_leftovers(CheckpointIo *io, int parent_fd, char *err, size_t n);
-/* Removes checkpoints older than the newest that verifies, oldest first: one at least, and more
- * while fewer than `bytes` bytes are free. Returns how many it removed, on all ranks, which read
- * what is to verify together. */
+/* Removes checkpoints older than the newest that verifies, oldest first: at least one, and more
+ * while fewer than `bytes` bytes are free. The ranks share the reading that verifying needs.
+ * Returns on all ranks how many checkpoints were removed. */
 int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes);
 
 #endif

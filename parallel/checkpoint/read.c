@@ -1,4 +1,4 @@
-/* read.c -- a checkpoint's tensors into the pieces that this rank has of them. See checkpoint.h. */
+/* read.c -- reads a checkpoint's tensors into this rank's pieces. See checkpoint.h. */
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "parallel/checkpoint/io.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor of this type and shape without data, to compare and to describe. */
+/* Returns a tensor of this dtype and shape without data, for comparisons and messages. */
 static Tensor shape_of(DType dtype, int ndim, const int64_t *dim)
 {
     Tensor t = {.dtype = dtype, .ndim = ndim};
@@ -16,7 +16,8 @@ static Tensor shape_of(DType dtype, int ndim, const int64_t *dim)
     return t;
 }
 
-/* Whether the saved tensor and the run's of that name agree in type and shape. */
+/* Returns whether a saved tensor and the run's tensor of the same name agree in dtype and shape;
+ * sets `err` if not. */
 static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const Piece *dst, char *err,
                       size_t n)
 {
@@ -28,17 +29,17 @@ static bool check_fit(const Checkpoint *c, const SafetensorsEntry *e, const Piec
                      tensor_describe(own, needed, sizeof needed));
 }
 
-/* Sets source[i] to the manifest's tensor called dst[i].name. Every tensor of the part must have
- * its dst and every dst its tensor: weights that a run silently left out or started from zero would
- * look like a resume and be none. */
+/* Sets source[i] to the manifest's tensor called dst[i].name. Every tensor of the part must have a
+ * dst and every dst a tensor: if some weights were silently ignored or kept their initial values,
+ * the run would not really be resumed. */
 static bool match_names(const Checkpoint *c, CheckpointPart part, const Piece *dst, int n_dst,
                         const ManifestTensor **source, char *err, size_t n)
 {
     for (int i = 0, next = 0; i < c->manifest.n_tensors; i++) {
         const ManifestTensor *t = &c->manifest.tensor[i];
         if (c->manifest.file[t->file].part != part) continue;
-        /* The search begins after the last match: a file that has the run's order takes one
-         * comparison a tensor, and any other order still finds all. */
+        /* The search begins after the last match. If the file has the same order as `dst`, each
+         * tensor takes one comparison; in any other order, all tensors are still found. */
         int tried = 0;
         while (tried < n_dst && strcmp(dst[(next + tried) % n_dst].name, t->entry.name) != 0)
             tried++;
@@ -66,8 +67,9 @@ bool checkpoint_fits(const Checkpoint *c, CheckpointPart part, const Piece *dst,
     return fits;
 }
 
-/* Reads elements [from, end) of a tensor, those that this rank has into the piece. With `crc` all
- * of them, to whose checksum they add; else from the first to the last that it has. */
+/* Reads elements [from, end) of a tensor and stores those that this rank has in the piece. With
+ * `crc`, reads all of them and updates the checksum; without it, reads only from the first to the
+ * last element that this rank has. */
 static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, const Piece *dst,
                         int64_t from, int64_t end, uint32_t *crc, char *err, size_t n)
 {
@@ -76,28 +78,31 @@ static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t
     bool one;
     int64_t count = extent_count(&dst->extent, from, end, &s, &one);
     if (count == 0 && crc == NULL) return true;
-    /* Without a checksum to compute nothing has to be read but what is this rank's. */
+    /* Without a checksum, only the elements of this rank have to be read. */
     if (crc == NULL) {
         from = s.at;
         if (one) end = s.at + s.count;
     }
     size_t bytes = (size_t)(end - from) * size;
-    /* One stretch of the host's is read where it lies; what is a device's passes through. */
+    /* A single stretch in host memory is read in place; data for a device pass through the staging
+     * buffer. */
     bool direct = one && s.count == end - from && dst->data.place == PLACE_HOST;
     void *to = direct ? (char *)dst->data.data + (size_t)s.within * size : io->staging;
     if (!opened_read(c, t, to, bytes, from * (int64_t)size, err, n)) return false;
-    /* Over what the file gave; what a device has of it is not read back. */
+    /* The checksum is computed from the bytes that were read, before they are copied to a
+     * device. */
     if (crc) *crc = crc32c(*crc, to, bytes);
     if (!direct) checkpoint_io_put(io, dst, from, end, io->staging);
     return true;
 }
 
-/* Reads what this rank has of a tensor. Where the checksums are still to be compared, it reads all
- * chunks: a device has then received the bytes of a damaged one when it is found out. */
+/* Reads this rank's elements of a tensor. If the checksums have not been compared yet, reads all
+ * chunks in full. A device may then receive bytes of a chunk before the chunk is found to be
+ * damaged. */
 static bool read_tensor(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, const Piece *dst,
                         char *err, size_t n)
 {
-    /* A single rank reads all bytes anyway and compares them in the same pass. */
+    /* A single rank reads all bytes anyway, so it compares checksums in the same pass. */
     bool compare = checkpoint_io_ranks(io) == 1;
     int64_t size = (int64_t)dtype_size(t->entry.dtype), chunk = manifest_chunk_bytes(&t->entry),
             most = (int64_t)CHECKPOINT_STAGING_BYTES;
@@ -120,7 +125,8 @@ bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const
     const ManifestTensor **source = must_calloc((size_t)n_dst + 1, sizeof(const ManifestTensor *));
     bool good = match_names(c, part, dst, n_dst, source, err, n);
     good = checkpoint_io_agree(io, good, err, n);
-    /* Several ranks read each tensor: they share the work of comparing it, once, beforehand. */
+    /* Several ranks may read parts of the same tensor, so they verify all data once beforehand and
+     * share the work. */
     if (good && checkpoint_io_ranks(io) > 1 && !c->verified)
         good = checkpoint_verify(io, c, err, n);
     if (good) {

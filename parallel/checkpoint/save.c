@@ -1,16 +1,18 @@
-/* save.c -- saving: write a temporary folder, sync it, read it back, rename it. See checkpoint.h.
+/* save.c -- saves a checkpoint: writes a temporary folder, syncs it, reads it back and renames it.
+ * See checkpoint.h.
  *
- * The order of the calls, and what a crash after each of them leaves:
- *   1. make RUN/checkpoints/step_N.tmp-ID, write and fsync its files, each by its writer; when all
- *      ranks agree that theirs are good, write and fsync the manifest, fsync the folder. Crash: a
- *      temporary folder, which no reader takes for a checkpoint and the next save removes.
- *   2. open it as any reader would. Wrong: the save fails, and nothing has changed for anybody.
- *   3. where step_N is there already and is not this save, rename it out of the way. Crash: step N
- * is not there; a resume takes the newest of the others.
- *   4. rename the temporary folder to step_N: from now on it is a checkpoint. Crash: the disk has
- *      the old name or the new one, and under either the whole content.
- *   5. fsync RUN/checkpoints and RUN: from now on it survives losing power, too.
- * All but the writers' files is rank 0's; the others learn how each part of it ended. */
+ * The steps of a save, and what a crash during or after each of them leaves:
+ *   1. Make RUN/checkpoints/step_N.tmp-ID. Each writer writes and fsyncs its files there. When all
+ *      ranks agree that their files are good, write and fsync the manifest and fsync the folder.
+ *      Crash: a temporary folder remains. Readers ignore it, and the next save removes it.
+ *   2. Open the folder as any reader would. If that fails, the save fails and nothing has changed.
+ *   3. If step_N exists already and is not this save, rename it. Crash: step N does not exist; a
+ *      resume takes the newest of the other checkpoints.
+ *   4. Rename the temporary folder to step_N: from now on it is a checkpoint. Crash: the disk has
+ *      either the old name or the new one, and the content is complete under both.
+ *   5. fsync RUN/checkpoints and RUN: from now on the checkpoint also survives a power failure.
+ * Rank 0 does everything except for the other writers' files. After each of these phases the ranks
+ * agree on whether it succeeded. */
 #include "parallel/checkpoint/checkpoint.h"
 
 #include "model/core/check.h"
@@ -30,14 +32,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* One save under way. */
+/* The state of a save. */
 typedef struct {
     CheckpointIo *io;
     const CheckpointContents *contents;
     char *run, *parent, *temporary, *final; /* paths */
-    char *aside;         /* new name for a folder that has the name `final` already; else NULL */
-    char *aside_warning; /* logged once it has been renamed so */
-    int parent_fd, fd;   /* RUN/checkpoints; the temporary folder: rank 0's */
+    char *aside;         /* new name for an existing folder at `final`; else NULL */
+    char *aside_warning; /* logged after that folder has been renamed */
+    int parent_fd, fd;   /* RUN/checkpoints; the temporary folder; only on rank 0 */
     char save_id[SAVE_ID_DIGITS + 1];
     Layout layout;
     char *err;
@@ -49,8 +51,8 @@ static bool leads(const Save *s)
     return checkpoint_io_leads(s->io);
 }
 
-/* Whether every rank succeeded; all get the same answer, and the sentence of the lowest that did
- * not. */
+/* Returns whether `good` is true on every rank. All ranks get the same result, and the error
+ * message of the lowest rank that failed. */
 static bool agree(Save *s, bool good)
 {
     return checkpoint_io_agree(s->io, good, s->err, s->n);
@@ -58,9 +60,9 @@ static bool agree(Save *s, bool good)
 
 /* ---- the save -------------------------------------------------------------------------------- */
 
-/* Opens what was written as a reader will: manifest and headers must agree before the folder may be
- * called a checkpoint. The data are not read again, which would double the time of a save; their
- * checksums were computed from the bytes that were written. */
+/* Opens the temporary folder as a reader would: manifest and headers must agree before it is
+ * renamed to a checkpoint. The data are not read again, which would double the time of a save;
+ * their checksums were computed from the bytes that were written. */
 static bool reads_back(Save *s)
 {
     char why[1024];
@@ -70,7 +72,7 @@ static bool reads_back(Save *s)
     return good || error_set(s->err, s->n, "what was written does not read back: %s", why);
 }
 
-/* The temporary folder, empty. */
+/* Creates the temporary folder. */
 static bool make_temporary(Save *s)
 {
     const FsOps *fs = s->io->fs;
@@ -90,8 +92,7 @@ static bool write_text(Save *s, const char *name, char *text, size_t bytes)
     return good;
 }
 
-/* What says which tensor is where: the indexes of parts in several files, and the manifest, which
- * has all checksums. */
+/* Writes the indexes, for parts with several files, and the manifest, which has all checksums. */
 static bool write_texts(Save *s)
 {
     const Manifest *m = &s->layout.manifest;
@@ -107,22 +108,25 @@ static bool write_texts(Save *s)
     return write_text(s, "manifest.json", text, bytes);
 }
 
-/* Steps 1 and 2 of the order above: the temporary folder with all its files, on the disk. */
+/* Steps 1 and 2 of the list above: writes and syncs the temporary folder with all its files, and
+ * opens it. */
 static bool write_content(Save *s)
 {
     if (!agree(s, !leads(s) || make_temporary(s))) return false;
     bool good = write_tensors(s->io, s->contents, &s->layout, s->temporary, s->err, s->n);
-    /* The manifest is written last: a folder that has one has all the files it names, synced. */
+    /* The manifest is written last: if a folder has a manifest, all the files that it names are
+     * there and synced. */
     if (!agree(s, good)) return false;
     return !leads(s) || (write_texts(s) && fs_sync(s->io->fs, s->fd, s->temporary, s->err, s->n) &&
                          reads_back(s));
 }
 
-/* fsyncs RUN/checkpoints, which has got a new name, and RUN, because the run's first save has just
- * made RUN/checkpoints. */
+/* fsyncs RUN/checkpoints, which has a new entry, and RUN, because the run's first save has just
+ * created RUN/checkpoints in it. */
 static bool sync_parents(Save *s)
 {
-    /* fsync of a file does not make its name durable: that is in the folder, which has its own. */
+    /* fsync of a file does not make its name durable. The name is stored in the folder, which needs
+     * its own fsync. */
     int run_fd = fs_open_folder(s->run, s->err, s->n);
     bool good = run_fd >= 0 && fs_sync(s->io->fs, s->parent_fd, s->parent, s->err, s->n) &&
                 fs_sync(s->io->fs, run_fd, s->run, s->err, s->n);
@@ -130,8 +134,8 @@ static bool sync_parents(Save *s)
     return good;
 }
 
-/* Steps 3 to 5 of the order above. rename does not replace a folder that is not empty, so one that
- * has the final name is moved out of the way first. */
+/* Steps 3 to 5 of the list above. rename does not replace a folder that is not empty, so an
+ * existing folder with the final name is moved out of the way first. */
 static bool commit(Save *s)
 {
     const FsOps *fs = s->io->fs;
@@ -144,17 +148,17 @@ static bool commit(Save *s)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
     if (sync_parents(s)) return true;
-    /* The caller learns that this save failed, so nobody may find it: the rename is taken back,
-     * and checkpoint_write removes the folder. */
+    /* The caller is told that this save failed, so no reader may find it: the rename is undone
+     * here, and save_anew removes the folder. */
     fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary);
     return false;
 }
 
-/* Looks at what has the final name already, on all ranks. *saved: it is this step, and it
- * verifies. Otherwise s->aside becomes the name that it is moved to: a damaged checkpoint becomes
- * trash, which the end of the save removes; one that holds another step, which a person must have
- * renamed, is kept under a name that says which. False where it must not be read: it may be whole,
- * and then it must not be replaced. */
+/* Checks on all ranks what exists under the final name. Sets *saved if it is this step and
+ * verifies. Otherwise sets s->aside to the name to which it will be moved. A damaged checkpoint
+ * becomes trash, which is removed at the end of the save. A checkpoint that holds another step must
+ * have been renamed by a user; it is kept under a name that contains its step. Returns false if it
+ * may not be read: it may be intact, and must then not be replaced. */
 static bool inspect_final(Save *s, bool *saved)
 {
     char why[1024];
@@ -183,8 +187,8 @@ static bool inspect_final(Save *s, bool *saved)
     return true;
 }
 
-/* Random, so that files of two saves of the same step can be distinguished when somebody mixes
- * them. */
+/* Draws a random id, by which files of two saves of the same step can be told apart if somebody
+ * mixes them. */
 static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
 {
     uint64_t id = 0;
@@ -192,7 +196,7 @@ static void draw_save_id(char out[SAVE_ID_DIGITS + 1])
     snprintf(out, SAVE_ID_DIGITS + 1, "%016" PRIx64, id);
 }
 
-/* Rank 0's folder RUN/checkpoints, made if it is missing. */
+/* Opens RUN/checkpoints and creates it if it is missing; only rank 0 calls this. */
 static bool open_parent(Save *s)
 {
     if (!fs_make_folders(s->io->fs, s->parent, s->err, s->n)) return false;
@@ -200,14 +204,14 @@ static bool open_parent(Save *s)
     return s->parent_fd >= 0;
 }
 
-/* Whether the leftovers of others could be removed does not decide about this save. */
+/* Removes leftovers of earlier saves. A failure to remove them does not make this save fail. */
 static void remove_leftovers(Save *s)
 {
     char ignored[256];
     if (leads(s)) checkpoint_remove_leftovers(s->io, s->parent_fd, ignored, sizeof ignored);
 }
 
-/* Writes and commits; where either fails on any rank, nothing of it stays. */
+/* Writes and commits the save. If either fails on any rank, removes everything that was written. */
 static bool save_anew(Save *s)
 {
     char ignored[256];
@@ -226,7 +230,8 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 {
     Save s = {.io = io, .contents = contents, .parent_fd = -1, .fd = -1, .err = err, .n = n};
     bool saved = false;
-    /* One id for all: it is in the name of the temporary folder and in every rank's files. */
+    /* All ranks use the same id: it is in the name of the temporary folder and in every rank's
+     * files. */
     if (leads(&s)) draw_save_id(s.save_id);
     checkpoint_io_share(io, s.save_id, sizeof s.save_id);
     s.run = must_strdup(run);
@@ -251,7 +256,8 @@ bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContent
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n)
 {
-    /* A quota counts the bytes of one user and leaves the disk room: both are full to this run. */
+    /* A user's quota can be exhausted while the disk has free space (EDQUOT). Both cases count as a
+     * full disk. */
     while (!checkpoint_write(io, run, contents, err, n)) {
         bool full = error_says(err, ENOSPC) || error_says(err, EDQUOT);
         if (!full || checkpoint_make_room(io, run, checkpoint_bytes(contents)) == 0) return false;
@@ -264,9 +270,10 @@ int64_t checkpoint_bytes(const CheckpointContents *contents)
     size_t text = strlen(contents->config) + strlen(contents->machine) + strlen(contents->code) +
                   strlen(contents->data);
     int64_t writers = contents->writers > 1 ? contents->writers : 1;
-    /* Texts grow by their escapes. A tensor has a row in its header and one in the manifest: 400
-     * bytes without its name, which is in both, and 12 for every chunk's checksum; with several
-     * writers also one in an index, and another file's name in the manifest's. */
+    /* Texts are counted twice, because JSON escapes make them longer. A tensor has an entry in its
+     * header and one in the manifest: 400 bytes and twice its name, and 12 bytes for the checksum
+     * of each chunk. With several writers it also has an entry in an index, and longer file
+     * names. */
     int64_t total = 8192 + 2 * (int64_t)text + 1024 * (writers - 1);
     for (int i = 0; i < contents->n_weights + contents->n_slots; i++) {
         SafetensorsEntry e = layout_entry(contents_piece(contents, i));

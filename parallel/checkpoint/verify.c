@@ -1,5 +1,5 @@
-/* verify.c -- comparing all data of a checkpoint with their checksums, and finding the newest one
- * whose data have theirs. See checkpoint.h. */
+/* verify.c -- compares all data of a checkpoint with their checksums, and finds the newest
+ * checkpoint that passes. See checkpoint.h. */
 #include "model/core/check.h"
 #include "model/core/crc32c.h"
 #include "model/core/files.h"
@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Reads chunk `i` of a tensor, in pieces, for it may be larger than the staging buffer. */
+/* Compares chunk `i` of a tensor with its checksum. Reads it in several parts, because it may be
+ * larger than the staging buffer. */
 static bool verify_chunk(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, int i, char *err,
                          size_t n)
 {
@@ -38,24 +39,27 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n)
     int rank = checkpoint_io_rank(io), ranks = checkpoint_io_ranks(io);
     for (int i = 0; i < c->manifest.n_tensors; i++)
         total += c->manifest.tensor[i].entry.bytes;
-    /* A rank's share are the chunks that begin in its part of all bytes: neighbours, so that each
-     * reads few files, and those from end to end. */
+    /* The data of all tensors, taken as one sequence of bytes, are cut into one equal range per
+     * rank. A rank verifies the chunks that begin in its range. They are neighbours, so each rank
+     * reads few files, and reads them sequentially. */
     for (int i = 0; good && i < c->manifest.n_tensors; i++) {
         const ManifestTensor *t = &c->manifest.tensor[i];
         int64_t chunk = manifest_chunk_bytes(&t->entry);
         for (int k = 0; good && k < t->n_chunks; k++) {
-            /* Every chunk begins in one rank's part, so that all are compared, and once. */
+            /* Every chunk begins in the range of exactly one rank, so each is compared exactly
+             * once. */
             double begins = (double)(bytes + k * chunk) / (double)total;
             if ((int)(begins * ranks) == rank) good = verify_chunk(io, c, t, k, err, n);
         }
         bytes += t->entry.bytes;
     }
-    /* Remembered, so that reading does not compare them all again. */
+    /* Remembered, so checkpoint_read does not compare all checksums again. */
     c->verified = checkpoint_io_agree(io, good, err, n);
     return c->verified;
 }
 
-/* Whether the file `name` holds exactly this text; its size is compared before it is read. */
+/* Returns whether the file `name` contains exactly this text; sets `err` if not. Its size is
+ * compared before it is read. */
 static bool holds_text(const Checkpoint *c, const char *name, const char *text, size_t bytes,
                        char *err, size_t n)
 {
@@ -91,19 +95,19 @@ bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n)
 
 /* ---- the newest ------------------------------------------------------------------------------ */
 
-/* How a search for the newest checkpoint that verifies ended. */
+/* The result of a search for the newest checkpoint that verifies. */
 typedef enum {
     SEARCH_FOUND,
     SEARCH_NONE_VERIFIES,
-    SEARCH_DENIED,   /* the newest one left to try must not be read */
-    SEARCH_OUTDATED, /* none verifies, but some of the list have been removed since it was made */
+    SEARCH_DENIED,   /* the newest untried one may not be read */
+    SEARCH_OUTDATED, /* none verifies, but listed ones have been removed meanwhile */
 } SearchResult;
 
-/* Tries the steps of a list, newest first. *out is the first that verifies; `why` is the reason
- * against the last one that was tried. A listed folder that is gone is no reason for a warning: a
- * live run prunes only after it has committed a newer checkpoint, which a new list will name. One
- * that must not be read ends the search, because it may be whole: to go on from an older one would
- * silently throw steps away. */
+/* Tries the steps of a list, newest first, and sets *out to the first checkpoint that verifies.
+ * `why` is set to the reason why the last one tried was rejected. A listed folder that no longer
+ * exists causes no warning: a live run prunes only after it has committed a newer checkpoint, which
+ * a new list will contain. A checkpoint that may not be read ends the search. It may be intact, and
+ * resuming from an older one would silently lose steps. */
 static SearchResult search_newest(CheckpointIo *io, const char *run, const int64_t *steps,
                                   int n_steps, Checkpoint **out, char *why, size_t n)
 {
@@ -134,8 +138,8 @@ static SearchResult search_newest(CheckpointIo *io, const char *run, const int64
 int checkpoint_list_everywhere(CheckpointIo *io, const char *run, int64_t **steps, char *err,
                                size_t n)
 {
-    /* Two ranks that list the folder of a live run themselves may find different steps, and would
-     * then wait for each other in different calls. */
+    /* If each rank listed the folder itself while a run saves and prunes, two ranks could see
+     * different steps. They would then make different collective calls and deadlock. */
     bool leads = checkpoint_io_leads(io);
     *steps = NULL;
     int count = leads ? checkpoint_list(run, steps, err, n) : 0;
@@ -153,8 +157,8 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
     SearchResult result = SEARCH_OUTDATED;
     int n_steps = 0;
     *out = NULL;
-    /* A list that is outdated is made again, but not for ever: a run that saves as fast as this
-     * reads would keep both busy. */
+    /* An outdated list is made again, but only a limited number of times: a run that saves as fast
+     * as this loop reads could keep it busy forever. */
     for (int i = 0; result == SEARCH_OUTDATED && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         int64_t *steps;
         n_steps = checkpoint_list_everywhere(io, run, &steps, err, n);

@@ -1,10 +1,10 @@
-/* write.c -- see write.h.
+/* write.c -- gathers the pieces of all ranks and writes them to the tensor files. See write.h.
  *
- * Rounds: in each, every writer in turn moves one window of its file's data on. All ranks go
- * through the same list of windows in the same order, and of each window know who has what: a rank
- * that has part of it sends that to the window's writer, who receives from one rank after the
- * other. Whoever waits, waits for a rank that is at the same window or at an earlier one, so
- * nobody waits in a circle; and while one writer's disk is busy the others go on. */
+ * The writers work in rounds: in each round, every writer writes one window of its file. All ranks
+ * go through the same list of windows in the same order and know which rank has which part of a
+ * window. A rank that has a part sends it to the window's writer, which receives from one rank
+ * after the other. A rank only ever waits for ranks that are at the same window or an earlier one,
+ * so no deadlock is possible. While the disk of one writer is busy, the other writers continue. */
 #include "parallel/checkpoint/write.h"
 
 #include "model/core/check.h"
@@ -26,9 +26,9 @@ typedef struct {
     Holdings holdings;
     const char *folder;
     int folder_fd;
-    int fd;     /* of the file under way; -1: none is open */
-    char *path; /* of that file */
-    bool good;  /* false: nothing more is written */
+    int fd;     /* descriptor of the file being written; -1: none is open */
+    char *path; /* path of that file */
+    bool good;  /* false after an error: nothing more is written */
     char *err;
     size_t n;
 } Writing;
@@ -37,16 +37,18 @@ typedef struct {
 
 static int create_file(const FsOps *fs, int folder, const char *path, char *err, size_t n)
 {
-    /* The folder is new and has a random name. What is in it already is somebody else's, and a link
-     * would lead the data out of it. */
+    /* The folder is new and has a random name, so a file that exists in it already was made by
+     * somebody else. A symbolic link would redirect the data to another place; O_NOFOLLOW refuses
+     * it. */
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     int fd = fs->open(fs->self, folder, path_name(path), flags, 0666);
     if (fd < 0) error_set(err, n, "cannot create %s: %s", path, strerror(errno));
     return fd;
 }
 
-/* Some file systems report an error of an earlier write only in close, so its result counts, too.
- * What has failed before is closed without another sentence. */
+/* Syncs and closes a file. The result of close counts, because some file systems report an earlier
+ * write error only then. If an error has been reported before (`good` is false), the file is closed
+ * without another message. */
 static bool finish_file(const FsOps *fs, int fd, const char *path, bool good, char *err, size_t n)
 {
     good = good && fs_sync(fs, fd, path, err, n);
@@ -68,7 +70,7 @@ static void put_bytes(Writing *w, const void *data, size_t bytes)
     w->good = w->good && fs_write_all(w->io->fs, w->fd, data, bytes, w->path, w->err, w->n);
 }
 
-/* Begins file `f`, this rank's, with its header. */
+/* Creates file `f`, which this rank writes, and writes its header. */
 static void begin_file(Writing *w, int f)
 {
     const ManifestFile *file = &w->layout->manifest.file[f];
@@ -88,13 +90,14 @@ static void end_file(Writing *w)
 
 /* ---- one window ------------------------------------------------------------------------------ */
 
-/* A file's next window: elements [from, end) of a tensor, inside one chunk. */
+/* A window of a file: elements [from, end) of one tensor, all in one chunk. */
 typedef struct {
-    int tensor; /* of the manifest */
+    int tensor; /* index into Manifest.tensor */
     int64_t from, end;
 } Window;
 
-/* Moves on to the file's next window; false after its last one. Starts from {.tensor = first}. */
+/* Advances *at to the file's next window; returns false after the last one. The initial value is
+ * {.tensor = file->first}. */
 static bool next_window(const Writing *w, const LayoutFile *file, Window *at)
 {
     const Manifest *m = &w->layout->manifest;
@@ -104,7 +107,8 @@ static bool next_window(const Writing *w, const LayoutFile *file, Window *at)
             *at = (Window){at->tensor + 1, 0, 0};
     }
     if (at->tensor == file->first + file->n) return false;
-    /* It ends with its chunk, so that each window goes into one checksum, and that in order. */
+    /* A window never crosses the end of a chunk, so each window belongs to exactly one checksum.
+     * Windows of a chunk come in order, as the CRC needs. */
     const SafetensorsEntry *e = &m->tensor[at->tensor].entry;
     int64_t size = (int64_t)dtype_size(e->dtype), from = at->end * size,
             chunk = manifest_chunk_bytes(e), end = (from / chunk + 1) * chunk,
@@ -121,7 +125,7 @@ static Tensor message(const void *data, int64_t count, size_t size)
     return tensor_1d((void *)(uintptr_t)data, U8, count * (int64_t)size);
 }
 
-/* What this rank has of the window, to its writer. */
+/* Sends this rank's part of the window to the window's writer. */
 static void send_window(Writing *w, Window at, int writer)
 {
     const Piece *piece = contents_piece(w->contents, w->layout->piece[at.tensor]);
@@ -129,8 +133,8 @@ static void send_window(Writing *w, Window at, int writer)
     bool one;
     int64_t count = extent_count(&piece->extent, at.from, at.end, &s, &one);
     const void *data = w->io->staging;
-    /* The writer knows from the holdings that nothing comes, and how much otherwise: so no message
-     * needs a header. */
+    /* The writer knows from the holdings how much each rank sends, and that this rank sends
+     * nothing. Messages therefore need no header. */
     if (count == 0) return;
     if (one)
         data = checkpoint_io_fetch(w->io, piece, s, w->io->staging);
@@ -139,7 +143,7 @@ static void send_window(Writing *w, Window at, int writer)
     comm_send(w->io->world, NULL, message(data, count, dtype_size(piece->dtype)), writer);
 }
 
-/* What rank h->rank has of the window, to its place there. */
+/* Receives the part of the window that rank h->rank has, and puts it in its place there. */
 static void receive_window(Writing *w, Window at, const Holding *h, size_t size)
 {
     Stretch s;
@@ -147,18 +151,20 @@ static void receive_window(Writing *w, Window at, const Holding *h, size_t size)
     char *window = w->io->staging;
     int64_t count = extent_count(&h->extent, at.from, at.end, &s, &one);
     if (count == 0) return;
-    /* One stretch lands where it belongs; several come packed into the other half of the buffer. */
+    /* A single stretch is received in place. Several stretches arrive packed, in the other half of
+     * the staging buffer. */
     void *to = one ? window + (size_t)(s.at - at.from) * size : checkpoint_io_inbox(w->io);
     comm_receive(w->io->world, NULL, message(to, count, size), h->rank);
     if (!one) checkpoint_io_spread(&h->extent, at.from, at.end, size, to, window);
 }
 
-/* All ranks' parts of the window, where its writer can read them. */
+/* Collects all ranks' parts of the window and returns a pointer to the complete window in host
+ * memory. */
 static const void *gather_window(Writing *w, Window at)
 {
     int p = w->layout->piece[at.tensor];
     const Piece *piece = contents_piece(w->contents, p);
-    /* The usual case, of one rank and of what is not cut: the writer has all of it. */
+    /* The usual case, with one rank or an uncut tensor: the writer itself has the whole window. */
     Stretch s;
     if (extent_stretch(&piece->extent, at.from, at.end, &s) && s.count == at.end - at.from)
         return checkpoint_io_fetch(w->io, piece, s, w->io->staging);
@@ -172,15 +178,15 @@ static const void *gather_window(Writing *w, Window at)
     return w->io->staging;
 }
 
-/* Writes the window at the end of the file, and adds it to its chunk's checksum. */
+/* Appends the window to the file and updates the checksum of its chunk. */
 static void write_window(Writing *w, Window at)
 {
     ManifestTensor *t = &w->layout->manifest.tensor[at.tensor];
     int64_t size = (int64_t)dtype_size(t->entry.dtype);
     size_t bytes = (size_t)((at.end - at.from) * size);
     uint32_t *crc = &t->chunk[at.from * size / manifest_chunk_bytes(&t->entry)];
-    /* Gathered also when the disk has failed: the others send this window in any case, and would
-     * wait for ever for a writer that does not receive. */
+    /* Even if the disk has failed, the window is gathered: the other ranks send it in any case and
+     * would wait forever if the writer did not receive. */
     const void *data = gather_window(w, at);
     if (!w->good) return;
     *crc = crc32c(*crc, data, bytes);
@@ -190,7 +196,8 @@ static void write_window(Writing *w, Window at)
 /* ---- all files --------------------------------------------------------------------------------
  */
 
-/* The files of a part, this rank's among them or not, side by side. */
+/* Writes all files of a part in rounds, one window of each file per round. This rank may be the
+ * writer of one of them. */
 static void write_part(Writing *w, CheckpointPart part)
 {
     const Layout *l = w->layout;
@@ -205,8 +212,8 @@ static void write_part(Writing *w, CheckpointPart part)
         if (l->file[f].writer == checkpoint_io_rank(w->io)) own = f;
     }
     if (own >= 0) begin_file(w, own);
-    /* A window of each file a round: while one writer's disk is busy its senders are at work for
-     * the next. Every rank goes through this same list, which is why nobody waits in a circle. */
+    /* While the disk of one writer is busy, its senders already serve the next writer. All ranks go
+     * through the same list of windows, which prevents a deadlock. */
     for (bool more = true; more;) {
         more = false;
         for (int f = first; f < end; f++) {
@@ -221,14 +228,15 @@ static void write_part(Writing *w, CheckpointPart part)
     if (own >= 0) end_file(w);
 }
 
-/* The other writers' checksums to rank 0, which writes the manifest. */
+/* Sends the other writers' checksums to rank 0, which writes the manifest. */
 static void collect_checksums(Writing *w)
 {
     const Manifest *m = &w->layout->manifest;
     for (int f = 0; f < m->n_files; f++) {
         const LayoutFile *file = &w->layout->file[f];
         int rank = checkpoint_io_rank(w->io);
-        /* Rank 0 has its own, and the others need none: the manifest is rank 0's. */
+        /* Rank 0 has the checksums of its own files, and ranks other than 0 need none: only rank 0
+         * writes the manifest. */
         if (file->writer == 0 || (rank != 0 && rank != file->writer)) continue;
         for (int i = file->first; i < file->first + file->n; i++) {
             Tensor chunks = message(m->tensor[i].chunk, m->tensor[i].n_chunks, sizeof(uint32_t));
@@ -252,7 +260,8 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                  .n = n};
     holdings_gather(&w.holdings, io, contents);
     w.folder_fd = fs_open_folder(folder, err, n);
-    /* A rank that cannot even open the folder goes through all that follows without writing. */
+    /* A rank that cannot open the folder still takes part in all communication below, without
+     * writing. */
     w.good = w.folder_fd >= 0;
     for (int part = 0; part < CHECKPOINT_PARTS; part++)
         write_part(&w, (CheckpointPart)part);
