@@ -1,4 +1,5 @@
-/* decide.c -- see decide.h. */
+/* decide.c -- sums a step's statistics over the ranks, decides on the update, and sends records to
+ * the host. See decide.h. */
 #include "parallel/trainer/decide.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@ void session_sum_stats(Session *s, StepStats *stats)
 {
     Grid *grid = &s->grid;
     Tensor sums = tensor_1d(stats, F64, 3);
-    /* All ranks of a tensor-parallel group read the same targets and know their whole loss. */
+    /* All ranks of a tensor-parallel group read the same targets and have the whole loss of them,
+     * so only one of them counts. */
     if (grid->at.tp > 0) op_fill(&s->dev, tensor_slice_rows(sums, 1, 2), 0.0);
     comm_all_reduce(&grid->tp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
@@ -22,8 +24,8 @@ void trainer_decide(Trainer *t)
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
     session_sum_stats(&t->session, &t->state->stats);
-    /* All of it stays on the device: after an overflow neither Adam's t nor the learning rate moves
-     * on, which a host that runs ahead could not know. */
+    /* Everything stays on the device. After an overflow neither Adam's step count nor the learning
+     * rate advances, and a host that runs ahead could not know of the overflow. */
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->constants);
 }
@@ -33,10 +35,11 @@ void trainer_decide(Trainer *t)
 void decide_open(Trainer *t)
 {
     Device *dev = &t->session.dev;
-    /* Page-locked, or the copies would wait for the device. */
+    /* Page-locked, because copies to pageable memory would wait for the device. */
     t->records = device_host_alloc(dev, TRAINER_HISTORY * sizeof *t->records, "steps' records");
     t->recorded = must_calloc(TRAINER_HISTORY, sizeof *t->recorded);
-    /* An event is made when it is first recorded: here, so that no step makes one. */
+    /* An event is created when it is first recorded. Recording all of them here means that no step
+     * has to create one. */
     for (int i = 0; i < TRAINER_HISTORY; i++)
         device_event_record(dev, &t->recorded[i]);
 }
@@ -54,14 +57,15 @@ void trainer_record(Trainer *t)
 {
     Device *dev = &t->session.dev;
     int64_t at = t->steps % TRAINER_HISTORY;
-    /* A place is written again once its record was read: the caller reads in time. */
+    /* A place is reused, so its old record must have been read by then; the caller must call
+     * trainer_read often enough. */
     CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
           (long long)(t->steps - t->steps_read));
     device_copy_words(dev, &t->records[at].decision, &t->state->decision,
                       sizeof t->state->decision);
     device_copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
-    /* The host reads the place when this event says that the copies are there: to wait for them
-     * here would cost the host's head start over the device. */
+    /* The host reads the place once this event is reached. Waiting for the copies here would
+     * prevent the host from running ahead of the device. */
     device_event_record(dev, &t->recorded[at]);
 }
 
@@ -88,7 +92,7 @@ int trainer_read(Trainer *t, StepRecord *out)
     int n = 0;
     for (; t->steps_read < t->steps; t->steps_read++) {
         int64_t at = t->steps_read % TRAINER_HISTORY;
-        /* Steps end in their order: the first that has not keeps all later ones back. */
+        /* Steps end in order, so the first unfinished one means that no later one has finished. */
         if (!device_event_reached(&t->session.dev, &t->recorded[at])) break;
         out[n++] = step_record(&t->records[at]);
     }

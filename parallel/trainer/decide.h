@@ -1,29 +1,30 @@
-/* decide.h -- whether a step is applied, skipped or clipped: the decision on the device, and its
- * record on the way to the host.
+/* decide.h -- decides on the device whether a step's update is applied, skipped or clipped, and
+ * sends a record of the decision to the host.
  *
- * The rule itself is op_step_decide's (model/kernels/decision_rule.h). What belongs to it here: the
- * sums over all ranks that it reads, and the ring through which its results come back, which
- * trainer_read and trainer_read_all (trainer.h) take out. */
+ * The rule itself is in op_step_decide (model/kernels/decision_rule.h). This file computes the sums
+ * over all ranks that the rule reads. It also manages the ring buffer through which the results
+ * reach the host, where trainer_read and trainer_read_all (trainer.h) read them. */
 #ifndef PARALLEL_TRAINER_DECIDE_H
 #define PARALLEL_TRAINER_DECIDE_H
 
 #include "parallel/trainer/trainer.h"
 
-/* The page-locked ring of TRAINER_HISTORY records and the event of each place. Once the device is
- * open. */
+/* Allocates the page-locked ring buffer of TRAINER_HISTORY records and one event per place. Call it
+ * once the device is open. */
 void decide_open(Trainer *trainer);
 void decide_close(Trainer *trainer);
 
-/* stats = their sums over all ranks, the same bits on every rank: squares of the gradients that
- * each rank counts, nats and targets of each data-parallel rank once. On the compute stream. */
+/* Replaces `stats` by its sums over all ranks; every rank gets the same bits. Squares of gradients
+ * are counted once per element; nats and targets are counted once per data-parallel rank. Runs on
+ * the compute stream. */
 void session_sum_stats(Session *session, StepStats *stats);
 
-/* From the step's final gradients to trainer->state->decision: whether the update is applied, the
- * factor by which gradients are clipped and unscaled, the learning rate; moves the StepState on and
- * clears the sums. On the compute stream; the host waits for nothing. */
+/* Computes trainer->state->decision from the step's final gradients: whether the update is applied,
+ * the factor that clips and unscales the gradients, and the learning rate. Advances the StepState
+ * and clears the sums. Runs on the compute stream; the host does not wait. */
 void trainer_decide(Trainer *trainer);
-/* Sends the decision and the state after it to the host, on the compute stream. Once a step, after
- * the update is ordered and before trainer->steps counts it. */
+/* Copies the decision and the new state to the host, on the compute stream. Call it once per step,
+ * after the update has been issued and before trainer->steps is incremented. */
 void trainer_record(Trainer *trainer);
 
 #endif

@@ -1,4 +1,4 @@
-/* evaluate.c -- see evaluate.h. */
+/* evaluate.c -- runs evaluations over validation data and draws samples of text. See evaluate.h. */
 #include "parallel/trainer/evaluate.h"
 
 #include "model/core/clock.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Micro-batches [first, first + n) through the stages, one after the other. */
+/* Runs micro-batches [first, first + n) through the stages. */
 static void evaluate_micros(Session *s, const Stage *stage, int64_t first, int64_t n)
 {
     StepPlan plan = step_plan_create(s->config, &s->layers, s->grid.size, s->grid.at, n, true);
@@ -26,13 +26,13 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     double start = seconds_now(), waited = f->seconds;
     int64_t all = loader_batches(f->val);
     if (batches == 0 || batches > all) batches = all;
-    /* The sums of all batches grow on the device: the host waits once, at the end, and the mean is
-     * over targets, however they are spread over batches. */
+    /* The sums over all batches are computed on the device, and the host waits once at the end. The
+     * mean is over targets, so it does not depend on how they are distributed over batches. */
     device_copy_words(dev, stats, &sums, sizeof sums);
     gpt_set_stats(gpt, stats);
     f->target_bytes = 0;
-    /* An evaluation only reads weights, and its number of micro-batches is not known in advance,
-     * because the feed's watch may end it early. So no uses are announced. */
+    /* No uses of units are announced (NULL): an evaluation only reads weights, and its number of
+     * micro-batches is not known in advance because the feed's watch may end it early. */
     session->params->step_begin(session->params, NULL, 0);
     int64_t done = 0;
     while (done < batches &&
@@ -45,14 +45,15 @@ EvalRecord evaluate_model(Feed *f, Session *session, Gpt *gpt, StepStats *stats,
     session_sum_stats(session, stats);
     device_copy_words(dev, &sums, stats, sizeof sums);
     device_synchronize(dev);
-    f->seconds = waited; /* the feed's clock is for training steps */
+    f->seconds = waited; /* the feed's clock counts training steps only */
     EvalRecord r = {.targets = (int64_t)sums.targets,
                     .bytes = session_sum_over_data(session, f->target_bytes),
                     .loss = sums.nats / sums.targets,
                     .bits_per_byte = -1,
                     .seconds = seconds_now() - start,
                     .cut = done < batches};
-    /* Unlike the loss, the same unit for every tokenizer; not known where the bytes are not. */
+    /* Bits per byte can be compared between tokenizers, unlike the loss. They are unknown if the
+     * number of bytes is. */
     if (r.bytes > 0) r.bits_per_byte = sums.nats / log(2.0) / (double)r.bytes;
     return r;
 }
@@ -65,9 +66,9 @@ EvalRecord trainer_evaluate(Trainer *t, int64_t batches)
     return r;
 }
 
-/* Collects sampled tokens until the end of a text, or until the watch ends it. Every rank draws the
- * same text, and all end it at the same token: rank 0's says whether the text has ended, for the
- * last bit of a logit may differ between unlike ranks. */
+/* Collects sampled tokens until the end of the text, or until the watch ends the sample. Every rank
+ * draws the same text. Rank 0 alone decides where the text ends: the last bit of a logit may differ
+ * between ranks with different processors, and all must end at the same token. */
 typedef struct {
     TokenBuffer tokens;
     int32_t end;

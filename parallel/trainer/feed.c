@@ -1,4 +1,5 @@
-/* feed.c -- see feed.h. */
+/* feed.c -- copies micro-batches from the loaders through page-locked slots to the device. See
+ * feed.h. */
 #include "parallel/trainer/feed.h"
 
 #include "model/core/check.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens, targets and positions of a micro-batch of N rows from `arena`. */
+/* Allocates tokens, targets and positions of a micro-batch of N rows from `arena`. */
 static GptBatch batch_layout(Arena *arena, int64_t N)
 {
     GptBatch batch;
@@ -44,7 +45,7 @@ void feed_open(Feed *f, Device *dev, int64_t N, int places)
         f->place[i] = batch_layout(&arena, N);
     f->staging = device_host_alloc(dev, feed_host_bytes(N), "micro-batches");
     for (int i = 0; i < FEED_SLOTS; i++)
-        device_event_record(dev, &f->copied[i]); /* makes it, so that no step does */
+        device_event_record(dev, &f->copied[i]); /* creates the event, so no step has to */
 }
 
 void feed_close(Feed *f)
@@ -58,8 +59,8 @@ void feed_close(Feed *f)
     *f = (Feed){0};
 }
 
-/* Puts a micro-batch on its way to the device. The loader may have its buffer back at once; the
- * slot waits for the device. */
+/* Starts to copy a micro-batch to the device. The loader may reuse its buffer at once; the slot is
+ * reused only after the copy has finished. */
 static void send(Feed *f, const Batch *batch, const GptBatch *to)
 {
     int64_t slot = f->turn++ % FEED_SLOTS, N = tensor_count(batch->tokens);

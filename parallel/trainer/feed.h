@@ -1,59 +1,60 @@
-/* feed.h -- from loaders to the model: micro-batches on their way to the device. */
+/* feed.h -- takes micro-batches from the loaders and copies them to the device for the model. */
 #ifndef PARALLEL_TRAINER_FEED_H
 #define PARALLEL_TRAINER_FEED_H
 
 #include "data/loader.h"
 #include "model/gpt.h"
 
-/* What is under way, and how much of it is done: micro-batches of a step or an evaluation, tokens
- * of a sample. */
+/* The work in progress and how much of it is done. The unit is micro-batches for a step or an
+ * evaluation, and tokens for a sample. */
 typedef enum { WORK_STEP, WORK_EVALUATION, WORK_SAMPLE } WorkKind;
 typedef struct {
     WorkKind kind;
     int64_t done, all;
 } Work;
-/* Called before each micro-batch (of an evaluation on several stages, before each of the groups
- * that go through them), and after each token of a sample. False ends an evaluation or a sample
- * there; a step goes on to its end all the same. Must not wait for the device. */
+/* Called before each micro-batch, and after each token of a sample. In an evaluation over several
+ * stages, it is called before each group of micro-batches instead. If it returns false, an
+ * evaluation or a sample ends there; a step continues to its end anyway. It must not wait for the
+ * device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
-/* How many micro-batches may wait for the device; then the host waits for a free slot. Four hold
- * two steps of two micro-batches, or three that keep the device busy while the host makes the next.
- */
+/* How many micro-batches may be waiting to be copied to the device before the host waits for a free
+ * slot. Four are enough for two steps of two micro-batches, or for three that keep the device busy
+ * while the host prepares the next. */
 enum { FEED_SLOTS = 4 };
 
 typedef struct {
     Device *dev;
-    Loader *train, *val;    /* borrowed; either may be NULL when its actions do not occur */
-    const int64_t *samples; /* consumed before this step; read by training actions */
-    GptBatch *place;        /* device: micro-batches that have been begun and not ended */
+    Loader *train, *val;    /* borrowed; may be NULL if never needed */
+    const int64_t *samples; /* samples consumed before this step; for training */
+    GptBatch *place;        /* on the device: micro-batches in use */
     int places;
     FeedWatch watch; /* or NULL */
     void *watch_context;
-    int64_t micros;           /* of a step, for the watch */
-    int64_t target_bytes;     /* of text, in the targets handed out so far */
-    double seconds;           /* waiting for the loaders so far */
-    void *memory;             /* of the places */
-    size_t bytes;             /* of one of them */
-    char *staging;            /* FEED_SLOTS times `bytes` of page-locked host memory, in turn */
-    Event copied[FEED_SLOTS]; /* per slot: the device has it */
+    int64_t micros;           /* micro-batches per step, for the watch */
+    int64_t target_bytes;     /* bytes of text in the targets so far */
+    double seconds;           /* time spent waiting for the loaders so far */
+    void *memory;             /* device memory of the places */
+    size_t bytes;             /* bytes of one place */
+    char *staging;            /* page-locked host memory: FEED_SLOTS slots of `bytes` */
+    Event copied[FEED_SLOTS]; /* per slot: recorded after its copy to the device */
     int64_t turn;
 } Feed;
 
-/* For the memory plan: bytes on the device of so many places for micro-batches of N rows, and those
- * of all slots in page-locked host memory. */
+/* For the memory plan. feed_bytes returns the device memory of `places` micro-batches of N rows,
+ * feed_host_bytes the page-locked host memory of all slots. */
 size_t feed_bytes(int64_t N, int places);
 size_t feed_host_bytes(int64_t N);
-/* Memory for micro-batches of N rows. Close with feed_close. */
+/* Allocates memory for micro-batches of N rows. Close with feed_close. */
 void feed_open(Feed *feed, Device *dev, int64_t N, int places);
 void feed_close(Feed *feed);
-/* The GptFeed of a Feed: a forward or evaluation of a stage's first chunk takes the micro-batch
- * from the loader into action->batch, where it is for all its later actions. Every stage and every
- * tensor-parallel rank does, so that nothing of a batch travels. Damaged data ends the run
- * (EXIT_DAMAGED). */
+/* Implements GptFeed for a Feed. A forward or evaluation of a stage's first chunk takes the next
+ * micro-batch from the loader and puts it in place number action->batch, where all later actions on
+ * it find it. Every stage and every tensor-parallel rank loads the micro-batch itself, so token ids
+ * are never sent between ranks. Damaged data end the program (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
-/* Asks the watch, if there is one. */
+/* Calls the watch and returns its result; returns true if there is no watch. */
 bool feed_may_continue(const Feed *feed, WorkKind kind, int64_t done, int64_t all);
 
 #endif

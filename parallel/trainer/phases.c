@@ -1,11 +1,12 @@
-/* phases.c -- see phases.h. */
+/* phases.c -- marks the borders between the phases of a step and adds up the times between them.
+ * See phases.h. */
 #include "parallel/trainer/phases.h"
 
 #include "model/core/check.h"
 
 #include <stdlib.h>
 
-/* Measures what the groups of an axis have the compute stream wait for, where there are several
+/* Measures how long the compute stream waits for the two groups of an axis, if there are several
  * ranks on it. */
 static void open_axis(Phases *p, Session *session, ExposedAxis axis, Comm *group, Comm *part)
 {
@@ -74,7 +75,7 @@ void phases_mark(Phases *p, Session *session, double data)
     p->at[p->next++] = (PhaseClocks){.comm = session_comm_seconds(session), .data = data};
 }
 
-/* What lies between two borders. */
+/* The kind of work between two borders. */
 typedef enum { PHASE_FORWARD, PHASE_BACKWARD, PHASE_EXCHANGE, PHASE_UPDATE } Phase;
 
 static Phase phase_of(ActionKind kind)
@@ -84,7 +85,7 @@ static Phase phase_of(ActionKind kind)
                                   : PHASE_EXCHANGE;
 }
 
-/* The clock that has the time of a phase. */
+/* Returns the counter of a phase's time. */
 static double *clock_of(PhaseSeconds *s, Phase phase, bool immediate)
 {
     switch (phase) {
@@ -93,13 +94,14 @@ static double *clock_of(PhaseSeconds *s, Phase phase, bool immediate)
     case PHASE_UPDATE: return &s->optimizer;
     case PHASE_EXCHANGE: break;
     }
-    /* On a device an exchange is not the compute stream's: the two marks around it are almost one,
-     * and what is between them is counted with the backward passes. */
+    /* On a GPU an exchange does not run on the compute stream. The two marks around it are almost
+     * at the same time, and the little between them is counted as backward. */
     return immediate ? &s->exchange : &s->backward;
 }
 
-/* Adds the time from border i to the next. Where calls finish before they return, what others took
- * of it is taken off, and has clocks of its own. */
+/* Adds the time from border i to the next. If calls finish before they return, the time spent in
+ * communication and in waiting for data is subtracted, and communication is added to its own
+ * counters. */
 static void add_phase(Phases *p, Session *session, int64_t i, Phase phase)
 {
     Device *dev = &session->dev;
@@ -114,8 +116,8 @@ static void add_phase(Phases *p, Session *session, int64_t i, Phase phase)
            exchange = b->comm.exchanges - a->comm.exchanges,
            bubble = b->comm.stages - a->comm.stages;
     *clock -= tensor + communication + exchange + bubble + b->data - a->data;
-    /* What tensor-parallel ranks send in the update, for norms and for gradients that are partial
-     * sums, belongs to no layer. */
+    /* In the update, tensor-parallel ranks send norms and gradients that are partial sums. This
+     * belongs to no layer. */
     *(phase == PHASE_UPDATE ? &s->communication : &s->layers) += tensor;
     s->communication += communication;
     s->exchange += exchange;
@@ -130,7 +132,7 @@ void phases_add(Phases *p, Session *session, const Schedule *schedule)
         add_phase(p, session, i, phase_of(schedule->action[i].kind));
     add_phase(p, session, schedule->n, PHASE_UPDATE);
     p->next = 0;
-    /* The measuring of waits ends with the step: evaluations and samples are not part of it. */
+    /* Waits are measured only within steps, not in evaluations and samples. */
     measure_exposed(p, false);
     for (int a = 0; a < EXPOSED_AXES; a++)
         if (p->exposed[a]) p->seconds.exposed[a] += exposed_take(p->exposed[a]);

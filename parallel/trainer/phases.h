@@ -1,55 +1,58 @@
-/* phases.h -- where the time of a step goes, for wall_clock_breakdown. */
+/* phases.h -- measures which parts of a training step take how much time, for
+ * wall_clock_breakdown. */
 #ifndef PARALLEL_TRAINER_PHASES_H
 #define PARALLEL_TRAINER_PHASES_H
 
 #include "parallel/report/pace.h"
 #include "parallel/trainer/session.h"
 
-/* Seconds of the device, by phase.
+/* Seconds measured on the device, by phase.
  *
- * On the CPU, whose calls finish before they return, communication is counted apart: layers are the
- * collectives of tensor-parallel ranks in forward and backward passes, communication all other
- * collectives, exchange the transfer of tensors between stages, and bubble the wait for other
- * stages. Collectives include the wait for peers. The wait for data is in none of the phases.
+ * On the CPU, whose calls finish before they return, communication is counted separately. `layers`
+ * is the time in collectives of tensor-parallel ranks in forward and backward passes, and
+ * `communication` that in all other collectives. `exchange` is the transfer of tensors between
+ * stages, and `bubble` the wait for other stages. Collectives include the wait for peers. The wait
+ * for data is in none of the phases.
  *
- * On a GPU everything is in the first three, and the other four are 0. `exposed` is how long the
- * compute stream waited within these three, by axis: dp for sums and gathers of the store; tp for
- * what tensor-parallel ranks send in the layers and sum at the step's end; pp for tensors of other
- * stages, including the wait until they are there, and for sums of what stages share. */
+ * On a GPU all time is in the first three phases, and the other four are 0. `exposed` is how long
+ * the compute stream waited within these three, by axis. dp: sums and gathers of the store. tp:
+ * what tensor-parallel ranks send in the layers and sum at the end of the step. pp: tensors from
+ * other stages, including the wait until they arrive, and sums of parameters that stages share. */
 typedef struct {
     double forward, backward, optimizer, layers, communication, exchange, bubble;
     double exposed[EXPOSED_AXES];
 } PhaseSeconds;
 
-/* The host's clocks at a border between phases. */
+/* The host's clocks at a border between two phases. */
 typedef struct {
     CommSeconds comm;
     double data;
 } PhaseClocks;
 
 typedef struct {
-    Event *border; /* before the first action, after each, and after the update */
+    Event *border; /* before the first action, after each action, and after the update */
     PhaseClocks *at;
-    int64_t n; /* 0: nothing is timed */
+    int64_t n; /* number of borders; 0: nothing is timed */
     int64_t next;
-    PhaseSeconds seconds;           /* since somebody last set it to zero */
-    Exposed *exposed[EXPOSED_AXES]; /* NULL: the axis has one rank, or the device no streams */
+    PhaseSeconds seconds;           /* since the caller last reset it */
+    Exposed *exposed[EXPOSED_AXES]; /* NULL if the axis has one rank or the device has no streams */
 } Phases;
 
-/* For steps of at most so many actions; call it after session_allocate. An event is made when it is
- * first recorded: here, so that no step makes one. */
+/* Prepares to measure steps of at most `actions` actions; call it after session_allocate. Records
+ * every event once, which creates it, so no training step has to create one. */
 void phases_open(Phases *phases, Session *session, int64_t actions);
 void phases_close(Phases *phases, Session *session);
-/* A step begins: its exposed communication is measured. */
+/* Begins a step: starts to measure its exposed communication. */
 void phases_begin(Phases *phases);
-/* The next border of a step. data: seconds waited for data so far. */
+/* Marks the next border of a step. `data` is the time in seconds that has been spent waiting for
+ * data so far. */
 void phases_mark(Phases *phases, Session *session, double data);
-/* After a step's last border: adds the time between its borders to the phases. Waits for the step
- * to end: whoever asks for the breakdown pays with the host's head start over the device. */
+/* Adds the times between the step's borders to the phases; call it after the last border. Waits for
+ * the step to end, so with the breakdown the host cannot run ahead of the device. */
 void phases_add(Phases *phases, Session *session, const Schedule *schedule);
-/* Which part of a step of one micro-batch is spent per micro-batch, and which once a step. data:
- * seconds waited for data, where the phases do not include them. `fill` is left 0: the phases do
- * not know the pipeline. */
+/* Returns how much of a step of one micro-batch is spent per micro-batch, and how much once per
+ * step. `data` is the wait for data in seconds, which the phases do not include. `fill` is left 0,
+ * because it depends on the pipeline. */
 StepTimes phases_times(const PhaseSeconds *seconds, double data);
 
 #endif

@@ -1,4 +1,5 @@
-/* save.c -- see save.h. */
+/* save.c -- describes a trainer's weights and optimizer states as pieces, and saves and loads them.
+ * See save.h. */
 #include "parallel/trainer/save.h"
 
 #include "model/core/check.h"
@@ -7,7 +8,8 @@
 
 #include <stdlib.h>
 
-/* Slots as pieces, in the order of t->slot_names: row by row, on all ranks the same. */
+/* Writes the pieces of all optimizer states to `out`, in the order of t->slot_names: by parameter,
+ * in the same order on all ranks. */
 static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
 {
     const ParamTable *table = &t->session.table;
@@ -55,7 +57,8 @@ void save_close(Trainer *t)
     free(t->weights);
 }
 
-/* Each element is handed over by one rank: what it counts, not all that it keeps. */
+/* Writes a checkpoint. With PURPOSE_COUNT each element is saved by exactly one rank; otherwise
+ * ranks that keep a copy of the same element would all save it. */
 static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *contents, int keep,
                              char *err, size_t n)
 {
@@ -86,11 +89,11 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
                                    .grid = t->session.grid.size,
                                    .zero_stage = (int)t->config->zero_optimization.stage,
                                    .writers = (int)t->config->checkpoint.writers};
-    /* keep 0: every checkpoint is wanted, and none makes room for this one. */
+    /* If all checkpoints are kept (keep is 0), none is removed to make room for this one. */
     int keep = t->keep_all ? 0 : (int)t->config->checkpoint.keep;
     if (!write_checkpoint(t, run, &contents, keep, err, n)) return false;
-    /* Only now, when this one is durable, may older ones go. A failure there does not make the save
-     * a failed one. */
+    /* Older checkpoints may be removed only now that this one is durable. If that fails, the save
+     * has still succeeded. */
     bool pruned = keep == 0 || checkpoint_prune(&t->io, run, state.steps, keep, err, n);
     if (!pruned && (t->session.world == NULL || t->session.world->rank == 0))
         log_warning("%s; older checkpoints stay", err);

@@ -1,20 +1,22 @@
-/* save.h -- a trainer's state to a checkpoint, and back: of any number of ranks, all of which call
- * it, from one of any other. */
+/* save.h -- saves a trainer's state to a checkpoint and loads it. All ranks call these functions.
+ * The number of ranks that load may differ from the number that saved. */
 #ifndef PARALLEL_TRAINER_SAVE_H
 #define PARALLEL_TRAINER_SAVE_H
 
 #include "parallel/trainer/trainer.h"
 
-/* What a trainer holds for its saves: pieces of all that this rank keeps, and the staging buffer.
- * Once its memory is there. */
+/* Creates what a trainer needs to load and save: pieces that describe all weights and optimizer
+ * states that this rank keeps, and the staging buffer. Call it after the trainer's memory has been
+ * allocated. */
 void save_open(Trainer *trainer);
 void save_close(Trainer *trainer);
 
-/* Commits a checkpoint of the present state below `run` and, unless keep_all, prunes by
- * config->checkpoint.keep. All ranks return the same. */
+/* Commits a checkpoint of the present state below `run`. Then, unless keep_all is set, removes
+ * older checkpoints as config->checkpoint.keep says. All ranks return the same result. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
-/* Goes on from a checkpoint: weights, optimizer slots, state. */
+/* Loads weights, optimizer states and StepState from a checkpoint, so that training continues from
+ * there. */
 bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
 
 #endif

@@ -1,4 +1,5 @@
-/* session.c -- see session.h. */
+/* session.c -- opens the device, builds the model with its store and grid, and allocates them. See
+ * session.h. */
 #include "parallel/trainer/session.h"
 
 #include "model/core/check.h"
@@ -12,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The name of the device to open. Only the CPU computes in f64, so "auto" means the CPU then. */
+/* Returns the name of the device to open. Only the CPU computes in f64, so with fp64 "auto" means
+ * the CPU. */
 static const char *device_name(const Config *config)
 {
     static const char *const name[] = {
@@ -67,7 +69,7 @@ static Grid open_grid(const Config *config, Comm *world)
     return grid_open(world, config_grid(config, world->size), &groups);
 }
 
-/* What row `row` of the table of layers costs. */
+/* Returns the cost of row `row` of the table of layers. */
 static LayerCost layer_cost(const Config *config, const GptLayers *m, const ParamTable *table,
                             int row)
 {
@@ -102,7 +104,7 @@ int *session_borders(const Config *config, int runs)
     return border;
 }
 
-/* What all schedules need that this session may run: of steps and of evaluations. */
+/* Computes the room for all schedules that this session may run: steps and evaluations. */
 static void make_room(Session *s, bool gradients)
 {
     const Config *c = s->config;
@@ -110,7 +112,7 @@ static void make_room(Session *s, bool gradients)
     int chunks = s->layers.n_chunks;
     if (gradients) {
         s->step = step_plan_create(c, &s->layers, size, at, c->gradient_accumulation_steps, false);
-        /* There is room for the warm-up's then, and for a dry run's. */
+        /* This is also enough for the warm-up and for a dry run. */
         step_room_include(&s->room, chunks, &s->step.schedule);
     }
     for (int64_t n = 1; n <= evaluate_group(size); n++) {
@@ -149,7 +151,7 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
 {
     *s = (Session){0};
     bool opened = session_open_device(&s->dev, config, world, err, n);
-    /* What follows the ranks do together: none begins it unless all have their device. */
+    /* The ranks do what follows together, so none begins it unless all have opened their device. */
     bool good = world ? control_agree(world, opened, err, n) : opened;
     if (!good) {
         if (opened) device_close(&s->dev);
@@ -242,7 +244,7 @@ void session_init_weights(Session *s)
     param_init(&s->dev, s->params, (uint64_t)s->config->seed);
 }
 
-/* A row lies in one range of its unit, of which a rank has one shard at most. */
+/* Each parameter is one range of its unit, and a rank has at most one shard of a unit. */
 void session_extents(Session *s, Purpose purpose, SessionExtent *out)
 {
     const ParamTable *table = &s->table;

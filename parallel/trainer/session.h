@@ -1,5 +1,5 @@
-/* session.h -- a model on a device: what training, generating, evaluating and measuring have in
- * common. */
+/* session.h -- a model on a device with its grid of ranks, parameter store and pipeline. Training,
+ * text generation, evaluation and benchmarks all build on it. */
 #ifndef PARALLEL_TRAINER_SESSION_H
 #define PARALLEL_TRAINER_SESSION_H
 
@@ -15,84 +15,93 @@
 typedef struct {
     const Config *config;
     Device dev;
-    Comm *world; /* of all ranks; NULL: a single one */
-    Gpus gpus;   /* which the ranks have; from session_open on */
+    Comm *world; /* all ranks; NULL: a single rank */
+    Gpus gpus;   /* which GPUs the ranks have; set by session_open */
     Grid grid;
-    Region tp, uncut; /* from session_allocate on: of training; of passes that cut no rows */
+    /* Set by session_allocate: `tp` for training, `uncut` for a decoder's passes, which cut no rows
+     * between tensor-parallel ranks. */
+    Region tp, uncut;
     ParamTable table;
     GptLayers layers;
-    StepPlan step;      /* of training; nothing without gradients */
-    StepRoom room;      /* for it, for shorter ones and for evaluations */
-    Pipeline *pipeline; /* between stages; NULL: a single one */
-    StageRelay stages;  /* the same for passes of a decoder */
+    StepPlan step;      /* of training; empty without gradients */
+    StepRoom room;      /* for steps, shorter steps and evaluations */
+    Pipeline *pipeline; /* between stages; NULL: a single stage */
+    StageRelay stages;  /* the same for a decoder's passes */
     Relay relay;
     ZeroStore *store;
     ParamStore *params;
 } Session;
 
-/* Opens the device that config->device and the section cpu ask for, for a rank of `world`, whose
- * ranks share this machine's cores; NULL: a single rank. False with a sentence. */
+/* Opens the device that config->device and the config section "cpu" ask for. The ranks of `world`
+ * share this machine's cores; NULL means a single rank. Returns false and sets `err` on failure. */
 bool session_open_device(Device *dev, const Config *config, const Comm *world, char *err, size_t n);
-/* Whether that will be a CUDA device: looks for one where the config leaves it open. The answer
- * that config_load asks for. */
+/* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
+ * the choice open. config_load takes this function as ConfigContext.on_cuda. */
 bool session_on_cuda(const Config *config);
 
-/* Before so many ranks are started that will open a session of the config (gpus_prepare). */
+/* Prepares the GPUs (gpus_prepare). Call it before `ranks` ranks are started that will open a
+ * session of the config. */
 void session_prepare_ranks(const Config *config, int ranks);
-/* Whether its ranks, several, have a GPU each, so that NCCL carries what devices carry: known from
- * session_open on. */
+/* Returns whether there are several ranks with one GPU each; NCCL then carries their device memory.
+ * Known once session_open has returned. */
 bool session_connects(const Session *session);
 
-/* Where each run of layers begins that the config cuts the model into, and the last ends: runs + 1
- * rows of the layers' table (layers.h), malloc'ed. config->model.vocab_size is known. */
+/* Cuts the model's layers into `runs` consecutive runs, as the config asks. Returns runs + 1 row
+ * numbers of the layers' table (layers.h): where each run begins, and where the last ends. The
+ * caller frees the array. config->model.vocab_size must be set. */
 int *session_borders(const Config *config, int runs);
-/* Builds what needs no device: grid, table of parameters, layers and their store (with gradients,
- * too, when asked, and then the plan of a training step), laid out without memory.
- * config->model.vocab_size is known. All ranks of `world` call it, and the world outlives the
- * session; NULL: a single rank. */
+/* Builds everything that needs no device: grid, table of parameters, layers and their store, all
+ * laid out without memory. With `gradients`, the store also gets gradients, and the schedule of a
+ * training step is planned. config->model.vocab_size must be set. All ranks of `world` must call
+ * it, and the world must outlive the session; NULL: a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
-/* Opens the device that the config asks for, then session_build. False with a sentence when there
- * is no such device; ends the program where ranks cannot share out the GPUs (gpus_agree). */
+/* Opens the device that the config asks for, then calls session_build. Returns false and sets `err`
+ * if there is no such device. Ends the program if the ranks cannot share out the GPUs
+ * (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* On the open device, together with the other ranks: connects the grid where each rank has a GPU of
- * its own; allocates weights and gradients, zeroed, and opens what tensor-parallel ranks
- * (the regions) and stages (pipeline and relay) send each other through. Warns first if "auto" had
- * to pass over a device that is there. (Opening does not warn, so that a run's plan is printed
- * before.) */
+/* Allocates the session's memory on the open device; all ranks must call it together. Connects the
+ * grid if each rank has a GPU, allocates weights and gradients and sets them to zero, and opens
+ * what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data to each
+ * other. First warns if device "auto" had to skip a device that exists. The warning is not given by
+ * session_open, so a run prints its plan before it. */
 void session_allocate(Session *session);
 void session_close(Session *session);
 
-/* How a decoder's passes go through the stages; NULL: a single one. */
+/* Returns the connection by which a decoder's passes go through the stages; NULL: a single
+ * stage. */
 const Relay *session_relay(const Session *session);
-/* Seconds that this rank has spent so far in communication of device memory (CommCounts): tensor
- * and collectives are the collectives of tensor-parallel ranks and all others, including the wait
- * for peers; exchanges is what moves between stages, and stages the wait for other stages. */
+/* Seconds that this rank has spent so far communicating device memory (CommCounts). `tensor` are
+ * collectives of tensor-parallel ranks and `collectives` all others, both including the wait for
+ * peers. `exchanges` are transfers between stages, and `stages` is the wait for other stages. */
 typedef struct {
     double tensor, collectives, exchanges, stages;
 } CommSeconds;
 CommSeconds session_comm_seconds(const Session *session);
-/* Whether all ranks' hosts want to go on; they ask together, and get the same answer. */
+/* Returns whether `go_on` is true on all ranks. All ranks must call it together, and all get the
+ * same result. */
 bool session_all_go_on(Session *session, bool go_on);
-/* Rank 0's value. */
+/* Returns rank 0's value on all ranks. */
 int64_t session_first(Session *session, int64_t value);
-/* The sum of what the data-parallel ranks have. */
+/* Returns the sum of the data-parallel ranks' values. */
 int64_t session_sum_over_data(Session *session, int64_t value);
 
-/* Fills all weights from the seed. */
+/* Initializes all weights from the seed. */
 void session_init_weights(Session *session);
-/* This rank's elements of a row of the table, and the shard that holds them. */
+/* This rank's elements of one parameter, and the shard that holds them. */
 typedef struct {
-    ParamExtent extent; /* of no elements where this rank has nothing of the row */
+    ParamExtent extent; /* count is 0 if this rank has none */
     Shard shard;
 } SessionExtent;
-/* All of them, by row: out[0..table.n_params). */
+/* Writes these for all parameters: out[0..table.n_params). */
 void session_extents(Session *session, Purpose purpose, SessionExtent *out);
-/* What this rank has of every weight, in table order; out has room for table.n_params. To count: a
- * part that no other rank has, to be saved. To update: all that it keeps, to be read. Shards are
- * resident, so the pieces are valid as long as the session. */
+/* Writes this rank's piece of every weight to `out`, in table order; `out` has room for
+ * table.n_params. With PURPOSE_COUNT, for saving, the pieces of different ranks do not overlap.
+ * With PURPOSE_UPDATE, for reading, they have everything that this rank keeps. The memory of shards
+ * never moves, so the pieces are valid as long as the session. */
 void session_weights(Session *session, Purpose purpose, Piece *out);
-/* Reads the weights of a checkpoint and publishes them. False with a sentence. */
+/* Reads the weights of a checkpoint and publishes them to the store. Returns false and sets `err`
+ * on failure. */
 bool session_load_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
 

@@ -1,4 +1,5 @@
-/* step_plan.c -- see step_plan.h. */
+/* step_plan.c -- creates the schedule of a step and its list of unit uses, and computes their
+ * sizes. See step_plan.h. */
 #include "parallel/trainer/step_plan.h"
 
 #include "model/core/check.h"
@@ -17,7 +18,8 @@ ScheduleSpec step_spec(const Config *config)
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate)
 {
-    /* On one stage backward follows its own forward at once, whatever the schedule of several. */
+    /* With a single stage, each backward pass directly follows its forward pass, whatever schedule
+     * the config names for several. */
     ScheduleSpec spec = {.kind = size.pp > 1 ? config->parallel.schedule : SCHEDULE_1F1B,
                          .stages = size.pp,
                          .chunks = layers->n_chunks,
@@ -41,8 +43,8 @@ size_t step_plan_bytes(const StepPlan *plan)
 
 size_t step_plan_most_bytes(const Config *config, int64_t micros)
 {
-    /* Forward and backward of each micro-batch on each chunk; each of them receives a tensor and
-     * makes one that is sent, at worst in groups of their own. */
+    /* Each micro-batch has a forward and a backward on each chunk. Each of these receives a tensor
+     * and sends one, at worst in separate groups of transfers. */
     bool stages = config->parallel.pipeline > 1;
     int64_t chunks = stages ? config->parallel.pipeline_chunks : 1, actions = 2 * micros * chunks,
             transfers = stages ? 2 * actions : 0;
@@ -69,14 +71,14 @@ void step_room_include(StepRoom *room, int chunks, const Schedule *schedule)
 
 int64_t evaluate_group(GridPlace size)
 {
-    /* Four a stage keep the stages' idle time below a fifth; a single stage has none, and can ask
-     * after every micro-batch whether to go on. */
+    /* Four micro-batches per stage keep the stages' idle time below a fifth. A single stage is
+     * never idle, so the watch can be called after every micro-batch. */
     return size.pp > 1 ? 4 * size.pp : 1;
 }
 
 int64_t warm_up_micros(GridPlace size, int64_t micros)
 {
-    /* Two for each stage: the second of them adds to gradients that the first has written. */
+    /* Two per stage: the second adds to gradients that the first has written. */
     int64_t enough = 2 * size.pp;
     return micros < enough ? micros : enough;
 }

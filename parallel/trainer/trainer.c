@@ -1,4 +1,4 @@
-/* trainer.c -- the step, and what it is made of. */
+/* trainer.c -- opens, warms up and closes a trainer, and makes optimizer steps. See trainer.h. */
 #include "parallel/trainer/trainer.h"
 
 #include "optim/lr_schedule.h"
@@ -27,15 +27,15 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
     options.micros = INT64_MAX;
-    /* Whatever the number of ranks, the same windows. A product beyond 64 bits is more than there
-     * are. */
+    /* The validation windows are the same for any number of ranks. If the product does not fit into
+     * 64 bits, it is more than there are, and 0 means all. */
     if (__builtin_mul_overflow(c->eval.steps, options.B, &options.max_windows))
         options.max_windows = 0;
     return loader_create(&t->val, t->data, &options, err, n);
 }
 
-/* What a step has on the device besides the model: its state, the learning rate of every update,
- * a micro-batch. */
+/* Allocates a step's data on the device besides the model: its state, the learning rate of every
+ * update, and micro-batches. */
 static void open_state(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -46,7 +46,7 @@ static void open_state(Trainer *t)
     t->lr_table = tensor_1d(t->lr_memory, F64, n_lr);
     double *lr = must_alloc(t->lr_bytes);
     lr_schedule_fill(c, lr, n_lr);
-    /* Rank 0's for all: machines may differ in the last digit of a cosine. */
+    /* All ranks take rank 0's values, because machines may differ in the last digit of a cosine. */
     if (t->session.world) control_share(t->session.world, lr, t->lr_bytes);
     device_copy(dev, t->lr_table, tensor_1d(lr, F64, n_lr));
     device_synchronize(dev);
@@ -67,7 +67,7 @@ static void open_optimizer(Trainer *t)
     t->norm = grad_norm_create(t->session.params);
 }
 
-/* Sizes of what the trainer itself allocates, from the store that it will be allocated for. */
+/* Computes the sizes of the trainer's own allocations from the layout of the store. */
 static void measure(Trainer *t)
 {
     t->optimizer_bytes = optimizer_bytes(t->config, t->session.params);
@@ -101,7 +101,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     t->config = s->config = config;
     t->data = data;
     if (config->gradient_accumulation_steps != planned) {
-        /* A dry run's: it takes the memory of the whole step, and less of it. */
+        /* A dry run has fewer micro-batches. The memory planned for a whole step is more than
+         * enough for it. */
         step_plan_free(&s->step);
         s->step = step_plan_create(config, &s->layers, s->grid.size, s->grid.at,
                                    config->gradient_accumulation_steps, false);
@@ -118,7 +119,8 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
         t->decoder = decoder_create(&s->dev, &s->layers, s->params, &s->uncut, session_relay(s),
                                     s->layers.shape.P);
     session_init_weights(s);
-    /* Masters are copied from shards that are gathered in their place of the whole. */
+    /* Master weights are copied from shards that may still be being gathered in place into the
+     * whole weights. */
     device_synchronize(&s->dev);
     open_optimizer(t);
     optimizer_init(&t->optimizer, &t->session.dev);
@@ -133,9 +135,10 @@ void trainer_close(Trainer *t)
     Device *dev = &t->session.dev;
     loader_free(t->train);
     loader_free(t->val);
-    /* The model is there exactly when all that trainer_allocate makes is there: only loaders, which
-     * come first, are refused with a sentence, and what is refused later ends the program. Without
-     * it there are no events to destroy, and after trainer_measure not even a device. */
+    /* t->gpt is set exactly if trainer_allocate has completed: only its loaders can fail with an
+     * error message, and they are opened before everything else; any later failure ends the
+     * program. If it is NULL, there are no events to destroy, and after trainer_measure there is
+     * not even a device. */
     if (t->gpt) {
         save_close(t);
         optimizer_free(&t->optimizer);
@@ -158,7 +161,7 @@ static void mark_phase(Trainer *t)
     phases_mark(&t->phases, &t->session, t->feed.seconds);
 }
 
-/* Runs the step's actions; with wall_clock_breakdown the device marks the borders between them. */
+/* Runs the step's actions; with wall_clock_breakdown, the device marks the borders between them. */
 static void run_actions(Trainer *t)
 {
     const Schedule *s = &t->session.step.schedule;
@@ -182,23 +185,24 @@ void trainer_step(Trainer *t)
     if (t->config->wall_clock_breakdown) phases_begin(&t->phases);
     params->step_begin(params, t->session.step.uses, t->session.step.n_uses);
     run_actions(t);
-    params->step_end(params); /* all gradients are final */
+    params->step_end(params); /* now all gradients are final */
     trainer_decide(t);
-    /* Always ordered; the decision makes a skipped one write nothing. */
+    /* The update is always issued; if the decision is to skip, it writes nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
     trainer_record(t);
     if (t->config->wall_clock_breakdown) {
         mark_phase(t);
         phases_add(&t->phases, &t->session, &t->session.step.schedule);
     }
-    /* Skipped steps count, too: the place in the data and the schedule of saves follow the steps
-     * tried, so that the host knows both without asking the device. */
+    /* Skipped steps count, too. The position in the data and the schedule of saves depend on the
+     * number of steps issued, so the host knows both without waiting for the device. */
     t->steps++;
     t->samples += t->constants.samples;
 }
 
-/* A step of few micro-batches, of which the second adds to the gradients of the first, and an
- * evaluation: of the data that will be seen anyway, for a batch is a function of its place. */
+/* Runs a step of few micro-batches, at least two if the config has as many, so that one adds to the
+ * gradients of another; then an evaluation. These data will still be used in training, because each
+ * batch depends only on its position. */
 static void warm_up_model(Trainer *t)
 {
     Session *s = &t->session;
@@ -230,16 +234,16 @@ void trainer_warm_up(Trainer *t)
     StepState kept = trainer_state(t);
     warm_up_model(t);
     trainer_decide(t);
-    /* The update runs on a decision to skip: its kernels are loaded, and no weight is touched. */
+    /* The update runs with a decision to skip: its kernels are loaded, and no weight changes. */
     device_copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
-    /* A prompt and a single token take products of other shapes. */
+    /* Passes over a prompt and over a single token need matrix products of other shapes. */
     free(trainer_sample(t, t->config->eval.sample_prompt, 1));
     params->step_begin(params, NULL, 0);
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
     params->step_end(params);
-    /* The decision has advanced the state and cleared the sums; gradients are written anew by the
-     * first step. */
+    /* The decision has advanced the state, so it is restored here, and has cleared the sums. The
+     * first step overwrites the gradients. */
     device_copy_words(dev, &t->state->state, &kept, sizeof kept);
     device_synchronize(dev);
     t->feed.seconds = feed.seconds;
@@ -248,7 +252,8 @@ void trainer_warm_up(Trainer *t)
 
 void trainer_set_state(Trainer *t, StepState state)
 {
-    /* No checkpoint has the seed: it follows from the loss scale and this config's batch. */
+    /* The loss seed depends on this config's batch size, so it is computed here and not taken from
+     * the checkpoint. */
     state.loss_seed = state.loss_scale / t->constants.nominal_targets;
     device_copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
     device_synchronize(&t->session.dev);
