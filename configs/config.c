@@ -1,8 +1,8 @@
-/* config.c -- from a file and --set values to one validated Config: the order of things; see
- * config.h.
+/* config.c -- loads a config: reads a file and --set values into one validated Config, in the order
+ * that config.h describes.
  *
- * Values: assign.c, value.c. What follows from them: derive.c. Rules between them: validate.c. The
- * keys: the tables. */
+ * assign.c and value.c store the values, derive.c computes missing ones, validate.c checks the
+ * rules between keys; option_table.c and known_keys.c list the keys. */
 #include "configs/config.h"
 
 #include "configs/reader/load.h"
@@ -30,7 +30,7 @@ void config_free(const Config *config)
     free((void *)(uintptr_t)config);
 }
 
-/* "configs/demo.json" is called "demo". */
+/* Returns the run's name: "demo" for "configs/demo.json". */
 static char *run_name(const char *path)
 {
     if (path == NULL) return must_strdup("default");
@@ -42,7 +42,8 @@ static char *run_name(const char *path)
     return text_format("%.*s", (int)dot, base);
 }
 
-/* The words of config_origin. A printed config has them in comments, which end with the line. */
+/* Writes the strings that config_origin returns. config_print puts them into // comments, so the
+ * path must not contain a line break. */
 static void name_origins(Load *load)
 {
     char *path = utf8_line(load->path ? load->path : "");
@@ -72,7 +73,7 @@ static void report_findings(Load *load, ConfigReport *report)
 {
     *report = (ConfigReport){0};
     if (load->n_findings == 0) {
-        free(load->finding); /* there may have been some, taken back by a --set */
+        free(load->finding); /* a --set may have removed every finding again */
         return;
     }
     qsort(load->finding, (size_t)load->n_findings, sizeof *load->finding, compare_findings);
@@ -92,7 +93,7 @@ static void report_findings(Load *load, ConfigReport *report)
     free(load->finding);
 }
 
-/* Everything after the bytes are there; `text` NULL: there is no file. */
+/* Builds the config after the file has been read; `text` is NULL if there is no file. */
 static const Config *parse(Load *load, const char *text, size_t length, ConfigReport *report)
 {
     char err[200];
@@ -103,8 +104,9 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     load->config->provenance = load->origin;
     load->config->path = must_strdup(load->path ? load->path : "");
     load->config->name = run_name(load->path);
-    /* Every field has its default before anything is read, so a refused value leaves a usable one:
-     * the rules between keys can still be checked, and all mistakes come at once. */
+    /* Every field gets its default before any value is read. So a refused value leaves a usable one
+     * behind, the rules between keys can still be checked, and all mistakes are reported
+     * together. */
     for (int i = 0; i < option_count; i++)
         load_default(load, i);
     if (text != NULL) {
@@ -121,7 +123,8 @@ static const Config *parse(Load *load, const char *text, size_t length, ConfigRe
     }
     for (int i = 1; i <= load->n_sets; i++)
         assign_set(load, i);
-    /* Nothing is known of a file that is not JSON: every rule would report what is missing. */
+    /* If the file is not JSON, the rules are skipped: each would only report that its keys are
+     * missing. */
     if (!load->unreadable) {
         derive_values(load);
         validate_config(load);
@@ -151,8 +154,8 @@ const Config *config_load(const char *path, int n_sets, const char *const *sets,
     if (path == NULL) return parse(&load, NULL, 0, report);
     size_t length;
     const char *why;
-    /* A byte more than the reader takes after a byte order mark, so that the reader itself says
-     * that the file is too large. */
+    /* One byte more than the JSON reader accepts (plus a byte order mark), so that the reader
+     * itself reports a file that is too large. */
     char *text = file_read_input(path, JSON_MAX_BYTES + 4, &length, &why);
     if (text == NULL) {
         load_error(&load, (ConfigPlace){0}, "", "cannot be read: %s", why);
@@ -186,7 +189,7 @@ void config_report_free(ConfigReport *report)
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to)
 {
     int shown = 0;
-    bool alone = report->n_errors > 0 && !verbose; /* errors come alone */
+    bool alone = report->n_errors > 0 && !verbose; /* errors are printed without notices */
     for (int i = 0; !alone && i < report->n_notices; i++) {
         if (report->routine[i] && !verbose) continue;
         fprintf(to, "%s\n", report->notice[i]);

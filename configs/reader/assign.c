@@ -1,5 +1,5 @@
-/* assign.c -- the walk through a document: every key is an option, a known key of DeepSpeed's, a
- * comment or an error. */
+/* assign.c -- walks through a document and handles each key: an option, a known DeepSpeed key, a
+ * comment, or an error. */
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
 
@@ -32,9 +32,9 @@ void walk_join(char out[PATH_SIZE], const char *prefix, const char *key)
 
 static void assign_members(const Walk *w, int node, const char *path);
 
-/* Notes where the document gives a key, and refuses one that it gives a second time: once with dots
- * in its name and once as a section. (refuse_duplicates sees those that are the same letter by
- * letter.) */
+/* Records the position of a key, and reports an error if the document gives the key twice under two
+ * spellings: with dots in its name and as a nested section. (refuse_duplicates finds keys that are
+ * spelt identically.) */
 static void note_place(const Walk *w, int node, const char *path, int number)
 {
     ConfigPlace *seen = &w->load->seen[number].place, here = walk_key(w, node);
@@ -47,15 +47,16 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
-/* A value under another name of its key. */
+/* Stores a value that was given under another name of the key. */
 static void assign_alias(const Walk *w, int node, const KnownKey *known)
 {
     int row = option_find(known->stands_for);
-    /* By --set it replaces the option's value, and what was wrong with that. */
+    /* Given by --set, it replaces the option's value, so earlier errors about that value are
+     * dropped. */
     if (w->set > 0) load_forget(w->load, known->stands_for);
     if (known_is_inert(known, w->json->node[node].item)) {
         if (w->set == 0) return;
-        /* In a file it says nothing; on the command line it takes back what the file said. */
+        /* In a file such a value has no effect; in a --set it resets the option to its default. */
         load_default(w->load, row);
         w->load->origin[row] = (Origin){0};
         return;
@@ -63,13 +64,13 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
     assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
 }
 
-/* One key with its value: `path` is its whole name. */
+/* Handles one key and its value; `path` is the key's full dotted name. */
 static void assign_node(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
     int row = option_find(path), known = known_find(path);
     bool section = option_is_section(path);
-    /* A --set replaces the file's value, and with it what was wrong there. */
+    /* A --set replaces the file's value, so errors about that value are dropped. */
     if (w->set > 0 && !cJSON_IsObject(item)) load_forget(w->load, path);
     if (row >= 0 || known >= 0) note_place(w, node, path, row >= 0 ? row : option_count + known);
     if (row >= 0)
@@ -91,7 +92,8 @@ static void assign_node(const Walk *w, int node, const char *path)
         refuse_unknown(w, node, path);
 }
 
-/* A key of the section "bfloat16", the old name of bf16, by its new name; false if it is none. */
+/* If `path` is the section "bfloat16" (the old name of bf16) or a key in it, replaces that name by
+ * "bf16". Returns whether it did. */
 static bool rename_old(char path[PATH_SIZE])
 {
     static const char old[] = "bfloat16", now[] = "bf16";
@@ -102,7 +104,7 @@ static bool rename_old(char path[PATH_SIZE])
     return true;
 }
 
-/* DeepSpeed reads "bfloat16" where "bf16" is absent; false where it is not. */
+/* Like DeepSpeed, reads "bfloat16" only if "bf16" is absent; returns whether it is absent. */
 static bool take_old_name(const Walk *w, int parent, int node)
 {
     bool both = false;
@@ -123,7 +125,8 @@ static void assign_members(const Walk *w, int node, const char *path)
          i = w->json->node[i].end) {
         const char *key = w->json->node[i].item->string;
         char child[PATH_SIZE];
-        /* "_comment" is for people; of a key given twice refuse_duplicates has spoken. */
+        /* "_comment" is for human readers; refuse_duplicates has already reported a repeated
+         * key. */
         if (key[0] == '_' || json_duplicate(w->json, node, i)) continue;
         walk_join(child, path, key);
         if (rename_old(child) && !take_old_name(w, node, i)) continue;
@@ -131,8 +134,8 @@ static void assign_members(const Walk *w, int node, const char *path)
     }
 }
 
-/* A key that is given twice, anywhere, is refused: readers of JSON disagree about which one counts.
- */
+/* Refuses every repeated key, at any depth, because JSON readers disagree about which of the two
+ * values counts. */
 static void refuse_duplicates(const Walk *w, int node, const char *path)
 {
     const JsonNode *self = &w->json->node[node];
@@ -147,7 +150,8 @@ static void refuse_duplicates(const Walk *w, int node, const char *path)
     }
 }
 
-/* The ranks that a config was printed for (config_print); 0 where it does not say. */
+/* Returns the number of ranks the config was printed for ("_world", see config_print); 0 if it has
+ * none. */
 static int64_t printed_world(const Json *json)
 {
     const cJSON *world = cJSON_GetObjectItemCaseSensitive(json->root, "_world");
@@ -159,7 +163,7 @@ static int64_t printed_world(const Json *json)
 void assign_document(Load *load, Json *json)
 {
     Walk w = {.load = load, .json = json};
-    /* Where a message points that is about something missing. */
+    /* Errors about missing keys point here. */
     load->root = walk_value(&w, 0);
     if (!cJSON_IsObject(json->root)) {
         load->unreadable = true;
@@ -168,27 +172,28 @@ void assign_document(Load *load, Json *json)
         return;
     }
     refuse_duplicates(&w, 0, "");
-    /* Before any key is read: what a stored text leaves out follows from its own ranks. */
+    /* Set this before any key is read: values that a stored config leaves out are derived for its
+     * own number of ranks. */
     if (load->context.stored) load->context.world = printed_world(json);
     assign_members(&w, 0, "");
     check_other_names(&w);
 }
 
-/* The value of a --set is JSON where it reads as JSON, else a string; a string always for keys that
- * take only one. */
+/* Parses the value of a --set: as JSON if it is valid JSON, else as a string. For keys that take
+ * only a string, it is always a string. */
 static bool read_set_value(Load *load, ConfigPlace at, const char *key, const char *value,
                            Json *json)
 {
     char err[200], again[200];
     size_t where;
     int row = option_find(key);
-    /* --set seed=1 is a number, --set data.text=1 a path. */
+    /* --set seed=1 gives a number, but --set data.text=1 gives a path. */
     bool wants_string = row >= 0 && option_table[row].type == OPTION_STRING;
     bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
     if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))
         return true;
-    /* Good JSON but for a number that no double holds: read as a string it would be refused for the
-     * wrong reason. */
+    /* The value is valid JSON except for a number too large for a double. Read as a string, it
+     * would be refused with the wrong reason. */
     bool beyond = !read && json->root != NULL && row >= 0 && !wants_string &&
                   option_table[row].type != OPTION_STRINGS;
     json_free(json);

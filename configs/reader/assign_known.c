@@ -1,5 +1,5 @@
-/* assign_known.c -- keys of DeepSpeed's that are known and have no effect here: which values pass,
- * which bring a notice, and which are refused. */
+/* assign_known.c -- handles DeepSpeed keys that are known but not implemented here: which values
+ * are accepted silently, which give a notice, and which are refused. */
 #include "configs/reader/walk.h"
 #include "model/core/check.h"
 
@@ -23,7 +23,7 @@ static bool is_switch(const KnownKey *known)
     return known->kind == KNOWN_SWITCH || known->kind == KNOWN_ON_SWITCH;
 }
 
-/* A key that is refused whatever it holds, a section as a whole. */
+/* Returns whether the key, usually a section, is refused with any value. */
 static bool is_unbuilt_section(const KnownKey *known)
 {
     return known->kind == KNOWN_UNBUILT && known->inert == NULL;
@@ -42,14 +42,15 @@ static void refuse_enabled(const Walk *w, int node, const KnownKey *known)
                known_why(known));
 }
 
-/* Known keys that are off as long as their "enabled" is false: what they hold does not matter then,
- * unless it may have been meant to be "enabled". */
+/* Checks a feature that is off unless its "enabled" is true. If it is off, its other keys do not
+ * matter, unless one looks like a misspelt "enabled". */
 static void check_switch(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
-    bool named = false; /* whether "enabled" is there */
+    bool named = false; /* the section contains "enabled" */
     if (is_off(item)) return;
-    /* DeepSpeed reads no feature from a bare value, so it was meant for something else. */
+    /* DeepSpeed ignores a feature whose value is not an object, so the user meant something
+     * else. */
     if (!cJSON_IsObject(item)) {
         load_error(w->load, walk_value(w, node), known->key,
                    "%s is known, not built yet (%s); remove it", json_kind(item), known_why(known));
@@ -61,7 +62,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
         walk_join(path, known->key, child->string);
         bool enabled = strcmp(child->string, "enabled") == 0;
         named |= enabled;
-        /* Nothing else inside is checked: what a feature that is off would read does not matter. */
+        /* The other keys are not checked: a feature that is off does not read them. */
         if (enabled && !is_off(child))
             refuse_enabled(w, i, known);
         else if (!enabled && suggest_is_near(child->string, "enabled"))
@@ -75,7 +76,7 @@ static void check_switch(const Walk *w, int node, const KnownKey *known)
                known_why(known));
 }
 
-/* Whether the value is of the type that the key takes. */
+/* Returns whether the value has the type that the key takes. */
 static bool is_of_type(const cJSON *item, const char *example)
 {
     if (*example == '"') return cJSON_IsString(item);
@@ -90,8 +91,8 @@ static const char *type_name(const char *example)
                                                 : "a number";
 }
 
-/* Sections in which DeepSpeed drops a key that is "auto", so that its default holds; elsewhere the
- * string reaches what cannot read it. */
+/* Returns whether DeepSpeed drops a key with the value "auto" in this section, so that its default
+ * is used. In other sections the string "auto" reaches code that cannot handle it. */
 static bool drops_auto(const char *key)
 {
     static const char *const sections[] = {"zero_optimization", "fp16",   "bf16",   "tensorboard",
@@ -125,7 +126,8 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
     const cJSON *item = w->json->node[node].item;
     const char *example = known_example(known);
     if (known->kind == KNOWN_IGNORED && strcmp(value, "\"auto\"") == 0) return;
-    /* A value of another type was meant for another key: a notice would pass over the mistake. */
+    /* A value of the wrong type was probably meant for another key, so it is an error, not just a
+     * notice. */
     if (known->kind == KNOWN_IGNORED && !is_of_type(item, example))
         load_error(w->load, walk_value(w, node), known->key, "%.60s does not fit; write %s",
                    cJSON_IsObject(item) || cJSON_IsArray(item) ? json_kind(item) : value,
@@ -139,10 +141,10 @@ void check_known(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
     char *value = cJSON_PrintUnformatted(item);
-    /* null is DeepSpeed's way of leaving a key out. */
+    /* In DeepSpeed, null means that the key is left out. */
     bool inert = cJSON_IsNull(item) || known_is_inert(known, item);
     switch (known->kind) {
-    /* An alias was read under the name of its option already. */
+    /* An alias has already been read as its option. */
     case KNOWN_QUIET:
     case KNOWN_ALIAS: break;
     case KNOWN_SWITCH:
@@ -150,7 +152,8 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     case KNOWN_WRONG:
         load_error(w->load, walk_key(w, node), known->key, "%s", known_why(known));
         break;
-    /* true and false were read as the key inside; an object is walked like any section. */
+    /* true and false have already been read as the key inside the section, and an object like any
+     * other section. */
     case KNOWN_SHORT:
         if (!inert)
             load_error(w->load, walk_value(w, node), known->key,
@@ -167,7 +170,7 @@ void check_known(const Walk *w, int node, const KnownKey *known)
     cJSON_free(value);
 }
 
-/* Sections of which no key but "enabled" is listed. */
+/* Returns whether the section accepts keys that are not listed; at most "enabled" is. */
 static bool holds_anything(const KnownKey *known)
 {
     return is_switch(known) || known->kind == KNOWN_TREE || is_unbuilt_section(known);
@@ -205,19 +208,21 @@ void check_inside(const Walk *w, int node, const char *path, int tree)
                     known_why(known));
 }
 
-/* Whether a name of another key passes as if it were absent. */
+/* Returns whether this value of an alias is ignored, as if the alias were absent. */
 static bool says_nothing(const KnownKey *known, const cJSON *value)
 {
     return known->kind == KNOWN_ALIAS && value != NULL && known_is_inert(known, value);
 }
 
-/* Two names of one key, the one in row `i` of the known keys, the other where `there` is. */
+/* Reports two names of one key with different values: row `i` of the known keys, and the name
+ * `other` that is given at `there`. */
 static void check_names(const Walk *w, int i, const Seen *there, const char *other)
 {
     Load *load = w->load;
     const KnownKey *known = &known_table[i];
     const Seen *here = &load->seen[option_count + i];
-    /* By --set the later one counts, as it does for one name that is set twice. */
+    /* A later --set overrides an earlier one, also under another name, so only the file is
+     * checked. */
     if (here->place.line == 0 || there->place.line == 0) return;
     if (says_nothing(known, here->value) || cJSON_Compare(here->value, there->value, true)) return;
     load_error(load, here->place, known->key,
@@ -233,7 +238,8 @@ void check_other_names(const Walk *w)
         if (known_table[i].kind == KNOWN_SHORT || key == NULL) continue;
         int row = option_find(key);
         check_names(w, i, &load->seen[row >= 0 ? row : option_count + known_find(key)], key);
-        /* Two aliases of one key clash, too, where the key itself is not in the file. */
+        /* Two aliases of one key contradict each other even if the key itself is not in the
+         * file. */
         for (int j = 0; j < i; j++) {
             const KnownKey *other = &known_table[j];
             if (other->stands_for == NULL || other->kind == KNOWN_SHORT) continue;

@@ -1,5 +1,6 @@
-/* batch.c -- the three batch keys (train_batch_size = micro-batch x accumulation x data-parallel
- * ranks): what follows from what, and what does not fit. How many ranks there are: world.c. */
+/* batch.c -- the three batch keys, where train_batch_size = micro-batch x accumulation x
+ * data-parallel ranks: derives those that are missing and reports those that contradict each other.
+ * world.c determines the number of ranks. */
 #include "configs/reader/load.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@ static const char data_key[] = "parallel.data", train_key[] = "train_batch_size"
                   micro_key[] = "train_micro_batch_size_per_gpu",
                   accum_key[] = "gradient_accumulation_steps";
 
-/* An error at the place of `key`. */
+/* Reports an error at the position of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 
 static bool batch_unusable(const Load *load)
@@ -18,7 +19,7 @@ static bool batch_unusable(const Load *load)
                           (const char *const[]){train_key, micro_key, accum_key, data_key, NULL});
 }
 
-/* How many ranks the config's grid has with so many data-parallel ones. */
+/* Returns how many ranks the config's grid has if it has `dp` data-parallel ranks. */
 static int64_t ranks_with(const Config *c, int64_t dp)
 {
     GridPlace grid = config_grid(c, 0);
@@ -26,17 +27,18 @@ static int64_t ranks_with(const Config *c, int64_t dp)
     return dp * grid_ranks(grid);
 }
 
-/* What the three factors make; numbers of which each is sound may make one that is beyond all. */
+/* Returns rows x times x dp. Each factor can be in its range and their product overflow; then it is
+ * INT64_MAX. */
 static int64_t product(int64_t rows, int64_t times, int64_t dp)
 {
-    int64_t micros = rows * times; /* 1e9 each at most */
+    int64_t micros = rows * times; /* each is at most 1e9 */
     return micros <= 0 || dp <= INT64_MAX / micros ? micros * dp : INT64_MAX;
 }
 
-/* ---- what follows ---------------------------------------------------------------------------- */
+/* ---- deriving missing keys ------------------------------------------------------------------- */
 
-/* The micro-batch of a file that leaves it to a trainer: the largest power of two up to 8 (Hugging
- * Face's default) that goes into what a rank has to do in a step. */
+/* Chooses the micro-batch for a file that leaves it to a trainer: the largest power of two up to 8
+ * (Hugging Face's default) that divides the sequences that a rank handles in a step. */
 static int64_t automatic_micro_batch(int64_t sequences)
 {
     int64_t micro = 8;
@@ -45,8 +47,8 @@ static int64_t automatic_micro_batch(int64_t sequences)
     return micro;
 }
 
-/* train_batch_size = micro-batch x accumulation x data-parallel ranks: what is missing follows, as
- * in DeepSpeed, where it divides; check_batch speaks up where it does not. */
+/* Derives missing batch keys from train_batch_size = micro-batch x accumulation x data-parallel
+ * ranks, as DeepSpeed does, if the division is exact. If not, check_batch reports it. */
 void derive_batch(Load *load)
 {
     Config *c = load->config;
@@ -54,26 +56,27 @@ void derive_batch(Load *load)
             *times = &c->gradient_accumulation_steps, dp = c->parallel.data;
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
-    /* Files that leave the micro-batch to a trainer get one here, and so does a run without a file;
-     * elsewhere it is given, or follows from the other two keys. */
+    /* The micro-batch is chosen here for files that leave it to a trainer and for runs without a
+     * file. Otherwise it is given or follows from the other two keys. */
     bool automatic = load_automatic(load, micro_key) ||
                      (load_automatic(load, train_key) && !train) || load->path == NULL;
     if (batch_unusable(load)) return;
     if (!micro && automatic) {
-        /* What one rank has to do in one micro-batch is settled where both other keys are given;
-         * with the batch alone it is what its micro-batches have to divide; 0: open. */
+        /* If both other keys are given, this is exactly one rank's share of a micro-batch. If only
+         * the batch is given, the micro-batch must divide this. 0 means that it is not
+         * determined. */
         int64_t share = train ? *batch / dp / (accum ? *times : 1) : 0;
         load_follow(load, micro_key, rows,
                     train && accum && share > 0 ? share : automatic_micro_batch(share));
         if (load->path != NULL)
             load_routine(load, load_place(load, micro_key), micro_key,
                          "no trainer fills it in here; %lld taken", (long long)*rows);
-        load->origin[option_find(micro_key)].automatic = true; /* printed, and read, as such */
-        micro = true; /* from here on as if it had been given */
+        /* config_print prints it as "auto" again */
+        load->origin[option_find(micro_key)].automatic = true;
+        micro = true; /* from here on, treat it as given */
     }
-    /* load_follow changes no key that was given and sets none to 0. Where something does not
-     * divide, the product of the three is not the batch then, and check_batch says what would be.
-     */
+    /* load_follow never changes a given key and never sets a key to 0. If a division is not exact,
+     * the product of the three differs from the batch, and check_batch suggests values that fit. */
     if (train && micro) {
         load_follow(load, accum_key, times, *batch / *rows / dp);
     } else if (train) {
@@ -85,16 +88,16 @@ void derive_batch(Load *load)
     }
 }
 
-/* ---- what does not fit ----------------------------------------------------------------------- */
+/* ---- reporting contradictions ---------------------------------------------------------------- */
 
-/* The divisors of `total` nearest to x from below and from above; 0 above: none that is near, or
- * both are the same. */
+/* Finds the divisors of `total` nearest to x, below and above it. *high is 0 if there is none near
+ * enough, or if it equals *low. */
 static void nearest_divisors(int64_t total, int64_t x, int64_t *low, int64_t *high)
 {
-    /* From above no farther than four times: "micro 3" is not mended by 4099. */
+    /* *high is at most four times x: 4099 would be no useful suggestion instead of 3. */
     *low = x < total ? x : total;
     *high = x;
-    /* Both searches are bounded: a batch may have a billion sequences. */
+    /* Both searches are bounded, because a batch may have a billion sequences. */
     for (int tries = 0; *low > 1 && total % *low != 0; tries++)
         *low = tries < 100000 ? *low - 1 : 1;
     while (*high < total && *high <= 4 * x && *high < x + 100000 && total % *high != 0)
@@ -117,8 +120,8 @@ void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n)
     one_or_two(low, high, out, n);
 }
 
-/* The numbers of ranks nearest to the config's whose data-parallel ranks share `total` evenly, as
- * "2 or 4 ranks"; false where a run cannot have so many. */
+/* Writes the numbers of ranks nearest to the config's whose data-parallel ranks divide `total`
+ * evenly, as "2 or 4 ranks". Returns false if they are more than a run can have. */
 static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
 {
     int64_t low, high;
@@ -133,9 +136,9 @@ static bool near_ranks(const Config *c, int64_t total, char *out, size_t n)
     return true;
 }
 
-/* All three were given, and are not one another's product: the batch that the other two make is
- * always a remedy; if one of the two or the number of ranks can be changed to fit the batch, that
- * is offered, too. */
+/* Reports that all three keys were given but do not multiply to the batch. The message always
+ * suggests the product of the other keys as the batch. If changing one other key, or the number of
+ * ranks, would also fit, it suggests that too. */
 static void refuse_three(Load *load)
 {
     const Config *c = load->config;
@@ -144,7 +147,7 @@ static void refuse_three(Load *load)
     long long made = product(rows, times, dp);
     char remedy[160] = "", near[64];
     double most = option_table[option_find(train_key)].max;
-    /* The product is always offered as the batch, but not where it would itself be refused. */
+    /* The product is suggested as the batch, unless that value would itself be refused. */
     if ((double)made > most) {
         WRONG(load, train_key,
               "%lld is not micro %lld x accum %lld x dp %lld, which is more than %.0f; lower %s or "
@@ -153,8 +156,8 @@ static void refuse_three(Load *load)
               accum_key);
         return;
     }
-    /* One more remedy, the first that leaves most as it was written: the other of the two factors,
-     * both of them, or the number of ranks. */
+    /* Suggest one more remedy, the first of these that works: change the other factor, change both
+     * factors, or change the number of ranks. */
     if (share * dp == batch && share % rows == 0)
         snprintf(remedy, sizeof remedy, ", or %s %lld", accum_key, (long long)(share / rows));
     else if (share * dp == batch && share % times == 0)
@@ -180,8 +183,8 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
     int64_t batch = c->train_batch_size, dp = c->parallel.data, unit = product(value, 1, dp),
             low = batch / unit * unit, share = batch / dp;
     char near[64], other[160] = "", what[128], multiples[64];
-    /* A second remedy that keeps the batch: another value of what is beside it where each rank has
-     * a whole share, else a number of ranks that all shares go into. */
+    /* The second suggestion keeps the batch. If the batch divides evenly among the ranks, it is
+     * another value of `beside`; otherwise it is a number of ranks that the batch divides by. */
     if (beside != NULL && share > 0 && share * dp == batch) {
         load_nearest_divisors(share, value, near, sizeof near);
         snprintf(other, sizeof other, ", or %s %s", beside, near);
@@ -193,7 +196,7 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
         snprintf(what, sizeof what, "%s %lld x dp %lld = %lld",
                  beside == micro_key ? "micro" : "accum", (long long)value, (long long)dp,
                  (long long)unit);
-    /* Below the first multiple there is only that one to offer. */
+    /* If the batch is smaller than the first multiple, only that multiple can be suggested. */
     snprintf(multiples, sizeof multiples, "%lld or %lld", (long long)low, (long long)(low + unit));
     if (low == 0) snprintf(multiples, sizeof multiples, "%lld", (long long)unit);
     if (low == 0 && beside == NULL)
@@ -205,8 +208,8 @@ static void refuse_multiple(Load *load, const char *beside, int64_t value)
           what, train_key, multiples, other);
 }
 
-/* A run that is opened to look at takes no step: its batch need not fit any ranks, and a
- * micro-batch is all that is read of it. */
+/* A stored run that is only looked at takes no step. Its batch need not fit the ranks; only the
+ * micro-batch is read. */
 static void accept_any(Config *c)
 {
     if (c->train_micro_batch_size_per_gpu < 1) c->train_micro_batch_size_per_gpu = 1;
@@ -221,8 +224,8 @@ void check_batch(Load *load)
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (batch_unusable(load)) return;
-    /* Nothing was given that a batch could follow from; an accumulation alone is the nearest that
-     * can be pointed at. */
+    /* No key was given from which the batch could be derived. If the accumulation was given, the
+     * error points at it, otherwise at the config as a whole. */
     if (batch == 0 && rows == 0) {
         load_error(load, accum ? load_place(load, accum_key) : load->root, train_key,
                    "the batch is not given; write %s or %s (two of %s, %s, %s settle the third)",
@@ -230,14 +233,13 @@ void check_batch(Load *load)
         return;
     }
     double most = option_table[option_find(train_key)].max;
-    /* Each factor is in its own range, and their product in none. */
+    /* Each factor is within its range, but their product is above the limit. */
     if (!train && batch > 0 && (double)batch > most)
         load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
                    "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
                    (long long)times, (long long)dp, most, accum ? accum_key : micro_key);
     if (batch > 0 && batch == product(rows, times, dp)) return;
-    /* What is blamed are the keys that were given: what only followed would not be found in the
-     * file. */
+    /* Errors name only keys that were given, because derived ones cannot be found in the file. */
     if (load->context.stored)
         accept_any(load->config);
     else if (train && micro && accum)
@@ -258,7 +260,7 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     bool accum = origin_given(&origin[option_find(accum_key)]), shared = share * dp == batch;
     out[0] = '\0';
     if (origin_given(&origin[option_find(train_key)])) return;
-    /* The micro-batch must go into a rank's share of the batch that is wanted. */
+    /* The micro-batch must divide a rank's share of the desired batch. */
     if (shared && share % rows != 0) {
         load_nearest_divisors(share, rows, near, sizeof near);
         snprintf(micro, sizeof micro, " and %s %s", micro_key, near);
@@ -266,7 +268,7 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
         snprintf(micro, sizeof micro, " and %s 1", micro_key);
         rows = 1;
     }
-    /* These ranks cannot share it, so advice without another number of ranks would be refused. */
+    /* This number of ranks cannot divide the batch, so advice that keeps it would be refused. */
     if (!shared && !near_ranks(config, batch / rows, near, sizeof near)) return;
     if (!shared)
         at = (size_t)snprintf(out, n, "take %s, which share %lld evenly, and ", near,

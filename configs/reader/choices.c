@@ -1,8 +1,8 @@
-/* choices.c -- see choices.h. */
+/* choices.c -- lists the words that each key of type OPTION_CHOICE accepts. */
 #include "configs/reader/choices.h"
 
-/* The first name of a value is the one that is printed; later ones are read as well. Names with -1
- * are known and not built: a config is refused with that reason. */
+/* If several names have the same value, the first one is printed and all are read. A value of -1
+ * marks a name that is known but not built; a config that uses it is refused with that reason. */
 const Choice norm_choices[] = {{"layernorm", NORM_LAYERNORM, 0}, {"rmsnorm", NORM_RMSNORM, 0}, {0}};
 const Choice position_choices[] = {
     {"learned", POSITION_LEARNED, 0}, {"rope", POSITION_ROPE, 0}, {0}};
@@ -19,7 +19,8 @@ const Choice blas_choices[] = {
     {"auto", BLAS_AUTO, 0}, {"openblas", BLAS_OPENBLAS, 0}, {"builtin", BLAS_BUILTIN, 0}, {0}};
 const Choice device_choices[] = {
     {"auto", DEVICE_AUTO, 0}, {"cpu", DEVICE_CPU, 0}, {"cuda", DEVICE_CUDA, 0}, {0}};
-/* DeepSpeed's own optimizers in any case; SGD is PyTorch's and spelt exactly. */
+/* DeepSpeed reads the names of its own optimizers in any case; SGD is PyTorch's and must be spelt
+ * exactly. */
 const Choice optimizer_choices[] = {{"AdamW", OPTIMIZER_ADAMW, 1},
                                     {"Adam", OPTIMIZER_ADAM, 1},
                                     {"SGD", OPTIMIZER_SGD, 0},
@@ -63,7 +64,7 @@ const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {"1f1b", SCHEDULE_1F1B, 0},
                                    {"interleaved", SCHEDULE_INTERLEAVED, 0},
                                    {0}};
-/* DeepSpeed's, which reads them in any case. */
+/* DeepSpeed's partition methods, which it reads in any case. */
 const Choice partition_choices[] = {{"best", PARTITION_BEST, 1},
                                     {"parameters", PARTITION_PARAMETERS, 1},
                                     {"uniform", PARTITION_UNIFORM, 1},

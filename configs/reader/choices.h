@@ -1,4 +1,5 @@
-/* choices.h -- the words that keys of type OPTION_CHOICE take; private to configs/. */
+/* choices.h -- declares the lists of words that keys of type OPTION_CHOICE accept; private to
+ * configs/. */
 #ifndef CONFIGS_READER_CHOICES_H
 #define CONFIGS_READER_CHOICES_H
 

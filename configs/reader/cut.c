@@ -1,6 +1,6 @@
-/* cut.c -- the sizes of a grid (parallel.tensor and parallel.pipeline): whether the model can be
- * cut so, whether the ranks are whole pipelines of tensor-parallel ranks, and the nearest sizes
- * that are both: what is offered would be accepted. */
+/* cut.c -- checks the sizes of a grid (parallel.tensor and parallel.pipeline): can the model be
+ * divided that way, and is the number of ranks a multiple of tensor x pipeline? Errors suggest the
+ * nearest sizes that pass both checks. */
 #include "configs/reader/load.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pip
                   data_key[] = "parallel.data", chunks_key[] = "parallel.pipeline_chunks",
                   layers_key[] = "model.num_layers", schedule_key[] = "parallel.schedule";
 
-/* An error at the place of `key`. */
+/* Reports an error at the position of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -19,10 +19,11 @@ static int64_t less(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- what goes with what --------------------------------------------------------------------- */
+/* ---- checking sizes -------------------------------------------------------------------------- */
 
-/* What of the model so many tensor-parallel ranks cannot share, as "num_attention_heads 12"; NULL:
- * nothing. What was refused is not asked. */
+/* Returns the first size of the model that `tp` tensor-parallel ranks cannot share evenly, as
+ * "num_attention_heads 12"; NULL if there is none. Sizes that were already refused are not
+ * checked. */
 static const char *uncut(const Load *load, int64_t tp, char *out, size_t n)
 {
     static const char heads[] = "model.num_attention_heads", groups[] = "model.num_key_value_heads",
@@ -51,13 +52,14 @@ bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks)
     return load_wrong(load, layers_key) || stages * chunks <= load->config->model.num_layers;
 }
 
-/* What is refused of the sizes for the model's sake alone. */
+/* Returns whether parallel.tensor is impossible for this model on any number of ranks. */
 static bool tensor_impossible(const Load *load)
 {
     return !load_wrong(load, tensor_key) && !shares_model(load, load->config->parallel.tensor);
 }
 
-/* (One stage is not what is wrong with several chunks of it.) */
+/* Returns whether parallel.pipeline is impossible for this model on any number of ranks. (Several
+ * chunks on one stage are a different error; see refuse_chunks.) */
 static bool stages_impossible(const Load *load)
 {
     const Config *c = load->config;
@@ -66,19 +68,19 @@ static bool stages_impossible(const Load *load)
            !cut_has_blocks(load, stages, chunks);
 }
 
-/* Whether the number of ranks is known and will not change. */
+/* Returns whether the number of ranks is known and will not change. */
 static bool knows_world(const Load *load)
 {
     bool looked_at = load->context.stored && load->context.opened == 0;
     return !looked_at && load->context.world > 0;
 }
 
-/* Whether the ranks, where they are known, are so many whole grids; exactly: as many as
- * parallel.data says, where it is given. */
+/* Returns whether the number of ranks is a multiple of `cut` = tensor x pipeline, or is not known.
+ * If `exactly` and parallel.data was given, it must equal parallel.data x cut. */
 static bool makes_world(const Load *load, int64_t cut, bool exactly)
 {
     int64_t world = load->context.world;
-    /* Any size may go with ranks that nobody has counted yet. */
+    /* If the number of ranks is not known, any size may fit. */
     if (!knows_world(load)) return true;
     if (exactly && load_given(load, data_key)) return load->config->parallel.data * cut == world;
     return world % cut == 0;
@@ -86,7 +88,7 @@ static bool makes_world(const Load *load, int64_t cut, bool exactly)
 
 static bool tensor_fits(const Load *load, int64_t tp)
 {
-    /* What another key's refused value would be is not known; with 1 nothing is held against it. */
+    /* If the number of stages was refused, use 1, so that it does not restrict the tensor size. */
     int64_t stages = load_wrong(load, stages_key) ? 1 : load->config->parallel.pipeline;
     return shares_model(load, tp) && makes_world(load, tp * stages, true);
 }
@@ -100,15 +102,15 @@ static bool stages_fit(const Load *load, int64_t stages)
            makes_world(load, tp * stages, true);
 }
 
-/* ---- what to write instead ------------------------------------------------------------------- */
+/* ---- finding values to suggest --------------------------------------------------------------- */
 
-/* The values that fit nearest below and above `x`, which does not, as "2 or 4"; false where none
- * does. */
+/* Writes the values nearest to `x`, below and above it, for which `fits` is true, as "2 or 4".
+ * Returns false if there is none. `x` itself does not fit. */
 static bool nearest(const Load *load, bool (*fits)(const Load *load, int64_t x), int64_t x,
                     char *out, size_t n)
 {
-    enum { FAR = 4096 }; /* no grid is so large */
-    /* Above only below twice the value: 7 is not mended by 64. */
+    enum { FAR = 4096 }; /* no grid is this large */
+    /* Above, search only up to twice the value: 64 would be no useful suggestion instead of 7. */
     int64_t low = x <= FAR ? x - 1 : FAR, high = x + 1;
     while (low > 0 && !fits(load, low))
         low--;
@@ -127,28 +129,29 @@ static bool gives_schedule(const Load *load)
     return load_given(load, schedule_key) && !load_wrong(load, schedule_key);
 }
 
-/* Whether the schedule that is given has one run of layers a stage. */
+/* Returns whether the given schedule needs exactly one layer range per stage. */
 static bool asks_for_one_run(const Load *load)
 {
     return gives_schedule(load) && load->config->parallel.schedule != SCHEDULE_INTERLEAVED;
 }
 
-/* What goes with a single run of layers a stage: a schedule of one, where another is given. */
+/* Returns what else to write if pipeline_chunks is set to 1: a schedule for one layer range per
+ * stage, if another schedule was given. */
 static const char *with_one_run(const Load *load)
 {
     return gives_schedule(load) && !asks_for_one_run(load) ? " and schedule \"1f1b\"" : "";
 }
 
-/* The largest sizes up to those given that go into model and ranks; one rank without chunks always
- * does. */
+/* Finds the largest sizes, up to those given, that fit the model and the number of ranks. One rank
+ * without chunks always fits. */
 static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_t *chunks)
 {
     const Config *c = load->config;
     int64_t most_tp = less(c->parallel.tensor, CONFIG_MAX_RANKS),
             most_stages = less(c->parallel.pipeline, CONFIG_MAX_RANKS);
     *chunks = asks_for_one_run(load) ? 1 : c->parallel.pipeline_chunks;
-    /* The tensor size is reduced first, then the stages; chunks are given up only where no sizes go
-     * with them. */
+    /* The tensor size is reduced first, then the number of stages. pipeline_chunks is set to 1 only
+     * if no sizes fit it. */
     for (;; *chunks = 1) {
         for (*stages = most_stages; *stages > (*chunks > 1); (*stages)--) {
             if (!cut_has_blocks(load, *stages, *chunks)) continue;
@@ -160,7 +163,7 @@ static void largest_sizes(const Load *load, int64_t *tp, int64_t *stages, int64_
     *tp = *stages = 1;
 }
 
-/* Where no other value of one key alone mends it: all that have to change. */
+/* Writes all sizes that have to change, for the case that changing one key alone cannot help. */
 static void all_sizes(Load *load, char *out, size_t n)
 {
     const Config *c = load->config;
@@ -191,8 +194,8 @@ bool check_tensor(Load *load)
     char what[64], near[160];
     if (load_wrong(load, tensor_key) || uncut(load, tp, what, sizeof what) == NULL) return true;
     bool kv = strncmp(what, "num_key", 7) == 0;
-    /* Where the stages are refused, too, another tensor size alone would only change the sentence.
-     */
+    /* If the number of stages is refused as well, changing only the tensor size would just lead to
+     * the next error. */
     if (stages_impossible(load) || !nearest(load, tensor_fits, tp, near, sizeof near))
         all_sizes(load, near, sizeof near);
     WRONG(load, tensor_key, "%lld %s %s; write %s", (long long)tp,
@@ -200,7 +203,7 @@ bool check_tensor(Load *load)
     return false;
 }
 
-/* Several runs of layers on the only stage. */
+/* Reports that pipeline_chunks is above 1 although there is only one stage. */
 static void refuse_chunks(Load *load)
 {
     const Config *c = load->config;
@@ -208,7 +211,8 @@ static void refuse_chunks(Load *load)
     int64_t stages = 2;
     while (stages <= CONFIG_MAX_RANKS && !stages_fit(load, stages))
         stages++;
-    /* The remedy is for chunks alone: sizes that are refused elsewhere have their own. */
+    /* Suggest more stages only if pipeline_chunks is the only mistake: sizes that are refused
+     * elsewhere get their own suggestions. */
     bool alone = !tensor_impossible(load) && makes_world(load, c->parallel.tensor, true) &&
                  !asks_for_one_run(load);
     if (stages <= CONFIG_MAX_RANKS && alone)
@@ -220,8 +224,8 @@ static void refuse_chunks(Load *load)
     load->origin[option_find(chunks_key)].wrong = true;
 }
 
-/* Blocks of each run of layers: every run has one at least, and may have the embedding or the head
- * beside it. */
+/* Checks that every layer range has at least one block, in addition to the embedding or the head
+ * that it may contain. */
 void check_stages(Load *load)
 {
     const Config *c = load->config;
@@ -229,18 +233,19 @@ void check_stages(Load *load)
             blocks = c->model.num_layers, fewer = blocks / stages;
     char near[160] = "", other[64] = "";
     if (UNUSABLE(load, stages_key, chunks_key)) return;
-    /* Chunks are what is wrong there, not their number of blocks. */
+    /* Here the mistake is pipeline_chunks, not the number of blocks. */
     if (chunks > 1 && stages == 1) {
         refuse_chunks(load);
         return;
     }
     if (!stages_impossible(load)) return;
-    /* Two remedies: fewer stages, or fewer chunks of each. One that brings the next error, because
-     * tensor or the ranks do not go with it, is not offered; then all sizes are given together. */
+    /* There are two remedies: fewer stages, or fewer chunks per stage. A remedy that would cause
+     * another error, because it does not fit the tensor size or the number of ranks, is not
+     * suggested. If neither works, new values for all sizes are suggested together. */
     bool sole = chunks > 1 && asks_for_one_run(load),
          one = !tensor_impossible(load) && !sole &&
                nearest(load, stages_fit, stages, near, sizeof near);
-    /* A schedule that was given takes one chunk only. */
+    /* The schedule that was given allows only one chunk per stage. */
     if (sole && fewer > 1) fewer = 1;
     if (!tensor_impossible(load) && chunks > 1 && fewer > 0 &&
         makes_world(load, stages * c->parallel.tensor, true))
@@ -255,25 +260,26 @@ void check_stages(Load *load)
           one ? "pipeline " : "", near, *near && *other ? ", or " : "", other);
 }
 
-/* "; write ..." of a cut that does not go into the ranks: another number of ranks, or another value
- * of the key. */
+/* Writes what to change if tensor x pipeline does not divide the number of ranks: another number of
+ * ranks, or another value of the key. */
 static void say_cut_remedy(Load *load, bool tensor, char *out, size_t n)
 {
     const Config *c = load->config;
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, cut = tp * stages,
             world = less(load->context.world, CONFIG_MAX_RANKS), unit = cut;
     char ranks[64] = "", near[160];
-    bool data = load_given(load, data_key); /* with it one number of ranks alone is right */
+    bool data = load_given(load, data_key); /* if it is given, only one number of ranks is right */
     if (data) unit = grid_ranks(config_grid(c, 0));
     int64_t low = data ? unit : world / unit * unit,
             high = data ? CONFIG_MAX_RANKS + 1 : low + unit;
-    /* A run has no more ranks than this, so more are no remedy. */
+    /* A run cannot have more ranks than this, so do not suggest more. */
     if (low > CONFIG_MAX_RANKS) low = 0;
     if (low > 0 && high <= CONFIG_MAX_RANKS)
         snprintf(ranks, sizeof ranks, "--ranks %lld or %lld", (long long)low, (long long)high);
     else if (low > 0 || high <= CONFIG_MAX_RANKS)
         snprintf(ranks, sizeof ranks, "--ranks %lld", (long long)(low > 0 ? low : high));
-    bool split = !tensor && c->parallel.pipeline_split.count > 0; /* as many runs as it has */
+    /* the split has exactly this many layer ranges */
+    bool split = !tensor && c->parallel.pipeline_split.count > 0;
     bool here = !split && nearest(load, tensor ? tensor_fits : stages_fit, tensor ? tp : stages,
                                   near, sizeof near);
     if (!here && *ranks == '\0') all_sizes(load, near, sizeof near);
@@ -287,8 +293,8 @@ bool check_cut(Load *load)
     int64_t tp = c->parallel.tensor, stages = c->parallel.pipeline, world = load->context.world;
     bool impossible = tensor_impossible(load) || stages_impossible(load);
     char product[64], remedy[256];
-    /* check_tensor and check_stages speak of a size that is none for the model, on any ranks; what
-     * it makes of the ranks says nothing. */
+    /* check_tensor and check_stages report sizes that the model cannot have on any number of ranks.
+     * Relating such a size to the number of ranks would not help. */
     if (impossible && knows_world(load) && !load->context.alone) return false;
     if (makes_world(load, tp * stages, false)) return true;
     const char *key = tp > 1 ? tensor_key : stages_key;
@@ -303,6 +309,6 @@ bool check_cut(Load *load)
     else
         WRONG(load, key, "%s, but there %s %lld rank%s; write %s", product,
               world == 1 ? "is" : "are", (long long)world, world == 1 ? "" : "s", remedy);
-    load->origin[option_find(key)].wrong = true; /* one mistake, one error */
+    load->origin[option_find(key)].wrong = true; /* one mistake gives one error */
     return false;
 }

@@ -1,4 +1,4 @@
-/* derive.c -- values that follow from other values, filled in where they were not given. */
+/* derive.c -- computes values that were not given from values that were. */
 #include "configs/reader/load.h"
 
 #include <stdlib.h>
@@ -8,8 +8,11 @@ static void derive_model(Load *load)
     Config *c = load->config;
     int64_t hidden = c->model.hidden_size, heads = c->model.num_attention_heads;
     int64_t narrow =
-        (8 * hidden + 2) / 3; /* swiglu has three matrices: 8/3 keeps the parameters of 4 */
-    /* Where a size does not divide, check_model says so; a rounded one would be trained instead. */
+        /* swiglu has three matrices instead of two: 8/3 gives as many parameters as 4 would with
+         * two */
+        (8 * hidden + 2) / 3;
+    /* If a size does not divide evenly, nothing is derived and check_model reports it. A rounded
+     * size would silently train a different model. */
     load_follow(load, "model.num_key_value_heads", &c->model.num_key_value_heads, heads);
     if (hidden % heads == 0)
         load_follow(load, "model.head_dim", &c->model.head_dim, hidden / heads);
@@ -19,32 +22,34 @@ static void derive_model(Load *load)
                 c->data.seq_length);
 }
 
-/* Whether the key was given by --set. */
+/* Returns whether the key was given by --set. */
 static bool by_set(const Load *load, const char *key)
 {
     return load_given(load, key) && load_place(load, key).set > 0;
 }
 
-/* Takes back what the file said about `key`, and what was found about it, because of `winner` on
- * the command line. */
+/* Resets `key` to its default and drops the findings about its value in the file, because `winner`
+ * was given on the command line and replaces it. */
 static void displace(Load *load, const char *key, const char *winner)
 {
     int row = option_find(key);
-    if (!load_given(load, key) || by_set(load, key)) return; /* two --set that clash are an error */
-    load_forget(load, key); /* a value that does not count cannot be wrong */
+    /* two conflicting --set are reported as an error */
+    if (!load_given(load, key) || by_set(load, key)) return;
+    load_forget(load, key); /* errors about a value that is no longer used are dropped */
     load_notice(load, load_place(load, key), key, "set aside for --set %s", winner);
-    load_default(load, row); /* and from here on as if the file had not named it */
+    load_default(load, row); /* as if the file had not given the key */
     load->origin[row] = (Origin){0};
 }
 
-/* A source of data on the command line takes the place of the file's: --set data.text=my.txt is all
- * it needs. */
+/* A data source given by --set replaces the file's source, so --set data.text=my.txt is enough by
+ * itself. */
 static void displace_sources(Load *load)
 {
     static const char *const source[] = {"data.train", "data.text", "data.corpus"};
     static const char *const validation[] = {"data.val", "data.val_text", NULL};
     int winner = -1;
-    /* Two on the command line are an error of check_data's, and neither is set aside. */
+    /* If two sources are given by --set, neither is displaced and check_data reports the
+     * conflict. */
     for (int i = 0; i < 3; i++)
         if (by_set(load, source[i])) winner = i;
     for (int i = 0; i < 3 && winner >= 0; i++) {
@@ -53,8 +58,8 @@ static void displace_sources(Load *load)
     }
 }
 
-/* In the same way a type on the command line sets aside the params in the file that it does not
- * take. */
+/* Likewise, an optimizer or scheduler type given by --set displaces the file's params that this
+ * type does not take. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -65,7 +70,8 @@ static void displace_params(Load *load)
     }
 }
 
-/* In the same way layers cut by hand set aside a rule to cut them by, and a rule those. */
+/* Likewise, an explicit split of the layers given by --set displaces the file's partition rule, and
+ * a rule displaces an explicit split. */
 static void displace_cuts(Load *load)
 {
     static const char split[] = "parallel.pipeline_split", partition[] = "pipeline.partition";
@@ -74,8 +80,8 @@ static void displace_cuts(Load *load)
     if (by_set(load, partition)) displace(load, split, partition);
 }
 
-/* In the same way a share of the run (a ratio) sets aside a number of steps, and a number of steps
- * a share. */
+/* Likewise, a length given by --set as a ratio of the run displaces the same length given in steps,
+ * and the reverse. */
 static void displace_steps(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -86,8 +92,8 @@ static void displace_steps(Load *load)
     }
 }
 
-/* Whether tensors will live on a CUDA device. Looking for one takes a while and may warn, so for a
- * config that is refused anyway the key alone decides. */
+/* Returns whether the tensors will be on a CUDA device. Looking for a device takes time and may
+ * print warnings, so for a config that already has errors only the key `device` is considered. */
 static bool is_on_cuda(const Load *load)
 {
     const Config *c = load->config;
@@ -98,7 +104,7 @@ static bool is_on_cuda(const Load *load)
 static void derive_precision(Load *load)
 {
     Config *c = load->config;
-    /* Last of all, because a search for a GPU takes a while and may warn. */
+    /* This is done last because looking for a GPU takes time and may print warnings. */
     if (load_automatic(load, "bf16.enabled")) {
         c->bf16.enabled = !c->fp16.enabled && !c->fp64.enabled && is_on_cuda(load);
         load_derived(load, "bf16.enabled");
@@ -106,26 +112,27 @@ static void derive_precision(Load *load)
                      "\"auto\" is %s here (on where the device is CUDA)",
                      c->bf16.enabled ? "true" : "false");
     }
-    /* Hugging Face's trainer would take it from its own arguments. */
+    /* Hugging Face's trainer replaces this "auto" by one of its own arguments. */
     if (load_automatic(load, "fp16.enabled")) {
         load_derived(load, "fp16.enabled");
         load_routine(load, load_place(load, "fp16.enabled"), "fp16.enabled",
                      "\"auto\" is false here");
     }
-    /* The default of a file written for an older DeepSpeed was another. */
+    /* Files written for an older DeepSpeed relied on another default. */
     if (!load_given(load, "gradient_clipping") && load->path != NULL)
         load_routine(load, load_place(load, "gradient_clipping"), "gradient_clipping",
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
-/* The value of a key that was given as "auto", from the width of the model. Left out, the key has
- * DeepSpeed's default instead, which does not know the model. */
+/* Derives a key that was given as "auto" from the width of the model. If the key was left out, it
+ * has DeepSpeed's default, which does not depend on the model. */
 static void follow_width(Load *load, const char *key, int64_t *field, int64_t value)
 {
     if (load_automatic(load, key)) load_follow(load, key, field, value);
 }
 
-/* DeepSpeed's default of overlap_comm, and what Hugging Face's trainer makes of "auto". */
+/* Derives what DeepSpeed derives for overlap_comm, and what Hugging Face's trainer substitutes for
+ * "auto" in the other keys. */
 static void derive_zero(Load *load)
 {
     static const char overlap[] = "zero_optimization.overlap_comm";
@@ -145,15 +152,16 @@ static void derive_zero(Load *load)
 
 void derive_values(Load *load)
 {
-    /* First goes what the command line pushes aside, so that nothing follows from it. */
+    /* Values that the command line displaces are removed first, so that nothing is derived from
+     * them. */
     displace_sources(load);
     displace_params(load);
     displace_steps(load);
     displace_cuts(load);
     derive_model(load);
     derive_scheduler(load);
-    /* The grid before the batch: data-parallel ranks are what tensor and pipeline leave of the
-     * ranks, and the batch is that of all data-parallel ranks. */
+    /* The grid is derived before the batch: parallel.data is the number of ranks / (tensor x
+     * pipeline), and the batch is shared by all data-parallel ranks. */
     fit_opened(load);
     derive_parallel(load);
     derive_world(load);

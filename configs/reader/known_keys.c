@@ -1,9 +1,9 @@
-/* known_keys.c -- keys of DeepSpeed's that are known and not honoured: what passes, and what is
- * refused by name.
+/* known_keys.c -- lists DeepSpeed keys that are known but not implemented here: which values are
+ * accepted, and which are refused with the key's name.
  *
- * Whatever would change the numbers, the memory or the files is refused; what only concerns
- * PyTorch's machinery, or is always so here, passes with a notice; what belongs to something that
- * is off passes in silence. */
+ * A value is refused if it would change numbers, memory or files. It is accepted with a notice if
+ * it only concerns PyTorch internals or is always so here, and silently if it belongs to a feature
+ * that is off. */
 #include "configs/reader/options.h"
 
 #define IGNORED(key_, inert_, ...)                                                                 \
@@ -34,7 +34,7 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_SHORT, .stands_for = name_, .why = why_                         \
     }
-/* Its inert values are read as if the key were absent. */
+/* A value listed as inert is treated as if the key were absent. */
 #define ALIAS(key_, name_, ...)                                                                    \
     {                                                                                              \
         .key = key_, .kind = KNOWN_ALIAS, .stands_for = name_, .why = "another name of " name_,    \
@@ -48,8 +48,8 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_WRONG, .why = why_                                              \
     }
-/* The same of a feature, which says why. More fields may follow: `why` where the key has words of
- * its own, `example`, `stands_for`. */
+/* These rows take their explanation from a feature. More fields may follow: `why`, if the key has
+ * an explanation of its own, `example`, `stands_for`. */
 #define IGNORED_OF(feature_, key_, ...)                                                            \
     {                                                                                              \
         .key = key_, .kind = KNOWN_IGNORED, .feature = FEATURE_##feature_, .inert = __VA_ARGS__    \
@@ -64,8 +64,8 @@
     }
 
 /* One row for each feature that is not built and has several keys: what a key asks for that only
- * this feature could give, and why its other keys change nothing while it is off. Whoever builds a
- * feature changes its row, and finds its keys by its name. */
+ * this feature could do, and why its other keys have no effect while it is off. Anyone who builds a
+ * feature changes its row and finds its keys by its name. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.asks = "offload to host or NVMe", .idle = "offload"},
     [FEATURE_CHECKPOINT_WRITER] = {.asks = "saving beside the training",
@@ -83,7 +83,7 @@ const KnownFeature known_feature[] = {
 };
 
 const KnownKey known_table[] = {
-    /* The engine and its loader. */
+    /* The engine and its data loader. */
     UNBUILT("managed_gradient_accumulation", "|true|", "accumulation boundaries set by user code"),
     IGNORED_LIKE("log_level", "\"\"", "log level of DeepSpeed's engine"),
     IGNORED("timers.throughput.enabled", "|true|", "tokens per second are always printed"),
@@ -92,14 +92,14 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("vocabulary_size", "0", "the vocabulary is padded inside to a fast size"),
     UNBUILT("sequence_parallel_size", "|1|", "context parallelism"),
     IGNORED("use_data_before_expert_parallelism", "|false|", "order of expert ranks"),
-    /* Optimizers and schedulers. The params of an optimizer that is not built are refused even
-     * where its type is not asked for: nobody writes them without wanting it. */
+    /* Optimizers and schedulers. The params of an optimizer that is not built are refused even if
+     * optimizer.type does not ask for it, because they show that it is wanted. */
     IGNORED("optimizer.legacy_fusion", "|false|", "fusion of optimizer kernels"),
     UNBUILT("optimizer.params.amsgrad", "|false|", "AMSGrad"),
     IGNORED("optimizer.params.torch_adam", "|false|", "which of PyTorch's Adams runs"),
     IGNORED("optimizer.params.set_grad_none", "|true|", "how PyTorch clears gradients"),
     UNBUILT("optimizer.params.fp32_optimizer_states", "|true|", "moments below fp32"),
-    /* Passing over it would train without the clipping that it asks for. */
+    /* Ignoring this key would train without the clipping that it asks for. */
     WRONG("optimizer.params.max_grad_norm",
           "no optimizer takes it; write the top-level key gradient_clipping instead"),
     UNBUILT_OF(MUON, "optimizer.params.muon_lr", 0),
@@ -122,7 +122,7 @@ const KnownKey known_table[] = {
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_min_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.cycle_max_mom", 0),
     UNBUILT_OF(MOMENTUM_CYCLING, "scheduler.params.decay_mom_rate", "|0|"),
-    /* What travels between ranks. */
+    /* Communication between ranks. */
     ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
     UNBUILT("sparse_gradients", "|false|", "sparse gradients of embeddings"),
     IGNORED("disable_allgather", "|false|", "DeepSpeed does not use it either"),
@@ -130,7 +130,8 @@ const KnownKey known_table[] = {
     IGNORED_OF(OFFLOAD, "zero_force_ds_cpu_optimizer", "|true|",
                .why = "which of DeepSpeed's optimizers runs with offload"),
     IGNORED("graph_harvesting", "|false|", "CUDA graphs of DeepSpeed's bf16 optimizer"),
-    /* Types. A key that would keep anything in fewer bits is refused: it changes the numbers. */
+    /* Types. A key that would store anything in fewer bits is refused, because it changes the
+     * numbers. */
     WRONG("fp16.type",
           "not a key of DeepSpeed's fp16 (GPT-NeoX writes it); remove it, and enable bf16 or fp16"),
     IGNORED("fp16.auto_cast", "|false|", "inputs are tokens"),
@@ -143,7 +144,7 @@ const KnownKey known_table[] = {
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
     /* ZeRO. Keys that only tell DeepSpeed how to arrange memory are accepted without effect,
-     * because units are flat buffers here; keys that move states elsewhere (offload, ZeRO++, MiCS)
+     * because units are flat buffers here. Keys that move states elsewhere (offload, ZeRO++, MiCS)
      * are refused. */
     SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
     IGNORED("zero_optimization.contiguous_gradients", "|true|",
@@ -162,7 +163,8 @@ const KnownKey known_table[] = {
             "no gradients are copied to the host"),
     IGNORED("zero_optimization.sub_group_size", "|1000000000|",
             "the update works in place and needs no room by the size of its group"),
-    /* Names without "stage3_" are those of DeepSpeed's fields, which its files may use as well. */
+    /* Names without "stage3_" are the names of DeepSpeed's internal fields, which its config files
+     * may use as well. */
     ALIAS("zero_optimization.prefetch_bucket_size",
           "zero_optimization.stage3_prefetch_bucket_size"),
     ALIAS("zero_optimization.param_persistence_threshold",
@@ -201,7 +203,7 @@ const KnownKey known_table[] = {
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
             "no optimizer here is Muon"),
     UNBUILT("zero_optimization.legacy_stage1", "|false|", "the old stage 1"),
-    /* With device "none" DeepSpeed reads nothing else of the section. */
+    /* With device "none", DeepSpeed does not read the other keys of the section. */
     UNBUILT_OF(OFFLOAD, "zero_optimization.offload_optimizer.device", "|\"none\"|"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.nvme_path"),
     QUIET_OF(OFFLOAD, "zero_optimization.offload_optimizer.buffer_count"),
@@ -245,8 +247,8 @@ const KnownKey known_table[] = {
     WRONG("zero_optimization.aio", "belongs at the top level; move it there"),
     ALIAS("allgather_size", "zero_optimization.allgather_bucket_size"),
     TREE("aio", "no NVMe offload"),
-    /* Tensor, expert and pipeline parallelism. 0 is "off" for autotp_size, and no size for tp_size.
-     */
+    /* Tensor, expert and pipeline parallelism. 0 means "off" for autotp_size, but is not a valid
+     * tp_size. */
     ALIAS("tensor_parallel.autotp_size", "parallel.tensor", .inert = "|0|\"auto\"|"),
     IGNORED("tensor_parallel.tp_overlap_comm", "|false|",
             "sums between tensor-parallel ranks always have a stream of their own"),
@@ -269,7 +271,7 @@ const KnownKey known_table[] = {
     IGNORED("pipeline.grad_partitioned", "|true|",
             "with parallel.sequence_parallel each rank sends the rows that it has, else all"),
     IGNORED("pipeline.use_reentrant", "|true|", "a detail of PyTorch"),
-    /* Recomputation; what is computed again is activation_checkpointing.policy, a key of ours. */
+    /* Recomputation. This program's own key for it is activation_checkpointing.policy. */
     UNBUILT("activation_checkpointing.partition_activations", "|false|",
             "saved activations cut over tensor-parallel ranks; parallel.sequence_parallel does it"),
     UNBUILT_OF(OFFLOAD, "activation_checkpointing.cpu_checkpointing", "|false|",
@@ -280,7 +282,7 @@ const KnownKey known_table[] = {
     IGNORED("activation_checkpointing.synchronize_checkpoint_boundary", "|false|",
             "a debugging aid of DeepSpeed's"),
     IGNORED("activation_checkpointing.profile", "|false|", "wall_clock_breakdown times the phases"),
-    /* Checkpoints, which are whole tensors on every grid. */
+    /* Checkpoints. Here they always hold whole tensors, on every grid. */
     IGNORED("checkpoint.tag_validation", "|\"Warn\"|\"WARN\"|\"warn\"|",
             "rank 0 names a checkpoint for all"),
     IGNORED("checkpoint.load_universal", "|false|", "every checkpoint loads on every layout"),
@@ -295,13 +297,14 @@ const KnownKey known_table[] = {
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.show_statistics"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.data_parallel"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.io_multiplier"),
-    /* Guesses at a name of ours, in a section of ours: a config has no paths of a run. */
+    /* Keys that users may expect in a section of this program. A config contains no paths of a
+     * run. */
     WRONG("checkpoint.dir",
           "the run folder holds the checkpoints; write --out DIR on the command line"),
     WRONG("checkpoint.resume", "write --resume auto|never|PATH on the command line"),
     SWITCH("nebula", "checkpoints in Azure"),
     UNBUILT("datastates_ckpt", 0, "DataStates checkpoints"),
-    /* Monitors and profilers: what they are told while they are off passes in silence. */
+    /* Monitors and profilers. While they are off, their keys are accepted silently. */
     UNBUILT_OF(MONITOR, "tensorboard.enabled", "|false|"),
     QUIET_OF(MONITOR, "tensorboard.output_path"),
     QUIET_OF(MONITOR, "tensorboard.job_name"),
@@ -332,14 +335,14 @@ const KnownKey known_table[] = {
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.top_modules"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.detailed"),
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.output_file"),
-    /* Features that change what is trained: off, or refused. */
+    /* Features that change what is trained: they must be off. */
     SWITCH("autotuning", "a search over configs"),
     SWITCH("elasticity", "batch sizes from the number of ranks"),
     SWITCH("curriculum_learning", "sequence-length warmup"),
     SWITCH("progressive_layer_drop", "dropping of layers"),
     SWITCH("eigenvalue", "eigenvalues of the Hessian"),
     SWITCH("quantize_training", "quantised training"),
-    /* The only one that DeepSpeed turns on by the section alone. */
+    /* The only feature that DeepSpeed turns on if its section is merely present. */
     ON_SWITCH("weight_quantization", "quantised weights"),
     SWITCH("hybrid_engine", "generation inside DeepSpeed"),
     SWITCH("data_efficiency.data_sampling", "curriculum sampling"),
@@ -348,8 +351,8 @@ const KnownKey known_table[] = {
     QUIET("data_efficiency.seed", "data efficiency is off"),
     UNBUILT("compression_training", 0, "compression"),
     UNBUILT("sparse_attention", 0, "sparse attention"),
-    /* torch.compile changes no number, so its section passes as a whole; DeepCompile is a feature.
-     */
+    /* torch.compile changes no number, so its whole section is accepted. DeepCompile is a feature
+     * that is not built. */
     UNBUILT("compile.deepcompile", "|false|", "DeepCompile"),
     TREE("compile", "torch.compile"),
 };

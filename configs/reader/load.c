@@ -1,5 +1,5 @@
-/* load.c -- collecting what is wrong with its place, and what is known of each value's origin; see
- * load.h. */
+/* load.c -- collects errors and notices with their positions, and records where each value came
+ * from; see load.h. */
 #include "configs/reader/load.h"
 
 #include "model/core/check.h"
@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text of a user's for a message: no control characters, cut at 120 bytes. */
+/* Makes user-provided text safe for a message: removes control characters and cuts it after 120
+ * bytes. */
 static char *presentable(const char *text)
 {
     size_t n = strlen(text), kept = n > 120 ? 120 : n;
-    /* Not within a character of UTF-8. */
+    /* Do not cut inside a UTF-8 character. */
     while (kept < n && kept > 0 && ((unsigned char)text[kept] & 0xc0u) == 0x80u)
         kept--;
     char *cut = text_format("%.*s%s", (int)kept, text, kept < n ? "..." : "");
@@ -28,7 +29,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
-    /* A --set is quoted whole, for it has no lines. */
+    /* A --set is quoted as a whole, because it has no line number. */
     const char *place_of = place.set    ? load->sets[place.set - 1]
                            : load->path ? load->path
                                         : "defaults";
@@ -44,7 +45,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
                     kind != FINDING_ERROR ? "notice: " : "", what, *what ? ": " : "", sentence);
     load->finding[load->n_findings++] =
         (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
-    /* Counted here, because a --set may take an error back (load_forget). */
+    /* The count is kept here because load_forget may remove errors again. */
     load->n_errors += kind == FINDING_ERROR;
     free(where);
     free(what);
@@ -77,7 +78,8 @@ void load_routine(Load *load, ConfigPlace place, const char *key, const char *fm
 void load_forget(Load *load, const char *key)
 {
     int kept = 0;
-    /* The others keep their order, which nobody else restores among those of one place. */
+    /* The other findings keep their order; the later sort does not restore it for findings at the
+     * same position. */
     for (int i = 0; i < load->n_findings; i++) {
         Finding *f = &load->finding[i];
         if (strcmp(f->key, key) != 0) {
@@ -91,7 +93,7 @@ void load_forget(Load *load, const char *key)
     load->n_findings = kept;
 }
 
-/* Each default is text in the table, and is read as if it stood in a file. */
+/* Defaults are stored in the table as JSON text and parsed like a value in a file. */
 void load_default(Load *load, int row)
 {
     const Option *option = &option_table[row];
@@ -106,7 +108,8 @@ void load_default(Load *load, int row)
         assign_field(load, &json, 0, row, (ConfigPlace){0});
         json_free(&json);
     } else if (option->type == OPTION_STRING) {
-        /* A row is set to its default a second time where a --set takes a value back. */
+        /* The field may hold a string already: options are set to their defaults again when a --set
+         * overrides them. */
         free(*(char **)field);
         *(char **)field = NULL;
     } else if (option->type == OPTION_STRINGS) {
@@ -115,7 +118,7 @@ void load_default(Load *load, int row)
         free(((IntegerList *)field)->item);
         *(IntegerList *)field = (IntegerList){0};
     } else if (option->type == OPTION_INT) {
-        /* A number below the range, which no file can give, means that the value is not known. */
+        /* A number below the allowed range, which no file can contain, means "not known". */
         *(int64_t *)field = option->min >= 1 ? 0 : -1;
     } else if (option->type == OPTION_NUMBER) {
         *(double *)field = -1;
@@ -158,7 +161,8 @@ bool load_any_wrong(const Load *load, const char *const *keys)
 ConfigPlace load_place(const Load *load, const char *key)
 {
     const Origin *origin = origin_of(load, key);
-    /* What only follows has no place of its own; the reader is pointed at the whole config. */
+    /* A derived value has no position of its own, so the message points at the start of the
+     * config. */
     bool somewhere = origin->place.set > 0 || origin->place.line > 0;
     return somewhere ? origin->place : load->root;
 }
@@ -170,7 +174,8 @@ void load_derived(Load *load, const char *key)
 
 void load_follow(Load *load, const char *key, int64_t *field, int64_t value)
 {
-    /* A value that was given stays, even where it contradicts: the rules speak of that. */
+    /* A given value is never overwritten, even if it contradicts others: the rules report that
+     * later. */
     if (load_given(load, key) || value <= 0) return;
     *field = value;
     load_derived(load, key);

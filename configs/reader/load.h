@@ -1,5 +1,5 @@
-/* load.h -- one load of a config under way: where values come from, what was found wrong; private
- * to configs/. */
+/* load.h -- struct Load, the state of loading one config: each value's origin and the errors found
+ * so far; private to configs/. */
 #ifndef CONFIGS_READER_LOAD_H
 #define CONFIGS_READER_LOAD_H
 
@@ -7,20 +7,21 @@
 
 #define LOAD_MAX_ERRORS 100
 
-/* A place in the config file, or in one --set. */
+/* A position in the config file, or the number of a --set. */
 typedef struct {
-    int set; /* 0: the file; else the number of the --set, from 1 */
+    int set; /* 0: the file; otherwise the number of the --set, from 1 */
     int line, column;
 } ConfigPlace;
 
 typedef enum { ORIGIN_DEFAULT, ORIGIN_DERIVED, ORIGIN_FILE, ORIGIN_SET } OriginKind;
-/* Where a value comes from. */
+/* Where a value came from. */
 typedef struct {
     OriginKind kind;
-    ConfigPlace place; /* of the key, where it was given */
-    bool wrong; /* was given and refused; rules that read it stay silent: one mistake, one error */
-    bool automatic; /* was given as "auto" */
-    char *text;     /* for config_origin; malloc'ed */
+    ConfigPlace place; /* position of the key, if it was given */
+    /* it was given and refused; rules that read it are skipped, so one mistake gives one error */
+    bool wrong;
+    bool automatic; /* it was given as "auto" */
+    char *text;     /* returned by config_origin; malloc'ed */
 } Origin;
 
 static inline bool origin_given(const Origin *origin)
@@ -28,8 +29,9 @@ static inline bool origin_given(const Origin *origin)
     return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
 }
 
-/* An error refuses the config. A notice says that something in it has no effect or not the one that
- * may be meant; a routine notice only says which default was taken, and is shown on request. */
+/* An error makes the config invalid. A notice reports a setting that has no effect, or perhaps not
+ * the intended effect. A routine notice only reports which default was used; it is shown with
+ * --verbose. */
 typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_ROUTINE } FindingKind;
 typedef struct {
     FindingKind kind;
@@ -37,88 +39,95 @@ typedef struct {
     char *key, *text;
 } Finding;
 
-/* Where the document that is read gives a key, and its value there. */
+/* Where the document being read gives a key, and the value it gives. */
 typedef struct {
     ConfigPlace place;
     const cJSON *value;
 } Seen;
 
-/* One load under way. Everything that is found goes into it, and config.c sorts it by place at the
- * end: the rules are checked in an order of their own. */
+/* The state of one load. All findings are collected here in the order in which rules are checked;
+ * config.c sorts them by position at the end. */
 typedef struct {
-    const char *path; /* what messages call the file; NULL: none */
+    const char *path; /* the file's name in messages; NULL: no file */
     const char *const *sets;
     int n_sets;
     ConfigContext context;
     Config *config;
     Origin *origin;   /* one per option; becomes config->provenance */
-    Seen *seen;       /* one per option and known key */
-    ConfigPlace root; /* where the config begins: the place of what is missing */
-    bool unreadable;  /* the file is not JSON: rules between keys are silent */
+    Seen *seen;       /* one per option and per known key */
+    ConfigPlace root; /* where the config begins: the position reported for a missing key */
+    bool unreadable;  /* the file is not JSON, so rules between keys are skipped */
     Finding *finding;
     int n_findings, capacity, n_errors;
-    bool other_chunks; /* an error said to write other pipeline_chunks, and what goes with them */
+    /* an error has already told the user to change pipeline_chunks and the schedule that goes with
+     * it */
+    bool other_chunks;
 } Load;
 
-/* Collects "PLACE: key: sentence". */
+/* Each adds a finding whose text is "PLACE: key: message". */
 void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Drops the errors and notices about the key so far: a later --set has replaced its value. */
+/* Removes the errors and notices recorded for this key, because a later --set has replaced its
+ * value. */
 void load_forget(Load *load, const char *key);
-/* Sets a row to its default; rows without one to null, zero or a value below their range. */
+/* Sets an option to its default. An option without one becomes null, zero, false or a number below
+ * its range. */
 void load_default(Load *load, int row);
-/* About one key: was a value given, was it "auto", is its value unusable because it was refused? */
+/* Whether the key was given a value; whether it was given as "auto"; whether its value is unusable
+ * because it was refused. */
 bool load_given(const Load *load, const char *key);
 bool load_automatic(const Load *load, const char *key);
 bool load_wrong(const Load *load, const char *key);
-/* Whether the value of any of these keys, up to NULL, is unusable. */
+/* Whether the value of any of these keys is unusable; the list ends with NULL. */
 bool load_any_wrong(const Load *load, const char *const *keys);
-/* Where the key was given; where the config begins if it was not. */
+/* Returns the position of the key, or where the config begins if the key was not given. */
 ConfigPlace load_place(const Load *load, const char *key);
-/* Marks the key's value as computed from others. */
+/* Marks the key's value as derived from other keys. */
 void load_derived(Load *load, const char *key);
 /* Sets an integer that was not given to `value`, which was computed from other keys. Does nothing
- * for a value <= 0: the keys that it comes from were refused. */
+ * if value <= 0, which means that one of those keys was refused. */
 void load_follow(Load *load, const char *key, int64_t *field, int64_t value);
 
-/* assign.c: all keys of one document; one --set. */
+/* assign.c: stores all keys of a document, or the value of one --set. */
 void assign_document(Load *load, Json *json);
 void assign_set(Load *load, int set);
-/* value.c: one value into the row's field, checked; false with an error collected at `at`. */
+/* value.c: checks one JSON value and stores it in the option's field. If it is refused, adds an
+ * error at position `at` and returns false. */
 bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at);
-/* The same with its origin, null and "auto"; `key_at` is where its key stands, `value_at` the
- * value. */
+/* Does the same, also handles null and "auto", and records the value's origin. `key_at` and
+ * `value_at` are the positions of the key and of its value. */
 void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
                   ConfigPlace value_at);
-/* world.c: how many ranks there are, and parallel.data. */
+/* world.c: determines the number of ranks and parallel.data. */
 void derive_world(Load *load);
-/* batch.c: the three batch keys, what follows from what and what does not fit. */
+/* batch.c: derives missing batch keys, and reports batch keys that contradict each other. */
 void derive_batch(Load *load);
 void check_batch(Load *load);
-/* The divisors of `total` nearest to x from below and from above, as "a or b". */
+/* Writes the divisors of `total` nearest to x, below and above it, as "a or b". */
 void load_nearest_divisors(int64_t total, int64_t x, char *out, size_t n);
-/* parallel.c: the sections parallel and pipeline. fit_opened: those of a text that is not read
- * for its own ranks. */
+/* parallel.c handles the sections parallel and pipeline. fit_opened adapts the grid of a stored
+ * config to the ranks that open it now. */
 void fit_opened(Load *load);
-/* The same for sequence_parallel, once the micro-batch is known: left out where its rows do not go
- * into the tensor-parallel ranks. */
+/* Does the same for sequence_parallel, once the micro-batch is known: drops it if the rows of a
+ * micro-batch cannot be divided among the tensor-parallel ranks. */
 void fit_opened_rows(Load *load);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);
-/* cut.c: the sizes of the grid. check_cut: whether the ranks are whole pipelines of tensor-parallel
- * ranks; false with an error collected, by check_tensor or check_stages at last, which refuse sizes
- * that are none for the model. check_tensor: false where it has refused one. */
+/* cut.c checks parallel.tensor and parallel.pipeline. check_cut returns whether the number of ranks
+ * is a multiple of tensor x pipeline. If it returns false, an error has been added, or check_tensor
+ * or check_stages will add one for a size that the model cannot have. check_tensor returns false if
+ * it has added an error. */
 bool check_cut(Load *load);
 bool check_tensor(Load *load);
 void check_stages(Load *load);
-/* Whether each of so many runs of layers would have a block. */
+/* Whether the model has enough blocks to give each layer range at least one. */
 bool cut_has_blocks(const Load *load, int64_t stages, int64_t chunks);
-/* derive.c: values that follow from others. validate.c: rules between keys. scheduler.c: both for
- * its section. */
+/* derive.c derives values from other values, validate.c checks rules between keys, and scheduler.c
+ * does both for its section. */
 void derive_values(Load *load);
 void validate_config(Load *load);
 void derive_scheduler(Load *load);

@@ -1,5 +1,5 @@
-/* option_table.c -- every key of ours, one row each: type, default, range, effect on a resumed run,
- * what it changes, help.
+/* option_table.c -- one row for each of this program's own keys: type, default, range, effect on a
+ * resumed run, what it changes, help.
  *
  * The key is the name of the field: struct Config has the sections and names of the JSON. */
 #include "configs/reader/choices.h"
@@ -55,7 +55,7 @@
                              .help = __VA_ARGS__                                                   \
     }
 
-/* A count of elements; DeepSpeed writes "no limit" as the largest integer of its machine. */
+/* A number of elements. DeepSpeed writes "no limit" as the largest integer of the machine. */
 #define ELEMENTS(field, fallback_, changes_, ...)                                                  \
     {                                                                                              \
         ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
@@ -64,8 +64,8 @@
     }
 
 const Option option_table[] = {
-    /* At most: header and manifest of a checkpoint, a line per tensor, stay below their bounds
-     * (tests/parallel/checkpoint/test_deep.c). */
+    /* With at most this many layers, a checkpoint's header and manifest, with one line per tensor,
+     * stay below their size limits (tests/parallel/checkpoint/test_deep.c). */
     INT(model.num_layers, "12", 1, 3000, IMPOSSIBLE, LOSSES | PLAN, "number of transformer blocks"),
     INT(model.hidden_size, "768", 1, 1e6, IMPOSSIBLE, LOSSES | PLAN,
         "width of the residual stream"),

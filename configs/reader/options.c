@@ -1,5 +1,5 @@
-/* options.c -- reading the option table: finding rows, reading fields, saying what a row takes; see
- * options.h. */
+/* options.c -- looks up rows of the option table, reads their fields and describes the values they
+ * accept; see options.h. */
 #include "configs/reader/options.h"
 
 #include "model/core/check.h"
@@ -40,7 +40,8 @@ bool option_is_section(const char *key)
 bool option_among(const char *list, const char *value)
 {
     size_t n = strlen(value);
-    /* Every value has a bar on both sides, so none is found within another. */
+    /* Values are matched with the bars on both sides, so that no value is found inside another
+     * one. */
     for (const char *at = strchr(list, '|'); at != NULL && at[1] != '\0'; at = strchr(at + 1, '|'))
         if (strncmp(at + 1, value, n) == 0 && at[1 + n] == '|') return true;
     return false;
@@ -133,7 +134,7 @@ static char *integers_text(const IntegerList *list)
     return text;
 }
 
-/* Fields whose value means "not known": below the range, or no choice. */
+/* Returns whether the field's value means "not known": a number below the range, or no choice. */
 static bool is_unknown(const Option *option, const void *field)
 {
     if (option->fallback != NULL) return false;
@@ -172,7 +173,7 @@ bool option_hides_limit(const Option *option)
 static void number_expects(const Option *option, const char *what, char *out, size_t n)
 {
     char low[40], high[40];
-    /* Whole numbers without an exponent, whatever their size. */
+    /* Print integers without an exponent, however large they are. */
     bool whole = option->type == OPTION_INT || option->type == OPTION_INTEGERS;
     snprintf(low, sizeof low, "%.0f", option->min);
     snprintf(high, sizeof high, "%.0f", option->max);
@@ -197,7 +198,8 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_STRING: snprintf(out, n, "a string"); break;
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
     case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
-    /* Only what is built: known values that are not have a sentence of their own. */
+    /* List only values that are built; a known value that is not built gets an error message of its
+     * own. */
     case OPTION_CHOICE:
         at = (size_t)snprintf(out, n, "one of");
         for (const Choice *c = option->choices; c->name != NULL && at < n; c++)

@@ -1,8 +1,9 @@
-/* options.h -- the option table and what its readers share; private to configs/.
+/* options.h -- the option table: one row per config key with its type, default, range and help, and
+ * the functions that read the rows; private to configs/.
  *
- * One row per key of ours (option_table.c), one per DeepSpeed key that is known and not honoured
- * (known_keys.c). Parsing, --set, check, explain, defaults, show and diff walk these rows; no key
- * is listed anywhere else. */
+ * Each of this program's own keys has a row in option_table.c. Each DeepSpeed key that is known but
+ * not implemented here has a row in known_keys.c. Parsing, --set, check, explain, defaults, show
+ * and diff all walk these rows; keys are listed nowhere else. */
 #ifndef CONFIGS_READER_OPTIONS_H
 #define CONFIGS_READER_OPTIONS_H
 
@@ -15,61 +16,67 @@ typedef enum {
     OPTION_INT,      /* int64_t */
     OPTION_NUMBER,   /* double */
     OPTION_BETAS,    /* double[2] */
-    OPTION_STRING,   /* char *, owned, or NULL */
+    OPTION_STRING,   /* char *, owned by the Config; may be NULL */
     OPTION_STRINGS,  /* StringList; a single string is a list of one */
-    OPTION_INTEGERS, /* IntegerList of one at least; null: an empty one */
+    OPTION_INTEGERS, /* IntegerList with at least one element; null gives an empty list */
     OPTION_CHOICE,   /* an enum */
 } OptionType;
 
 typedef enum {
-    OPTION_AUTO = 1,     /* "auto" is accepted and means: as if the key were absent */
-    OPTION_ABOVE = 2,    /* the minimum itself is outside */
-    OPTION_BELOW = 4,    /* the maximum itself is outside */
-    OPTION_BOOL_INT = 8, /* true and false are accepted for 1 and 0 (a dead form of DeepSpeed's) */
-    OPTION_NO_NULL = 16, /* null is refused, where the default is nobody's choice */
-    OPTION_CLAMPED = 32, /* a whole number above the maximum means the maximum */
-    OPTION_FOLLOWS = 64, /* where it is derived, a printed config shows it as a comment only (or as
-                            the "auto" that it was given as), so that it is derived anew when the
-                            text is read beside other values */
-    OPTION_GRID = 128,   /* says how several ranks share the work: part of what makes a grid */
+    OPTION_AUTO = 1,  /* "auto" is accepted and means the same as leaving the key out */
+    OPTION_ABOVE = 2, /* the minimum itself is not allowed */
+    OPTION_BELOW = 4, /* the maximum itself is not allowed */
+    /* true and false are accepted for 1 and 0 (an obsolete form in DeepSpeed) */
+    OPTION_BOOL_INT = 8,
+    OPTION_NO_NULL = 16, /* null is refused, because the key has no sensible default */
+    OPTION_CLAMPED = 32, /* an integer above the maximum is read as the maximum */
+    /* A derived value is printed only as a comment (or as "auto", if that was given). So it is
+     * derived again when the printed config is read with other values. */
+    OPTION_FOLLOWS = 64,
+    OPTION_GRID = 128, /* the key describes how several ranks share the work (the grid) */
 } OptionFlags;
 
-/* One value of a choice; the list ends with name NULL. */
+/* One accepted value of a choice; the list ends with name NULL. */
 typedef struct {
     const char *name;
-    int value; /* -1: known, not built yet; a name with a colon at its end begins the values then */
+    /* -1: known, not built yet. If the name ends with a colon, it matches every value that begins
+     * with it. */
+    int value;
     bool any_case;
 } Choice;
 
-/* Where a run shows that a key has another value: a set, which a test compares with real runs;
- * empty where only one value is built. Only the first effect is named: other losses always bring
- * other samples and files. */
+/* The set of places where a run shows that this key has another value; a test compares it with real
+ * runs. It is empty if only one value is built. Only the first effect is listed: if the losses
+ * differ, samples and files always differ as well. */
 typedef enum {
     CHANGES_NOTHING = 0,
-    CHANGES_LOSSES = 1,   /* the training losses: their values or how many there are */
-    CHANGES_SAMPLES = 2,  /* the text drawn between steps, over the same losses */
-    CHANGES_PLAN = 4,     /* the bytes of the memory plan */
-    CHANGES_FILES = 8,    /* which files a run leaves, or which validation records are in them */
-    CHANGES_CONSOLE = 16, /* what is printed, over the same losses */
-    CHANGES_WIRE = 32     /* which sums and gathers go between ranks, and how large they are */
+    CHANGES_LOSSES = 1,   /* the training losses: their values or their number */
+    CHANGES_SAMPLES = 2,  /* the text sampled between steps, with the same losses */
+    CHANGES_PLAN = 4,     /* the number of bytes in the memory plan */
+    CHANGES_FILES = 8,    /* which files a run writes, or which validation records they contain */
+    CHANGES_CONSOLE = 16, /* what is printed, with the same losses */
+    CHANGES_WIRE = 32     /* which reductions and gathers ranks exchange, and their sizes */
 } OptionChanges;
 
-/* One row: a key of ours, its field, and all that messages, printing and resume must know of it. */
+/* One row: a key, its field in Config, and everything that messages, printing and resuming need to
+ * know about it. */
 typedef struct {
     const char *key; /* "optimizer.params.lr" */
     size_t offset;
     OptionType type;
     unsigned flags;
-    const char *fallback; /* the default as JSON; NULL: derived, or none */
-    const char *derived;  /* the default in words where it depends on other keys or is absent */
+    const char *fallback; /* the default as JSON; NULL: derived from other keys, or none */
+    const char *derived;  /* the default in words, if it depends on other keys or is absent */
     double min, max;
     const Choice *choices;
-    const char *built;   /* the values that are built, as "|a|b|" of their JSON; NULL: all */
-    const char *settles; /* the row that follows from this one where this one is given: a ratio's
-                            steps */
-    unsigned types; /* bits of the optimizer's or scheduler's types that take this key; 0: all */
+    /* the values that are built, in the form "|a|b|" of their JSON; NULL: all */
+    const char *built;
+    /* The key that is derived from this one if this one is given: a ratio settles its number of
+     * steps. */
+    const char *settles;
+    unsigned types; /* bit set of the optimizer or scheduler types that take this key; 0: all */
     ConfigEffect effect;
-    unsigned changes; /* of OptionChanges */
+    unsigned changes; /* a set of OptionChanges */
     const char *help;
 } Option;
 
@@ -77,20 +84,22 @@ extern const Option option_table[];
 extern const int option_count;
 
 typedef enum {
-    KNOWN_IGNORED, /* any value of its type passes; one that is not inert with a notice */
-    KNOWN_QUIET,   /* any value passes in silence: it belongs to something that is off */
-    KNOWN_UNBUILT, /* only the inert values pass */
-    KNOWN_SWITCH,  /* an object with anything inside, as long as its "enabled" is false or absent */
-    KNOWN_ON_SWITCH, /* the same with true as the default of "enabled" */
-    KNOWN_TREE,      /* an object with anything inside passes with a notice */
-    KNOWN_WRONG,     /* no value passes: `why` says what to write instead */
-    KNOWN_SHORT,     /* a section of which true and false stand for a key inside, `stands_for` */
-    KNOWN_ALIAS,     /* another name of an option, `stands_for`; an inert value says nothing */
+    KNOWN_IGNORED,   /* any value of the right type passes; one that is not inert gives a notice */
+    KNOWN_QUIET,     /* any value passes silently, because it belongs to a feature that is off */
+    KNOWN_UNBUILT,   /* only the inert values pass */
+    KNOWN_SWITCH,    /* an object with any content passes if its "enabled" is false or absent */
+    KNOWN_ON_SWITCH, /* the same, but "enabled" is true by default */
+    KNOWN_TREE,      /* an object with any content passes with a notice */
+    KNOWN_WRONG,     /* no value passes; `why` says what to write instead */
+    /* a section that may also be true or false, which then sets the key `stands_for` in it */
+    KNOWN_SHORT,
+    KNOWN_ALIAS, /* another name of the option `stands_for`; an inert value is ignored */
 } KnownKind;
 
-/* The features that several keys belong to, each with one row of reasons (known_feature). */
+/* Features that are not built and that have several keys; known_feature has one row of explanations
+ * per feature. */
 typedef enum {
-    FEATURE_NONE, /* the key says why in its own words */
+    FEATURE_NONE, /* the key has an explanation of its own */
     FEATURE_OFFLOAD,
     FEATURE_CHECKPOINT_WRITER,
     FEATURE_MONITOR,
@@ -105,67 +114,68 @@ typedef enum {
 } Feature;
 
 typedef struct {
-    const char *asks; /* what a key asks for that only this feature could give */
-    const char *idle; /* why any other key of it changes nothing */
+    const char *asks; /* what a key asks for that only this feature could do */
+    const char *idle; /* why the feature's other keys have no effect */
 } KnownFeature;
 
 typedef struct {
     const char *key;
     KnownKind kind;
     Feature feature;
-    const char *inert;      /* "|a|b|" of JSON values */
-    const char *why;        /* what the key asks for; NULL: what its feature says */
-    const char *example;    /* a value of the type of an ignored key that has no inert values */
-    const char *stands_for; /* the key that this is another name of: of KNOWN_SHORT and KNOWN_ALIAS
-                               an option, else a row of this table */
+    const char *inert;   /* values that change nothing, in the form "|a|b|" of their JSON */
+    const char *why;     /* what the key asks for; NULL: use the feature's explanation */
+    const char *example; /* a value of the right type, for an ignored key without inert values */
+    /* The key that this key is another name of. For KNOWN_SHORT and KNOWN_ALIAS it is an option,
+     * otherwise a row of this table. */
+    const char *stands_for;
 } KnownKey;
 
 extern const KnownFeature known_feature[];
 extern const KnownKey known_table[];
 extern const int known_count;
 
-/* Number of the row of `key`, -1 if there is none. */
+/* Return the row number of `key`, or -1 if there is none. */
 int option_find(const char *key);
 int known_find(const char *key);
-/* Whether some key begins with `key` and a dot. */
+/* Returns whether some key begins with `key` and a dot. */
 bool option_is_section(const char *key);
-/* Whether "|a|b|" holds `value`. */
+/* Returns whether the list "|a|b|" contains `value`. */
 bool option_among(const char *list, const char *value);
-/* Length of the first value in "|a|b|", which begins after the first bar. */
+/* Returns the length of the first value in "|a|b|"; the value begins after the first bar. */
 int option_first(const char *list);
-/* A value of the type that the key takes, as the beginning of a JSON text. */
+/* Returns a value of the type that the key takes: JSON text that may continue after this value. */
 const char *known_example(const KnownKey *known);
-/* Whether the value is one of those that pass, or of an alias say nothing. */
+/* Returns whether the value changes nothing: it passes, or, for an alias, it is ignored. */
 bool known_is_inert(const KnownKey *known, const cJSON *value);
-/* What the key asks for, or why it changes nothing: half a sentence for brackets. */
+/* Returns what the key asks for, or why it has no effect, as text to put into brackets. */
 const char *known_why(const KnownKey *known);
-/* The name of a choice's value. */
+/* Returns the name that a choice has for `value`. */
 const char *option_choice_name(const Option *option, int value);
-/* The key of the type that decides whether a row with `types` is read: the optimizer's or the
- * scheduler's; and that type in this config. */
+/* option_type_key returns the key that selects the type for a row with `types`: optimizer.type or
+ * scheduler.type. option_type returns the value of that type in this config. */
 const char *option_type_key(const Option *option);
 int option_type(const Option *option, const Config *config);
-/* Whether the row is read by this config's optimizer and scheduler. */
+/* Returns whether this config's optimizer or scheduler reads the row. */
 bool option_applies(const Option *option, const Config *config);
-/* The address of the row's field. */
+/* Returns the address of the row's field in the config. */
 void *option_field(const Option *option, const Config *config);
-/* The row's value as JSON, malloc'ed; "null" where there is none. */
+/* Returns the row's value as malloc'ed JSON text, "null" if it has none. */
 char *option_text(const Option *option, const Config *config);
-/* "an integer from 1 to 100", "one of \"a\", \"b\"": what the row takes. */
+/* Describes what the row accepts: "an integer from 1 to 100", "one of \"a\", \"b\"". */
 void option_expects(const Option *option, char *out, size_t n);
-/* Whether the upper limit is only there against nonsense, so that messages leave it out. */
+/* Returns whether the upper limit only guards against absurd values, so that messages omit it. */
 bool option_hides_limit(const Option *option);
 
-/* suggest.c: a key for a misspelt one: its sibling, an alias, the same name in another section; ""
- * if none. */
+/* suggest.c: writes to `out` the key that a misspelt one probably meant: a sibling, the key for an
+ * alias, or the same name in another section; "" if there is none. */
 void suggest_key(const char *key, char *out, size_t n);
-/* Whether the name is near enough to the word to be meant by it. */
+/* Returns whether `word` is probably a misspelling of `name`. */
 bool suggest_is_near(const char *word, const char *name);
-/* A key's misspelt sibling alone; false if none is near. */
+/* Considers only keys in the same section; returns false if none is similar. */
 bool suggest_sibling(const char *key, char *out, size_t n);
-/* The same as suggest_key, as a whole key. */
+/* Does the same as suggest_key, but writes the whole dotted key. */
 void suggest_path(const char *key, char *out, size_t n);
-/* The choice nearest to `value`, NULL if none is near. */
+/* Returns the name of the choice most similar to `value`, or NULL if none is similar. */
 const char *suggest_choice(const Choice *choices, const char *value);
 
 #endif

@@ -1,5 +1,6 @@
-/* parallel.c -- how ranks share a model (the sections parallel and pipeline): what follows, and
- * what does not fit, each with the nearest values that would. Their numbers: cut.c. */
+/* parallel.c -- the sections parallel and pipeline, which say how ranks share a model: derives
+ * missing values, and reports values that do not fit with the nearest ones that do. cut.c checks
+ * the sizes of the grid. */
 #include "configs/reader/load.h"
 
 #include "model/core/check.h"
@@ -14,7 +15,7 @@ static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pip
                   sequence_key[] = "parallel.sequence_parallel",
                   partition_key[] = "pipeline.partition", layers_key[] = "model.num_layers";
 
-/* An error at the place of `key`. */
+/* Reports an error at the position of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -25,20 +26,20 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* The micro-batches nearest to the config's that are multiples of `step` and go into its batch, as
- * "train_micro_batch_size_per_gpu 2 or 4, or "; empty where there is none. */
+/* Writes the micro-batches nearest to the config's that are multiples of `step` and divide its
+ * batch, as "train_micro_batch_size_per_gpu 2 or 4, or "; empty if there are none. */
 static void near_rows(const Load *load, int64_t step, char *out, size_t n)
 {
     enum { FAR = 10000 };
     static const char train_key[] = "train_batch_size", accum_key[] = "gradient_accumulation_steps";
     const Config *c = load->config;
     int64_t micro = c->train_micro_batch_size_per_gpu, low = micro / step * step, high = low + step,
-            share = 0, /* of a data-parallel rank in a step; 0: what the micro-batch makes it */
-        dp = c->parallel.data, batch = c->train_batch_size;
+            /* one data-parallel rank's share of the batch; 0: it follows from the micro-batch */
+        share = 0, dp = c->parallel.data, batch = c->train_batch_size;
     if (load_given(load, train_key) && !load_wrong(load, "parallel.data") && batch % dp == 0 &&
         batch / dp % micro == 0)
         share = batch / dp;
-    /* Both searches end somewhere: a batch may have a billion sequences. */
+    /* Both searches are bounded, because a batch may have a billion sequences. */
     for (int i = 0; i < FAR && low > 0 && share % low != 0; i++)
         low -= step;
     for (int i = 0; i < FAR && high <= share && share % high != 0; i++)
@@ -54,7 +55,8 @@ static void near_rows(const Load *load, int64_t step, char *out, size_t n)
                                                       : "");
 }
 
-/* Between their matrices tensor-parallel ranks share the rows of a micro-batch. */
+/* Between matrix products, tensor-parallel ranks divide the rows of a micro-batch among themselves.
+ * Checks that the number of rows divides evenly. */
 static void check_sequence_parallel(Load *load)
 {
     static const char micro_key[] = "train_micro_batch_size_per_gpu",
@@ -78,7 +80,8 @@ static void check_sequence_parallel(Load *load)
         (long long)micro, (long long)length, (long long)tp, near);
 }
 
-/* The type in which those rows travel is the weights'. */
+/* Checks the dtype in which sequence-parallel rows are sent: it is always the dtype of the
+ * weights. */
 static void check_rows_type(Load *load)
 {
     static const char key[] = "seq_parallel_communication_data_type";
@@ -88,7 +91,8 @@ static void check_rows_type(Load *load)
                                       [F64] = GRAD_DTYPE_AUTO};
     const Config *c = load->config;
     const Option *option = &option_table[option_find(key)];
-    /* f64 has no name of its own among the types of a wire, so no value but null is its. */
+    /* f64 is not among the dtypes that this key can name, so with f64 weights only null is
+     * right. */
     GradDtype given = c->seq_parallel_communication_data_type, own = types[config_dtype(c)];
     bool wrong = UNUSABLE(load, key, sequence_key, tensor_key, "fp16.enabled", "bf16.enabled");
     if (wrong || given == GRAD_DTYPE_AUTO || given == own) return;
@@ -111,7 +115,7 @@ static void check_schedule(Load *load)
     int64_t stages = c->parallel.pipeline;
     bool several = c->parallel.pipeline_chunks > 1,
          interleaved = c->parallel.schedule == SCHEDULE_INTERLEAVED,
-         split = c->parallel.pipeline_split.count > 0, /* of as many runs as there are now */
+         split = c->parallel.pipeline_split.count > 0, /* with as many ranges as there are now */
         chunks = stages > 1 && !split && !load_wrong(load, stages_key) &&
                  cut_has_blocks(load, stages, 2);
     if (UNUSABLE(load, schedule_key, chunks_key) || several == interleaved) return;
@@ -131,15 +135,15 @@ static void check_schedule(Load *load)
             (long long)c->parallel.pipeline_chunks, split ? "" : ", or pipeline_chunks 1");
 }
 
-/* The same list with another last number, so that it adds up to `blocks`; an even one where
- * that would leave the last run without a block. */
+/* Writes the same list with a different last number, so that it adds up to `blocks`. If that would
+ * leave the last range without a block, writes an even split instead. */
 static void mended_split(const IntegerList *split, int64_t blocks, char *out, size_t n)
 {
     int64_t last = blocks;
     size_t at = 0;
     int count = split->count;
     out[0] = '\0';
-    /* A longer list would be no help to read. */
+    /* A longer list would not be readable in a message. */
     for (int i = 0; i < count - 1; i++)
         last -= split->item[i];
     if (blocks < count || count > 16) return;
@@ -161,11 +165,11 @@ static void check_split(Load *load)
     if (split->count == 0 || load_wrong(load, split_key)) return;
     for (int i = 0; i < split->count; i++)
         blocks += split->item[i];
-    /* A rule and a cut by hand contradict each other, whatever their values. */
+    /* A partition rule and an explicit split contradict each other, whatever their values. */
     if (load_given(load, partition_key))
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
-    /* The numbers may be right and the stages forgotten. */
+    /* Perhaps the split is right and the number of stages was forgotten. */
     if (split->count != stages * chunks && stages == 1)
         WRONG(load, split_key,
               "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
@@ -178,7 +182,7 @@ static void check_split(Load *load)
             "to num_layers, or leave the key out",
             split->count, split->count == 1 ? "" : "s", (long long)stages, (long long)chunks,
             (long long)(stages * chunks));
-    /* Fewer blocks than runs are refused by check_stages; no list would help there. */
+    /* If there are fewer blocks than ranges, check_stages reports it and no split could help. */
     else if (!load_wrong(load, layers_key) && blocks != c->model.num_layers &&
              cut_has_blocks(load, stages, chunks)) {
         mended_split(split, c->model.num_layers, mended, sizeof mended);
@@ -193,8 +197,8 @@ static void check_split(Load *load)
 void derive_parallel(Load *load)
 {
     Config *c = load->config;
-    /* Derived, though it is always the same: so a stored text that is cut by hand does not name it.
-     */
+    /* This counts as derived, although it is always the same value, so that a stored config with an
+     * explicit split does not print it. */
     if (!load_given(load, partition_key)) {
         c->pipeline.partition = PARTITION_BEST;
         load_derived(load, partition_key);
@@ -204,7 +208,7 @@ void derive_parallel(Load *load)
     load_derived(load, schedule_key);
 }
 
-/* Leaves a key of the text to what follows, unless a --set asks for its value. */
+/* Resets a key of the stored config so that it is derived again, unless a --set gave its value. */
 static void leave_open(Load *load, const char *key)
 {
     int row = option_find(key);
@@ -221,14 +225,15 @@ void fit_opened(Load *load)
     int64_t ranks = load->context.alone ? 1 : load->context.opened;
     if (ranks == 0) return;
     load->context.world = ranks;
-    /* It says what the run had, and would be held against the ranks that open it. */
+    /* parallel.data describes the stored run and need not fit the ranks that open it now. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
-    bool asked = load_place(load, stages_key).set > 0; /* the stages come first then */
+    /* if so, keep the stages rather than tensor */
+    bool asked = load_place(load, stages_key).set > 0;
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);
     if (*stages > 1) return;
-    /* These are for several stages, and one would be refused with them. */
+    /* These keys are for several stages; with one stage they would be refused. */
     leave_open(load, chunks_key);
     leave_open(load, split_key);
     leave_open(load, schedule_key);
@@ -247,7 +252,7 @@ void fit_opened_rows(Load *load)
 
 void check_parallel(Load *load)
 {
-    /* What the rows would have to be goes with another size. */
+    /* If the tensor size was refused, the required number of rows is not known. */
     if (check_tensor(load)) check_sequence_parallel(load);
     check_rows_type(load);
     check_stages(load);

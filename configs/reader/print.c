@@ -1,5 +1,5 @@
-/* print.c -- a Config as JSON with the origin of each value, the help of the table, and what two
- * Configs differ in. */
+/* print.c -- prints a Config as JSON with the origin of each value, prints the help of each key,
+ * and lists the keys in which two Configs differ. */
 #include "configs/reader/load.h"
 #include "model/core/check.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the part of two keys that are the same sections, with the dot. */
+/* Returns the length of the sections that two keys have in common, including the last dot. */
 static size_t common_sections(const char *a, const char *b)
 {
     size_t same = 0;
@@ -16,7 +16,7 @@ static size_t common_sections(const char *a, const char *b)
     return same;
 }
 
-/* Sections among the first n bytes of a key. */
+/* Returns the number of sections in the first n bytes of a key. */
 static int depth_of(const char *key, size_t n)
 {
     int depth = 0;
@@ -25,13 +25,14 @@ static int depth_of(const char *key, size_t n)
     return depth;
 }
 
-/* Leaves the sections of `last` and enters those of `key`; returns the indentation of the key. */
+/* Closes the sections of key `last` that `key` is not in and opens the new ones; returns the
+ * indentation for `key`. */
 static int change_section(const char *last, const char *key, FILE *to)
 {
     size_t same = common_sections(last, key);
     for (int d = depth_of(last, strlen(last)); d > depth_of(key, same); d--)
         fprintf(to, "%*s},\n", 2 * d, "");
-    /* Trailing commas are fine in a config, so no line needs to know whether another follows. */
+    /* A config may have trailing commas, so no line depends on whether another one follows. */
     int d = depth_of(key, same) + 1;
     for (const char *dot = strchr(key + same, '.'); dot != NULL; dot = strchr(key + same, '.')) {
         fprintf(to, "%*s\"%.*s\": {\n", 2 * d++, "", (int)(dot - key - (long)same), key + same);
@@ -40,24 +41,24 @@ static int change_section(const char *last, const char *key, FILE *to)
     return 2 * d;
 }
 
-/* The key without its sections. */
+/* Returns the key without its sections. */
 static const char *leaf_of(const char *key)
 {
     const char *dot = strrchr(key, '.');
     return dot ? dot + 1 : key;
 }
 
-/* Whether the value is printed as a comment only: one that was computed from other keys, and is to
- * be computed anew when the text is read beside other values of those, as the schedule's with
- * another train_steps. */
+/* Returns whether the value is printed only as a comment. That is so if it was derived from other
+ * keys and must be derived again when they change, such as the schedule's lengths from
+ * train_steps. */
 static bool is_shown_only(const Option *option, const Origin *origin)
 {
     bool follows = option->flags & OPTION_FOLLOWS || strncmp(option->key, "scheduler.", 10) == 0;
     return origin->kind == ORIGIN_DERIVED && follows && !origin->automatic;
 }
 
-/* One line: the key, its value and where that comes from. One that follows others wherever it is
- * read is printed as it was given, "auto", followed by its value. */
+/* Prints one line: the key, its value and the value's origin. A value derived from "auto" is
+ * printed as "auto", with the value in the comment. */
 static void print_value(const Option *option, const Config *config, int indent, FILE *to)
 {
     const Origin *origin = (const Origin *)config->provenance + (option - option_table);
@@ -76,12 +77,12 @@ void config_print(const Config *config, FILE *to)
 {
     const char *last = "";
     fprintf(to, "{\n");
-    /* For a reader that wants to know what this run was, on however many ranks it is itself. Keys
-     * that begin with "_" are comments to all readers. */
+    /* Tells a reader how many ranks this run had. Keys that begin with "_" are comments. */
     if (config->world > 0) fprintf(to, "  \"_world\": %lld,\n", (long long)config->world);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
-        /* Params of another type would be refused when the text is read again. */
+        /* The params of another optimizer or scheduler would be refused when the text is read
+         * again. */
         if (!option_applies(option, config)) continue;
         print_value(option, config, change_section(last, option->key, to), to);
         last = option->key;
@@ -119,7 +120,7 @@ void config_print_defaults(FILE *to)
     fprintf(to, "}\n");
 }
 
-/* What `config explain` says of a resumed run. */
+/* Returns how `config explain` describes the effect on a resumed run. */
 static const char *effect_sentence(ConfigEffect effect)
 {
     static const char *const sentence[] = {
@@ -138,7 +139,7 @@ static void explain_option(const Option *option, FILE *to)
     fprintf(to, "%s\n    %s\n    takes    %s%s\n", option->key, option->help, expects,
             option->flags & OPTION_AUTO ? ", or \"auto\"" : "");
     fprintf(to, "    default  %s\n", option->derived ? option->derived : option->fallback);
-    /* Values that are known and not built are in no list of what the key takes. */
+    /* Known values that are not built are missing from the list above, so print them here. */
     for (const Choice *c = option->choices; c != NULL && c->name != NULL; c++)
         if (c->value < 0) fprintf(to, "    known, not built yet: \"%s\"\n", c->name);
     if (option->built != NULL)
@@ -169,7 +170,7 @@ bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
 {
     size_t length = strlen(key);
     int found = 0;
-    /* A section explains every key below it, ours first. */
+    /* A section explains every key in it, this program's own keys first. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other =
             i < option_count ? option_table[i].key : known_table[i - option_count].key;
@@ -187,11 +188,13 @@ bool config_explain(const char *key, FILE *to, char *suggestion, size_t n)
     return found > 0;
 }
 
-/* Whether the rows differ only in how they say the same steps: as a ratio, or as a number. */
+/* Returns whether the two configs give the same number of steps, one as a ratio and one as a
+ * number. */
 static bool comes_to_the_same(const Option *option, const Config *was, const Config *now)
 {
     if (option->settles == NULL) return false;
-    /* A run that was started with a ratio goes on with its steps written out, and the reverse. */
+    /* A run that was started with a ratio may be resumed with the steps written out, or the
+     * reverse. */
     const Option *steps = &option_table[option_find(option->settles)];
     char *a = option_text(steps, was), *b = option_text(steps, now);
     bool same = option_applies(steps, was) && option_applies(steps, now) && strcmp(a, b) == 0;
@@ -206,7 +209,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
     *out = must_calloc((size_t)option_count, sizeof **out);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
-        /* What neither of the two reads may differ as it likes. */
+        /* Skip keys that neither config's optimizer or scheduler reads. */
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
         char *a = option_text(option, was), *b = option_text(option, now);
         if (strcmp(a, b) != 0 && !comes_to_the_same(option, was, now)) {

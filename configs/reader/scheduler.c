@@ -1,5 +1,5 @@
-/* scheduler.c -- the keys of `scheduler` that hang together: which follow from others, and the
- * rules between them. */
+/* scheduler.c -- keys of the section `scheduler` that depend on each other: derives missing ones
+ * and checks the rules between them. */
 #include "configs/reader/load.h"
 
 #include <math.h>
@@ -11,9 +11,9 @@ static const char train_key[] = "train_steps", total_key[] = "scheduler.params.t
                   decay_key[] = "scheduler.params.decay_num_steps",
                   decay_ratio_key[] = "scheduler.params.decay_ratio";
 
-/* Ratios are read from decimals: 0.7 and 0.3 may add up to a little more than 1. */
+/* Ratios are decimal numbers, so 0.7 + 0.3 may come out slightly above 1. */
 #define ALL_STEPS (1 + 1e-9)
-/* Of total_num_steps, where WSD is given no decay. */
+/* WSD's decay if none is given, as a fraction of total_num_steps. */
 #define DEFAULT_DECAY 0.2
 
 static bool is_given(const Load *load, const char *key)
@@ -21,21 +21,22 @@ static bool is_given(const Load *load, const char *key)
     return load_given(load, key) && !load_wrong(load, key);
 }
 
-/* A share of train_steps in steps, to the nearest. */
+/* Converts a fraction of train_steps to steps, rounded to the nearest. */
 static int64_t steps_of(const Config *c, double ratio)
 {
     return (int64_t)floor(ratio * (double)c->train_steps + 0.5);
 }
 
-/* Sets steps that a ratio means; an "auto" beside it is forgotten. */
+/* Sets the number of steps that was computed from a ratio, and forgets that the steps were given as
+ * "auto". */
 static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
 {
     *field = steps;
     load->origin[option_find(key)] = (Origin){.kind = ORIGIN_DERIVED};
 }
 
-/* Turns ratios into steps. Where both together are no more than the run, they are so at every
- * length: what is rounded up in the warmup is taken from the decay. */
+/* Converts ratios to steps. If warmup and decay together fit into the run as ratios, they also fit
+ * as steps: a warmup that was rounded up shortens the decay. */
 static void derive_ratios(Load *load)
 {
     Config *c = load->config;
@@ -43,12 +44,12 @@ static void derive_ratios(Load *load)
     bool warmup = is_given(load, warmup_ratio_key) && !load_given(load, warmup_key),
          decay = is_given(load, decay_ratio_key) && !load_given(load, decay_key);
     if (load_wrong(load, train_key)) return;
-    /* Each to the nearest step by itself, so that the warmup of a preset does not depend on its
+    /* Each ratio is rounded by itself, so that the warmup of a preset does not depend on its
      * decay. */
     if (warmup) settle(load, warmup_key, &c->scheduler.params.warmup_num_steps, steps_of(c, up));
     if (decay) settle(load, decay_key, &c->scheduler.params.decay_num_steps, steps_of(c, down));
     int64_t left = c->train_steps - c->scheduler.params.warmup_num_steps;
-    /* Rounded one by one, warmup and decay may be a step more than the run. */
+    /* Rounded separately, warmup and decay may be one step longer than the run. */
     bool fits = up + (decay ? down : DEFAULT_DECAY) <= ALL_STEPS;
     if (warmup && fits && !load_given(load, decay_key) &&
         c->scheduler.params.decay_num_steps > left)
@@ -65,7 +66,7 @@ void derive_scheduler(Load *load)
     if (type == SCHEDULER_WSD)
         load_follow(load, decay_key, &c->scheduler.params.decay_num_steps,
                     (c->scheduler.params.total_num_steps + 4) / 5);
-    /* After the defaults in steps, which a ratio takes the place of. */
+    /* Ratios are converted after the defaults in steps, because a ratio replaces such a default. */
     derive_ratios(load);
     if (!load_given(load, "scheduler.params.warmup_max_lr") &&
         (type == SCHEDULER_WARMUP_LR || type == SCHEDULER_WARMUP_DECAY_LR)) {
@@ -93,7 +94,8 @@ static void check_one_cycle(Load *load)
     for (int i = 0; i < 2; i++)
         if (!load_given(load, keys[i]))
             load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");
-    /* Refused although it was not given: DeepSpeed would cycle the momentum. */
+    /* This is refused even if it was not given, because DeepSpeed cycles the momentum by
+     * default. */
     if (!load_given(load, "scheduler.params.cycle_momentum"))
         load_error(load, type, "scheduler.params.cycle_momentum",
                    "true is the default of OneCycle, and cycling of momentum is known, not built "
@@ -103,7 +105,8 @@ static void check_one_cycle(Load *load)
         load_error(load, load_place(load, keys[1]), keys[1], "below cycle_min_lr; swap the two");
 }
 
-/* A share and a number of the same steps, and shares of more than all steps. */
+/* Reports a length that is given both as a ratio and in steps, and ratios that add up to more than
+ * 1. */
 static void check_ratios(Load *load)
 {
     const Config *c = load->config;
@@ -122,7 +125,8 @@ static void check_ratios(Load *load)
                    up);
 }
 
-/* WarmupLR has no end that a long warmup could miss; it only never reaches its learning rate. */
+/* WarmupLR has no total length, so a long warmup is no error: the run just never reaches its
+ * learning rate. */
 static void notice_long_warmup(Load *load)
 {
     const Config *c = load->config;
@@ -135,7 +139,7 @@ static void notice_long_warmup(Load *load)
             (long long)c->train_steps);
 }
 
-/* Warmup and decay have to fit into the schedule. */
+/* Checks that warmup and decay fit into the schedule. */
 static void check_lengths(Load *load)
 {
     const Config *c = load->config;
@@ -143,15 +147,15 @@ static void check_lengths(Load *load)
             warmup = c->scheduler.params.warmup_num_steps,
             decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
     bool ratio = load_given(load, warmup_ratio_key);
-    /* A default stands nowhere in the file: the error then points at what makes it too long, the
-     * total that was given, or the type that asks for a warmup at all. */
+    /* A default is not in the file. The error then points at what makes it too long:
+     * total_num_steps if that was given, otherwise the scheduler type. */
     const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
     const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
                                                                       : load_given(load, total_key)
                                                                           ? total_key
                                                                           : "scheduler.type";
-    /* A ratio is a share of train_steps, of which total_num_steps can be a part: the steps that it
-     * comes to are no number that the file has, so the share is what must be smaller. */
+    /* The file contains the ratio, not the number of steps computed from it, so the error asks for
+     * a smaller ratio. A ratio refers to train_steps, and total_num_steps may be smaller. */
     if (warmup > total && ratio)
         load_error(load, load_place(load, place), key,
                    "%lld steps of warmup are more than total_num_steps %lld; write a smaller share",
@@ -169,7 +173,8 @@ static void check_lengths(Load *load)
                    "shorten one of them",
                    (long long)warmup, ratio ? " steps" : by_default, (long long)decay,
                    (long long)total);
-    /* No error: a run may end before its schedule, to be continued, or go on at the last rate. */
+    /* This is not an error: a run may end before its schedule and be resumed later, or continue at
+     * the last learning rate. */
     if (load_given(load, total_key) && total != c->train_steps)
         load_notice(load, load_place(load, total_key), total_key,
                     "%lld, but train_steps is %lld: %s", (long long)total,
@@ -185,7 +190,8 @@ void check_scheduler(Load *load)
     if (load_wrong(load, "scheduler.type")) return;
     SchedulerType type = load->config->scheduler.type;
     if (type == SCHEDULER_ONE_CYCLE) check_one_cycle(load);
-    /* Steps that come from ratios which contradict each other are nobody's choice. */
+    /* If the ratios contradict each other, do not report errors about the steps computed from
+     * them. */
     int before = load->n_errors;
     check_ratios(load);
     if (load->n_errors > before) return;

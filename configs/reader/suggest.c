@@ -1,5 +1,5 @@
-/* suggest.c -- what somebody may have meant: Damerau-Levenshtein over the tables, and the names of
- * other programs. */
+/* suggest.c -- suggests the key or value that a misspelt one probably meant, by Damerau-Levenshtein
+ * distance over the tables and by the names that other programs use. */
 #include "configs/reader/options.h"
 #include "model/core/nearest.h"
 
@@ -7,7 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Names that other trainers use, of a key in whatever section, or whole. */
+/* Names that other trainers use, matched against a key's last part in any section, or against the
+ * whole key. */
 static const struct {
     const char *alias, *key;
 } aliases[] = {
@@ -91,18 +92,21 @@ static const struct {
     {"tensor_parallel.enabled", "parallel.tensor"},
 };
 
-/* The key in row `i` of both tables together, options first: a tie goes to a key of ours. */
+/* Returns key number `i` of both tables taken together. Options come first, so one of this
+ * program's own keys wins a tie. */
 static const char *key_of(int i)
 {
     return i < option_count ? option_table[i].key : known_table[i - option_count].key;
 }
 
-/* The nearest name directly inside the section that is the first n bytes of `key`; its distance. */
+/* Writes the most similar name among the keys and sections directly inside a section, which is the
+ * first n bytes of `key`. Returns the edit distance. */
 static int nearest_sibling(const char *key, size_t n, char *out, size_t size)
 {
     const char *word = key + n;
     int best = EDIT_FAR;
-    /* Known keys count as siblings: a misspelt key of DeepSpeed's is named, and then explained. */
+    /* DeepSpeed keys that are not implemented count, too: once spelt correctly, they get an error
+     * of their own. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other = key_of(i);
         if (strncmp(other, key, n) != 0) continue;
@@ -131,8 +135,8 @@ void suggest_key(const char *key, char *out, size_t n)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
     size_t section = (size_t)(word - key);
-    /* A slip of the pen in the right section is likelier than anything else; then another program's
-     * name for it; then the right name in the wrong section. */
+    /* A typing error in the right section is most likely, then another program's name for the key,
+     * then the right name in the wrong section. */
     if (nearest_sibling(key, section, out, n) <= edit_tolerance(word)) return;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(aliases[i].alias, word) == 0 || strcmp(aliases[i].alias, key) == 0) {
@@ -140,7 +144,7 @@ void suggest_key(const char *key, char *out, size_t n)
             return;
         }
     out[0] = '\0';
-    /* The last names of all keys, in whatever section. */
+    /* Compare with the last parts of all keys, in any section. */
     int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {
         const char *other = key_of(i), *last = strrchr(other, '.');
@@ -156,8 +160,8 @@ void suggest_path(const char *key, char *out, size_t n)
     char near[EDIT_FAR * 2];
     const char *dot = strrchr(key, '.');
     suggest_key(key, near, sizeof near);
-    /* What suggest_key gives is a sibling's last name or a whole key; only one of the two readings
-     * is a key. */
+    /* suggest_key returns either the last part of a sibling or a whole key. Only one of these two
+     * readings is an existing key. */
     snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);
     if (option_find(out) < 0 && known_find(out) < 0 && !option_is_section(out))
         snprintf(out, n, "%s", near);
@@ -166,7 +170,7 @@ void suggest_path(const char *key, char *out, size_t n)
 const char *suggest_choice(const Choice *choices, const char *value)
 {
     const char *near = NULL;
-    /* Choices are short words: the shorter, the fewer letters may be wrong before it is another. */
+    /* Choices are short words. The shorter the word, the fewer wrong letters are allowed. */
     int best = 1 + (strlen(value) > 3) + (strlen(value) > 5);
     for (const Choice *c = choices; c->name != NULL; c++) {
         if (c->value >= 0 && strcasecmp(value, c->name) == 0) return c->name;

@@ -1,11 +1,11 @@
-/* validate.c -- rules between keys, each a sentence that says what to write instead. All of them
- * are checked; a rule that reads a value which was refused is silent. */
+/* validate.c -- checks the rules between keys. All rules are checked, and each error says what to
+ * write instead. A rule is skipped if one of its values was already refused. */
 #include "configs/reader/load.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* An error at the place of `key`. */
+/* Reports an error at the position of `key`. */
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -16,7 +16,7 @@ static void check_model(Load *load)
             kv = c->model.num_key_value_heads;
     bool unusable =
         UNUSABLE(load, "model.hidden_size", "model.num_attention_heads", "model.head_dim");
-    /* head_dim follows where it divides, and is 0 where it does not. */
+    /* If hidden_size is not a multiple of the heads, head_dim was not derived and is 0. */
     if (!unusable && c->model.head_dim == 0) {
         int64_t low = hidden / heads * heads;
         char multiples[64];
@@ -44,7 +44,8 @@ static void check_model(Load *load)
               "position \"learned\"",
               (long long)c->model.head_dim);
     if (!UNUSABLE(load, "data.seq_length", "model.max_position_embeddings") &&
-        /* RoPE has a table of as many rows, too. The key that was given is blamed. */
+        /* This holds for RoPE as well, because its table has max_position_embeddings rows. The
+         * error names the key that was given. */
         c->data.seq_length > c->model.max_position_embeddings)
         WRONG(load,
               load_given(load, "data.seq_length") ? "data.seq_length"
@@ -85,7 +86,7 @@ static void check_data(Load *load)
          corpus = c->data.corpus != NULL;
     int sources = train + text + corpus;
     if (UNUSABLE(load, "data.train", "data.text", "data.corpus")) return;
-    /* Without a file there is nothing to train on yet: benchmarks bring random tokens. */
+    /* Without a config file no data are needed: benchmarks use random tokens. */
     if (sources == 0 && load->path != NULL)
         load_error(load, load->root, "data",
                    "nothing to train on; write one of data.text (text files), data.train (token "
@@ -97,8 +98,8 @@ static void check_data(Load *load)
               first);
     }
     if (sources != 1) return;
-    /* Validation data go through the same tokenizer, so they are of the kind of the training data.
-     */
+    /* Validation data use the same tokenizer, so they must be of the same kind as the training
+     * data. */
     if (c->data.val.count > 0 && !train)
         WRONG(
             load, "data.val",
@@ -118,15 +119,15 @@ static void check_precision(Load *load)
     const char *keys[] = {"fp16.enabled", "bf16.enabled", "fp64.enabled"};
     const bool on[] = {c->fp16.enabled, c->bf16.enabled, c->fp64.enabled};
     for (int i = 0, last = -1; i < 3; i++) {
-        /* A refused value has its error already; what it would contradict is not known. */
+        /* A refused value already has an error, and what it would contradict is not known. */
         if (!on[i] || load_wrong(load, keys[i])) continue;
         if (last >= 0)
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
                   keys[last]);
         last = i;
     }
-    /* 0 is in the range of both, for a fixed scale reads neither. Asked without fp16, too, so that
-     * a config stays valid when somebody only turns it on. */
+    /* The ranges of both keys include 0, because a fixed scale reads neither. The rules are checked
+     * without fp16, too, so that a config stays valid when fp16 is turned on. */
     bool dynamic = c->fp16.loss_scale == 0;
     if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window"))
         WRONG(load, "fp16.loss_scale_window",
@@ -150,7 +151,7 @@ static void check_precision(Load *load)
         WRONG(load, "communication_data_type", "\"%s\" would lose what fp64 keeps; write null",
               option_choice_name(&option_table[option_find("communication_data_type")],
                                  (int)c->communication_data_type));
-    /* "auto" is no contradiction: with fp64 it means the CPU. */
+    /* With device "auto" there is no contradiction: fp64 then selects the CPU. */
     if (c->fp64.enabled && c->device == DEVICE_CUDA && !load_wrong(load, "device"))
         WRONG(load, "fp64.enabled", "fp64 is for the CPU; write device \"cpu\" or \"auto\"");
 }
@@ -158,7 +159,8 @@ static void check_precision(Load *load)
 static void check_optimizer(Load *load)
 {
     const Config *c = load->config;
-    /* Already refused: a learning rate is nobody else's to choose. */
+    /* "auto" has already been refused: this program does not choose a learning rate for the
+     * user. */
     if (load_automatic(load, "optimizer.params.lr")) return;
     if (load_wrong(load, "optimizer.type")) return;
     if (c->optimizer.type == OPTIMIZER_SGD && !load_given(load, "optimizer.params.lr"))
@@ -176,7 +178,8 @@ static void check_optimizer(Load *load)
                     "false has no effect on type AdamW, as in DeepSpeed; type Adam reads it");
 }
 
-/* Params that the chosen type does not take; DeepSpeed would end with a TypeError. */
+/* Reports params that the chosen optimizer or scheduler does not take. DeepSpeed would end with a
+ * TypeError. */
 static void check_types(Load *load)
 {
     const Config *c = load->config;
@@ -186,7 +189,7 @@ static void check_types(Load *load)
         const char *type_key = option_type_key(option);
         if (load_wrong(load, type_key)) continue;
         const Option *types = &option_table[option_find(type_key)];
-        /* Those that do take it: one of them may be what was meant. */
+        /* List the types that take this key, because one of them may be what was meant. */
         char takers[160] = "";
         for (const Choice *t = types->choices; t->name != NULL; t++)
             if (t->value >= 0 && (option->types >> t->value & 1u) != 0)
@@ -197,8 +200,9 @@ static void check_types(Load *load)
     }
 }
 
-/* Factors before and after sums over ranks: DeepSpeed's stages 2 and 3 have none in their
- * reduce-scatter and refuse them; elsewhere they change nothing here. */
+/* Checks keys that scale gradients before or after sums over ranks. DeepSpeed's reduce-scatter at
+ * stages 2 and 3 does not support them and refuses them. In all other cases they have no effect
+ * here. */
 static void check_scaling(Load *load)
 {
     static const char *const keys[] = {"prescale_gradients", "gradient_predivide_factor"};
@@ -226,7 +230,7 @@ static void check_zero(Load *load)
     static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
     long long stage = c->zero_optimization.stage;
-    /* Of a config that is looked at for no number of ranks nothing is known yet. */
+    /* Nothing is known of the grid if the config was read for no particular number of ranks. */
     bool settled = c->world > 0 && !UNUSABLE(load, key, "parallel.data", "parallel.pipeline");
     if (stage > 0 && settled && c->parallel.data == 1)
         load_notice(load, load_place(load, key), key,
@@ -251,7 +255,7 @@ static void check_writers(Load *load)
     static const char key[] = "checkpoint.writers";
     const Config *c = load->config;
     long long writers = c->checkpoint.writers, world = c->world;
-    /* A notice only: the same config is right on more ranks. */
+    /* This is only a notice, because the same config may be right on more ranks. */
     if (world <= 0 || writers <= world || UNUSABLE(load, key, "parallel.data")) return;
     if (world == 1)
         load_notice(load, load_place(load, key), key,

@@ -1,4 +1,5 @@
-/* value.c -- one JSON value into one field of Config, checked against its row; see options.h. */
+/* value.c -- checks one JSON value against its row of the option table and stores it in the
+ * Config's field; see options.h. */
 #include "configs/reader/load.h"
 #include "model/core/check.h"
 
@@ -7,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* One value on its way into a field. */
+/* A JSON value that is being assigned to an option's field. */
 typedef struct {
     Load *load;
     const Json *json;
@@ -16,24 +17,24 @@ typedef struct {
     ConfigPlace at;
 } Assign;
 
-/* The value as it was written, shortened for a message. */
+/* Writes the value as the user wrote it, shortened for a message. */
 static char *shown(const Assign *a, char out[72])
 {
     const cJSON *item = a->json->node[a->node].item;
     if (cJSON_IsString(item)) return json_quote(out, 64, item->valuestring);
-    if (cJSON_IsNumber(item)) { /* as written, not as a double prints */
+    if (cJSON_IsNumber(item)) { /* quote the text of the file, not a double printed again */
         const char *text = a->json->text + a->json->node[a->node].value_at;
         snprintf(out, 72, "%.*s", (int)strspn(text, "0123456789+-.eE"), text);
         return out;
     }
-    /* A short list is quoted, a long one or an object only named. */
+    /* A short list is quoted. A long list or an object is only named by its type. */
     char *list = cJSON_IsArray(item) ? cJSON_PrintUnformatted(item) : NULL;
     snprintf(out, 72, "%s", list && strlen(list) < 60 ? list : json_kind(item));
     cJSON_free(list);
     return out;
 }
 
-/* "X is not what this key takes; write ..." */
+/* Reports that the value is not what this key takes, and what to write instead. */
 static bool refuse(const Assign *a)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -42,12 +43,12 @@ static bool refuse(const Assign *a)
     const char *remark = "";
     char limit[64];
     bool number = a->option->type == OPTION_INT || a->option->type == OPTION_NUMBER;
-    /* Files for Hugging Face's trainer leave values to it by "auto". */
+    /* Files for Hugging Face's trainer use "auto" for values that the trainer fills in. */
     if (cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0)
         remark = ", since no trainer fills it in here";
     else if (cJSON_IsString(item) && (number || a->option->type == OPTION_BOOL))
         remark = " without quotes";
-    /* A limit that messages leave out is named once somebody has met it. */
+    /* Messages usually omit this upper limit, but the value exceeds it, so name it. */
     if (cJSON_IsNumber(item) && item->valuedouble > a->option->max &&
         option_hides_limit(a->option)) {
         if (a->option->type == OPTION_INT)
@@ -68,15 +69,15 @@ static bool in_range(const Option *option, double x)
     return low && high;
 }
 
-/* The setters of each type: false with an error where the value is not one, and the field is as it
- * was. */
+/* One setter per type. Each returns false, reports an error and leaves the field unchanged if the
+ * value is not valid. */
 static bool set_integer(const Assign *a, int64_t *field)
 {
     const cJSON *item = a->json->node[a->node].item;
     int64_t x;
     if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT) x = cJSON_IsTrue(item);
-    /* Before json_integer, which refuses DeepSpeed's largest integer: no double holds it exactly.
-     */
+    /* This must precede json_integer, which refuses the largest integer that DeepSpeed writes,
+     * because no double holds it exactly. */
     else if (a->option->flags & OPTION_CLAMPED && cJSON_IsNumber(item) &&
              item->valuedouble > a->option->max)
         x = (int64_t)a->option->max;
@@ -104,7 +105,7 @@ static bool set_integers(const Assign *a, IntegerList *field)
     const JsonNode *list = &a->json->node[a->node];
     int count = cJSON_IsArray(list->item) ? cJSON_GetArraySize(list->item) : 0;
     if (count == 0) return refuse(a);
-    /* Read aside, so that a bad number at the end leaves the list that was there. */
+    /* Parse into a new list, so that a bad number leaves the old list unchanged. */
     int64_t *item = must_calloc((size_t)count + 1, sizeof *item);
     int n = 0;
     for (int i = a->node + 1; i < list->end; i = a->json->node[i].end, n++)
@@ -127,7 +128,7 @@ static bool set_strings(const Assign *a, StringList *field)
         first = item->child;
         if (count == 0) return refuse(a);
     }
-    /* All are checked before any is taken. An empty path would name the folder itself. */
+    /* Check all strings before storing any. An empty path would name the folder itself. */
     for (const cJSON *x = first; x != NULL; x = cJSON_IsArray(item) ? x->next : NULL)
         if (!cJSON_IsString(x) || x->valuestring[0] == '\0') return refuse(a);
     string_list_free(field);
@@ -136,7 +137,8 @@ static bool set_strings(const Assign *a, StringList *field)
     return true;
 }
 
-/* Whether the text is the choice's name; one that ends with a colon takes anything after it. */
+/* Returns whether the text is the choice's name. A name that ends with a colon matches any text
+ * that begins with it. */
 static bool is_choice(const Choice *choice, const char *text)
 {
     size_t n = strlen(choice->name);
@@ -196,7 +198,7 @@ static bool set_field(const Assign *a)
     return false;
 }
 
-/* Whether the value that was just set is one that is built. */
+/* Returns whether the value just stored is one that is built. */
 static bool is_built(const Assign *a)
 {
     if (a->option->built == NULL) return true;
@@ -222,14 +224,14 @@ void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace k
     Assign a = {load, json, node, &option_table[row], value_at};
     const cJSON *item = json->node[node].item;
     Origin *origin = &load->origin[row];
-    /* Where "auto" means nothing it is read as any other string, and refused as such. */
+    /* If the option does not accept "auto", it is refused like any other string. */
     bool automatic = (a.option->flags & OPTION_AUTO) != 0 && cJSON_IsString(item) &&
                      strcmp(item->valuestring, "auto") == 0;
     *origin = (Origin){
         .kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE, .place = key_at, .automatic = automatic};
     bool null = cJSON_IsNull(item);
-    /* null and "auto" take the key back to what it is in a file that does not name it; its place is
-     * kept, so that messages can point at it. */
+    /* null and "auto" reset the key to what it is if the file leaves it out. Its position is kept
+     * for messages. */
     if (null && a.option->flags & OPTION_NO_NULL) {
         origin->wrong = !refuse(&a);
     } else if (automatic || null) {

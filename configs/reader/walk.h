@@ -1,5 +1,5 @@
-/* walk.h -- a walk through one document, the file or the value of one --set; private
- * to configs/. */
+/* walk.h -- struct Walk, the state of walking through one JSON document: a config file, or the
+ * value of one --set; private to configs/. */
 #ifndef CONFIGS_READER_WALK_H
 #define CONFIGS_READER_WALK_H
 
@@ -10,25 +10,25 @@
 typedef struct {
     Load *load;
     Json *json;
-    int set; /* 0: the file */
+    int set; /* 0: the file; otherwise the number of the --set */
 } Walk;
 
-/* Places of a node's key and value; of a --set, the --set. */
+/* Return the position of a node's key and of its value. For a --set, both are the --set itself. */
 ConfigPlace walk_key(const Walk *w, int node);
 ConfigPlace walk_value(const Walk *w, int node);
-/* "prefix.key". */
+/* Writes "prefix.key" to `out`. */
 void walk_join(char out[PATH_SIZE], const char *prefix, const char *key);
 
-/* assign_known.c: the value of a key of DeepSpeed's that is not honoured: refused, noticed or
- * passed in silence. */
+/* assign_known.c: handles a DeepSpeed key that is not implemented here: refuses its value, adds a
+ * notice, or ignores it silently. */
 void check_known(const Walk *w, int node, const KnownKey *known);
-/* The known section with anything inside, passed or refused as a whole, that `key` lies in; -1 if
- * none. */
+/* Returns the row of the known section that contains `key`, if that section is accepted or refused
+ * as a whole; -1 if there is none. */
 int enclosing_tree(const char *key);
-/* A key that has no row of its own and lies in such a section, where it was given by itself: by
- * --set, with dots in its name, or beside keys that have rows. */
+/* Handles a key inside such a section that has no row of its own and was given directly: by --set,
+ * with dots in its name, or next to keys that have rows. */
 void check_inside(const Walk *w, int node, const char *path, int tree);
-/* Two names of one key in the file. */
+/* Reports keys that the file gives under two different names. */
 void check_other_names(const Walk *w);
 void refuse_unknown(const Walk *w, int node, const char *path);
 

@@ -1,5 +1,5 @@
-/* world.c -- how many ranks there are, and so parallel.data: the command line says it, or the
- * config does by parallel.data or by its batch. */
+/* world.c -- determines the number of ranks and parallel.data: from the command line, or else from
+ * parallel.data or the batch keys of the config. */
 #include "configs/reader/load.h"
 
 #include <stdio.h>
@@ -8,8 +8,8 @@ static const char data_key[] = "parallel.data", train_key[] = "train_batch_size"
                   micro_key[] = "train_micro_batch_size_per_gpu",
                   accum_key[] = "gradient_accumulation_steps";
 
-/* The data-parallel size that follows from the three batch keys where all are given; 0 where they
- * do not say. */
+/* If all three batch keys are given, returns the data-parallel size that they imply; otherwise, or
+ * if they do not divide, returns 0. */
 static int64_t data_of_batch(const Load *load)
 {
     static const char *const keys[] = {train_key, micro_key, accum_key, data_key, NULL};
@@ -21,13 +21,14 @@ static int64_t data_of_batch(const Load *load)
     return c->train_batch_size % micros == 0 ? c->train_batch_size / micros : 0;
 }
 
-/* parallel.data is given and makes another number of ranks than there are: `ranks`. */
+/* Reports that parallel.data was given and implies `ranks` ranks, which is not the number of ranks
+ * there are. */
 static void refuse_data(Load *load, int64_t ranks)
 {
     const Config *c = load->config;
     int64_t world = load->context.world;
     char instead[64] = "";
-    /* --ranks is offered only where a run can have so many. */
+    /* Suggest --ranks only if a run can have that many ranks. */
     if (ranks <= CONFIG_MAX_RANKS)
         snprintf(instead, sizeof instead, "--ranks %lld, or ", (long long)ranks);
     if (load->context.alone)
@@ -42,7 +43,8 @@ static void refuse_data(Load *load, int64_t ranks)
     load->origin[option_find(data_key)].wrong = true;
 }
 
-/* parallel.data from the number of ranks; or both from what the config says of either. */
+/* Derives parallel.data from the number of ranks; or, if that number is not known, both from the
+ * config. */
 void derive_world(Load *load)
 {
     Config *c = load->config;
@@ -52,8 +54,9 @@ void derive_world(Load *load)
     if (load_any_wrong(
             load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
         return;
-    /* Whoever refused these sizes has said what would fit; a second sentence about the batch or the
-     * data-parallel ranks, which follow from them, would speak of a grid that will not be. */
+    /* An error about the tensor or pipeline size has been reported or will be. Another error about
+     * the batch or parallel.data, which depend on them, would describe a grid that will not
+     * exist. */
     if (!check_cut(load)) {
         load->origin[option_find(data_key)].wrong = true;
         return;
@@ -63,13 +66,13 @@ void derive_world(Load *load)
         refuse_data(load, grid_ranks(grid));
         return;
     }
-    /* Nobody said how many ranks there are, so the config is looked at for those that it asks for
-     * itself; 0: it asks for none, and holds for one as for many. */
+    /* The number of ranks was not given, so use the number that the config itself implies. 0 means
+     * that it implies none and is valid for any number. */
     if (world == 0) {
         grid.dp = 1;
         int64_t replica = grid_ranks(grid), dp = given ? *data : data_of_batch(load);
-        /* Sizes that nothing has bounded, in a config that is wrong elsewhere, may be beyond all.
-         */
+        /* In a config that has other errors, these sizes may be so large that the product
+         * overflows. */
         world = dp <= INT64_MAX / replica ? dp * replica : INT64_MAX;
         grid.dp = (int)dp;
     } else {
