@@ -1,4 +1,4 @@
-/* dataset.c -- see dataset.h. */
+/* dataset.c -- opens the data that a config names; see dataset.h. */
 #include "data/dataset.h"
 
 #include "data/identity.h"
@@ -32,7 +32,7 @@ void data_open_random(DataSet *out, int64_t vocab_size)
     out->identity = data_identity(out, NULL, 0);
 }
 
-/* Opens the shards of one split; no patterns is an empty set. */
+/* Opens the shards of one split. If there are no patterns, the set stays empty. */
 static bool open_shards(TokenSet *s, const StringList *patterns, char *err, size_t n,
                         ExitCode *code)
 {
@@ -59,7 +59,8 @@ static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, Ex
     return true;
 }
 
-/* Whether the shards of `key` hold a window; else what to write, `or_else` last. */
+/* Returns whether the shards of `key` have enough tokens for one window. If not, sets `err`, which
+ * says what to write and ends with `or_else`. */
 static bool has_window(const TokenSet *s, const char *key, int64_t window, const char *or_else,
                        char *err, size_t n)
 {
@@ -74,8 +75,8 @@ static bool has_window(const TokenSet *s, const char *key, int64_t window, const
                      key, (long long)s->n_tokens, (long long)window, shorter, or_else);
 }
 
-/* Opens data.train and data.val, and data.tokenizer or the tokenizer.json that lies beside the
- * first shard: there preparing has put it. */
+/* Opens data.train and data.val, and the tokenizer: data.tokenizer, or the tokenizer.json that
+ * prepare_text writes next to the shards. */
 static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
 {
     if (!open_shards(&d->train, &c->data.train, err, n, code) ||
@@ -96,7 +97,7 @@ static bool open_token_files(DataSet *d, const Config *c, char *err, size_t n, E
     return good;
 }
 
-/* "dir/My text.txt" -> "My_text": the name of the prepared folder. */
+/* Returns the name of the prepared folder: "My_text" for "dir/My text.txt". */
 static char *folder_name(const char *path)
 {
     char *name = must_strdup(path_name(path)), *dot = strrchr(name, '.');
@@ -108,7 +109,7 @@ static char *folder_name(const char *path)
     return must_strdup("text");
 }
 
-/* Opens what prepare_text has made. */
+/* Opens the folder that prepare_text has made or found. */
 static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
 {
     const Preparation *p = &d->preparation;
@@ -125,7 +126,8 @@ static bool open_prepared(DataSet *d, char *err, size_t n, ExitCode *code)
     return open_tokenizer(d, p->tokenizer, err, n, code);
 }
 
-/* Prepares the text that the config names, or finds it prepared, and opens the result. */
+/* Tokenizes the text that the config names, unless the cache has its tokens already, and opens the
+ * result. */
 static bool prepare_config(DataSet *d, const Config *c, const Text *text, const Text *val_text,
                            const char *name, char *err, size_t n, ExitCode *code)
 {
@@ -146,8 +148,8 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
     return good && open_prepared(d, err, n, code);
 }
 
-/* Reads text files or a corpus and prepares them. They are read at every start, because their
- * contents decide which prepared folder is theirs; only preparing is done once. */
+/* Reads text files or a corpus and prepares their tokens. The text is read at every start, because
+ * its contents determine which prepared folder belongs to it; it is tokenized only once. */
 static bool open_text(DataSet *d, const Config *c, char *err, size_t n, ExitCode *code)
 {
     Text text = {0}, val_text = {0};

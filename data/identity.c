@@ -1,4 +1,5 @@
-/* identity.c -- see identity.h. */
+/* identity.c -- builds the line that identifies a run's data, and compares two such lines; see
+ * identity.h. */
 #include "data/identity.h"
 
 #include "model/core/check.h"
@@ -6,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "NAME N tokens HASH"; NULL with a sentence if a shard cannot be read. The hash is continued from
- * shard to shard, so cutting the same tokens into other files is seen. `known`, if not 0, is the
- * hash as meta.json has it: no byte is read. */
+/* Returns "NAME N tokens HASH"; NULL, with `err` set, if a shard cannot be read. One hash runs over
+ * all shards, so it also changes if the same tokens are divided into other files. `known`, if not
+ * 0, is the hash from meta.json; then no file is read. */
 static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,
                             char *err, size_t n)
 {
@@ -40,7 +41,8 @@ char *data_identity(const DataSet *d, char *err, size_t n)
     return text;
 }
 
-/* Length of the part (up to ";") at the start of `at`; *next is where the next part begins. */
+/* Returns the length of the part that starts at `at` and ends before the next ";". *next points to
+ * the start of the following part. */
 static int part_of(const char *at, const char **next)
 {
     size_t length = strcspn(at, ";");

@@ -1,22 +1,22 @@
-/* identity.h -- which data a run has seen, as one line of text that its checkpoints keep: a run
- * that goes on from one compares it with the data that it has now. */
+/* identity.h -- identifies a run's data by one line of text. Checkpoints store it, and a resumed
+ * run compares it with the data it has now. */
 #ifndef DATA_IDENTITY_H
 #define DATA_IDENTITY_H
 
 #include "data/dataset.h"
 
-/* "tokenizer HASH; train N tokens HASH; val N tokens HASH": hashes of contents in 16 hexadecimal
- * digits, "none" for what is not there. Names and places of files do not count. Tokens prepared
- * from text are hashed whole; their hash is in meta.json since they were written, and they are
- * read only where an old meta.json has none (`data inspect --verify` reads them always). Of shards
- * that were given as such, which may be large, only the size and the first and last 64 KiB are
- * hashed. The caller frees; NULL with a sentence if a shard cannot be read. */
+/* Returns "tokenizer HASH; train N tokens HASH; val N tokens HASH". A hash of contents has 16
+ * hexadecimal digits; a missing part is "none". Names and folders of files do not matter. Tokens
+ * prepared from text are hashed completely: their hash was stored in meta.json, and the files are
+ * read only if an old meta.json lacks it (`data inspect --verify` always reads them). Token shards
+ * given by the user may be large, so only their size and their first and last 64 KiB are hashed.
+ * The caller frees the result. Returns NULL and sets `err` if a shard cannot be read. */
 char *data_identity(const DataSet *data, char *err, size_t n);
 
-/* How two of them differ, "train 9 tokens ... -> train 10 tokens ...", part by part; NULL if they
- * do not. Any text is allowed. The caller frees. */
+/* Returns the parts in which two identities differ, as "train 9 tokens ... -> train 10 tokens ...";
+ * NULL if they are equal. Both may be any text. The caller frees the result. */
 char *data_identity_difference(const char *was, const char *is);
-/* Whether both name a tokenizer and not the same one. */
+/* Returns whether both identities name a tokenizer, but different ones. */
 bool data_identity_other_tokenizer(const char *was, const char *is);
 
 #endif

@@ -1,10 +1,9 @@
-/* loader.c -- see loader.h.
+/* loader.c -- reads micro-batches ahead in a thread; see loader.h.
  *
- * Batches lie in a ring of hold + 1 buffers: `hold` that the caller may still read, and the one
- * after the batch that was handed out last, which the thread fills. There is one request at a
- * time, {samples, micro} for the buffer `next`. While it is REQUEST_WANTED, the thread alone
- * touches the buffer and what is asked for, without the lock; in every other state the caller does,
- * with the lock. */
+ * There are hold + 1 batch buffers, used as a ring: the caller may still read `hold` of them, and
+ * the thread fills the next one. There is one request at a time, {samples, micro} for the buffer
+ * `next`. While its state is REQUEST_WANTED, only the thread accesses that buffer and the request,
+ * without holding the lock. In every other state only the caller does, holding the lock. */
 #include "data/loader.h"
 
 #include "data/sampler.h"
@@ -18,43 +17,43 @@
 #include <string.h>
 
 enum {
-    RANDOM_TRAIN_WINDOWS = 1 << 30, /* of data without files */
+    RANDOM_TRAIN_WINDOWS = 1 << 30, /* number of training windows of random data */
     RANDOM_VAL_WINDOWS = 64,
 };
 
 typedef enum {
-    REQUEST_NONE,   /* nothing is asked for: at the start, and after an error */
-    REQUEST_WANTED, /* the thread is to fill the buffer */
-    REQUEST_DONE,   /* it is filled and has not been handed out */
+    REQUEST_NONE,   /* nothing is requested: at the start, and after an error */
+    REQUEST_WANTED, /* the thread must fill the buffer */
+    REQUEST_DONE,   /* the buffer is filled but has not been returned to the caller */
 } RequestState;
 
-/* A batch and what became of reading it. */
+/* A batch, and whether reading it succeeded. */
 typedef struct {
     Batch batch;
     bool good;
-    char error[512]; /* the sentence when not */
+    char error[512]; /* the error message, if reading failed */
 } BatchBuffer;
 
 struct Loader {
     LoaderOptions options;
-    const TokenSet *set;        /* NULL: random tokens */
+    const TokenSet *set;        /* tokens of the split; NULL: random tokens */
     const int32_t *token_bytes; /* (n_token_bytes); NULL without a tokenizer */
     int64_t n_token_bytes;
     Sampler sampler;
-    int32_t *memory;     /* of all batches */
-    int32_t *window;     /* (T + 1) the window that is being read */
-    BatchBuffer *buffer; /* (n_buffers) the ring */
+    int32_t *memory;     /* tokens, targets and positions of all batches */
+    int32_t *window;     /* (T + 1) the window being read */
+    BatchBuffer *buffer; /* (n_buffers) the ring of batches */
     int n_buffers, next;
 
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* `state` or `stop` */
+    pthread_cond_t changed; /* signalled when `state` or `stop` changes */
     RequestState state;
     bool stop;
-    int64_t samples, micro; /* of the request, for buffer `next` */
+    int64_t samples, micro; /* the request, for buffer `next` */
 };
 
-/* Reads one window into l->window. */
+/* Reads one window of T + 1 tokens into l->window. */
 static bool read_window(Loader *l, int64_t window, char *err, size_t n)
 {
     int64_t T = l->options.T, first = window * T;
@@ -67,8 +66,8 @@ static bool read_window(Loader *l, int64_t window, char *err, size_t n)
     return true;
 }
 
-/* Bytes of text that these ids stand for. Ids beyond the tokenizer's (a padded vocabulary has some)
- * have none. */
+/* Returns the number of bytes of text that these ids encode. Ids beyond the tokenizer's vocabulary,
+ * which occur if the vocabulary is padded, encode none. */
 static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
 {
     int64_t bytes = 0;
@@ -77,15 +76,15 @@ static int64_t bytes_of(const Loader *l, const int32_t *ids, int64_t count)
     return bytes;
 }
 
-/* Windows of an evaluation, whatever the number of ranks that share them. */
+/* Returns the number of windows in one evaluation. It does not depend on the number of ranks. */
 static int64_t validation_windows(const Loader *l)
 {
     int64_t all = l->sampler.n_windows, most = l->options.max_windows;
     return most > 0 && most < all ? most : all;
 }
 
-/* Reads a batch, row by row. Rows past the end of validation count nothing: their targets
- * are -1, which the loss skips, and their tokens 0, because any valid id will do. */
+/* Reads a batch, row by row. Rows after the end of the validation data do not count: their targets
+ * are -1, which the loss skips, and their tokens are 0, because any valid id will do. */
 static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t micro)
 {
     const LoaderOptions *o = &l->options;
@@ -110,7 +109,7 @@ static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t 
     }
 }
 
-/* The thread: fills what is wanted until it is stopped. */
+/* The thread's main function: fills requested buffers until it is stopped. */
 static void *prefetch(void *argument)
 {
     Loader *l = argument;
@@ -120,8 +119,8 @@ static void *prefetch(void *argument)
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
-        /* Without the lock from here: reading from a disk may take long, and loader_free must be
-         * able to say stop meanwhile. */
+        /* The lock is released here: reading from a disk may take long, and loader_free must be
+         * able to set `stop` meanwhile. */
         BatchBuffer *buffer = &l->buffer[l->next];
         int64_t samples = l->samples, micro = l->micro;
         pthread_mutex_unlock(&l->lock);
@@ -134,7 +133,7 @@ static void *prefetch(void *argument)
     return NULL;
 }
 
-/* With the lock held: asks the thread for a batch in buffer `next`. */
+/* Requests a batch for buffer `next`. The caller holds the lock. */
 static void request(Loader *l, int64_t samples, int64_t micro)
 {
     l->samples = samples;
@@ -143,7 +142,7 @@ static void request(Loader *l, int64_t samples, int64_t micro)
     pthread_cond_broadcast(&l->changed);
 }
 
-/* With the lock held: waits until nothing is wanted. */
+/* Waits until the thread has no request left. The caller holds the lock. */
 static void wait_for_request(Loader *l)
 {
     while (l->state == REQUEST_WANTED)
@@ -155,8 +154,8 @@ bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *er
     const LoaderOptions *o = &l->options;
     pthread_mutex_lock(&l->lock);
     wait_for_request(l);
-    /* Another batch than was expected (a resume, an evaluation that begins anew): the one that was
-     * read ahead is dropped, and its buffer serves this request. */
+    /* If this is not the batch that was read ahead (after a resume, or when an evaluation starts
+     * again), drop that one and read the requested batch into its buffer. */
     if (l->state != REQUEST_DONE || l->samples != samples || l->micro != micro) {
         request(l, samples, micro);
         wait_for_request(l);
@@ -166,20 +165,21 @@ bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *er
     *out = buffer->batch;
     if (good) {
         bool last = micro + 1 >= o->micros;
-        /* The buffer after this one is the oldest that was handed out: `hold` calls ago. */
+        /* The next buffer in the ring holds the oldest batch, which was returned `hold` calls
+         * ago. */
         l->next = (l->next + 1) % l->n_buffers;
         request(l, last ? samples + (micro + 1) * o->dp_size * o->B : samples,
                 last ? 0 : micro + 1);
     } else {
         snprintf(err, n, "%s", buffer->error);
-        l->state = REQUEST_NONE; /* a second call for the same batch tries to read again */
+        l->state = REQUEST_NONE; /* if the same batch is requested again, try to read it again */
     }
     pthread_mutex_unlock(&l->lock);
     return good;
 }
 
-/* All memory at once. Positions are the same in every batch, so all buffers share one tensor of
- * them. */
+/* Allocates all memory at once. Positions are the same in every batch, so all buffers share one
+ * tensor of positions. */
 static void lay_out(Loader *l)
 {
     int64_t B = l->options.B, T = l->options.T, count = B * T;
@@ -202,7 +202,8 @@ static void start_thread(Loader *l)
     thread_start(&l->thread, prefetch, l, "the loader's thread");
 }
 
-/* Windows of the split that is asked for; random tokens have as many as anybody will read. */
+/* Returns the number of windows in the requested split. For random tokens it is a large
+ * constant. */
 static int64_t count_windows(const DataSet *data, const LoaderOptions *o)
 {
     bool train = o->split == SPLIT_TRAIN;
@@ -235,10 +236,12 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
         l->token_bytes = tokenizer_token_bytes(data->tokenizer);
         l->n_token_bytes = tokenizer_vocab_size(data->tokenizer);
     }
-    /* Validation goes through its windows in order: its loss must not depend on the seed. */
+    /* Validation windows are read in order, so that the validation loss does not depend on the
+     * seed. */
     bool shuffle = o->shuffle && o->split == SPLIT_TRAIN && !data->random;
     l->sampler = (Sampler){.n_windows = windows, .seed = o->seed, .shuffle = shuffle};
-    /* One more than the caller may still be reading: the thread prepares the next batch in it. */
+    /* One more buffer than the caller may still be reading, so that the thread can prepare the next
+     * batch in it. */
     l->n_buffers = (o->hold > 0 ? o->hold : 1) + 1;
     l->buffer = must_calloc((size_t)l->n_buffers, sizeof *l->buffer);
     lay_out(l);

@@ -1,9 +1,9 @@
-/* loader.h -- micro-batches for one rank, read ahead by a thread.
+/* loader.h -- loads micro-batches for one rank; a thread reads ahead.
  *
- * A batch is a function of (samples, micro) alone, so resuming is asking for other numbers. The
- * thread prepares the batch that is expected next while the current one is computed on; an
- * unexpected request is served too, only not ahead. Nothing is allocated after loader_create;
- * waiting threads sleep. */
+ * A batch depends only on (samples, micro), so a resumed run simply asks for other numbers. While
+ * the current batch is used in computation, the thread prepares the one that is expected next. Any
+ * other batch can be requested as well, but is then read while the caller waits. Nothing is
+ * allocated after loader_create, and waiting threads sleep. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -18,41 +18,43 @@ typedef struct Loader Loader;
 
 typedef struct {
     Split split;
-    int64_t B, T;       /* rows of a micro-batch, tokens of a row */
-    int64_t vocab_size; /* every id must be below */
+    int64_t B, T;       /* rows of a micro-batch; tokens per row */
+    int64_t vocab_size; /* every token id must be smaller than this */
     uint64_t seed;
-    bool shuffle; /* training only: validation is always in order */
+    bool shuffle; /* for training only: validation data are always read in order */
     int64_t dp_rank, dp_size;
-    int64_t max_windows; /* validation ends after so many windows; 0: with the data */
-    int64_t micros; /* micro-batches per step; the next step begins with micros dp B samples more */
-    int hold;       /* batches that stay valid: the latest `hold` ones; 0 means 1 */
+    int64_t max_windows; /* validation ends after this many windows; 0: after all data */
+    /* micro-batches per step; the next step starts micros x dp_size x B samples later */
+    int64_t micros;
+    int hold; /* how many of the latest batches stay valid; 0 means 1 */
 } LoaderOptions;
 
-/* Host tensors, owned by the loader and valid until `hold` further calls of loader_next. */
+/* Host tensors owned by the loader. They stay valid until loader_next has been called `hold` more
+ * times. */
 typedef struct {
     Tensor tokens;        /* (B, T) i32 */
-    Tensor targets;       /* (B, T) i32; -1 in rows past the end of validation */
+    Tensor targets;       /* (B, T) i32; -1 in rows after the end of the validation data */
     Tensor positions;     /* (B*T) i32, 0 ... T-1 in each row */
-    int64_t n_targets;    /* targets that are not -1 */
-    int64_t target_bytes; /* bytes of text that they stand for; 0 without a tokenizer */
+    int64_t n_targets;    /* number of targets that are not -1 */
+    int64_t target_bytes; /* bytes of text that these targets encode; 0 without a tokenizer */
 } Batch;
 
-/* False if the split has no complete window: the sentence says how many tokens it has and how many
- * are needed. `data` is borrowed. */
+/* Creates a loader. Returns false if the split has no complete window; the error message says how
+ * many tokens it has and how many are needed. `data` is borrowed and must outlive the loader. */
 bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *options, char *err,
                    size_t n);
 /* Loads micro-batch `micro` of a step; `samples` is the number of samples consumed before that step
  * (see sampler_index). Returns false if the data are damaged (EXIT_DAMAGED); the error message
  * names the file and offset. */
 bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
-/* Windows of the split: an epoch of training, all of the validation data. Tokens that no window
- * uses (fewer than T + 1). */
+/* loader_windows returns the number of windows in the split: one training epoch, or all validation
+ * data. loader_dropped_tokens returns how many tokens at the end belong to no complete window. */
 int64_t loader_windows(const Loader *l);
 int64_t loader_dropped_tokens(const Loader *l);
-/* Calls of loader_next by each rank after which validation is through: ceil(windows / (B dp)), of
- * at most max_windows. */
+/* Returns how often each rank calls loader_next for one evaluation: ceil(windows / (B x dp_size)),
+ * where windows is at most max_windows. */
 int64_t loader_batches(const Loader *l);
-/* Stops the thread and waits for it. NULL is allowed. */
+/* Stops the thread, waits for it and frees the loader. NULL is allowed. */
 void loader_free(Loader *l);
 
 #endif

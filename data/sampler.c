@@ -1,9 +1,9 @@
-/* sampler.c -- a stateless shuffle; see sampler.h.
+/* sampler.c -- a shuffle without stored state; see sampler.h.
  *
- * A Feistel network over 2h bits is a bijection whatever its round function (Luby, Rackoff 1988),
- * here Philox; values outside [0, n) are sent through it again until they fall inside ("cycle
- * walking", Black, Rogaway 2002), which keeps it a bijection of [0, n). The domain is below 4n, so
- * four passes are expected at most. */
+ * A Feistel network over 2h bits is a bijection for any round function (Luby, Rackoff 1988); the
+ * round function here is Philox. A result outside [0, n) is passed through the network again until
+ * it is inside ("cycle walking", Black, Rogaway 2002), which gives a bijection of [0, n). The
+ * network's domain has fewer than 4n values, so the expected number of passes is below four. */
 #include "data/sampler.h"
 
 #include "model/core/check.h"
@@ -16,8 +16,8 @@ int64_t sampler_windows(int64_t n_tokens, int64_t T)
     return n_tokens < 1 ? 0 : (n_tokens - 1) / T;
 }
 
-/* A permutation of [0, 4^half_bits): in each round one half is changed by a function of the other,
- * which can be undone whatever that function is. */
+/* Computes a permutation of [0, 4^half_bits). Each round changes one half by a function of the
+ * other half, which can be undone whatever that function is. */
 static uint64_t feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t value)
 {
     uint64_t mask = (UINT64_C(1) << half_bits) - 1;
@@ -36,14 +36,14 @@ static uint64_t feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t v
 int64_t sampler_permute(uint64_t seed, uint64_t epoch, int64_t n, int64_t i)
 {
     CHECK(i >= 0 && i < n, "%lld of %lld", (long long)i, (long long)n);
-    /* The smallest domain 4^half_bits that holds n. A half takes part in Philox's counter as 32
-     * bits. */
+    /* Find the smallest domain 4^half_bits that contains n values. Half of the bits are used as a
+     * 32-bit word of Philox's counter. */
     int half_bits = 1;
     while (half_bits < 31 && (INT64_C(1) << 2 * half_bits) < n)
         half_bits++;
     CHECK((INT64_C(1) << 2 * half_bits) >= n, "%lld windows are too many to shuffle", (long long)n);
-    /* Ends for every i: following the permutation from a value below n leads back to one below n,
-     * at the latest to i itself. */
+    /* This loop ends for every i: applying the permutation repeatedly to a value below n returns to
+     * a value below n, at the latest to i itself. */
     uint64_t value = (uint64_t)i;
     do {
         value = feistel(seed, epoch, half_bits, value);

@@ -1,7 +1,7 @@
-/* corpus.c -- running the program of a package that prints the text; see corpus.h.
+/* corpus.c -- runs a package's program that prints the text, and checks its output; see corpus.h.
  *
- * The program is not trusted to behave: it gets no terminal, its output and its time are limited,
- * and what it prints must look like the whole text before it is used. */
+ * The program is not trusted: it gets no terminal, its output and run time are limited, and its
+ * output must look like the whole text before it is used. */
 #include "data/text/corpus.h"
 
 #include "model/core/check.h"
@@ -22,8 +22,8 @@
 
 typedef struct {
     const char *name, *title, *package;
-    const char *command[4]; /* ends with NULL; never a shell */
-    int64_t least;          /* bytes that a whole text has at least */
+    const char *command[4]; /* ends with NULL; run without a shell */
+    int64_t least;          /* minimum size of the whole text */
 } Corpus;
 
 static const Corpus corpora[] = {
@@ -49,8 +49,9 @@ const char *corpus_title(const char *name)
     return c ? c->title : NULL;
 }
 
-/* In the child: stdin from /dev/null, stdout to the pipe. Both ends of `report` are closed by a
- * successful exec; after a failed one its errno goes to the parent that way. */
+/* Runs in the child process: connects stdin to /dev/null and stdout to the pipe, and executes the
+ * program. A successful exec closes both ends of the pipe `report`; if exec fails, its errno is
+ * sent to the parent through that pipe. */
 static _Noreturn void run_child(const Corpus *c, int out, int report)
 {
     int none = open("/dev/null", O_RDONLY);
@@ -62,8 +63,8 @@ static _Noreturn void run_child(const Corpus *c, int out, int report)
     _exit(127);
 }
 
-/* Everything that comes out of a pipe until its end, the deadline or more than `most` bytes;
- * *ended says whether it was the end. */
+/* Reads from a pipe until its end, until the deadline, or until more than `most` bytes have
+ * arrived. *ended says whether it was the end of the pipe. */
 static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, bool *ended)
 {
     int64_t capacity = 1 << 16;
@@ -84,9 +85,9 @@ static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, boo
     return text;
 }
 
-/* Waits for the child's end and returns its status, -1 if that cannot be known. `orderly`: its
- * output has ended, so it should end soon by itself; at the deadline, or if it is not orderly, it
- * is killed. There is no wait with a deadline, hence the sleeps of a millisecond. */
+/* Waits for the child to end and returns its status, or -1 if that cannot be known. If `orderly`,
+ * its output has ended, so it should exit soon by itself; it is killed at the deadline. If not, it
+ * is killed at once. POSIX has no wait with a timeout, so this polls every millisecond. */
 static int end_child(Child *child, bool orderly, double deadline)
 {
     int status = 0;
@@ -102,16 +103,16 @@ static int end_child(Child *child, bool orderly, double deadline)
     return done > 0 ? status : -1;
 }
 
-/* What a corpus's program did. */
+/* The result of running a corpus's program. */
 typedef struct {
     char *text; /* its output; NULL if it could not be run */
     int64_t size;
     int error;  /* errno if it could not be run */
-    int status; /* as from waitpid */
-    bool ended; /* by itself, within the limits */
+    int status; /* the status from waitpid */
+    bool ended; /* its output ended within the limits */
 } ProgramRun;
 
-/* Runs the program to its end, or to that of the limits. */
+/* Runs the program until it ends or exceeds a limit. */
 static ProgramRun run_program(const Corpus *c, const CorpusLimits *limits)
 {
     int out[2], report[2];
@@ -138,8 +139,8 @@ static ProgramRun run_program(const Corpus *c, const CorpusLimits *limits)
     return r;
 }
 
-/* Takes "Ge1:1 " off the front of every line, in place; returns the new size. A line without a
- * label ends the text and gives -1. */
+/* Removes a label such as "Ge1:1 " from the start of every line, in place. Returns the new size, or
+ * -1 if a line has no label. */
 static int64_t strip_labels(char *text, int64_t size)
 {
     int64_t kept = 0;
@@ -180,7 +181,7 @@ bool corpus_check(const char *name, char *err, size_t n, ExitCode *code)
     return error == 0 || refuse_program(c, error, err, n);
 }
 
-/* Whether the program ended by itself and with success. */
+/* Returns whether the program ended by itself with exit status 0. If not, sets `err`. */
 static bool check_end(const Corpus *c, const CorpusLimits *limits, const ProgramRun *r, char *err,
                       size_t n)
 {

@@ -1,27 +1,28 @@
-/* corpus.h -- texts that the machine has a package for; none is shipped or downloaded. */
+/* corpus.h -- reads texts that are installed as packages of the operating system; none is shipped
+ * or downloaded. */
 #ifndef DATA_TEXT_CORPUS_H
 #define DATA_TEXT_CORPUS_H
 
 #include "data/text/text.h"
 
-/* What a corpus's program may take; one that takes more is ended. */
+/* Limits for the program that prints a corpus; if it exceeds one, it is killed. */
 typedef struct {
-    int64_t bytes;   /* of output */
-    int64_t seconds; /* until its output has ended */
-    int64_t ending;  /* seconds from there until it has ended itself */
+    int64_t bytes;   /* maximum size of its output */
+    int64_t seconds; /* maximum time until the end of its output */
+    int64_t ending;  /* maximum time from there until the program exits */
 } CorpusLimits;
-extern const CorpusLimits corpus_limits; /* of a run */
+extern const CorpusLimits corpus_limits; /* The limits used in training runs. */
 
-/* Appends the corpus called `name` ("bible-kjv": one verse a line, without its labels) as one
- * document. On false *code is EXIT_MISSING (unknown name, program not installed: the sentence names
- * the Debian package and data.text) or EXIT_DAMAGED (the program failed, said something else than
- * expected, or did not come to an end). */
+/* Appends the corpus called `name` to `text` as one document ("bible-kjv": one verse per line,
+ * without its labels). On failure it returns false and sets *code: EXIT_MISSING (unknown name, or
+ * the program is not installed; the error message names the Debian package and data.text) or
+ * EXIT_DAMAGED (the program failed, printed something unexpected, or did not end). */
 bool corpus_read(Text *text, const char *name, const CorpusLimits *limits, char *err, size_t n,
                  ExitCode *code);
-/* Whether corpus_read will find the program of `name`, without running it; else false with its
- * sentence and code. */
+/* Returns whether corpus_read would find the program of `name`, without running it. If not, sets
+ * `err` and *code as corpus_read does. */
 bool corpus_check(const char *name, char *err, size_t n, ExitCode *code);
-/* What a person calls it; NULL if the name is unknown. */
+/* Returns the corpus's title for display; NULL if the name is unknown. */
 const char *corpus_title(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* meta.c -- see meta.h. */
+/* meta.c -- computes, writes, reads and verifies the contents of meta.json; see meta.h. */
 #include "data/text/meta.h"
 
 #include "data/tokens/token_file.h"
@@ -21,7 +21,7 @@ void meta_free(Meta *m)
 
 /* ---- checksums ------------------------------------------------------------------------------- */
 
-/* Continues *hash by the shard at `path`. */
+/* Continues *hash over the shard at `path`. */
 static bool hash_shard(const char *path, uint64_t *hash, char *err, size_t n)
 {
     TokenFile f;
@@ -47,7 +47,8 @@ bool meta_checksum(Meta *m, const char *folder, char *err, size_t n)
     return good;
 }
 
-/* The running checksum before and after the shard called `name`; false if it has none. */
+/* Finds the running checksums before and after the shard called `name`. Returns false if meta.json
+ * has none for it. */
 static bool find_checksum(const Meta *m, const char *name, uint64_t *before, uint64_t *after)
 {
     bool found = false;
@@ -123,7 +124,7 @@ static bool whole_number(const cJSON *object, const char *name, int64_t *out)
     return true;
 }
 
-/* A string of 16 hexadecimal digits. */
+/* Parses a string of 16 hexadecimal digits. */
 static bool hash_number(const cJSON *found, uint64_t *out)
 {
     return cJSON_IsString(found) && hash_parse(found->valuestring, 16, out);
@@ -134,8 +135,8 @@ static bool hash_key(const cJSON *object, const char *name, uint64_t *out)
     return hash_number(cJSON_GetObjectItemCaseSensitive(object, name), out);
 }
 
-/* Folders from before there were checksums have no list of them; a list that is there has one a
- * shard. */
+/* Reads the size and checksums of one split. Old folders have no list of checksums; if there is a
+ * list, it must have one per shard. */
 static bool read_split(const cJSON *root, Split k, Meta *m)
 {
     const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, split_name[k]);

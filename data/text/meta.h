@@ -1,5 +1,6 @@
-/* meta.h -- meta.json of a folder of prepared tokens: what it was made from, what it holds, and
- * checksums of its shards. Part of preparing text: shards that others made have no such file. */
+/* meta.h -- reads and writes meta.json, the file in a folder of prepared tokens that records what
+ * they were made from, their sizes and their checksums. Token shards from other sources have no
+ * such file. */
 #ifndef DATA_TEXT_META_H
 #define DATA_TEXT_META_H
 
@@ -10,38 +11,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of such a folder. A change of its files, or of how text becomes tokens, raises it: it
- * is part of the key, so text is then prepared anew. */
+/* The version of a prepared folder. It must be raised when the files, or the way text becomes
+ * tokens, change. It is part of the hash in the folder's name, so text is then prepared again. */
 enum { META_FORMAT = 1 };
 
-/* What one split holds. */
+/* The size of one split. */
 typedef struct {
-    int64_t bytes, tokens, shards; /* bytes of text */
+    int64_t bytes, tokens, shards; /* `bytes` counts text */
 } SplitSize;
 
 typedef struct {
-    uint64_t key; /* hash of all that decides the tokens */
+    uint64_t key; /* hash of everything that determines the tokens */
     uint64_t tokenizer_hash;
     int64_t vocab_size, documents;
     SplitSize split[SPLITS];
-    /* (shards) running checksums: checksum[k][i] is token_file_hash over shards 0 ... i, beginning
-     * from TOKEN_FILE_HASH_START, so the last is that of the whole split. NULL: the split has no
-     * shards, or meta.json is from before there were checksums. */
+    /* (shards) running checksums: checksum[k][i] is token_file_hash over shards 0 ... i, starting
+     * from TOKEN_FILE_HASH_START, so the last one covers the whole split. NULL: the split has no
+     * shards, or meta.json was written before checksums were introduced. */
     uint64_t *checksum[SPLITS];
 } Meta;
 
-/* Reads the shards of `folder` and fills in their checksums. */
+/* Reads the shards in `folder` and fills in their checksums. Returns false and sets `err` if a
+ * shard cannot be read. */
 bool meta_checksum(Meta *m, const char *folder, char *err, size_t n);
-/* Writes and reads the file at `path`. False with a sentence: it cannot be written; it cannot be
- * read, or has another version or other contents than meta_write gives it. */
+/* Write and read the file at `path`. Both return false and set `err` on failure: meta_write if the
+ * file cannot be written; meta_read if it cannot be read, has another version, or does not have the
+ * contents that meta_write produces. */
 bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, size_t n);
 bool meta_read(Meta *m, const char *path, char *err, size_t n);
-/* The same from memory, without a sentence. */
+/* Does the same as meta_read with text in memory, without an error message. */
 bool meta_parse(Meta *m, const char *text, size_t size);
 void meta_free(Meta *m);
 
-/* Whether the shard at `path` has the checksum that meta.json beside it has for it. False with a
- * sentence; *known is whether meta.json has one at all. */
+/* Returns whether the shard at `path` has the checksum that the meta.json next to it gives for it.
+ * If not, sets `err`. *known says whether meta.json gives a checksum at all. */
 bool meta_verify(const char *path, bool *known, char *err, size_t n);
 
 #endif

@@ -1,8 +1,8 @@
-/* prepare.c -- see prepare.h.
+/* prepare.c -- prepares the token shards of a text, or finds them in the cache; see prepare.h.
  *
- * A folder's name has a hash of all that decides its contents. A folder of the right name is
- * therefore the right one: it is opened and checked against its meta.json, and nothing is compared
- * with the text. */
+ * A folder's name contains a hash of everything that determines its contents. So a folder with the
+ * right name has the right contents: it is checked against its own meta.json, but not compared with
+ * the text. */
 #include "data/text/prepare.h"
 
 #include "data/text/meta.h"
@@ -28,7 +28,7 @@ void preparation_free(Preparation *p)
     *p = (Preparation){0};
 }
 
-/* ---- the key --------------------------------------------------------------------------------- */
+/* ---- the hash in the folder's name ----------------------------------------------------------- */
 
 static uint64_t hash_text(uint64_t h, const Text *text)
 {
@@ -37,8 +37,8 @@ static uint64_t hash_text(uint64_t h, const Text *text)
                       text->n_documents * (int64_t)sizeof *text->document_end);
 }
 
-/* Everything that decides the tokens; `given` is the request's tokenizer, NULL if one is to be
- * trained. */
+/* Returns a hash of everything that determines the tokens. `given` is the request's tokenizer, NULL
+ * if one is to be trained. */
 static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
 {
     uint64_t h = hash_mix(META_FORMAT, given ? tokenizer_hash(given) : (uint64_t)r->vocab_size);
@@ -48,9 +48,9 @@ static uint64_t request_hash(const PrepareRequest *r, const Tokenizer *given)
     return hash_bytes(hash_mix(h, 0), &r->val_fraction, sizeof r->val_fraction);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading a prepared folder --------------------------------------------------------------- */
 
-/* Whether the shards of a split are all there and as long as meta.json says. */
+/* Returns whether all shards of a split exist and have as many tokens as meta.json says. */
 static bool check_shards(const char *folder, Split split, const SplitSize *s, char *err, size_t n)
 {
     int64_t tokens = 0;
@@ -69,7 +69,8 @@ static bool check_shards(const char *folder, Split split, const SplitSize *s, ch
     return true;
 }
 
-/* The checksum of a whole split; 0 where meta.json is from before there were any. */
+/* Returns the checksum of a whole split; 0 if meta.json was written before checksums were
+ * introduced. */
 static uint64_t checksum_of(const Meta *m, Split k)
 {
     return m->checksum[k] ? m->checksum[k][m->split[k].shards - 1] : 0;
@@ -84,8 +85,9 @@ static bool check_tokenizer(const Meta *m, const char *path, char *err, size_t n
     return good || error_set(err, n, "its tokenizer.json is another one than it was made with");
 }
 
-/* Whether the folder holds what its meta.json says; fills in `p` from that. Shards are not read,
- * only their headers and sizes: what flips bits is found by `data inspect --verify`. */
+/* Returns whether the folder has the contents that its meta.json describes, and fills in `p` from
+ * meta.json. Only headers and sizes of shards are read; flipped bits are found by `data inspect
+ * --verify`. */
 static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char *err, size_t n)
 {
     char *path = text_format("%s/meta.json", folder);
@@ -109,7 +111,7 @@ static bool check_folder(const char *folder, uint64_t hash, Preparation *p, char
     return good;
 }
 
-/* Fills `p` from the finished folder p->folder. */
+/* Fills in `p` from the finished folder p->folder. */
 static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, ExitCode *code)
 {
     char why[512] = "";
@@ -123,9 +125,10 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
                      p->folder, why);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making a folder ------------------------------------------------------------------------- */
 
-/* Trains the tokenizer, on the training part alone, unless one is given: then *out is NULL. */
+/* Trains a tokenizer, on the training part only. If a tokenizer is given, sets *out to NULL
+ * instead. */
 static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int64_t split,
                            Tokenizer **out, char *err, size_t n)
 {
@@ -143,7 +146,7 @@ static bool make_tokenizer(const PrepareRequest *r, const Tokenizer *given, int6
                      why, smaller);
 }
 
-/* Writes everything into `folder`, which exists. */
+/* Writes all files into `folder`, which exists. */
 static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const char *folder,
                         uint64_t hash, char *err, size_t n, ExitCode *code)
 {
@@ -153,7 +156,7 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
         [SPLIT_TRAIN] = {.text = r->text, .to = end},
         [SPLIT_VAL] = {.text = val, .from = r->val_text ? 0 : end, .to = val->size}};
     Tokenizer *trained;
-    *code = EXIT_CONFIG; /* a short text is not a damaged one */
+    *code = EXIT_CONFIG; /* a text that is too short is not damaged */
     if (!make_tokenizer(r, given, end, &trained, err, n)) return false;
     *code = EXIT_INPUT_OUTPUT;
     const Tokenizer *t = given ? given : trained;
@@ -166,9 +169,9 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
     return good;
 }
 
-/* Builds p->folder under a temporary name and renames it. Where another process has been faster,
- * rename finds a folder that is not empty and fails; that one has the same contents by its name, so
- * it is used and this one removed. */
+/* Builds p->folder under a temporary name and renames it. If another process was faster, rename
+ * fails because the folder exists and is not empty. That folder has the same name and so the same
+ * contents; it is used, and this one is removed. */
 static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_t hash,
                         const Preparation *p, char *err, size_t n, ExitCode *code)
 {
@@ -182,7 +185,7 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
             good = errno == EEXIST || errno == ENOTEMPTY;
             if (!good) error_set(err, n, "%s cannot be created: %s", p->folder, strerror(errno));
         }
-        char ignored[256]; /* the folder is gone already, if it was renamed */
+        char ignored[256]; /* the temporary folder no longer exists if it was renamed */
         fs_remove_tree(r->fs, AT_FDCWD, temporary, ignored, sizeof ignored);
         if (good) good = fs_sync_folder(r->fs, r->cache, err, n);
     }
@@ -190,8 +193,9 @@ static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_
     return good;
 }
 
-/* The smallest share of the text, in thousandths, whose lines hold two windows at the text's mean
- * of bytes a token; 0 where half of it does not. */
+/* Returns the smallest val_fraction, in thousandths, that gives two windows of validation text,
+ * assuming the text's mean number of bytes per token. Returns 0 if even half of the text is not
+ * enough. */
 static double enough_for_validation(const PrepareRequest *r, const Preparation *p)
 {
     double tokens = (double)(p->train_tokens + p->val_tokens), size = (double)r->text->size,
@@ -201,7 +205,8 @@ static double enough_for_validation(const PrepareRequest *r, const Preparation *
     return 0;
 }
 
-/* Whether both parts have a window; else what to write. */
+/* Returns whether both splits have enough tokens for a window. If not, sets `err`, which says what
+ * to write. */
 static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
 {
     bool has_val = r->val_text != NULL || r->val_fraction > 0;

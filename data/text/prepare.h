@@ -1,9 +1,10 @@
-/* prepare.h -- text to a folder of token shards with the tokenizer that made them, once.
+/* prepare.h -- turns text into a folder of token shards together with the tokenizer that made them,
+ * once per text.
  *
- * The folder is CACHE/NAME-HASH, HASH being that of the text itself and of every setting that
- * decides the tokens; it holds train_000000.bin, val_000000.bin, ..., tokenizer.json and meta.json.
- * It is built under a temporary name and renamed, so it is there completely or not at all, and
- * several processes may prepare the same text at once. */
+ * The folder is CACHE/NAME-HASH. HASH covers the text and every setting that determines the tokens.
+ * The folder contains train_000000.bin, val_000000.bin, ..., tokenizer.json and meta.json. It is
+ * built under a temporary name and then renamed, so it exists either completely or not at all, and
+ * several processes may prepare the same text at the same time. */
 #ifndef DATA_TEXT_PREPARE_H
 #define DATA_TEXT_PREPARE_H
 
@@ -18,37 +19,38 @@
 
 /* What to prepare. */
 typedef struct {
-    const FsOps *fs;    /* through which the folder is made */
+    const FsOps *fs;    /* file system functions used to create the folder */
     const char *name;   /* first part of the folder's name */
     const char *cache;  /* folder of prepared corpora */
-    const char *source; /* what sentences call the text: its file or corpus */
+    const char *source; /* how error messages name the text: its file or corpus */
     const Text *text;
-    const Text *val_text;  /* NULL: the last val_fraction of text */
+    const Text *val_text;  /* NULL: use the last val_fraction of `text` */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
-    int64_t vocab_size;    /* of that BPE */
+    int64_t vocab_size;    /* vocabulary size of that BPE */
     double val_fraction;
-    Progress *progress; /* shows how far it is; NULL: nobody wants to know */
-    int64_t min_tokens; /* a split shorter than this is refused: one window and its last target */
+    Progress *progress; /* reports progress; may be NULL */
+    int64_t min_tokens; /* a split with fewer tokens is an error: one window and its last target */
 } PrepareRequest;
 
-/* What was prepared, or found prepared. Paths are owned: free with preparation_free. */
+/* The result: the tokens that were prepared or found in the cache. It owns the paths; free it with
+ * preparation_free. */
 typedef struct {
-    char *folder, *tokenizer;         /* the folder; tokenizer.json in it */
-    bool cached;                      /* nothing had to be done */
-    int64_t train_bytes, val_bytes;   /* of text */
-    int64_t train_tokens, val_tokens; /* end-of-text included */
-    /* Of all shards of a split, as data_identity hashes them; 0: meta.json does not have it. */
+    char *folder, *tokenizer;         /* the folder, and tokenizer.json in it */
+    bool cached;                      /* the folder existed already */
+    int64_t train_bytes, val_bytes;   /* sizes of the text */
+    int64_t train_tokens, val_tokens; /* including end-of-text tokens */
+    /* Checksums over all shards of a split, as data_identity uses them; 0: meta.json has none. */
     uint64_t train_checksum, val_checksum;
     int64_t documents;
     int64_t vocab_size;
     uint64_t tokenizer_hash;
 } Preparation;
 
-/* Finds the folder of these tokens and checks it, or makes it. False with a sentence and *code: the
- * given tokenizer is missing (EXIT_MISSING) or damaged, or the folder is (EXIT_DAMAGED); a split is
- * shorter than min_tokens, or the text too short for the vocabulary (EXIT_CONFIG); the folder
- * cannot be made (EXIT_CANNOT_CREATE) or written (EXIT_INPUT_OUTPUT), or must not be read
- * (EXIT_PERMISSION). Then *out is {0}. */
+/* Finds the folder of these tokens and checks it, or creates it. On failure it returns false and
+ * sets `err` and *code, and *out is {0}. EXIT_MISSING: the given tokenizer is missing.
+ * EXIT_DAMAGED: the tokenizer or the folder is damaged. EXIT_CONFIG: a split has fewer than
+ * min_tokens, or the text is too short for the vocabulary. EXIT_CANNOT_CREATE, EXIT_INPUT_OUTPUT:
+ * the folder cannot be created or written. EXIT_PERMISSION: the folder may not be read. */
 bool prepare_text(const PrepareRequest *request, Preparation *out, char *err, size_t n,
                   ExitCode *code);
 void preparation_free(Preparation *p);

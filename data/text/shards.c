@@ -1,4 +1,4 @@
-/* shards.c -- see shards.h. */
+/* shards.c -- encodes text and writes its token shards; see shards.h. */
 #include "data/text/shards.h"
 
 #include "data/tokens/token_writer.h"
@@ -7,19 +7,19 @@
 #include <stdlib.h>
 
 enum {
-    SHARD_TOKENS = 100000000, /* in one shard at most */
-    PIECE = 1 << 18,          /* bytes that are encoded at a time */
+    SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
+    PIECE = 1 << 18,          /* bytes of text that are encoded at a time */
 };
 
-/* A split on its way to the disk. */
+/* State of writing one split. */
 typedef struct {
     const FsOps *fs;
     const char *folder;
     Split split;
     int64_t vocab_size;
-    TokenWriter *writer; /* of the shard that is being written; NULL between two */
-    int64_t in_shard;    /* its tokens so far */
-    SplitSize size;      /* what has been written of the split */
+    TokenWriter *writer; /* writes the current shard; NULL between two shards */
+    int64_t in_shard;    /* tokens written to the current shard so far */
+    SplitSize size;      /* what has been written of the split so far */
 } SplitWriter;
 
 static bool close_shard(SplitWriter *w, char *err, size_t n)
@@ -52,9 +52,9 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     return true;
 }
 
-/* Encodes a range and writes its shards. Where pieces end makes no difference to the words, so the
- * ids do not depend on PIECE. A document that reaches over the end of the range gets no
- * end-of-text: it is not over there. */
+/* Encodes a range of text and writes its shards. The borders of pieces do not affect how text is
+ * split into words, so the ids do not depend on PIECE. A document that continues after the range
+ * gets no end-of-text token, because it does not end there. */
 static bool write_split(const Tokenizer *t, const TextRange *range, Split split, const FsOps *fs,
                         const char *folder, SplitSize *size, Progress *progress, char *err,
                         size_t n)
@@ -70,7 +70,7 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
     w.size.bytes = to - from;
     for (int64_t d = 0; good && d < text->n_documents && at < to; d++) {
         int64_t end = text->document_end[d];
-        if (end <= from) continue; /* of the other split */
+        if (end <= from) continue; /* belongs to the other split */
         bool whole = end <= to;
         if (!whole) end = to;
         while (good && at < end) {
@@ -78,8 +78,8 @@ static bool write_split(const Tokenizer *t, const TextRange *range, Split split,
                            (int)(100.0 * (double)(at - from) / (double)(to - from)),
                            1e-6 * (double)(to - from));
             ids.count = 0;
-            /* The encoder sees the text to the end of the document, or of the range, and not just
-             * of the piece: what follows decides where a word ends. */
+            /* Pass the text up to the end of the document or range, not just the piece, because the
+             * following text determines where a word ends. */
             at += encoder_encode_some(encoder, text->bytes + at, end - at, PIECE, &ids);
             good = write_tokens(&w, ids.id, ids.count, err, n);
         }
@@ -104,7 +104,7 @@ bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps
     bool good = tokenizer_save(t, fs, tokenizer_path, err, n);
     for (Split k = 0; good && k < SPLITS; k++)
         good = write_split(t, &range[k], k, fs, folder, &meta->split[k], progress, err, n);
-    /* Checksums are of what is read back from the files, not of what was meant to be in them. */
+    /* Checksums are computed from the written files, so that they describe what is on the disk. */
     good = good && meta_checksum(meta, folder, err, n) && meta_write(meta, fs, meta_path, err, n);
     free(tokenizer_path);
     free(meta_path);

@@ -1,4 +1,5 @@
-/* text.c -- see text.h. */
+/* text.c -- reads plain text and JSON lines into documents, and finds where validation begins; see
+ * text.h. */
 #include "data/text/text.h"
 
 #include "model/core/check.h"
@@ -14,7 +15,7 @@
 static void reserve(Text *text, int64_t more)
 {
     if (more > text->capacity - text->size || text->bytes == NULL) {
-        text->capacity = 2 * text->size + more + 1; /* never NULL, so that it may be counted from */
+        text->capacity = 2 * text->size + more + 1; /* at least 1, so that bytes is never NULL */
         text->bytes = must_realloc(text->bytes, (size_t)text->capacity);
     }
     if (text->n_documents == text->documents_capacity) {
@@ -31,7 +32,7 @@ void text_free(Text *text)
     *text = (Text){0};
 }
 
-/* Refuses NUL and what is not UTF-8; `base` is where `bytes` lies in its file. */
+/* Refuses NUL and invalid UTF-8. `base` is the offset of `bytes` in its file. */
 static bool check_bytes(const char *place, int64_t base, const uint8_t *bytes, int64_t size,
                         char *err, size_t n)
 {
@@ -51,7 +52,7 @@ static bool check_bytes(const char *place, int64_t base, const uint8_t *bytes, i
     return true;
 }
 
-/* Length of the byte-order mark at the start, 0 without one. */
+/* Returns the length of the byte-order mark at the start, or 0 if there is none. */
 static int64_t mark_length(const uint8_t *bytes, int64_t size)
 {
     return size >= 3 && bytes[0] == 0xEF && bytes[1] == 0xBB && bytes[2] == 0xBF ? 3 : 0;
@@ -63,9 +64,9 @@ bool text_add_document(Text *text, const char *place, int64_t base, const uint8_
     if (!check_bytes(place, base, bytes, size, err, n)) return false;
     reserve(text, size);
     uint8_t *start = text->bytes + text->size, *to = start;
-    /* What is dropped makes the document shorter only: `size` bytes are room enough. */
+    /* Dropping bytes only makes the document shorter, so `size` bytes are enough. */
     for (int64_t i = mark_length(bytes, size); i < size; i++) {
-        /* Some tools turn LF into CRLF twice: all of the CRs before an LF go. */
+        /* Some tools convert LF to CRLF twice, so drop every CR before an LF. */
         while (bytes[i] == '\n' && to > start && to[-1] == '\r')
             to--;
         *to++ = bytes[i];
@@ -75,13 +76,13 @@ bool text_add_document(Text *text, const char *place, int64_t base, const uint8_
     return true;
 }
 
-/* One JSON line: the document under `text_key`. */
+/* Adds the document of one JSON line: the string with the key `text_key`. */
 static bool add_json_line(Text *text, const char *place, int64_t base, const char *line,
                           int64_t size, const char *text_key, char *err, size_t n)
 {
     if (!check_bytes(place, base, (const uint8_t *)line, size, err, n)) return false;
-    /* The JSON parser ends strings at NUL: the rest of such a document would be lost without a
-     * word. */
+    /* The JSON parser ends strings at NUL, so the rest of such a document would be lost
+     * silently. */
     if (json_has_nul(line, (size_t)size))
         return error_set(err, n, "%s has the escape \\u0000, so this is not text", place);
     cJSON *object = json_tree_parse(line, (size_t)size);
@@ -105,7 +106,7 @@ static bool is_blank(const char *line, int64_t size)
     return true;
 }
 
-/* A document from every line that is not blank. */
+/* Adds a document for every line that is not blank. */
 static bool add_json_lines(Text *text, const char *name, const char *contents, int64_t size,
                            const char *text_key, char *err, size_t n)
 {
@@ -188,7 +189,7 @@ int64_t text_split(const Text *text, double fraction)
     int64_t at = (int64_t)floor((1.0 - fraction) * (double)text->size);
     if (at <= 0) return 0;
     if (at >= text->size) return text->size;
-    /* The end of a document counts as a border even if its last line has no LF. */
+    /* The end of a document counts as the end of a line, even without an LF. */
     int64_t document = 0, line = at;
     while (text->document_end[document] < at)
         document++;
@@ -196,7 +197,7 @@ int64_t text_split(const Text *text, double fraction)
     while (line < end && text->bytes[line - 1] != '\n')
         line++;
     if (line < text->size) return line;
-    /* The rest is one line: cut it between characters. */
+    /* The rest is one line, so cut between two characters. */
     while (at < text->size && (text->bytes[at] & 0xC0) == 0x80)
         at++;
     return at;

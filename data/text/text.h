@@ -1,9 +1,9 @@
-/* text.h -- text from files: plain files are one document each, .jsonl and .json files one document
- * a line.
+/* text.h -- reads text from files: a plain file is one document; a .jsonl or .json file has one
+ * document per line.
  *
- * What comes in has one form when it leaves: UTF-8 without byte-order mark, lines ended by LF. NUL
- * bytes and invalid UTF-8 are refused by file and byte offset, because silently replacing them
- * would train on something that nobody wrote. */
+ * The result is always UTF-8 without byte-order mark, with lines that end in LF. NUL bytes and
+ * invalid UTF-8 are errors that name the file and byte offset: silently replacing them would train
+ * on text that nobody wrote. */
 #ifndef DATA_TEXT_TEXT_H
 #define DATA_TEXT_TEXT_H
 
@@ -14,33 +14,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Documents one after the other. Start from {0}. */
+/* A sequence of documents, stored one after the other. Initialise it with {0}. */
 typedef struct {
     uint8_t *bytes;
     int64_t size, capacity;
-    int64_t *document_end; /* (n_documents) offset just past each document, ascending */
+    int64_t *document_end; /* (n_documents) offset after each document's last byte, ascending */
     int64_t n_documents, documents_capacity;
 } Text;
 
-/* Appends all files of `patterns` (files or globs; sorted within a glob). Empty files are refused.
- * On false *code is EXIT_MISSING (nothing matches, cannot open) or EXIT_DAMAGED (contents). */
+/* Appends all files that match `patterns` (file names or globs; the files of a glob are sorted). An
+ * empty file is an error. On failure it returns false and sets `err` and *code: EXIT_MISSING
+ * (nothing matches, or a file cannot be opened) or EXIT_DAMAGED (bad contents). */
 bool text_read_files(Text *text, const StringList *patterns, const char *text_key, char *err,
                      size_t n, ExitCode *code);
-/* Whether text_read_files will find files and something in each, without reading them; else false
- * with its sentence and code. */
+/* Returns whether files match and none is empty, without reading them. If not, sets `err` and *code
+ * as text_read_files does. */
 bool text_check_files(const StringList *patterns, char *err, size_t n, ExitCode *code);
-/* Appends the contents of one file that is already in memory; `name` decides between plain text and
- * JSON lines. */
+/* Appends the contents of one file that is already in memory. The ending of `name` decides between
+ * plain text and JSON lines. */
 bool text_add_file(Text *text, const char *name, const char *contents, size_t size,
                    const char *text_key, char *err, size_t n);
 /* Appends one document: drops a byte-order mark, turns CRLF into LF, refuses NUL and invalid UTF-8.
- * `place` begins the sentence of a refusal; offsets in it count from `base`. */
+ * Error messages begin with `place`, and byte offsets in them count from `base`. */
 bool text_add_document(Text *text, const char *place, int64_t base, const uint8_t *bytes,
                        int64_t size, char *err, size_t n);
 void text_free(Text *text);
 
-/* Where validation begins: the first document or line border at or after (1 - fraction) of the
- * bytes; if there is none before the end, that byte itself, moved to a character border. */
+/* Returns the byte offset at which the validation text begins: the first end of a document or line
+ * at or after (1 - fraction) of the bytes. If the rest of the text has no such end before its last
+ * byte, it is the offset itself, moved to the next character border. */
 int64_t text_split(const Text *text, double fraction);
 
 #endif

@@ -1,11 +1,11 @@
-/* bpe_train.c -- learning merges: count all pairs of adjacent symbols once, then merge the most
- * frequent pair again and again, correcting only the counts that a merge changes.
+/* bpe_train.c -- learns BPE merges: counts all pairs of adjacent symbols once, then repeatedly
+ * merges the most frequent pair and updates only the counts that the merge changes.
  *
- * Text enters as distinct words with their frequencies, so the work depends on how many different
- * words the text has and not on its length. A heap gives the most frequent pair. Its items are not
- * corrected when counts change: a pair's count only falls after it has been offered, so an item
- * never says too little, and one that says too much is offered again with the right count when it
- * comes to the top. */
+ * The text is reduced to distinct words with their frequencies, so the work depends on the number
+ * of different words, not on the text's length. A heap yields the most frequent pair. Heap items
+ * are not updated when counts change. After a pair has been pushed, its count can only fall, so an
+ * item's count is never too low. If it is too high when the item reaches the top, the pair is
+ * pushed again with its current count. */
 #include "data/tokenizer/heap.h"
 #include "data/tokenizer/pair_table.h"
 #include "data/tokenizer/tokenizer.h"
@@ -16,28 +16,29 @@
 
 #include <stdlib.h>
 
-/* A pair of ids that are neighbours somewhere. */
+/* A pair of ids that are adjacent somewhere in the text. */
 typedef struct {
     Merge pair;
-    int64_t count; /* of places in the text, overlapping ones included */
-    int64_t *word; /* (n_words) every word that has the pair, and some that had it before a merge */
+    int64_t count; /* occurrences in the text, including overlapping ones */
+    int64_t *word; /* (n_words) every word with the pair, and some words that no longer have it */
     int64_t n_words, capacity;
 } PairCount;
 
 typedef struct {
     WordTable words;
-    int64_t *frequency; /* (words) how often each occurs in the text */
+    int64_t *frequency; /* (words) how often each word occurs in the text */
     int64_t frequency_capacity;
-    int32_t *symbol;    /* ids of all words; those of word w begin at words.word[w].start */
-    int64_t *n_symbols; /* (words) how many ids are left of each: one a byte at first */
+    int32_t *symbol;    /* ids of all words; those of word w start at words.word[w].start */
+    int64_t *n_symbols; /* (words) number of ids of each word; at first one per byte */
     PairCount *pair;
     int32_t n_pairs, pairs_capacity;
-    PairTable index; /* pair of ids -> position in `pair` */
-    Heap heap;       /* pairs that may be merged next: offer_pair */
-    int64_t *length; /* (vocab_size) bytes of each id */
+    PairTable index; /* maps a pair of ids to its position in `pair` */
+    Heap heap;       /* pairs that may be merged next, see offer_pair */
+    int64_t *length; /* (vocab_size) number of bytes of each id */
 } BpeTraining;
 
-/* Share of the work in whole percent: the line of progress is not redrawn for less. */
+/* Returns the share of the work in whole percent, so that the progress line is redrawn at most once
+ * per percent. */
 static int percent(int64_t done, int64_t all)
 {
     return (int)(100.0 * (double)done / (double)all);
@@ -46,7 +47,7 @@ static int percent(int64_t done, int64_t all)
 /* Splits the text into words and counts how often each occurs. */
 static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progress *progress)
 {
-    enum { PIECE = 1 << 18 }; /* bytes from one look at the clock to the next */
+    enum { PIECE = 1 << 18 }; /* bytes between two updates of the progress line */
     for (int64_t at = 0, next = 0; at < size;) {
         if (at >= next) {
             progress_print(progress, "tokenizer: words of %.1f MB of text, %d %%",
@@ -66,8 +67,8 @@ static void count_words(BpeTraining *t, const uint8_t *text, int64_t size, Progr
     }
 }
 
-/* Offers a pair for merging with the count that it has now. The heap gives the smallest item first,
- * so the count goes in negative. Of equally frequent pairs the one of smaller ids comes first. */
+/* Pushes a pair onto the heap with its current count. The heap yields the smallest item first, so
+ * the count is negated. Of equally frequent pairs, the one with smaller ids comes first. */
 static void offer_pair(BpeTraining *t, const PairCount *p)
 {
     if (p->count > 0)
@@ -75,7 +76,7 @@ static void offer_pair(BpeTraining *t, const PairCount *p)
                   (HeapItem){.first = -p->count, .second = pair_key(p->pair.left, p->pair.right)});
 }
 
-/* The pair's position in t->pair; it is added with count 0 if it is new. */
+/* Returns the pair's position in t->pair; a new pair is added with count 0. */
 static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
 {
     int32_t found = pair_table_get(&t->index, left, right);
@@ -89,22 +90,23 @@ static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
     return t->n_pairs++;
 }
 
-/* What count_pairs does to the lists of words, where it is not given an id. */
+/* Values of count_pairs' parameter `made` that are not an id. */
 enum { LIST_ALL = -1, LIST_NONE = -2 };
 
-/* Adds sign * frequency for every adjacent pair of a word. `made` is the id that a merge has just
- * made in the word: it enters the lists of the pairs with that id. A merge makes no other new
- * neighbours, so the word is in the lists of all other pairs already. LIST_ALL: the first count,
- * all lists; LIST_NONE: counts are taken back, no list changes. */
+/* Adds sign * frequency to the count of every adjacent pair of a word, and adds the word to lists
+ * of words per pair. `made` is the id that a merge has just created in the word: the word is then
+ * added only to the lists of pairs with that id, because it is already in the lists of all other
+ * pairs. LIST_ALL (the first count) adds it to all lists; LIST_NONE (subtracting counts) to
+ * none. */
 static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t made)
 {
     const int32_t *s = t->symbol + t->words.word[w].start;
     for (int64_t i = 0; i + 1 < t->n_symbols[w]; i++) {
-        int32_t at = find_pair(t, s[i], s[i + 1]); /* may move t->pair */
+        int32_t at = find_pair(t, s[i], s[i + 1]); /* this may move t->pair */
         PairCount *p = &t->pair[at];
         p->count += sign * t->frequency[w];
         if (made == LIST_NONE || (made >= 0 && s[i] != made && s[i + 1] != made)) continue;
-        /* A word that has the pair twice is listed once: words are counted one after the other. */
+        /* A word that has the pair twice is listed once; words are processed one after another. */
         if (p->n_words > 0 && p->word[p->n_words - 1] == w) continue;
         if (p->n_words == p->capacity) {
             p->capacity = p->capacity ? 2 * p->capacity : 4;
@@ -114,7 +116,7 @@ static void count_pairs(BpeTraining *t, int64_t w, int sign, int32_t made)
     }
 }
 
-/* Counts words, spells them in single bytes, counts and offers the pairs of bytes. */
+/* Counts words, represents them as single bytes, and counts and pushes the pairs of bytes. */
 static void training_start(BpeTraining *t, const uint8_t *text, int64_t size, int64_t vocab_size,
                            Progress *progress)
 {
@@ -155,13 +157,13 @@ static void training_free(BpeTraining *t)
     heap_free(&t->heap);
 }
 
-/* Takes the most frequent pair, of equals the one with the smaller ids; false if there is none
- * left. A pair whose token would be too long is dropped for good.
+/* Finds the most frequent pair; among equals, the one with the smaller ids. Returns false if there
+ * is none left. A pair whose token would be too long is dropped for good.
  *
- * The token is always a new one, so nobody has to look for two merges that make the same bytes.
- * Merges replace every occurrence of a pair, from left to right, inside the words: a string of
- * bytes that no token reaches into from outside is therefore cut in one and the same way wherever
- * it occurs. Once a pair has made it one token, no other pair spells it. */
+ * The merged token is always new, so there is no check for two merges that make the same bytes. The
+ * reason: a merge replaces every occurrence of a pair inside words, from left to right. So a byte
+ * string that no token extends into from outside is always divided into tokens in the same way.
+ * Once a pair has merged into it, no other pair can spell it. */
 static bool next_merge(BpeTraining *t, int32_t *pair)
 {
     while (t->heap.n > 0) {
@@ -179,7 +181,7 @@ static bool next_merge(BpeTraining *t, int32_t *pair)
     return false;
 }
 
-/* Replaces the pair by its token, from left to right; the symbols move together. */
+/* Replaces the pair by its token, from left to right, and closes the gaps between symbols. */
 static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
     int32_t *s = t->symbol + t->words.word[w].start;
@@ -192,16 +194,18 @@ static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
     t->n_symbols[w] = kept;
 }
 
-/* Merges a pair into token `id` in every word that has it. Each of these words takes all of its
- * counts back, is rewritten, and adds its new counts: simpler than to find the neighbours of every
- * place, and right for overlapping pairs ("aaa") without a case of their own. */
+/* Merges a pair into token `id` in every word that has it. For each of these words, all its pair
+ * counts are subtracted, the word is rewritten, and its new counts are added. This is simpler than
+ * finding the neighbours of each occurrence, and needs no special case for overlapping pairs
+ * ("aaa"). */
 static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
 {
     Merge m = t->pair[pair].pair;
     t->length[id] = t->length[m.left] + t->length[m.right];
     int64_t *word = t->pair[pair].word, n_words = t->pair[pair].n_words;
     int32_t first_new = t->n_pairs;
-    /* The list is taken over: counting may move t->pair, and a merged pair never comes back. */
+    /* Take the list out of the pair: counting may move t->pair, and a merged pair never occurs
+     * again. */
     t->pair[pair].word = NULL;
     t->pair[pair].n_words = t->pair[pair].capacity = 0;
     for (int64_t i = 0; i < n_words; i++) {
@@ -228,16 +232,16 @@ bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Toke
     Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
     int64_t made = 0;
     int32_t pair;
-    /* A short text runs out of pairs before the vocabulary is full. Padding it with ids that never
-     * occur would train embeddings that nobody sees, so this is refused, with the most that it
-     * gives. */
+    /* A short text runs out of pairs before the vocabulary is full. Filling it up with ids that
+     * never occur would train useless embeddings, so this is an error that says how many ids are
+     * possible. */
     for (; made < n_merges && next_merge(&t, &pair); made++) {
         progress_print(progress, "tokenizer: %lld ids from %.1f MB of text, %d %%",
                        (long long)vocab_size, 1e-6 * (double)size, percent(made, n_merges));
         merge[made] = t.pair[pair].pair;
         apply_merge(&t, pair, (int32_t)(N_BYTES + made));
     }
-    /* First, so that counts and tokenizer are not in memory together. */
+    /* Free this first, so that counts and tokenizer are not in memory at the same time. */
     training_free(&t);
     bool good = made == n_merges;
     if (good)

@@ -1,10 +1,10 @@
-/* encoder.c -- text to ids: split into words, look each word up among those met before, else merge
- * its bytes.
+/* encoder.c -- encodes text to ids: splits it into words, takes the ids of known words from a
+ * cache, and merges the bytes of the others.
  *
- * Merging takes the pair of lowest rank first, the leftmost of equals, as training did. The symbols
- * of a word are a linked list, the pairs that may be merged a heap: a word of n bytes takes n log n
- * steps, where looking for the best pair after each merge would take n^2, and some files have words
- * of a million letters. */
+ * The pair with the lowest rank is merged first, the leftmost one among equals, as in training. The
+ * symbols of a word are a linked list, and the pairs that may be merged are in a heap. So a word of
+ * n bytes takes O(n log n) steps. Searching for the best pair after each merge would take O(n^2),
+ * and some files have words of a million letters. */
 #include "data/tokenizer/heap.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
@@ -16,24 +16,25 @@
 #include <string.h>
 
 enum {
-    CACHE_WORD_BYTES = 64, /* longer words are not remembered: they hardly ever come back */
-    CACHE_WORDS = 1 << 18, /* words remembered at most */
+    CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
+    CACHE_WORDS = 1 << 18, /* maximum number of cached words */
 };
 
-/* A piece of the word that is being merged. */
+/* One symbol (token so far) of the word that is being merged. */
 typedef struct {
     int32_t id;
-    int64_t before, after; /* neighbouring symbols, -1 at the ends */
+    int64_t before, after; /* adjacent symbols; -1 at the ends */
 } Symbol;
 
 struct Encoder {
     const Tokenizer *tokenizer;
     WordTable words;
-    TokenBuffer remembered; /* ids of all words of the table, in its order */
-    int64_t *first; /* (CACHE_WORDS + 1) where word w begins in them; it ends at first[w + 1] */
+    TokenBuffer remembered; /* ids of all cached words, in the order of the table */
+    /* (CACHE_WORDS + 1) where the ids of word w start in `remembered`; they end at first[w + 1] */
+    int64_t *first;
     Symbol *symbol;
     int64_t symbol_capacity;
-    Heap heap; /* pairs that may be merged: rank, number of the left symbol */
+    Heap heap; /* pairs that may be merged: (rank, number of the left symbol) */
 };
 
 /* Makes room for `more` ids. */
@@ -83,7 +84,7 @@ void encoder_free(Encoder *e)
     free(e);
 }
 
-/* Offers the pair that begins at symbol `left`, if there is a merge for it. */
+/* Pushes the pair that begins at symbol `left` onto the heap, if there is a merge for it. */
 static void offer(Encoder *e, int64_t left)
 {
     if (left < 0 || e->symbol[left].after < 0) return;
@@ -92,9 +93,9 @@ static void offer(Encoder *e, int64_t left)
     if (rank >= 0) heap_push(&e->heap, (HeapItem){.first = rank, .second = (uint64_t)left});
 }
 
-/* Merges the symbols of a word until no pair has a rank. Pairs stay in the heap when one of their
- * symbols is merged with another neighbour: those are passed over when they come up, because the
- * ids beside each other are no longer theirs. */
+/* Merges the symbols of a word until no adjacent pair has a merge. If one symbol of a pair is
+ * merged with another neighbour, the pair stays in the heap. It is skipped when it is popped,
+ * because its two ids are no longer adjacent there. */
 static void merge_all(Encoder *e)
 {
     const Tokenizer *t = e->tokenizer;
@@ -108,14 +109,14 @@ static void merge_all(Encoder *e)
         left->id = t->merged[rank];
         left->after = right->after;
         if (right->after >= 0) e->symbol[right->after].before = at;
-        right->id = -1; /* no longer in the list, and the left of no pair */
+        right->id = -1; /* no longer in the list, and no longer the left symbol of a pair */
         offer(e, left->before);
         offer(e, at);
     }
 }
 
-/* Appends the ids of a word, found by merging its bytes. The first symbol is never merged into one
- * before it, so the list begins there to the end. */
+/* Appends the ids of a word, found by merging its bytes. The first symbol always survives, because
+ * merging keeps the left symbol, so walking the list from it gives all ids. */
 static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     if (size > e->symbol_capacity) {
@@ -134,9 +135,9 @@ static void encode_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuff
         token_buffer_add(out, e->symbol[i].id);
 }
 
-/* Appends the ids of a short word: remembered ones, or those that are now found and remembered.
- * When the cache is full, all is forgotten: the common words are back at once, and no look-up has
- * to note when a word was last used. */
+/* Appends the ids of a short word, from the cache if it is there; otherwise encodes it and caches
+ * it. A full cache is cleared completely: common words are soon cached again, and no look-up has to
+ * record when a word was last used. */
 static void encode_remembered(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     if (e->words.n_words == CACHE_WORDS) {

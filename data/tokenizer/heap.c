@@ -1,4 +1,4 @@
-/* heap.c -- see heap.h. */
+/* heap.c -- pushes and pops items of a binary heap; see heap.h. */
 #include "data/tokenizer/heap.h"
 
 #include "model/core/check.h"
@@ -17,7 +17,7 @@ void heap_push(Heap *h, HeapItem item)
         h->capacity = h->capacity ? 2 * h->capacity : 256;
         h->item = must_realloc(h->item, (size_t)h->capacity * sizeof *h->item);
     }
-    /* A free place rises from the end, its parents sinking past it, to where the item belongs. */
+    /* Move larger parents down, from the end of the array, until the item's place is found. */
     int64_t at = h->n++;
     for (; at > 0 && comes_first(item, h->item[(at - 1) / 2]); at = (at - 1) / 2)
         h->item[at] = h->item[(at - 1) / 2];
@@ -27,7 +27,7 @@ void heap_push(Heap *h, HeapItem item)
 HeapItem heap_pop(Heap *h)
 {
     CHECK(h->n > 0, "an item is asked of an empty heap");
-    /* The place of the top sinks, the smaller child rising, to where the last item belongs. */
+    /* Move smaller children up, from the top, until the place for the last item is found. */
     HeapItem top = h->item[0], last = h->item[--h->n];
     int64_t at = 0;
     for (int64_t child = 1; child < h->n; child = 2 * at + 1) {

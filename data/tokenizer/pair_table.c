@@ -1,4 +1,4 @@
-/* pair_table.c -- open addressing with linear probing; see pair_table.h. */
+/* pair_table.c -- a hash table with open addressing and linear probing; see pair_table.h. */
 #include "data/tokenizer/pair_table.h"
 
 #include "model/core/check.h"
@@ -30,7 +30,7 @@ void pair_table_free(PairTable *t)
     *t = (PairTable){0};
 }
 
-/* The slot that holds `key`, or the free one where it belongs. */
+/* Returns the slot that holds `key`, or the free slot where it belongs. */
 static int64_t slot_of(const PairTable *t, uint64_t key)
 {
     int64_t mask = t->slots - 1, at = (int64_t)(hash_mix(0, key) >> 20) & mask;
@@ -46,7 +46,7 @@ int32_t pair_table_get(const PairTable *t, int32_t left, int32_t right)
     return t->key[at] == key ? t->value[at] : -1;
 }
 
-/* Doubles the slots, so that at most half are taken and searches stay short. */
+/* Doubles the number of slots, so that at most half are used and searches stay short. */
 static void grow(PairTable *t)
 {
     PairTable old = *t;

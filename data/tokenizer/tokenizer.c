@@ -1,4 +1,5 @@
-/* tokenizer.c -- a vocabulary made from merges, what can be asked of it, and ids back to text. */
+/* tokenizer.c -- builds a vocabulary from merges, answers queries about it, and decodes ids to
+ * text. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "data/tokenizer/vocabulary.h"
@@ -82,7 +83,8 @@ bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t mer
     return true;
 }
 
-/* Sets token `id` to the bytes of two others; false if a token of the same bytes is in `seen`. */
+/* Sets token `id` to the joined bytes of two others. Returns false if `seen` already has a token
+ * with the same bytes. */
 static bool set_joined(Tokenizer *t, WordTable *seen, int32_t id, Merge m)
 {
     int64_t size = (int64_t)t->length[m.left] + t->length[m.right];
@@ -105,7 +107,8 @@ static bool add_merges(Tokenizer *t, WordTable *seen, const Merge *merge, int64_
         if (m.left < 0 || m.right < 0 || m.left >= id || m.right >= id)
             return error_set(err, n, "merge %lld joins ids %d and %d, but only ids below %d exist",
                              (long long)i, m.left, m.right, id);
-        /* Bounded so that a hostile file cannot double a token's length with every merge. */
+        /* Limit the length, so that a malicious file cannot double a token's length with every
+         * merge. */
         if ((int64_t)t->length[m.left] + t->length[m.right] > MAX_TOKEN_BYTES)
             return error_set(err, n, "merge %lld makes a token of more than %d bytes", (long long)i,
                              (int)MAX_TOKEN_BYTES);
@@ -195,7 +198,7 @@ char *tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t count, bo
                        int64_t *size)
 {
     int64_t total = 0;
-    /* The first pass adds up the length, the second copies. */
+    /* The first pass computes the length, the second copies the bytes. */
     for (int pass = 0;; pass++) {
         char *text = pass ? must_alloc((size_t)total + 1) : NULL;
         total = 0;

@@ -1,10 +1,10 @@
-/* tokenizer.h -- byte-level byte-pair encoding: bytes to token ids and back, exactly, for every
- * input.
+/* tokenizer.h -- byte-level byte-pair encoding (BPE): converts any bytes to token ids and back
+ * without loss.
  *
- * A vocabulary is 256 bytes, then one token per merge, then special tokens; "<|endoftext|>" is the
- * last id of every vocabulary trained here. A Tokenizer is constant once made: any number of
- * threads may decode and ask it for sizes; each thread that encodes has its own Encoder, which
- * remembers the words it has met. */
+ * A vocabulary consists of 256 single bytes, then one token per merge, then special tokens. In
+ * every vocabulary trained here, "<|endoftext|>" is the last id. A Tokenizer does not change once
+ * it is made, so any number of threads may decode with it or query it. Each thread that encodes
+ * needs its own Encoder, which caches the words it has encoded. */
 #ifndef DATA_TOKENIZER_TOKENIZER_H
 #define DATA_TOKENIZER_TOKENIZER_H
 
@@ -21,83 +21,88 @@ typedef struct Tokenizer Tokenizer;
 typedef struct Encoder Encoder;
 
 typedef struct {
-    int32_t left, right; /* ids whose bytes are joined */
+    int32_t left, right; /* ids of the two tokens that are joined */
 } Merge;
 
-/* A list of ids that grows as needed. Start from {0}. */
+/* A list of ids that grows as needed. Initialise it with {0}. */
 typedef struct {
     int32_t *id;
     int64_t count, capacity;
 } TokenBuffer;
 
-/* Trains on `size` bytes: words come from the GPT-2 split, the most frequent adjacent pair is
- * merged until `vocab_size` ids exist (256 bytes + merges + end-of-text). Of equally frequent pairs
- * the one with the smaller (left, right) ids wins, so the result depends on nothing but the text.
- * False if vocab_size < 258 or the text has too few pairs; the sentence says how many ids it can
- * give, and *most (may be NULL) is the largest vocab_size that works, 0 if none does. `progress`
- * (may be NULL) shows how far it is. */
+/* Trains a tokenizer on `size` bytes: splits the text into words with GPT-2's pattern, then merges
+ * the most frequent adjacent pair until there are `vocab_size` ids (256 bytes + merges +
+ * end-of-text). Among equally frequent pairs, the one with the smaller (left, right) ids is merged
+ * first, so the result depends only on the text. Returns false if vocab_size < 258 or the text has
+ * too few pairs. The error message then says how many ids are possible, and *most (may be NULL) is
+ * the largest vocab_size that works, or 0 if none does. `progress` may be NULL. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
 
-/* A tokenizer from its merges in order of rank, bytes in GPT-2's order; end-of-text is the last id.
- * False if a merge names an id that does not exist yet or makes a token twice. */
+/* Makes a tokenizer from its merges, in order of rank. Single bytes are numbered as in GPT-2;
+ * end-of-text is the last id. Returns false if a merge names an id that does not exist yet or makes
+ * a token that already exists. */
 bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out, char *err,
                            size_t n);
 
-/* Reads a Hugging Face tokenizer.json (byte-level BPE with the GPT-2 split; merges as "a b" or
- * ["a", "b"]) or a vocab.bpe (told apart by content). An encoder.json beside a vocab.bpe must agree
- * with it. False with a sentence that names the file: damaged, no merges, a vocabulary of another
- * size than 256 + merges + specials, or a kind of tokenizer that would encode differently. *missing
- * (may be NULL) says whether the file could not be opened at all. */
+/* Reads a Hugging Face tokenizer.json (byte-level BPE with GPT-2's split; merges as "a b" or ["a",
+ * "b"]) or a vocab.bpe; the contents decide which it is. If there is an encoder.json next to a
+ * vocab.bpe, it must agree with it. Returns false, with an error message that names the file, if it
+ * is damaged, has no merges, has a vocabulary of another size than 256 + merges + specials, or is a
+ * kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
+ * could not be opened. */
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n);
-/* The same from memory; `name` is what messages call it. */
+/* Does the same with text in memory; error messages use `name` as the file's name. */
 bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenizer **out, char *err,
                      size_t n);
-/* Compares with the contents of an encoder.json ({"token": id, ...}). */
+/* Checks that the contents of an encoder.json ({"token": id, ...}) agree with the tokenizer.
+ * Returns false and sets `err` if not. */
 bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *text, size_t length,
                            char *err, size_t n);
-/* Writes tokenizer.json, atomically (temporary file, fsync, rename). */
+/* Writes tokenizer.json atomically (temporary file, fsync, rename). */
 bool tokenizer_save(const Tokenizer *t, const FsOps *fs, const char *path, char *err, size_t n);
-/* The same as a string that the caller frees. */
+/* Returns the contents of tokenizer.json as a string that the caller frees. */
 char *tokenizer_to_json(const Tokenizer *t);
 void tokenizer_free(Tokenizer *t);
 
 int32_t tokenizer_vocab_size(const Tokenizer *t);
 int64_t tokenizer_merge_count(const Tokenizer *t);
-/* Id of "<|endoftext|>"; -1 if the vocabulary has none. */
+/* Returns the id of "<|endoftext|>", or -1 if the vocabulary has none. */
 int32_t tokenizer_end_of_text(const Tokenizer *t);
-/* Bytes of a token, for streaming output; special tokens have none (NULL, 0), ids outside the
- * vocabulary neither. */
+/* Returns the bytes of a token, for streaming output. Returns NULL and size 0 for special tokens
+ * and for ids outside the vocabulary. */
 const uint8_t *tokenizer_token(const Tokenizer *t, int32_t id, int64_t *size);
-/* Name of a special token; NULL for an ordinary one. */
+/* Returns the name of a special token; NULL for an ordinary one. */
 const char *tokenizer_special(const Tokenizer *t, int32_t id);
-/* Bytes of text that each id stands for, (vocab) i32; specials have 0. Borrowed: lives as long as
- * the tokenizer. */
+/* Returns how many bytes of text each id encodes, (vocab) i32; 0 for special tokens. The array
+ * belongs to the tokenizer. */
 const int32_t *tokenizer_token_bytes(const Tokenizer *t);
-/* Hash of everything that decides how text becomes ids. */
+/* Returns a hash of everything that determines how text becomes ids. */
 uint64_t tokenizer_hash(const Tokenizer *t);
 
-/* An encoder borrows its tokenizer. */
+/* Creates an encoder. It borrows the tokenizer, which must outlive it. */
 Encoder *encoder_create(const Tokenizer *t);
 void encoder_free(Encoder *e);
-/* Appends the ids of `size` bytes to `out`. Any bytes are allowed; special tokens are never made
- * from text. */
+/* Appends the ids of `size` bytes to `out`. Any bytes are allowed. Text never produces special
+ * tokens, even if it contains their names. */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* The same for the first words only: it stops at the first word that ends at or after byte `most`,
- * and returns how many bytes are done. `text` must go on to its real end, because what follows
- * decides where a word ends; then encoding piece by piece gives the ids of the whole. */
+/* Encodes only the first words of the text: it stops after the first word that ends at or after
+ * byte `most`, and returns how many bytes were encoded. `text` must extend to its real end, because
+ * the following text determines where a word ends. Then encoding in pieces gives the same ids as
+ * encoding at once. */
 int64_t encoder_encode_some(Encoder *e, const uint8_t *text, int64_t size, int64_t most,
                             TokenBuffer *out);
-/* Appends the ids of a prompt. A model needs a token to begin from: an empty prompt is the
- * end-of-text token, after which a document begins, or id 0 in a vocabulary without one. */
+/* Appends the ids of a prompt. A model needs at least one token to start from, so an empty prompt
+ * gives the end-of-text token, which precedes a new document. If the vocabulary has none, it gives
+ * id 0. */
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
 /* Appends one id. */
 void token_buffer_add(TokenBuffer *b, int32_t id);
 void token_buffer_free(TokenBuffer *b);
 
-/* Bytes of `count` ids, concatenated and zero-terminated; specials appear by name when
- * `with_specials`. *size (may be NULL) is the length without the zero. The caller frees. Ids
- * outside the vocabulary are skipped. */
+/* Returns the bytes of `count` ids, concatenated and zero-terminated. Special tokens appear by name
+ * if `with_specials`, otherwise not at all. *size (may be NULL) is the length without the zero. The
+ * caller frees the result. Ids outside the vocabulary are skipped. */
 char *tokenizer_decode(const Tokenizer *t, const int32_t *ids, int64_t count, bool with_specials,
                        int64_t *size);
 

@@ -1,7 +1,7 @@
-/* tokenizer_json.c -- reading Hugging Face's tokenizer.json, or GPT-2's files through vocab_bpe.c.
+/* tokenizer_json.c -- reads Hugging Face's tokenizer.json, or GPT-2's files with vocab_bpe.c.
  *
- * Reading is strict about everything that changes the ids of a text: a file that this program would
- * encode differently is refused, and the sentence names the key. Newer writers store a merge as
+ * It is strict about everything that affects the ids of a text: a file that this program would
+ * encode differently is refused, and the error message names the key. Newer files store a merge as
  * ["a", "b"], older ones as "a b"; both are read. */
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The two spellings of GPT-2's pattern that writers use; words.c is the scanner for both. */
+/* The two forms of GPT-2's pattern that occur in files; words.c implements both. */
 static const char gpt2_split[] =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 static const char gpt2_split_old[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* The value of a key; NULL where it is missing or null, which mean the same in these files. */
+/* Returns the value of a key; NULL if it is missing or null, which mean the same in these files. */
 static const cJSON *key(const cJSON *object, const char *name)
 {
     const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -49,7 +49,7 @@ static bool is_gpt2_split(const cJSON *split)
            strcmp(regex->valuestring, gpt2_split_old) == 0;
 }
 
-/* Whether the file splits text into words as words.c does. */
+/* Returns whether the file splits text into words as words.c does. If not, sets `err`. */
 static bool check_split(const char *name, const cJSON *root, char *err, size_t n)
 {
     const cJSON *pre = key(root, "pre_tokenizer"), *level = pre;
@@ -74,7 +74,7 @@ static bool check_split(const char *name, const cJSON *root, char *err, size_t n
     return true;
 }
 
-/* Whether the model encodes as encoder.c does. */
+/* Returns whether the file's model encodes as encoder.c does. If not, sets `err`. */
 static bool check_model(const char *name, const cJSON *model, char *err, size_t n)
 {
     if (!is_type(model, "BPE")) return error_set(err, n, "%s: model.type is not \"BPE\"", name);
@@ -91,12 +91,12 @@ static bool check_model(const char *name, const cJSON *model, char *err, size_t 
     return true;
 }
 
-/* A Tokenizer in the making. */
+/* State of reading one file. */
 typedef struct {
     const char *name;
     Tokenizer *t;
-    WordTable tokens; /* bytes of ordinary tokens */
-    int32_t *id;      /* (tokens) their ids */
+    WordTable tokens; /* the bytes of ordinary tokens */
+    int32_t *id;      /* (tokens) the id of each of them */
     char *err;
     size_t n;
 } TokenizerReader;
@@ -111,7 +111,8 @@ static bool read_id(const TokenizerReader *r, const cJSON *number, const char *t
     return true;
 }
 
-/* Added tokens come before the vocabulary, which may name them again. */
+/* Reads the added tokens. This must precede read_vocab, because the vocabulary may list them
+ * again. */
 static bool read_added(TokenizerReader *r, const cJSON *added)
 {
     for (const cJSON *a = added ? added->child : NULL; a != NULL; a = a->next) {
@@ -128,8 +129,8 @@ static bool read_added(TokenizerReader *r, const cJSON *added)
     return true;
 }
 
-/* Ordinary tokens: the ids and bytes of each. No two may have the same id or the same bytes, and
- * every byte must have a token, or some text could not be encoded. */
+/* Reads the id and bytes of each ordinary token. No two may have the same id or the same bytes, and
+ * every byte must have a token; otherwise some text could not be encoded. */
 static bool read_vocab(TokenizerReader *r, const cJSON *vocab)
 {
     for (const cJSON *v = vocab->child; v != NULL; v = v->next) {
@@ -156,8 +157,8 @@ static bool read_vocab(TokenizerReader *r, const cJSON *vocab)
     return true;
 }
 
-/* Id of the token that a part of a merge spells, -1 if there is none; its bytes are added to
- * `joined`, of which *n_joined are in use. */
+/* Returns the id of the token that one part of a merge spells, or -1 if there is none. Appends its
+ * bytes to `joined`, of which *n_joined are in use. */
 static int32_t merge_part(const TokenizerReader *r, const char *from, int64_t size, uint8_t *joined,
                           int64_t *n_joined)
 {
@@ -173,14 +174,14 @@ static int32_t merge_part(const TokenizerReader *r, const char *from, int64_t si
     return found < 0 ? -1 : r->id[found];
 }
 
-/* A merge names two tokens by their characters and makes the token of their joined bytes. That
- * token must be in the vocabulary: its id is what the merge gives. */
+/* Reads a merge: it names two tokens by their characters and makes the token with their joined
+ * bytes. That token must be in the vocabulary, which gives its id. */
 static bool read_merge(TokenizerReader *r, const cJSON *merge)
 {
     const char *left = NULL, *right = NULL;
     int64_t left_size = 0;
-    /* Older files write a string, newer ones a pair. The first space is the border: as part of a
-     * token, the byte 0x20 is spelled by another character. */
+    /* Older files store a string, newer ones a pair. The first space separates the parts: inside a
+     * token, another character represents the byte 0x20. */
     if (cJSON_IsString(merge) && strchr(merge->valuestring, ' ') != NULL) {
         left = merge->valuestring;
         left_size = strchr(left, ' ') - left;
@@ -194,12 +195,13 @@ static bool read_merge(TokenizerReader *r, const cJSON *merge)
     if (left == NULL)
         return error_set(r->err, r->n, "%s: merge %d is neither \"a b\" nor [\"a\", \"b\"]",
                          r->name, r->t->n_merges);
-    /* Enough: each byte was spelled by at least one. */
+    /* This is large enough, because each byte is spelled by at least one byte of text. */
     uint8_t *joined = must_alloc((size_t)left_size + strlen(right) + 1);
     int64_t size = 0;
     int32_t a = merge_part(r, left, left_size, joined, &size);
     int32_t b = merge_part(r, right, (int64_t)strlen(right), joined, &size);
-    /* By bytes, not by place: here a token's id does not follow from its merge. */
+    /* Look it up by its bytes: in this format a token's id does not follow from its merge's
+     * number. */
     int64_t made = a < 0 || b < 0 ? -1 : word_table_find(&r->tokens, joined, size);
     free(joined);
     if (made < 0)
@@ -211,7 +213,8 @@ static bool read_merge(TokenizerReader *r, const cJSON *merge)
     return true;
 }
 
-/* How many ids there are: those of the vocabulary, and of added tokens that it does not name. */
+/* Returns the number of ids: all tokens of the vocabulary, and the added tokens that it does not
+ * list. */
 static int64_t count_ids(const cJSON *vocab, const cJSON *added)
 {
     int64_t count = cJSON_GetArraySize(vocab);
@@ -237,8 +240,9 @@ static bool read_all(TokenizerReader *r, const cJSON *model, const cJSON *added)
     return true;
 }
 
-/* The number of ids is checked against 256 bytes + merges + added tokens before anything is
- * allocated by it: a vocabulary with more tokens than that has some that no text can give. */
+/* Reads the parsed file. The number of ids must equal 256 bytes + merges + added tokens; this is
+ * checked before anything of that size is allocated. A larger vocabulary would have tokens that no
+ * text can produce. */
 static bool read_root(const char *name, const cJSON *root, Tokenizer **out, char *err, size_t n)
 {
     const cJSON *model = key(root, "model"), *added = key(root, "added_tokens");
@@ -287,7 +291,7 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
     return good;
 }
 
-/* Confirms a vocab.bpe by the encoder.json beside it, if there is one. */
+/* Checks a vocab.bpe against the encoder.json next to it, if there is one. */
 static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, size_t n)
 {
     if (strcmp(path_name(path), "vocab.bpe") != 0) return true;

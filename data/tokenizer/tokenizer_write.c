@@ -1,5 +1,5 @@
-/* tokenizer_write.c -- a Tokenizer as Hugging Face's tokenizer.json. Merges are written as "a b",
- * which every reader knows. */
+/* tokenizer_write.c -- writes a Tokenizer as a Hugging Face tokenizer.json. Merges are written as
+ * "a b", which all readers understand. */
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"

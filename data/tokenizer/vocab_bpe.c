@@ -1,5 +1,5 @@
-/* vocab_bpe.c -- GPT-2's own files: vocab.bpe, which alone makes the tokenizer, and encoder.json,
- * which only confirms it. */
+/* vocab_bpe.c -- reads GPT-2's own files: vocab.bpe, which fully defines the tokenizer, and
+ * encoder.json, which is only compared with it. */
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/word_table.h"
 #include "model/core/check.h"
@@ -34,7 +34,7 @@ char *chars_of_token(const Tokenizer *t, int32_t id)
     return text;
 }
 
-/* Id of the token that characters [from, to) spell; -1 if there is none. */
+/* Returns the id of the token that the characters [from, to) spell, or -1 if there is none. */
 static int32_t id_of_chars(const WordTable *tokens, const char *from, const char *to)
 {
     char buffer[1024];
@@ -45,9 +45,9 @@ static int32_t id_of_chars(const WordTable *tokens, const char *from, const char
     return size < 0 ? -1 : (int32_t)word_table_find(tokens, (uint8_t *)buffer, size);
 }
 
-/* One line "left right": reads the merge and adds its token to `tokens`. False if a part is no
- * known token or the joined bytes are one already. Parts have fewer than 1024 characters
- * (id_of_chars), so both together fit. */
+/* Reads one line "left right" as a merge and adds its token to `tokens`. Returns false if a part is
+ * not a known token or if the merged token already exists. Each part has fewer than 1024 characters
+ * (see id_of_chars), so both together fit into `joined`. */
 static bool read_merge_line(WordTable *tokens, const char *line, const char *end, Merge *m)
 {
     const char *space = memchr(line, ' ', (size_t)(end - line));
@@ -67,13 +67,13 @@ static bool read_merge_line(WordTable *tokens, const char *line, const char *end
 bool vocabulary_parse_merges(const char *name, const char *text, size_t length, Tokenizer **out,
                              char *err, size_t n)
 {
-    /* A token's place in the table is its id: the bytes in their order, then one a merge. So a line
-     * may name only tokens of the lines before it. */
+    /* A token's number in the table is its id: first the bytes in GPT-2's order, then one token per
+     * merge. So a line may only name tokens made by earlier lines. */
     WordTable tokens;
     word_table_init(&tokens);
     for (int k = 0; k < N_BYTES; k++)
         word_table_add(&tokens, &(uint8_t){(uint8_t)byte_of_order(k)}, 1, NULL);
-    /* The shortest line, "a b", has 4 bytes with its end, which the last may lack. */
+    /* The shortest line, "a b", has 4 bytes including LF, which the last line may lack. */
     Merge *merge = must_alloc((length / 4 + 1) * sizeof *merge);
     int64_t count = 0, line_number = 0;
     bool good = true;
@@ -82,7 +82,8 @@ bool vocabulary_parse_merges(const char *name, const char *text, size_t length, 
         if (end == NULL) end = stop;
         const char *last = end > line && end[-1] == '\r' ? end - 1 : end;
         line_number++;
-        /* Only the first line is a comment: "#" is a token too, and merges may begin with it. */
+        /* Only the first line can be a comment: "#" is also a token, and merges may begin with
+         * it. */
         bool header = line_number == 1 && last - line >= 8 && memcmp(line, "#version", 8) == 0;
         if (!header && last > line) {
             good = read_merge_line(&tokens, line, last, &merge[count]);
@@ -110,12 +111,12 @@ bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *tex
         cJSON_Delete(json);
         return error_set(err, n, "%s is not a JSON object of tokens and ids", name);
     }
-    /* The merges alone define the ids. A vocabulary that numbers them otherwise belongs to another
-     * tokenizer: with it the model's rows would be those of other tokens. */
+    /* The merges alone define the ids. A vocabulary with other numbers belongs to another
+     * tokenizer, and the model's embedding rows would be those of other tokens. */
     bool good = true;
     int64_t count = 0;
     for (cJSON *entry = json->child; entry != NULL && good; entry = entry->next, count++) {
-        /* Compared as a double: 1.5 and 1e300 are numbers too, and no ids. */
+        /* Compare as a double, because 1.5 and 1e300 are numbers but not ids. */
         double id = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
         bool inside = id >= 0 && id < t->vocab_size;
         int32_t i = inside ? (int32_t)id : -1;

@@ -1,9 +1,9 @@
-/* vocabulary.h -- the inside of a Tokenizer, shared by the files that make, read and use one.
- * Private to data/tokenizer.
+/* vocabulary.h -- struct Tokenizer and functions that build it, shared by the files in
+ * data/tokenizer and private to them.
  *
- * Files spell bytes in characters, because not every byte is text: "printable" bytes stand for
- * themselves, the other 68 are U+0100 and up (a space is U+0120). GPT-2's numbering of the single
- * bytes follows from that: printable ones first. */
+ * Tokenizer files represent each byte by a character, because not every byte is valid text.
+ * "Printable" bytes stand for themselves, and the other 68 are represented by U+0100 and up (a
+ * space is U+0120). GPT-2 numbers the single bytes accordingly: printable ones first. */
 #ifndef DATA_TOKENIZER_VOCABULARY_H
 #define DATA_TOKENIZER_VOCABULARY_H
 
@@ -20,38 +20,39 @@ struct Tokenizer {
     int32_t vocab_size;
     int32_t n_merges;
     int32_t end_of_text;      /* -1: none */
-    int32_t byte_id[N_BYTES]; /* id of each single byte */
-    Merge *merge;             /* (n_merges) in order of rank */
-    int32_t *merged;          /* (n_merges) id that a merge makes */
-    PairTable rank;           /* pair of ids -> rank */
-    uint8_t *bytes;           /* of all ordinary tokens */
+    int32_t byte_id[N_BYTES]; /* id of the token for each single byte */
+    Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
+    int32_t *merged;          /* (n_merges) id of the token that a merge makes */
+    PairTable rank;           /* maps a pair of ids to the rank of its merge */
+    uint8_t *bytes;           /* the bytes of all ordinary tokens, concatenated */
     int64_t n_bytes, bytes_capacity;
-    int64_t *start;  /* (vocab_size) into bytes */
-    int32_t *length; /* (vocab_size) 0 for specials */
-    char **special;  /* (vocab_size) name, NULL for ordinary tokens */
+    int64_t *start;  /* (vocab_size) where a token's bytes start in `bytes` */
+    int32_t *length; /* (vocab_size) number of bytes; 0 for special tokens */
+    char **special;  /* (vocab_size) name of a special token; NULL for ordinary ones */
 };
 
-/* The byte that id `k` of GPT-2's own numbering stands for: the printable ones first, then the
- * other 68. */
+/* Returns the byte that has id `k` in GPT-2's numbering: printable bytes first, then the other
+ * 68. */
 int byte_of_order(int k);
-/* The character that stands for a byte in files. */
+/* Returns the character that represents a byte in tokenizer files. */
 uint32_t char_of_byte(int byte);
 
-/* An empty vocabulary: no token has bytes or a name, byte_id is -1, `merge` and `merged` have room
- * for n_merges. */
+/* Creates an empty vocabulary: no token has bytes or a name, every byte_id is -1, and there is room
+ * for n_merges merges. */
 Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges);
 /* Sets the bytes of a token; they are copied. */
 void vocabulary_set_token(Tokenizer *t, int32_t id, const uint8_t *bytes, int64_t size);
-/* Adds the next merge, which makes the token `merged`; its bytes must already be set. False if the
- * pair is there twice. */
+/* Adds the next merge, which makes the token `merged`; that token's bytes must already be set.
+ * Returns false if the same pair was added before. */
 bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t merged);
 
-/* Turns a token of `size` characters-for-bytes into bytes in place; returns their number, -1 if a
- * character stands for no byte. */
+/* Converts a token from the characters used in files to its bytes, in place. Returns the number of
+ * bytes, or -1 if a character represents no byte. */
 int64_t bytes_of_chars(char *text, int64_t size);
-/* The characters for an ordinary token's bytes; the caller frees. */
+/* Returns an ordinary token's bytes as characters for a file; the caller frees the string. */
 char *chars_of_token(const Tokenizer *t, int32_t id);
-/* Reads the text of a vocab.bpe. */
+/* Makes a tokenizer from the text of a vocab.bpe. Returns false and sets `err` if the text is
+ * damaged. */
 bool vocabulary_parse_merges(const char *name, const char *text, size_t length, Tokenizer **out,
                              char *err, size_t n);
 

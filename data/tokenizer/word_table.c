@@ -1,4 +1,5 @@
-/* word_table.c -- open addressing over indices into an array of words; see word_table.h. */
+/* word_table.c -- a hash table with open addressing; slots hold indices into an array of words; see
+ * word_table.h. */
 #include "data/tokenizer/word_table.h"
 
 #include "model/core/check.h"
@@ -33,7 +34,7 @@ void word_table_clear(WordTable *t)
     clear_slots(t, t->slots);
 }
 
-/* The slot that holds the string, or the free one where it belongs. */
+/* Returns the slot that holds the string, or the free slot where it belongs. */
 static int64_t slot_of(const WordTable *t, uint64_t hash, const uint8_t *bytes, int64_t size)
 {
     int64_t mask = t->slots - 1, at = (int64_t)hash & mask;
@@ -57,8 +58,8 @@ int64_t word_table_find(const WordTable *t, const uint8_t *bytes, int64_t size)
     return t->slot[slot_of(t, hash_word(bytes, size), bytes, size)];
 }
 
-/* Doubles the slots, so that at most half are taken and searches stay short. Words keep their
- * numbers; their hashes are stored, so no bytes are read again. */
+/* Doubles the number of slots, so that at most half are used and searches stay short. Words keep
+ * their numbers. Their hashes are stored, so their bytes need not be read again. */
 static void grow_slots(WordTable *t)
 {
     t->slot = must_realloc(t->slot, (size_t)(2 * t->slots) * sizeof *t->slot);

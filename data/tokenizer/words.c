@@ -1,9 +1,10 @@
-/* words.c -- a scanner for the pattern that GPT-2's tokenizer splits text with (Radford et al.
- * 2019):
+/* words.c -- scans text by the pattern that GPT-2's tokenizer uses to split it into words (Radford
+ * et al. 2019):
  *
  *   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * Written by hand because a regular-expression engine would be the slowest part of reading text. */
+ * The scanner is hand-written because a regular-expression engine would be the slowest part of
+ * reading text. */
 #include "data/tokenizer/words.h"
 
 #include "data/tokenizer/unicode_classes.h"
@@ -48,7 +49,7 @@ static CharClass classify(uint32_t c)
     return CLASS_SYMBOL;
 }
 
-/* Class of the character at s, its length in *length. */
+/* Returns the class of the character at s, and its length in *length. */
 static CharClass next_class(const uint8_t *s, int64_t n, int *length)
 {
     uint32_t code;
@@ -58,7 +59,7 @@ static CharClass next_class(const uint8_t *s, int64_t n, int *length)
     return CLASS_SYMBOL;
 }
 
-/* Length of a contraction at s ('s 't 'm 'd 're 've 'll), 0 if there is none. */
+/* Returns the length of a contraction at s ('s 't 'm 'd 're 've 'll), or 0 if there is none. */
 static int contraction(const uint8_t *s, int64_t n)
 {
     if (n < 2 || s[0] != '\'') return 0;
@@ -69,8 +70,8 @@ static int contraction(const uint8_t *s, int64_t n)
     return two ? 3 : 0;
 }
 
-/* Where the run of class `kind` that begins at `from` ends; *last is where its last character
- * begins, `from` for an empty run. */
+/* Returns where the characters of class `kind` that begin at `from` end. *last is where the last of
+ * these characters begins; it is `from` if there are none. */
 static int64_t run_end(const uint8_t *s, int64_t n, int64_t from, CharClass kind, int64_t *last)
 {
     int64_t at = from;
@@ -86,20 +87,20 @@ static int64_t run_end(const uint8_t *s, int64_t n, int64_t from, CharClass kind
 
 int64_t word_length(const uint8_t *s, int64_t n)
 {
-    /* The alternatives of the pattern, in its order: the first that matches wins. */
+    /* Try the pattern's alternatives in order; the first one that matches wins. */
     int short_word = contraction(s, n);
     if (short_word > 0) return short_word;
 
     int length;
     int64_t last;
     CharClass kind = next_class(s, n, &length);
-    if (s[0] == ' ' && n > 1) { /* " ?" takes one space to the word after it */
+    if (s[0] == ' ' && n > 1) { /* " ?" adds one space to the word after it */
         CharClass after = next_class(s + 1, n - 1, &length);
         if (after != CLASS_SPACE) return run_end(s, n, 1, after, &last);
     }
     int64_t end = run_end(s, n, 0, kind, &last);
     if (kind != CLASS_SPACE || end == n) return end;
-    /* White space before other text leaves its last character to that text, unless it is the only
+    /* White space before other text leaves its last character to that text, unless it has only
      * one. */
     return last > 0 ? last : end;
 }

@@ -1,12 +1,13 @@
-/* words.h -- the GPT-2 split: text to the words inside which byte pairs may be merged. */
+/* words.h -- splits text into words by GPT-2's pattern; byte pairs are merged only within a
+ * word. */
 #ifndef DATA_TOKENIZER_WORDS_H
 #define DATA_TOKENIZER_WORDS_H
 
 #include <stdint.h>
 
-/* Bytes of the first word of s[0..n), n >= 1. The text must go on to its real end: white space
- * before other text and at the end splits differently. Bytes that are not UTF-8 count as symbols,
- * one each. */
+/* Returns the length in bytes of the first word of s[0..n), n >= 1. The text must extend to its
+ * real end, because white space is split differently before other text than at the end. Each byte
+ * that is not valid UTF-8 counts as a symbol. */
 int64_t word_length(const uint8_t *s, int64_t n);
 
 #endif

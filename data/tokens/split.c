@@ -1,4 +1,4 @@
-/* split.c -- see split.h. */
+/* split.c -- names of the two splits and of their shard files; see split.h. */
 #include "data/tokens/split.h"
 
 #include "model/core/check.h"

@@ -1,5 +1,4 @@
-/* token_file.c -- reading shards: strict about the header, exact about offsets. See token_file.h.
- */
+/* token_file.c -- reads token shards and checks their headers; see token_file.h. */
 #include "data/tokens/token_file.h"
 
 #include "model/core/check.h"
@@ -45,8 +44,8 @@ bool token_file_parse_header(const char *name, const void *header, int64_t file_
     return true;
 }
 
-/* Opens a shard for reading. They all stay open, which may be more files than the soft limit that a
- * shell sets: the process may raise it to the hard one by itself. */
+/* Opens a shard for reading. All shards stay open, which may be more files than the soft limit
+ * allows. In that case this raises the soft limit to the hard limit, which needs no privilege. */
 static int open_shard(const char *path, int64_t *size, const char **why)
 {
     struct rlimit limit;
@@ -86,8 +85,9 @@ void token_file_close(TokenFile *f)
     *f = (TokenFile){0};
 }
 
-/* Reads bytes of an open shard. The header promised them and the size agreed, so where they are
- * missing now, the file has been cut since: the sentence says that instead of "end of file". */
+/* Reads bytes of an open shard. When it was opened, the file's size matched its header. So if bytes
+ * are missing now, the file has been truncated since, and the error message says that instead of
+ * "end of file". */
 static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t offset, char *err,
                        size_t n)
 {
@@ -104,7 +104,8 @@ static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t off
 
 bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
 {
-    enum { PIECE = 1 << 20 }; /* bytes; a multiple of the 8 that the hash takes at once */
+    /* in bytes; a multiple of 8, because hash_words takes 8 bytes at a time */
+    enum { PIECE = 1 << 20 };
     uint8_t *piece = must_alloc(PIECE);
     int64_t at = 0;
     bool good = true;
@@ -131,9 +132,9 @@ bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t 
     return true;
 }
 
-/* Makes 32-bit ids of the 16-bit ones that lie in the second half of `out`'s own bytes, so that no
- * buffer is needed. From the first on: id i is written up to byte 4 i + 4, the next one to be read
- * begins at 2 count + 2 (i + 1), which is not below. */
+/* Widens 16-bit ids to 32 bits in place: they are stored in the second half of `out`'s own bytes,
+ * so no buffer is needed. Going forward, writing id i ends at byte 4 i + 4, and the next id to be
+ * read begins at byte 2 count + 2 (i + 1), which is never lower. */
 static void widen(int32_t *out, int64_t count)
 {
     const uint8_t *from = (const uint8_t *)out + 2 * count;

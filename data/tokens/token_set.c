@@ -1,4 +1,5 @@
-/* token_set.c -- see token_set.h. */
+/* token_set.c -- opens several token shards and reads tokens across their borders; see
+ * token_set.h. */
 #include "data/tokens/token_set.h"
 
 #include "model/core/check.h"
@@ -17,7 +18,8 @@ bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n)
             return false;
         }
         s->n_files = i + 1;
-        /* Each has fewer than 2^31, and the number of files is an int: no overflow. */
+        /* This cannot overflow: each shard has fewer than 2^31 tokens, and the number of files is
+         * an int. */
         s->n_tokens += s->file[i].n_tokens;
         s->first[i + 1] = s->n_tokens;
     }
@@ -33,8 +35,8 @@ void token_set_close(TokenSet *s)
     *s = (TokenSet){0};
 }
 
-/* The first of `count` ids that is too large, else -1. A maximum over the run, so that the loop
- * stays free of branches; only a bad run is searched. */
+/* Returns the position of the first of `count` ids that is too large, or -1. It computes the
+ * maximum first, in a loop without branches, and searches only if that is too large. */
 static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
 {
     uint32_t largest = 0;
@@ -46,7 +48,7 @@ static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
     return -1;
 }
 
-/* The last file that begins at or before token `index`. */
+/* Returns the last file that begins at or before token `index`. */
 static int file_of(const TokenSet *s, int64_t index)
 {
     int low = 0, high = s->n_files - 1;
@@ -65,7 +67,7 @@ bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t voc
 {
     CHECK(first >= 0 && count >= 0 && count <= s->n_tokens - first, "tokens %lld + %lld of %lld",
           (long long)first, (long long)count, (long long)s->n_tokens);
-    /* A window may begin in one file and end in another, or reach over a whole short one. */
+    /* A window may start in one file and end in another, or span a short file completely. */
     for (int k = file_of(s, first); count > 0; k++) {
         const TokenFile *f = &s->file[k];
         int64_t from = first - s->first[k], some = f->n_tokens - from;

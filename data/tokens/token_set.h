@@ -1,12 +1,12 @@
-/* token_set.h -- several shards that are read as one run of tokens, each id checked against the
- * vocabulary whenever it is read. */
+/* token_set.h -- several token shards that are read as one sequence of tokens; every id that is
+ * read is checked against the vocabulary. */
 #ifndef DATA_TOKENS_TOKEN_SET_H
 #define DATA_TOKENS_TOKEN_SET_H
 
 #include "data/tokens/token_file.h"
 #include "model/core/string_list.h"
 
-/* Shards that are read as one run of tokens, in the order given. */
+/* Shards that are read as one sequence of tokens, in the given order. */
 typedef struct {
     TokenFile *file;
     int n_files;
@@ -14,11 +14,12 @@ typedef struct {
     int64_t n_tokens;
 } TokenSet;
 
-/* Opens every shard; at least one is needed. A set of {0} may be closed. */
+/* Opens every shard; there must be at least one. A set that is {0} may be closed. */
 bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n);
 void token_set_close(TokenSet *s);
-/* Copies tokens [first, first + count) to `out`, across files. False if one is >= vocab_size (the
- * sentence names the file and the offset in bytes), or if a file is no longer what was opened. */
+/* Copies tokens [first, first + count) to `out`, across files. Returns false if an id is >=
+ * vocab_size (the error message names the file and the byte offset), or if a file has changed since
+ * it was opened. */
 bool token_set_read(const TokenSet *s, int64_t first, int64_t count, int64_t vocab_size,
                     int32_t *out, char *err, size_t n);
 

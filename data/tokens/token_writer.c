@@ -1,5 +1,5 @@
-/* token_writer.c -- writing a shard: header, tokens, then a commit that makes it appear; see
- * token_writer.h. */
+/* token_writer.c -- writes a token shard to a temporary file that becomes visible when it is
+ * committed; see token_writer.h. */
 #include "data/tokens/token_writer.h"
 
 #include "data/tokens/token_file.h"
@@ -13,11 +13,11 @@ struct TokenWriter {
     AtomicFile file;
     int64_t vocab_size, n_tokens;
     int width;
-    uint8_t pending[1 << 16]; /* tokens that are not written yet: documents come one by one */
+    uint8_t pending[1 << 16]; /* encoded tokens not written yet; documents arrive one at a time */
     size_t bytes;
 };
 
-/* The header with the count so far. */
+/* Writes the header with the current number of tokens. */
 static bool write_header(TokenWriter *w, char *err, size_t n)
 {
     int32_t header[TOKEN_FILE_HEADER / 4] = {0};
@@ -38,7 +38,8 @@ bool token_writer_open(TokenWriter **out, const FsOps *fs, const char *path, int
         free(w);
         return false;
     }
-    if (!write_header(w, err, n)) { /* its place, for the count is not known yet */
+    /* reserves the header's space; the token count is written later */
+    if (!write_header(w, err, n)) {
         token_writer_abort(w);
         return false;
     }

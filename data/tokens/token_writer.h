@@ -1,4 +1,4 @@
-/* token_writer.h -- writing a token shard, in the format of token_file.h. */
+/* token_writer.h -- writes a token shard in the format of token_file.h. */
 #ifndef DATA_TOKENS_TOKEN_WRITER_H
 #define DATA_TOKENS_TOKEN_WRITER_H
 
@@ -10,9 +10,10 @@
 
 typedef struct TokenWriter TokenWriter;
 
-/* Writes a shard under a temporary name; commit fsyncs it and renames it to `path`. 16-bit tokens
- * where the vocabulary allows, else 32-bit. After a false, and instead of a commit, call abort: it
- * removes what was written. */
+/* Writes a shard under a temporary name; token_writer_commit calls fsync and renames it to `path`.
+ * Ids are stored in 16 bits if the vocabulary allows, else in 32. If a function returned false, or
+ * the shard should not be committed, call token_writer_abort: it removes what was written.
+ * (token_writer_commit frees the writer in either case.) */
 bool token_writer_open(TokenWriter **w, const FsOps *fs, const char *path, int64_t vocab_size,
                        char *err, size_t n);
 bool token_writer_add(TokenWriter *w, const int32_t *ids, int64_t count, char *err, size_t n);
