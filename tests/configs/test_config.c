@@ -1,5 +1,5 @@
-/* test_config.c -- errors of wrong configs, by sentence and place; files as other
- * trainers write them; the presets; hostile bytes. */
+/* test_config.c -- tests errors of wrong configs, by message and position; config files written for
+ * other trainers; the presets; and mutated config files. */
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "tests/fuzz/fuzz_config.h"
@@ -26,7 +26,7 @@ static bool mentions(char **sentences, int n, const char *part)
 
 /* ---- errors, one config each ----------------------------------------------------------------- */
 
-/* In a world of so many ranks; 0: not known. */
+/* Checks that the config gives exactly this error when read for `world` ranks (0: not known). */
 static void expect_error(const char *text, bool whole, int n_sets, const char *const *sets,
                          int64_t world, const char *sentence)
 {
@@ -45,7 +45,7 @@ static void expect_error(const char *text, bool whole, int n_sets, const char *c
     free(full);
 }
 
-static void every_mistake_is_reported_with_its_place(void **state)
+static void each_listed_mistake_gives_its_error_message_and_position(void **state)
 {
     (void)state;
     char *file = config_test_file("tests/golden/config_errors.txt"), *rest = file;
@@ -72,7 +72,7 @@ static void every_mistake_is_reported_with_its_place(void **state)
     free(file);
 }
 
-static void all_mistakes_are_reported_at_once_in_order(void **state)
+static void several_mistakes_are_all_reported_sorted_by_position(void **state)
 {
     (void)state;
     const char *text =
@@ -90,7 +90,7 @@ static void all_mistakes_are_reported_at_once_in_order(void **state)
     config_report_free(&report);
 }
 
-static void reports_at_most_100_mistakes(void **state)
+static void a_config_with_1000_mistakes_reports_100_errors(void **state)
 {
     (void)state;
     char *text = must_alloc(1 << 16), *at = text;
@@ -105,8 +105,9 @@ static void reports_at_most_100_mistakes(void **state)
     free(text);
 }
 
-/* Heads that no grid could share out are refused before anything is opened. */
-static void bug_28_heads_that_do_not_divide(void **state)
+/* A number of key-value heads that does not divide the query heads is refused before any data is
+ * opened. */
+static void bug_28_kv_heads_that_do_not_divide_the_heads_are_refused(void **state)
 {
     (void)state;
     expect_error(
@@ -118,8 +119,8 @@ static void bug_28_heads_that_do_not_divide(void **state)
                  "12; write 12");
 }
 
-/* In 16 bits it is refused: config_errors.txt. */
-static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(void **state)
+/* In 16 bits the combination is refused: see config_errors.txt. */
+static void fused_gelu_with_selective_recompute_is_accepted_in_f32_and_f64(void **state)
 {
     (void)state;
     static const char both[] = "\"model\": {\"fused_gelu\": true}, "
@@ -136,9 +137,9 @@ static void takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded(v
     }
 }
 
-/* Before there are data: a text's tokenizer will be trained; one that is named, or files of tokens,
- * are GPT-2's as likely as not. */
-static void guesses_the_vocabulary(void **state)
+/* Before the data are opened, the vocabulary is guessed: a tokenizer that will be trained on the
+ * text has the configured size; a named tokenizer, or token files, are assumed to be GPT-2's. */
+static void config_likely_vocab_guesses_the_vocabulary_from_the_config(void **state)
 {
     (void)state;
     static const struct {
@@ -158,7 +159,7 @@ static void guesses_the_vocabulary(void **state)
     }
 }
 
-static void names_files_that_cannot_be_read(void **state)
+static void a_file_that_cannot_be_read_is_named_in_the_error(void **state)
 {
     (void)state;
     ConfigReport report;
@@ -173,7 +174,7 @@ static void names_files_that_cannot_be_read(void **state)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static void loads_every_preset(void **state)
+static void every_preset_loads_and_prints_back_to_itself(void **state)
 {
     (void)state;
     glob_t found;
@@ -184,7 +185,8 @@ static void loads_every_preset(void **state)
         const Config *c = config_load(found.gl_pathv[i], 0, NULL, NULL, &report);
         if (c == NULL) fail_msg("%s", report.error[0]);
         char *text = config_test_file(found.gl_pathv[i]);
-        assert_true(fuzz_config((const uint8_t *)text, strlen(text))); /* the round trip */
+        /* this checks the round trip */
+        assert_true(fuzz_config((const uint8_t *)text, strlen(text)));
         assert_int_equal(c->device, DEVICE_AUTO);
         free(text);
         config_report_free(&report);
@@ -193,7 +195,7 @@ static void loads_every_preset(void **state)
     globfree(&found);
 }
 
-static void reads_files_made_for_other_trainers(void **state)
+static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **state)
 {
     (void)state;
     char *text = config_test_file("tests/golden/config_smallest.json");
@@ -240,7 +242,7 @@ static void reads_files_made_for_other_trainers(void **state)
     free(text);
 }
 
-static void mutated_configs_do_not_crash(void **state)
+static void mutated_configs_are_accepted_or_refused_without_a_crash(void **state)
 {
     (void)state;
     static const char *const paths[] = {"configs/demo.json",
@@ -263,7 +265,7 @@ static void mutated_configs_do_not_crash(void **state)
         size_t length = strlen(text);
         const char *set = sets[i % (sizeof sets / sizeof *sets)];
         size_t n_set = strlen(set);
-        memcpy(text + length + 1, set, n_set); /* after the NUL, a --set */
+        memcpy(text + length + 1, set, n_set); /* append a --set after the NUL byte */
         for (int round = 0; round < rounds; round++) {
             size_t n;
             uint8_t *mutant = mutate(text, length + (n_set + 1) * (size_t)(round % 2), i + 1,
@@ -273,12 +275,12 @@ static void mutated_configs_do_not_crash(void **state)
         }
         free(text);
     }
-    assert_true(accepted > 500); /* else the mutations reach nothing but the scanner */
+    assert_true(accepted > 500); /* otherwise the mutations only test the scanner */
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static void exits_with_the_right_code(void **state)
+static void config_commands_exit_with_the_documented_codes(void **state)
 {
     (void)state;
     static const struct {
@@ -325,17 +327,17 @@ static void exits_with_the_right_code(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mistake_is_reported_with_its_place),
-        cmocka_unit_test(all_mistakes_are_reported_at_once_in_order),
-        cmocka_unit_test(reports_at_most_100_mistakes),
-        cmocka_unit_test(bug_28_heads_that_do_not_divide),
-        cmocka_unit_test(takes_fused_gelu_with_selective_recompute_where_nothing_is_rounded),
-        cmocka_unit_test(guesses_the_vocabulary),
-        cmocka_unit_test(names_files_that_cannot_be_read),
-        cmocka_unit_test(loads_every_preset),
-        cmocka_unit_test(reads_files_made_for_other_trainers),
-        cmocka_unit_test(exits_with_the_right_code),
-        cmocka_unit_test(mutated_configs_do_not_crash),
+        cmocka_unit_test(each_listed_mistake_gives_its_error_message_and_position),
+        cmocka_unit_test(several_mistakes_are_all_reported_sorted_by_position),
+        cmocka_unit_test(a_config_with_1000_mistakes_reports_100_errors),
+        cmocka_unit_test(bug_28_kv_heads_that_do_not_divide_the_heads_are_refused),
+        cmocka_unit_test(fused_gelu_with_selective_recompute_is_accepted_in_f32_and_f64),
+        cmocka_unit_test(config_likely_vocab_guesses_the_vocabulary_from_the_config),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_named_in_the_error),
+        cmocka_unit_test(every_preset_loads_and_prints_back_to_itself),
+        cmocka_unit_test(deepspeed_and_hugging_face_files_load_or_list_what_to_change),
+        cmocka_unit_test(config_commands_exit_with_the_documented_codes),
+        cmocka_unit_test(mutated_configs_are_accepted_or_refused_without_a_crash),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_config_advice.c -- what a refusal of a grid says to write is accepted: many grids of a few
- * models on many ranks are asked for, and each sentence is followed in every way that it names. */
+/* test_config_advice.c -- tests that a config is accepted once the advice of its error message is
+ * followed. Many grids of a few models on many numbers of ranks are tried, and every suggestion in
+ * an error is followed. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -11,10 +12,10 @@
 
 #include <cmocka.h>
 
-/* A grid that is asked for; 0: the key is not given. */
+/* A requested grid; 0: the key is not given. */
 typedef struct {
     long long heads, layers, world, size[4];
-    int schedule; /* in schedule_name */
+    int schedule; /* index into schedule_name */
 } Asked;
 static const char *const size_name[] = {"tensor", "pipeline", "pipeline_chunks", "data"};
 static const char *const schedule_name[] = {NULL, "gpipe", "1f1b", "interleaved"};
@@ -41,7 +42,7 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
     return c;
 }
 
-/* The number that a name, or the key of a sentence, stands for. */
+/* Returns the number that a name in the advice refers to; without a name, the key of the error. */
 static long long *named(Asked *asked, const char *name, const char *said)
 {
     if (strcmp(name, "--ranks") == 0) return &asked->world;
@@ -54,7 +55,7 @@ static long long *named(Asked *asked, const char *name, const char *said)
     return NULL;
 }
 
-/* Reads "[NAME ]A[ or B]" at *at, and moves past it; how many values there are. */
+/* Reads "[NAME ]A[ or B]" at *at and moves *at past it; returns the number of values read. */
 static int read_values(const char **at, char name[32], long long value[2])
 {
     name[0] = '\0';
@@ -67,7 +68,8 @@ static int read_values(const char **at, char name[32], long long value[2])
     return values;
 }
 
-/* Reads "[schedule ]NAME", both in quotes but for the key, and moves past it; 0: it is none. */
+/* Reads "[schedule ]NAME" at *at and moves past it; NAME is in quotes. Returns the schedule's
+ * number, or 0 if there is none. */
 static int read_schedule(const char **at)
 {
     const char *name = *at;
@@ -82,7 +84,8 @@ static int read_schedule(const char **at)
     return 0;
 }
 
-/* The n-th thing that the sentence says to write, done; false: it says no more. */
+/* Carries out the n-th suggestion of the error message; returns false if it has no more
+ * suggestions. */
 static bool follow(const char *said, int n, Asked *asked)
 {
     const char *at = strstr(said, "; write ");
@@ -102,7 +105,7 @@ static bool follow(const char *said, int n, Asked *asked)
             asked->schedule = schedule;
         else if (this)
             *named(asked, name, said) = value[n];
-        if (strncmp(at, " and ", 5) == 0) { /* all of it together */
+        if (strncmp(at, " and ", 5) == 0) { /* " and " joins changes that belong together */
             at += 5;
             continue;
         }
@@ -115,7 +118,8 @@ static bool follow(const char *said, int n, Asked *asked)
     }
 }
 
-/* Whatever a refusal says to write is accepted, with what the others say. */
+/* Follows every suggestion of every error, together with the first suggestion of the other errors,
+ * and checks that the config is then accepted. Returns the number of suggestions followed. */
 static int follow_all(const Asked *asked)
 {
     ConfigReport report, after;
@@ -141,7 +145,7 @@ static int follow_all(const Asked *asked)
     return followed;
 }
 
-static void advice_for_a_grid_is_accepted(void **state)
+static void a_refused_grid_is_accepted_once_its_advice_is_followed(void **state)
 {
     (void)state;
     static const long long worlds[] = {0, 1, 3, 4, 8, 62, 64},
@@ -162,16 +166,17 @@ static void advice_for_a_grid_is_accepted(void **state)
         rest /= STAGES;
         asked.size[2] = 1 + rest % CHUNKS;
         asked.size[DATA] = data[rest / CHUNKS];
-        asked.schedule = (i + i / WORLDS) % N_SCHEDULES; /* in turn: all of them would take long */
+        /* vary the schedule, since testing all of them would take long */
+        asked.schedule = (i + i / WORLDS) % N_SCHEDULES;
         followed += follow_all(&asked);
     }
     print_message("  %d pieces of advice followed\n", followed);
     assert_true(followed > all / 4);
 }
 
-/* Sizes that no ranks mend are told by what of the model they do not fit; the ranks are mended by
- * both together. */
-static void advice_names_both_sizes(void **state)
+/* Sizes that are impossible for the model on any number of ranks are reported by the model's sizes.
+ * Both errors suggest a pair of sizes that also fits the number of ranks. */
+static void two_impossible_sizes_get_advice_that_changes_both(void **state)
 {
     (void)state;
     ConfigReport report;
@@ -188,8 +193,8 @@ static void advice_names_both_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(advice_names_both_sizes),
-        cmocka_unit_test(advice_for_a_grid_is_accepted),
+        cmocka_unit_test(two_impossible_sizes_get_advice_that_changes_both),
+        cmocka_unit_test(a_refused_grid_is_accepted_once_its_advice_is_followed),
     };
     return cmocka_run_group_tests_name("config advice", tests, NULL, NULL);
 }

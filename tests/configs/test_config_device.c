@@ -1,4 +1,4 @@
-/* test_config_device.c -- values that depend on where tensors will live: bf16 "auto". */
+/* test_config_device.c -- tests values that depend on the device of the tensors: bf16 "auto". */
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "parallel/trainer/session.h"
@@ -30,7 +30,7 @@ static bool never_asked(const Config *config)
     return false;
 }
 
-/* Loads a file with these keys, as the program does. */
+/* Loads a config file with these keys, as the program does. */
 static const Config *load(const char *keys, const char *set, ConfigOnCuda on_cuda,
                           ConfigReport *report)
 {
@@ -46,7 +46,7 @@ static const Config *load(const char *keys, const char *set, ConfigOnCuda on_cud
     return config;
 }
 
-static void bf16_auto_is_true_where_the_device_is_cuda(void **state)
+static void bf16_auto_is_true_if_the_device_is_cuda(void **state)
 {
     (void)state;
     static const struct {
@@ -77,8 +77,9 @@ static void bf16_auto_is_true_where_the_device_is_cuda(void **state)
     }
 }
 
-/* The rules see which device it is; for a config that is refused anyway nothing is looked for. */
-static void the_device_is_known_before_the_rules(void **state)
+/* The rules between keys use the derived bf16 value. If the config has an error anyway, no device
+ * is looked for. */
+static void rules_between_keys_see_the_value_derived_for_bf16_auto(void **state)
 {
     (void)state;
     static const char both[] = "\"model\": {\"fused_gelu\": true}, \"bf16\": {\"enabled\": "
@@ -97,8 +98,8 @@ static void the_device_is_known_before_the_rules(void **state)
     config_report_free(&report);
 }
 
-/* The program's own answer is the device that it opens. */
-static void the_answer_is_the_device_that_is_opened(void **state)
+/* session_on_cuda, which the program uses here, must agree with the device that is opened. */
+static void session_on_cuda_agrees_with_the_opened_device(void **state)
 {
     (void)state;
     static const char *const keys[] = {"", "\"device\": \"cpu\"", "\"fp64\": {\"enabled\": true}"};
@@ -112,16 +113,17 @@ static void the_answer_is_the_device_that_is_opened(void **state)
         config_free(c);
     }
     const Config *c = config_test_keys("\"device\": \"cuda\"");
-    assert_true(session_on_cuda(c)); /* or the program ends with 69 */
+    /* without a CUDA device, opening it fails later with exit code 69 */
+    assert_true(session_on_cuda(c));
     config_free(c);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_auto_is_true_where_the_device_is_cuda),
-        cmocka_unit_test(the_device_is_known_before_the_rules),
-        cmocka_unit_test(the_answer_is_the_device_that_is_opened),
+        cmocka_unit_test(bf16_auto_is_true_if_the_device_is_cuda),
+        cmocka_unit_test(rules_between_keys_see_the_value_derived_for_bf16_auto),
+        cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
 }

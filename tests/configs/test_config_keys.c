@@ -1,8 +1,8 @@
-/* test_config_keys.c -- golden/config_keys.txt: every key, its default, what a change of it does to
- * a resumed run, and what every key of DeepSpeed's comes to, each compared with what the program
- * does.
+/* test_config_keys.c -- compares the program with golden/config_keys.txt, which lists every key,
+ * its default, the effect of changing it in a resumed run, and how every DeepSpeed key is treated.
  *
- * The file was checked by hand, row by row. A table that is its own oracle would take any row. */
+ * That file was checked by a person, row by row. Comparing the option table only with itself would
+ * accept any row. */
 #include "configs/reader/options.h"
 #include "model/core/check.h"
 #include "tests/support/files/config_support.h"
@@ -22,7 +22,7 @@ static const char *const effects[] = {[EFFECT_NONE] = "harmless",
                                       [EFFECT_NUMBERS] = "numbers",
                                       [EFFECT_IMPOSSIBLE] = "impossible"};
 
-/* ---- keys of ours ---------------------------------------------------------------------------- */
+/* ---- this program's own keys ----------------------------------------------------------------- */
 
 typedef struct {
     unsigned bit;
@@ -58,19 +58,20 @@ static void print_option(FILE *to, const Option *option)
     fprintf(to, "\n");
 }
 
-/* ---- keys of DeepSpeed's --------------------------------------------------------------------- */
+/* ---- DeepSpeed's keys ------------------------------------------------------------------------ */
 
-/* What a config needs, so that nothing else in it is noticed. */
+/* The rest of the config, chosen so that it gives no notice itself. */
 static const char rest[] =
     "\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"gradient_clipping\": 1";
 
-/* One notice or error without its place and the key, and VALUE for the value that it quotes. */
+/* Returns a notice or error without its position and key, with "VALUE" instead of the quoted
+ * value. */
 static char *sentence_of(const char *finding, const char *key, const char *value)
 {
     char *after = text_format("%s: ", key);
     const char *from = strstr(finding, after), *sentence;
     from = from ? from + strlen(after) : strstr(finding, ": ") + 2;
-    /* Where another key is refused, its name comes first. */
+    /* If the error is about another key, the message begins with that key's name. */
     sentence = strstr(from, ": ");
     sentence = strncmp(from, value, strlen(value)) != 0 && sentence ? sentence + 2 : from;
     bool quotes = strncmp(sentence, value, strlen(value)) == 0;
@@ -81,7 +82,7 @@ static char *sentence_of(const char *finding, const char *key, const char *value
     return out;
 }
 
-/* The notice about the key; NULL: there is none. */
+/* Returns the notice about the key, or NULL if there is none. */
 static const char *notice_of(const ConfigReport *report, const char *key)
 {
     for (int i = 0; i < report->n_notices; i++)
@@ -89,8 +90,8 @@ static const char *notice_of(const ConfigReport *report, const char *key)
     return NULL;
 }
 
-/* What a config with this key comes to: which key of ours has another value, or the sentence about
- * it. */
+/* Returns how the program treats a config with this key: which of its own keys gets another value,
+ * or the notice or error about the key. */
 static char *outcome(const Config *base, const char *key, const char *value)
 {
     char *said = NULL, *text = text_format("{%s, \"%s\": %s}", rest, key, value);
@@ -114,7 +115,8 @@ static char *outcome(const Config *base, const char *key, const char *value)
     return said;
 }
 
-/* The sentence about a key beside the one that it is another name of, with another value. */
+/* Prints the error about a key that is given together with the key it is another name of, with a
+ * different value. */
 static void print_other_name(FILE *to, const KnownKey *known)
 {
     static const char *const values[][2] = {
@@ -134,7 +136,7 @@ static void print_other_name(FILE *to, const KnownKey *known)
     }
 }
 
-/* The outcomes of values of every type, those that are the same in one line. */
+/* Prints how values of every type are treated; values that are treated the same share one line. */
 static void print_known(FILE *to, const Config *base, const KnownKey *known)
 {
     static const char *const values[] = {"null",
@@ -175,7 +177,7 @@ static void print_known(FILE *to, const Config *base, const KnownKey *known)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Both texts line by line; the first lines that differ are printed. */
+/* Compares two texts line by line and prints the first lines that differ. */
 static void assert_same_lines(char *is, char *wanted)
 {
     enum { MOST = 20 };
@@ -190,7 +192,7 @@ static void assert_same_lines(char *is, char *wanted)
     assert_int_equal(wrong, 0);
 }
 
-static void every_key_is_as_it_was_checked_by_hand(void **state)
+static void every_key_is_treated_as_listed_in_the_golden_file(void **state)
 {
     (void)state;
     char *text, *wanted = config_test_file(golden), *rows = strstr(wanted, "\n\n");
@@ -208,13 +210,13 @@ static void every_key_is_as_it_was_checked_by_hand(void **state)
     config_free(base);
     free(plain);
     fclose(to);
-    assert_non_null(rows); /* the file's head ends with an empty line */
+    assert_non_null(rows); /* the file's introduction ends with an empty line */
     assert_same_lines(text, rows + 2);
     free(text);
     free(wanted);
 }
 
-/* The effect that the golden file has for a key. */
+/* Returns the effect on a resumed run that the golden file gives for a key. */
 static const char *golden_effect(const char *text, const char *key, char *out, size_t n)
 {
     char *begin = text_format("\n%s | ", key);
@@ -244,8 +246,9 @@ static const Config *read_case(const OptionCase *c, bool changed)
     return config;
 }
 
-/* The effect that `config diff` and a resumed run find for a changed key. */
-static void a_difference_has_the_effect_of_the_golden_file(void **state)
+/* `config diff` and resuming must report, for a changed key, the effect given in the golden
+ * file. */
+static void a_changed_key_has_the_resume_effect_listed_in_the_golden_file(void **state)
 {
     (void)state;
     char *text = config_test_file(golden), want[32];
@@ -272,8 +275,8 @@ static void a_difference_has_the_effect_of_the_golden_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_key_is_as_it_was_checked_by_hand),
-        cmocka_unit_test(a_difference_has_the_effect_of_the_golden_file),
+        cmocka_unit_test(every_key_is_treated_as_listed_in_the_golden_file),
+        cmocka_unit_test(a_changed_key_has_the_resume_effect_listed_in_the_golden_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_config_known.c -- configs as DeepSpeed's users have them: what one rank accepts, and what is
- * said about keys that do nothing here. What is refused: golden/config_errors.txt. */
+/* test_config_known.c -- tests configs as users of DeepSpeed have them, read on one rank: which
+ * keys without effect are accepted, and the notices about them. The values that are refused are in
+ * golden/config_errors.txt. */
 #include "configs/config.h"
 #include "configs/reader/options.h"
 #include "model/core/check.h"
@@ -13,7 +14,7 @@
 
 #include <cmocka.h>
 
-static void keys_without_effect_bring_a_notice(void **state)
+static void keys_without_effect_are_accepted_with_a_notice(void **state)
 {
     (void)state;
     static const struct {
@@ -39,7 +40,7 @@ static void keys_without_effect_bring_a_notice(void **state)
         {"", "amp.opt_level=O2",
          "--set amp.opt_level=O2: notice: amp.opt_level: accepted, without effect here (NVIDIA "
          "Apex; bf16 does without)"},
-        {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* it is off */
+        {"\"amp\": {\"opt_level\": \"O2\"}", NULL, ""}, /* accepted silently, because amp is off */
         {"\"amp\": {\"enabled\": false}", "amp.enabled=false", ""},
         {"\"weight_quantization\": {\"enabled\": false, \"post_init_quant\": {}}", NULL, ""},
         {"\"zero_optimization\": {\"zero_quantized_weights\": \"auto\"}", NULL,
@@ -48,7 +49,7 @@ static void keys_without_effect_bring_a_notice(void **state)
         {"\"zero_optimization\": {\"zenflow\": \"auto\"}", NULL,
          "c.json:2:23: notice: zero_optimization.zenflow: \"auto\" is read as the default, which "
          "is absent (asynchronous offload is not built yet)"},
-        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* DeepSpeed's default */
+        {"\"pipeline\": {\"stages\": \"auto\"}", NULL, ""}, /* this is DeepSpeed's default */
         {"\"zero_optimization\": {\"round_robin_gradients\": true}", NULL,
          "c.json:2:23: notice: zero_optimization.round_robin_gradients: accepted, without effect "
          "here (no gradients are copied to the host)"},
@@ -77,8 +78,8 @@ static void keys_without_effect_bring_a_notice(void **state)
         config_free(config_test_says(cases[i].keys, cases[i].set, cases[i].notice));
 }
 
-/* What a file may call a section, a --set may, and a key with dots in the file. */
-static void knows_the_old_name_of_bf16(void **state)
+/* "bfloat16" is read as a section of the file, as a dotted key in the file, and in a --set. */
+static void bfloat16_is_read_as_the_old_name_of_bf16(void **state)
 {
     (void)state;
     static const struct {
@@ -103,7 +104,7 @@ static void knows_the_old_name_of_bf16(void **state)
     }
 }
 
-static void lets_a_set_take_back_what_is_refused(void **state)
+static void a_set_replaces_a_value_of_the_file_that_would_be_refused(void **state)
 {
     (void)state;
     config_free(config_test_says("\"weight_quantization\": {\"post_init_quant\": {}}",
@@ -113,8 +114,8 @@ static void lets_a_set_take_back_what_is_refused(void **state)
                                  "zero_optimization.overlap_comm=null", ""));
 }
 
-/* Doubles reach down to 4.9e-324, in fewer digits each. */
-static void takes_small_numbers_and_every_zero(void **state)
+/* Doubles below 2.2e-308 are denormal and go down to 4.9e-324. */
+static void denormal_numbers_and_all_spellings_of_zero_are_accepted(void **state)
 {
     (void)state;
     static const struct {
@@ -132,7 +133,7 @@ static void takes_small_numbers_and_every_zero(void **state)
     }
 }
 
-static void explains_that_qk_norm_is_an_rmsnorm(void **state)
+static void config_explain_says_that_qk_norm_is_an_rmsnorm(void **state)
 {
     (void)state;
     char *text, near[100];
@@ -144,8 +145,8 @@ static void explains_that_qk_norm_is_an_rmsnorm(void **state)
     free(text);
 }
 
-/* Every key that is read and dropped knows its type, and other names lead to a key. */
-static void knows_the_types_and_names_of_ignored_keys(void **state)
+/* For every ignored key, the type of its value is known; every alias refers to an existing key. */
+static void every_ignored_key_has_a_type_and_every_alias_a_target(void **state)
 {
     (void)state;
     for (int i = 0; i < known_count; i++) {
@@ -159,8 +160,9 @@ static void knows_the_types_and_names_of_ignored_keys(void **state)
     }
 }
 
-/* Also those that leave it to their feature; and no key repeats the words of one. */
-static void every_known_key_has_a_reason(void **state)
+/* This includes keys that take their explanation from a feature. No key repeats a feature's
+ * text. */
+static void every_known_key_has_an_explanation_of_its_own_or_a_feature(void **state)
 {
     (void)state;
     for (int i = 0; i < known_count; i++) {
@@ -176,7 +178,7 @@ static void every_known_key_has_a_reason(void **state)
     }
 }
 
-/* A value of the type that an ignored key takes, and none of its inert ones. */
+/* Returns a value of the right type for an ignored key that is not one of its inert values. */
 static const char *odd_value(const KnownKey *k)
 {
     const char *example = known_example(k);
@@ -186,7 +188,7 @@ static const char *odd_value(const KnownKey *k)
                              : "77";
 }
 
-static void passes_inert_values_and_nothing_else(void **state)
+static void known_keys_pass_with_inert_values_and_are_refused_with_others(void **state)
 {
     (void)state;
     for (int i = 0; i < known_count; i++) {
@@ -194,7 +196,8 @@ static void passes_inert_values_and_nothing_else(void **state)
         int with_null, with_odd, n_notices;
         if (strcmp(k->key, "scheduler.params.decay_mom_rate") == 0) continue;
         with_null = config_test_errors(k->key, "null", &n_notices);
-        if (k->kind == KNOWN_ALIAS) continue; /* reads_every_name_of_a_key */
+        /* every_alias_of_a_zero_key_sets_the_key covers aliases */
+        if (k->kind == KNOWN_ALIAS) continue;
         bool is_switch = k->kind == KNOWN_SWITCH || k->kind == KNOWN_ON_SWITCH;
         with_odd = config_test_errors(k->key,
                                       is_switch                  ? "{\"enabled\": true}"
@@ -205,7 +208,7 @@ static void passes_inert_values_and_nothing_else(void **state)
         bool refuses = k->kind == KNOWN_UNBUILT || is_switch || k->kind == KNOWN_WRONG ||
                        k->kind == KNOWN_SHORT;
         if (with_null != (k->kind == KNOWN_WRONG)) fail_msg("%s: null", k->key);
-        if (strcmp(k->key, "compile") == 0) continue; /* a section with rows of its own */
+        if (strcmp(k->key, "compile") == 0) continue; /* this section has rows of its own */
         if (with_odd != refuses) fail_msg("%s: %d errors", k->key, with_odd);
         if (k->kind == KNOWN_IGNORED &&
             (n_notices != 2 || config_test_errors(k->key, "[1]", &n_notices) != 1))
@@ -222,7 +225,7 @@ static void passes_inert_values_and_nothing_else(void **state)
     }
 }
 
-/* What config_report_print makes of a load that must be good. */
+/* Returns what config_report_print prints for a config that must be valid. */
 static char *printed(const char *keys, const char *set, bool verbose)
 {
     ConfigReport report;
@@ -242,13 +245,14 @@ static char *printed(const char *keys, const char *set, bool verbose)
     return out;
 }
 
-/* A notice about a given key is printed without --verbose; that a default was taken is not. */
-static void notices_of_given_keys_need_no_verbose(void **state)
+/* A notice about a given key is printed without --verbose; a notice that a default was used is
+ * not. */
+static void notices_about_given_keys_are_printed_without_verbose(void **state)
 {
     (void)state;
     static const struct {
         const char *keys, *set;
-        const char *shown; /* in the first line; "": nothing is printed */
+        const char *shown; /* part of the first line; "": nothing is printed */
         bool more;
     } cases[] = {
         {"", NULL, "", false},
@@ -287,15 +291,15 @@ static void notices_of_given_keys_need_no_verbose(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_without_effect_bring_a_notice),
-        cmocka_unit_test(notices_of_given_keys_need_no_verbose),
-        cmocka_unit_test(knows_the_old_name_of_bf16),
-        cmocka_unit_test(lets_a_set_take_back_what_is_refused),
-        cmocka_unit_test(takes_small_numbers_and_every_zero),
-        cmocka_unit_test(explains_that_qk_norm_is_an_rmsnorm),
-        cmocka_unit_test(knows_the_types_and_names_of_ignored_keys),
-        cmocka_unit_test(every_known_key_has_a_reason),
-        cmocka_unit_test(passes_inert_values_and_nothing_else),
+        cmocka_unit_test(keys_without_effect_are_accepted_with_a_notice),
+        cmocka_unit_test(notices_about_given_keys_are_printed_without_verbose),
+        cmocka_unit_test(bfloat16_is_read_as_the_old_name_of_bf16),
+        cmocka_unit_test(a_set_replaces_a_value_of_the_file_that_would_be_refused),
+        cmocka_unit_test(denormal_numbers_and_all_spellings_of_zero_are_accepted),
+        cmocka_unit_test(config_explain_says_that_qk_norm_is_an_rmsnorm),
+        cmocka_unit_test(every_ignored_key_has_a_type_and_every_alias_a_target),
+        cmocka_unit_test(every_known_key_has_an_explanation_of_its_own_or_a_feature),
+        cmocka_unit_test(known_keys_pass_with_inert_values_and_are_refused_with_others),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_config_parallel.c -- how ranks share a model: what follows from the keys, what is noticed,
- * which grids go with which models, and the grid of a stored run on other ranks. What is said of
- * those that do not: golden/config_errors.txt. */
+/* test_config_parallel.c -- tests the keys that say how ranks share a model: derived values,
+ * notices, which grids fit which models, and the grid of a stored run on other ranks. The errors of
+ * grids that do not fit are in golden/config_errors.txt. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -18,7 +18,7 @@ static const Config *parse(const ConfigContext *context, const char *text, const
     return config_parse(context, "c.json", text, strlen(text), set != NULL, &set, report);
 }
 
-/* A good config but for what these keys do to it. */
+/* Parses an otherwise valid config with these keys. */
 static const Config *with_keys(int64_t world, const char *keys, const char *set,
                                ConfigReport *report)
 {
@@ -39,7 +39,7 @@ static const Config *good(int64_t world, const char *keys, const char *set)
     return c;
 }
 
-static void settles_schedule_and_partition(void **state)
+static void schedule_and_partition_are_derived_unless_given(void **state)
 {
     (void)state;
     static const struct {
@@ -69,8 +69,8 @@ static void settles_schedule_and_partition(void **state)
     }
 }
 
-/* What is derived is derived anew when a printed config is read beside other values. */
-static void prints_what_reads_back(void **state)
+/* When a printed config is read with other values, derived values are derived again. */
+static void a_printed_grid_reads_back_and_derived_keys_stay_derived(void **state)
 {
     (void)state;
     static const int blocks[] = {1, 2, 4, 5};
@@ -107,12 +107,12 @@ static void prints_what_reads_back(void **state)
     config_free(c);
 }
 
-static void notices_what_has_no_effect(void **state)
+static void keys_of_the_grid_without_effect_give_a_notice(void **state)
 {
     (void)state;
     static const struct {
         int64_t world;
-        const char *keys, *set, *notice; /* the last one; "": there is none */
+        const char *keys, *set, *notice; /* the only notice; "": there must be none */
     } cases[] = {
         {1, "\"parallel\": {\"sequence_parallel\": true}", NULL,
          "c.json:2:14: notice: parallel.sequence_parallel: true: tensor is 1, so there is nothing "
@@ -160,8 +160,9 @@ static void notices_what_has_no_effect(void **state)
     }
 }
 
-/* DeepSpeed's names, alone, beside ours with the same value, and where they say nothing. */
-static void reads_every_name_of_the_sizes(void **state)
+/* DeepSpeed's names are read alone, together with this program's name and the same value, and with
+ * values that mean "not given". */
+static void deepspeed_names_of_tensor_and_pipeline_sizes_are_read(void **state)
 {
     (void)state;
     static const struct {
@@ -192,8 +193,8 @@ static void reads_every_name_of_the_sizes(void **state)
     }
 }
 
-/* Of a model with these sizes, what is said to `tp` tensor-parallel ranks; NULL: it is cut. The
- * caller frees. */
+/* Returns the error for a model with these sizes on `tp` tensor-parallel ranks, or NULL if it is
+ * accepted. The caller frees it. */
 static char *refusal(int heads, int kv, int width, int tp)
 {
     ConfigReport report;
@@ -211,9 +212,9 @@ static char *refusal(int heads, int kv, int width, int tp)
     return said;
 }
 
-/* Heads, groups of heads and the width of the mlp that tensor-parallel ranks cannot share evenly
- * are refused, and nothing else; what is to be written instead is never refused. */
-static void bug_28_heads_that_do_not_divide(void **state)
+/* A tensor size is refused exactly if tensor-parallel ranks cannot divide heads, key-value heads or
+ * the mlp's width evenly. The suggested sizes must be accepted. */
+static void bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused(void **state)
 {
     (void)state;
     int refused = 0;
@@ -243,9 +244,9 @@ static void bug_28_heads_that_do_not_divide(void **state)
     assert_true(refused > 500);
 }
 
-/* Grids of up to 12 ranks and 5 blocks: good exactly where the ranks are whole pipelines and every
- * run of layers has a block. */
-static void takes_the_grids_that_go_together(void **state)
+/* Tests all grids on up to 12 ranks with 5 blocks. A grid is valid exactly if the number of ranks
+ * is a multiple of tensor x pipeline and every layer range has a block. */
+static void a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers(void **state)
 {
     (void)state;
     for (int world = 1; world <= 12; world++)
@@ -270,14 +271,15 @@ static void takes_the_grids_that_go_together(void **state)
                 }
 }
 
-/* A stored run on other ranks than its own: its sizes where they go into those. */
-static void a_stored_run_opens_on_other_ranks(void **state)
+/* A stored run is opened by another number of ranks. It keeps its tensor and pipeline sizes if they
+ * divide that number. */
+static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void **state)
 {
     (void)state;
     static const struct {
         int64_t ranks;
         const char *set;
-        int64_t tensor, pipeline, data; /* tensor 0: it is refused */
+        int64_t tensor, pipeline, data; /* tensor 0: the config must be refused */
     } cases[] = {
         {8, NULL, 2, 2, 2},
         {4, NULL, 2, 2, 1},
@@ -292,7 +294,7 @@ static void a_stored_run_opens_on_other_ranks(void **state)
         {1, "parallel.tensor=2", 0, 0, 0},
         {4, "parallel.tensor=3", 0, 0, 0},
         {4, "parallel.tensor=5", 0, 0, 0},
-        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* four numbers of pipeline_split */
+        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* pipeline_split has four numbers */
         {2, "parallel.data=2", 0, 0, 0},
         {2, "parallel={\"tensor\": 1, \"pipeline\": 1, \"data\": 2}", 1, 1, 2},
     };
@@ -325,9 +327,9 @@ static void a_stored_run_opens_on_other_ranks(void **state)
     free(text);
 }
 
-/* Looking at a run, other tensor-parallel ranks than its own need not share a micro-batch's rows.
- */
-static void a_stored_run_cuts_rows_where_they_divide(void **state)
+/* When a stored run is looked at, another number of tensor-parallel ranks need not divide the rows
+ * of a micro-batch. */
+static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **state)
 {
     (void)state;
     const Config *run = good(2, "\"parallel\": {\"tensor\": 2, \"sequence_parallel\": true}", NULL);
@@ -347,8 +349,8 @@ static void a_stored_run_cuts_rows_where_they_divide(void **state)
     free(text);
 }
 
-/* What knows a single rank sets aside the grid that a file asks for, and refuses one of a --set. */
-static void one_rank_sets_a_grid_aside(void **state)
+/* A caller with a single rank ignores the grid of the file but refuses a grid given by --set. */
+static void one_rank_ignores_the_grid_of_a_file_and_refuses_one_of_a_set(void **state)
 {
     (void)state;
     static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
@@ -376,15 +378,15 @@ static void one_rank_sets_a_grid_aside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settles_schedule_and_partition),
-        cmocka_unit_test(prints_what_reads_back),
-        cmocka_unit_test(notices_what_has_no_effect),
-        cmocka_unit_test(reads_every_name_of_the_sizes),
-        cmocka_unit_test(bug_28_heads_that_do_not_divide),
-        cmocka_unit_test(takes_the_grids_that_go_together),
-        cmocka_unit_test(a_stored_run_opens_on_other_ranks),
-        cmocka_unit_test(a_stored_run_cuts_rows_where_they_divide),
-        cmocka_unit_test(one_rank_sets_a_grid_aside),
+        cmocka_unit_test(schedule_and_partition_are_derived_unless_given),
+        cmocka_unit_test(a_printed_grid_reads_back_and_derived_keys_stay_derived),
+        cmocka_unit_test(keys_of_the_grid_without_effect_give_a_notice),
+        cmocka_unit_test(deepspeed_names_of_tensor_and_pipeline_sizes_are_read),
+        cmocka_unit_test(bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused),
+        cmocka_unit_test(a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers),
+        cmocka_unit_test(a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them),
+        cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
+        cmocka_unit_test(one_rank_ignores_the_grid_of_a_file_and_refuses_one_of_a_set),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
 }

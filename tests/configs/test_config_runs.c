@@ -1,5 +1,6 @@
-/* test_config_runs.c -- no config reaches a failed check: drawn ones are planned and, where small,
- * run, each in the words of the option table; thousands, the same in every run. */
+/* test_config_runs.c -- generates thousands of configs from the option table and checks that none
+ * ends in a failed check: large ones are planned, small ones are run. The same configs are drawn in
+ * every run. */
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/fuzz/fuzz_model.h"
@@ -24,7 +25,7 @@ enum {
     LONG_STEP = 1 << 24 /* bytes */
 };
 
-/* What children tell: shared memory. */
+/* Progress that child processes report through shared memory. */
 typedef struct {
     int at, accepted;
 } Told;
@@ -40,9 +41,9 @@ static void run_small(const uint8_t *bytes, Told *p)
     p->accepted += fuzz_model(bytes, BYTES);
 }
 
-/* As a run does it: what a step's list of actions would take is held against the memory before it
- * is made. One that there is room for may still take a minute to make; it is measured with a
- * shorter step. */
+/* Plans a large config as a run would: the size of a step's list of actions is compared with the
+ * available memory before the list is made. A list that fits may still take a minute to make, so
+ * such a config is measured with a shorter step. */
 static void plan_large(const uint8_t *bytes, Told *p)
 {
     char shown[8192];
@@ -59,8 +60,8 @@ static void plan_large(const uint8_t *bytes, Told *p)
     config_free(config);
 }
 
-/* Calls `one` for all numbers below n in children; each goes on after the number that ended the
- * one before. */
+/* Calls `one` for all numbers below n in child processes. If a child dies, the next one continues
+ * after the number at which it died. Returns how many died without a regular refusal. */
 static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSize model, Told *p)
 {
     int wrong = 0;
@@ -74,7 +75,7 @@ static int ends_in_children(int n, void (*one)(const uint8_t *, Told *), ModelSi
         if (child == 0) {
             if (freopen("/dev/null", "w", stderr) == NULL) _exit(126);
             for (; p->at < n; p->at++) {
-                alarm(PATIENCE); /* or one that hangs would take the rest with it */
+                alarm(PATIENCE); /* otherwise a child that hangs would block all other configs */
                 draw(bytes, p->at);
                 one(bytes, p);
             }
@@ -108,13 +109,13 @@ static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
     munmap(p, sizeof *p);
 }
 
-static void small_configs_run(void **state)
+static void every_small_random_config_runs_or_is_refused(void **state)
 {
     (void)state;
     check(SMALL, run_small, MODEL_SMALL);
 }
 
-static void large_configs_are_planned_or_refused(void **state)
+static void every_large_random_config_is_planned_or_refused(void **state)
 {
     (void)state;
     check(LARGE, plan_large, MODEL_LARGE);
@@ -123,8 +124,8 @@ static void large_configs_are_planned_or_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_configs_run),
-        cmocka_unit_test(large_configs_are_planned_or_refused),
+        cmocka_unit_test(every_small_random_config_runs_or_is_refused),
+        cmocka_unit_test(every_large_random_config_is_planned_or_refused),
     };
     return cmocka_run_group_tests_name("config_runs", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_config_schedule.c -- schedules that keep their shape at any length: ratios, what follows
- * from train_steps, and the presets in runs shorter and longer than their own. */
+/* test_config_schedule.c -- tests learning-rate schedules given as ratios, which keep their shape
+ * at any length: ratios, lengths derived from train_steps, and the presets in shorter and longer
+ * runs. */
 #include "configs/config.h"
 #include "model/core/check.h"
 #include "optim/lr_schedule.h"
@@ -16,7 +17,7 @@
 
 #define DEMO_STEPS 2600
 
-/* A preset under up to three --set; it must be good. */
+/* Loads a preset with up to three --set; it must be valid. */
 static const Config *preset(const char *path, const char *a, const char *b, const char *c)
 {
     const char *sets[] = {a, b, c};
@@ -28,7 +29,7 @@ static const Config *preset(const char *path, const char *a, const char *b, cons
     return config;
 }
 
-/* `config check` with data that are there. */
+/* Runs `config check` with data that exist. */
 static int check(char *path, const char *set)
 {
     char *argv[] = {"config", "check", path, "--set", (char *)set, "--set", "data.text=README.md",
@@ -36,7 +37,7 @@ static int check(char *path, const char *set)
     return config_test_command(argv);
 }
 
-static void takes_every_preset_at_every_length(void **state)
+static void every_preset_is_valid_for_short_and_long_runs(void **state)
 {
     (void)state;
     static const char *const steps[] = {"train_steps=1", "train_steps=50", "train_steps=100",
@@ -55,8 +56,8 @@ static void takes_every_preset_at_every_length(void **state)
     globfree(&found);
 }
 
-/* What the presets warmed up for before they said it as a ratio. */
-static void keeps_the_warmup_of_presets(void **state)
+/* The warmup that each preset had when it was still given in steps. */
+static void warmup_ratios_of_presets_give_the_intended_steps(void **state)
 {
     (void)state;
     static const struct {
@@ -74,7 +75,7 @@ static void keeps_the_warmup_of_presets(void **state)
     }
 }
 
-static void gives_the_demo_the_same_learning_rates(void **state)
+static void the_demo_has_the_same_learning_rates_with_ratios_and_with_steps(void **state)
 {
     (void)state;
     double table[2][DEMO_STEPS];
@@ -97,7 +98,7 @@ static void rounds_ratios_to_the_nearest_step(void **state)
     (void)state;
     static const struct {
         const char *keys;
-        int64_t warmup, decay; /* -1: not read */
+        int64_t warmup, decay; /* -1: not compared */
     } cases[] = {
         {"\"train_steps\": 10, \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
          "{\"warmup_ratio\": 0.24}}",
@@ -144,7 +145,7 @@ static void rounds_ratios_to_the_nearest_step(void **state)
     }
 }
 
-static void lets_a_set_choose_steps_or_ratio(void **state)
+static void a_set_in_steps_replaces_a_ratio_and_the_reverse(void **state)
 {
     (void)state;
     const Config *c =
@@ -159,7 +160,7 @@ static void lets_a_set_choose_steps_or_ratio(void **state)
                           1, &set);
     assert_int_equal(c->scheduler.params.warmup_num_steps, 500);
     config_free(c);
-    /* A file for a trainer that fills the steps in. */
+    /* A file for a trainer that fills in the steps. */
     c = config_test_parse("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, \"scheduler\": "
                           "{\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": \"auto\"}}}",
                           1, &set);
@@ -167,7 +168,7 @@ static void lets_a_set_choose_steps_or_ratio(void **state)
     config_free(c);
 }
 
-static void follows_train_steps_from_a_stored_config(void **state)
+static void a_stored_schedule_is_derived_again_for_other_train_steps(void **state)
 {
     (void)state;
     const Config *demo = preset("configs/demo.json", NULL, NULL, NULL);
@@ -185,7 +186,8 @@ static void follows_train_steps_from_a_stored_config(void **state)
     free(text);
 }
 
-/* How many keys differ, and whether `key` is among them as one that changes the numbers. */
+/* Returns the number of keys that differ. *found says whether `key` is one of them, with an effect
+ * on the numbers. */
 static int differences(const Config *was, const Config *now, const char *key, bool *found)
 {
     ConfigDifference *d;
@@ -197,9 +199,9 @@ static int differences(const Config *was, const Config *now, const char *key, bo
     return n;
 }
 
-/* A run that was started before there were ratios has the steps in its config, and goes on under
- * the preset that says them as ratios. */
-static void knows_the_same_schedule_in_other_words(void **state)
+/* A run that was started before ratios existed has steps in its config. It can be resumed with the
+ * preset that gives the same schedule as ratios. */
+static void a_schedule_in_steps_equals_the_same_schedule_in_ratios(void **state)
 {
     (void)state;
     bool found;
@@ -214,7 +216,8 @@ static void knows_the_same_schedule_in_other_words(void **state)
     assert_null(strstr(text, "// \"warmup_num_steps\""));
     const Config *stored = config_test_parse(text, 0, NULL);
     assert_int_equal(differences(stored, demo, "train_steps", &found), 0);
-    assert_int_equal(differences(demo, longer, "train_steps", &found), 4); /* and three lengths */
+    /* train_steps and three lengths derived from it */
+    assert_int_equal(differences(demo, longer, "train_steps", &found), 4);
     assert_true(found);
     differences(demo, longer, "scheduler.params.warmup_num_steps", &found);
     assert_true(found);
@@ -228,7 +231,7 @@ static void knows_the_same_schedule_in_other_words(void **state)
     free(text);
 }
 
-/* A schedule over a run of so many steps, in numbers of steps. */
+/* Returns a config with a schedule for a run of `steps` steps, with lengths given in steps. */
 static char *schedule_text(const char *type, int steps, const char *params)
 {
     return text_format(
@@ -238,9 +241,10 @@ static char *schedule_text(const char *type, int steps, const char *params)
         steps, type, params);
 }
 
-/* The last border that fits: warmup and decay fill the run, or the warmup alone does; one step more
- * is refused. Rates of every update and of two past the end, as printed with three digits. */
-static void takes_what_fills_the_run(void **state)
+/* Tests the limit: warmup and decay fill the run exactly, or the warmup alone does. One more step
+ * is refused. `rates` are the learning rates of all steps and of two after the end, with three
+ * digits. */
+static void warmup_and_decay_may_fill_the_run_but_not_exceed_it(void **state)
 {
     (void)state;
     static const struct {
@@ -287,7 +291,7 @@ static void takes_what_fills_the_run(void **state)
     }
 }
 
-static void notices_a_warmup_that_outlasts_the_run(void **state)
+static void a_warmup_longer_than_the_run_gives_a_notice(void **state)
 {
     (void)state;
     static const struct {
@@ -322,15 +326,15 @@ static void notices_a_warmup_that_outlasts_the_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_every_preset_at_every_length),
-        cmocka_unit_test(keeps_the_warmup_of_presets),
-        cmocka_unit_test(gives_the_demo_the_same_learning_rates),
+        cmocka_unit_test(every_preset_is_valid_for_short_and_long_runs),
+        cmocka_unit_test(warmup_ratios_of_presets_give_the_intended_steps),
+        cmocka_unit_test(the_demo_has_the_same_learning_rates_with_ratios_and_with_steps),
         cmocka_unit_test(rounds_ratios_to_the_nearest_step),
-        cmocka_unit_test(lets_a_set_choose_steps_or_ratio),
-        cmocka_unit_test(follows_train_steps_from_a_stored_config),
-        cmocka_unit_test(knows_the_same_schedule_in_other_words),
-        cmocka_unit_test(takes_what_fills_the_run),
-        cmocka_unit_test(notices_a_warmup_that_outlasts_the_run),
+        cmocka_unit_test(a_set_in_steps_replaces_a_ratio_and_the_reverse),
+        cmocka_unit_test(a_stored_schedule_is_derived_again_for_other_train_steps),
+        cmocka_unit_test(a_schedule_in_steps_equals_the_same_schedule_in_ratios),
+        cmocka_unit_test(warmup_and_decay_may_fill_the_run_but_not_exceed_it),
+        cmocka_unit_test(a_warmup_longer_than_the_run_gives_a_notice),
     };
     return cmocka_run_group_tests_name("config schedule", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_config_twins.c -- conditions of notices that have a near twin: all ranks or data-parallel
- * ranks, stages or ranks. Each is asked where the two differ. */
+/* test_config_twins.c -- tests notices whose condition is easily confused with a similar one: all
+ * ranks or data-parallel ranks, pipeline stages or ranks. Each is tested with grids on which the
+ * two conditions differ. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -14,7 +15,7 @@
 typedef struct {
     int64_t world;
     const char *set[4];
-    const char *notice; /* a part of the only one; NULL: there is none */
+    const char *notice; /* part of the only notice; NULL: there must be none */
 } Case;
 
 static void check_case(const Case *c)
@@ -39,8 +40,8 @@ static void check_case(const Case *c)
     config_free(config);
 }
 
-/* Data-parallel ranks share what ZeRO shards, however many other ranks there are. */
-static void sharding_is_asked_of_data_parallel_ranks(void **state)
+/* Only data-parallel ranks share what ZeRO shards; other ranks do not count. */
+static void zero_without_effect_is_noticed_for_one_data_parallel_rank(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -62,8 +63,9 @@ static void sharding_is_asked_of_data_parallel_ranks(void **state)
         check_case(&cases[i]);
 }
 
-/* Sums for every micro-batch cost where there are stages, not where there are other ranks. */
-static void sums_of_every_micro_batch_are_said_of_stages(void **state)
+/* Reducing gradients for every micro-batch is costly only with pipeline stages, not with other
+ * ranks. */
+static void costly_zero_stages_are_noticed_only_with_a_pipeline(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -80,8 +82,8 @@ static void sums_of_every_micro_batch_are_said_of_stages(void **state)
         check_case(&cases[i]);
 }
 
-/* Any other rank is one to call, and one that can write. */
-static void calls_and_writers_are_asked_of_all_ranks(void **state)
+/* Any other rank is one to communicate with, and one that can write. */
+static void comms_logger_and_writers_notices_count_all_ranks(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -101,8 +103,8 @@ static void calls_and_writers_are_asked_of_all_ranks(void **state)
         check_case(&cases[i]);
 }
 
-/* Rows are cut between tensor-parallel ranks alone. */
-static void rows_are_asked_of_tensor_parallel_ranks(void **state)
+/* Only tensor-parallel ranks divide the rows of a micro-batch. */
+static void sequence_parallel_notices_count_tensor_parallel_ranks_only(void **state)
 {
     (void)state;
     static const char type[] = "seq_parallel_communication_data_type=bf16";
@@ -123,10 +125,10 @@ static void rows_are_asked_of_tensor_parallel_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sharding_is_asked_of_data_parallel_ranks),
-        cmocka_unit_test(sums_of_every_micro_batch_are_said_of_stages),
-        cmocka_unit_test(calls_and_writers_are_asked_of_all_ranks),
-        cmocka_unit_test(rows_are_asked_of_tensor_parallel_ranks),
+        cmocka_unit_test(zero_without_effect_is_noticed_for_one_data_parallel_rank),
+        cmocka_unit_test(costly_zero_stages_are_noticed_only_with_a_pipeline),
+        cmocka_unit_test(comms_logger_and_writers_notices_count_all_ranks),
+        cmocka_unit_test(sequence_parallel_notices_count_tensor_parallel_ranks_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

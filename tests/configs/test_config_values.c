@@ -1,5 +1,5 @@
-/* test_config_values.c -- the values of a good config: defaults, what follows from what, --set, and
- * what the tables promise row by row. */
+/* test_config_values.c -- tests the values of valid configs: defaults, derived values, --set,
+ * config_settle, and properties of every row of the option tables. */
 #include "configs/config.h"
 #include "configs/reader/options.h"
 #include "model/core/check.h"
@@ -16,7 +16,7 @@
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void fills_defaults(void **state)
+static void keys_that_are_absent_or_null_get_their_defaults(void **state)
 {
     (void)state;
     const Config *c = config_test_keys("\"_note\": [1, {\"a\": 1}], \"steps_per_print\": null");
@@ -52,7 +52,7 @@ static void fills_defaults(void **state)
     config_free(c);
 }
 
-static void derives_values(void **state)
+static void missing_values_are_derived_from_given_ones(void **state)
 {
     (void)state;
     const Config *c =
@@ -109,7 +109,7 @@ static void derives_values(void **state)
     config_free(c);
 }
 
-static void settles_the_batch(void **state)
+static void missing_batch_keys_are_derived_from_the_given_ones(void **state)
 {
     (void)state;
     static const struct {
@@ -150,7 +150,7 @@ static void settles_the_batch(void **state)
     }
 }
 
-static void takes_sets(void **state)
+static void sets_are_applied_in_order_and_parsed_by_the_type_of_the_key(void **state)
 {
     (void)state;
     const char *sets[] = {"seed=1",
@@ -181,7 +181,7 @@ static void takes_sets(void **state)
     c = config_test_set("eval.sample_prompt=\"a\\n\"");
     assert_string_equal(c->eval.sample_prompt, "a\n");
     config_free(c);
-    c = config_test_set("data.text=my#file.txt"); /* not a comment */
+    c = config_test_set("data.text=my#file.txt"); /* "#" does not start a comment here */
     assert_string_equal(c->data.text.item[0], "my#file.txt");
     config_free(c);
     const char *null[] = {"train_batch_size=null", "train_micro_batch_size_per_gpu=3"};
@@ -190,7 +190,7 @@ static void takes_sets(void **state)
     config_free(c);
 }
 
-static void lets_a_set_replace_what_the_file_says(void **state)
+static void a_set_replaces_conflicting_values_and_errors_of_the_file(void **state)
 {
     (void)state;
     const char *file = "{\"data\": {\"corpus\": \"c\"}, \"train_batch_size\": 8, "
@@ -211,7 +211,7 @@ static void lets_a_set_replace_what_the_file_says(void **state)
     config_free(c);
 }
 
-static void the_vocabulary_comes_from_the_data(void **state)
+static void config_settle_takes_the_vocabulary_of_the_data_or_refuses(void **state)
 {
     (void)state;
     char err[300];
@@ -230,7 +230,7 @@ static void the_vocabulary_comes_from_the_data(void **state)
     config_free(c);
 }
 
-static void settling_changes_nothing_else(void **state)
+static void config_settle_changes_only_the_given_facts(void **state)
 {
     (void)state;
     char err[300];
@@ -259,8 +259,9 @@ static void settling_changes_nothing_else(void **state)
     config_free(now);
 }
 
-/* A step of one micro-batch for measuring: the batch arithmetic holds, and nothing else moves. */
-static void measures_one_micro_batch(void **state)
+/* A config of one micro-batch, used for measuring, keeps the batch keys consistent and changes
+ * nothing else. */
+static void config_of_one_micro_batch_keeps_the_batch_keys_consistent(void **state)
 {
     (void)state;
     ConfigDifference *d;
@@ -279,7 +280,7 @@ static void measures_one_micro_batch(void **state)
     config_free(c);
 }
 
-static void diff_lists_every_changed_key(void **state)
+static void config_diff_lists_every_changed_key_with_its_effect(void **state)
 {
     (void)state;
     ConfigDifference *d;
@@ -336,7 +337,7 @@ static void config_explain_describes_every_option(void **state)
     assert_string_equal(near, "optimizer.params.lr");
 }
 
-static void accepts_every_default_and_null(void **state)
+static void every_key_accepts_its_default_and_null(void **state)
 {
     (void)state;
     int n_notices;
@@ -356,7 +357,7 @@ static void accepts_every_default_and_null(void **state)
     }
 }
 
-static void prints_defaults_that_load(void **state)
+static void the_printed_defaults_load_as_the_default_config(void **state)
 {
     (void)state;
     char *text;
@@ -378,18 +379,18 @@ static void prints_defaults_that_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fills_defaults),
-        cmocka_unit_test(derives_values),
-        cmocka_unit_test(settles_the_batch),
-        cmocka_unit_test(takes_sets),
-        cmocka_unit_test(lets_a_set_replace_what_the_file_says),
-        cmocka_unit_test(the_vocabulary_comes_from_the_data),
-        cmocka_unit_test(settling_changes_nothing_else),
-        cmocka_unit_test(measures_one_micro_batch),
-        cmocka_unit_test(diff_lists_every_changed_key),
+        cmocka_unit_test(keys_that_are_absent_or_null_get_their_defaults),
+        cmocka_unit_test(missing_values_are_derived_from_given_ones),
+        cmocka_unit_test(missing_batch_keys_are_derived_from_the_given_ones),
+        cmocka_unit_test(sets_are_applied_in_order_and_parsed_by_the_type_of_the_key),
+        cmocka_unit_test(a_set_replaces_conflicting_values_and_errors_of_the_file),
+        cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
+        cmocka_unit_test(config_settle_changes_only_the_given_facts),
+        cmocka_unit_test(config_of_one_micro_batch_keeps_the_batch_keys_consistent),
+        cmocka_unit_test(config_diff_lists_every_changed_key_with_its_effect),
         cmocka_unit_test(config_explain_describes_every_option),
-        cmocka_unit_test(accepts_every_default_and_null),
-        cmocka_unit_test(prints_defaults_that_load),
+        cmocka_unit_test(every_key_accepts_its_default_and_null),
+        cmocka_unit_test(the_printed_defaults_load_as_the_default_config),
     };
     return cmocka_run_group_tests_name("config values", tests, NULL, NULL);
 }

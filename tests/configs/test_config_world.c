@@ -1,6 +1,6 @@
-/* test_config_world.c -- what of a config follows from the number of ranks: parallel.data and the
- * batch keys, in worlds that are known, not known, and others than the one a text was printed for.
- * What is refused: golden/config_errors.txt. */
+/* test_config_world.c -- tests what is derived from the number of ranks ("world"): parallel.data
+ * and the batch keys, for known and unknown numbers of ranks and for other numbers than a text was
+ * printed for. The values that are refused are in golden/config_errors.txt. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -16,7 +16,7 @@
 #define MICRO "\"train_micro_batch_size_per_gpu\": "
 #define ACCUM "\"gradient_accumulation_steps\": "
 
-/* NULL where the text is refused in this context. */
+/* Returns NULL if the text is refused in this context. */
 static const Config *parse_in(ConfigContext context, const char *text)
 {
     ConfigReport report;
@@ -25,7 +25,7 @@ static const Config *parse_in(ConfigContext context, const char *text)
     return c;
 }
 
-/* The config with these keys, which must be good in a world of so many ranks (0: not known). */
+/* Returns the config with these keys, which must be valid on `world` ranks (0: not known). */
 static const Config *in_world(int64_t world, const char *keys)
 {
     char *text = text_format("{\"data\": {\"text\": \"x\"}%s%s}", *keys ? ", " : "", keys);
@@ -43,16 +43,16 @@ static void assert_batch(const Config *c, int64_t dp, int64_t batch, int64_t mic
     assert_int_equal(c->gradient_accumulation_steps, accum);
 }
 
-static void settles_the_batch_over_the_ranks(void **state)
+static void batch_keys_are_derived_for_known_and_unknown_numbers_of_ranks(void **state)
 {
     (void)state;
     static const struct {
         int64_t world;
         const char *keys;
         int64_t dp, batch, micro, accum;
-        int64_t known; /* the world that comes out; 0: still not known */
+        int64_t known; /* the resulting number of ranks; 0: still not known */
     } cases[] = {
-        /* A batch that is given is that of all ranks, however many they are. */
+        /* A given batch is the batch of all ranks together, for any number of ranks. */
         {1, BATCH "16", 1, 16, 16, 1, 1},
         {4, BATCH "16", 4, 16, 4, 1, 4},
         {1, BATCH "16, " MICRO "4", 1, 16, 4, 4, 1},
@@ -64,15 +64,16 @@ static void settles_the_batch_over_the_ranks(void **state)
         {4, BATCH "24, " MICRO "\"auto\"", 4, 24, 2, 3, 4},
         {2, BATCH "24, " MICRO "\"auto\", " ACCUM "4", 2, 24, 3, 4, 2},
         {1, BATCH "24, " MICRO "\"auto\", " ACCUM "1", 1, 24, 24, 1, 1},
-        /* One that is not given is what all ranks make. */
+        /* A batch that is not given is the product of the other keys and the number of ranks. */
         {3, MICRO "4, " ACCUM "2", 3, 24, 4, 2, 3},
         {5, MICRO "4", 5, 20, 4, 1, 5},
         {2, BATCH "\"auto\"", 2, 16, 8, 1, 2},
-        /* A size that is given and right is no trouble. */
+        /* A given parallel.data that is right is accepted. */
         {4, BATCH "16, \"parallel\": {\"data\": 4}", 4, 16, 4, 1, 4},
         {4, BATCH "16, \"parallel\": {\"data\": \"auto\"}", 4, 16, 4, 1, 4},
         {4, BATCH "16, \"parallel\": {\"data\": null}", 4, 16, 4, 1, 4},
-        /* Not known: it follows from all three, or is given; else all is as for one rank. */
+        /* The number of ranks is not known: it follows from the three batch keys or from
+         * parallel.data, otherwise values are derived for one rank. */
         {0, BATCH "16, " MICRO "2, " ACCUM "2", 4, 16, 2, 2, 4},
         {0, BATCH "16, " MICRO "2, \"parallel\": {\"data\": 2}", 2, 16, 2, 4, 2},
         {0, BATCH "16, " MICRO "2", 1, 16, 2, 8, 0},
@@ -87,12 +88,12 @@ static void settles_the_batch_over_the_ranks(void **state)
     }
 }
 
-static void reads_what_it_printed_on_any_number_of_ranks(void **state)
+static void a_printed_config_can_be_read_on_any_number_of_ranks(void **state)
 {
     (void)state;
     static const struct {
         const char *keys;
-        int64_t was, is; /* ranks that it was printed and is read for */
+        int64_t was, is; /* numbers of ranks for which it was printed and is read */
         int64_t dp, batch, micro, accum;
     } cases[] = {
         {BATCH "16, " MICRO "4", 4, 1, 1, 16, 4, 4},
@@ -110,7 +111,7 @@ static void reads_what_it_printed_on_any_number_of_ranks(void **state)
         const Config *again = parse_in((ConfigContext){.world = cases[i].is}, text);
         if (again == NULL) fail_msg("refused on %d ranks: %s", (int)cases[i].is, text);
         assert_batch(again, cases[i].dp, cases[i].batch, cases[i].micro, cases[i].accum);
-        /* Opened to look at, it is what it was, whatever ranks look at it. */
+        /* When it is only looked at, it keeps its values, whatever the number of ranks. */
         for (int64_t world = 0; world < 6; world++) {
             const ConfigContext looking = {.world = world, .stored = true};
             const Config *stored = parse_in(looking, text);
@@ -126,8 +127,8 @@ static void reads_what_it_printed_on_any_number_of_ranks(void **state)
     }
 }
 
-/* What follows is shown, and not there for those who read the text. */
-static void prints_what_follows_as_comments(void **state)
+/* Derived values are printed as comments, so they are not there when the text is read. */
+static void values_derived_from_the_ranks_are_printed_as_comments(void **state)
 {
     (void)state;
     const Config *c = in_world(4, BATCH "16, " MICRO "\"auto\"");
@@ -147,8 +148,8 @@ static void prints_what_follows_as_comments(void **state)
     free(text);
 }
 
-/* Also that of a program without a file, whose micro-batch nobody gave. */
-static void prints_its_own_defaults_to_be_read(void **state)
+/* This includes a run without a config file, where no micro-batch is given. */
+static void the_default_config_prints_text_that_can_be_read_again(void **state)
 {
     (void)state;
     ConfigReport report;
@@ -166,8 +167,8 @@ static void prints_its_own_defaults_to_be_read(void **state)
     free(text);
 }
 
-/* Runs that were saved before there were ranks have every value written down. */
-static void opens_runs_of_one_rank_that_give_everything(void **state)
+/* Runs that were saved by versions without ranks have every value written out. */
+static void an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks(void **state)
 {
     (void)state;
     static const char text[] =
@@ -181,7 +182,7 @@ static void opens_runs_of_one_rank_that_give_everything(void **state)
     assert_batch(now, 4, 16, 4, 1);
     ConfigDifference *d;
     int n = config_diff(stored, now, &d);
-    assert_int_equal(n, 2); /* nothing that a resumed run could not follow */
+    assert_int_equal(n, 2); /* a resumed run can adopt both differences */
     assert_string_equal(d[0].key, "parallel.data");
     assert_string_equal(d[1].key, "gradient_accumulation_steps");
     for (int i = 0; i < n; i++)
@@ -190,11 +191,12 @@ static void opens_runs_of_one_rank_that_give_everything(void **state)
     config_free(stored);
     config_free(now);
     assert_null(
-        parse_in((ConfigContext){.world = 4}, text)); /* as a config of its own it is held */
+        /* as an ordinary config it is refused on 4 ranks */
+        parse_in((ConfigContext){.world = 4}, text));
 }
 
-/* What is opened to look at has no steps: a batch that no ranks share is no trouble there. */
-static void a_stored_batch_need_not_fit(void **state)
+/* A run that is only looked at takes no steps, so its batch need not be divisible. */
+static void a_stored_run_may_have_a_batch_that_does_not_fit_its_ranks(void **state)
 {
     (void)state;
     static const struct {
@@ -219,7 +221,7 @@ static void a_stored_batch_need_not_fit(void **state)
     }
 }
 
-static void fewer_ranks_than_writers_bring_a_notice(void **state)
+static void fewer_ranks_than_checkpoint_writers_give_a_notice(void **state)
 {
     (void)state;
     static const char text[] =
@@ -240,8 +242,8 @@ static void fewer_ranks_than_writers_bring_a_notice(void **state)
     }
 }
 
-/* What to write where a batch that was not given would be another on more ranks. */
-static void advice_keeps_the_batch_of_a_run(void **state)
+/* Advice on what to write if a derived batch would change with the number of ranks. */
+static void config_batch_advice_names_keys_that_keep_the_batch(void **state)
 {
     (void)state;
     static const struct {
@@ -275,7 +277,8 @@ static void advice_keeps_the_batch_of_a_run(void **state)
     }
 }
 
-/* The number after `name` in `advice`, or after " or " there, which is the second; 0: none. */
+/* Returns the number after `name` in `advice`; with `second`, the number after " or " there. 0:
+ * none. */
 static long long advised(const char *advice, const char *name, bool second)
 {
     long long first = 0, other = 0;
@@ -285,8 +288,8 @@ static long long advised(const char *advice, const char *name, bool second)
     return second && n == 2 ? other : first;
 }
 
-/* ... and it is accepted, in each way that it names. */
-static void what_keeps_a_batch_is_accepted(void **state)
+/* Every way that the advice names must be accepted and give the desired batch. */
+static void following_config_batch_advice_gives_the_wanted_batch(void **state)
 {
     (void)state;
     int followed = 0;
@@ -303,7 +306,7 @@ static void what_keeps_a_batch_is_accepted(void **state)
                       rows = advised(advice, "per_gpu", second & 2);
             if (((second & 1) && ranks == advised(advice, "take", false)) ||
                 ((second & 2) && rows == advised(advice, "per_gpu", false)))
-                continue; /* there is no second */
+                continue; /* there is no second number */
             snprintf(keys, sizeof keys, BATCH "%lld, " MICRO "%lld",
                      advised(advice, "train_batch_size", false), rows > 0 ? rows : micro);
             if (accum > 0 && strstr(advice, "leave gradient_accumulation_steps out") == NULL)
@@ -317,8 +320,8 @@ static void what_keeps_a_batch_is_accepted(void **state)
     print_message("  %d pieces of advice followed\n", followed);
 }
 
-/* A world beyond sense in a text is none. */
-static void ignores_a_world_that_is_no_number_of_ranks(void **state)
+/* A "_world" that is not a number of ranks is ignored. */
+static void a_stored_world_that_is_not_a_rank_count_is_ignored(void **state)
 {
     (void)state;
     static const char *const worlds[] = {"0", "-3", "1.5", "1e300", "\"4\"", "null", "[4]"};
@@ -333,9 +336,9 @@ static void ignores_a_world_that_is_no_number_of_ranks(void **state)
     }
 }
 
-/* Sizes whose own rules were silenced by other mistakes: no number of ranks overflows, and the
- * batch, which follows from it, is not blamed. */
-static void sizes_beyond_all_ranks_do_not_overflow(void **state)
+/* Other mistakes silence the rules for these sizes. The number of ranks must not overflow, and the
+ * batch, which is derived from it, must not be reported. */
+static void huge_grid_sizes_in_a_wrong_config_do_not_overflow(void **state)
 {
     (void)state;
     static const char text[] =
@@ -354,17 +357,17 @@ static void sizes_beyond_all_ranks_do_not_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settles_the_batch_over_the_ranks),
-        cmocka_unit_test(reads_what_it_printed_on_any_number_of_ranks),
-        cmocka_unit_test(prints_what_follows_as_comments),
-        cmocka_unit_test(prints_its_own_defaults_to_be_read),
-        cmocka_unit_test(opens_runs_of_one_rank_that_give_everything),
-        cmocka_unit_test(advice_keeps_the_batch_of_a_run),
-        cmocka_unit_test(what_keeps_a_batch_is_accepted),
-        cmocka_unit_test(a_stored_batch_need_not_fit),
-        cmocka_unit_test(fewer_ranks_than_writers_bring_a_notice),
-        cmocka_unit_test(ignores_a_world_that_is_no_number_of_ranks),
-        cmocka_unit_test(sizes_beyond_all_ranks_do_not_overflow),
+        cmocka_unit_test(batch_keys_are_derived_for_known_and_unknown_numbers_of_ranks),
+        cmocka_unit_test(a_printed_config_can_be_read_on_any_number_of_ranks),
+        cmocka_unit_test(values_derived_from_the_ranks_are_printed_as_comments),
+        cmocka_unit_test(the_default_config_prints_text_that_can_be_read_again),
+        cmocka_unit_test(an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks),
+        cmocka_unit_test(config_batch_advice_names_keys_that_keep_the_batch),
+        cmocka_unit_test(following_config_batch_advice_gives_the_wanted_batch),
+        cmocka_unit_test(a_stored_run_may_have_a_batch_that_does_not_fit_its_ranks),
+        cmocka_unit_test(fewer_ranks_than_checkpoint_writers_give_a_notice),
+        cmocka_unit_test(a_stored_world_that_is_not_a_rank_count_is_ignored),
+        cmocka_unit_test(huge_grid_sizes_in_a_wrong_config_do_not_overflow),
     };
     return cmocka_run_group_tests_name("config world", tests, NULL, NULL);
 }

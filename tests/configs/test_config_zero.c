@@ -1,5 +1,5 @@
-/* test_config_zero.c -- DeepSpeed's keys of ZeRO and of the sums over ranks: their names, defaults
- * and what follows from what. What is refused: golden/config_errors.txt. */
+/* test_config_zero.c -- tests DeepSpeed's keys for ZeRO and for gradient sums over ranks: names,
+ * defaults and derived values. The values that are refused are in golden/config_errors.txt. */
 #include "configs/config.h"
 #include "configs/reader/options.h"
 #include "model/core/check.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static void accepts_every_zero_stage_on_one_rank(void **state)
+static void every_zero_stage_is_accepted_on_one_rank_with_a_notice(void **state)
 {
     (void)state;
     for (int stage = 1; stage <= 3; stage++) {
@@ -30,8 +30,8 @@ static void accepts_every_zero_stage_on_one_rank(void **state)
     config_free(config_test_says("\"zero_optimization\": {\"stage\": 0}", NULL, ""));
 }
 
-/* Nor is it said where nobody knows yet how many ranks there will be, or where they are several. */
-static void one_data_parallel_rank_brings_a_notice(void **state)
+/* There is no notice if the number of ranks is not known or is above 1. */
+static void zero_on_one_data_parallel_rank_gives_a_notice(void **state)
 {
     (void)state;
     static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
@@ -46,8 +46,8 @@ static void one_data_parallel_rank_brings_a_notice(void **state)
     }
 }
 
-/* At stage 3 it is refused: config_errors.txt. */
-static void gradient_sums_are_accepted_up_to_stage_2(void **state)
+/* Stage 3 refuses "sum": see config_errors.txt. */
+static void gradient_allreduce_op_sum_is_accepted_at_zero_stages_0_to_2(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 2; stage++) {
@@ -62,8 +62,8 @@ static void gradient_sums_are_accepted_up_to_stage_2(void **state)
     }
 }
 
-/* A dead form of DeepSpeed's. */
-static void reads_zero_as_true_or_false(void **state)
+/* true and false are an obsolete form of DeepSpeed's for stages 1 and 0. */
+static void zero_optimization_true_and_false_mean_stages_1_and_0(void **state)
 {
     (void)state;
     const Config *c =
@@ -87,7 +87,7 @@ static void reads_zero_as_true_or_false(void **state)
     config_free(c);
 }
 
-static void another_zero_stage_changes_only_rounding(void **state)
+static void a_change_of_zero_stage_is_listed_as_a_change_of_rounding(void **state)
 {
     (void)state;
     const Config *plain = config_test_set("seed=1337"),
@@ -100,7 +100,8 @@ static void another_zero_stage_changes_only_rounding(void **state)
     assert_int_equal(config_diff(plain, sharded, &d), 2);
     assert_string_equal(d[0].key, "zero_optimization.stage");
     assert_int_equal(d[0].effect, EFFECT_ROUNDING);
-    assert_string_equal(d[1].key, "zero_optimization.overlap_comm"); /* follows, and is no matter */
+    /* overlap_comm is derived from the stage and does not affect the results */
+    assert_string_equal(d[1].key, "zero_optimization.overlap_comm");
     assert_int_equal(d[1].effect, EFFECT_NONE);
     config_diff_free(d, 2);
     config_free(plain);
@@ -109,8 +110,8 @@ static void another_zero_stage_changes_only_rounding(void **state)
     free(text);
 }
 
-/* DeepSpeed reads most keys of stage 3 without their prefix, too. */
-static void reads_every_name_of_a_key(void **state)
+/* DeepSpeed accepts most keys of stage 3 without the prefix as well. */
+static void every_alias_of_a_zero_key_sets_the_key(void **state)
 {
     (void)state;
     int n = 0;
@@ -144,8 +145,8 @@ static void reads_every_name_of_a_key(void **state)
                                  "zero_optimization.max_live_parameters=5", ""));
 }
 
-/* DeepSpeed's "no limit" is the largest integer of its machine, which no double holds. */
-static void takes_the_largest_integer_for_no_limit(void **state)
+/* DeepSpeed's "no limit" is the largest 64-bit integer, which no double represents exactly. */
+static void the_largest_integer_is_accepted_as_no_limit(void **state)
 {
     (void)state;
     static const char *const key = "stage3_model_persistence_threshold";
@@ -159,7 +160,7 @@ static void takes_the_largest_integer_for_no_limit(void **state)
     }
 }
 
-static void overlaps_at_stage_3_by_default(void **state)
+static void overlap_comm_defaults_to_true_at_stage_3_only(void **state)
 {
     (void)state;
     static const struct {
@@ -182,7 +183,7 @@ static void overlaps_at_stage_3_by_default(void **state)
         const Config *c = config_test_parse(text, 1, &cases[i].set);
         assert_int_equal(c->zero_optimization.overlap_comm, cases[i].overlap);
         assert_string_equal(config_origin(c, "zero_optimization.overlap_comm"), cases[i].origin);
-        char *stored = config_text(c); /* what was derived is derived anew at another stage */
+        char *stored = config_text(c); /* the derived value is derived again at another stage */
         const char *set = "zero_optimization.stage=1";
         const Config *again = config_test_parse(stored, 1, &set);
         bool given = strcmp(cases[i].origin, "derived") != 0;
@@ -194,8 +195,8 @@ static void overlaps_at_stage_3_by_default(void **state)
     }
 }
 
-/* What Hugging Face's trainer makes of "auto". */
-static void takes_bucket_sizes_from_the_width(void **state)
+/* Hugging Face's trainer computes the same sizes for "auto". */
+static void auto_bucket_sizes_are_derived_from_hidden_size(void **state)
 {
     (void)state;
     const Config *c = config_test_says("\"model\": {\"hidden_size\": 96}, \"zero_optimization\": {"
@@ -211,8 +212,8 @@ static void takes_bucket_sizes_from_the_width(void **state)
     config_free(c);
 }
 
-/* The type of gradients on their way: as given, else the one they add up in. */
-static void sends_gradients_as_they_add_up(void **state)
+/* Gradients are sent in the given type, or else in the type in which they are accumulated. */
+static void gradients_are_sent_in_the_accumulation_type_unless_given(void **state)
 {
     (void)state;
     static const struct {
@@ -239,16 +240,16 @@ static void sends_gradients_as_they_add_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_every_zero_stage_on_one_rank),
-        cmocka_unit_test(one_data_parallel_rank_brings_a_notice),
-        cmocka_unit_test(gradient_sums_are_accepted_up_to_stage_2),
-        cmocka_unit_test(reads_zero_as_true_or_false),
-        cmocka_unit_test(another_zero_stage_changes_only_rounding),
-        cmocka_unit_test(reads_every_name_of_a_key),
-        cmocka_unit_test(takes_the_largest_integer_for_no_limit),
-        cmocka_unit_test(overlaps_at_stage_3_by_default),
-        cmocka_unit_test(takes_bucket_sizes_from_the_width),
-        cmocka_unit_test(sends_gradients_as_they_add_up),
+        cmocka_unit_test(every_zero_stage_is_accepted_on_one_rank_with_a_notice),
+        cmocka_unit_test(zero_on_one_data_parallel_rank_gives_a_notice),
+        cmocka_unit_test(gradient_allreduce_op_sum_is_accepted_at_zero_stages_0_to_2),
+        cmocka_unit_test(zero_optimization_true_and_false_mean_stages_1_and_0),
+        cmocka_unit_test(a_change_of_zero_stage_is_listed_as_a_change_of_rounding),
+        cmocka_unit_test(every_alias_of_a_zero_key_sets_the_key),
+        cmocka_unit_test(the_largest_integer_is_accepted_as_no_limit),
+        cmocka_unit_test(overlap_comm_defaults_to_true_at_stage_3_only),
+        cmocka_unit_test(auto_bucket_sizes_are_derived_from_hidden_size),
+        cmocka_unit_test(gradients_are_sent_in_the_accumulation_type_unless_given),
     };
     return cmocka_run_group_tests_name("config zero", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_option_axes.c -- keys that act on ranks, each on the data, tensor and pipeline axis, and on
- * two axes at once: not only that something differs, but by which factor, of how many, and that the
- * other axes see nothing of it. What is counted is what rank 0 has called in two steps
+/* test_option_axes.c -- tests keys that affect communication, on the data, tensor and pipeline axis
+ * and on pairs of axes. It checks not only that something changes, but by which factor, and that
+ * the other axes do not change. It counts the collectives that rank 0 calls in two steps
  * (comms_logger). */
 #include "model/core/check.h"
 #include "tests/support/trainer/seen_wire.h"
@@ -16,14 +16,14 @@
 
 enum { STEPS = 2, BATCH = 8, LAYERS = 4, ROWS = 16, WIDTH = 32, MOST_SETS = 22 };
 
-/* Two ranks on one axis or on each of two, one sequence in a micro-batch. */
+/* Two ranks on one axis, or on each of two axes, with one sequence per micro-batch. */
 typedef struct {
     int dp, tp, pp;
 } Axes;
 static const Axes axes[] = {{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}};
 enum { AXES = sizeof axes / sizeof *axes };
 
-/* Slow builds (TEST_SAMPLE) take every fifth case: the first axes and the last. */
+/* Slow builds (TEST_SAMPLE) run every fifth case. */
 static int every(void)
 {
     return getenv("TEST_SAMPLE") ? 5 : 1;
@@ -34,7 +34,8 @@ static const char *const common[] = {
     "train_steps=2",          "steps_per_print=2",          "eval.interval=0",
     "eval.sample_interval=0", "checkpoint.save_interval=0", "comms_logger.enabled=true"};
 
-/* `./train` on these axes with the sets of both lists (NULL ends; either may be NULL). */
+/* Runs `./train` on these axes with the --set values of both lists (each ends with NULL; either
+ * list may be NULL). */
 static void run_on(Seen *out, Axes a, const char *const *first, const char *const *second)
 {
     const char *set[MOST_SETS];
@@ -58,7 +59,7 @@ static void run_on(Seen *out, Axes a, const char *const *first, const char *cons
 }
 #define SETS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- what was called ------------------------------------------------------------------------- */
+/* ---- counting collectives -------------------------------------------------------------------- */
 
 static void assert_count(SeenCount is, SeenCount want)
 {
@@ -66,7 +67,7 @@ static void assert_count(SeenCount is, SeenCount want)
     assert_int_equal(is.elements, want.elements);
 }
 
-/* The rows but for those of one group. */
+/* Returns the rows of the communication table except those of one group. */
 static char *rows_without(const Seen *seen, const char *group)
 {
     char *rows = seen_rows(seen), *rest = rows, *kept = must_strdup("");
@@ -88,7 +89,7 @@ static void assert_same_rows_without(const Seen *a, const Seen *b, const char *g
     free(y);
 }
 
-/* The same losses to the bit, and the same calls. */
+/* Checks that both runs have bitwise equal losses and the same collectives. */
 static void assert_nothing_differs(const Seen *a, const Seen *b)
 {
     assert_true(seen_same_losses(a, b));
@@ -103,9 +104,9 @@ static void free_both(Seen *a, Seen *b)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Half the learning rate for twice the gradient, to the bit, where two ranks are data-parallel;
- * tensor and pipeline ranks share one gradient, which "sum" leaves alone. */
-static void the_sum_is_a_factor_of_data_parallel_ranks_alone(void **state)
+/* With two data-parallel ranks, "sum" doubles the gradient, so half the learning rate gives bitwise
+ * the same steps. Tensor and pipeline ranks share one gradient, which "sum" does not change. */
+static void gradient_sum_scales_by_the_number_of_data_parallel_ranks_only(void **state)
 {
     (void)state;
     static const char *const more[][3] = {
@@ -127,7 +128,7 @@ static void the_sum_is_a_factor_of_data_parallel_ranks_alone(void **state)
     }
 }
 
-static void factors_around_sums_change_nothing_on_any_axis(void **state)
+static void prescale_and_predivide_keys_change_nothing_on_any_axis(void **state)
 {
     (void)state;
     for (int i = 0; i < AXES; i += every()) {
@@ -141,9 +142,10 @@ static void factors_around_sums_change_nothing_on_any_axis(void **state)
     }
 }
 
-/* Gradients travel in another type between data-parallel ranks: as many calls of as many elements.
- * Sums over tensor-parallel ranks and over a tied table's stages stay in the type that is kept. */
-static void the_communication_type_is_that_of_data_parallel_sums(void **state)
+/* Data-parallel ranks exchange gradients in another type, with the same number of calls and
+ * elements. Sums over tensor-parallel ranks and over the stages of a tied table keep the
+ * accumulation type. */
+static void communication_data_type_changes_data_parallel_sums_only(void **state)
 {
     (void)state;
     for (int i = 0; i < AXES; i += every()) {
@@ -160,9 +162,8 @@ static void the_communication_type_is_that_of_data_parallel_sums(void **state)
     }
 }
 
-/* Every key of ZeRO on ranks of which one alone is data-parallel: nothing is cut, gathered or put
- * off. */
-static void one_data_parallel_rank_has_nothing_to_shard(void **state)
+/* With a single data-parallel rank, no key of ZeRO shards, gathers or delays anything. */
+static void zero_keys_change_nothing_with_one_data_parallel_rank(void **state)
 {
     (void)state;
     static const char *const zero[] = {
@@ -187,11 +188,12 @@ static void one_data_parallel_rank_has_nothing_to_shard(void **state)
     }
 }
 
-/* Stage 1: each gradient is scattered once a step where stage 0 sums it whole, and the updated
- * weights are gathered after every step and once at the start. Without reduce_scatter the sums are
- * as at stage 0. Stage 2 sums every micro-batch, but on one stage the tied table, whose uses are
- * the first and the last, once a step. */
-static void stages_of_zero_call_what_their_sharding_takes(void **state)
+/* At stage 1, each gradient is reduce-scattered once per step where stage 0 all-reduces it, and the
+ * updated weights are gathered after every step and once at the start. Without reduce_scatter,
+ * gradients are all-reduced as at stage 0. Stage 2 reduces every micro-batch. With one pipeline
+ * stage, the tied table is an exception: it is used first and last, so it is reduced once per
+ * step. */
+static void each_zero_stage_calls_the_collectives_its_sharding_needs(void **state)
 {
     (void)state;
     for (int i = 0; i < AXES; i += every()) {
@@ -214,7 +216,7 @@ static void stages_of_zero_call_what_their_sharding_takes(void **state)
                                           sums.elements / STEPS * (STEPS + 1)});
         assert_int_equal(scattered.calls, (sums.calls - tied * STEPS) * micros + tied * STEPS);
         assert_true(seen_same_losses(&zero0, &zero1) && seen_same_losses(&zero0, &plain));
-        /* The two stages of a tied table add up shards. */
+        /* The two pipeline stages that share a tied table add up their shards of it. */
         SeenCount tie = seen_count(&zero0, "tie all-reduce f32");
         assert_count(seen_count(&zero1, "tie all-reduce f32"),
                      (SeenCount){tie.calls, tie.elements / axes[i].dp});
@@ -225,8 +227,8 @@ static void stages_of_zero_call_what_their_sharding_takes(void **state)
     }
 }
 
-/* When something is sent is not what is sent. */
-static void overlap_moves_no_bit_and_no_call(void **state)
+/* Overlap changes when data are sent, not which data. */
+static void overlap_comm_changes_neither_losses_nor_collectives(void **state)
 {
     (void)state;
     for (int i = 0; i < 4 * AXES; i += every()) {
@@ -242,9 +244,9 @@ static void overlap_moves_no_bit_and_no_call(void **state)
     }
 }
 
-/* What is made again needs one more sum a block between tensor-parallel ranks under `full`; no
- * other axis has a call more, and no policy changes a bit. */
-static void recomputation_adds_one_sum_a_block_on_the_tensor_axis(void **state)
+/* With `full` recomputation, every block needs one more all-reduce between tensor-parallel ranks.
+ * No other axis has more calls, and no policy changes any bit. */
+static void full_recompute_adds_one_tensor_all_reduce_per_block(void **state)
 {
     (void)state;
     for (int i = 0; i < AXES; i += every()) {
@@ -268,8 +270,9 @@ static void recomputation_adds_one_sum_a_block_on_the_tensor_axis(void **state)
     }
 }
 
-/* Borders of regions, counted by hand for a whole model or for its first stage (embedding and half
- * of the blocks); messages between stages are a rank's rows. */
+/* Expected counts are computed from the borders of tensor-parallel regions, for a whole model or
+ * for its first stage (embedding and half of the blocks). A message between stages holds one rank's
+ * rows. */
 static void sequence_parallel_ranks_gather_and_scatter_rows(void **state)
 {
     (void)state;
@@ -297,9 +300,9 @@ static void sequence_parallel_ranks_gather_and_scatter_rows(void **state)
     }
 }
 
-/* The first stage sends each micro-batch once for each of its runs of layers, and receives as many
- * gradients; with a second run it also receives what the last stage made of the first, and sends
- * the gradient of that. */
+/* The first stage sends each micro-batch once per layer range and receives as many gradients. With
+ * a second range, it also receives the last stage's output of the first range and sends that
+ * output's gradient. */
 static void stages_send_each_micro_batch_once_per_run_of_layers(void **state)
 {
     (void)state;
@@ -327,8 +330,8 @@ static void stages_send_each_micro_batch_once_per_run_of_layers(void **state)
     }
 }
 
-/* So many files of weights, whatever axis the ranks are on. */
-static void as_many_ranks_write_as_the_config_says(void **state)
+/* The number of weight files is the number of writers, on any axis. */
+static void checkpoint_writers_sets_the_number_of_weight_files(void **state)
 {
     (void)state;
     for (int i = 0; i < AXES; i += every()) {
@@ -347,16 +350,16 @@ static void as_many_ranks_write_as_the_config_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_sum_is_a_factor_of_data_parallel_ranks_alone),
-        cmocka_unit_test(factors_around_sums_change_nothing_on_any_axis),
-        cmocka_unit_test(the_communication_type_is_that_of_data_parallel_sums),
-        cmocka_unit_test(one_data_parallel_rank_has_nothing_to_shard),
-        cmocka_unit_test(stages_of_zero_call_what_their_sharding_takes),
-        cmocka_unit_test(overlap_moves_no_bit_and_no_call),
-        cmocka_unit_test(recomputation_adds_one_sum_a_block_on_the_tensor_axis),
+        cmocka_unit_test(gradient_sum_scales_by_the_number_of_data_parallel_ranks_only),
+        cmocka_unit_test(prescale_and_predivide_keys_change_nothing_on_any_axis),
+        cmocka_unit_test(communication_data_type_changes_data_parallel_sums_only),
+        cmocka_unit_test(zero_keys_change_nothing_with_one_data_parallel_rank),
+        cmocka_unit_test(each_zero_stage_calls_the_collectives_its_sharding_needs),
+        cmocka_unit_test(overlap_comm_changes_neither_losses_nor_collectives),
+        cmocka_unit_test(full_recompute_adds_one_tensor_all_reduce_per_block),
         cmocka_unit_test(sequence_parallel_ranks_gather_and_scatter_rows),
         cmocka_unit_test(stages_send_each_micro_batch_once_per_run_of_layers),
-        cmocka_unit_test(as_many_ranks_write_as_the_config_says),
+        cmocka_unit_test(checkpoint_writers_sets_the_number_of_weight_files),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
 }

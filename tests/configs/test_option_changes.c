@@ -1,6 +1,7 @@
-/* test_option_changes.c -- every row of the option table changes what it names, and nothing else,
- * and does to a resumed run what it names: three short runs of the program for every case, one with
- * each of two values of its key, and one that goes from the first value to the second. */
+/* test_option_changes.c -- tests for every row of the option table that changing its key changes
+ * what the row lists and nothing else, and that a resumed run behaves as the row says. Each case
+ * has three short runs: one with each of two values of the key, and one that is resumed from the
+ * first with the second value. */
 #include "configs/reader/options.h"
 #include "tests/support/trainer/option_cases.h"
 #include "tests/support/trainer/seen_run.h"
@@ -20,20 +21,20 @@
 
 enum { MAX_BASES = 80 };
 
-/* What changes rounding alone leaves losses as near as this. */
+/* If only rounding changes, losses differ by no more than this factor. */
 static const double ROUNDING = 0.01;
 
-/* Steps of a first run, and the one after which a resumed run begins. */
+/* Steps of a first run, and the step after which a resumed run starts. */
 enum { STEPS = 6, RESUMED_AT = 2 };
 
 typedef struct {
     int ranks;
     const char *const *set;
     Seen seen;
-    char checkpoint[64]; /* of step RESUMED_AT */
+    char checkpoint[64]; /* path of the checkpoint of step RESUMED_AT */
 } Base;
 
-/* The first run of a case; cases with the same settings share it. */
+/* Returns the first run of a case; cases with the same settings share it. */
 static const Base *base_run(Base *base, int *n, int ranks, const char *const *set)
 {
     char kept[32];
@@ -49,7 +50,7 @@ static const Base *base_run(Base *base, int *n, int ranks, const char *const *se
     base[*n].set = set;
     base[*n].ranks = ranks;
     seen_run(&base[*n].seen, "run", ranks, set, NULL);
-    /* Into a folder in which no test looks for what a run leaves. */
+    /* Move the run to a folder where no test looks for a run's files. */
     snprintf(kept, sizeof kept, "kept/%d", *n);
     assert_int_equal(rename("run", kept), 0);
     snprintf(base[*n].checkpoint, sizeof base[*n].checkpoint, "%s/checkpoints/step_%08d", kept,
@@ -57,7 +58,7 @@ static const Base *base_run(Base *base, int *n, int ranks, const char *const *se
     return &base[(*n)++];
 }
 
-/* The classes that differ between two runs, a set of OptionChanges. */
+/* Returns the OptionChanges that differ between two runs, as a bit set. */
 static unsigned differences(const OptionCase *c, const Seen *was, const Seen *now)
 {
     bool shown = c->shows != NULL && (strstr(was->console, c->shows) == NULL) !=
@@ -72,7 +73,7 @@ static unsigned differences(const OptionCase *c, const Seen *was, const Seen *no
            (shown ? CHANGES_CONSOLE : 0);
 }
 
-/* Whether every loss is another by rounding alone. */
+/* Returns whether all losses differ by rounding only. */
 static bool losses_near(const Seen *was, const Seen *now)
 {
     bool near = was->n_losses == now->n_losses;
@@ -81,7 +82,7 @@ static bool losses_near(const Seen *was, const Seen *now)
     return near;
 }
 
-/* What a row allows to differ: what it names, and what follows from that. */
+/* Returns what the row allows to differ: the changes it lists, and their consequences. */
 static unsigned allowed_to_differ(const Option *row)
 {
     unsigned allowed = row->changes | CHANGES_CONSOLE;
@@ -91,15 +92,15 @@ static unsigned allowed_to_differ(const Option *row)
     return allowed;
 }
 
-/* What in these two runs contradicts the row, NULL if nothing does; adds what differs as it should
- * to *seen. */
+/* Returns how these two runs contradict the row, or NULL if they do not. Adds the expected
+ * differences to *seen. */
 static const char *contradiction(const Option *row, const OptionCase *c, const Seen *was,
                                  const Seen *now, unsigned *seen)
 {
     bool no_device = row->effect == EFFECT_ROUNDING && now->code == EXIT_UNAVAILABLE,
          lost = now->code == EXIT_DIVERGED && isnan(now->losses[now->n_losses - 1]);
     if (now->code != c->code && !no_device && !lost) return "the second run ends with another code";
-    if (now->n_losses == 0) { /* refused: the value was read */
+    if (now->n_losses == 0) { /* the second run was refused, so the value was read */
         *seen |= row->changes;
         return NULL;
     }
@@ -117,18 +118,19 @@ static const char *contradiction(const Option *row, const OptionCase *c, const S
 
 /* ---- resumed runs ---------------------------------------------------------------------------- */
 
-/* What in a run that was resumed under the second value contradicts the row's effect, NULL if
- * nothing does; *numbers: other numbers came out. Losses of the first run from step RESUMED_AT on
- * are what an unchanged run would have had. */
+/* Returns how a run resumed with the second value contradicts the row's effect, or NULL if it does
+ * not. Sets *numbers if the results differ. An unchanged run would have the losses of the first run
+ * from step RESUMED_AT on. */
 static const char *resume_contradiction(const Option *row, const Seen *was, const Seen *now,
                                         bool *numbers)
 {
     bool same = true, near = true, refused = strstr(now->console, "which cannot go on") != NULL;
     if (row->effect == EFFECT_IMPOSSIBLE) return refused ? NULL : "the run is resumed";
     if (refused) return "the run is not resumed";
-    /* There is no device of that name, or the numbers were lost. */
+    /* This machine has no such device, or the losses diverged. */
     if (now->code == EXIT_UNAVAILABLE || now->code == EXIT_DIVERGED) return NULL;
-    /* Another text has another tokenizer, and momentum that was 0 left no tensor to go on with. */
+    /* Another text has another tokenizer, and a momentum of 0 stored no momentum tensor to resume
+     * with. */
     *numbers |= now->code == EXIT_CONFIG || now->code == EXIT_DAMAGED;
     if (row->effect == EFFECT_NUMBERS && *numbers) return NULL;
     if (now->code != EXIT_OK) return "the resumed run ends with another code";
@@ -147,8 +149,8 @@ static const char *resume_contradiction(const Option *row, const Seen *was, cons
     return as_long || row->effect == EFFECT_NUMBERS ? NULL : "the resumed run has other steps";
 }
 
-/* Other numbers of these show only in the first steps of a run, or once gradients overflow; golden/
- * config_keys.txt alone has their effect. */
+/* Returns whether changing the key affects results only in the first steps of a run or after a
+ * gradient overflow. The effect of these keys is checked only by golden/config_keys.txt. */
 static bool shows_no_numbers(const char *key)
 {
     static const char *const keys[] = {"data.corpus",
@@ -165,7 +167,7 @@ static bool shows_no_numbers(const char *key)
     return false;
 }
 
-/* Goes on from the first run under the second value; false if it contradicts the row. */
+/* Resumes the first run with the second value; returns false if that contradicts the row. */
 static bool see_resumed(const OptionCase *c, const Option *row, const Base *base, bool *numbers)
 {
     if (c->code != EXIT_OK || base->seen.n_losses != STEPS) return true;
@@ -181,7 +183,7 @@ static bool see_resumed(const OptionCase *c, const Option *row, const Base *base
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* The row as this machine can see it. */
+/* Returns whether this test, on this machine, can observe a change of the key. */
 static bool can_be_seen(const OptionCase *c, const Seen *was)
 {
     if (c->elsewhere != NULL) print_message("  %s: seen by %s\n", c->key, c->elsewhere);
@@ -191,7 +193,7 @@ static bool can_be_seen(const OptionCase *c, const Seen *was)
     return !always;
 }
 
-/* Both runs of a case; false if they contradict its row. */
+/* Does the second run of a case; returns false if the two runs contradict the row. */
 static bool see_case(const OptionCase *c, const Option *row, const Seen *was, unsigned *seen)
 {
     Seen now;
@@ -209,7 +211,7 @@ static bool see_case(const OptionCase *c, const Option *row, const Seen *was, un
     return what == NULL;
 }
 
-static void test_every_option_changes_what_it_names(void **state)
+static void test_every_option_changes_exactly_what_its_row_lists(void **state)
 {
     (void)state;
     Base *base = must_calloc(MAX_BASES, sizeof *base);
@@ -219,7 +221,8 @@ static void test_every_option_changes_what_it_names(void **state)
     bool thin = getenv("TEST_SAMPLE") != NULL;
     const char *const large[] = {"data.tokenizer_vocab_size=400", NULL};
     assert_int_equal(mkdir("kept", 0777), 0);
-    seen_run(&base[0].seen, "large", 0, large, NULL); /* for data.tokenizer */
+    /* a run whose tokenizer the case of data.tokenizer uses */
+    seen_run(&base[0].seen, "large", 0, large, NULL);
     seen_free(&base[0].seen);
     for (int i = 0; i < option_case_count; i += thin ? 11 : 1) {
         const OptionCase *c = &option_cases[i];
@@ -254,8 +257,8 @@ static void test_every_option_changes_what_it_names(void **state)
     assert_int_equal(wrong, 0);
 }
 
-/* A new option cannot be forgotten. */
-static void test_every_option_has_a_case(void **state)
+/* This makes sure that a new option is not forgotten. */
+static void test_every_option_has_a_test_case(void **state)
 {
     (void)state;
     int missing = 0;
@@ -269,9 +272,9 @@ static void test_every_option_has_a_case(void **state)
     assert_int_equal(missing, 0);
 }
 
-/* gradient_allreduce_op "sum": of two ranks twice the mean, so that half the learning rate makes
- * the same steps, bit for bit; of one rank the mean itself. */
-static void test_the_sum_of_two_ranks_is_twice_their_mean(void **state)
+/* On two ranks, gradient_allreduce_op "sum" gives twice the mean, so half the learning rate gives
+ * bitwise the same steps. On one rank it equals the mean. */
+static void test_gradient_sum_of_two_ranks_is_twice_their_mean(void **state)
 {
     (void)state;
     static const char *const mean[] = {"optimizer.type=SGD", "optimizer.params.lr=0.25",
@@ -297,7 +300,8 @@ static void test_the_sum_of_two_ranks_is_twice_their_mean(void **state)
     }
 }
 
-/* What `generate` writes with these options (NULL ends); the caller frees. */
+/* Returns what `generate` prints with these options (the list ends with NULL). The caller frees
+ * it. */
 static char *generated(const char *const *options)
 {
     const char *argv[16] = {"generate", "large", "--prompt", "of"};
@@ -309,8 +313,8 @@ static char *generated(const char *const *options)
 }
 #define GENERATED(...) generated((const char *const[]){__VA_ARGS__, NULL})
 
-/* Each option of `generate` over the rest: another text, and the one that it promises. */
-static void test_generate_obeys_its_options(void **state)
+/* Each option of `generate` must change the text, and in the way it promises. */
+static void test_each_option_of_generate_changes_the_text_as_documented(void **state)
 {
     (void)state;
     const char *const base[] = {NULL};
@@ -331,11 +335,11 @@ static void test_generate_obeys_its_options(void **state)
          *half = GENERATED("--tokens", "24", "--top-p", "0.5"),
          *prompted = GENERATED("--tokens", "24", "--prompt", "by");
     assert_string_equal(plain, again);
-    assert_string_equal(plain, named); /* the defaults that the help states */
+    assert_string_equal(plain, named); /* the values that the help states as defaults */
     assert_string_equal(plain, warm);
     assert_string_not_equal(plain, seeded);
     assert_string_not_equal(plain, hot);
-    assert_string_equal(cold, first); /* one token to choose from */
+    assert_string_equal(cold, first); /* these leave one token to choose from */
     assert_string_equal(cold, likely);
     assert_string_not_equal(plain, cold);
     assert_string_not_equal(few, cold);
@@ -343,7 +347,7 @@ static void test_generate_obeys_its_options(void **state)
     assert_string_not_equal(half, cold);
     assert_string_not_equal(half, plain);
     assert_true(strncmp(prompted, "by", 2) == 0 && strncmp(plain, "of", 2) == 0);
-    size_t n = strlen(shorter) - 1; /* the line's end */
+    size_t n = strlen(shorter) - 1; /* without the newline at the end */
     assert_true(n < strlen(plain) - 1 && strncmp(plain, shorter, n) == 0);
     char *const all[] = {plain, again, seeded, named,  shorter, cold,    warm,
                          hot,   first, few,    likely, half,    prompted};
@@ -354,10 +358,10 @@ static void test_generate_obeys_its_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_option_has_a_case),
-        cmocka_unit_test(test_every_option_changes_what_it_names),
-        cmocka_unit_test(test_the_sum_of_two_ranks_is_twice_their_mean),
-        cmocka_unit_test(test_generate_obeys_its_options),
+        cmocka_unit_test(test_every_option_has_a_test_case),
+        cmocka_unit_test(test_every_option_changes_exactly_what_its_row_lists),
+        cmocka_unit_test(test_gradient_sum_of_two_ranks_is_twice_their_mean),
+        cmocka_unit_test(test_each_option_of_generate_changes_the_text_as_documented),
     };
     return cmocka_run_group_tests(tests, seen_folder_setup, leave_scratch);
 }
