@@ -1,4 +1,5 @@
-/* memory_plan.c -- see memory_plan.h. */
+/* memory_plan.c -- adds up the memory that a rank will need, prints the plan, and refuses plans
+ * that do not fit. See memory_plan.h. */
 #include "parallel/memory/memory_plan.h"
 
 #include "model/core/figures.h"
@@ -11,30 +12,32 @@
 
 /* ---- what a rank will hold ------------------------------------------------------------------- */
 
-/* a + b, or SIZE_MAX where that is beyond 64 bits: no device has room for it. */
+/* Returns a + b, or SIZE_MAX if the sum does not fit into 64 bits; no device has that much
+ * memory. */
 static size_t plus(size_t a, size_t b)
 {
     size_t sum;
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-/* What a step keeps on the host, page-locked or not: batches and records on their way, pieces of
- * checkpoints, and the list of its actions and uses. */
+/* Returns the bytes of host memory, page-locked or not, that training needs: batches and records in
+ * transit, the staging buffer of checkpoints, and the list of a step's actions and uses. */
 static size_t host_bytes(const StepPlan *step, int64_t rows)
 {
     return plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +
                                            CHECKPOINT_STAGING_BYTES + step_plan_bytes(step));
 }
 
-/* What the tensors in a checkpoint's files take: those of all ranks, whole and without padding. */
+/* Returns the bytes of the tensors in a checkpoint, which are those of all ranks, whole and without
+ * padding. */
 static size_t saved_bytes(const Config *config, const ParamTable *table)
 {
     size_t bytes = 0;
     for (int p = 0; p < table->n_params; p++) {
         const Param *row = &table->param[p];
-        /* Whole rows of the table: files hold each parameter once, however many ranks have a copy
-         * or a shard. The product is checked, because a config may ask for sizes that no disk has.
-         */
+        /* Each parameter is counted once in its full size, because files hold it once, however many
+         * ranks have copies or shards. The product is checked for overflow, because a config may
+         * ask for absurd sizes. */
         size_t each = dtype_size(row->dtype), own;
         for (int slot = 0; slot < SLOT_MAX; slot++)
             if (optimizer_has_slot(config, row->dtype, slot))
@@ -51,8 +54,9 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     const Session *s = &trainer->session;
     const GptShape *shape = &s->layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
-    /* Each of these runs the code that will lay out the memory, over an arena without any: a plan
-     * that was computed by formulas of its own would drift from what is taken. */
+    /* Each of these functions runs the code that will lay out the memory, with an arena that has
+     * none and only measures. Separate formulas would in time no longer agree with what is
+     * allocated. */
     ZeroBytes zero = zero_bytes(s->store);
     GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);
     size_t exchanged = s->grid.size.pp == 1
@@ -68,12 +72,13 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                        .scratch = gpt.scratch};
     plan.other =
         sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
-    /* Samples are drawn while training has all its memory: their keys and values come on top. */
+    /* Samples are drawn while training has all its memory, so their cache of keys and values is
+     * added. */
     if (trainer_samples(config, data))
         plan.other = plus(plan.other, decoder_bytes(&s->layers, shape->P));
     plan.reserve = session_connects(s) ? grid_reserve(&s->grid) : 0;
-    /* An added part that is missing here is missing from the refusal: tests compare the total with
-     * what the device hands out. */
+    /* A part that is missing from this list would not count when the plan is compared with the free
+     * memory. Tests compare the total with what the device has allocated. */
     const size_t parts[] = {plan.weights,     plan.gradients, plan.buffers, plan.optimizer,
                             plan.activations, plan.scratch,   plan.other,   plan.reserve};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -91,8 +96,8 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         MemoryPlan plan;
         int device;
     } Share;
-    /* Ranks of one device take from one memory, so their plans add up, and only theirs; the host's
-     * is everybody's. A checkpoint is one for all ranks and is not added up. */
+    /* Ranks on the same device share its memory, so their plans are added up; all ranks share the
+     * host's memory. A checkpoint is shared by all ranks and not added up. */
     Share *all = must_calloc((size_t)world->size, sizeof *all);
     Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint, .of = world->size, .on_host = own->on_host};
@@ -111,7 +116,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int device)
         sum.other = plus(sum.other, p->other);
         sum.reserve = plus(sum.reserve, p->reserve);
         sum.total = plus(sum.total, p->total);
-        /* A plan may be a sum itself. */
+        /* A plan may itself be a sum over ranks. */
         sum.ranks += p->ranks;
     }
     free(all);
@@ -142,7 +147,7 @@ MemoryMark memory_mark(Device *device)
     return mark;
 }
 
-/* The plan's parts, in `unit` bytes. Returns `text`. */
+/* Prints the plan's parts in units of `unit` bytes to `text`, and returns `text`. */
 static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
 {
     char buffers[32] = "", reserve[32] = "";
@@ -159,7 +164,7 @@ static char *parts_text(const MemoryPlan *p, double unit, char *text, size_t n)
     return text;
 }
 
-/* Whose plan it is, where that is not plain: "" of a single rank's. */
+/* Returns the words that say which ranks the plan is for; "" for a single rank. */
 static Figure whose(const MemoryPlan *p)
 {
     Figure f = {""};
@@ -186,8 +191,8 @@ void memory_print(const MemoryPlan *p, const MemoryRoom *room)
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest)
 {
-    /* Stages differ by embedding, head and how many micro-batches they hold; the largest decides
-     * whether a grid fits, so it is the one to show. */
+    /* Stages differ in embedding, head and the number of micro-batches that they hold. The largest
+     * plan decides whether the run fits, so that is the one to print. */
     MemoryPlan *all = must_calloc((size_t)world->size, sizeof *all), mine = *own;
     int most = 0;
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
@@ -216,8 +221,8 @@ void memory_print_stages(const MemoryPlan *largest, int stages, int most)
     }
 }
 
-/* What a device's memory must have beside the plan: kernels, which are loaded when they are first
- * used, and the ends of allocations' pages. */
+/* Device memory that must stay free besides the plan: for kernel code, which is loaded at first
+ * use, and for rounding allocations up to pages. */
 #define DEVICE_SLACK ((size_t)256 << 20)
 
 void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan, MemoryMark before,
@@ -227,14 +232,15 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
         size_t planned, taken;
     } Reserve;
     if (plan->reserve == 0) return;
-    /* With what the program took itself still there. Another process may have given some back. */
+    /* The free memory as it would be without the program's own allocations. It may have grown if
+     * another process has freed memory. */
     size_t left = after.available + (after.held - before.held);
     Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
     Reserve *all = must_calloc((size_t)world->size, sizeof *all);
     comm_all_gather(world, NULL, tensor_1d(all, U8, world->size * (int64_t)sizeof *all),
                     tensor_1d(&mine, U8, sizeof mine));
-    /* Each rank's plan gets its own figure, but one sentence is enough, and it is the worst rank
-     * that runs out of memory. */
+    /* Each rank's plan gets its own measured value. Only one message is printed, for the rank with
+     * the largest, which would run out of memory first. */
     int most = 0;
     for (int r = 1; r < world->size; r++)
         if (all[r].taken > all[most].taken) most = r;
@@ -246,7 +252,7 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
                   "any, plan %s",
                   figure_bytes((double)all[most].taken).text, most,
                   figure_bytes((double)all[most].planned).text);
-    /* A warning and not a refusal: this run has its memory already. */
+    /* Only a warning, because this run already has its memory. */
     if (all[most].taken > plus(all[most].planned, DEVICE_SLACK))
         log_warning("NCCL and the code of kernels take %s of the memory of rank %d's GPU, and the "
                     "plan had %s for NCCL and %s for code: a larger run may not fit although its "
@@ -257,18 +263,19 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
     free(all);
 }
 
-/* How much of it the plan may take. */
+/* Returns how much of the available memory the plan may use. */
 static size_t room_for_plan(const MemoryRoom *room)
 {
     size_t slack = room->device ? DEVICE_SLACK : 0;
     return room->available > slack ? room->available - slack : 0;
 }
 
-/* What a long step takes of the host's memory, on every device. */
+/* Checks the host memory of a plan; on any device, the lists of a step with many micro-batches can
+ * be large. */
 static bool host_fits(size_t bytes, const Config *c, char *err, size_t n)
 {
-    /* Only the lists of a long accumulation are large; with one micro-batch there is no key that
-     * would make the host's share smaller. */
+    /* Only the lists of a step with many micro-batches are large. With one micro-batch no setting
+     * would make the host's part smaller, so nothing is refused. */
     size_t available = memory_available();
     if (c->gradient_accumulation_steps == 1 || bytes <= available) return true;
     return error_set(err, n,
@@ -285,8 +292,9 @@ void memory_check_step(const Config *c)
         fail(EXIT_NO_MEMORY, "%s", err);
 }
 
-/* What would make the plan fit into `room`, as a sentence. Names the keys of the batch only where
- * everything else fits, and no key that is at its smallest. The caller frees. */
+/* Returns a message that says what would make the plan fit into `room`; the caller frees it. The
+ * keys of the batch are named only if everything else fits, and no key that is already at its
+ * minimum is named. */
 static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 {
     double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;
@@ -300,7 +308,8 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
         return text_format(
             "choose a smaller model: its weights, gradients and optimizer alone take %s",
             figure_bytes(fixed).text);
-    /* A batch of one row cannot be made smaller, and full recompute keeps the least there is. */
+    /* A batch of one row cannot be made smaller, and with full recomputation no policy needs less
+     * memory. */
     char *batch = rows > 1
                       ? text_format("train_micro_batch_size_per_gpu (now %lld), ", (long long)rows)
                       : must_strdup("");
@@ -322,7 +331,7 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c, c
     if (p->total <= most) return true;
     if (p->ranks > 1) snprintf(fewer, sizeof fewer, ", or fewer --ranks");
     if (room->device) snprintf(where, sizeof where, " of GPU %d's memory", room->index);
-    /* Fewer channels make NCCL slower: this is offered only where it would be enough. */
+    /* Fewer channels make NCCL slower, so this is suggested only if it would be enough. */
     if (p->reserve > 0 && p->total - p->reserve <= most && nccl_fewer_channels() > 0)
         snprintf(nccl, sizeof nccl,
                  ", or set NCCL_MAX_CTAS=%d in the environment: NCCL has %s of it",
@@ -341,7 +350,7 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     size_t resident = kernel_number("/proc/self/status", "VmRSS:"); /* kB */
     size_t peak = kernel_number("/proc/self/status", "VmHWM:");
     if (resident == SIZE_MAX || peak == SIZE_MAX) return;
-    /* Ranks are threads of one process: these are the figures of all ranks together. */
+    /* Ranks are threads of one process, so these are the figures of all ranks together. */
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
     log_field("memory", "%s: resident %s, peak %s%s, plan %s%s%s", when,
               figure_bytes(1024.0 * (double)resident).text,

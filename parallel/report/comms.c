@@ -1,10 +1,10 @@
-/* comms.c -- see comms.h. */
+/* comms.c -- prints the communication counts of all groups as a table or as JSON. See comms.h. */
 #include "parallel/report/comms.h"
 
 #include "model/core/figures.h"
 #include "model/core/log.h"
 
-/* One line of counts: of a group, an operation and a type. */
+/* One line of the report: the counts of a group, an operation and a dtype. */
 typedef struct {
     const Comm *comm;
     CommVerb verb;
@@ -12,8 +12,8 @@ typedef struct {
     const CommCount *count;
 } Line;
 
-/* The next line of the groups; *g and *cell, which start as zeros, say where the search is. False
- * after the last one. */
+/* Finds the next line of the report. *g and *cell hold the position of the search and must be 0 at
+ * the start. Returns false after the last line. */
 static bool next_line(const Comm *const *group, int n_groups, int *g, int *cell, Line *line)
 {
     for (; *g < n_groups; ++*g, *cell = 0) {

@@ -1,4 +1,4 @@
-/* comms.h -- what went between ranks, as comms_logger prints it. */
+/* comms.h -- prints how much data was sent between ranks, for comms_logger. */
 #ifndef PARALLEL_REPORT_COMMS_H
 #define PARALLEL_REPORT_COMMS_H
 
@@ -6,11 +6,12 @@
 
 #include <stdio.h>
 
-/* Of rank 0: prints a line for each operation and type that it has called in these groups: calls,
- * elements and bytes since the start (of an all-gather or reduce-scatter those of the whole tensor,
- * of a message those of one side). Groups of one rank, in which nothing moves, are left out. */
+/* Prints one line for each group, operation and dtype that rank 0 has called: number of calls,
+ * elements and bytes since the start. An all-gather or reduce-scatter counts the whole tensor; a
+ * message counts what this rank sends or receives. Groups of one rank are omitted, because they
+ * send nothing. */
 void comms_print(const Comm *const *group, int n_groups);
-/* The same as a JSON list of objects. */
+/* Prints the same data as a JSON list of objects. */
 void comms_print_json(const Comm *const *group, int n_groups, FILE *to);
 
 #endif

@@ -1,4 +1,4 @@
-/* console.c -- see console.h. */
+/* console.c -- prints the table, the results and the live line. See console.h. */
 #include "parallel/report/console.h"
 
 #include "model/core/check.h"
@@ -12,7 +12,7 @@
 
 enum { ROWS_PER_HEADER = 40 };
 
-/* NaN has a sign, which says nothing. */
+/* The sign of a NaN has no meaning, so it is not printed. */
 static double without_sign(double value)
 {
     return isnan(value) ? (double)NAN : value;
@@ -20,7 +20,8 @@ static double without_sign(double value)
 
 /* ---- the live line --------------------------------------------------------------------------- */
 
-/* Before a result is printed, which would otherwise begin where the live line's text ends. */
+/* Erases the live line. Call it before a result is printed, which would otherwise begin at the end
+ * of the live line's text. */
 static void clear_live_line(const Console *c)
 {
     if (c->terminal) live_line_clear(c->to);
@@ -34,8 +35,8 @@ void console_live(Console *c, const StepRecord *r, double tokens_per_second, dou
     snprintf(line, sizeof line, "  step %lld of %lld (%.0f %%)  loss %.4g  %s tok/s  eta %s",
              (long long)r->step, (long long)c->train_steps, 100 * share, without_sign(r->loss),
              figure_short(tokens_per_second).text, figure_duration(eta).text);
-    /* Without a line feed: the next step draws over it, and a result or a message clears it first.
-     */
+    /* No line feed: the next step overwrites the line, and a result or a message erases it
+     * first. */
     live_line_show(c->to, line);
 }
 
@@ -57,7 +58,7 @@ void console_close(Console *c)
     fflush(c->to);
 }
 
-/* Every column but the first has a space and eight characters, so that a row fits 80 columns. */
+/* Every column except the first has a space and eight characters, so a row fits 80 columns. */
 static void print_header(Console *c)
 {
     if (c->rows++ % ROWS_PER_HEADER != 0) return;
@@ -66,7 +67,7 @@ static void print_header(Console *c)
             c->colour ? "\033[0m" : "");
 }
 
-/* Lines of a result below its row. */
+/* Prints indented lines below the row of a result. */
 static void print_lines(const Console *c, const char *text, int indent)
 {
     char *lines = text_wrap(text, indent, indent, WRAP_FIGURES);
@@ -79,10 +80,12 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     char text[256];
     if (!(s->forward >= 0) || s->steps <= 0) return;
     double ms = 1e3 / (double)s->steps;
-    /* What the host spends between the phases: reading records, printing, the call itself. */
+    /* Time that the host spends between the phases: reading records, printing, the calls
+     * themselves. */
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
     char comm[64] = "", stages[64] = "";
-    /* A device's phases are of its clock, and may be longer than the host's step. */
+    /* A GPU measures its phases with its own clock, so their sum may be longer than the host's time
+     * and `other` negative. */
     other -= s->communication + s->exchange + s->bubble;
     if (s->communication > 0)
         snprintf(comm, sizeof comm, "communication %.2f  ", s->communication * ms);
@@ -96,7 +99,7 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* What of the phases a device only waited for other ranks. */
+/* Prints how long, within the phases, the device only waited for other ranks. */
 static void print_exposed(const Console *c, const SpeedRecord *s)
 {
     char text[256] = "exposed communication, ms a step, the most of a rank:";
@@ -109,7 +112,8 @@ static void print_exposed(const Console *c, const SpeedRecord *s)
     if (used > none) print_lines(c, text, 9);
 }
 
-/* What each rank does, and whom the others wait for. */
+/* Prints the speed per rank, the average work of a rank, and the rank that works longest, for which
+ * the others wait. */
 static void print_ranks(const Console *c, const SpeedRecord *s)
 {
     char text[256];
@@ -122,8 +126,8 @@ static void print_ranks(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* The loss of a training that goes well has four digits after the point; one that has left its
- * course keeps the width of the column. */
+/* Prints a normal loss with four digits after the point. A loss that has diverged keeps the width
+ * of the column. */
 static Figure loss_text(double loss)
 {
     Figure f;
@@ -131,7 +135,7 @@ static Figure loss_text(double loss)
     return f;
 }
 
-/* Powers of two, as loss scales are, are short as such. */
+/* Loss scales are usually powers of two, which are short in this notation. */
 static Figure scale_text(double scale)
 {
     Figure f;
@@ -148,7 +152,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     Figure speed = {"-"}, flops = {"-"};
     clear_live_line(c);
     print_header(c);
-    /* A resumed run may have a row before it has made a step. */
+    /* A resumed run may print a row before it has made a step. */
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
         speed = figure_short(rate);
@@ -176,13 +180,13 @@ void console_eval(Console *c, const EvalRecord *r)
     fflush(c->to);
 }
 
-/* `label`, then both texts as one; lines after the first are indented as far as the texts. */
+/* Prints `label`, then both texts as one. Further lines are indented to the column of the text. */
 static void print_labelled(Console *c, const char *label, const char *text, const char *more,
                            Wrap wrap)
 {
     enum { COLUMN = 10 };
-    /* Joined before they are wrapped: a sample goes on within the prompt's line. The model may draw
-     * any bytes, so control characters are escaped. */
+    /* Joined before wrapping, because a sample continues in the line of its prompt. Control
+     * characters are escaped, since the model may generate any bytes. */
     char *whole;
     size_t n;
     FILE *to = text_stream(&whole, &n);

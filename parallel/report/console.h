@@ -1,7 +1,8 @@
-/* console.h -- what a person sees of a run: a table, one live line below it on a terminal, results
- * above it.
+/* console.h -- prints the progress of a run for its user: a table of steps and results and, on a
+ * terminal, one live line below it.
  *
- * In a pipe the same rows come as plain lines: no carriage return, no escape code, no colour. */
+ * In a pipe the same rows are printed as plain lines, without carriage returns, escape codes or
+ * colours. */
 #ifndef PARALLEL_REPORT_CONSOLE_H
 #define PARALLEL_REPORT_CONSOLE_H
 
@@ -9,16 +10,17 @@
 
 typedef struct {
     FILE *to;
-    bool terminal, colour, scale; /* scale: a column for the loss scale */
+    bool terminal, colour, scale; /* scale: there is a column for the loss scale */
     int64_t train_steps;
-    int64_t rows; /* since the header was printed */
+    int64_t rows; /* rows since the header was printed */
 } Console;
 
-/* Colour only on a terminal and without NO_COLOR in the environment. */
+/* Initializes the console. Colours are used only on a terminal, and only if NO_COLOR is not set in
+ * the environment. */
 void console_open(Console *console, const MetricsOptions *options);
-/* Takes the live line away. */
+/* Erases the live line. */
 void console_close(Console *console);
-/* A row of the table; `eta` in seconds, negative: not known yet. */
+/* Prints a row of the table. `eta` is in seconds; negative means unknown. */
 void console_row(Console *console, const StepRecord *record, const SpeedRecord *speed, double eta);
 void console_live(Console *console, const StepRecord *record, double tokens_per_second, double eta);
 void console_eval(Console *console, const EvalRecord *record);

@@ -1,7 +1,7 @@
-/* metrics.c -- see metrics.h.
+/* metrics.c -- writes each event as a line of JSON and passes it to the console. See metrics.h.
  *
- * A line is written whole, by one write; what the disk refuses waits in memory, so that a full disk
- * that empties again leaves no gap. */
+ * A line is written whole, by one write. If the write fails, the line is kept in memory and written
+ * later, so a disk that is full for a while leaves no gap in the file. */
 #include "parallel/report/metrics.h"
 
 #include "model/core/check.h"
@@ -22,11 +22,11 @@ struct Metrics {
     Console console;
     MetricsFile file;    /* RUN/metrics.jsonl */
     MetricsFile samples; /* RUN/samples.txt */
-    MetricsTail tail;    /* of the file, when it was opened */
+    MetricsTail tail;    /* content of the file's last step when it was opened */
     StepRecord latest;
-    int64_t first_step; /* before the first step of this attempt */
-    char line[1024]; /* a training step's line, printed through line_to: nothing is allocated for it
-                      */
+    int64_t first_step; /* step at which this attempt began */
+    /* The line of a training step, printed through line_to without allocating memory. */
+    char line[1024];
     FILE *line_to;
 };
 
@@ -38,8 +38,9 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     console_open(&m->console, options);
     m->line_to = fmemopen(m->line, sizeof m->line, "w");
     CHECK(m->line_to != NULL, "no stream for %zu bytes of memory", sizeof m->line);
-    /* A resumed run makes the steps after its checkpoint again: their lines go. Samples stay: the
-     * file is for readers, and has the step of each. */
+    /* A resumed run repeats the steps after its checkpoint, so their lines are removed from
+     * metrics.jsonl. samples.txt is kept as it is: it is for users, and each sample has its
+     * step. */
     bool good = true;
     if (options->run_folder != NULL) {
         int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
@@ -78,7 +79,7 @@ MetricsTail metrics_tail(const Metrics *m)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* What every line begins with, up to and without the closing brace. */
+/* Prints the members that every line begins with, without the closing brace. */
 static void print_head(FILE *to, const Metrics *m, const char *event, int64_t step)
 {
     const StepRecord *r = &m->latest;
@@ -90,14 +91,15 @@ static void print_head(FILE *to, const Metrics *m, const char *event, int64_t st
             (long long)r->tokens, (long long)r->skipped, m->options.attempt, wall_seconds_now());
 }
 
-/* A member with every digit; a number that JSON cannot hold becomes null, and *odd is set. */
+/* Prints a member with all digits of its value. A number that JSON cannot express becomes null, and
+ * *odd is set. */
 static void print_number(FILE *to, const char *key, double value, bool *odd)
 {
     fprintf(to, ", \"%s\": ", key);
     if (!json_print_number(to, value)) *odd = true;
 }
 
-/* A member with a text: a sample may end within a character. */
+/* Prints a member with a text. A sample may end in the middle of a character. */
 static void print_string(FILE *to, const char *key, const char *text)
 {
     fprintf(to, ", \"%s\": ", key);
@@ -109,17 +111,18 @@ static void print_tail(FILE *to, bool odd)
     fputs(odd ? ", \"nonfinite\": true}\n" : "}\n", to);
 }
 
-/* A finished line goes to the file, and to the console if that speaks JSON. */
+/* Writes a finished line to the file, and to the console if that prints JSON. */
 static void write_line(Metrics *m, const char *line, size_t bytes, bool to_console)
 {
     metrics_file_put(&m->file, line, bytes);
-    /* At once: who reads JSON lines from a pipe wants each when it is written. */
+    /* Flushed at once, because a program that reads JSON lines from a pipe needs each line when it
+     * is written. */
     if (!m->options.json || !to_console) return;
     fwrite(line, 1, bytes, m->console.to);
     fflush(m->console.to);
 }
 
-/* A line with text in it, of any length. */
+/* A line of any length that is being printed. */
 typedef struct {
     FILE *to;
     char *text;
@@ -153,7 +156,7 @@ void metrics_start(Metrics *m, const char *fields)
     line_end(&line, m, false);
 }
 
-/* The line of m->latest; returns its length. */
+/* Prints the line of m->latest to m->line; returns its length. */
 static size_t format_step(Metrics *m)
 {
     const StepRecord *r = &m->latest;
@@ -179,11 +182,12 @@ void metrics_step(Metrics *m, const StepRecord *record)
     write_line(m, m->line, format_step(m), false);
 }
 
-/* Seconds to the end of the run; negative while its pace is not known. */
+/* Returns the seconds to the end of the run; negative if the time of a step is not known yet. */
 static double seconds_left(const Metrics *m, double seconds_per_step)
 {
     int64_t done = m->latest.step - m->first_step, all = m->options.pace.train_steps;
-    /* The first steps are slower than the rest, so a few must have passed, or a while. */
+    /* The first steps are slower than the rest, so the estimate begins after some steps or some
+     * seconds. */
     bool known = done >= STEPS_BEFORE_ETA || m->latest.step >= all ||
                  (double)done * seconds_per_step >= SECONDS_BEFORE_ETA;
     if (!known || all <= 0) return -1;
@@ -202,11 +206,11 @@ static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
 
 void metrics_report(Metrics *m, const SpeedRecord *s)
 {
-    /* Before the first step there is neither a pace nor an end in sight: both are left out. */
+    /* Before the first step neither the speed nor the remaining time is known. */
     double per_step = s->steps > 0 ? s->seconds / (double)s->steps : -1;
     double eta = s->steps > 0 ? seconds_left(m, per_step) : -1;
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0;
-    /* The file has the step's own line already. */
+    /* Printed on the console only: the file already has the step's line. */
     if (m->options.json) {
         fwrite(m->line, 1, format_step(m), m->console.to);
     } else {
@@ -219,7 +223,7 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
     print_number(to, "tokens_per_second", rate, &odd);
     print_number(to, "gflops", rate * s->flops_per_token / 1e9, &odd);
     if (eta >= 0) print_number(to, "eta", eta, &odd);
-    /* Only with wall_clock_breakdown, which costs the host's head start. */
+    /* Only with wall_clock_breakdown, which prevents the host from running ahead. */
     if (s->forward >= 0) {
         print_number(to, "forward", s->forward, &odd);
         print_number(to, "backward", s->backward, &odd);
@@ -249,7 +253,7 @@ void metrics_eval(Metrics *m, const EvalRecord *r)
 {
     EventLine line;
     bool odd = false;
-    m->options.pace.eval_seconds = r->seconds; /* from now on the eta knows what one takes */
+    m->options.pace.eval_seconds = r->seconds; /* from now on the ETA uses this time */
     FILE *to = line_begin(&line, m, "val", r->step);
     print_number(to, "loss", r->loss, &odd);
     if (r->bits_per_byte >= 0) print_number(to, "bits_per_byte", r->bits_per_byte, &odd);

@@ -1,4 +1,5 @@
-/* metrics_file.c -- see metrics_file.h. */
+/* metrics_file.c -- appends lines to a file, retries failed writes, and cuts the file back when a
+ * run resumes. See metrics_file.h. */
 #include "parallel/report/metrics_file.h"
 
 #include "model/core/check.h"
@@ -18,8 +19,9 @@ enum { PENDING_BYTES = 1 << 16 };
 
 /* ---- cutting back ---------------------------------------------------------------------------- */
 
-/* The integer after `"key": ` in a line of this file; false if there is none. Our own lines have
- * their keys in one order and no text before the last of these. */
+/* Finds the integer after `"key": ` in a line of this file; returns false if there is none. A
+ * search for the text is enough, because in lines of this program no text member comes before the
+ * keys that are searched. */
 static bool read_integer(const char *line, size_t bytes, const char *key, int64_t *out)
 {
     char pattern[40];
@@ -39,7 +41,7 @@ static bool is_event(const char *line, size_t bytes, const char *event)
     return bytes > (size_t)length && memcmp(line, pattern, (size_t)length) == 0;
 }
 
-/* Records a line that is kept in `tail`: its totals `r`, and its kind (train, val or sample). */
+/* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
     static const char key[] = "\"loss\": ";
@@ -55,7 +57,8 @@ static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail 
     tail->last = r;
 }
 
-/* Whether a line (without its line feed) stays: it is whole and not beyond `upto`. */
+/* Returns whether a line (without its line feed) is kept: it must be complete and not after step
+ * `upto`. */
 static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail *tail)
 {
     StepRecord r = {0};
@@ -71,13 +74,13 @@ static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail 
     return true;
 }
 
-/* Moves the lines that stay to the front; returns their bytes. */
+/* Moves the lines that are kept to the front; returns their size in bytes. */
 static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail)
 {
     size_t kept = 0;
     for (size_t at = 0; at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
-        if (end == NULL) break; /* a torn last line: the program or the machine died writing it */
+        if (end == NULL) break; /* incomplete last line: a crash interrupted its write */
         size_t length = (size_t)(end - text) - at;
         if (keep_line(text + at, length, upto, tail)) {
             memmove(text + kept, text + at, length + 1);
@@ -88,8 +91,8 @@ static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *ta
     return kept;
 }
 
-/* Renames the file to FOLDER/metrics.before-attempt-N.jsonl, N = attempt or the next that is free.
- */
+/* Renames the file to FOLDER/metrics.before-attempt-N.jsonl; N is `attempt`, or the next number
+ * whose name is free. */
 static bool rename_aside(const MetricsFile *f, const char *folder, int attempt, char *err, size_t n)
 {
     const char *path = f->path;
@@ -102,7 +105,8 @@ static bool rename_aside(const MetricsFile *f, const char *folder, int attempt, 
     } while (access(aside, F_OK) == 0);
     bool good = f->fs->rename(f->fs->self, AT_FDCWD, path, AT_FDCWD, aside) == 0 ||
                 error_set(err, n, "cannot rename %s to %s: %s", path, aside, strerror(errno));
-    /* Before a new file of the old name is begun, so that a crash does not leave that one alone. */
+    /* Synced before a new file with the old name is created; otherwise a crash could leave only the
+     * new file. */
     good = good && fs_sync_folder(f->fs, folder, err, n);
     if (good)
         log_warning(
@@ -113,14 +117,14 @@ static bool rename_aside(const MetricsFile *f, const char *folder, int attempt, 
     return good;
 }
 
-/* Cuts f's file in `folder` back to the step `upto`: a resumed run makes the steps after its
- * checkpoint once more, and each step is to stand in the file once. */
+/* Cuts the file back to step `upto`. A resumed run repeats the steps after its checkpoint, and the
+ * file must contain each step only once. */
 static bool cut_back(const MetricsFile *f, const char *folder, int64_t upto, int attempt,
                      MetricsTail *tail, char *err, size_t n)
 {
     const char *path = f->path;
     struct stat st;
-    /* lstat: a symbolic link to nothing is there, and is refused with a sentence below. */
+    /* lstat, so a dangling symbolic link counts as existing; file_read_own refuses it below. */
     if (lstat(path, &st) != 0 && errno == ENOENT) return true;
     size_t bytes;
     char *text;
@@ -128,11 +132,13 @@ static bool cut_back(const MetricsFile *f, const char *folder, int64_t upto, int
     size_t kept = keep_lines(text, bytes, upto, tail);
     bool good = true;
     if (kept != bytes && upto == 0) {
-        /* All of an earlier attempt would go, and no checkpoint makes up for it: keep its file. */
+        /* All lines of an earlier attempt would be lost, and no checkpoint replaces them, so the
+         * file is kept under another name. */
         *tail = (MetricsTail){0};
         good = rename_aside(f, folder, attempt, err, n);
     } else if (kept != bytes) {
-        /* A new file renamed over the old one: a death in between leaves either, never half. */
+        /* A new file is renamed over the old one: after a crash there is one or the other, never a
+         * half-written file. */
         good = file_write(f->fs, path, text, kept, err, n);
     }
     free(text);
@@ -156,11 +162,12 @@ bool metrics_file_open(MetricsFile *f, const FsOps *fs, const char *folder, cons
     return true;
 }
 
-/* Brings pending lines to the file; after a failure the file ends where it ended before. */
+/* Writes the pending lines. If that fails, the file is truncated to its previous size. */
 static void write_pending(MetricsFile *f)
 {
     struct stat before;
-    /* A full disk takes part of a line; that part goes again, so that the whole line can follow. */
+    /* A full disk may accept part of a line. That part is removed again, so the whole line can be
+     * written later. */
     bool known = fstat(f->fd, &before) == 0;
     if (fs_write_all(f->fs, f->fd, f->pending, f->n, f->path, f->error, sizeof f->error)) {
         f->n = 0;
@@ -185,7 +192,7 @@ void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
     pthread_mutex_unlock(&f->busy);
 }
 
-/* All lines on disk, or false with a sentence. */
+/* Writes and syncs all lines; returns false and sets `err` on failure. */
 static bool sync_lines(MetricsFile *f, char *err, size_t n)
 {
     if (f->n > 0) write_pending(f);
@@ -210,7 +217,8 @@ void metrics_file_end(MetricsFile *f)
     if (f->fd < 0) return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += SECONDS;
-    /* Not so either where rank 0 itself has failed in the middle of a line: it holds the mutex. */
+    /* The lock is not acquired if rank 0 itself has failed in the middle of a line: it still holds
+     * the mutex. Then nothing is synced. */
     if (pthread_mutex_timedlock(&f->busy, &until) == 0) sync_lines(f, ignored, sizeof ignored);
 }
 

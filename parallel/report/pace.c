@@ -1,8 +1,8 @@
-/* pace.c -- see pace.h. */
+/* pace.c -- computes the time of a step and the remaining time of a run. See pace.h. */
 #include "parallel/report/pace.h"
 
-/* How often what is due every `interval` steps will be done: before the last step, and once at the
- * end. */
+/* Returns how many times something that is due every `interval` steps will still happen: those
+ * before the last step, and once at the end. */
 static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
 {
     if (interval <= 0 || step >= p->train_steps) return 1;
@@ -12,7 +12,7 @@ static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
 
 double pace_step_seconds(const StepTimes *one, int64_t accumulation, int64_t zero_stage)
 {
-    /* From stage 2 on gradients are summed over ranks for every micro-batch. */
+    /* From ZeRO stage 2 on, gradients are summed over the ranks for every micro-batch. */
     double times = zero_stage >= 2 ? (double)accumulation : 1;
     return one->micro_batch * ((double)accumulation + one->fill) + one->communication * times +
            one->update;
@@ -20,8 +20,8 @@ double pace_step_seconds(const StepTimes *one, int64_t accumulation, int64_t zer
 
 double pace_seconds_left(const Pace *p, int64_t step, double seconds_per_step)
 {
-    /* What has not happened yet is taken to be free, except an evaluation: its cost is known in
-     * steps before the first one. */
+    /* Work that has not been timed yet counts as free, except for an evaluation, whose cost in
+     * steps can be estimated before the first one. */
     double evaluation = p->eval_seconds >= 0 ? p->eval_seconds : p->eval_steps * seconds_per_step;
     double sample = p->sample_seconds >= 0 ? p->sample_seconds : 0;
     double save = p->save_seconds >= 0 ? p->save_seconds : 0;

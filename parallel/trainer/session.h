@@ -16,7 +16,7 @@ typedef struct {
     const Config *config;
     Device dev;
     Comm *world; /* all ranks; NULL: a single rank */
-    Gpus gpus;   /* which GPUs the ranks have; set by session_open */
+    Gpus gpus;   /* whether ranks share a GPU or have one each */
     Grid grid;
     /* Set by session_allocate: `tp` for training, `uncut` for a decoder's passes, which cut no rows
      * between tensor-parallel ranks. */

@@ -1,5 +1,6 @@
-/* capture.c -- see capture.h. Each rank fills in the elements that it counts, and the sum over the
- * world, in which all others have zeros, is the whole. */
+/* capture.c -- collects gradients and weights from all ranks. Each rank fills in the elements that
+ * it counts and leaves zeros elsewhere; the sum over all ranks is the whole tensor. See
+ * capture.h. */
 #include "parallel/verify/capture.h"
 
 #include "model/core/hash.h"
@@ -25,7 +26,7 @@ void capture_free(Capture *c)
     *c = (Capture){0};
 }
 
-/* Where parameter p begins in a capture. */
+/* Returns the index at which parameter p begins in a capture. */
 static int64_t begin_of(const ParamTable *table, int p)
 {
     int64_t at = 0;
@@ -34,8 +35,8 @@ static int64_t begin_of(const ParamTable *table, int p)
     return at;
 }
 
-/* Puts the logical elements of a flat piece of a unit, which begins at `offset`, where they
- * belong. */
+/* Copies the logical elements of a flat piece of a unit, which begins at the unit's element
+ * `offset`, to their places in the whole tensors. */
 static void place(const Session *s, int unit, int64_t offset, Tensor piece, double *whole)
 {
     const ParamTable *table = &s->table;
@@ -51,7 +52,7 @@ static void place(const Session *s, int unit, int64_t offset, Tensor piece, doub
     free(extent);
 }
 
-/* A dense tensor's elements in host memory; the caller frees the data. */
+/* Copies a dense tensor to host memory; the caller frees the data. */
 static Tensor fetch(Device *dev, Tensor t)
 {
     Tensor host = tensor_1d(must_alloc(tensor_bytes(t) + 1), t.dtype, tensor_count(t));
@@ -80,8 +81,9 @@ static void capture_gradients(Session *s, Capture *out)
     sum_over_world(s, out->gradient, out->n);
 }
 
-/* What the weights are read for: to be put into a whole (NULL: not), each by the rank that answers
- * for it; for a hash of every row of the table (NULL: not), 0 where this stage has none. */
+/* The outputs of reading the weights. `whole`: whole tensors, to which each parameter is copied by
+ * the rank that owns it. `hash`: one hash per parameter, 0 if this stage does not have it. Either
+ * may be NULL. */
 typedef struct {
     double *whole;
     int64_t *hash;
@@ -99,7 +101,7 @@ static void read_row(Session *s, int unit, int p, const Reading *reading)
     free(piece.data);
 }
 
-/* Reads all weights of this stage as the model does. */
+/* Reads all weights of this stage in the way the model does. */
 static void read_weights(Session *s, const Reading *reading)
 {
     const ParamTable *table = &s->table;
@@ -119,7 +121,7 @@ void capture_weights(Capture *out, Trainer *t)
 {
     Session *s = &t->session;
     memset(out->weight, 0, (size_t)out->n * sizeof *out->weight);
-    /* Shards may be on their way into the whole weights, in their place there. */
+    /* Shards may still be being gathered in place into the whole weights. */
     device_synchronize(&s->dev);
     read_weights(s, &(Reading){.whole = out->weight});
     sum_over_world(s, out->weight, out->n);
@@ -141,7 +143,7 @@ void capture_step(Capture *out, Trainer *t)
     capture_weights(out, t);
 }
 
-/* Which rows all ranks of a group have alike. */
+/* Which parameters must be equal on all ranks of a group. */
 typedef enum { OF_ALL, OF_REPLICATED, OF_SHARED, OF_TIED } Alike;
 
 static bool is_alike(const ParamTable *table, const Param *row, Alike alike)
@@ -155,7 +157,8 @@ static bool is_alike(const ParamTable *table, const Param *row, Alike alike)
     return false;
 }
 
-/* The first row of which the ranks of the group have other hashes; n_params where all agree. */
+/* Returns the first parameter whose hashes differ between ranks of the group; n_params if there is
+ * none. */
 static int64_t first_drift(Comm *group, const ParamTable *table, const int64_t *hash, Alike alike)
 {
     int64_t n = table->n_params, first = n, *pair = must_calloc(2 * (size_t)n + 1, sizeof *pair);

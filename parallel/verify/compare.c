@@ -1,4 +1,4 @@
-/* compare.c -- see compare.h. */
+/* compare.c -- computes the bounds and compares captures of a step. See compare.h. */
 #include "parallel/verify/compare.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ CompareBounds compare_bounds(DType dtype, double lr, int64_t step)
                            .weights = exact};
 }
 
-/* Half of the type's smallest number, where it has 16 bits. */
+/* Returns half of the smallest positive number of a 16-bit type. */
 static double half_smallest(DType type)
 {
     return type == F16 ? 0x1p-25 : 0x1p-134;
@@ -48,9 +48,9 @@ static void add_wire(CompareWire *to, CompareWire more)
     to->absolute += more.absolute;
 }
 
-/* With stages 2 and 3 every micro-batch is summed over the ranks by itself. Gradients that are
- * still partial sums after that are added up over tensor-parallel ranks, and over the first and the
- * last stage. */
+/* With ZeRO stages 2 and 3, each micro-batch is summed over the ranks separately. Gradients that
+ * are still partial sums afterwards are then summed over tensor-parallel ranks, and over the first
+ * and the last stage. */
 CompareWire compare_grid(const Config *c, bool each)
 {
     int64_t dp = c->parallel.data, tp = c->parallel.tensor;
@@ -59,7 +59,7 @@ CompareWire compare_grid(const Config *c, bool each)
     bool partial =
         c->parallel.sequence_parallel || c->model.qk_norm || c->model.num_key_value_heads < tp;
     CompareWire all = compare_regions(config_dtype(c), tp);
-    /* Each of the partial sums was itself rounded once by every data-parallel sum. */
+    /* Each partial sum has itself been rounded once by every data-parallel sum. */
     if (partial) sums *= tp;
     if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
     if (dp > 1) add_wire(&all, compare_wire(kept, wire, dp * sums, sums));
@@ -70,10 +70,10 @@ CompareWire compare_grid(const Config *c, bool each)
     return all;
 }
 
-/* What one compared number is; its name is made only where somebody will read it. */
+/* Describes a compared number; its name is formatted only if it will be printed. */
 typedef struct {
     const char *kind;
-    const Param *param; /* NULL: of the whole step */
+    const Param *param; /* NULL: a number of the whole step */
     int64_t element, step;
 } Spot;
 
@@ -86,7 +86,7 @@ static void name_spot(char *out, size_t n, const Spot *p)
         snprintf(out, n, "%s, step %lld", p->kind, (long long)p->step);
 }
 
-/* |got - want| <= tolerance * scale. */
+/* Checks that |got - want| <= tolerance * scale and records the result. */
 static void add_number(Comparison *c, const Spot *spot, double got, double want, double scale,
                        double tolerance)
 {
@@ -104,8 +104,8 @@ static void add_number(Comparison *c, const Spot *spot, double got, double want,
     c->differs = true;
 }
 
-/* Whether both made the update, or both skipped it: then their gradients are not finite, and there
- * is nothing to compare. */
+/* Returns whether both sides made the update. If both skipped it, their gradients are not finite
+ * and cannot be compared. */
 static bool both_applied(Comparison *c, const Capture *got, const Capture *want)
 {
     if (got->applied != want->applied && !c->differs) {
@@ -126,14 +126,15 @@ static double rms(const double *x, int64_t n)
     return n > 0 ? sqrt(sum / (double)n) : 0;
 }
 
-/* What a gradient of this tensor is measured by. */
+/* Returns the scale to which the tolerance of a tensor's gradient is relative. */
 static double gradient_scale(double tensor, double all, DType dtype, double tolerance)
 {
     double scale = fmax(tensor, 1e-6 * all);
     return fmax(scale, 32 * dtype_info[dtype].roundoff * all / tolerance);
 }
 
-/* A tensor whose elements may differ by roundings: its rms difference is at most `bound`. */
+/* Checks a tensor whose elements may differ by rounding: its rms difference must be at most
+ * `bound`. */
 static void add_tensor(Comparison *c, const Param *param, int64_t step, double distance,
                        double bound)
 {
@@ -160,14 +161,14 @@ static double largest(const double *x, int64_t n)
     return most;
 }
 
-/* The loss and the norm of a step. */
+/* Compares the loss and the gradient norm of a step. */
 static void add_numbers(Comparison *c, const Capture *got, const Capture *want,
                         const CompareBounds *b)
 {
     Spot spot = {.kind = "loss", .step = want->step};
     double norm = want->grad_norm, root = sqrt((double)want->n);
-    /* By how much the gradient's rounding on its way may move the norm, and by the updates so far
-     * the loss (compare.h). */
+    /* How far rounding of sent gradients may change the norm (`off`) and, through the updates so
+     * far, the loss (`moved`); see compare.h. */
     double off = b->wire.relative * norm;
     if (b->wire.absolute > 0) off += b->wire.absolute / want->loss_scale * root;
     double moved = 2 * (double)(want->step - 1) * b->lr * fmax(root, norm) * off;
@@ -187,8 +188,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
     if (!both_applied(c, got, want)) return !c->differs;
     add_numbers(c, got, want, b);
     if (b->wire.absolute > 0) absolute = b->wire.absolute / want->loss_scale;
-    /* The bounds are per tensor: one of small numbers beside one of large ones is held as tightly.
-     */
+    /* The bounds are per tensor, so a tensor of small numbers is checked as strictly as one of
+     * large numbers. */
     for (int p = 0; p < table->n_params; p++) {
         int64_t n = param_count(&table->param[p]);
         const double *x = want->gradient + at, *w = want->weight + at;
@@ -204,7 +205,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
             spot.kind = "weight";
             if (b->weights) add_number(c, &spot, got->weight[at + i], w[i], weight, b->tolerance);
         }
-        /* An element's bound has room for the largest rounding; all elements together do not. */
+        /* The bound of an element allows for the largest rounding error, which not all elements can
+         * have at once, so the whole tensor has a tighter bound. */
         if (b->gradients && absolute > 0)
             add_tensor(c, spot.param, want->step, rms_distance(got->gradient + at, x, n),
                        b->tolerance * gradient + b->wire.relative * rms(x, n) + absolute);
@@ -214,7 +216,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
     return !c->differs;
 }
 
-/* compare_distance, how many tensors it is of, and what the wire's rounding makes of it. */
+/* The distance of compare_distance, the number of tensors in it, and how much of it the rounding of
+ * sent data explains. */
 typedef struct {
     double distance, rounding;
     int64_t tensors;

@@ -1,81 +1,90 @@
-/* compare.h -- whether two captures of a step agree, within what rounding explains: the bounds to
- * which a grid is held beside a single rank. */
+/* compare.h -- compares the results of a step on a grid with those of a single rank, and derives
+ * how far they may differ because of rounding. */
 #ifndef PARALLEL_VERIFY_COMPARE_H
 #define PARALLEL_VERIFY_COMPARE_H
 
 #include "parallel/verify/capture.h"
 
-/* By how much a grid's gradients differ because they travel in a type of 16 bits that is not that
- * in which they are kept, while a single rank's do not travel: {0} where there is no such type.
+/* How far a grid's gradients may differ from those of a single rank because they are sent in a
+ * 16-bit type other than the one in which they are kept; {0} if there is no such type. A single
+ * rank sends nothing.
  *
- * An element is the sum of `addends` (one of each rank; where it is summed by micro-batch, of each
- * of these too), every one rounded once, in `sums` sums, every one rounded once: together at most
- * roundoff * (sum of |addend| + sum of |sum|). Addends are of one distribution, so that the mean
- * square of their sum is at least `addends` times theirs, which they reach when their signs are
- * random: the first sum is at most sqrt(addends) times, the second sqrt(sums) times the rms of what
- * is kept. Below the type's normal numbers a rounding has an absolute size. */
+ * An element is the sum of `addends` numbers: one per rank, or one per rank and micro-batch if each
+ * micro-batch is summed separately. Each addend is rounded once, and each of the `sums` sums is
+ * rounded once, so the error is at most roundoff * (sum of |addend| + sum of |sum|). All addends
+ * have the same distribution, so the mean square of their sum is at least `addends` times that of
+ * one addend, with equality if their signs are random. The sum of |addend| is therefore at most
+ * sqrt(addends) times the rms of the kept gradient, and the sum of |sum| at most sqrt(sums) times.
+ * Below the type's normal numbers, a rounding error has an absolute size. */
 typedef struct {
-    double relative; /* of a tensor's rms */
-    double absolute; /* of an element times the loss scale */
+    double relative; /* error relative to a tensor's rms */
+    double absolute; /* absolute error of an element, times the loss scale */
 } CompareWire;
 
 CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums);
-/* The same of what so many tensor-parallel ranks add up between regions: each has rounded what it
- * adds to the storage type, and so is the sum, where a single rank rounds once. Nothing but in 16
- * bits. */
+/* Returns the same for activations that `ranks` tensor-parallel ranks add up between regions. Each
+ * rank rounds its addend to the storage type, and the sum is rounded as well; a single rank rounds
+ * only once. {0} unless the storage type has 16 bits. */
 CompareWire compare_regions(DType storage, int64_t ranks);
 
-/* What is added where sums are rounded at each addition, as NCCL's are, and not once: such a sum
- * over `ranks` ranks has ranks - 2 roundings more, of partial sums of at most 2, 3, ... ranks - 1
- * addends. As above one of j has sqrt(j / ranks) times the sum's rms, and the roundings of `sums`
- * of them sqrt(sums) times what they are of the kept sum's. Nothing but in 16 bits. */
+/* Returns how much more a grid may differ if a sum is rounded at each addition, as NCCL does, and
+ * not once. A sum over `ranks` ranks then has ranks - 2 more roundings, of partial sums of 2, 3,
+ * ... ranks - 1 addends. As above, a partial sum of j addends has sqrt(j / ranks) times the rms of
+ * the whole sum, and the roundings of `sums` such sums together are sqrt(sums) times as large,
+ * relative to the kept gradient. {0} unless the type has 16 bits. */
 CompareWire compare_additions(DType type, int64_t ranks, int64_t sums);
-/* All of these of a config's grid: gradients that travel in another type, regions, and, where
- * `each` addition is rounded, what that adds to them and to gradients that are kept in 16 bits. */
+/* Returns the sum of all these for a config's grid: gradients that are sent in another type, and
+ * regions. If `each` addition is rounded, adds compare_additions for both, and for gradients that
+ * are kept in 16 bits. */
 CompareWire compare_grid(const Config *config, bool each);
 
-/* Relative bounds. In f64 nothing but rounding is below 1e-12, and any wrong scale, sum or element
- * is above. */
+/* Relative bounds. In f64, rounding stays below 1e-12, and any wrong scale, sum or element causes a
+ * larger difference. */
 typedef struct {
-    double tolerance;        /* of the loss, the norm, gradients and weights */
+    double tolerance;        /* for the loss, the norm, gradients and weights */
     double lr;               /* how far an update moves a weight */
     bool gradients, weights; /* whether they are compared */
     CompareWire wire;
 } CompareBounds;
 
-/* The bounds of a dtype's first steps: f64 1e-12 throughout; f32 2e-5, with gradients in the first
- * step and no weights. Not for 16 bits, which compare_distance is for. */
+/* Returns the bounds for the first steps in a dtype: 1e-12 for everything in f64; 2e-5 in f32,
+ * where gradients are compared only in the first step and weights are not compared. For 16 bits use
+ * compare_distances instead. */
 CompareBounds compare_bounds(DType dtype, double lr, int64_t step);
 
-/* What the comparisons so far have shown. Begins as {0}. */
+/* The result of all comparisons so far. The initial value is {0}. */
 typedef struct {
-    double worst;    /* the largest deviation, in units of its scale, ... */
-    char where[160]; /* ... and what deviates: "gradient of block.0.mlp.up.weight[17], step 2" */
-    char difference[320]; /* the first beyond its bound: name, step, element, both values, bound */
+    double worst;    /* largest deviation, in units of its scale */
+    char where[160]; /* its place: "gradient of block.0.mlp.up.weight[17], step 2" */
+    /* The first value outside its bound: name, step, element, both values, bound. */
+    char difference[320];
     bool differs;
-    int64_t
-        skipped; /* the first step that both skipped, so that nothing of it was compared; or 0 */
-    int64_t gradients; /* tensors of gradients that were compared */
+    /* The first step that both sides skipped, so that nothing of it was compared; 0 if none. */
+    int64_t skipped;
+    int64_t gradients; /* number of gradient tensors that were compared */
 } Comparison;
 
-/* Adds the comparison of a step; false when something is beyond its bound, now or before.
- * Gradients: |difference| <= tolerance * max(rms of the tensor, 1e-6 of all), and never less than
- * 32 roundings of the rms of all, for some are zero in theory. Weights: tolerance * max(rms of the
- * tensor, lr).
+/* Compares a step and adds the result to `c`. Returns false if anything is outside its bound, in
+ * this step or an earlier one.
  *
- * What travels rounded is added to that: to each tensor's rms difference wire.relative of its rms,
- * to each element's as much of the tensor's largest, to the norm as much of it, for each step once
- * more, because the weights have moved. To the loss, from the second step on, what the rounding of
- * the gradients g by d does through the updates so far: an update is lr * g / |g| or lr * g, so
- * that it moves by 2 lr d / |g|, and the loss by 2 lr |d|_1 <= 2 lr sqrt(n) |d|, or by lr |g| |d|.
- */
+ * Gradients: |difference| <= tolerance * max(rms of the tensor, 1e-6 * rms of all gradients). The
+ * bound is never below 32 roundings of the rms of all gradients, because some gradients are zero in
+ * theory. Weights: |difference| <= tolerance * max(rms of the tensor, lr).
+ *
+ * Rounding of data that are sent (`wire`) adds to these bounds. The rms difference of a tensor may
+ * be larger by wire.relative times its rms, and the difference of an element by wire.relative times
+ * the tensor's largest element. The norm may differ by step * wire.relative times the norm, because
+ * the weights of each earlier step have moved as well. The loss may differ from the second step on,
+ * because the rounding error d of the gradients g has gone through the updates. An update is lr * g
+ * / |g| or lr * g, so it changes by 2 lr d / |g| or lr d, and the loss by 2 lr |d|_1 <= 2 lr
+ * sqrt(n) |d|, or by lr |g| |d|. */
 bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const Capture *got,
                       const Capture *want, const CompareBounds *bounds);
-/* Distance of a 16-bit step's gradients from the same step's in f32, per tensor in units of its
- * rms, as a root mean square over tensors that are not zero in theory. */
+/* Returns how far the gradients of a 16-bit step are from those of the same step in f32: the rms
+ * over all tensors, each in units of its own rms. Tensors that are zero in theory are left out. */
 double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact);
-/* Adds the comparison of a 16-bit grid: its distance from f32 is at most 1.5 times that of a single
- * rank, and what travels rounded. */
+/* Compares a step of a 16-bit grid and adds the result to `c`. The grid's distance from f32 may be
+ * at most 1.5 times that of a single rank, plus the rounding of data that are sent (`wire`). */
 bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
                        const Capture *single, const Capture *exact, const CompareWire *wire);
 

@@ -1,4 +1,4 @@
-/* verify.c -- see verify.h. */
+/* verify.c -- builds both configs, runs both trainings and prints the result. See verify.h. */
 #include "parallel/verify/verify.h"
 
 #include "model/core/clock.h"
@@ -23,8 +23,7 @@ enum {
 
 /* ---- configs --------------------------------------------------------------------------------- */
 
-/* The options' own settings, and after them those of a config to be compared: a later one counts.
- */
+/* The user's settings, then those of a config to be compared; the last setting of a key counts. */
 typedef struct {
     const char **item;
     int n, given;
@@ -64,8 +63,8 @@ static int64_t round_to(int64_t value, int64_t unit)
     return value < unit ? unit : value / unit * unit;
 }
 
-/* A small model of the config's kind, for its grid: as many blocks as there are runs of layers, and
- * what tensor-parallel ranks share divides among them. */
+/* Sets a small model of the config's kind: as many blocks as there are runs of layers, and sizes
+ * that tensor-parallel ranks can divide. */
 static void set_small_model(Settings *s, const Config *c)
 {
     int64_t tp = c->parallel.tensor, runs = c->parallel.pipeline * c->parallel.pipeline_chunks;
@@ -83,13 +82,13 @@ static void set_small_model(Settings *s, const Config *c)
     set_number(s, "model.vocab_size", min_i64(vocabulary, MOST_VOCABULARY));
     set_number(s, "data.seq_length", length);
     set_number(s, "model.max_position_embeddings", length);
-    /* What was written by hand is for other numbers of blocks. */
+    /* The config's own split is for another number of blocks. */
     set_text(s, "parallel.pipeline_split", "null");
-    /* Else units so small would all be kept whole. */
+    /* Without this, ZeRO would keep such small units whole. */
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
 
-/* One rank, whatever the config says of a grid. */
+/* Removes all keys of a grid, which leaves a single rank. */
 static void set_one_rank(Settings *s)
 {
     const char *key;
@@ -97,7 +96,7 @@ static void set_one_rank(Settings *s)
         set_text(s, key, "null");
 }
 
-/* Nothing is kept, or sent, in 16 bits. */
+/* Disables everything that is kept or sent in 16 bits. */
 static void set_no_16_bits(Settings *s)
 {
     set_text(s, "fp16.enabled", "false");
@@ -113,7 +112,7 @@ static void set_f64(Settings *s, const Config *c)
     set_text(s, "fp64.enabled", "true");
     set_no_16_bits(s);
     set_text(s, "device", "cpu");
-    /* An update is at most lr / eps times as wrong as its gradient: ten times. */
+    /* The error of an update is at most lr / eps, here ten times, that of its gradient. */
     double eps = fmax(1e-4, c->optimizer.params.lr / 10);
     if (c->optimizer.type == OPTIMIZER_SGD || c->optimizer.params.eps >= eps) return;
     char text[32];
@@ -121,8 +120,8 @@ static void set_f64(Settings *s, const Config *c)
     set_text(s, "optimizer.params.eps", text);
 }
 
-/* The config for so many ranks (0: any number); NULL, with the exit code, after its sentences if
- * `aloud`. */
+/* Loads the config for `world` ranks (0: any number). On failure returns NULL and sets *code;
+ * prints the error messages if `aloud`. */
 static const Config *load(const VerifyOptions *o, const Settings *s, int64_t world, bool aloud,
                           int *code)
 {
@@ -135,21 +134,22 @@ static const Config *load(const VerifyOptions *o, const Settings *s, int64_t wor
     return config;
 }
 
-/* What is compared: the grid, a single rank of the same sequences in the same order, and in 16 bits
- * a single rank in f32. */
+/* The configs that are compared: the grid; a single rank with the same sequences in the same order;
+ * and for 16 bits, a single rank in f32. */
 typedef struct {
     const Config *given, *grid, *single, *exact;
 } Configs;
 
-/* The config as it is given. Its batch need not fit the ranks: it is replaced by a smaller one. */
+/* Loads the config as given. Its batch need not fit the number of ranks, because a smaller batch
+ * replaces it. */
 static const Config *load_given(const VerifyOptions *o, const Settings *s, int *code)
 {
     const Config *config = load(o, s, o->ranks, false, code);
     return config ? config : load(o, s, 0, true, code);
 }
 
-/* Two rows a micro-batch, or all of the config's where tensor-parallel ranks cannot share those of
- * two. Of a small model they always can. */
+/* Returns the sequences per micro-batch: two, or as many as in the config if tensor-parallel ranks
+ * cannot divide two. They always can in a small model. */
 static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 {
     int64_t rows = min_i64(c->train_micro_batch_size_per_gpu, 2);
@@ -160,13 +160,13 @@ static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 
 static bool load_all(Configs *c, const VerifyOptions *o, int *code)
 {
-    /* One list grows: the single rank has every setting of the grid, so that whatever is not about
-     * ranks is the same on both sides. */
+    /* The list of settings grows: the single rank gets every setting of the grid, so both sides
+     * differ only in the number of ranks. */
     Settings s = settings_begin(o);
     *c = (Configs){.given = load_given(o, &s, code)};
     if (c->given) {
         const Config *g = c->given;
-        /* Ranks that are no whole grid are refused below, with a batch that fits one replica. */
+        /* If the ranks cannot form a whole grid, loading fails below; dp is then 1. */
         int64_t rows = micro_rows(o, g), dp = max_i64(config_grid(g, o->ranks).dp, 1);
         int64_t micros = min_i64(g->gradient_accumulation_steps, 2 * g->parallel.pipeline);
         bool f64 = o->dtype == VERIFY_F64 || g->fp64.enabled ||
@@ -175,18 +175,18 @@ static bool load_all(Configs *c, const VerifyOptions *o, int *code)
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
         if (f64) set_f64(&s, g);
-        /* It begins high and comes down by steps that overflow; there are only three. */
+        /* The scale would begin high and decrease by steps that overflow; there are only three. */
         if (!f64 && g->fp16.initial_scale_power > SCALE_POWER)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
-        /* With "sum" a grid is not what a single rank is, but so many times that. */
+        /* With "sum", a grid's gradient would be a multiple of a single rank's. */
         set_text(&s, "gradient_allreduce_op", "mean");
-        /* Rounded factors turn a difference of a last bit into one of 2^-11. */
+        /* TF32 rounds factors, which would turn a difference in the last bit into one of 2^-11. */
         set_text(&s, "cuda.tf32", "false");
         set_number(&s, "train_micro_batch_size_per_gpu", rows);
         set_number(&s, "gradient_accumulation_steps", micros);
         set_number(&s, "train_batch_size", rows * micros * dp);
         c->grid = load(o, &s, o->ranks, true, code);
-        /* The single rank takes the micro-batches of all ranks one after another. */
+        /* The single rank processes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
         if (c->grid) c->single = load(o, &s, 1, true, code);
@@ -212,9 +212,9 @@ typedef struct {
     const VerifyOptions *options;
     Configs configs;
     DataSet data;
-    LocalWorld *patient; /* of the grid's ranks, for waits without a deadline; NULL: of one rank */
+    LocalWorld *patient; /* waits without a deadline; NULL: a single rank */
     Comparison comparison;
-    char drifted[64]; /* the first parameter that replicas hold with other bits; "": none */
+    char drifted[64]; /* first parameter whose replicas differ; "": none */
 } Proof;
 
 /* A trainer and its last step. */
@@ -223,14 +223,14 @@ typedef struct {
     Capture step;
 } Side;
 
-/* What the ranks of `world` have agreed on, or what a single rank (NULL) has found. */
+/* Ends the program: all ranks of `world` together, or a single rank (NULL). */
 static void refuse(const Comm *world, const char *err)
 {
     if (world) control_fail(world, EXIT_UNAVAILABLE, "%s", err);
     fail(EXIT_UNAVAILABLE, "%s", err);
 }
 
-/* `hooked`: with the options' hook for tests. Config NULL: nothing. */
+/* Opens a trainer and, if `hooked`, calls the hook for tests. Does nothing without a config. */
 static void open_side(Side *side, const Proof *p, const Config *config, Comm *world, bool hooked)
 {
     char err[1024];
@@ -271,7 +271,7 @@ static void compare(Proof *p, const Side *grid, const Side *single, const Side *
         compare_captures(&p->comparison, table, dtype, &grid->step, &single->step, &bounds);
 }
 
-/* How the grid's ranks reach each other, where they have devices: known when these are open. */
+/* Prints how the ranks of the grid communicate; known once their devices are open. */
 static void print_way(const Session *grid)
 {
     char version[32];
@@ -282,9 +282,9 @@ static void print_way(const Session *grid)
     fflush(stdout);
 }
 
-/* One rank of the grid; rank 0 has the single ranks beside it. What the grid does has
- * parallel.timeout as its deadline. Then all wait for rank 0's work on the single ranks, however
- * long it takes: on the host, because NCCL's calls always have a deadline. */
+/* Runs one rank of the grid; rank 0 also trains the single ranks. The grid's own work has
+ * parallel.timeout as its deadline. Then all ranks wait for rank 0 to finish the single ranks,
+ * however long that takes. They wait on the host, because NCCL's calls always have a deadline. */
 static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;
@@ -293,7 +293,7 @@ static int verify_rank(Comm *world, void *context)
     Side grid, single, exact;
     open_side(&grid, p, p->configs.grid, world, true);
     if (lead) print_way(&grid.trainer.session);
-    /* A rank that hangs is missed here: none gets to the wait without a deadline before all do. */
+    /* If a rank hangs, this barrier times out before any rank waits without a deadline. */
     comm_barrier(world);
     open_side(&single, p, lead ? p->configs.single : NULL, NULL, false);
     open_side(&exact, p, lead ? p->configs.exact : NULL, NULL, false);
@@ -306,7 +306,7 @@ static int verify_rank(Comm *world, void *context)
         if (lead) compare(p, &grid, &single, &exact);
         comm_barrier(&patient);
     }
-    /* Replicas can drift apart and still agree with the single rank within the bounds. */
+    /* Replicas can drift apart although each agrees with the single rank within the bounds. */
     const char *drifted = capture_drift(&grid.trainer);
     if (lead && drifted) snprintf(p->drifted, sizeof p->drifted, "%s", drifted);
     close_side(&exact);
@@ -340,7 +340,7 @@ static void print_subject(const Proof *p)
         (long long)c->train_micro_batch_size_per_gpu);
 }
 
-/* What was not compared is not equal. */
+/* Reports that nothing was compared, which must not count as equal. */
 static int print_nothing(const Proof *p)
 {
     const Comparison *c = &p->comparison;

@@ -1,5 +1,5 @@
-/* verify.h -- proof that a config's grid trains as a single rank does: the same small model on the
- * same sequences on both, compared tensor by tensor. */
+/* verify.h -- checks that a config's grid of ranks trains like a single rank: trains the same small
+ * model on the same sequences on both, and compares the results tensor by tensor. */
 #ifndef PARALLEL_VERIFY_VERIFY_H
 #define PARALLEL_VERIFY_VERIFY_H
 
@@ -12,27 +12,30 @@ typedef struct {
     const char *config; /* path */
     ArgList set;
     int64_t ranks;
-    bool full;         /* the model as it is; else a small one of its kind */
-    VerifyDtype dtype; /* by default f64, on CUDA the config's */
-    /* For tests: called by every rank with the trainer of the grid before it is allocated. */
+    bool full;         /* use the config's own model instead of a small one of its kind */
+    VerifyDtype dtype; /* default: f64, but on CUDA the config's dtype */
+    /* For tests: every rank calls this with the trainer of the grid before it is allocated. */
     void (*opened)(Trainer *trainer, void *context);
     void *context;
 } VerifyOptions;
 
-/* Steps that are compared. */
+/* Number of steps that are compared. */
 enum { VERIFY_STEPS = 3 };
 
-/* Trains VERIFY_STEPS steps on the config's grid of ranks and on a single rank and prints what was
- * compared and the worst deviation. Returns EXIT_OK, or EXIT_REPLICAS with the first difference on
- * stderr; a config that is refused ends with its sentences and EXIT_CONFIG, and so
- * does one that left nothing to compare, because both skipped a step.
+/* Trains VERIFY_STEPS steps on the config's grid of ranks and on a single rank, and prints what was
+ * compared and the largest deviation. Returns EXIT_OK, or EXIT_REPLICAS after printing the first
+ * difference to stderr. Returns EXIT_CONFIG after printing error messages if the config is refused,
+ * or if nothing could be compared because both sides skipped a step.
  *
- * Unless `full`: two blocks, or one for each run of layers of the pipeline, heads of 8, vocabulary
- * below 510, at most 64 positions; the width of the mlp and the positions are rounded down to what
- * tensor-parallel ranks can share. Always: micro-batches of at most 2 sequences, at most 2 of them
- * a stage, random tokens; fp16's dynamic scale begins at 2^10 or below, so that no step overflows.
- * In f64 AdamW's eps is at least 1e-4, and a tenth of lr, because a smaller one turns the noise of
- * gradients that are zero in theory into updates. */
+ * Unless `full`, the model has two blocks, or one for each run of consecutive layers of the
+ * pipeline if those are more. Heads have size 8, the vocabulary is below 510, and there are at most
+ * 64 positions. The width of the MLP and the number of positions are rounded down to a multiple of
+ * what tensor-parallel ranks need.
+ *
+ * In any case, a micro-batch has at most 2 sequences, a step has at most 2 micro-batches per stage,
+ * and tokens are random. The dynamic scale of fp16 begins at 2^10 or below, so no step overflows.
+ * In f64, AdamW's eps is at least 1e-4 and at least a tenth of lr. A smaller eps would turn the
+ * noise of gradients that are zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
 #endif
